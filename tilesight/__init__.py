@@ -1,0 +1,3 @@
+"""TileSight: tune GPU kernels written in TileLang by knowing before trying."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,23 @@
+"""A candidate: one config of one template, for one workload on one target."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .space import Config
+from .target import Target
+from .template import KernelTemplate
+from .workload import Workload
+
+
+@dataclass(frozen=True)
+class Candidate:
+    workload: Workload
+    target: Target
+    template: KernelTemplate
+    config: Config
+
+    @property
+    def key(self) -> str:
+        """Canonical identity of what would be lowered: template and its version, workload, target's architecture, config."""
+        return f"{self.template.name}@{self.template.version}|{self.workload.key}|{self.target.kind}:{self.target.arch}|{self.config.key}"

@@ -1,0 +1,128 @@
+"""Every error that TileSight raises on purpose, and the failures that it passes on as data.
+
+Exceptions stop a command; they are for what its user can mend::
+
+    TileSightError               exit code
+    |-- InputError                   2      what was asked for is malformed or contradicts itself
+    |   |-- UnknownNameError         2      a kernel, target, workload, dimension or parameter by a wrong name
+    |   |-- WorkloadError            2      a dimension or dtype that the operator or the target refuses
+    |   |-- ConfigError              2      a config outside its search space
+    |   `-- TargetFileError          2      a target description that does not parse or does not hold together
+    |-- NoCandidateError             3      nothing is legal, or nothing that was tried worked
+    |-- DatabaseError                4      the performance database cannot be read or written
+    |   |-- DatabaseBusyError        4      another process holds it
+    |   |-- DatabaseReadOnlyError    4
+    |   |-- DatabaseCorruptError     4
+    |   |-- DatabaseVersionError     4      written by a newer TileSight
+    |   `-- DatabaseFullError        4      no space left
+    `-- ToolchainError               5      a compiler, driver or package that is missing or unusable
+
+Exit code 1 is an error in TileSight itself, 130 an interrupt (Ctrl-C).
+
+A candidate that fails is no exception but a `Failure`: a value in its record, and the run goes on.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class TileSightError(Exception):
+    """Base of all the above. `str(error)` names the subject, the rule, the value and the way out."""
+
+    exit_code = 1
+
+
+class InputError(TileSightError):
+    exit_code = 2
+
+
+class UnknownNameError(InputError):
+    """`name` is not one of `known`; the message offers the nearest names."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str], hint: str = "") -> None:
+        self.kind, self.name, self.known = kind, name, tuple(known)
+        near = nearest_names(name, self.known)
+        offer = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(self.known) or 'none'}."
+        super().__init__(f"unknown {kind} '{name}'; {offer}" + (f" {hint}" if hint else ""))
+
+
+class WorkloadError(InputError):
+    pass
+
+
+class ConfigError(InputError):
+    pass
+
+
+class TargetFileError(InputError):
+    pass
+
+
+class NoCandidateError(TileSightError):
+    exit_code = 3
+
+
+class DatabaseError(TileSightError):
+    exit_code = 4
+
+
+class DatabaseBusyError(DatabaseError):
+    pass
+
+
+class DatabaseReadOnlyError(DatabaseError):
+    pass
+
+
+class DatabaseCorruptError(DatabaseError):
+    pass
+
+
+class DatabaseVersionError(DatabaseError):
+    pass
+
+
+class DatabaseFullError(DatabaseError):
+    pass
+
+
+class ToolchainError(TileSightError):
+    exit_code = 5
+
+
+class FailureKind(StrEnum):
+    """At which stage a candidate failed, and how."""
+
+    LOWER_ERROR = "lower_error"  # the compiler's passes refused it
+    LOWER_CRASH = "lower_crash"  # the lowering process died
+    LOWER_TIMEOUT = "lower_timeout"
+    DOES_NOT_FIT = "does_not_fit"  # shared memory, threads or registers beyond the target's limits
+    DUPLICATE = "duplicate"  # generates the same device code as a candidate already kept
+    PROFILE_ERROR = "profile_error"  # lowered, but its IR could not be read
+    BUILD_ERROR = "build_error"
+    BUILD_CRASH = "build_crash"
+    BUILD_TIMEOUT = "build_timeout"
+    RUN_ERROR = "run_error"  # launch refused, illegal address, out of memory
+    RUN_CRASH = "run_crash"
+    RUN_TIMEOUT = "run_timeout"
+    WRONG_RESULT = "wrong_result"  # differs from the reference, NaN, or unwritten output
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a candidate went no further. `detail` is the tail of what the failing stage printed."""
+
+    kind: FailureKind
+    message: str
+    detail: str = ""
+
+
+def nearest_names(name: str, known: Iterable[str], count: int = 3) -> list[str]:
+    """Up to `count` of `known` that resemble `name`, best first; case does not matter."""
+    by_folded = {candidate.lower(): candidate for candidate in known}
+    close = difflib.get_close_matches(name.lower(), by_folded, n=count, cutoff=0.5)
+    return [by_folded[folded] for folded in close]

@@ -1,0 +1,44 @@
+"""The one reader of the process environment. Everything else takes these values as arguments."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from platformdirs import user_cache_path, user_data_path
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Defaults that a user sets once for a machine; a command's own options win over them."""
+
+    database_url: str  # any SQLAlchemy URL
+    cache_dir: Path  # built kernels; safe to delete
+    workers: int  # processes that lower and build
+
+
+def load_settings(environ: dict[str, str] | None = None) -> Settings:
+    """Read `TILESIGHT_DB`, `TILESIGHT_CACHE_DIR` and `TILESIGHT_WORKERS`, or their defaults.
+
+    A malformed `TILESIGHT_WORKERS` raises `InputError`.
+    """
+    from .errors import InputError
+
+    env = os.environ if environ is None else environ
+    default_db = user_data_path("tilesight", appauthor=False) / "performance.db"
+    raw_workers = env.get("TILESIGHT_WORKERS", "")
+    if raw_workers and (not raw_workers.isdecimal() or not 1 <= int(raw_workers) <= 1024):
+        raise InputError(f"TILESIGHT_WORKERS='{raw_workers}' must be a whole number from 1 to 1024; unset it for one process a core")
+    return Settings(
+        database_url=env.get("TILESIGHT_DB") or f"sqlite:///{default_db}",
+        cache_dir=Path(env.get("TILESIGHT_CACHE_DIR") or user_cache_path("tilesight", appauthor=False)),
+        workers=int(raw_workers) if raw_workers else available_cores(),
+    )
+
+
+def available_cores() -> int:
+    """Cores that this process may use (an affinity mask or container limit counts)."""
+    if hasattr(os, "sched_getaffinity"):
+        return max(1, len(os.sched_getaffinity(0)))
+    return os.cpu_count() or 1

@@ -1,0 +1,148 @@
+"""Operators (what is computed) and kernel templates (how, with parameters left open)."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import io
+import tokenize
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from .errors import UnknownNameError, WorkloadError
+from .space import Config, SearchSpace
+from .target import Target
+from .workload import DTYPE_BYTES, Workload, canonical_dtype, parse_assignments
+
+if TYPE_CHECKING:
+    import torch
+
+Tensors = Mapping[str, "torch.Tensor"]
+
+
+class Operator(ABC):
+    """A function of tensors: its workloads, inputs, reference, cost floor and vendor implementations."""
+
+    name: ClassVar[str]
+    dims: ClassVar[tuple[str, ...]]
+    attrs: ClassVar[Mapping[str, bool | int]] = {}  # with their defaults
+    dtypes: ClassVar[tuple[str, ...]] = ("bfloat16", "float16")  # the first is the default
+    named: ClassVar[Mapping[str, Mapping[str, bool | int]]]  # published name -> dims and attrs
+    default_names: ClassVar[tuple[str, ...]]  # what a command without --shape takes
+
+    @abstractmethod
+    def inputs(self, workload: Workload, device: str, seed: int) -> dict[str, torch.Tensor]:
+        """Random inputs by name, in the order of the kernel's arguments; drawn as in real use, never zeros."""
+
+    @abstractmethod
+    def outputs(self, workload: Workload) -> dict[str, tuple[int, ...]]:
+        """Shape of each output by name, in the order of the kernel's arguments (after the inputs)."""
+
+    @abstractmethod
+    def reference(self, workload: Workload, inputs: Tensors) -> dict[str, torch.Tensor]:
+        """The right outputs, in float32 or better, on the inputs' device."""
+
+    @abstractmethod
+    def vendor(self, workload: Workload, inputs: Tensors) -> dict[str, Callable[[], object]]:
+        """Vendor implementations by name (`cuBLAS`), each a call on these inputs, to be timed beside ours."""
+
+    @abstractmethod
+    def flops(self, workload: Workload) -> int:
+        """Floating-point operations that any implementation must do (multiply and add count two)."""
+
+    @abstractmethod
+    def min_bytes(self, workload: Workload) -> int:
+        """Bytes that must cross device memory: each input read once, each output written once."""
+
+    @abstractmethod
+    def max_relative_error(self, workload: Workload) -> float:
+        """Largest accepted ||out - ref|| / ||ref||."""
+
+    def element_bytes(self, workload: Workload) -> int:
+        return DTYPE_BYTES[workload.dtype]
+
+    def workload(self, shape: str, dtype: str | None = None) -> Workload:
+        """The workload that `shape` means: a published name (`M0`) or `k=v,...` with all dimensions.
+
+        Raises `UnknownNameError` for a wrong name, `WorkloadError` for a wrong value.
+        """
+        label = None
+        if "=" in shape:
+            raw: dict[str, bool | int] = {k: self._read(k, v) for k, v in parse_assignments(shape, "shape").items()}
+        else:
+            by_folded = {name.lower(): name for name in self.named}
+            if shape.lower() not in by_folded:
+                example = ",".join(f"{d}=..." for d in self.dims)
+                raise UnknownNameError(f"{self.name} shape", shape, self.named, f"Or give its dimensions: --shape {example}")
+            label = by_folded[shape.lower()]
+            raw = dict(self.named[label])
+        missing = [d for d in self.dims if d not in raw]
+        if missing:
+            raise WorkloadError(f"{self.name}: shape '{shape}' lacks {', '.join(missing)}; it needs {', '.join(self.dims)}")
+        workload = Workload(
+            operator=self.name,
+            dims={d: int(raw[d]) for d in self.dims},
+            dtype=canonical_dtype(dtype or self.dtypes[0], self.dtypes),
+            attrs={a: raw.get(a, default) for a, default in self.attrs.items()},
+            name=label,
+        )
+        self.validate(workload)
+        return workload
+
+    def default_workloads(self, dtype: str | None = None) -> list[Workload]:
+        return [self.workload(name, dtype) for name in self.default_names]
+
+    def validate(self, workload: Workload) -> None:
+        """Raise `WorkloadError` where dimensions that are legal one by one make no problem together."""
+
+    def _read(self, name: str, text: str) -> bool | int:
+        if name not in (*self.dims, *self.attrs):
+            raise UnknownNameError(f"{self.name} dimension", name, (*self.dims, *self.attrs))
+        if isinstance(self.attrs.get(name), bool):
+            if text.lower() not in ("true", "false"):
+                raise WorkloadError(f"{self.name}: {name}={text} must be true or false")
+            return text.lower() == "true"
+        try:
+            return int(text)
+        except ValueError:
+            raise WorkloadError(f"{self.name}: {name}={text} must be a whole number, e.g. {name}=4096") from None
+
+
+class KernelTemplate(ABC):
+    """One way to compute an operator on a kind of target, with parameters left open."""
+
+    operator: ClassVar[Operator]
+    name: ClassVar[str]  # unique among templates
+    target_kinds: ClassVar[tuple[str, ...]]  # of "cuda", "hip", "cpu"
+    dtypes: ClassVar[tuple[str, ...]]
+
+    @abstractmethod
+    def space(self, workload: Workload, target: Target) -> SearchSpace: ...
+
+    @abstractmethod
+    def build(self, workload: Workload, config: Config) -> Any:
+        """The TileLang PrimFunc of this config. Imports tilelang; may raise whatever TileLang raises."""
+
+    def default_config(self, workload: Workload, target: Target) -> Config | None:
+        """A config that a careful engineer would start from, if the space has it: the search's first guess."""
+        return None
+
+    @cached_property
+    def version(self) -> str:
+        """Hash of the template's code (comments, docstring layout and white space do not matter): 12 hex digits."""
+        return source_hash(inspect.getsource(inspect.getmodule(type(self)) or type(self)))
+
+
+def source_hash(source: str) -> str:
+    """12 hex digits over the tokens of Python `source`, without comments and blank space."""
+    skip = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.ENCODING, tokenize.ENDMARKER)
+    digest = hashlib.sha256()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type in skip:
+            continue
+        # block structure matters, its width does not
+        text = {tokenize.INDENT: ">", tokenize.DEDENT: "<"}.get(token.type, token.string)
+        digest.update(text.encode() + b"\0")
+    return digest.hexdigest()[:12]
