@@ -1,0 +1,127 @@
+"""A tuning session: the context that its results hold in, how much effort it makes, and what it found."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from .space import Census
+from .trial import Status, TrialRecord
+from .workload import Workload
+
+
+class Effort(StrEnum):
+    """How much a session may try.
+
+    predict     model only: nothing is built or measured
+    quick       the model explores, at most 16 candidates are measured
+    full        the model explores widely, up to 128 are measured in rounds that learn from each other
+    exhaustive  every legal candidate is lowered, built and measured
+    """
+
+    PREDICT = "predict"
+    QUICK = "quick"
+    FULL = "full"
+    EXHAUSTIVE = "exhaustive"
+
+
+class State(StrEnum):
+    RUNNING = "running"
+    COMPLETE = "complete"
+    INTERRUPTED = "interrupted"
+
+
+@dataclass(frozen=True)
+class Context:
+    """Everything that a stored result's validity depends on. Results are re-used only within one context.
+
+    `software` holds the versions that can change the generated code or its time (tilelang, nvcc, ...).
+    `device` is the driver's name of the device that measures, "" where nothing is measured.
+    """
+
+    template: str
+    template_version: str
+    workload: Workload
+    target: str
+    target_fingerprint: str
+    arch: str
+    model: str
+    software: Mapping[str, str] = field(default_factory=dict)
+    device: str = ""
+
+    @property
+    def key(self) -> str:
+        """16 hex digits over all of it."""
+        parts = [
+            self.template,
+            self.template_version,
+            self.workload.key,
+            self.target,
+            self.target_fingerprint,
+            self.arch,
+            self.model,
+            dict(sorted(self.software.items())),
+            self.device,
+        ]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """A vendor library's time on the same inputs, measured beside ours in the same run."""
+
+    name: str
+    samples_us: tuple[float, ...]
+
+    @property
+    def latency_us(self) -> float:
+        ordered = sorted(self.samples_us)
+        middle = len(ordered) // 2
+        return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+
+
+@dataclass(frozen=True)
+class SessionResult:
+    """What one session on one workload found. `trials` come best first: verified ones by measured time, then
+    predicted ones by predicted time, then failures."""
+
+    context: Context
+    effort: Effort
+    state: State
+    census: Census
+    trials: tuple[TrialRecord, ...]
+    baselines: tuple[Baseline, ...] = ()
+    flops: int = 0
+    min_bytes: int = 0
+    seconds: float = 0.0
+    from_database: bool = False
+    messages: tuple[str, ...] = ()  # what a user must know, e.g. why nothing was measured
+
+    @property
+    def best(self) -> TrialRecord | None:
+        """The fastest verified trial; without one, the one predicted fastest; None where all failed."""
+        return next((t for t in self.trials if t.status is not Status.FAILED), None)
+
+    @property
+    def is_measured(self) -> bool:
+        return any(t.status is Status.VERIFIED for t in self.trials)
+
+    @property
+    def fastest_baseline(self) -> Baseline | None:
+        return min(self.baselines, key=lambda b: b.latency_us, default=None)
+
+
+def ranked(trials: Mapping[str, TrialRecord]) -> tuple[TrialRecord, ...]:
+    """Trials best first, in the order that `SessionResult` promises. Keys are config keys."""
+
+    def order(trial: TrialRecord) -> tuple[int, float]:
+        if trial.measured_us is not None:
+            return 0, trial.measured_us
+        if trial.status is not Status.FAILED and trial.predicted_us is not None:
+            return 1, trial.predicted_us
+        return 2, trial.predicted_us or 0.0
+
+    return tuple(sorted(trials.values(), key=order))
