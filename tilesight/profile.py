@@ -51,6 +51,7 @@ class Access:
     box_bytes: float = 0.0  # bulk copy: bytes of one copy
     axes: frozenset[str] = frozenset()  # block axes (x, y, z) that its address depends on
     loop_dependent: bool = False  # its address moves with the enclosing loop
+    footprint_bytes: float = 0.0  # different bytes among `bytes`: what a cache next to the block would fetch
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,97 @@
+"""From lowered IR to `KernelProfile`: what the hardware will have to do, read off the compiler's own output."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...lowering import Lowered
+from ...profile import KernelProfile
+from ...target import Target
+from .descriptors import read_descriptors
+from .expressions import constant, identity
+from .scope import Launch
+from .walk import Reader
+
+__all__ = ["read_profiles"]
+
+
+def read_profiles(lowered: Lowered, target: Target) -> tuple[KernelProfile, ...]:
+    """One profile for each kernel of a lowered function, in order.
+
+    Reads the device IR and the TMA descriptors in the host part; no config values, no names. Raises `ValueError`
+    where the IR holds no kernel or its launch geometry is not static.
+    """
+    descriptors = read_descriptors(lowered.host)
+    profiles = tuple(_read(function, descriptors, target) for function in lowered.device.functions.values())
+    if not profiles:
+        raise ValueError("the lowered module holds no device function: nothing to profile")
+    return profiles
+
+
+def _read(function: Any, descriptors: Any, target: Target) -> KernelProfile:
+    launch = _launch(function, target)
+    reader = Reader(launch, descriptors)
+    reader.read(function)
+    attributes = function.attrs or {}
+    dynamic = attributes.get("dyn_shared_memory_buf")
+    return KernelProfile(
+        kind=target.kind,
+        arch=target.arch,
+        grid=launch.grid,
+        block_threads=launch.threads,
+        cluster=_cluster(attributes),
+        shared_bytes=_static_shared(function) + (int(dynamic) if dynamic is not None else 0),
+        roles=reader.roles,
+        tensors=tuple(reader.tensors.values()),
+        rasterization=reader.rasterization,
+        unknown_calls=tuple(sorted(reader.unknown_names)),
+        notes=tuple(dict.fromkeys(reader.notes)),
+    )
+
+
+def _launch(function: Any, target: Target) -> Launch:
+    from tvm.tirx.stmt_functor import post_order_visit
+
+    block: dict[str, tuple[int, int]] = {}
+    thread: dict[str, tuple[int, int]] = {}
+
+    def visit(node: Any) -> None:
+        if type(node).__name__ != "AttrStmt" or node.attr_key != "thread_extent":
+            return
+        tag, extent = str(node.node.thread_tag), constant(node.value)
+        if extent is None:
+            raise ValueError(f"launch extent of {tag} is '{node.value}', known only at run time; give the kernel static shapes to predict it")
+        side = block if tag.startswith("blockIdx") else thread
+        if tag[-1] in "xyz" and (tag.startswith(("blockIdx", "threadIdx"))):
+            side[tag[-1]] = (identity(node.node.var), extent)
+
+    post_order_visit(function.body, visit)
+    return Launch(block, thread, target.int("warp.threads") if target.is_gpu else 1)
+
+
+def _cluster(attributes: Any) -> int:
+    dims = attributes.get("cluster_dims")
+    total = 1
+    for extent in dims or ():
+        total *= int(extent)
+    return total
+
+
+def _static_shared(function: Any) -> int:
+    """Shared memory that is allocated apart from the dynamic buffer (barriers, fixed workspaces)."""
+    from tvm.tirx.stmt_functor import post_order_visit
+
+    from .dtypes import element_type
+
+    total = 0.0
+
+    def visit(node: Any) -> None:
+        nonlocal total
+        if type(node).__name__ == "AllocBuffer" and str(node.buffer.scope()) in ("shared", "shared.barrier", "shared.cluster_barrier"):
+            size = element_type(str(node.buffer.dtype)).bytes
+            for extent in node.buffer.shape:
+                size *= constant(extent) or 1
+            total += size
+
+    post_order_visit(function.body, visit)
+    return round(total)

@@ -1,0 +1,208 @@
+"""From an address expression to an `Access`: width after merging, sectors or wavefronts, distinct bytes, buffer slots."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...profile import Access, Space
+from .descriptors import Descriptor
+from .expressions import Unevaluable
+from .patterns import WIDEST_ACCESS_BYTES, sectors, wavefronts
+from .scope import Loop, Scope
+
+
+@dataclass(frozen=True)
+class Place:
+    """A location that a statement touches: `index` counts elements from the start of the tensor."""
+
+    space: Space
+    tensor: str
+    index: Any
+    element_bytes: float
+    vector: int = 1  # elements per lane
+
+
+def lane_access(scope: Scope, place: Place, *, write: bool, mechanism: str, asynchronous: bool = False) -> Access:
+    """Every lane of the warp accesses `place.vector` elements at its own address."""
+    width = max(1, round(place.element_bytes * place.vector))
+    asked = scope.executions * place.element_bytes * place.vector
+    try:
+        narrow = scope.addresses(place.index)
+    except Unevaluable:
+        return _scattered(scope, place, width, asked, write=write, mechanism=mechanism, asynchronous=asynchronous)
+    merged, seen = _merged(scope, place, width) if place.space is Space.SHARED and scope.condition is None else (1, scope)
+    addresses = (narrow if merged == 1 else seen.addresses(place.index)) * place.element_bytes
+    addresses = addresses.astype(np.int64)
+    instructions = scope.warp_executions / merged
+    count = wavefronts if place.space is Space.SHARED else sectors
+    if scope.elected:
+        addresses = addresses[:, :1]
+    each = count(addresses, width * merged, None if scope.elected else scope.condition)
+    return Access(
+        space=place.space,
+        tensor=place.tensor,
+        write=write,
+        mechanism=mechanism,
+        bytes=asked,
+        transactions=each * instructions,
+        instructions=instructions,
+        vector_bytes=width * merged,
+        asynchronous=asynchronous,
+        slots=slots(scope, place.index) if place.space is Space.SHARED else 1,
+        axes=scope.block_axes(place.index),
+        loop_dependent=scope.moves_with_phase(place.index),
+        footprint_bytes=asked * _distinct_share(scope, place.index),
+    )
+
+
+def matrix_access(scope: Scope, place: Place, *, matrices: int, write: bool, mechanism: str) -> Access:
+    """ldmatrix and stmatrix: each group of 8 lanes gives the rows (16 bytes each) of one 8x8 matrix."""
+    rows = scope.warp_executions * matrices * 8
+    try:
+        addresses = (scope.addresses(place.index) * place.element_bytes).astype(np.int64)[:, : matrices * 8]
+        each = wavefronts(addresses, 16)
+    except Unevaluable:
+        each = float(matrices)
+    return Access(
+        space=Space.SHARED,
+        tensor=place.tensor,
+        write=write,
+        mechanism=mechanism,
+        bytes=rows * 16,
+        transactions=each * scope.warp_executions,
+        instructions=scope.warp_executions,
+        vector_bytes=16,
+        footprint_bytes=rows * 16,
+    )
+
+
+def bulk_access(scope: Scope, descriptor: Descriptor, coordinates: list[Any], shared_index: Any, *, write: bool) -> tuple[Access, Access]:
+    """One TMA copy, as seen by global memory (what lies inside the tensor) and by shared memory (the whole box)."""
+    copies = scope.warp_executions
+    inside = _inside_share(scope, descriptor, coordinates)
+    moved = copies * descriptor.box_bytes * inside
+    axes: frozenset[str] = frozenset().union(*(scope.block_axes(c) for c in coordinates))
+    depth = slots(scope, shared_index)
+    # coordinates that an inner loop does not move fetch the same box again
+    repeats = math.prod(
+        loop.extent for loop in scope.loops if not any(loop.variable in scope.depends_on(c) for c in coordinates)
+    )
+    outer = Access(
+        space=Space.GLOBAL,
+        tensor=descriptor.tensor,
+        write=write,
+        mechanism="tma",
+        bytes=moved,
+        transactions=moved / 32,
+        instructions=copies,
+        vector_bytes=16,
+        asynchronous=True,
+        slots=depth,
+        box_bytes=descriptor.box_bytes,
+        axes=axes,
+        loop_dependent=any(scope.moves_with_phase(c) for c in coordinates),
+        footprint_bytes=moved / max(1.0, repeats),
+    )
+    return outer, bulk_shared_side(copies, descriptor.box_bytes, write=not write, depth=depth)
+
+
+def bulk_shared_side(copies: float, box_bytes: float, *, write: bool, depth: int) -> Access:
+    """What a bulk copy does to shared memory: whole 128-byte rows, free of conflicts."""
+    total = copies * box_bytes
+    return Access(
+        space=Space.SHARED,
+        tensor="",
+        write=write,
+        mechanism="tma",
+        bytes=total,
+        transactions=total / 128,
+        instructions=copies,
+        vector_bytes=16,
+        asynchronous=True,
+        slots=depth,
+        box_bytes=box_bytes,
+    )
+
+
+def slots(scope: Scope, index: Any) -> int:
+    """How many different buffers an address cycles through over the iterations of the phase's loop."""
+    try:
+        return len(np.unique(scope.over_phase(index))) if scope.phase_loop is not None else 1
+    except Unevaluable:
+        return 1
+
+
+def _merged(scope: Scope, place: Place, width: int) -> tuple[int, Scope]:
+    """How many accesses of enclosing unrolled loops the compiler joins into one (up to 16 bytes a lane), and the
+    scope in which the first of them stands. It joins what is contiguous and aligned, in shared memory, whose
+    alignment it knows."""
+    factor = 1
+    for loop in reversed(scope.loops):
+        along = 1
+        while loop.unrolled and along * 2 <= loop.extent and width * factor * 2 <= WIDEST_ACCESS_BYTES:
+            first = _stepped(scope, loop, along * 2)
+            second = scope.shifted(loop, first.pattern[loop.variable] + along)
+            a = first.addresses(place.index) * place.element_bytes
+            b = second.addresses(place.index) * place.element_bytes
+            joined = width * factor
+            if not (np.all(b - a == joined) and np.all(a % (joined * 2) == 0)):
+                break
+            factor, along, scope = factor * 2, along * 2, first
+    return factor, scope
+
+
+def _stepped(scope: Scope, loop: Loop, step: int) -> Scope:
+    value = np.asarray(scope.pattern[loop.variable])
+    return scope.shifted(loop, value // step * step)
+
+
+def _distinct_share(scope: Scope, index: Any) -> float:
+    """Share of different bytes among those that the block's threads ask for in an iteration of the phase."""
+    if scope.elected:
+        return 1.0
+    try:
+        addresses = scope.over_block(index)
+    except Unevaluable:
+        return 1.0
+    share = len(np.unique(addresses)) / max(1, addresses.size)
+    reads = scope.depends_on(index)
+    for loop in scope.loops:
+        if loop.variable not in reads and loop.extent > 1:
+            share /= loop.extent
+    return share
+
+
+def _inside_share(scope: Scope, descriptor: Descriptor, coordinates: list[Any]) -> float:
+    share: Any = 1.0
+    for coordinate, extent, box in zip(coordinates, descriptor.shape, descriptor.box, strict=False):
+        if not extent:
+            continue
+        try:
+            start = np.asarray(scope.over_chance(coordinate), dtype=np.float64)
+        except Unevaluable:
+            continue
+        share = share * np.clip((extent - start) / box, 0.0, 1.0)
+    return float(np.mean(share))
+
+
+def _scattered(scope: Scope, place: Place, width: int, asked: float, *, write: bool, mechanism: str, asynchronous: bool) -> Access:
+    """An address that depends on data: every lane is taken to touch a place of its own."""
+    lanes = min(scope.launch.warp_threads, scope.threads)
+    return Access(
+        space=place.space,
+        tensor=place.tensor,
+        write=write,
+        mechanism=mechanism,
+        bytes=asked,
+        transactions=scope.warp_executions * lanes * (1 if place.space is Space.GLOBAL else 0.25),
+        instructions=scope.warp_executions,
+        vector_bytes=width,
+        asynchronous=asynchronous,
+        axes=frozenset(scope.launch.block),
+        loop_dependent=True,
+        footprint_bytes=asked,
+    )

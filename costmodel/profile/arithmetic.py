@@ -1,0 +1,64 @@
+"""What the arithmetic of a value expression costs, in lane operations.
+
+The counts of instructions behind a math function are those of CUDA's default build (no fast math): read off the PTX that
+nvcc 13.0 makes of single-function kernels. AMD's differ little at this level.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+
+class MathCost(NamedTuple):
+    special: float  # issues to the special-function unit
+    vector: float  # fp32 instructions around them
+
+
+MATH: Mapping[str, MathCost] = {
+    "exp2": MathCost(1, 3),  # range check, two scalings
+    "exp": MathCost(1, 5),
+    "exp10": MathCost(1, 6),
+    "log2": MathCost(1, 6),
+    "log": MathCost(1, 12),
+    "log10": MathCost(1, 12),
+    "log1p": MathCost(1, 14),
+    "sqrt": MathCost(1, 7),
+    "rsqrt": MathCost(1, 3),
+    "sin": MathCost(0, 20),
+    "cos": MathCost(0, 20),
+    "tan": MathCost(1, 28),
+    "tanh": MathCost(2, 14),
+    "sigmoid": MathCost(2, 14),
+    "erf": MathCost(1, 18),
+    "pow": MathCost(2, 40),
+    "atan": MathCost(1, 20),
+    "divide": MathCost(1, 8),  # reciprocal, two Newton steps, range check
+    "rcp": MathCost(1, 6),
+    "fast_special": MathCost(1, 0),  # __expf and its like: one instruction, a scaling at most
+    "fast_special_scaled": MathCost(1, 1),
+    "simple": MathCost(0, 1),  # abs, floor, ceil, round, fma, min, max, ...
+    "packed": MathCost(0, 1),
+}
+
+# names that the IR uses, without their dialect prefix
+MATH_NAMES: Mapping[str, str] = {
+    **{name: name for name in ("exp2", "exp", "exp10", "log2", "log", "log10", "log1p", "sqrt", "rsqrt", "sin", "cos", "tan", "tanh")},
+    **{name: name for name in ("sigmoid", "erf", "pow", "atan")},
+    **{name + "f": name for name in ("exp2", "exp", "log2", "log", "sqrt", "rsqrt", "sin", "cos", "tanh", "pow", "erf")},
+    **{name: "fast_special_scaled" for name in ("__exp", "__exp10", "__log", "__log2", "__log10", "__expf", "__logf", "__tan")},
+    **{name: "fast_special" for name in ("__sin", "__cos", "__sinf", "__cosf", "fast_rcp", "ex2", "hexp2", "h2exp2")},
+    **{name: "sqrt" for name in ("ieee_fsqrt",)},
+    **{name: "rsqrt" for name in ("ieee_frsqrt",)},
+    **{name: "divide" for name in ("ieee_fdiv", "fdividef")},
+    **{name: "rcp" for name in ("ieee_frcp",)},
+    **{
+        name: "simple"
+        for name in (
+            "fabs", "abs", "floor", "ceil", "round", "trunc", "nearbyint", "fma", "ieee_fmaf", "ieee_add", "ieee_sub", "ieee_mul", "fmul",
+            "max_nan", "min_nan", "clamp", "isnan", "isinf", "isfinite", "copysign", "popcount", "clz", "__ffs", "__fns", "fmod", "hmax",
+            "hmin", "round_ties_away_from_zero", "pow_of_int", "likely",
+        )
+    },
+    **{name: "packed" for name in ("add2", "sub2", "mul2", "fma2", "max2", "min2", "max2_nan", "min2_nan", "abs2")},
+}  # fmt: skip

@@ -1,0 +1,125 @@
+"""Evaluating TVM index expressions over many threads, loop iterations and blocks at once.
+
+Every expression is evaluated over an array of scenarios x lanes: a scenario fixes a block, a warp and a value for each
+loop variable, its lanes are the threads of that warp. What an address does over the lanes of a scenario shows coalescing
+and bank conflicts; what a condition does over the scenarios shows how often it holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Values = NDArray[Any]
+Bindings = Mapping[int, Any]  # identity of a variable -> its value: a number, or an array of scenarios x lanes
+
+
+class Unevaluable(Exception):
+    """The expression depends on data (a loaded value, an opaque call), not only on thread, block and loop indices."""
+
+
+def identity(variable: Any) -> int:
+    """A key for a TVM variable: the same object, not merely the same name."""
+    return hash(variable)
+
+
+def evaluate(expression: Any, bindings: Bindings) -> Any:
+    """The value of `expression`: a number where nothing in it varies, else an array of scenarios x lanes.
+
+    Vector expressions (`Ramp`, `Broadcast`) evaluate to their first lane. Raises `Unevaluable`.
+    """
+    rule = _RULES.get(type(expression).__name__)
+    if rule is None:
+        raise Unevaluable(type(expression).__name__)
+    return rule(expression, bindings)
+
+
+def constant(expression: Any) -> int | None:
+    """The whole number that `expression` is, or None."""
+    return int(expression.value) if type(expression).__name__ == "IntImm" else None
+
+
+def variables(expression: Any) -> set[int]:
+    """Identities of all variables in `expression`."""
+    from tvm.tirx.stmt_functor import post_order_visit
+
+    found: set[int] = set()
+
+    def visit(node: Any) -> None:
+        if type(node).__name__ == "Var":
+            found.add(hash(node))
+
+    post_order_visit(expression, visit)
+    return found
+
+
+def _variable(expression: Any, bindings: Bindings) -> Any:
+    try:
+        return bindings[hash(expression)]
+    except KeyError:
+        raise Unevaluable(expression.name) from None
+
+
+def _binary(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Bindings], Any]:
+    def rule(expression: Any, bindings: Bindings) -> Any:
+        return operation(evaluate(expression.a, bindings), evaluate(expression.b, bindings))
+
+    return rule
+
+
+def _truncated_division(a: Any, b: Any) -> Any:
+    return np.trunc(a / b).astype(np.int64) if isinstance(a, np.ndarray) or isinstance(b, np.ndarray) else int(a / b)
+
+
+def _call(expression: Any, bindings: Bindings) -> Any:
+    name = getattr(expression.op, "name", "")
+    arguments = expression.args
+    if name == "tirx.if_then_else":
+        condition, yes, no = (evaluate(a, bindings) for a in arguments)
+        return np.where(condition, yes, no)
+    if name in _INTEGER_CALLS:
+        return _INTEGER_CALLS[name](*(np.asarray(evaluate(a, bindings), dtype=np.int64) for a in arguments))
+    raise Unevaluable(name)
+
+
+_INTEGER_CALLS: Mapping[str, Callable[..., Any]] = {
+    "tirx.bitwise_and": np.bitwise_and,
+    "tirx.bitwise_or": np.bitwise_or,
+    "tirx.bitwise_xor": np.bitwise_xor,
+    "tirx.bitwise_not": np.bitwise_not,
+    "tirx.shift_left": np.left_shift,
+    "tirx.shift_right": np.right_shift,
+}
+
+_RULES: Mapping[str, Callable[[Any, Bindings], Any]] = {
+    "IntImm": lambda e, _: int(e.value),
+    "FloatImm": lambda e, _: float(e.value),
+    "Var": _variable,
+    "Add": _binary(lambda a, b: a + b),
+    "Sub": _binary(lambda a, b: a - b),
+    "Mul": _binary(lambda a, b: a * b),
+    "FloorDiv": _binary(lambda a, b: a // b),
+    "FloorMod": _binary(lambda a, b: a % b),
+    "Div": _binary(_truncated_division),
+    "Mod": _binary(lambda a, b: np.fmod(a, b)),
+    "Min": _binary(np.minimum),
+    "Max": _binary(np.maximum),
+    "LT": _binary(lambda a, b: a < b),
+    "LE": _binary(lambda a, b: a <= b),
+    "GT": _binary(lambda a, b: a > b),
+    "GE": _binary(lambda a, b: a >= b),
+    "EQ": _binary(lambda a, b: a == b),
+    "NE": _binary(lambda a, b: a != b),
+    "And": _binary(np.logical_and),
+    "Or": _binary(np.logical_or),
+    "Not": lambda e, b: np.logical_not(evaluate(e.a, b)),
+    "Select": lambda e, b: np.where(evaluate(e.condition, b), evaluate(e.true_value, b), evaluate(e.false_value, b)),
+    "Cast": lambda e, b: evaluate(e.value, b),
+    "Ramp": lambda e, b: evaluate(e.base, b),
+    "Broadcast": lambda e, b: evaluate(e.value, b),
+    "Let": lambda e, b: evaluate(e.body, {**b, hash(e.var): evaluate(e.value, b)}),
+    "Call": _call,
+}

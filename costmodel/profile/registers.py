@@ -1,0 +1,50 @@
+"""Registers that a role's local buffers need at their peak, from where each is first and last touched."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass
+class LiveRanges:
+    """Positions in program order at which local buffers are touched, and the loops around them."""
+
+    _spans: dict[int, tuple[int, int]] = field(default_factory=dict)
+    _open_loops: list[int] = field(default_factory=list)
+    _loops: list[tuple[int, int]] = field(default_factory=list)
+    _position: int = 0
+
+    def touch(self, buffer: int) -> None:
+        self._position += 1
+        first, _ = self._spans.get(buffer, (self._position, 0))
+        self._spans[buffer] = (first, self._position)
+
+    def enter_loop(self) -> None:
+        self._position += 1
+        self._open_loops.append(self._position)
+
+    def leave_loop(self) -> None:
+        self._position += 1
+        self._loops.append((self._open_loops.pop(), self._position))
+
+    def finish(self) -> None:
+        """Stretch each span over the loops that it enters or leaves: what lives before or after a loop and inside it
+        must survive the whole loop."""
+        for start, end in self._loops:
+            for buffer, (first, last) in self._spans.items():
+                touches = first <= end and last >= start
+                if touches and (first < start or last > end):
+                    self._spans[buffer] = (min(first, start), max(last, end))
+
+    def peak_registers(self, buffer_bytes: Mapping[int, float]) -> float:
+        """Most 32-bit registers per thread that are live together; `buffer_bytes` are per thread."""
+        events: list[tuple[int, float]] = []
+        for buffer, (first, last) in self._spans.items():
+            size = buffer_bytes.get(buffer, 0.0) / 4
+            events += [(first, size), (last + 1, -size)]
+        peak = current = 0.0
+        for _, change in sorted(events):
+            current += change
+            peak = max(peak, current)
+        return peak
