@@ -51,6 +51,7 @@ class Access:
     box_bytes: float = 0.0  # bulk copy: bytes of one copy
     axes: frozenset[str] = frozenset()  # block axes (x, y, z) that its address depends on
     loop_dependent: bool = False  # its address moves with the enclosing loop
+    levels: tuple[tuple[float, float], ...] = ()  # CPU: (executions, distinct bytes of one) of each loop around, inside out
     footprint_bytes: float = 0.0  # different bytes among `bytes`: what a cache next to the block would fetch
 
 

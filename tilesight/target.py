@@ -52,6 +52,7 @@ FIGURES: Mapping[str, FigureRule] = MappingProxyType(
         "core.unit.matrix.fp16_flops_per_cycle": FigureRule("FLOP/cycle/core", "dense fp16 and bf16 matrix rate, fp32 accumulate"),
         "core.unit.matrix.fp32_flops_per_cycle": FigureRule("FLOP/cycle/core", "dense tf32 (AMD: xf32) matrix rate", may_be_zero=True),
         "core.unit.matrix.fp8_flops_per_cycle": FigureRule("FLOP/cycle/core", "dense fp8 matrix rate", may_be_zero=True),
+        "core.unit.matrix.mma_sync_share": FigureRule("share", "of the matrix rate that warp-level instructions reach", ()),
         "core.unit.matrix.warp_issue_cycles": FigureRule("cycles", "dependent matrix instruction to the next", ("cuda", "hip")),
         "core.unit.vector.fp32_lanes": FigureRule("lanes/cycle/core", "fp32 multiply-adds started per cycle", KINDS),
         "core.unit.vector.int32_lanes": FigureRule("lanes/cycle/core", "32-bit integer operations per cycle"),

@@ -9,6 +9,7 @@ from ...profile import KernelProfile
 from ...target import Target
 from .descriptors import read_descriptors
 from .expressions import constant, identity
+from .nest import read_nest
 from .scope import Launch
 from .walk import Reader
 
@@ -21,6 +22,8 @@ def read_profiles(lowered: Lowered, target: Target) -> tuple[KernelProfile, ...]
     Reads the device IR and the TMA descriptors in the host part; no config values, no names. Raises `ValueError`
     where the IR holds no kernel or its launch geometry is not static.
     """
+    if not target.is_gpu:
+        return tuple(read_nest(function, target) for function in lowered.device.functions.values())
     descriptors = read_descriptors(lowered.host)
     profiles = tuple(_read(function, descriptors, target) for function in lowered.device.functions.values())
     if not profiles:

@@ -1,0 +1,196 @@
+"""The analytical model: time of a kernel from its profile and the target's description, term by term.
+
+    latency = launch + prologue of the first block + makespan of all blocks + epilogue of the last
+
+The makespan follows from the period of each phase (pipeline.py), the blocks that a core holds (occupancy.py), waves and
+tails (schedule.py), and is bounded below by device memory (traffic.py). The clock falls with the matrix load.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from ..profile import KernelProfile, Phase, Role
+from ..target import Target
+from ..trial import Prediction
+from . import cpu
+from .demand import RESOURCES, Demand
+from .occupancy import Occupancy, misfit, occupancy
+from .pipeline import CorePipeline, PhaseTime, latency_cycles, p_norm
+from .schedule import list_makespan, uniform_makespan
+from .traffic import Traffic, traffic
+
+MEMORY_OVERLAP_NORM = 5.0
+BASE_UNCERTAINTY = 0.15
+UNKNOWN_CALL_UNCERTAINTY = 0.5
+SPILL_UNCERTAINTY = 0.25
+
+
+class AnalyticalModel:
+    """Needs no training. Predictions are explained by `terms_us`; see docs/model.md for each term's source."""
+
+    version = "analytical-1"
+
+    def predict(self, kernels: Sequence[KernelProfile], target: Target) -> Prediction:
+        """Time of launching `kernels` one after the other. Raises `ValueError` where one does not fit the target."""
+        parts = [self._one(kernel, target) for kernel in kernels]
+        if len(parts) == 1:
+            return parts[0]
+        total = sum(p.latency_us for p in parts)
+        longest = max(parts, key=lambda p: p.latency_us)
+        return Prediction(
+            latency_us=total,
+            utilization={r: sum(p.utilization.get(r, 0.0) * p.latency_us for p in parts) / total for r in longest.utilization},
+            limiting=longest.limiting,
+            terms_us={t: sum(p.terms_us.get(t, 0.0) for p in parts) for t in longest.terms_us},
+            uncertainty=max(p.uncertainty for p in parts),
+            notes=tuple(dict.fromkeys(n for p in parts for n in p.notes)),
+            model=self.version,
+        )
+
+    def _one(self, profile: KernelProfile, target: Target) -> Prediction:
+        if profile.kind == "cpu":
+            return cpu.predict(profile, target, self.version)
+        reason = misfit(profile, target)
+        if reason is not None:
+            raise ValueError(f"kernel {reason}")
+        return _Evaluation(profile, target).prediction(self.version)
+
+
+@dataclass(frozen=True)
+class _Evaluation:
+    profile: KernelProfile
+    target: Target
+
+    @cached_property
+    def occupancy(self) -> Occupancy:
+        found = occupancy(self.profile, self.target)
+        # registers that do not fit even once are spilled, never a reason not to run
+        return found if found.blocks else Occupancy(1, found.limited_by, found.registers, found.spilled)
+
+    @property
+    def cores(self) -> int:
+        return self.target.int("core.count")
+
+    @cached_property
+    def resident(self) -> int:
+        """Blocks that a core really holds at once: no more than the grid gives it."""
+        return max(1, min(self.occupancy.blocks, -(-self.profile.blocks // self.cores)))
+
+    @cached_property
+    def traffic(self) -> Traffic:
+        return traffic(self.profile, self.target, min(self.profile.blocks, self.cores * self.resident))
+
+    @cached_property
+    def pipeline(self) -> CorePipeline:
+        busy = min(self.cores, self.profile.blocks)
+        return CorePipeline(self.profile, self.target, self.occupancy, self.traffic.miss_share, busy)
+
+    def _timed(self, resident: float) -> list[tuple[Role, Phase, PhaseTime]]:
+        return [(r, p, self.pipeline.phase_time(r, p, resident)) for r in self._timed_roles() for p in r.phases]
+
+    def _timed_roles(self) -> list[Role]:
+        """Roles whose time passes one after another: producers run beside their consumers and are part of their period."""
+        consumers = [r for r in self.profile.roles if r.name != "producer"]
+        return consumers or list(self.profile.roles)
+
+    def block_cycles(self, resident: float, trips: str = "mean") -> float:
+        """Cycles from start to end of `resident` blocks that share a core."""
+        total = 0.0
+        for _role, phase, time in self._timed(resident):
+            total += time.period * getattr(phase.trips, trips)
+        return total
+
+    def _makespan_cycles(self) -> float:
+        axes: frozenset[str] = frozenset().union(*(p.trips.axes for r in self.profile.roles for p in r.phases))
+        if not axes:
+            return uniform_makespan(self.profile.blocks, self.cores, self.resident, self.block_cycles)
+        timed = self._timed(self.resident)
+        gx, gy, gz = self.profile.grid
+        durations = []
+        for linear in range(gx * gy * gz):
+            place = {"x": linear % gx, "y": linear // gx % gy, "z": linear // (gx * gy)}
+            durations.append(sum(t.period * _trips_of(p, place, self.profile.grid) for _, p, t in timed))
+        return list_makespan(durations, self.cores * self.resident)
+
+    def prediction(self, version: str) -> Prediction:
+        clock_mhz = self.target["core.clock_mhz"]
+        makespan = self._makespan_cycles()
+        total = self._total_demand()
+        matrix_share = min(1.0, total.matrix / self.cores / makespan) if makespan else 0.0
+        # the chip lowers its clock under matrix load to stay within its power limit
+        clock_mhz -= (clock_mhz - self.target["core.clock_matrix_mhz"]) * min(1.0, matrix_share / 0.8)
+        core_us = makespan / clock_mhz
+        dram_us = self.traffic.dram / (self.target.dram_gb_per_s * 1e3)
+        llc = self.target.get("device.memory.llc.gb_per_s")
+        l2_us = self.traffic.l2 / (self.target["device.memory.l2.gb_per_s"] * 1e3)
+        busy_us = p_norm([core_us, dram_us, l2_us, self.traffic.dram / (llc * 1e3) if llc else 0.0], MEMORY_OVERLAP_NORM)
+        fill_us = self.target["device.block_start_us"] + latency_cycles(self.target, self.traffic.miss_share) / clock_mhz
+        launch_us = self.target["device.launch_us"]
+        latency = launch_us + fill_us + busy_us
+        terms = {
+            "launch": launch_us,
+            "fill": fill_us,
+            "dram": dram_us,
+            **{r: getattr(total, r) / self.cores / clock_mhz for r in RESOURCES},
+            "dependency chain": sum(t.chain * p.trips.mean for _, p, t in self._timed(1)) * self._waves() / clock_mhz,
+            "memory wait": sum(t.waiting * p.trips.mean for _, p, t in self._timed(1)) * self._waves() / clock_mhz,
+            "makespan": core_us,
+        }
+        utilization = {r: min(1.0, terms[r] / latency) for r in (*RESOURCES, "dram")}
+        return Prediction(
+            latency_us=latency,
+            utilization=utilization,
+            limiting=self._limiting(terms, dram_us),
+            terms_us=terms,
+            uncertainty=self._uncertainty(),
+            notes=self._notes(),
+            model=version,
+        )
+
+    def _waves(self) -> float:
+        return -(-self.profile.blocks // (self.cores * self.resident))
+
+    def _total_demand(self) -> Demand:
+        total = Demand()
+        for _, phase, time in self._timed(1):
+            total = total + time.demand.scaled(phase.trips.mean * self.profile.blocks)
+        return total
+
+    def _limiting(self, terms: dict[str, float], dram_us: float) -> str:
+        resource = max(RESOURCES, key=lambda r: terms[r])
+        if dram_us >= max(terms[resource], 0.7 * terms["makespan"]):
+            return "dram"
+        if terms[resource] >= 0.7 * terms["makespan"]:
+            return resource
+        timed = self._timed(self.resident)
+        longest = max(timed, key=lambda item: item[2].period * item[1].trips.mean)
+        return longest[2].bound
+
+    def _uncertainty(self) -> float:
+        total = BASE_UNCERTAINTY**2
+        total += UNKNOWN_CALL_UNCERTAINTY**2 if self.profile.unknown_calls or self.profile.notes else 0.0
+        total += SPILL_UNCERTAINTY**2 if self.occupancy.spilled else 0.0
+        return float(total**0.5)
+
+    def _notes(self) -> tuple[str, ...]:
+        spills = [f"{role}: about {short:.0f} registers a thread do not fit and spill" for role, short in self.occupancy.spilled.items()]
+        unknown = [f"{name} is not understood: charged as a long function" for name in self.profile.unknown_calls]
+        return (*self.profile.notes, *unknown, *spills)
+
+
+def _trips_of(phase: Phase, place: dict[str, int], grid: tuple[int, int, int]) -> float:
+    """Iterations of `phase` for the block at `place`."""
+    if not phase.trips.axes:
+        return phase.trips.per_block[0]
+    index, stride = 0, 1
+    for axis, extent in zip("xyz", grid, strict=True):
+        if axis in phase.trips.axes:
+            index += place[axis] * stride
+            stride *= extent
+    return phase.trips.per_block[index]
+
+
+__all__ = ["AnalyticalModel"]

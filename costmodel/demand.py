@@ -1,0 +1,91 @@
+"""What one iteration of a phase demands of each resource of a core, in cycles."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from ..profile import MatrixWork, Space, Work
+from ..target import Target
+
+# Bulk copies write shared memory beside the operand reads of matrix instructions: a matmul whose operand reads and copies
+# together ask for 113 % of the banks' cycles ran at 95 % matrix activity on an H200 (counters, 2026-11-20).
+BULK_COPY_SHARE = 0.25
+
+RESOURCES = ("matrix", "shared", "vector", "special", "issue", "l2")
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """Busy cycles of each resource of one core, for one block and one iteration."""
+
+    matrix: float = 0.0  # matrix pipe
+    shared: float = 0.0  # banks of shared memory: accesses, operand reads of matrix instructions, bulk copies, spills
+    vector: float = 0.0  # fp32, integer and conversion lanes
+    special: float = 0.0  # special-function unit and lane exchanges
+    issue: float = 0.0  # warp schedulers
+    l2: float = 0.0  # this core's share of L2 bandwidth
+
+    def __add__(self, other: Demand) -> Demand:
+        return Demand(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(Demand)))
+
+    def scaled(self, factor: float) -> Demand:
+        return Demand(*(getattr(self, f.name) * factor for f in fields(Demand)))
+
+    @property
+    def largest(self) -> tuple[str, float]:
+        name = max(RESOURCES, key=lambda n: getattr(self, n))
+        return name, getattr(self, name)
+
+
+def demand(work: Work, target: Target, cores_busy: float, spilled_bytes: float = 0.0) -> Demand:
+    """Throughput cost of `work` on one core while `cores_busy` cores share the L2.
+
+    Rates are the target's figures. Shared memory serves one wavefront (128 bytes) a cycle; spilled registers go through
+    the same pipe. `spilled_bytes` are local-memory bytes that the block moves in this iteration.
+    """
+    warp = target["warp.threads"]
+    lane_ops = work.vector_ops + work.integer_ops + work.convert_ops + work.special_ops + work.shuffles
+    instructions = lane_ops / warp + sum(a.instructions for a in work.accesses) + sum(m.count * m.warps for m in work.matrix)
+    vector = (
+        work.vector_ops / target["core.unit.vector.fp32_lanes"]
+        + work.integer_ops / target["core.unit.vector.int32_lanes"]
+        + work.convert_ops / target["core.unit.vector.convert_lanes"]
+    )
+    wavefronts = sum(a.transactions * (BULK_COPY_SHARE if a.mechanism == "tma" else 1.0) for a in work.accesses if a.space is Space.SHARED)
+    shared = wavefronts * 128 / target["core.memory.shared.bytes_per_cycle"]
+    shared += sum(m.count * m.shared_bytes for m in work.matrix) / target["core.memory.shared.bytes_per_cycle"]
+    # global accesses that are not bulk copies pass the same load/store pipe, a sector quad a cycle
+    shared += sum(a.transactions / 4 for a in work.accesses if a.space is Space.GLOBAL and a.mechanism != "tma")
+    shared += spilled_bytes / target["core.memory.shared.bytes_per_cycle"]
+    return Demand(
+        matrix=sum(matrix_cycles(m, target) for m in work.matrix),
+        shared=shared,
+        vector=vector,
+        special=(work.special_ops + work.shuffles * 0.5) / target["core.unit.special.lanes"],
+        issue=instructions / target["core.issue_per_cycle"],
+        l2=global_bytes(work) / l2_bytes_per_cycle(target, cores_busy),
+    )
+
+
+def matrix_cycles(work: MatrixWork, target: Target) -> float:
+    """Cycles for which `work` holds the matrix pipe of its core.
+
+    A wgmma never takes less than its 64 rows need to pass; mma.sync cannot feed Hopper's pipe (public microbenchmarks:
+    62 % of wgmma's rate).
+    """
+    path = {"float32": "fp32", "float8": "fp8", "int8": "fp8"}.get(work.dtype, "fp16")
+    rate = target.get(f"core.unit.matrix.{path}_flops_per_cycle") or target["core.unit.matrix.fp16_flops_per_cycle"]
+    if work.instruction.startswith("mma."):
+        rate *= target.get("core.unit.matrix.mma_sync_share", 1.0)
+    return work.count * work.flops / rate
+
+
+def global_bytes(work: Work) -> float:
+    """Bytes between core and L2, whole sectors."""
+    return sum(max(a.bytes, a.transactions * 32) if a.mechanism != "tma" else a.bytes for a in work.accesses if a.space is Space.GLOBAL)
+
+
+def l2_bytes_per_cycle(target: Target, cores_busy: float) -> float:
+    """What one core gets of the L2: its fair share, at most what its own port takes (64 bytes a cycle)."""
+    together = target["device.memory.l2.gb_per_s"] * 1e9 / (target["core.clock_mhz"] * 1e6)
+    return min(64.0, together / max(1.0, cores_busy))

@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tilesight.costmodel.analytical import AnalyticalModel
+from tilesight.costmodel.demand import demand, matrix_cycles
+from tilesight.costmodel.occupancy import misfit, occupancy
+from tilesight.costmodel.pipeline import p_norm
+from tilesight.costmodel.profile import read_profiles
+from tilesight.lowering import lower
+from tilesight.profile import Access, KernelProfile, MatrixWork, Phase, Role, Space, Trips, Work
+from tilesight.target import Target, load_target
+from tilesight.trial import Prediction
+
+from . import sample_kernels as kernels
+
+H200 = load_target("h200")
+
+
+def plain(work: Work, *, trips: float = 1, threads: int = 128, blocks: int = 132, shared: int = 0, registers: float = 0) -> KernelProfile:
+    role = Role("all", threads, (Phase(Trips((trips,)), work, is_loop=trips > 1),), local_registers=registers)
+    return KernelProfile("cuda", "sm_90a", (blocks, 1, 1), threads, 1, shared, (role,), ())
+
+
+def predict(profile: KernelProfile, target: Target = H200) -> Prediction:
+    return AnalyticalModel().predict([profile], target)
+
+
+def stream(bytes_each: float, *, write: bool = False) -> Access:
+    return Access(Space.GLOBAL, "x", write, "ld", bytes_each, bytes_each / 32, bytes_each / 512, 16, axes=frozenset("x"), footprint_bytes=bytes_each)
+
+
+def test_occupancy_by_each_resource() -> None:
+    assert occupancy(plain(Work(), threads=1024, registers=0), H200).blocks == 1  # 40 registers x 1024 x 4 bytes fit once
+    by_shared = occupancy(plain(Work(), shared=100_000), H200)
+    assert (by_shared.blocks, by_shared.limited_by) == (2, "shared memory")  # 233472 // (100000 + 1024)
+    by_registers = occupancy(plain(Work(), threads=256, registers=160), H200)
+    assert (by_registers.blocks, by_registers.registers) == (1, 200)
+    assert occupancy(plain(Work(), threads=32), H200).limited_by == "block slots"
+
+
+def test_warp_specialised_kernels_fill_the_register_file() -> None:
+    (p,) = read_profiles(lower(kernels.matmul(1024, 512, 2048, 64, 64, 64, 2, 128), H200), H200)
+    found = occupancy(p, H200)
+    assert (found.blocks, found.registers) == (1, 240)
+
+
+def test_what_does_not_fit_is_said_with_numbers() -> None:
+    reason = misfit(plain(Work(), shared=300_000), H200)
+    assert reason is not None and "300000" in reason and "232448" in reason
+    assert misfit(plain(Work(), shared=232_448), H200) is None
+    with pytest.raises(ValueError, match="shared memory"):
+        predict(plain(Work(), shared=300_000))
+
+
+def test_registers_beyond_the_limit_spill_and_cost_time() -> None:
+    work = Work(vector_ops=128 * 200.0)
+    fits, spills = plain(work, trips=64, registers=150), plain(work, trips=64, registers=400)
+    assert not occupancy(fits, H200).spilled
+    assert occupancy(spills, H200).spilled["all"] == pytest.approx(400 + 40 - 255)
+    assert predict(spills).latency_us > 1.5 * predict(fits).latency_us
+    assert any("spill" in note for note in predict(spills).notes)
+
+
+def test_matrix_time_is_flops_over_rate() -> None:
+    # m64n256k16: 524288 operations at 4096 a cycle
+    assert matrix_cycles(MatrixWork("wgmma.m64n256k16", 10, 2 * 64 * 256 * 16), H200) == 10 * 128
+    slower = matrix_cycles(MatrixWork("mma.m16n8k16", 128, 4096.0), H200)
+    assert slower == pytest.approx(128 * 4096 / (4096 * 0.62))
+
+
+def test_bank_conflicts_cost_their_wavefronts() -> None:
+    def access(wavefronts: float) -> Work:
+        return Work(accesses=(Access(Space.SHARED, "s", False, "ld", 4096, wavefronts, 32),))
+
+    assert demand(access(1024), H200, 132).shared == 32 * demand(access(32), H200, 132).shared
+
+
+def test_memory_bound_kernels_run_at_memory_speed() -> None:
+    total = 2**30
+    blocks = 132 * 64
+    p = plain(Work(accesses=(stream(total / blocks), stream(total / blocks, write=True))), blocks=blocks)
+    prediction = predict(p)
+    floor_us = 2 * total / (H200.dram_gb_per_s * 1e3)
+    assert prediction.limiting == "dram"
+    assert floor_us < prediction.latency_us < 1.3 * floor_us
+
+
+def test_matrix_bound_kernels_run_at_the_sustained_matrix_rate() -> None:
+    flops = 2 * 8192.0**3
+    (p,) = read_profiles(lower(kernels.matmul(8192, 8192, 8192, 256, 128, 64, 4, 256, swizzle=8), H200), H200)
+    prediction = predict(p)
+    at_peak_us = flops / (H200.matrix_tflops("bfloat16") * 1e6)
+    assert prediction.limiting == "matrix"
+    assert at_peak_us < prediction.latency_us < 1.35 * at_peak_us
+
+
+def test_deeper_pipelines_hide_latency() -> None:
+    def time(stages: int) -> float:
+        (p,) = read_profiles(lower(kernels.matmul(4096, 1024, 8192, 128, 128, 64, stages, 256), H200), H200)
+        return predict(p).latency_us
+
+    assert time(1) > 1.3 * time(3)
+
+
+def test_one_block_too_many_costs_a_wave() -> None:
+    work = Work(vector_ops=128 * 1e5)
+    full, over = predict(plain(work, blocks=132, registers=200)), predict(plain(work, blocks=133, registers=200))
+    assert over.terms_us["makespan"] > full.terms_us["makespan"]
+
+
+def test_prediction_is_explained_by_its_terms() -> None:
+    (p,) = read_profiles(lower(kernels.matmul(1024, 1024, 1024, 128, 128, 64, 3, 256), H200), H200)
+    prediction = predict(p)
+    assert 0 < prediction.latency_us == pytest.approx(
+        prediction.terms_us["launch"] + prediction.terms_us["fill"] + prediction.terms_us["makespan"], rel=0.35
+    )
+    assert all(0 <= share <= 1 for share in prediction.utilization.values())
+    assert prediction.model == AnalyticalModel().version
+
+
+def test_unknown_calls_widen_the_uncertainty() -> None:
+    (p,) = read_profiles(lower(kernels.opaque_call(4096), H200), H200)
+    assert predict(p).uncertainty > predict(replace(p, unknown_calls=())).uncertainty
+    assert any("somebodys_function" in note for note in predict(p).notes)
+
+
+@pytest.mark.parametrize("target", ["h100", "h200", "a100", "mi300x"])
+def test_every_gpu_target_predicts(target: str) -> None:
+    chip = load_target(target)
+    prediction = AnalyticalModel().predict(read_profiles(lower(kernels.matmul(2048, 2048, 2048, 128, 128, 32, 2, 256), chip), chip), chip)
+    assert 2 * 2048**3 / prediction.latency_us / 1e6 < chip.matrix_tflops("bfloat16")
+
+
+def test_several_kernels_run_one_after_the_other() -> None:
+    one = plain(Work(vector_ops=1e6))
+    model = AnalyticalModel()
+    assert model.predict([one, one], H200).latency_us == pytest.approx(2 * model.predict([one], H200).latency_us)
+
+
+def test_busy_times_combine_close_to_their_maximum() -> None:
+    assert p_norm([10.0, 0.0], 6) == 10
+    assert 10 < p_norm([10.0, 9.0], 6) < 12
+    assert p_norm([], 6) == 0
