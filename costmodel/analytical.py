@@ -16,13 +16,13 @@ from ..profile import KernelProfile, Phase, Role
 from ..target import Target
 from ..trial import Prediction
 from . import cpu
+from .constants import DEFAULT, Constants
 from .demand import RESOURCES, Demand
 from .occupancy import Occupancy, misfit, occupancy
 from .pipeline import CorePipeline, PhaseTime, latency_cycles, p_norm
 from .schedule import list_makespan, uniform_makespan
 from .traffic import Traffic, traffic
 
-MEMORY_OVERLAP_NORM = 5.0
 BASE_UNCERTAINTY = 0.15
 UNKNOWN_CALL_UNCERTAINTY = 0.5
 SPILL_UNCERTAINTY = 0.25
@@ -32,6 +32,9 @@ class AnalyticalModel:
     """Needs no training. Predictions are explained by `terms_us`; see docs/model.md for each term's source."""
 
     version = "analytical-1"
+
+    def __init__(self, constants: Constants = DEFAULT) -> None:
+        self.constants = constants
 
     def predict(self, kernels: Sequence[KernelProfile], target: Target) -> Prediction:
         """Time of launching `kernels` one after the other. Raises `ValueError` where one does not fit the target."""
@@ -56,13 +59,14 @@ class AnalyticalModel:
         reason = misfit(profile, target)
         if reason is not None:
             raise ValueError(f"kernel {reason}")
-        return _Evaluation(profile, target).prediction(self.version)
+        return _Evaluation(profile, target, self.constants).prediction(self.version)
 
 
 @dataclass(frozen=True)
 class _Evaluation:
     profile: KernelProfile
     target: Target
+    constants: Constants
 
     @cached_property
     def occupancy(self) -> Occupancy:
@@ -81,12 +85,12 @@ class _Evaluation:
 
     @cached_property
     def traffic(self) -> Traffic:
-        return traffic(self.profile, self.target, min(self.profile.blocks, self.cores * self.resident))
+        return traffic(self.profile, self.target, min(self.profile.blocks, self.cores * self.resident), self.constants)
 
     @cached_property
     def pipeline(self) -> CorePipeline:
         busy = min(self.cores, self.profile.blocks)
-        return CorePipeline(self.profile, self.target, self.occupancy, self.traffic.miss_share, busy)
+        return CorePipeline(self.profile, self.target, self.constants, self.occupancy, self.traffic.miss_share, busy)
 
     def _timed(self, resident: float) -> list[tuple[Role, Phase, PhaseTime]]:
         return [(r, p, self.pipeline.phase_time(r, p, resident)) for r in self._timed_roles() for p in r.phases]
@@ -126,7 +130,7 @@ class _Evaluation:
         dram_us = self.traffic.dram / (self.target.dram_gb_per_s * 1e3)
         llc = self.target.get("device.memory.llc.gb_per_s")
         l2_us = self.traffic.l2 / (self.target["device.memory.l2.gb_per_s"] * 1e3)
-        busy_us = p_norm([core_us, dram_us, l2_us, self.traffic.dram / (llc * 1e3) if llc else 0.0], MEMORY_OVERLAP_NORM)
+        busy_us = p_norm([core_us, dram_us, l2_us, self.traffic.dram / (llc * 1e3) if llc else 0.0], self.constants.memory_norm)
         fill_us = self.target["device.block_start_us"] + latency_cycles(self.target, self.traffic.miss_share) / clock_mhz
         launch_us = self.target["device.launch_us"]
         latency = launch_us + fill_us + busy_us

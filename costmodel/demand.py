@@ -6,10 +6,7 @@ from dataclasses import dataclass, fields
 
 from ..profile import MatrixWork, Space, Work
 from ..target import Target
-
-# Bulk copies write shared memory beside the operand reads of matrix instructions: a matmul whose operand reads and copies
-# together ask for 113 % of the banks' cycles ran at 95 % matrix activity on an H200 (counters, 2026-11-20).
-BULK_COPY_SHARE = 0.25
+from .constants import Constants
 
 RESOURCES = ("matrix", "shared", "vector", "special", "issue", "l2")
 
@@ -19,7 +16,7 @@ class Demand:
     """Busy cycles of each resource of one core, for one block and one iteration."""
 
     matrix: float = 0.0  # matrix pipe
-    shared: float = 0.0  # banks of shared memory: accesses, operand reads of matrix instructions, bulk copies, spills
+    shared: float = 0.0  # banks of shared memory: accesses, operand reads of matrix instructions, bulk copies
     vector: float = 0.0  # fp32, integer and conversion lanes
     special: float = 0.0  # special-function unit and lane exchanges
     issue: float = 0.0  # warp schedulers
@@ -37,11 +34,11 @@ class Demand:
         return name, getattr(self, name)
 
 
-def demand(work: Work, target: Target, cores_busy: float, spilled_bytes: float = 0.0) -> Demand:
+def demand(work: Work, target: Target, constants: Constants, cores_busy: float) -> Demand:
     """Throughput cost of `work` on one core while `cores_busy` cores share the L2.
 
-    Rates are the target's figures. Shared memory serves one wavefront (128 bytes) a cycle; spilled registers go through
-    the same pipe. `spilled_bytes` are local-memory bytes that the block moves in this iteration.
+    Rates are the target's figures. Shared memory serves one wavefront (128 bytes) a cycle; bulk copies write it beside
+    the operand reads of matrix instructions and cost only a share of their rows.
     """
     warp = target["warp.threads"]
     lane_ops = work.vector_ops + work.integer_ops + work.convert_ops + work.special_ops + work.shuffles
@@ -51,19 +48,18 @@ def demand(work: Work, target: Target, cores_busy: float, spilled_bytes: float =
         + work.integer_ops / target["core.unit.vector.int32_lanes"]
         + work.convert_ops / target["core.unit.vector.convert_lanes"]
     )
-    wavefronts = sum(a.transactions * (BULK_COPY_SHARE if a.mechanism == "tma" else 1.0) for a in work.accesses if a.space is Space.SHARED)
+    wavefronts = sum(a.transactions * (constants.bulk_copy_share if a.mechanism == "tma" else 1.0) for a in work.accesses if a.space is Space.SHARED)
     shared = wavefronts * 128 / target["core.memory.shared.bytes_per_cycle"]
-    shared += sum(m.count * m.shared_bytes for m in work.matrix) / target["core.memory.shared.bytes_per_cycle"]
+    shared += constants.operand_share * sum(m.count * m.shared_bytes for m in work.matrix) / target["core.memory.shared.bytes_per_cycle"]
     # global accesses that are not bulk copies pass the same load/store pipe, a sector quad a cycle
     shared += sum(a.transactions / 4 for a in work.accesses if a.space is Space.GLOBAL and a.mechanism != "tma")
-    shared += spilled_bytes / target["core.memory.shared.bytes_per_cycle"]
     return Demand(
         matrix=sum(matrix_cycles(m, target) for m in work.matrix),
         shared=shared,
         vector=vector,
         special=(work.special_ops + work.shuffles * 0.5) / target["core.unit.special.lanes"],
         issue=instructions / target["core.issue_per_cycle"],
-        l2=global_bytes(work) / l2_bytes_per_cycle(target, cores_busy),
+        l2=global_bytes(work) / l2_bytes_per_cycle(target, constants, cores_busy),
     )
 
 
@@ -85,7 +81,7 @@ def global_bytes(work: Work) -> float:
     return sum(max(a.bytes, a.transactions * 32) if a.mechanism != "tma" else a.bytes for a in work.accesses if a.space is Space.GLOBAL)
 
 
-def l2_bytes_per_cycle(target: Target, cores_busy: float) -> float:
-    """What one core gets of the L2: its fair share, at most what its own port takes (64 bytes a cycle)."""
+def l2_bytes_per_cycle(target: Target, constants: Constants, cores_busy: float) -> float:
+    """What one core gets of the L2: its fair share, at most what its own port takes."""
     together = target["device.memory.l2.gb_per_s"] * 1e9 / (target["core.clock_mhz"] * 1e6)
-    return min(64.0, together / max(1.0, cores_busy))
+    return min(constants.core_l2_bytes_per_cycle, together / max(1.0, cores_busy))

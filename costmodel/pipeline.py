@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
 from dataclasses import dataclass
 
 from ..profile import Access, KernelProfile, Phase, Role, Space, Work
 from ..target import Target
-from .demand import Demand, demand, global_bytes, l2_bytes_per_cycle, matrix_cycles
+from .constants import Constants
+from .demand import RESOURCES, Demand, demand, l2_bytes_per_cycle
 from .occupancy import Occupancy
 
-# Overlap of two resources is never perfect: busy times combine as a p-norm, close to their maximum.
-OVERLAP_NORM = 6.0
-# cycles; published microbenchmarks of Hopper and Ampere, rounded, then held against measured kernels
-BARRIER_WAIT_CYCLES = 40.0  # a barrier whose phase is already complete: try-wait, branch
-MATRIX_DRAIN_CYCLES = 60.0  # last matrix instruction issued to its result usable
-SHUFFLE_CYCLES = 25.0
-SPECIAL_CYCLES = 20.0
-COPY_START_CYCLES = 250.0  # bulk copy: issue, descriptor look-up, completion on the barrier
-# a single warp issues at most about every other cycle on dependent arithmetic
-SINGLE_WARP_ISSUE_SHARE = 0.6
-# spilled registers are stored and loaded once each per iteration
-SPILL_ROUND_TRIPS = 2.0
+SPECIAL_CYCLES = 20.0  # one special function, issue to result
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,25 +37,27 @@ class CorePipeline:
 
     profile: KernelProfile
     target: Target
+    constants: Constants
     occupancy: Occupancy
     miss_share: float
     cores_busy: float
 
     def phase_time(self, role: Role, phase: Phase, resident: float) -> PhaseTime:
         """`resident` blocks share the core. For a consumer the producer's loads bound the period by their slots."""
-        work = phase.work
-        spilled = self.occupancy.spilled.get(role.name, 0.0) * 4 * role.threads * SPILL_ROUND_TRIPS if phase.is_loop else 0.0
-        need = demand(work, self.target, self.cores_busy, spilled)
+        need = demand(phase.work, self.target, self.constants, self.cores_busy)
         feeding = self._feeding_phase(role, phase)
         if feeding is not None:
-            need = need + demand(feeding.work, self.target, self.cores_busy)
+            need = need + demand(feeding.work, self.target, self.constants, self.cores_busy)
         chain, waiting = self._chain(role, phase, need)
+        spill = self._spill_cycles(role, phase)
         supply = self._supply_bound(feeding or phase, chain)
         name, busiest = need.largest
-        bounds: Mapping[str, float] = {name: busiest * resident, "dependency chain": chain, "load latency": supply}
+        bounds = {name: busiest * resident, "dependency chain": chain, "load latency": supply, "spills": spill * resident}
         period = p_norm(
-            [*(getattr(need, r) * resident for r in ("matrix", "shared", "vector", "special", "issue", "l2")), chain, supply], OVERLAP_NORM
+            [*(getattr(need, r) * resident for r in RESOURCES), chain, supply], self.constants.overlap_norm
         )
+        # matrix work cannot go on while its accumulators are away
+        period += spill * resident
         bound = max(bounds, key=lambda b: bounds[b])
         return PhaseTime(period, chain, max(waiting, supply - chain), need, bound)
 
@@ -85,25 +77,38 @@ class CorePipeline:
         schedulers = self.target["core.issue_per_cycle"]
         # arithmetic of one warp group at a time: groups of four warps fill the schedulers once each
         groups = max(1.0, warps / schedulers)
-        alone = max(need.vector, need.issue / min(1.0, SINGLE_WARP_ISSUE_SHARE * max(1.0, warps / schedulers)), need.special)
+        alone = max(need.vector, need.issue / min(1.0, self.constants.warp_issue_share * max(1.0, warps / schedulers)), need.special)
         independent = groups if not work.block_syncs else 1.0
         # groups that are not tied by block barriers overlap one's matrix work with another's arithmetic
-        matrix = need.matrix + MATRIX_DRAIN_CYCLES * work.matrix_waits
+        matrix = need.matrix + self.constants.matrix_drain_cycles * work.matrix_waits
         serial = (matrix / groups + alone / independent) if independent > 1 else matrix + alone
         own_shared = sum(a.transactions for a in work.accesses if a.space is Space.SHARED and a.mechanism != "tma") if not work.matrix_waits else 0.0
         serial += own_shared
-        serial += BARRIER_WAIT_CYCLES * work.barrier_waits + self.target["core.sync_cycles"] * work.block_syncs
-        serial += SHUFFLE_CYCLES * work.shuffles / max(1.0, role.threads) + SPECIAL_CYCLES * min(1.0, work.special_ops)
+        serial += self.constants.barrier_wait_cycles * work.barrier_waits + self.target["core.sync_cycles"] * work.block_syncs
+        serial += self.constants.shuffle_cycles * work.shuffles / max(1.0, role.threads) + SPECIAL_CYCLES * min(1.0, work.special_ops)
         serial += self.target["core.unit.matrix.warp_issue_cycles"] * min(1.0, sum(m.count for m in work.matrix if m.warps == 1))
         waits = self._synchronous_latency(work)
         return serial + waits, waits
+
+    def _spill_cycles(self, role: Role, phase: Phase) -> float:
+        """Cycles that spilled registers cost one iteration: stored and loaded once each.
+
+        ptxas spills accumulators of a wgmma by whole fragments (n/2 registers a thread), never in part.
+        """
+        short = self.occupancy.spilled.get(role.name, 0.0)
+        if not short or not phase.is_loop:
+            return 0.0
+        widths = [int(m.instruction.split("n")[1].split("k")[0]) for m in phase.work.matrix if m.instruction.startswith("wgmma.")]
+        fragment = max(widths, default=0) / 2
+        registers = math.ceil(short / fragment) * fragment if fragment else short
+        return 2 * 4 * registers * role.threads / self.constants.spill_bytes_per_cycle
 
     def _synchronous_latency(self, work: Work) -> float:
         """Latency of loads that the next instruction waits for: one round trip for each group that is issued together."""
         loads = [a for a in work.accesses if a.space is Space.GLOBAL and not a.write and not a.asynchronous]
         if not loads:
             return 0.0
-        transfer = sum(max(a.bytes, a.transactions * 32) for a in loads) / l2_bytes_per_cycle(self.target, self.cores_busy)
+        transfer = sum(max(a.bytes, a.transactions * 32) for a in loads) / l2_bytes_per_cycle(self.target, self.constants, self.cores_busy)
         return latency_cycles(self.target, self.miss_share) + transfer
 
     def _supply_bound(self, phase: Phase, chain: float) -> float:
@@ -114,15 +119,15 @@ class CorePipeline:
         grouped = [a for a in phase.work.accesses if a.mechanism == "cp_async" and a.space is Space.GLOBAL]
         if grouped and phase.is_loop:
             moved = sum(max(a.bytes, a.transactions * 32) for a in grouped)
-            arrival = latency_cycles(self.target, self.miss_share) + moved / l2_bytes_per_cycle(self.target, self.cores_busy)
+            arrival = latency_cycles(self.target, self.miss_share) + moved / l2_bytes_per_cycle(self.target, self.constants, self.cores_busy)
             bounds.append(arrival / max(1, phase.pipeline_depth - 1) if phase.pipeline_depth > 1 else arrival + chain)
         return max(bounds, default=0.0)
 
     def _slot_period(self, access: Access, chain: float) -> float:
         arrival = (
             latency_cycles(self.target, self.miss_share)
-            + COPY_START_CYCLES
-            + access.bytes / l2_bytes_per_cycle(self.target, self.cores_busy)
+            + self.constants.copy_start_cycles
+            + access.bytes / l2_bytes_per_cycle(self.target, self.constants, self.cores_busy)
         )
         # of an iteration, a group's slot is held for its share of the matrix work that reads it
         groups = max(1, len({a.tensor for a in self._bulk_loads()}))
@@ -147,4 +152,4 @@ def p_norm(values: list[float], power: float) -> float:
     return float(top * sum((v / top) ** power for v in values) ** (1 / power))
 
 
-__all__ = ["CorePipeline", "PhaseTime", "global_bytes", "latency_cycles", "matrix_cycles", "p_norm"]
+__all__ = ["CorePipeline", "PhaseTime", "latency_cycles", "p_norm"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,10 +11,8 @@ from numpy.typing import NDArray
 
 from ..profile import Access, KernelProfile, Rasterization, Space
 from ..target import Target
+from .constants import DEFAULT, Constants
 
-# of the L2's capacity, the share that is kept for lines to be used again by the next wave; the rest is in flight or
-# evicted early (hashing, write-backs)
-KEPT_SHARE = 0.6
 WAVES_LOOKED_AT = 24  # waves repeat their pattern: a sample of them stands for all
 
 
@@ -50,7 +49,7 @@ class _Stream:
     asked: float
 
 
-def traffic(profile: KernelProfile, target: Target, blocks_together: int) -> Traffic:
+def traffic(profile: KernelProfile, target: Target, blocks_together: int, constants: Constants = DEFAULT) -> Traffic:
     """Traffic with `blocks_together` blocks in flight on the whole device, taken to advance in step.
 
     Within a wave a tile that several blocks read comes from device memory once; from one wave to the next it stays in
@@ -68,12 +67,12 @@ def traffic(profile: KernelProfile, target: Target, blocks_together: int) -> Tra
     capacity = target["device.memory.l2.bytes"] / clusters
     for cluster in range(clusters):
         own = {axis: values[cluster::clusters] for axis, values in coordinates.items()}
-        missed += _misses(streams, own, max(1, blocks_together // clusters), capacity)
+        missed += _misses(streams, own, max(1, blocks_together // clusters), capacity, constants)
     touched = _compulsory(streams, profile)
     dram_read = max(touched, missed)
     if llc:
         # what several clusters read each for themselves comes from the cache behind them once
-        dram_read = max(touched, missed / clusters) if touched < llc else max(touched, missed * (1 - KEPT_SHARE * llc / touched))
+        dram_read = max(touched, missed / clusters) if touched < llc else max(touched, missed * (1 - constants.kept_share * llc / touched))
     return Traffic(asked, written * profile.blocks, min(dram_read, asked), written * profile.blocks)
 
 
@@ -128,7 +127,7 @@ def _sector_bytes(access: Access) -> float:
     return max(access.bytes, access.transactions * 32) if access.mechanism != "tma" else access.bytes
 
 
-def _misses(streams: list[_Stream], coordinates: dict[str, NDArray[Any]], together: int, capacity: float) -> float:
+def _misses(streams: list[_Stream], coordinates: dict[str, NDArray[Any]], together: int, capacity: float, constants: Constants) -> float:
     """Bytes that all waves fetch from behind the L2."""
     blocks = len(coordinates["x"])
     waves = max(1, -(-blocks // together))
@@ -139,10 +138,15 @@ def _misses(streams: list[_Stream], coordinates: dict[str, NDArray[Any]], togeth
         now = slice(wave * together, min(blocks, (wave + 1) * together))
         before = slice(max(0, (wave - 1) * together), wave * together)
         tiles = {s: _tiles(coordinates, s.axes, now) for s in streams}
-        kept = min(1.0, KEPT_SHARE * capacity / max(1.0, sum(len(t) * s.bytes for s, t in tiles.items())))
+        size = sum(len(t) * s.bytes for s, t in tiles.items())
+        kept = min(1.0, constants.kept_share * capacity / max(1.0, size))
         for stream, ids in tiles.items():
             again = len(np.intersect1d(ids, _tiles(coordinates, stream.axes, before))) if wave else 0
-            total += stream.bytes * (len(ids) - again * (kept if kept < 1 else 1.0))
+            fetched = len(ids) - again * kept
+            # blocks that share a tile but have drifted apart fetch it again, where the panels in flight outgrow L2
+            sharers = (now.stop - now.start) / len(ids)
+            fetched *= 1 + constants.drift_share * (1 - kept) * math.log2(sharers)
+            total += stream.bytes * fetched
     return total * waves / len(chosen)
 
 

@@ -32,10 +32,20 @@ class LiveRanges:
         """Stretch each span over the loops that it enters or leaves: what lives before or after a loop and inside it
         must survive the whole loop."""
         for start, end in self._loops:
+            self._hand_over(start, end)
             for buffer, (first, last) in self._spans.items():
                 touches = first <= end and last >= start
                 if touches and (first < start or last > end):
                     self._spans[buffer] = (min(first, start), max(last, end))
+
+    def _hand_over(self, start: int, end: int) -> None:
+        """A loop in which one buffer dies while another is filled from it needs the larger of them, not both: let the
+        new one begin where the old one ends."""
+        inside = {b: span for b, span in self._spans.items() if span[0] <= end and span[1] >= start}
+        dying = [b for b, (first, last) in inside.items() if first < start and last <= end]
+        born = [b for b, (first, last) in inside.items() if first >= start and last > end]
+        for buffer in born[: len(dying)]:
+            self._spans[buffer] = (end, self._spans[buffer][1])
 
     def peak_registers(self, buffer_bytes: Mapping[int, float]) -> float:
         """Most 32-bit registers per thread that are live together; `buffer_bytes` are per thread."""

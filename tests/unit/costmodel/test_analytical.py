@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tilesight.costmodel.analytical import AnalyticalModel
+from tilesight.costmodel.constants import DEFAULT
 from tilesight.costmodel.demand import demand, matrix_cycles
 from tilesight.costmodel.occupancy import misfit, occupancy
 from tilesight.costmodel.pipeline import p_norm
@@ -75,7 +76,7 @@ def test_bank_conflicts_cost_their_wavefronts() -> None:
     def access(wavefronts: float) -> Work:
         return Work(accesses=(Access(Space.SHARED, "s", False, "ld", 4096, wavefronts, 32),))
 
-    assert demand(access(1024), H200, 132).shared == 32 * demand(access(32), H200, 132).shared
+    assert demand(access(1024), H200, DEFAULT, 132).shared == 32 * demand(access(32), H200, DEFAULT, 132).shared
 
 
 def test_memory_bound_kernels_run_at_memory_speed() -> None:
