@@ -11,19 +11,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    overlap_norm: float = 6.0  # busy times of a core's resources combine as this p-norm: close to their maximum
-    memory_norm: float = 5.0  # the same for the cores' makespan, L2 and device memory
-    barrier_wait_cycles: float = 40.0  # a wait on a barrier whose phase is complete already
-    matrix_drain_cycles: float = 60.0  # last matrix instruction issued to its result usable
-    shuffle_cycles: float = 25.0
-    copy_start_cycles: float = 600.0  # bulk copy: issue, descriptor, completion on the barrier, wake-up, release
-    warp_issue_share: float = 0.6  # of the issue slots that one warp alone can use on dependent arithmetic
-    bulk_copy_share: float = 0.25  # of a bulk copy's rows, what they cost the banks beside operand reads
-    operand_share: float = 0.8  # of the operand bytes of matrix instructions, what they cost the banks
-    spill_bytes_per_cycle: float = 30.0  # spilled fragments overflow L1, which shared memory has left little of
-    kept_share: float = 0.6  # of L2's capacity that one wave leaves to the next
-    core_l2_bytes_per_cycle: float = 64.0  # port of one core
-    drift_share: float = 0.0  # of re-used tiles that blocks out of step fetch again, once a wave's panels exceed L2
+    overlap_norm: float = 7.04  # busy times of a core's resources combine as this p-norm: close to their maximum
+    memory_norm: float = 5.06  # the same for the cores' makespan, L2 and device memory
+    barrier_wait_cycles: float = 141.0  # a wait on a barrier whose phase is complete already
+    matrix_drain_cycles: float = 10.5  # last matrix instruction issued to its result usable
+    shuffle_cycles: float = 35.8
+    copy_start_cycles: float = 968.0  # bulk copy: issue, descriptor, completion on the barrier, wake-up, release
+    warp_issue_share: float = 0.855  # of the issue slots that one warp alone can use on dependent arithmetic
+    bulk_copy_share: float = 0.793  # of a bulk copy's rows, what they cost the banks beside operand reads
+    operand_share: float = 0.79  # of the operand bytes of matrix instructions, what they cost the banks
+    spill_bytes_per_cycle: float = 30.6  # spilled fragments overflow L1, which shared memory has left little of
+    kept_share: float = 0.414  # of L2's capacity that one wave leaves to the next
+    core_l2_bytes_per_cycle: float = 78.6  # port of one core
+    drift_share: float = 0.89  # of re-used tiles that blocks out of step fetch again, once a wave's panels exceed L2
 
 
 DEFAULT = Constants()

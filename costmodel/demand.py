@@ -48,7 +48,9 @@ def demand(work: Work, target: Target, constants: Constants, cores_busy: float) 
         + work.integer_ops / target["core.unit.vector.int32_lanes"]
         + work.convert_ops / target["core.unit.vector.convert_lanes"]
     )
-    wavefronts = sum(a.transactions * (constants.bulk_copy_share if a.mechanism == "tma" else 1.0) for a in work.accesses if a.space is Space.SHARED)
+    wavefronts = sum(
+        a.transactions * (constants.bulk_copy_share if a.mechanism == "tma" else 1.0) for a in work.accesses if a.space is Space.SHARED
+    )
     shared = wavefronts * 128 / target["core.memory.shared.bytes_per_cycle"]
     shared += constants.operand_share * sum(m.count * m.shared_bytes for m in work.matrix) / target["core.memory.shared.bytes_per_cycle"]
     # global accesses that are not bulk copies pass the same load/store pipe, a sector quad a cycle

@@ -54,7 +54,9 @@ def misfit(profile: KernelProfile, target: Target) -> str | None:
     """Why one block of this kernel cannot run on the target at all; None where it can."""
     limit = target.int("core.memory.shared.block_bytes")
     if profile.shared_bytes > limit:
-        return f"needs {profile.shared_bytes} bytes of shared memory, {target.name} gives a block {limit}; use smaller tiles or fewer stages"
+        return (
+            f"needs {profile.shared_bytes} bytes of shared memory, {target.name} gives a block {limit}; use smaller tiles or fewer stages"
+        )
     most = target.int("core.max_block_threads")
     if profile.block_threads > most:
         return f"launches {profile.block_threads} threads a block, {target.name} allows {most}; use fewer threads"

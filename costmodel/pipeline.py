@@ -53,9 +53,7 @@ class CorePipeline:
         supply = self._supply_bound(feeding or phase, chain)
         name, busiest = need.largest
         bounds = {name: busiest * resident, "dependency chain": chain, "load latency": supply, "spills": spill * resident}
-        period = p_norm(
-            [*(getattr(need, r) * resident for r in RESOURCES), chain, supply], self.constants.overlap_norm
-        )
+        period = p_norm([*(getattr(need, r) * resident for r in RESOURCES), chain, supply], self.constants.overlap_norm)
         # matrix work cannot go on while its accumulators are away
         period += spill * resident
         bound = max(bounds, key=lambda b: bounds[b])
@@ -82,7 +80,9 @@ class CorePipeline:
         # groups that are not tied by block barriers overlap one's matrix work with another's arithmetic
         matrix = need.matrix + self.constants.matrix_drain_cycles * work.matrix_waits
         serial = (matrix / groups + alone / independent) if independent > 1 else matrix + alone
-        own_shared = sum(a.transactions for a in work.accesses if a.space is Space.SHARED and a.mechanism != "tma") if not work.matrix_waits else 0.0
+        own_shared = (
+            sum(a.transactions for a in work.accesses if a.space is Space.SHARED and a.mechanism != "tma") if not work.matrix_waits else 0.0
+        )
         serial += own_shared
         serial += self.constants.barrier_wait_cycles * work.barrier_waits + self.target["core.sync_cycles"] * work.block_syncs
         serial += self.constants.shuffle_cycles * work.shuffles / max(1.0, role.threads) + SPECIAL_CYCLES * min(1.0, work.special_ops)
@@ -119,7 +119,9 @@ class CorePipeline:
         grouped = [a for a in phase.work.accesses if a.mechanism == "cp_async" and a.space is Space.GLOBAL]
         if grouped and phase.is_loop:
             moved = sum(max(a.bytes, a.transactions * 32) for a in grouped)
-            arrival = latency_cycles(self.target, self.miss_share) + moved / l2_bytes_per_cycle(self.target, self.constants, self.cores_busy)
+            arrival = latency_cycles(self.target, self.miss_share) + moved / l2_bytes_per_cycle(
+                self.target, self.constants, self.cores_busy
+            )
             bounds.append(arrival / max(1, phase.pipeline_depth - 1) if phase.pipeline_depth > 1 else arrival + chain)
         return max(bounds, default=0.0)
 

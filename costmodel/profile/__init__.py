@@ -45,7 +45,7 @@ def _read(function: Any, descriptors: Any, target: Target) -> KernelProfile:
         cluster=_cluster(attributes),
         shared_bytes=_static_shared(function) + (int(dynamic) if dynamic is not None else 0),
         roles=reader.roles,
-        tensors=tuple(reader.tensors.values()),
+        tensors=tuple(reader.memory.tensors.values()),
         rasterization=reader.rasterization,
         unknown_calls=tuple(sorted(reader.unknown_names)),
         notes=tuple(dict.fromkeys(reader.notes)),
@@ -63,7 +63,9 @@ def _launch(function: Any, target: Target) -> Launch:
             return
         tag, extent = str(node.node.thread_tag), constant(node.value)
         if extent is None:
-            raise ValueError(f"launch extent of {tag} is '{node.value}', known only at run time; give the kernel static shapes to predict it")
+            raise ValueError(
+                f"launch extent of {tag} is '{node.value}', known only at run time; give the kernel static shapes to predict it"
+            )
         side = block if tag.startswith("blockIdx") else thread
         if tag[-1] in "xyz" and (tag.startswith(("blockIdx", "threadIdx"))):
             side[tag[-1]] = (identity(node.node.var), extent)

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...profile import Access, Space
 from .descriptors import Descriptor
-from .expressions import Unevaluable
+from .expressions import UnevaluableError
 from .patterns import WIDEST_ACCESS_BYTES, sectors, wavefronts
 from .scope import Loop, Scope
 
@@ -32,7 +32,7 @@ def lane_access(scope: Scope, place: Place, *, write: bool, mechanism: str, asyn
     asked = scope.executions * place.element_bytes * place.vector
     try:
         narrow = scope.addresses(place.index)
-    except Unevaluable:
+    except UnevaluableError:
         return _scattered(scope, place, width, asked, write=write, mechanism=mechanism, asynchronous=asynchronous)
     merged, seen = _merged(scope, place, width) if place.space is Space.SHARED and scope.condition is None else (1, scope)
     addresses = (narrow if merged == 1 else seen.addresses(place.index)) * place.element_bytes
@@ -65,7 +65,7 @@ def matrix_access(scope: Scope, place: Place, *, matrices: int, write: bool, mec
     try:
         addresses = (scope.addresses(place.index) * place.element_bytes).astype(np.int64)[:, : matrices * 8]
         each = wavefronts(addresses, 16)
-    except Unevaluable:
+    except UnevaluableError:
         each = float(matrices)
     return Access(
         space=Space.SHARED,
@@ -88,9 +88,7 @@ def bulk_access(scope: Scope, descriptor: Descriptor, coordinates: list[Any], sh
     axes: frozenset[str] = frozenset().union(*(scope.block_axes(c) for c in coordinates))
     depth = slots(scope, shared_index)
     # coordinates that an inner loop does not move fetch the same box again
-    repeats = math.prod(
-        loop.extent for loop in scope.loops if not any(loop.variable in scope.depends_on(c) for c in coordinates)
-    )
+    repeats = math.prod(loop.extent for loop in scope.loops if not any(loop.variable in scope.depends_on(c) for c in coordinates))
     outer = Access(
         space=Space.GLOBAL,
         tensor=descriptor.tensor,
@@ -132,7 +130,7 @@ def slots(scope: Scope, index: Any) -> int:
     """How many different buffers an address cycles through over the iterations of the phase's loop."""
     try:
         return len(np.unique(scope.over_phase(index))) if scope.phase_loop is not None else 1
-    except Unevaluable:
+    except UnevaluableError:
         return 1
 
 
@@ -166,7 +164,7 @@ def _distinct_share(scope: Scope, index: Any) -> float:
         return 1.0
     try:
         addresses = scope.over_block(index)
-    except Unevaluable:
+    except UnevaluableError:
         return 1.0
     share = len(np.unique(addresses)) / max(1, addresses.size)
     reads = scope.depends_on(index)
@@ -183,7 +181,7 @@ def _inside_share(scope: Scope, descriptor: Descriptor, coordinates: list[Any]) 
             continue
         try:
             start = np.asarray(scope.over_chance(coordinate), dtype=np.float64)
-        except Unevaluable:
+        except UnevaluableError:
             continue
         share = share * np.clip((extent - start) / box, 0.0, 1.0)
     return float(np.mean(share))

@@ -41,24 +41,50 @@ MATH: Mapping[str, MathCost] = {
     "packed": MathCost(0, 1),
 }
 
+_SIMPLE = [
+    "fabs",
+    "abs",
+    "floor",
+    "ceil",
+    "round",
+    "trunc",
+    "nearbyint",
+    "fma",
+    "ieee_fmaf",
+    "ieee_add",
+    "ieee_sub",
+    "ieee_mul",
+    "fmul",
+    "max_nan",
+    "min_nan",
+    "clamp",
+    "isnan",
+    "isinf",
+    "isfinite",
+    "copysign",
+    "popcount",
+    "clz",
+    "__ffs",
+    "__fns",
+    "fmod",
+    "hmax",
+    "hmin",
+    "round_ties_away_from_zero",
+    "pow_of_int",
+    "likely",
+]
+
 # names that the IR uses, without their dialect prefix
 MATH_NAMES: Mapping[str, str] = {
     **{name: name for name in ("exp2", "exp", "exp10", "log2", "log", "log10", "log1p", "sqrt", "rsqrt", "sin", "cos", "tan", "tanh")},
     **{name: name for name in ("sigmoid", "erf", "pow", "atan")},
     **{name + "f": name for name in ("exp2", "exp", "log2", "log", "sqrt", "rsqrt", "sin", "cos", "tanh", "pow", "erf")},
-    **{name: "fast_special_scaled" for name in ("__exp", "__exp10", "__log", "__log2", "__log10", "__expf", "__logf", "__tan")},
-    **{name: "fast_special" for name in ("__sin", "__cos", "__sinf", "__cosf", "fast_rcp", "ex2", "hexp2", "h2exp2")},
-    **{name: "sqrt" for name in ("ieee_fsqrt",)},
-    **{name: "rsqrt" for name in ("ieee_frsqrt",)},
-    **{name: "divide" for name in ("ieee_fdiv", "fdividef")},
-    **{name: "rcp" for name in ("ieee_frcp",)},
-    **{
-        name: "simple"
-        for name in (
-            "fabs", "abs", "floor", "ceil", "round", "trunc", "nearbyint", "fma", "ieee_fmaf", "ieee_add", "ieee_sub", "ieee_mul", "fmul",
-            "max_nan", "min_nan", "clamp", "isnan", "isinf", "isfinite", "copysign", "popcount", "clz", "__ffs", "__fns", "fmod", "hmax",
-            "hmin", "round_ties_away_from_zero", "pow_of_int", "likely",
-        )
-    },
-    **{name: "packed" for name in ("add2", "sub2", "mul2", "fma2", "max2", "min2", "max2_nan", "min2_nan", "abs2")},
-}  # fmt: skip
+    **dict.fromkeys(("__exp", "__exp10", "__log", "__log2", "__log10", "__expf", "__logf", "__tan"), "fast_special_scaled"),
+    **dict.fromkeys(("__sin", "__cos", "__sinf", "__cosf", "fast_rcp", "ex2", "hexp2", "h2exp2"), "fast_special"),
+    **dict.fromkeys(("ieee_fsqrt",), "sqrt"),
+    **dict.fromkeys(("ieee_frsqrt",), "rsqrt"),
+    **dict.fromkeys(("ieee_fdiv", "fdividef"), "divide"),
+    **dict.fromkeys(("ieee_frcp",), "rcp"),
+    **dict.fromkeys(_SIMPLE, "simple"),
+    **dict.fromkeys(("add2", "sub2", "mul2", "fma2", "max2", "min2", "max2_nan", "min2_nan", "abs2"), "packed"),
+}

@@ -15,6 +15,7 @@ from .descriptors import Descriptor
 from .dtypes import MATRIX_TYPES, element_type
 from .expressions import constant
 from .scope import Scope
+from .values import book_math
 
 if TYPE_CHECKING:
     from .walk import Reader
@@ -23,16 +24,53 @@ Handler = Callable[["Reader", Any, Scope], None]
 
 # no work worth a term: fences, hints, set-up done once, values of the launch
 FREE = frozenset(
-    """
-    tirx.tvm_tuple tirx.type_annotation tirx.tvm_access_ptr tirx.handle_add_byte_offset tirx.address_of tirx.reinterpret tirx.likely
-    tirx.ptx_init_barrier_thread_count tirx.ptx_commit_group tirx.tvm_warp_activemask tirx.tvm_stack_alloca tirx.assume
-    tl.prefetch_tma_descriptor tl.ptx_fence_barrier_init tl.initialize_wgmma_descriptor tl.increase_descriptor_offset tl.infinity
-    tl.warpgroup_fence_operand tl.warpgroup_arrive tl.warpgroup_commit_batch tl.fence_proxy_async tl.tma_store_arrive tl.tl_shuffle_elect
-    tl.mbarrier_expect_tx tl.set_max_nreg tl.no_set_max_nreg tl.annotate_producer_reg_dealloc tl.annotate_consumer_reg_alloc
-    tl.pdl_sync tl.pdl_trigger tl.get_lane_idx tl.get_warp_idx tl.get_warp_idx_sync tl.get_warp_group_idx tl.block_rank_in_cluster
-    tl.activemask tl.device_assert tl.device_assert_with_msg tl.cluster_arrive tl.cluster_arrive_relaxed tl.access_ptr tl.loop_break
-    tirx.ret tirx.tvm_thread_invariant tirx.undef
-    """.split()
+    [
+        "tirx.tvm_tuple",
+        "tirx.type_annotation",
+        "tirx.tvm_access_ptr",
+        "tirx.handle_add_byte_offset",
+        "tirx.address_of",
+        "tirx.reinterpret",
+        "tirx.likely",
+        "tirx.ptx_init_barrier_thread_count",
+        "tirx.ptx_commit_group",
+        "tirx.tvm_warp_activemask",
+        "tirx.tvm_stack_alloca",
+        "tirx.assume",
+        "tl.prefetch_tma_descriptor",
+        "tl.ptx_fence_barrier_init",
+        "tl.initialize_wgmma_descriptor",
+        "tl.increase_descriptor_offset",
+        "tl.infinity",
+        "tl.warpgroup_fence_operand",
+        "tl.warpgroup_arrive",
+        "tl.warpgroup_commit_batch",
+        "tl.fence_proxy_async",
+        "tl.tma_store_arrive",
+        "tl.tl_shuffle_elect",
+        "tl.mbarrier_expect_tx",
+        "tl.set_max_nreg",
+        "tl.no_set_max_nreg",
+        "tl.annotate_producer_reg_dealloc",
+        "tl.annotate_consumer_reg_alloc",
+        "tl.pdl_sync",
+        "tl.pdl_trigger",
+        "tl.get_lane_idx",
+        "tl.get_warp_idx",
+        "tl.get_warp_idx_sync",
+        "tl.get_warp_group_idx",
+        "tl.block_rank_in_cluster",
+        "tl.activemask",
+        "tl.device_assert",
+        "tl.device_assert_with_msg",
+        "tl.cluster_arrive",
+        "tl.cluster_arrive_relaxed",
+        "tl.access_ptr",
+        "tl.loop_break",
+        "tirx.ret",
+        "tirx.tvm_thread_invariant",
+        "tirx.undef",
+    ]
 )
 
 
@@ -66,7 +104,7 @@ def _count(key: str, per_thread: float = 1.0) -> Handler:
 def _event(key: str) -> Handler:
     """Books one event for each time that the block's threads come by together."""
 
-    def handler(reader: Reader, call: Any, scope: Scope) -> None:
+    def handler(reader: Reader, _call: Any, scope: Scope) -> None:
         reader.ledger.counts[key] += scope.times * scope.warps
 
     return handler
@@ -100,7 +138,14 @@ def _mma(reader: Reader, call: Any, scope: Scope) -> None:
     m, n, k = (int(v) for v in re.findall(r"\d+", shape))
     types = [MATRIX_TYPES[t] for t in map(_text, call.args) if t in MATRIX_TYPES and not t.startswith("m")]
     reader.ledger.matrix.append(
-        MatrixWork(f"mma.{shape}", scope.executions / scope.launch.warp_threads, 2.0 * m * n * k, 0.0, 1, types[1] if len(types) > 1 else "bfloat16")
+        MatrixWork(
+            f"mma.{shape}",
+            scope.executions / scope.launch.warp_threads,
+            2.0 * m * n * k,
+            0.0,
+            1,
+            types[1] if len(types) > 1 else "bfloat16",
+        )
     )
 
 
@@ -119,14 +164,14 @@ def _mfma(reader: Reader, call: Any, scope: Scope) -> None:
 
 def _ldmatrix(reader: Reader, call: Any, scope: Scope) -> None:
     # ldmatrix(transposed, matrices, shared pointer, destination...)
-    place = reader.pointer(call.args[2])
+    place = reader.memory.pointer(call.args[2])
     matrices = constant(call.args[1]) or 4
     if place is not None:
         reader.ledger.accesses.append(matrix_access(scope, place, matrices=matrices, write=False, mechanism="ldmatrix"))
 
 
 def _stmatrix(reader: Reader, call: Any, scope: Scope) -> None:
-    place = reader.pointer(call.args[2])
+    place = reader.memory.pointer(call.args[2])
     matrices = constant(call.args[1]) or 4
     if place is not None:
         reader.ledger.accesses.append(matrix_access(scope, place, matrices=matrices, write=True, mechanism="stmatrix"))
@@ -148,17 +193,17 @@ def _tma_store(reader: Reader, call: Any, scope: Scope) -> None:
 
 
 def _bulk(reader: Reader, call: Any, scope: Scope, *, write: bool) -> None:
-    descriptor = reader.descriptor(call.args[0])
-    pointers = [(argument, place) for argument in call.args[:4] if (place := reader.pointer(argument)) is not None]
+    descriptor = reader.memory.descriptor(call.args[0])
+    pointers = [(argument, place) for argument in call.args[:4] if (place := reader.memory.pointer(argument)) is not None]
     shared = next((place for _, place in pointers if place.space is Space.SHARED), None)
     if descriptor is not None:
-        first = next(i for i, a in enumerate(call.args) if reader.pointer(a) is not None) + 1
+        first = next(i for i, a in enumerate(call.args) if reader.memory.pointer(a) is not None) + 1
         coordinates = list(call.args[first : first + len(descriptor.box)])
         index = shared.index if shared else 0
         reader.ledger.accesses.extend(bulk_access(scope, descriptor, coordinates, index, write=write))
         return
     distant = next(((argument, place) for argument, place in pointers if place.space is Space.GLOBAL), None)
-    extent = reader.pointer_extent(distant[0]) if distant else None
+    extent = reader.memory.pointer_extent(distant[0]) if distant else None
     if distant is None or shared is None or extent is None:
         reader.unknown(call.op.name, scope)
         return
@@ -170,7 +215,7 @@ def _bulk(reader: Reader, call: Any, scope: Scope, *, write: bool) -> None:
 
 def _cp_async(reader: Reader, call: Any, scope: Scope) -> None:
     # (shared pointer, global pointer, elements or bytes[, predicate])
-    target, source = reader.pointer(call.args[0]), reader.pointer(call.args[1])
+    target, source = reader.memory.pointer(call.args[0]), reader.memory.pointer(call.args[1])
     count = constant(call.args[2])
     if target is None or source is None or count is None:
         reader.unknown(call.op.name, scope)
@@ -190,7 +235,7 @@ def _cp_async(reader: Reader, call: Any, scope: Scope) -> None:
 
 def _pointer_access(write: bool, bits: int, space: Space) -> Handler:
     def handler(reader: Reader, call: Any, scope: Scope) -> None:
-        place = reader.pointer(call.args[0])
+        place = reader.memory.pointer(call.args[0])
         if place is None:
             reader.unknown(call.op.name, scope)
             return
@@ -203,7 +248,7 @@ def _pointer_access(write: bool, bits: int, space: Space) -> Handler:
 
 
 def _atomic(reader: Reader, call: Any, scope: Scope) -> None:
-    place = next((p for p in (reader.pointer(a) for a in call.args) if p is not None), None)
+    place = next((p for p in (reader.memory.pointer(a) for a in call.args) if p is not None), None)
     if place is None:
         reader.unknown(call.op.name, scope)
         return
@@ -212,12 +257,12 @@ def _atomic(reader: Reader, call: Any, scope: Scope) -> None:
     spot = Place(place.space, place.tensor, place.index, place.element_bytes, vector)
     reader.ledger.accesses.append(lane_access(scope, spot, write=True, mechanism="atomic"))
     for argument in call.args[1:]:
-        if reader.pointer(argument) is None:
+        if reader.memory.pointer(argument) is None:
             reader.value(argument, scope)
 
 
 def _bulk_fill(reader: Reader, call: Any, scope: Scope) -> None:
-    place, size = reader.pointer(call.args[0]), constant(call.args[1]) if len(call.args) > 1 else None
+    place, size = reader.memory.pointer(call.args[0]), constant(call.args[1]) if len(call.args) > 1 else None
     if place is None or size is None:
         reader.unknown(call.op.name, scope)
         return
@@ -244,7 +289,7 @@ def _extern(reader: Reader, call: Any, scope: Scope) -> None:
     reduction = re.match(r"tl::(?:AllReduce|allreduce)\w*<\s*([\w:]+)[^,]*,\s*(\d+)\s*,\s*(\d+)", name)
     if reduction:
         _all_reduce(reader, scope, int(reduction[2]), int(reduction[3]))
-    elif not reader.math(name.rsplit("::", 1)[-1], call, scope):
+    elif not book_math(reader, name.rsplit("::", 1)[-1], call, scope):
         reader.unknown(name, scope)
     for argument in call.args[1:]:
         reader.value(argument, scope)
@@ -267,7 +312,7 @@ def _all_reduce(reader: Reader, scope: Scope, threads: int, scale: int) -> None:
 
 HANDLERS: Mapping[str, Handler] = {
     **{f"tl.ptx_wgmma_{kind}": _wgmma for kind in ("ss", "rs", "sp_ss", "sp_rs")},
-    **{name: _mma for name in ("tirx.ptx_mma", "tirx.ptx_mma_sp", "tl.ptx_mma_sm70", "tl.ptx_mma_block_scale")},
+    **dict.fromkeys(("tirx.ptx_mma", "tirx.ptx_mma_sp", "tl.ptx_mma_sm70", "tl.ptx_mma_block_scale"), _mma),
     "tl.tvm_mfma": _mfma,
     "tl.ptx_ldmatrix": _ldmatrix,
     "tirx.ptx_ldmatrix": _ldmatrix,
@@ -301,7 +346,10 @@ HANDLERS: Mapping[str, Handler] = {
             "tl.ballot_sync", "tl.all_of", "tl.any_of", "tl.mvb_stage_index",
         )
     },
-    **{name: _event("block_syncs") for name in ("tl.syncthreads_and", "tl.syncthreads_or", "tl.syncthreads_count", "tl.cluster_sync", "tl.cluster_wait", "tl.sync_grid")},
+    **{
+        f"tl.{name}": _event("block_syncs")
+        for name in ("syncthreads_and", "syncthreads_or", "syncthreads_count", "cluster_sync", "cluster_wait", "sync_grid")
+    },
     **{f"tl.warp_reduce_{op}": _count("shuffles", 5) for op in ("sum", "max", "min", "bitand", "bitor")},
     **{f"tl.shfl_{kind}_sync": _count("shuffles") for kind in ("up", "down", "xor")},
     "tl.shfl_sync": _count("shuffles"),

@@ -17,7 +17,7 @@ Values = NDArray[Any]
 Bindings = Mapping[int, Any]  # identity of a variable -> its value: a number, or an array of scenarios x lanes
 
 
-class Unevaluable(Exception):
+class UnevaluableError(Exception):
     """The expression depends on data (a loaded value, an opaque call), not only on thread, block and loop indices."""
 
 
@@ -29,11 +29,11 @@ def identity(variable: Any) -> int:
 def evaluate(expression: Any, bindings: Bindings) -> Any:
     """The value of `expression`: a number where nothing in it varies, else an array of scenarios x lanes.
 
-    Vector expressions (`Ramp`, `Broadcast`) evaluate to their first lane. Raises `Unevaluable`.
+    Vector expressions (`Ramp`, `Broadcast`) evaluate to their first lane. Raises `UnevaluableError`.
     """
     rule = _RULES.get(type(expression).__name__)
     if rule is None:
-        raise Unevaluable(type(expression).__name__)
+        raise UnevaluableError(type(expression).__name__)
     return rule(expression, bindings)
 
 
@@ -60,7 +60,7 @@ def _variable(expression: Any, bindings: Bindings) -> Any:
     try:
         return bindings[hash(expression)]
     except KeyError:
-        raise Unevaluable(expression.name) from None
+        raise UnevaluableError(expression.name) from None
 
 
 def _binary(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Bindings], Any]:
@@ -82,7 +82,7 @@ def _call(expression: Any, bindings: Bindings) -> Any:
         return np.where(condition, yes, no)
     if name in _INTEGER_CALLS:
         return _INTEGER_CALLS[name](*(np.asarray(evaluate(a, bindings), dtype=np.int64) for a in arguments))
-    raise Unevaluable(name)
+    raise UnevaluableError(name)
 
 
 _INTEGER_CALLS: Mapping[str, Callable[..., Any]] = {

@@ -14,7 +14,7 @@ from ...profile import Access, KernelProfile, Phase, Role, Space, Tensor, Trips,
 from ...target import Target
 from .arithmetic import MATH, MATH_NAMES
 from .dtypes import element_type
-from .expressions import Unevaluable, constant, evaluate, identity, variables
+from .expressions import UnevaluableError, constant, evaluate, identity, variables
 
 # gcc and clang unroll nests of constant loops completely up to about this many statements
 MOST_TILE_ELEMENTS = 512
@@ -77,7 +77,7 @@ class _NestReader:
             return _Loop(identity(node.loop_var), float(extent), True)
         try:
             return _Loop(identity(node.loop_var), max(1.0, float(evaluate(node.extent, self._bindings))), False)
-        except Unevaluable as reason:
+        except UnevaluableError as reason:
             self.notes.append(f"a loop's extent depends on {reason}: taken for {UNKNOWN_EXTENT:g} iterations")
             return _Loop(identity(node.loop_var), UNKNOWN_EXTENT, False)
 
@@ -99,13 +99,14 @@ class _NestReader:
         vector = element_type(str(node.value.dtype)).lanes
         elements = math.prod(loop.extent for loop in tile) * vector
         lanes = vector if vector > 1 else self._vector_lanes(node, tile)
-        counts = {"vector_ops": 0.0, "special_ops": 0.0, "integer_ops": 0.0}
+        counts = {"vector_ops": 0.0, "special_ops": 0.0}
         loads: list[Any] = []
         self._value(node.value, counts, loads)
         accesses = [self._access(node.buffer, node.indices[0], vector, live, tile, lanes, write=True)]
         for load in loads:
             accesses.append(self._access(load.buffer, load.indices[0], element_type(str(load.dtype)).lanes, live, tile, lanes, write=False))
-        work = Work(accesses=tuple(accesses), **{key: count * elements for key, count in counts.items()})
+        vector_ops, special_ops = counts["vector_ops"] * elements, counts["special_ops"] * elements
+        work = Work(accesses=tuple(accesses), vector_ops=vector_ops, special_ops=special_ops)
         self.phases.append(Phase(Trips((math.prod(loop.extent for loop in outside),)), work, is_loop=bool(outside)))
 
     def _access(
@@ -149,7 +150,7 @@ class _NestReader:
         try:
             here = evaluate(index, {**self._bindings, tile[-1].variable: 0})
             there = evaluate(index, {**self._bindings, tile[-1].variable: 1})
-        except Unevaluable:
+        except UnevaluableError:
             return 0
         return int(there - here)
 

@@ -22,7 +22,9 @@ def sectors(addresses: NDArray[Any], width: int, active: NDArray[Any] | None = N
     for row, mask in _rows(addresses, active):
         first = row[mask] // SECTOR_BYTES
         last = (row[mask] + width - 1) // SECTOR_BYTES
-        touched = first if np.array_equal(first, last) else np.concatenate([first + k for k in range(int((last - first).max(initial=0)) + 1)])
+        touched = (
+            first if np.array_equal(first, last) else np.concatenate([first + k for k in range(int((last - first).max(initial=0)) + 1)])
+        )
         counts.append(len(np.unique(touched)))
     return float(np.mean(counts)) if counts else 0.0
 

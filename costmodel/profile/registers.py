@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 
@@ -11,7 +12,6 @@ class LiveRanges:
     """Positions in program order at which local buffers are touched, and the loops around them."""
 
     _spans: dict[int, tuple[int, int]] = field(default_factory=dict)
-    _open_loops: list[int] = field(default_factory=list)
     _loops: list[tuple[int, int]] = field(default_factory=list)
     _position: int = 0
 
@@ -20,13 +20,14 @@ class LiveRanges:
         first, _ = self._spans.get(buffer, (self._position, 0))
         self._spans[buffer] = (first, self._position)
 
-    def enter_loop(self) -> None:
+    @contextmanager
+    def loop(self) -> Iterator[None]:
+        """Everything touched inside is touched in a loop."""
         self._position += 1
-        self._open_loops.append(self._position)
-
-    def leave_loop(self) -> None:
+        start = self._position
+        yield
         self._position += 1
-        self._loops.append((self._open_loops.pop(), self._position))
+        self._loops.append((start, self._position))
 
     def finish(self) -> None:
         """Stretch each span over the loops that it enters or leaves: what lives before or after a loop and inside it

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .expressions import Bindings, Unevaluable, evaluate, variables
+from .expressions import Bindings, UnevaluableError, evaluate, variables
 
 PATTERN_SCENARIOS = 8  # enough for address patterns: they repeat over blocks and iterations
 CONDITION_SCENARIOS = 128  # conditions hold in a share of cases: more of them are looked at
@@ -126,7 +126,7 @@ class Scope:
         """After `variable = value`; a value that depends on data leaves the variable unbound."""
         try:
             pattern, chance = evaluate(value, self.pattern), evaluate(value, self.chance)
-        except Unevaluable:
+        except UnevaluableError:
             return self
         return replace(
             self,
@@ -141,7 +141,7 @@ class Scope:
         try:
             held = np.broadcast_to(np.asarray(evaluate(condition, self.chance), dtype=bool), self._shape(CONDITION_SCENARIOS))
             mask = np.broadcast_to(np.asarray(evaluate(condition, self.pattern), dtype=bool), self._shape(PATTERN_SCENARIOS))
-        except Unevaluable:
+        except UnevaluableError:
             return self
         if not held.any():
             return None
@@ -175,24 +175,39 @@ class Scope:
         return self.phase_loop is not None and self.phase_loop.variable in self.depends_on(expression)
 
     def addresses(self, expression: Any) -> NDArray[Any]:
-        """`expression` over the pattern scenarios, scenarios x lanes. Raises `Unevaluable`."""
+        """`expression` over the pattern scenarios, scenarios x lanes. Raises `UnevaluableError`."""
         value = np.asarray(evaluate(expression, self.pattern))
-        return np.broadcast_to(value, self._shape(PATTERN_SCENARIOS)).astype(np.int64)
+        addresses: NDArray[Any] = np.broadcast_to(value, self._shape(PATTERN_SCENARIOS)).astype(np.int64)
+        return addresses
 
     def over_chance(self, expression: Any) -> Any:
-        """`expression` over the many scenarios that conditions are judged by. Raises `Unevaluable`."""
+        """`expression` over the many scenarios that conditions are judged by. Raises `UnevaluableError`."""
         return evaluate(expression, self.chance)
 
+    def over_blocks(self, expression: Any, axes: list[str]) -> NDArray[Any]:
+        """`expression` for every block along `axes`, the first of them fastest. Raises `UnevaluableError`."""
+        bindings = {v: (value.flat[0] if isinstance(value, np.ndarray) else value) for v, value in self.pattern.items()}
+        total, stride = math.prod(self.launch.block[a][1] for a in axes), 1
+        for axis in axes:
+            variable, extent = self.launch.block[axis]
+            bindings[variable] = np.arange(total) // stride % extent
+            stride *= extent
+        for variable, value in self.bound:
+            bindings[variable] = evaluate(value, bindings)
+        counts: NDArray[Any] = np.broadcast_to(np.asarray(evaluate(expression, bindings), dtype=float), (total,))
+        return counts
+
     def over_block(self, expression: Any) -> NDArray[Any]:
-        """`expression` for every thread of this scope, in one block and one iteration. Raises `Unevaluable`."""
+        """`expression` for every thread of this scope, in one block and one iteration. Raises `UnevaluableError`."""
         bindings = {v: (value.flat[0] if isinstance(value, np.ndarray) else value) for v, value in self.pattern.items()}
         bindings |= self.launch.thread_bindings(self.first_thread + np.arange(self.threads))
         for variable, value in self.bound:
             bindings[variable] = evaluate(value, bindings)
-        return np.broadcast_to(np.asarray(evaluate(expression, bindings)), (self.threads,)).astype(np.int64)
+        values: NDArray[Any] = np.broadcast_to(np.asarray(evaluate(expression, bindings)), (self.threads,)).astype(np.int64)
+        return values
 
     def over_phase(self, expression: Any, iterations: int = 64) -> NDArray[Any]:
-        """`expression` of one thread in the first iterations of the phase's loop. Raises `Unevaluable`."""
+        """`expression` of one thread in the first iterations of the phase's loop. Raises `UnevaluableError`."""
         bindings = {v: (value.flat[0] if isinstance(value, np.ndarray) else value) for v, value in self.pattern.items()}
         if self.phase_loop is not None:
             bindings[self.phase_loop.variable] = np.arange(min(iterations, max(1, int(self.phase_loop.extent))))
@@ -213,7 +228,8 @@ def _sequence(count: int, dimension: int, extent: int) -> NDArray[Any]:
     sequence on square roots of primes)."""
     root = math.sqrt(_PRIMES[dimension % len(_PRIMES)])
     fractions = np.modf(np.arange(1, count + 1) * root)[0]
-    return np.minimum((fractions * extent).astype(np.int64), extent - 1)
+    chosen: NDArray[Any] = np.minimum((fractions * extent).astype(np.int64), extent - 1)
+    return chosen
 
 
 _PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97)

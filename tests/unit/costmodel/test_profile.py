@@ -36,7 +36,7 @@ def test_hopper_matmul_is_warp_specialised_with_tma_and_wgmma() -> None:
     assert load.trips.mean == use.trips.mean == 2048 / 64
     copies = [a for a in load.work.accesses if a.space is Space.GLOBAL]
     assert sum(a.bytes for a in copies) == (128 * 64 + 64 * 128) * 2
-    assert {a.mechanism for a in copies} == {"tma"} and {a.slots for a in copies} == {3}
+    assert {(a.mechanism, a.slots) for a in copies} == {("tma", 3)}
     assert {a.axes for a in copies} == {frozenset("x"), frozenset("y")}
     assert load.pipeline_depth == 3
     assert sum(m.count * m.flops for m in use.work.matrix) == 2 * 128 * 128 * 64
