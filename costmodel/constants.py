@@ -19,6 +19,7 @@ class Constants:
     copy_start_cycles: float = 968.0  # bulk copy: issue, descriptor, completion on the barrier, wake-up, release
     warp_issue_share: float = 0.855  # of the issue slots that one warp alone can use on dependent arithmetic
     bulk_copy_share: float = 0.793  # of a bulk copy's rows, what they cost the banks beside operand reads
+    copy_row_cycles: float = 1.5  # bulk copy engine, for each contiguous row of a box (narrow swizzles make many)
     operand_share: float = 0.79  # of the operand bytes of matrix instructions, what they cost the banks
     spill_bytes_per_cycle: float = 30.6  # spilled fragments overflow L1, which shared memory has left little of
     kept_share: float = 0.414  # of L2's capacity that one wave leaves to the next

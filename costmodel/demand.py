@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from ..profile import MatrixWork, Space, Work
+from ..profile import Access, MatrixWork, Space, Work
 from ..target import Target
 from .constants import Constants
 
-RESOURCES = ("matrix", "shared", "vector", "special", "issue", "l2")
+RESOURCES = ("matrix", "shared", "vector", "special", "issue", "copy", "l2")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +20,7 @@ class Demand:
     vector: float = 0.0  # fp32, integer and conversion lanes
     special: float = 0.0  # special-function unit and lane exchanges
     issue: float = 0.0  # warp schedulers
+    copy: float = 0.0  # bulk copy engine, row by row
     l2: float = 0.0  # this core's share of L2 bandwidth
 
     def __add__(self, other: Demand) -> Demand:
@@ -61,8 +62,13 @@ def demand(work: Work, target: Target, constants: Constants, cores_busy: float) 
         vector=vector,
         special=(work.special_ops + work.shuffles * 0.5) / target["core.unit.special.lanes"],
         issue=instructions / target["core.issue_per_cycle"],
+        copy=constants.copy_row_cycles * sum(a.instructions * a.box_bytes / a.vector_bytes for a in work.accesses if _is_bulk(a)),
         l2=global_bytes(work) / l2_bytes_per_cycle(target, constants, cores_busy),
     )
+
+
+def _is_bulk(access: Access) -> bool:
+    return access.space is Space.GLOBAL and access.mechanism == "tma"
 
 
 def matrix_cycles(work: MatrixWork, target: Target) -> float:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from ..profile import KernelProfile, Role
 from ..target import Target
 
-# Registers beside the fragments: addresses, loop counters, descriptors, reduction temporaries. Read off ptxas reports of
-# TileLang kernels whose fragments fit.
-ROLE_OVERHEAD_REGISTERS = 26
+# Registers beside the fragments: addresses, loop counters, descriptors. Read off ptxas reports of TileLang kernels: roles
+# that leave copying to a producer need 24 (exact on four kernels), blocks that copy for themselves more.
+ROLE_OVERHEAD_REGISTERS = 24
 BLOCK_OVERHEAD_REGISTERS = 40
 # ptxas gives a warp-specialised kernel at most this many registers a thread at launch, then setmaxnreg moves them
 SPECIALISED_LAUNCH_LIMIT = 240
@@ -81,14 +81,15 @@ def _registers(profile: KernelProfile, target: Target) -> tuple[int, dict[str, f
     """Registers per thread at launch, and what each role lacks."""
     file_limit = target["core.memory.registers.bytes"] / 4 / _rounded_threads(profile, target)
     limit = min(target["thread.max_registers"], file_limit // ALLOCATION_UNIT * ALLOCATION_UNIT)
-    specialised = [role for role in profile.roles if role.registers_limit is not None]
-    if specialised:
-        launch = int(min(SPECIALISED_LAUNCH_LIMIT, limit))
-        lacking = {r.name: _lacking(r, float(r.registers_limit or limit), ROLE_OVERHEAD_REGISTERS) for r in specialised}
-        return launch, {name: short for name, short in lacking.items() if short > 0}
-    need = max((role.local_registers for role in profile.roles), default=0.0) + BLOCK_OVERHEAD_REGISTERS
-    allocated = int(min(limit, math.ceil(max(need, BARE_CONTROL_REGISTERS) / ALLOCATION_UNIT) * ALLOCATION_UNIT))
-    lacking = {role.name: _lacking(role, limit, BLOCK_OVERHEAD_REGISTERS) for role in profile.roles}
+    roles = {role.name: role for role in profile.roles}
+    overhead = ROLE_OVERHEAD_REGISTERS if "producer" in roles else BLOCK_OVERHEAD_REGISTERS
+    if any(role.registers_limit is not None for role in roles.values()):
+        # the kernel moves registers from its producer to its consumers: it is launched with all that the file has
+        allocated = int(min(SPECIALISED_LAUNCH_LIMIT, limit))
+    else:
+        need = max((role.local_registers for role in roles.values()), default=0.0) + overhead
+        allocated = int(min(limit, math.ceil(max(need, BARE_CONTROL_REGISTERS) / ALLOCATION_UNIT) * ALLOCATION_UNIT))
+    lacking = {name: _lacking(role, float(role.registers_limit or limit), overhead) for name, role in roles.items()}
     return allocated, {name: short for name, short in lacking.items() if short > 0}
 
 

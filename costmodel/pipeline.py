@@ -11,6 +11,7 @@ from .constants import Constants
 from .demand import RESOURCES, Demand, demand, l2_bytes_per_cycle
 from .occupancy import Occupancy
 
+FEW_REGISTERS = 8.0  # spilled without touching a matrix instruction's accumulators
 SPECIAL_CYCLES = 20.0  # one special function, issue to result
 
 
@@ -93,11 +94,14 @@ class CorePipeline:
     def _spill_cycles(self, role: Role, phase: Phase) -> float:
         """Cycles that spilled registers cost one iteration: stored and loaded once each.
 
-        ptxas spills accumulators of a wgmma by whole fragments (n/2 registers a thread), never in part.
+        A few find a place outside the loop or in L1. More of them mean accumulators of a wgmma, which ptxas spills by
+        whole fragments (n/2 registers a thread), never in part.
         """
         short = self.occupancy.spilled.get(role.name, 0.0)
         if not short or not phase.is_loop:
             return 0.0
+        if short <= FEW_REGISTERS:
+            return 2 * 4 * short * role.threads / self.target["core.memory.shared.bytes_per_cycle"]
         widths = [int(m.instruction.split("n")[1].split("k")[0]) for m in phase.work.matrix if m.instruction.startswith("wgmma.")]
         fragment = max(widths, default=0) / 2
         registers = math.ceil(short / fragment) * fragment if fragment else short

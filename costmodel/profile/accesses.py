@@ -14,6 +14,8 @@ from .expressions import UnevaluableError
 from .patterns import WIDEST_ACCESS_BYTES, sectors, wavefronts
 from .scope import Loop, Scope
 
+COPY_ROW_BYTES = 128  # a bulk copy moves rows of at most this many bytes (the widest swizzle)
+
 
 @dataclass(frozen=True)
 class Place:
@@ -97,7 +99,7 @@ def bulk_access(scope: Scope, descriptor: Descriptor, coordinates: list[Any], sh
         bytes=moved,
         transactions=moved / 32,
         instructions=copies,
-        vector_bytes=16,
+        vector_bytes=min(COPY_ROW_BYTES, descriptor.box[0] * descriptor.element_bytes),
         asynchronous=True,
         slots=depth,
         box_bytes=descriptor.box_bytes,

@@ -7,20 +7,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...profile import MatrixWork, Space
 from .accesses import Place, bulk_access, bulk_shared_side, lane_access, matrix_access, slots
+from .book import Book, book_math
 from .descriptors import Descriptor
 from .dtypes import MATRIX_TYPES, element_type
 from .expressions import constant
 from .scope import Scope
-from .values import book_math
 
-if TYPE_CHECKING:
-    from .walk import Reader
-
-Handler = Callable[["Reader", Any, Scope], None]
+Handler = Callable[[Book, Any, Scope], None]
 
 # no work worth a term: fences, hints, set-up done once, values of the launch
 FREE = frozenset(
@@ -74,7 +71,7 @@ FREE = frozenset(
 )
 
 
-def handle(reader: Reader, call: Any, scope: Scope) -> bool:
+def handle(book: Book, call: Any, scope: Scope) -> bool:
     """Book `call`; False where it is not known."""
     name = getattr(call.op, "name", "")
     if name in FREE:
@@ -82,7 +79,7 @@ def handle(reader: Reader, call: Any, scope: Scope) -> bool:
     handler = HANDLERS.get(name)
     if handler is None:
         return False
-    handler(reader, call, scope)
+    handler(book, call, scope)
     return True
 
 
@@ -93,10 +90,10 @@ def _text(argument: Any) -> str:
 def _count(key: str, per_thread: float = 1.0) -> Handler:
     """Books `per_thread` lane operations of a kind, and the arguments' own arithmetic."""
 
-    def handler(reader: Reader, call: Any, scope: Scope) -> None:
-        reader.ledger.counts[key] += scope.executions * per_thread
+    def handler(book: Book, call: Any, scope: Scope) -> None:
+        book.ledger.counts[key] += scope.executions * per_thread
         for argument in call.args:
-            reader.value(argument, scope)
+            book.value(argument, scope)
 
     return handler
 
@@ -104,8 +101,8 @@ def _count(key: str, per_thread: float = 1.0) -> Handler:
 def _event(key: str) -> Handler:
     """Books one event for each time that the block's threads come by together."""
 
-    def handler(reader: Reader, _call: Any, scope: Scope) -> None:
-        reader.ledger.counts[key] += scope.times * scope.warps
+    def handler(book: Book, _call: Any, scope: Scope) -> None:
+        book.ledger.counts[key] += scope.times * scope.warps
 
     return handler
 
@@ -113,7 +110,7 @@ def _event(key: str) -> Handler:
 # --- matrix instructions ---------------------------------------------------------------------------------------------
 
 
-def _wgmma(reader: Reader, call: Any, scope: Scope) -> None:
+def _wgmma(book: Book, call: Any, scope: Scope) -> None:
     from_registers = call.op.name.endswith("_rs")
     sparse = "_sp_" in call.op.name
     shape = _text(call.args[0])
@@ -121,7 +118,7 @@ def _wgmma(reader: Reader, call: Any, scope: Scope) -> None:
     offset = 2 if from_registers else 3
     dtype = MATRIX_TYPES.get(_text(call.args[offset]), "bfloat16")
     size = element_type(dtype).bytes or 2
-    reader.ledger.matrix.append(
+    book.ledger.matrix.append(
         MatrixWork(
             instruction=f"wgmma.{shape}",
             count=scope.executions / 128,
@@ -133,11 +130,11 @@ def _wgmma(reader: Reader, call: Any, scope: Scope) -> None:
     )
 
 
-def _mma(reader: Reader, call: Any, scope: Scope) -> None:
+def _mma(book: Book, call: Any, scope: Scope) -> None:
     shape = next(t for t in map(_text, call.args) if re.fullmatch(r"m\d+n\d+k\d+", t))
     m, n, k = (int(v) for v in re.findall(r"\d+", shape))
     types = [MATRIX_TYPES[t] for t in map(_text, call.args) if t in MATRIX_TYPES and not t.startswith("m")]
-    reader.ledger.matrix.append(
+    book.ledger.matrix.append(
         MatrixWork(
             f"mma.{shape}",
             scope.executions / scope.launch.warp_threads,
@@ -149,80 +146,78 @@ def _mma(reader: Reader, call: Any, scope: Scope) -> None:
     )
 
 
-def _mfma(reader: Reader, call: Any, scope: Scope) -> None:
+def _mfma(book: Book, call: Any, scope: Scope) -> None:
     name = _text(call.args[0])  # e.g. f32_16x16x16bf16_1k
     match = re.search(r"(\d+)x(\d+)x(\d+)_?([a-z]+\d+)", name)
     if match is None:
-        reader.unknown(f"mfma {name}", scope)
+        book.unknown(f"mfma {name}", scope)
         return
     m, n, k = (int(match[i]) for i in (1, 2, 3))
     dtype = {"bf16": "bfloat16", "f16": "float16", "fp8": "float8", "i8": "int8", "f32": "float32"}.get(match[4], "bfloat16")
-    reader.ledger.matrix.append(
-        MatrixWork(f"mfma.{m}x{n}x{k}", scope.executions / scope.launch.warp_threads, 2.0 * m * n * k, 0.0, 1, dtype)
-    )
+    book.ledger.matrix.append(MatrixWork(f"mfma.{m}x{n}x{k}", scope.executions / scope.launch.warp_threads, 2.0 * m * n * k, 0.0, 1, dtype))
 
 
-def _ldmatrix(reader: Reader, call: Any, scope: Scope) -> None:
+def _ldmatrix(book: Book, call: Any, scope: Scope) -> None:
     # ldmatrix(transposed, matrices, shared pointer, destination...)
-    place = reader.memory.pointer(call.args[2])
+    place = book.memory.pointer(call.args[2])
     matrices = constant(call.args[1]) or 4
     if place is not None:
-        reader.ledger.accesses.append(matrix_access(scope, place, matrices=matrices, write=False, mechanism="ldmatrix"))
+        book.ledger.accesses.append(matrix_access(scope, place, matrices=matrices, write=False, mechanism="ldmatrix"))
 
 
-def _stmatrix(reader: Reader, call: Any, scope: Scope) -> None:
-    place = reader.memory.pointer(call.args[2])
+def _stmatrix(book: Book, call: Any, scope: Scope) -> None:
+    place = book.memory.pointer(call.args[2])
     matrices = constant(call.args[1]) or 4
     if place is not None:
-        reader.ledger.accesses.append(matrix_access(scope, place, matrices=matrices, write=True, mechanism="stmatrix"))
+        book.ledger.accesses.append(matrix_access(scope, place, matrices=matrices, write=True, mechanism="stmatrix"))
     for argument in call.args[3:]:
-        reader.value(argument, scope)
+        book.value(argument, scope)
 
 
 # --- copies ----------------------------------------------------------------------------------------------------------
 
 
-def _tma_load(reader: Reader, call: Any, scope: Scope) -> None:
+def _tma_load(book: Book, call: Any, scope: Scope) -> None:
     # (descriptor, barrier, shared pointer, coordinates..., eviction) or (shared pointer, global pointer, barrier, bytes, ...)
-    _bulk(reader, call, scope, write=False)
+    _bulk(book, call, scope, write=False)
 
 
-def _tma_store(reader: Reader, call: Any, scope: Scope) -> None:
+def _tma_store(book: Book, call: Any, scope: Scope) -> None:
     # (descriptor, shared pointer, coordinates..., reduce, eviction) or (global pointer, shared pointer, bytes, ...)
-    _bulk(reader, call, scope, write=True)
+    _bulk(book, call, scope, write=True)
 
 
-def _bulk(reader: Reader, call: Any, scope: Scope, *, write: bool) -> None:
-    descriptor = reader.memory.descriptor(call.args[0])
-    pointers = [(argument, place) for argument in call.args[:4] if (place := reader.memory.pointer(argument)) is not None]
+def _bulk(book: Book, call: Any, scope: Scope, *, write: bool) -> None:
+    descriptor = book.memory.descriptor(call.args[0])
+    pointers = [(argument, place) for argument in call.args[:4] if (place := book.memory.pointer(argument)) is not None]
     shared = next((place for _, place in pointers if place.space is Space.SHARED), None)
     if descriptor is not None:
-        first = next(i for i, a in enumerate(call.args) if reader.memory.pointer(a) is not None) + 1
+        first = next(i for i, a in enumerate(call.args) if book.memory.pointer(a) is not None) + 1
         coordinates = list(call.args[first : first + len(descriptor.box)])
         index = shared.index if shared else 0
-        reader.ledger.accesses.extend(bulk_access(scope, descriptor, coordinates, index, write=write))
+        book.ledger.accesses.extend(bulk_access(scope, descriptor, coordinates, index, write=write))
         return
     distant = next(((argument, place) for argument, place in pointers if place.space is Space.GLOBAL), None)
-    extent = reader.memory.pointer_extent(distant[0]) if distant else None
+    extent = book.memory.pointer_extent(distant[0]) if distant else None
     if distant is None or shared is None or extent is None:
-        reader.unknown(call.op.name, scope)
+        book.unknown(call.op.name, scope)
         return
     # a bulk copy without a descriptor: one stretch of contiguous bytes
     place = distant[1]
     line = Descriptor(place.tensor, round(place.element_bytes), (0,), (extent,))
-    reader.ledger.accesses.extend(bulk_access(scope, line, [place.index], shared.index, write=write))
+    book.ledger.accesses.extend(bulk_access(scope, line, [place.index], shared.index, write=write))
 
 
-def _cp_async(reader: Reader, call: Any, scope: Scope) -> None:
+def _cp_async(book: Book, call: Any, scope: Scope) -> None:
     # (shared pointer, global pointer, elements or bytes[, predicate])
-    target, source = reader.memory.pointer(call.args[0]), reader.memory.pointer(call.args[1])
+    target, source = book.memory.pointer(call.args[0]), book.memory.pointer(call.args[1])
     count = constant(call.args[2])
     if target is None or source is None or count is None:
-        reader.unknown(call.op.name, scope)
+        book.unknown(call.op.name, scope)
         return
     inner = scope
     if len(call.args) > 3:
-        reader.value(call.args[3], scope)
+        book.value(call.args[3], scope)
         predicated = scope.with_condition(call.args[3])
         if predicated is None:
             return
@@ -230,81 +225,81 @@ def _cp_async(reader: Reader, call: Any, scope: Scope) -> None:
     elements = max(1, count)
     for place, write, on in ((source, False, inner), (target, True, scope)):
         spot = Place(place.space, place.tensor, place.index, place.element_bytes, elements)
-        reader.ledger.accesses.append(lane_access(on, spot, write=write, mechanism="cp_async", asynchronous=True))
+        book.ledger.accesses.append(lane_access(on, spot, write=write, mechanism="cp_async", asynchronous=True))
 
 
 def _pointer_access(write: bool, bits: int, space: Space) -> Handler:
-    def handler(reader: Reader, call: Any, scope: Scope) -> None:
-        place = reader.memory.pointer(call.args[0])
+    def handler(book: Book, call: Any, scope: Scope) -> None:
+        place = book.memory.pointer(call.args[0])
         if place is None:
-            reader.unknown(call.op.name, scope)
+            book.unknown(call.op.name, scope)
             return
         spot = Place(space, place.tensor, place.index, place.element_bytes, max(1, round(bits / 8 / place.element_bytes)))
-        reader.ledger.accesses.append(lane_access(scope, spot, write=write, mechanism="st" if write else "ld"))
+        book.ledger.accesses.append(lane_access(scope, spot, write=write, mechanism="st" if write else "ld"))
         for argument in call.args[1:]:
-            reader.value(argument, scope)
+            book.value(argument, scope)
 
     return handler
 
 
-def _atomic(reader: Reader, call: Any, scope: Scope) -> None:
-    place = next((p for p in (reader.memory.pointer(a) for a in call.args) if p is not None), None)
+def _atomic(book: Book, call: Any, scope: Scope) -> None:
+    place = next((p for p in (book.memory.pointer(a) for a in call.args) if p is not None), None)
     if place is None:
-        reader.unknown(call.op.name, scope)
+        book.unknown(call.op.name, scope)
         return
     wide = {"x2": 2, "x4": 4}
     vector = next((n for tag, n in wide.items() if tag in call.op.name), 1)
     spot = Place(place.space, place.tensor, place.index, place.element_bytes, vector)
-    reader.ledger.accesses.append(lane_access(scope, spot, write=True, mechanism="atomic"))
+    book.ledger.accesses.append(lane_access(scope, spot, write=True, mechanism="atomic"))
     for argument in call.args[1:]:
-        if reader.memory.pointer(argument) is None:
-            reader.value(argument, scope)
+        if book.memory.pointer(argument) is None:
+            book.value(argument, scope)
 
 
-def _bulk_fill(reader: Reader, call: Any, scope: Scope) -> None:
-    place, size = reader.memory.pointer(call.args[0]), constant(call.args[1]) if len(call.args) > 1 else None
+def _bulk_fill(book: Book, call: Any, scope: Scope) -> None:
+    place, size = book.memory.pointer(call.args[0]), constant(call.args[1]) if len(call.args) > 1 else None
     if place is None or size is None:
-        reader.unknown(call.op.name, scope)
+        book.unknown(call.op.name, scope)
         return
-    reader.ledger.accesses.append(bulk_shared_side(scope.warp_executions, size, write=True, depth=slots(scope, place.index)))
+    book.ledger.accesses.append(bulk_shared_side(scope.warp_executions, size, write=True, depth=slots(scope, place.index)))
 
 
 # --- synchronisation -------------------------------------------------------------------------------------------------
 
 
-def _storage_sync(reader: Reader, call: Any, scope: Scope) -> None:
+def _storage_sync(book: Book, call: Any, scope: Scope) -> None:
     if _text(call.args[0]) == "warp":
         return
-    reader.ledger.counts["block_syncs"] += scope.times * scope.warps
+    book.ledger.counts["block_syncs"] += scope.times * scope.warps
 
 
-def _wait_group(reader: Reader, call: Any, scope: Scope) -> None:
-    reader.ledger.counts["barrier_waits"] += scope.times * scope.warps
+def _wait_group(book: Book, call: Any, scope: Scope) -> None:
+    book.ledger.counts["barrier_waits"] += scope.times * scope.warps
     left = constant(call.args[0]) if call.args else 0
-    reader.ledger.wait_groups.append(left or 0)
+    book.ledger.wait_groups.append(left or 0)
 
 
-def _extern(reader: Reader, call: Any, scope: Scope) -> None:
+def _extern(book: Book, call: Any, scope: Scope) -> None:
     name = _text(call.args[0])
     reduction = re.match(r"tl::(?:AllReduce|allreduce)\w*<\s*([\w:]+)[^,]*,\s*(\d+)\s*,\s*(\d+)", name)
     if reduction:
-        _all_reduce(reader, scope, int(reduction[2]), int(reduction[3]))
-    elif not book_math(reader, name.rsplit("::", 1)[-1], call, scope):
-        reader.unknown(name, scope)
+        _all_reduce(book, scope, int(reduction[2]), int(reduction[3]))
+    elif not book_math(book, name.rsplit("::", 1)[-1], call, scope):
+        book.unknown(name, scope)
     for argument in call.args[1:]:
-        reader.value(argument, scope)
+        book.value(argument, scope)
 
 
-def _all_reduce(reader: Reader, scope: Scope, threads: int, scale: int) -> None:
+def _all_reduce(book: Book, scope: Scope, threads: int, scale: int) -> None:
     """tl::AllReduce<Op, threads, scale>: a butterfly over `threads / scale` lanes; steps wider than a warp go through
     shared memory with a barrier on each side."""
-    step, counts = threads // 2, reader.ledger.counts
+    step, counts = threads // 2, book.ledger.counts
     while step >= max(1, scale):
         counts["vector_ops"] += scope.executions
         if step >= scope.launch.warp_threads:
             counts["block_syncs"] += 2 * scope.times * scope.warps
             for write in (True, False):
-                reader.shared_words(scope, write=write)
+                book.shared_words(scope, write=write)
         else:
             counts["shuffles"] += scope.executions
         step //= 2

@@ -12,9 +12,9 @@ from typing import Any
 
 from ...profile import Access, KernelProfile, Phase, Role, Space, Tensor, Trips, Work
 from ...target import Target
-from .arithmetic import MATH, MATH_NAMES
 from .dtypes import element_type
 from .expressions import UnevaluableError, constant, evaluate, identity, variables
+from .mathematics import MATH, MATH_NAMES
 
 # gcc and clang unroll nests of constant loops completely up to about this many statements
 MOST_TILE_ELEMENTS = 512

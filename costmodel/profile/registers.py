@@ -46,7 +46,7 @@ class LiveRanges:
         dying = [b for b, (first, last) in inside.items() if first < start and last <= end]
         born = [b for b, (first, last) in inside.items() if first >= start and last > end]
         for buffer in born[: len(dying)]:
-            self._spans[buffer] = (end, self._spans[buffer][1])
+            self._spans[buffer] = (end + 1, self._spans[buffer][1])
 
     def peak_registers(self, buffer_bytes: Mapping[int, float]) -> float:
         """Most 32-bit registers per thread that are live together; `buffer_bytes` are per thread."""
