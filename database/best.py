@@ -1,0 +1,80 @@
+"""The best that is known of each workload on each target, as a value."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection, text
+
+from ..errors import UnknownNameError
+from ..space import Config
+from ..trial import Status
+from .trials import sound
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The fastest verified candidate of a workload on a target, on any device and software of it that was recorded; where
+    nothing was verified, the one predicted fastest in the latest session, with `status` saying so."""
+
+    operator: str
+    workload: str  # canonical key
+    shape: str | None  # published name
+    dtype: str
+    target: str
+    device: str  # "" where nothing was measured
+    status: Status  # verified or predicted
+    latency_us: float  # measured or predicted, as `status` says
+    tflops: float | None
+    gb_per_s: float | None  # of the bytes that must cross device memory
+    vendor_us: float | None  # the fastest vendor library, measured on the same workload, device and software
+    predicted_us: float | None
+    limiting: str | None
+    relative_error: float | None
+    template: str
+    config: Config
+    session_id: int
+    recorded_at: datetime
+
+
+def best(connection: Connection, kernel: str | None = None, target: str | None = None) -> list[Best]:
+    """Rows of the view `best`, by operator, workload and target. `kernel` is an operator's or a template's name.
+
+    Raises `UnknownNameError` for a kernel or target of which nothing is recorded.
+    """
+    rows = [row._mapping for row in connection.execute(text("SELECT * FROM best"))]
+    # databases do not agree on where NULL comes in an order
+    rows.sort(key=lambda row: (row["operator"], row["shape"] or "", row["workload"], row["target"]))
+    if kernel is not None:
+        names = {name for row in rows for name in (row["operator"], row["template"])}
+        _check("kernel", kernel, names)
+        rows = [row for row in rows if kernel in (row["operator"], row["template"])]
+    if target is not None:
+        names = {row["target"] for row in rows}
+        _check("target", target, names)
+        rows = [row for row in rows if row["target"] == target]
+    found = []
+    for row in rows:
+        with sound(row["config"]):
+            values = {name: row[name] for name in Best.__slots__}
+            moment = row["recorded_at"]  # SQLite gives the text of a time that it computed
+            found.append(
+                Best(
+                    **{
+                        **values,
+                        "config": Config(json.loads(row["config"])),
+                        "status": Status(row["status"]),
+                        "recorded_at": datetime.fromisoformat(moment) if isinstance(moment, str) else moment,
+                    }
+                )
+            )
+    return found
+
+
+def _check(kind: str, name: str, known: set[str]) -> None:
+    if name not in known:
+        raise UnknownNameError(
+            kind, name, sorted(known), "The database holds what was tuned; `tilesight tune KERNEL --target T` adds to it"
+        )

@@ -1,0 +1,231 @@
+"""Tables and views of the performance database, as SQLAlchemy Core describes them.
+
+Facts (candidates, predictions, builds, measurements, failure reasons) are immutable: the id of a row is the first 63
+bits of SHA-256 over its content. Writing a fact twice therefore changes nothing, two processes may write the same one,
+and databases can be merged. A trial says which facts a session knows of a candidate; it alone is updated.
+
+Times are UTC. Columns ending in `_us` are microseconds. The migrations in `migrations/versions` make these tables; a test
+holds both together. Views live in `views.py`.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Column,
+    DateTime,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    PrimaryKeyConstraint,
+    Table,
+    Text,
+)
+
+REVISIONS = ("0001",)  # oldest first; a later one than the last is a newer TileSight's
+HEAD = REVISIONS[-1]
+VERSION_TABLE = "tilesight_version"
+
+# SQLite makes only an INTEGER (not a BIGINT) primary key the row's own address
+Id = BigInteger().with_variant(Integer(), "sqlite")
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+
+def _id() -> Column[int]:
+    return Column("id", Id, primary_key=True, autoincrement=False)
+
+
+def _refers(table: str, *, optional: bool = False) -> Column[int]:
+    singular = {"software": "software", "failure_reasons": "failure"}.get(table, table.removesuffix("s"))
+    return Column(f"{singular}_id", Id, ForeignKey(f"{table}.id"), nullable=optional)
+
+
+software = Table(
+    "software",
+    metadata,
+    _id(),
+    Column("versions", JSON, nullable=False),  # name -> version, names sorted
+)
+
+environments = Table(
+    "environments",
+    metadata,
+    _id(),
+    Column("device", Text, nullable=False),  # the driver's name; "" where nothing is measured
+    _refers("software"),
+    Column("observed", JSON, nullable=False),  # what a measurement saw beside that: driver, clocks, host, ...
+)
+
+templates = Table("templates", metadata, _id(), Column("name", Text, nullable=False), Column("version", Text, nullable=False))
+
+targets = Table(
+    "targets",
+    metadata,
+    _id(),
+    Column("name", Text, nullable=False),
+    Column("fingerprint", Text, nullable=False),
+    Column("arch", Text, nullable=False),
+)
+
+workloads = Table(
+    "workloads",
+    metadata,
+    _id(),
+    Column("key", Text, nullable=False),
+    Column("operator", Text, nullable=False),
+    Column("dtype", Text, nullable=False),
+    Column("dims", JSON, nullable=False),
+    Column("attrs", JSON, nullable=False),
+    Column("name", Text),  # published name, a label only
+    Index(None, "operator", "dtype"),
+)
+
+workload_dims = Table(
+    "workload_dims",
+    metadata,
+    _refers("workloads"),
+    Column("dim", Text, nullable=False),
+    Column("size", BigInteger, nullable=False),
+    Column("log2", Double, nullable=False),  # for the nearest recorded shapes
+    PrimaryKeyConstraint("workload_id", "dim"),
+    Index(None, "dim", "log2"),
+)
+
+candidates = Table(
+    "candidates",
+    metadata,
+    _id(),
+    _refers("templates"),
+    _refers("workloads"),
+    Column("arch", Text, nullable=False),
+    Column("config", Text, nullable=False),  # canonical JSON: `Config.key`
+    Index(None, "workload_id", "template_id", "arch"),
+)
+
+predictions = Table(
+    "predictions",
+    metadata,
+    _id(),
+    _refers("candidates"),
+    _refers("targets"),
+    _refers("software"),
+    Column("model", Text, nullable=False),  # version that the context states
+    Column("stated_model", Text, nullable=False),  # name that the prediction itself carries
+    Column("latency_us", Double, nullable=False),
+    Column("limiting", Text, nullable=False),
+    Column("uncertainty", Double, nullable=False),
+    Column("utilization", JSON, nullable=False),
+    Column("terms_us", JSON, nullable=False),
+    Column("notes", JSON, nullable=False),
+    Column("created_at", DateTime, nullable=False),
+    Index(None, "candidate_id"),
+)
+
+failure_reasons = Table(
+    "failure_reasons",
+    metadata,
+    _id(),
+    Column("kind", Text, nullable=False),
+    Column("message", Text, nullable=False),
+    Column("detail", Text, nullable=False),
+)
+
+builds = Table(
+    "builds",
+    metadata,
+    _id(),
+    _refers("candidates"),
+    _refers("software"),
+    Column("artifact", Text),
+    Column("entry", Text, nullable=False),
+    Column("resources", JSON, nullable=False),
+    Column("compiler", Text, nullable=False),
+    Column("seconds", Double, nullable=False),
+    _refers("failure_reasons", optional=True),
+    Column("created_at", DateTime, nullable=False),
+    Index(None, "candidate_id"),
+)
+
+measurements = Table(
+    "measurements",
+    metadata,
+    _id(),
+    _refers("candidates"),
+    _refers("environments"),
+    Column("samples_us", JSON, nullable=False),  # in the order taken
+    Column("sample_count", Integer, nullable=False),
+    Column("latency_us", Double),  # median of the samples
+    Column("relative_error", Double),
+    Column("protocol", JSON, nullable=False),
+    _refers("failure_reasons", optional=True),
+    Column("created_at", DateTime, nullable=False),
+    Index(None, "candidate_id"),
+)
+
+sessions = Table(
+    "sessions",
+    metadata,
+    _id(),
+    Column("context_key", Text, nullable=False),
+    _refers("templates"),
+    _refers("workloads"),
+    _refers("targets"),
+    _refers("environments"),
+    Column("model", Text, nullable=False),
+    Column("effort", Text, nullable=False),
+    Column("seed", BigInteger, nullable=False),
+    Column("options", JSON, nullable=False),
+    Column("options_key", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("owner", Text, nullable=False),  # host, process and its start: tells a running session from a dead one
+    Column("started_at", DateTime, nullable=False),
+    Column("finished_at", DateTime),
+    Column("seconds", Double, nullable=False),
+    Column("flops", Double, nullable=False),  # of the workload
+    Column("min_bytes", Double, nullable=False),
+    Column("census", JSON, nullable=False),
+    Column("counts", JSON, nullable=False),  # trials by status when it finished
+    Column("messages", JSON, nullable=False),
+    Index(None, "context_key"),
+    Index(None, "workload_id"),
+)
+
+trials = Table(
+    "trials",
+    metadata,
+    _refers("sessions"),
+    _refers("candidates"),
+    Column("status", Text, nullable=False),
+    _refers("predictions", optional=True),
+    _refers("builds", optional=True),
+    _refers("measurements", optional=True),
+    _refers("failure_reasons", optional=True),
+    Column("fingerprint", Text, nullable=False),
+    Column("lowering_seconds", Double, nullable=False),
+    Column("recorded_at", DateTime, nullable=False),
+    PrimaryKeyConstraint("session_id", "candidate_id"),
+    Index(None, "candidate_id"),
+    sqlite_with_rowid=False,
+)
+
+baselines = Table(
+    "baselines",
+    metadata,
+    _refers("sessions"),
+    Column("position", Integer, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("samples_us", JSON, nullable=False),
+    Column("latency_us", Double, nullable=False),
+    PrimaryKeyConstraint("session_id", "position"),
+)

@@ -1,0 +1,198 @@
+"""matmul: C[m, n] = A[m, k] B[k, n], row-major, accumulated in float32; and its template for GPUs.
+
+Annotations are evaluated here (no `from __future__`): TileLang reads those of its functions.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ..errors import WorkloadError
+from ..search_spaces import matmul as search_space
+from ..space import Config, SearchSpace
+from ..target import Target
+from ..template import KernelTemplate, Operator, Tensors
+from ..workload import MAX_DIMENSION, Workload
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Matmul(Operator):
+    name = "matmul"
+    dims = ("m", "n", "k")
+    dtypes = ("bfloat16", "float16", "float32")
+    # M0 .. M7: TileLang paper, appendix A. S512, S1024: small enough for one CPU core
+    named: ClassVar[Mapping[str, Mapping[str, bool | int]]] = {
+        "M0": {"m": 4096, "n": 1024, "k": 8192},
+        "M1": {"m": 4096, "n": 8192, "k": 8192},
+        "M2": {"m": 4096, "n": 28672, "k": 8192},
+        "M3": {"m": 4096, "n": 8192, "k": 28672},
+        "M4": {"m": 8192, "n": 1024, "k": 8192},
+        "M5": {"m": 8192, "n": 8192, "k": 8192},
+        "M6": {"m": 8192, "n": 28672, "k": 8192},
+        "M7": {"m": 8192, "n": 8192, "k": 28672},
+        "S512": {"m": 512, "n": 512, "k": 512},
+        "S1024": {"m": 1024, "n": 1024, "k": 1024},
+    }
+    default_names = ("M0", "M1", "M7")
+    cpu_default_names: ClassVar[tuple[str, ...]] = ("S512", "S1024")
+
+    def default_workloads(self, dtype: str | None = None) -> list[Workload]:
+        workloads = super().default_workloads(dtype)
+        if workloads[0].dtype != "float32":
+            return workloads
+        # only CPU targets compute in float32, and there the published shapes take minutes
+        return [self.workload(name, dtype) for name in self.cpu_default_names]
+
+    def validate(self, workload: Workload) -> None:
+        m, n, k = (workload.dims[d] for d in self.dims)
+        for name, rows, cols, extents in (("A", m, k, "m*k"), ("B", k, n, "k*n"), ("C", m, n, "m*n")):
+            if rows * cols > MAX_DIMENSION:
+                raise WorkloadError(
+                    f"matmul: {name} would have {extents}={rows * cols} elements, and the kernels index at most {MAX_DIMENSION}; "
+                    "split the product along its largest dimension"
+                )
+
+    def inputs(self, workload: Workload, device: str, seed: int) -> "dict[str, torch.Tensor]":
+        """A ~ N(0, 1) and B ~ N(0, 1/k), so that C ~ N(0, 1) for every k."""
+        import torch
+
+        m, n, k = (workload.dims[d] for d in self.dims)
+        dtype = getattr(torch, workload.dtype)
+        generator = torch.Generator(device).manual_seed(seed)
+        a = torch.randn(m, k, generator=generator, device=device, dtype=dtype)
+        b = torch.randn(k, n, generator=generator, device=device, dtype=dtype).mul_(k**-0.5)
+        return {"A": a, "B": b}
+
+    def outputs(self, workload: Workload) -> dict[str, tuple[int, ...]]:
+        return {"C": (workload.dims["m"], workload.dims["n"])}
+
+    def reference(self, workload: Workload, inputs: Tensors) -> "dict[str, torch.Tensor]":
+        """In float32 with TF32 off, by panels of rows that keep the copies in float32 small."""
+        import torch
+
+        a, b = inputs["A"], inputs["B"].float()
+        allowed = torch.backends.cuda.matmul.allow_tf32
+        torch.backends.cuda.matmul.allow_tf32 = False
+        try:
+            return {"C": torch.cat([panel.float() @ b for panel in a.split(4096)])}
+        finally:
+            torch.backends.cuda.matmul.allow_tf32 = allowed
+
+    def vendor(self, workload: Workload, inputs: Tensors) -> dict[str, Callable[[], object]]:
+        """torch.matmul into an output of its own, under the name of the library that does the work."""
+        import torch
+
+        a, b = inputs["A"], inputs["B"]
+        out = torch.empty(a.shape[0], b.shape[1], dtype=a.dtype, device=a.device)
+
+        def product() -> object:
+            return torch.matmul(a, b, out=out)
+
+        if a.device.type != "cpu":
+            return {"hipBLAS" if torch.version.hip else "cuBLAS": product}
+        library = "MKL" if torch.backends.mkl.is_available() else "its CPU library"
+        threads = torch.get_num_threads()
+
+        def product_on_one_core() -> object:
+            torch.set_num_threads(1)
+            try:
+                return torch.matmul(a, b, out=out)
+            finally:
+                torch.set_num_threads(threads)
+
+        # kernels of TileLang's C backend run in one thread: the first is the fair comparison
+        one_core = {f"torch ({library}, 1 thread)": product_on_one_core}
+        return one_core if threads == 1 else {**one_core, f"torch ({library}, {threads} threads)": product}
+
+    def flops(self, workload: Workload) -> int:
+        return 2 * workload.dims["m"] * workload.dims["n"] * workload.dims["k"]
+
+    def min_bytes(self, workload: Workload) -> int:
+        m, n, k = (workload.dims[d] for d in self.dims)
+        return (m * k + k * n + m * n) * self.element_bytes(workload)
+
+    def max_relative_error(self, workload: Workload) -> float:
+        """Twice to four times what rounding C to the dtype costs; a single term of 28672 left out shows in bfloat16."""
+        return {"bfloat16": 4e-3, "float16": 6e-4, "float32": 2e-5}[workload.dtype]
+
+
+OPERATOR = Matmul()
+
+
+class MatmulGpu(KernelTemplate):
+    """One output tile a block: operands through shared memory in a pipelined loop over k, C through shared memory too."""
+
+    operator = OPERATOR
+    name = "matmul"
+    target_kinds = ("cuda", "hip")
+    dtypes = ("bfloat16", "float16")
+
+    def space(self, workload: Workload, target: Target) -> SearchSpace:
+        return search_space.space(workload, target)
+
+    def default_config(self, workload: Workload, target: Target) -> Config | None:
+        """The largest of a few well-tried tiles that gives nearly every core a block; else the nearest legal config."""
+        space = self.space(workload, target)
+        m, n = workload.dims["m"], workload.dims["n"]
+        cores = target.int("core.count")
+        legal = []
+        for block_m, block_n, threads in ((256, 128, 256), (128, 128, 256), (64, 128, 128), (64, 64, 128)):
+            for swizzle in (8, 0):
+                wanted = Config(
+                    {
+                        "block_m": block_m,
+                        "block_n": block_n,
+                        "block_k": 64,
+                        "num_stages": 1 if target.kind == "hip" else 4,
+                        "threads": threads,
+                        "policy": "square",
+                        "epilogue": "shared",
+                        "swizzle": swizzle,
+                    }
+                )
+                if wanted in space:
+                    legal.append(wanted)
+                    if -(-m // block_m) * -(-n // block_n) >= 0.9 * cores:
+                        return wanted
+                    break
+        return legal[-1] if legal else next(iter(space.nearest(wanted, 1)), None)
+
+    def build(self, workload: Workload, config: Config) -> Any:
+        import tilelang.language as T  # noqa: N812
+
+        m, n, k = (workload.dims[d] for d in ("m", "n", "k"))
+        dtype, accumulator = workload.dtype, "float32"
+        block_m, block_n, block_k = config.int("block_m"), config.int("block_n"), config.int("block_k")
+        num_stages, threads, swizzle = config.int("num_stages"), config.int("threads"), config.int("swizzle")
+        through_shared = config["epilogue"] == "shared"
+        policy = {
+            "square": T.GemmWarpPolicy.Square,
+            "full_row": T.GemmWarpPolicy.FullRow,
+            "full_col": T.GemmWarpPolicy.FullCol,
+        }[config.str("policy")]
+
+        @T.prim_func
+        def matmul(A: T.Tensor((m, k), dtype), B: T.Tensor((k, n), dtype), C: T.Tensor((m, n), dtype)):  # type: ignore[no-untyped-def, valid-type]  # noqa: N803
+            with T.Kernel(T.ceildiv(n, block_n), T.ceildiv(m, block_m), threads=threads) as (bx, by):
+                a_tile = T.alloc_shared((block_m, block_k), dtype)
+                b_tile = T.alloc_shared((block_k, block_n), dtype)
+                c_sum = T.alloc_fragment((block_m, block_n), accumulator)
+                T.use_swizzle(swizzle, enable=swizzle > 0)
+                T.clear(c_sum)
+                # copies beyond an edge read zeros, which add nothing, and write nothing
+                for ko in T.Pipelined(T.ceildiv(k, block_k), num_stages=num_stages):
+                    T.copy(A[by * block_m, ko * block_k], a_tile)
+                    T.copy(B[ko * block_k, bx * block_n], b_tile)
+                    T.gemm(a_tile, b_tile, c_sum, policy=policy)
+                if through_shared:
+                    c_tile = T.alloc_shared((block_m, block_n), dtype)
+                    T.copy(c_sum, c_tile)
+                    T.copy(c_tile, C[by * block_m, bx * block_n])
+                else:
+                    T.copy(c_sum, C[by * block_m, bx * block_n])
+
+        return matmul
+
+
+TEMPLATES = (MatmulGpu(),)

@@ -1,0 +1,104 @@
+"""Rules that several search spaces share. Each reason names the rule, the numbers and a way out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..space import Config, Constraint
+from ..target import Target
+from .matrix_unit import launch
+
+
+def fits_shared_memory(target: Target, needed: Callable[[Config], int], way_out: str) -> Constraint:
+    """The declared buffers of one block must fit: TileLang lowers without looking at this limit."""
+    limit = target.int("core.memory.shared.block_bytes")
+
+    def violation(config: Config) -> str | None:
+        need = needed(config)
+        if need <= limit:
+            return None
+        return f"the tiles need {need} bytes of shared memory, and one block on {target.name} has {limit}: {way_out}"
+
+    return Constraint("shared memory", violation)
+
+
+def fits_registers(target: Target, bulk_copies: bool, accumulators: Callable[[Config], int], way_out: str) -> Constraint:
+    """The float32 accumulators that live through the main loop must fit into each thread's registers, and leave some."""
+
+    def violation(config: Config) -> str | None:
+        threads = config.int("threads")
+        limit = launch(target, threads, bulk_copies).registers
+        need = -(-accumulators(config) // threads)
+        if need < limit:
+            return None
+        return (
+            f"the accumulators take {need} registers of each of {threads} threads, which have at most {limit} on {target.name}: {way_out}"
+        )
+
+    return Constraint("registers", violation)
+
+
+def fits_block(target: Target, bulk_copies: bool) -> Constraint:
+    """Threads of a block: whole warps, within the target's limit, with those that TileLang adds for copies."""
+    limit, warp = target.int("core.max_block_threads"), target.int("warp.threads")
+
+    def violation(config: Config) -> str | None:
+        threads = config.int("threads")
+        if threads % warp:
+            return f"threads={threads} must be a multiple of the {warp} threads of a warp on {target.name}"
+        launched = launch(target, threads, bulk_copies).threads
+        if launched > limit:
+            return f"threads={threads} launches {launched}, and one block on {target.name} has at most {limit}: take fewer"
+        return None
+
+    return Constraint("threads", violation)
+
+
+def not_beyond(parameter: str, values: tuple[int, ...], dimension: str, extent: int) -> Constraint:
+    """A tile covers at most the dimension, rounded up to the next value that the parameter has."""
+    largest = min((v for v in values if v >= extent), default=max(values))
+
+    def violation(config: Config) -> str | None:
+        value = config.int(parameter)
+        if value <= largest:
+            return None
+        return f"{parameter}={value} is wasted on {dimension}={extent}: {largest} covers it"
+
+    return Constraint(f"{parameter} within {dimension}", violation)
+
+
+def divides(part: str, whole: str, wholes: tuple[int, ...]) -> Constraint:
+    """A tile is made of whole sub-tiles. `wholes` are the values that the tile's parameter has."""
+
+    def violation(config: Config) -> str | None:
+        small, large = config.int(part), config.int(whole)
+        if large % small == 0:
+            return None
+        fitting = sorted((value for value in wholes if value % small == 0), key=lambda value: abs(value - large))[:2]
+        return f"{part}={small} must divide {whole}={large}; nearest legal {whole}: {', '.join(map(str, sorted(fitting)))}"
+
+    return Constraint(f"{part} divides {whole}", violation)
+
+
+def pipelines(target: Target) -> Constraint:
+    """TileLang 0.1.15 does not pipeline on AMD: it generates the same kernel for every number of stages."""
+
+    def violation(config: Config) -> str | None:
+        stages = config.int("num_stages")
+        if target.kind != "hip" or stages == 1:
+            return None
+        return f"num_stages={stages} makes the same kernel on {target.name} as 1, since TileLang 0.1.15 pipelines nothing there: take 1"
+
+    return Constraint("pipeline", violation)
+
+
+def stages_within_loop(trips: Callable[[Config], int], loop: str) -> Constraint:
+    """A pipeline deeper than its loop is long stays partly empty."""
+
+    def violation(config: Config) -> str | None:
+        stages, iterations = config.int("num_stages"), trips(config)
+        if stages <= iterations or stages == 1:
+            return None
+        return f"num_stages={stages} exceeds the {iterations} iterations of the loop over {loop}: take num_stages={iterations}"
+
+    return Constraint("stages within loop", violation)

@@ -1,0 +1,181 @@
+"""Search spaces of matmul: C[m, n] = A[m, k] B[k, n] in tiles of block_m x block_n, block_k deep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..space import Config, Constraint, Parameter, SearchSpace
+from ..target import Target
+from ..workload import DTYPE_BYTES, Workload
+from .constraints import divides, fits_block, fits_registers, fits_shared_memory, not_beyond, pipelines, stages_within_loop
+from .matrix_unit import POLICIES, is_hopper, launch, matrix_unit
+
+MAX_GRID_Y = 65535  # blocks along the second axis of a CUDA or HIP grid
+FULL_TILE = 64  # smaller tiles read more of the operands than the caches deliver; they pay only where blocks are scarce
+MIN_WGMMA_COLUMNS = 16  # "Not a canonical GMMA_MN layout" with 8
+SWIZZLES = (0, 4, 8, 16)
+MAX_VECTOR_FLOATS = 512  # the largest vector register file of a CPU core: 32 registers of 64 bytes
+
+
+def space(workload: Workload, target: Target) -> SearchSpace:
+    """What can be tuned for `workload` on `target`."""
+    return _cpu_space(workload, target) if target.kind == "cpu" else _gpu_space(workload, target)
+
+
+def _gpu_space(workload: Workload, target: Target) -> SearchSpace:
+    m, n, k = (workload.dims[d] for d in ("m", "n", "k"))
+    hopper, hip = is_hopper(target), target.kind == "hip"
+    element_bytes = DTYPE_BYTES[workload.dtype]
+    bulk_copies = k * element_bytes % 16 == 0 and n * element_bytes % 16 == 0
+    tiles = (16, 32, 64, 128, 192, 256) if hopper else (16, 32, 64, 128, 256)
+    depths = (32, 64, 128)
+    parameters = (
+        Parameter("block_m", tiles, "rows of C that one block computes"),
+        Parameter("block_n", tiles, "columns of C that one block computes"),
+        Parameter("block_k", depths, "depth of the product that one iteration of the main loop adds"),
+        Parameter("num_stages", (1, 2, 3, 4, 5), "iterations whose copies are in flight together"),
+        Parameter("threads", (64, 128, 256, 384, 512) if hopper else (64, 128, 256, 512), "threads that compute"),
+        Parameter("policy", POLICIES, "how the tile is divided over the warps"),
+        # an LDS of 64 KiB is too small to turn large tiles of C around in
+        Parameter("epilogue", ("shared", "direct") if hip else ("shared",), "path of C: through shared memory, or from registers"),
+        Parameter("swizzle", SWIZZLES, "block rows that are walked together, to find operands in the cache; 0: one by one"),
+    )
+
+    def blocks(config: Config) -> tuple[int, int]:
+        return -(-m // config.int("block_m")), -(-n // config.int("block_n"))
+
+    def result_size(config: Config) -> int:
+        return config.int("block_m") * config.int("block_n")
+
+    def shared_bytes(config: Config) -> int:
+        # C takes the place of the operands after the main loop
+        operands = config.int("num_stages") * (config.int("block_m") + config.int("block_n")) * config.int("block_k")
+        result = result_size(config) if config["epilogue"] == "shared" else 0
+        return max(operands, result) * element_bytes + launch(target, config.int("threads"), bulk_copies).barrier_bytes
+
+    constraints = (
+        pipelines(target),
+        not_beyond("block_m", tiles, "m", m),
+        not_beyond("block_n", tiles, "n", n),
+        not_beyond("block_k", depths, "k", k),
+        Constraint("grid", lambda config: _too_many_blocks(blocks(config)[0], config)),
+        _enough_tile(m, n, target.int("core.count")),
+        stages_within_loop(lambda config: -(-k // config.int("block_k")), "k"),
+        fits_block(target, bulk_copies),
+        _whole_instructions(target),
+        fits_registers(target, bulk_copies, result_size, "take more threads or a smaller block_m or block_n"),
+        fits_shared_memory(target, shared_bytes, "lower num_stages, block_k, block_m or block_n"),
+        _swizzle_matters(blocks, target.int("core.count")),
+    )
+    return SearchSpace(parameters, constraints)
+
+
+def _too_many_blocks(block_rows: int, config: Config) -> str | None:
+    if block_rows <= MAX_GRID_Y:
+        return None
+    return f"block_m={config['block_m']} makes {block_rows} block rows, and a grid has at most {MAX_GRID_Y}: take a larger block_m"
+
+
+def _enough_tile(m: int, n: int, cores: int) -> Constraint:
+    """Tiles below 64 only where tiles of 64 would leave cores without a block."""
+    full_blocks = -(-m // FULL_TILE) * -(-n // FULL_TILE)
+
+    def violation(config: Config) -> str | None:
+        if full_blocks < cores:
+            return None
+        for parameter, dimension, extent in (("block_m", "m", m), ("block_n", "n", n)):
+            if config.int(parameter) < min(FULL_TILE, extent):
+                return (
+                    f"{parameter}={config[parameter]} reads the operands more often than it must: tiles of {FULL_TILE}x{FULL_TILE} "
+                    f"already make {full_blocks} blocks for {cores} cores; cover min({FULL_TILE}, {dimension}={extent})"
+                )
+        return None
+
+    return Constraint("tile not too small", violation)
+
+
+def _whole_instructions(target: Target) -> Constraint:
+    """Each warp owns whole matrix instructions, no matrix unit idles, and no two policies mean the same kernel."""
+
+    def violation(config: Config) -> str | None:
+        rows, cols, threads, policy = config.int("block_m"), config.int("block_n"), config.int("threads"), config.str("policy")
+        unit = matrix_unit(target, rows, threads)
+        if is_hopper(target) and rows >= 64 and unit.name != "wgmma":
+            return f"threads={threads} is no whole warpgroup, so block_m={rows} would miss wgmma: take threads=128 or more"
+        split = unit.split(policy, rows, cols, threads)
+        if split is None:
+            return (
+                f"a tile of {rows}x{cols} cannot be divided evenly over {threads // unit.warp_threads} warps: {unit.name} needs "
+                f"multiples of {unit.rows * unit.group}x{unit.cols} a {'warpgroup' if unit.group > 1 else 'warp'}; take fewer threads"
+            )
+        if unit.name == "wgmma" and cols // split[1] < MIN_WGMMA_COLUMNS:
+            return (
+                f"policy={policy} leaves each of {split[1]} warpgroups side by side {cols // split[1]} columns of block_n={cols}, and "
+                f"TileLang 0.1.15 cannot lower wgmma on fewer than {MIN_WGMMA_COLUMNS} of a shared tile: take a larger block_n"
+            )
+        for other in POLICIES[: POLICIES.index(policy)]:
+            if unit.split(other, rows, cols, threads) == split:
+                return f"policy={policy} divides {rows}x{cols} over {split[0]}x{split[1]} warps as policy={other} does: take {other}"
+        return None
+
+    return Constraint("whole matrix instructions", violation)
+
+
+def _swizzle_matters(blocks: Callable[[Config], tuple[int, int]], cores: int) -> Constraint:
+    """The order of blocks changes what caches hold only where they do not all run at once."""
+
+    def violation(config: Config) -> str | None:
+        panel = config.int("swizzle")
+        if panel == 0:
+            return None
+        rows, cols = blocks(config)
+        if rows * cols <= cores:
+            return f"swizzle={panel} reorders {rows * cols} blocks that run at once on {cores} cores: take swizzle=0"
+        if rows == 1 or cols == 1:
+            return f"swizzle={panel} has no panel to make of {rows}x{cols} blocks: take swizzle=0"
+        same = next((p for p in SWIZZLES if rows <= p < panel), None)
+        if same is not None:
+            return f"swizzle={panel} covers all {rows} block rows as swizzle={same} does: take {same}"
+        return None
+
+    return Constraint("swizzle", violation)
+
+
+def _cpu_space(workload: Workload, target: Target) -> SearchSpace:
+    m, n, k = (workload.dims[d] for d in ("m", "n", "k"))
+    block_ms, block_ns, block_ks = (32, 64, 96, 128, 192, 256, 512), (64, 128, 256, 512), (64, 128, 256, 512)
+    parameters = (
+        Parameter("block_m", block_ms, "rows of A that are packed together"),
+        Parameter("block_n", block_ns, "columns of B that are packed together"),
+        Parameter("block_k", block_ks, "depth of the packed blocks"),
+        Parameter("tile_m", (4, 6, 8, 12), "rows of C that the micro-kernel keeps in registers"),
+        Parameter("tile_n", (16, 32, 64), "columns of C that the micro-kernel keeps in registers"),
+        Parameter("unroll", (1, 2, 4, 8), "steps along k between two visits to the accumulators"),
+    )
+    cache = target.int("core.memory.l2.bytes")
+
+    def in_registers(config: Config) -> str | None:
+        floats = config.int("tile_m") * config.int("tile_n")
+        if floats <= MAX_VECTOR_FLOATS:
+            return None
+        return (
+            f"a micro-kernel of {config['tile_m']}x{config['tile_n']} keeps {floats} values, and no vector register file holds "
+            f"more than {MAX_VECTOR_FLOATS}: take a smaller tile_m or tile_n"
+        )
+
+    def in_cache(config: Config) -> str | None:
+        need = (config.int("block_m") + config.int("block_n")) * config.int("block_k") * DTYPE_BYTES[workload.dtype]
+        if need <= cache:
+            return None
+        return f"the packed blocks take {need} bytes, and a core's cache on {target.name} has {cache}: lower block_k, block_m or block_n"
+
+    constraints = (
+        not_beyond("block_m", block_ms, "m", m),
+        not_beyond("block_n", block_ns, "n", n),
+        not_beyond("block_k", block_ks, "k", k),
+        divides("tile_m", "block_m", block_ms),
+        divides("tile_n", "block_n", block_ns),
+        Constraint("registers", in_registers),
+        Constraint("cache", in_cache),
+    )
+    return SearchSpace(parameters, constraints)

@@ -1,0 +1,90 @@
+"""How TileLang 0.1.15 divides a tile product over the warps of a block, on each kind of matrix unit.
+
+The rule decides which configs can be lowered and which of them are the same kernel.
+`tests/unit/search_spaces/test_matrix_unit.py` holds it against TileLang's own answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..target import Target
+
+POLICIES = ("square", "full_row", "full_col")
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixUnit:
+    """Matrix instructions of one kind: each warp owns whole multiples of `rows` x `cols` of the output tile, and the
+    warps that stand side by side along the rows come in multiples of `group` (a Hopper warpgroup is four)."""
+
+    name: str
+    rows: int
+    cols: int
+    group: int
+    warp_threads: int
+
+    def splits(self, tile_rows: int, tile_cols: int, threads: int) -> list[tuple[int, int]]:
+        """Every (warps along rows, warps along columns) that covers the tile evenly with `threads` threads."""
+        warps = threads // self.warp_threads
+        return [
+            (along_rows, warps // along_rows)
+            for along_rows in range(self.group, warps + 1, self.group)
+            if warps % along_rows == 0 and tile_rows % (along_rows * self.rows) == 0 and tile_cols % (warps // along_rows * self.cols) == 0
+        ]
+
+    def split(self, policy: str, tile_rows: int, tile_cols: int, threads: int) -> tuple[int, int] | None:
+        """The division that `policy` makes; None where no division is even."""
+        even = self.splits(tile_rows, tile_cols, threads)
+        if not even:
+            return None
+        if policy == "full_row":
+            return even[-1]
+        if policy == "full_col":
+            return even[0]
+
+        def imbalance(split: tuple[int, int]) -> float:
+            rows, cols = split
+            return abs((tile_rows / (rows * self.rows)) / (tile_cols / (cols * self.cols)) - tile_rows / tile_cols)
+
+        return min(even, key=imbalance)
+
+
+def matrix_unit(target: Target, tile_rows: int, threads: int) -> MatrixUnit:
+    """The instructions that TileLang chooses on `target` for a tile of that many rows and a block of that many threads."""
+    if target.kind == "hip":
+        return MatrixUnit("MFMA", rows=16, cols=16, group=1, warp_threads=target.int("warp.threads"))
+    warp = target.int("warp.threads")
+    if is_hopper(target) and tile_rows >= 64 and threads % (4 * warp) == 0:
+        return MatrixUnit("wgmma", rows=16, cols=8, group=4, warp_threads=warp)
+    return MatrixUnit("mma", rows=16, cols=8, group=1, warp_threads=warp)
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What TileLang makes of a block of `threads` threads that compute."""
+
+    threads: int  # launched: with the warpgroup that only copies, where there is one
+    registers: int  # 32-bit registers that each computing thread can have
+    barrier_bytes: int  # shared memory that the copies' barriers take, with their alignment
+
+
+def launch(target: Target, threads: int, bulk_copies: bool) -> Launch:
+    """How a block is launched. `bulk_copies`: whether every row of the tensors starts at a multiple of 16 bytes, so
+    that a Hopper kernel copies through TMA, from a warpgroup of its own.
+
+    TileLang moves registers from that warpgroup to up to three that compute (240, 240 or 160 a thread), and leaves
+    four or more with an even share.
+    """
+    most, file = target.int("thread.max_registers"), target.int("core.memory.registers.bytes") // 4
+    if not (is_hopper(target) and bulk_copies):
+        return Launch(threads, min(most, file // threads), 0)
+    producer = 4 * target.int("warp.threads")
+    launched = threads + producer
+    moved = {1: 240, 2: 240, 3: 160}.get(threads // producer)
+    return Launch(launched, moved or min(most, file // launched // 8 * 8), 1024)
+
+
+def is_hopper(target: Target) -> bool:
+    """Whether TileLang uses wgmma, TMA and warp specialisation on this target."""
+    return target.kind == "cuda" and target.arch.startswith("sm_90")

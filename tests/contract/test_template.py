@@ -1,0 +1,209 @@
+"""What every operator and every kernel template must do, on every shipped target that it is for."""
+
+from __future__ import annotations
+
+import math
+import pickle
+import re
+from functools import cache
+
+import pytest
+
+from tilesight.errors import ConfigError, InputError, WorkloadError
+from tilesight.kernels import default_dtype, operator, operators, template_for, templates
+from tilesight.lowering import lower
+from tilesight.space import Config, SearchSpace
+from tilesight.target import Target, load_target, target_names
+from tilesight.template import KernelTemplate, Operator
+from tilesight.workload import MAX_DIMENSION, Workload
+
+ALL_TEMPLATES = {template.name: template for name in operators() for template in templates(name)}
+PAIRS = [
+    pytest.param(template, target, id=f"{name}-{target.name}")
+    for name, template in ALL_TEMPLATES.items()
+    for target in map(load_target, target_names())
+    if target.kind in template.target_kinds
+]
+# lowering takes up to seconds: one config beside the default, and one target for each architecture
+LOWERED = 1
+PAIRS_TO_LOWER = [pair for pair in PAIRS if pair.values[1].name != "h200"]
+
+
+@cache
+def space_of(template: KernelTemplate, target: Target, workload: Workload) -> SearchSpace:
+    return template.space(workload, target)
+
+
+def named_workloads(template: KernelTemplate, target: Target) -> list[Workload]:
+    dtype = next(d for d in template.dtypes if d in target.dtypes)
+    return [template.operator.workload(name, dtype) for name in template.operator.named]
+
+
+@pytest.mark.parametrize("name", operators())
+class TestOperator:
+    def test_published_names_are_canonical_workloads(self, name: str) -> None:
+        ours = operator(name)
+        keys = set()
+        for shape in ours.named:
+            workload = ours.workload(shape.lower())
+            assert workload.name == shape
+            assert tuple(workload.dims) == ours.dims
+            assert set(workload.attrs) == set(ours.attrs)
+            assert workload.dtype == ours.dtypes[0]
+            spelled = ",".join(f"{k}={str(v).lower()}" for k, v in reversed([*workload.dims.items(), *workload.attrs.items()]))
+            assert ours.workload(spelled) == workload, "the same problem has one key, however it was asked"
+            keys.add(workload.key)
+        assert len(keys) == len(ours.named)
+
+    def test_defaults_are_among_the_names(self, name: str) -> None:
+        ours = operator(name)
+        for dtype in ours.dtypes:
+            defaults = ours.default_workloads(dtype)
+            assert defaults
+            assert all(workload.name in ours.named and workload.dtype == dtype for workload in defaults)
+
+    def test_costs_are_positive_and_grow_with_the_problem(self, name: str) -> None:
+        ours = operator(name)
+        small = ours.workload(",".join(f"{d}=64" for d in ours.dims))
+        for grown in ours.dims:
+            large = ours.workload(",".join(f"{d}={128 if d == grown else 64}" for d in ours.dims))
+            assert 0 < ours.flops(small) < ours.flops(large)
+            assert 0 < ours.min_bytes(small) < ours.min_bytes(large)
+
+    @pytest.mark.parametrize("value", ["0", "-4", "1.5", "four", "", str(MAX_DIMENSION + 1)])
+    def test_bad_dimensions_are_refused_by_name(self, name: str, value: str) -> None:
+        ours = operator(name)
+        shape = ",".join(f"{d}={value if d == ours.dims[0] else 64}" for d in ours.dims)
+        with pytest.raises(InputError, match=re.escape(ours.dims[0])):
+            ours.workload(shape)
+
+    def test_tensors_beyond_what_kernels_index_are_refused(self, name: str) -> None:
+        ours = operator(name)
+        with pytest.raises(WorkloadError, match=r"split|exceeds"):
+            ours.workload(",".join(f"{d}={10**6}" for d in ours.dims))
+
+    def test_inputs_are_seeded_random_and_fit_the_reference(self, name: str) -> None:
+        import torch
+
+        ours = operator(name)
+        for dtype in ours.dtypes:
+            workload = ours.workload(",".join(f"{d}={n}" for d, n in zip(ours.dims, (24, 40, 56, 16), strict=False)), dtype)
+            inputs, again, other = (ours.inputs(workload, "cpu", seed) for seed in (1, 1, 2))
+            for key, tensor in inputs.items():
+                assert str(tensor.dtype) == f"torch.{dtype}"
+                assert tensor.is_contiguous()
+                assert torch.equal(tensor, again[key])
+                assert not torch.equal(tensor, other[key])
+                assert 0.01 < tensor.float().std() < 10
+            outputs = ours.reference(workload, inputs)
+            assert {key: tuple(t.shape) for key, t in outputs.items()} == ours.outputs(workload)
+            assert all(t.dtype == torch.float32 and t.isfinite().all() and t.std() > 0.01 for t in outputs.values())
+
+    def test_vendor_calls_agree_with_the_reference(self, name: str) -> None:
+        import torch
+
+        ours = operator(name)
+        workload = ours.workload(",".join(f"{d}={n}" for d, n in zip(ours.dims, (32, 32, 64, 32), strict=False)), "bfloat16")
+        inputs = ours.inputs(workload, "cpu", 3)
+        (reference,) = ours.reference(workload, inputs).values()
+        calls = ours.vendor(workload, inputs)
+        assert calls
+        for call in calls.values():
+            result = call()
+            out = result[0] if isinstance(result, tuple) else result
+            assert isinstance(out, torch.Tensor)
+            if out.shape != reference.shape:
+                out = out.transpose(1, 2)
+            assert (out.float() - reference).norm() / reference.norm() < 2 * ours.max_relative_error(workload)
+
+
+@pytest.mark.parametrize(("template", "target"), PAIRS)
+class TestTemplate:
+    def test_every_named_workload_has_legal_configs_and_a_default(self, template: KernelTemplate, target: Target) -> None:
+        for workload in named_workloads(template, target):
+            space = space_of(template, target, workload)
+            census = space.census()
+            assert census.legal > 10, workload.label
+            assert census.legal + sum(census.rejected.values()) == census.size
+            default = template.default_config(workload, target)
+            assert default in space, workload.label
+
+    @pytest.mark.parametrize("size", [1, 7, 33, 1000])
+    def test_odd_and_tiny_workloads_have_legal_configs_and_a_default(self, template: KernelTemplate, target: Target, size: int) -> None:
+        ours = template.operator
+        workload = ours.workload(
+            ",".join(f"{d}={min(size, 200)}" for d in ours.dims), next(d for d in template.dtypes if d in target.dtypes)
+        )
+        space = space_of(template, target, workload)
+        assert space.configs()
+        assert template.default_config(workload, target) in space
+
+    def test_parameters_are_typed_ordered_and_explained(self, template: KernelTemplate, target: Target) -> None:
+        workload = named_workloads(template, target)[0]
+        for parameter in space_of(template, target, workload).parameters:
+            assert parameter.meaning
+            assert len({type(v) for v in parameter.values}) == 1
+            assert len(set(parameter.values)) == len(parameter.values)
+            if isinstance(parameter.values[0], int):
+                assert list(parameter.values) == sorted(parameter.values)
+
+    def test_reasons_name_numbers_and_a_way_out_that_exists(self, template: KernelTemplate, target: Target) -> None:
+        workload = named_workloads(template, target)[0]
+        space = space_of(template, target, workload)
+        default = template.default_config(workload, target)
+        assert default is not None
+        broken = 0
+        for parameter in space.parameters:
+            for value in parameter.values:
+                config = Config({**default, parameter.name: value})
+                for violation in space.why_not(config):
+                    broken += 1
+                    assert re.search(r"\d", violation.reason), violation.reason
+                    assert re.search(r": (take|lower|cover|nearest)|; (take|nearest|cover)|: \d+ covers it", violation.reason), (
+                        violation.reason
+                    )
+                if space.why_not(config):
+                    with pytest.raises(ConfigError, match="Nearest legal"):
+                        space.check(config)
+                    nearest = space.nearest(config, 1)[0]
+                    assert nearest in space
+                    assert sum(nearest[p] != config[p] for p in config) <= 2, "a legal config is near"
+        assert broken, "the sample met no constraint"
+
+    def test_version_is_stable_and_template_travels_between_processes(self, template: KernelTemplate, target: Target) -> None:
+        copy = pickle.loads(pickle.dumps(template))
+        assert copy.version == template.version
+        assert re.fullmatch("[0-9a-f]{12}", template.version)
+        assert template_for(template.operator.name, target, template.dtypes[0]).name == template.name
+
+
+@pytest.mark.parametrize(("template", "target"), PAIRS_TO_LOWER)
+class TestLowering:
+    def test_legal_configs_lower(self, template: KernelTemplate, target: Target) -> None:
+        workload = named_workloads(template, target)[0]
+        space = space_of(template, target, workload)
+        default = template.default_config(workload, target)
+        assert default is not None
+        for config in [default, *space.sample(LOWERED, seed=5)]:
+            lowered = lower(template.build(workload, config), target)
+            (kernel,) = lowered.device.functions.values()
+            assert kernel.attrs["target"].kind.name in ("cuda", "hip", "c")
+            if target.is_gpu:
+                blocks = math.prod(int(v) for k, v in kernel.attrs["thread_extent"].items() if k.startswith("blockIdx"))
+                assert blocks > 1
+                assert int(kernel.attrs["dyn_shared_memory_buf"]) <= target.int("core.memory.shared.block_bytes")
+
+
+def test_default_dtypes_have_templates() -> None:
+    for target in map(load_target, target_names()):
+        for name in operators():
+            if any(target.kind in template.target_kinds for template in templates(name)):
+                dtype = default_dtype(name, target)
+                assert dtype in template_for(name, target, dtype).dtypes
+
+
+def test_operators_are_described_whole() -> None:
+    for ours in map(operator, operators()):
+        assert isinstance(ours, Operator)
+        assert set(ours.default_names) <= set(ours.named)
+        assert not set(ours.dims) & set(ours.attrs)

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import pytest
+
+from tilesight.errors import InputError, UnknownNameError
+from tilesight.kernels import default_dtype, operator, operators, template_for, templates
+from tilesight.target import load_target
+
+
+def test_operators_are_found_by_their_modules() -> None:
+    assert {"matmul", "flash_attention"} <= set(operators())
+    assert [t.name for t in templates("matmul")] == ["matmul", "matmul_cpu"]
+
+
+@pytest.mark.parametrize("name", ["flash_attention", "flash-attention", "Flash-Attention"])
+def test_dashes_and_case_do_not_matter(name: str) -> None:
+    assert operator(name).name == "flash_attention"
+
+
+def test_unknown_kernel_offers_near_names() -> None:
+    with pytest.raises(UnknownNameError, match="unknown kernel 'matmull'; did you mean matmul"):
+        operator("matmull")
+    with pytest.raises(UnknownNameError, match="known: flash_attention, matmul"):
+        operator("zzz")
+
+
+@pytest.mark.parametrize(
+    ("target", "dtype", "template"),
+    [("h100", "bfloat16", "matmul"), ("mi300x", "float16", "matmul"), ("cpu", "float32", "matmul_cpu")],
+)
+def test_template_goes_by_kind_of_target_and_dtype(target: str, dtype: str, template: str) -> None:
+    assert template_for("matmul", load_target(target), dtype).name == template
+
+
+def test_no_kernel_for_that_kind_of_target() -> None:
+    for call in (
+        lambda: template_for("flash-attention", load_target("cpu"), "float32"),
+        lambda: default_dtype("flash_attention", load_target("cpu")),
+    ):
+        with pytest.raises(InputError, match=r"flash_attention has no kernel for target 'cpu'.*kind cuda and hip"):
+            call()
+
+
+def test_no_kernel_in_that_dtype() -> None:
+    with pytest.raises(InputError, match="matmul has no bfloat16 kernel for target 'cpu'; there it takes float32: --dtype float32"):
+        template_for("matmul", load_target("cpu"), "bfloat16")
+    with pytest.raises(InputError, match="takes bfloat16, float16: --dtype bfloat16"):
+        template_for("matmul", load_target("a100"), "float32")
+
+
+def test_default_dtype_follows_the_target() -> None:
+    assert default_dtype("matmul", load_target("h100")) == "bfloat16"
+    assert default_dtype("matmul", load_target("cpu")) == "float32"

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tilesight.kernels import operator
+from tilesight.search_spaces import matmul
+from tilesight.space import Config
+from tilesight.target import load_target
+
+BASE = {
+    "block_m": 128,
+    "block_n": 128,
+    "block_k": 64,
+    "num_stages": 3,
+    "threads": 256,
+    "policy": "square",
+    "epilogue": "shared",
+    "swizzle": 0,
+}
+
+
+def reasons(target: str, shape: str, **changes: int | str) -> dict[str, str]:
+    dtype = "float32" if target == "cpu" else "bfloat16"
+    space = matmul.space(operator("matmul").workload(shape, dtype), load_target(target))
+    base = BASE if target != "cpu" else {"block_m": 128, "block_n": 128, "block_k": 128, "tile_m": 4, "tile_n": 32, "unroll": 4}
+    return {v.constraint: v.reason for v in space.why_not(Config({**base, **changes}))}
+
+
+def test_base_is_legal_on_nvidia() -> None:
+    assert reasons("h200", "M1") == reasons("a100", "M1") == {}
+
+
+@pytest.mark.parametrize(
+    ("target", "shape", "changes", "constraint", "message"),
+    [
+        (
+            "h200",
+            "M1",
+            {"num_stages": 5, "block_k": 128},
+            "shared memory",
+            "need 328704 bytes.*one block on h200 has 232448: lower num_stages",
+        ),
+        ("a100", "M1", {"num_stages": 5, "block_m": 256}, "shared memory", "245760 bytes.*a100 has 166912"),
+        (
+            "mi300x",
+            "M1",
+            {"num_stages": 1, "block_m": 256, "block_n": 256, "threads": 512},
+            "shared memory",
+            "131072 bytes.*mi300x has 65536",
+        ),
+        ("h200", "M1", {"block_m": 256, "block_n": 256}, "registers", "256 registers of each of 256 threads, which have at most 240"),
+        ("h200", "M1", {"threads": 64}, "whole matrix instructions", "threads=64 is no whole warpgroup.*take threads=128"),
+        ("h200", "S512", {"block_n": 16, "block_m": 64}, "whole matrix instructions", "2 warpgroups side by side 8 columns of block_n=16"),
+        ("h200", "M1", {"threads": 384}, "whole matrix instructions", "128x128 cannot be divided evenly over 12 warps"),
+        (
+            "h200",
+            "M1",
+            {"policy": "full_row", "block_m": 64, "threads": 128},
+            "whole matrix instructions",
+            "as policy=square does: take square",
+        ),
+        ("h200", "M1", {"block_m": 32, "threads": 128}, "tile not too small", "8192 blocks for 132 cores"),
+        ("h200", "M0", {"block_m": 256, "swizzle": 8, "num_stages": 2}, "swizzle", "128 blocks that run at once on 132 cores"),
+        ("h200", "m=512,n=65536,k=512", {"swizzle": 8}, "swizzle", "all 4 block rows as swizzle=4 does"),
+        ("h200", "m=100,n=65536,k=512", {"swizzle": 8}, "swizzle", "no panel to make of 1x512 blocks"),
+        ("h200", "m=40,n=65536,k=512", {}, "block_m within m", "block_m=128 is wasted on m=40: 64 covers it"),
+        ("h200", "m=4096,n=4096,k=80", {}, "stages within loop", "num_stages=3 exceeds the 2 iterations"),
+        (
+            "a100",
+            "m=2000000,n=64,k=64",
+            {"block_m": 16, "block_n": 64, "num_stages": 1, "threads": 64},
+            "grid",
+            "125000 block rows.*at most 65535",
+        ),
+        ("cpu", "S512", {"tile_m": 12}, "tile_m divides block_m", "tile_m=12 must divide block_m=128; nearest legal block_m: 96, 192"),
+        ("cpu", "S512", {"tile_m": 12, "block_m": 192, "tile_n": 64}, "registers", "12x64 keeps 768 values"),
+        ("cpu", "S512", {"block_m": 512, "block_n": 512, "block_k": 512}, "cache", "2097152 bytes.*1048576"),
+    ],
+)
+def test_reasons(target: str, shape: str, changes: dict[str, int | str], constraint: str, message: str) -> None:
+    found = reasons(target, shape, **changes)
+    assert constraint in found, found
+    assert re.search(message, found[constraint]), found[constraint]
+
+
+def test_one_pipeline_depth_on_amd() -> None:
+    found = reasons("mi300x", "M1", num_stages=3)
+    assert "same kernel on mi300x as 1" in found["pipeline"]
+
+
+def test_large_results_leave_registers_directly_where_lds_is_small() -> None:
+    tile = {"block_m": 256, "block_n": 256, "threads": 512, "num_stages": 1}
+    assert "shared memory" in reasons("mi300x", "M1", **tile)
+    assert reasons("mi300x", "M1", **tile, epilogue="direct") == {}
+    assert "epilogue" in reasons("h200", "M1", epilogue="direct")
+
+
+def test_unaligned_rows_have_no_producer_warpgroup() -> None:
+    """Without TMA all registers belong to the threads that compute."""
+    tile = {"block_m": 256, "block_n": 192, "threads": 512, "num_stages": 2, "block_k": 32}
+    assert "registers" in reasons("h200", "m=4096,n=4096,k=4096", **tile)
+    assert reasons("h200", "m=4096,n=4095,k=4095", **tile) == {}
