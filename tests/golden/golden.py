@@ -1,0 +1,58 @@
+"""Profiles of a few kernels as text, kept in profiles/: a change in TileLang or in how we read its IR shows as a diff.
+
+    python tests/golden/golden.py      writes them anew; read the diff before you commit it
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from tilesight.costmodel.profile import read_profiles
+from tilesight.kernels import operator, template_for
+from tilesight.lowering import lower
+from tilesight.target import load_target
+
+PROFILES = Path(__file__).parent / "profiles"
+
+# file name -> target, kernel, shape; each with the config that a careful engineer would start from
+CASES = {
+    "matmul-M0-h200": ("h200", "matmul", "M0"),
+    "matmul-M0-a100": ("a100", "matmul", "M0"),
+    "matmul-M0-mi300x": ("mi300x", "matmul", "M0"),
+    "matmul-odd-h200": ("h200", "matmul", "m=1000,n=999,k=1003"),
+    "flash_attention-FA4-h200": ("h200", "flash_attention", "FA4"),
+    "flash_attention-FA4-mi300x": ("mi300x", "flash_attention", "FA4"),
+    "matmul-S512-cpu": ("cpu", "matmul", "S512"),
+}
+
+
+def current(case: str) -> str:
+    """The case's profiles as they are read today, as JSON text."""
+    name, kernel, shape = CASES[case]
+    target = load_target(name)
+    template = template_for(kernel, target, "float32" if name == "cpu" else "bfloat16")
+    workload = operator(kernel).workload(shape, template.dtypes[0])
+    config = template.default_config(workload, target)
+    assert config is not None
+    kernels = read_profiles(lower(template.build(workload, config), target), target)
+    return json.dumps({"config": dict(config), "kernels": [_plain(asdict(k)) for k in kernels]}, indent=1) + "\n"
+
+
+def _plain(value: Any) -> Any:
+    """JSON's types, with zeros and empty parts left out and numbers rounded to what matters."""
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items() if v not in (0, 0.0, (), {}, None, frozenset(), False, "")}
+    if isinstance(value, frozenset):
+        return sorted(value)
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    return float(f"{value:.5g}") if isinstance(value, float) else value
+
+
+if __name__ == "__main__":
+    for case in CASES:
+        (PROFILES / f"{case}.json").write_text(current(case), encoding="utf-8")
+        print(case)
