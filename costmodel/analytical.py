@@ -8,6 +8,7 @@ tails (schedule.py), and is bounded below by device memory (traffic.py). The clo
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,6 +24,7 @@ from .pipeline import CorePipeline, PhaseTime, latency_cycles, p_norm
 from .schedule import list_makespan, uniform_makespan
 from .traffic import Traffic, traffic
 
+CODE_VERSION = 1  # raise it with every change of this package that moves a prediction
 BASE_UNCERTAINTY = 0.15
 UNKNOWN_CALL_UNCERTAINTY = 0.5
 SPILL_UNCERTAINTY = 0.25
@@ -31,10 +33,10 @@ SPILL_UNCERTAINTY = 0.25
 class AnalyticalModel:
     """Needs no training. Predictions are explained by `terms_us`; see docs/model.md for each term's source."""
 
-    version = "analytical-1"
-
     def __init__(self, constants: Constants = DEFAULT) -> None:
         self.constants = constants
+        digest = hashlib.sha256(repr(constants).encode()).hexdigest()[:6]
+        self.version = f"analytical-{CODE_VERSION}.{digest}"
 
     def predict(self, kernels: Sequence[KernelProfile], target: Target) -> Prediction:
         """Time of launching `kernels` one after the other. Raises `ValueError` where one does not fit the target."""

@@ -121,6 +121,12 @@ class Failure:
     detail: str = ""
 
 
+def headline(text: str) -> str:
+    """The first line of a long message that says something, cut at 300 characters: a failure's `message`."""
+    line = next((line.strip() for line in text.splitlines() if line.strip()), "no message")
+    return line if len(line) <= 300 else line[:297] + "..."
+
+
 def nearest_names(name: str, known: Iterable[str], count: int = 3) -> list[str]:
     """Up to `count` of `known` that resemble `name`, best first; case does not matter."""
     by_folded = {candidate.lower(): candidate for candidate in known}

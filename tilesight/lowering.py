@@ -44,7 +44,9 @@ def lower(prim_func: Any, target: Target) -> Lowered:
 def _descriptors(host: Any) -> str:
     """The TMA descriptors that the host part builds: box, swizzle and bounds differ without the device IR differing."""
     return "".join(
-        str(function.attrs["tma_descriptor_args"]) for function in host.functions.values() if "tma_descriptor_args" in (function.attrs or {})
+        str(function.attrs["tma_descriptor_args"])
+        for function in host.functions.values()
+        if "tma_descriptor_args" in (function.attrs or {})
     )
 
 

@@ -45,7 +45,7 @@ class Access:
     bytes: float
     transactions: float
     instructions: float
-    vector_bytes: int = 4  # width of one lane's access
+    vector_bytes: int = 4  # width of one lane's access; bulk copy: contiguous bytes of a row
     asynchronous: bool = False  # completes on a barrier or wait group
     slots: int = 1  # buffers that this access cycles through over iterations
     box_bytes: float = 0.0  # bulk copy: bytes of one copy

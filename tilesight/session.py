@@ -117,11 +117,11 @@ class SessionResult:
 def ranked(trials: Mapping[str, TrialRecord]) -> tuple[TrialRecord, ...]:
     """Trials best first, in the order that `SessionResult` promises. Keys are config keys."""
 
-    def order(trial: TrialRecord) -> tuple[int, float]:
+    def order(trial: TrialRecord) -> tuple[int, float, str]:
         if trial.measured_us is not None:
-            return 0, trial.measured_us
+            return 0, trial.measured_us, trial.config.key
         if trial.status is not Status.FAILED and trial.predicted_us is not None:
-            return 1, trial.predicted_us
-        return 2, trial.predicted_us or 0.0
+            return 1, trial.predicted_us, trial.config.key
+        return 2, trial.predicted_us or 0.0, trial.config.key  # equal ones in the same order every time
 
     return tuple(sorted(trials.values(), key=order))

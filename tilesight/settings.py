@@ -16,16 +16,21 @@ class Settings:
     database_url: str  # any SQLAlchemy URL
     cache_dir: Path  # built kernels; safe to delete
     workers: int  # processes that lower and build
+    cuda_home: Path | None = None  # a CUDA toolkit other than the one whose nvcc is on PATH; TileLang reads the same variables
+    rocm_home: Path | None = None
+    cxx: str | None = None  # a C++ compiler other than g++, clang++ or c++
 
 
 def load_settings(environ: dict[str, str] | None = None) -> Settings:
-    """Read `TILESIGHT_DB`, `TILESIGHT_CACHE_DIR` and `TILESIGHT_WORKERS`, or their defaults.
+    """Read `TILESIGHT_DB`, `TILESIGHT_CACHE_DIR` and `TILESIGHT_WORKERS`, or their defaults, and where compilers are
+    (`CUDA_HOME` or `CUDA_PATH`, `ROCM_PATH` or `ROCM_HOME`, `CXX`).
 
     A malformed `TILESIGHT_WORKERS` raises `InputError`.
     """
     from .errors import InputError
 
     env = os.environ if environ is None else environ
+    cuda_home, rocm_home = env.get("CUDA_HOME") or env.get("CUDA_PATH"), env.get("ROCM_PATH") or env.get("ROCM_HOME")
     default_db = user_data_path("tilesight", appauthor=False) / "performance.db"
     raw_workers = env.get("TILESIGHT_WORKERS", "")
     if raw_workers and (not raw_workers.isdecimal() or not 1 <= int(raw_workers) <= 1024):
@@ -34,6 +39,9 @@ def load_settings(environ: dict[str, str] | None = None) -> Settings:
         database_url=env.get("TILESIGHT_DB") or f"sqlite:///{default_db}",
         cache_dir=Path(env.get("TILESIGHT_CACHE_DIR") or user_cache_path("tilesight", appauthor=False)),
         workers=int(raw_workers) if raw_workers else available_cores(),
+        cuda_home=Path(cuda_home) if cuda_home else None,
+        rocm_home=Path(rocm_home) if rocm_home else None,
+        cxx=env.get("CXX") or None,
     )
 
 

@@ -174,13 +174,17 @@ class SearchSpace:
 
     def parse(self, text: str) -> Config:
         """A legal config from `k=v,k=v`. Parameters that are left out take no default: name them all."""
+        config = self.read(text)
+        self.check(config)
+        return config
+
+    def read(self, text: str) -> Config:
+        """The config that `k=v,k=v` says, legal or not, with values of the parameters' types."""
         from .workload import parse_assignments
 
         raw = parse_assignments(text, "config")
         types = {p.name: type(p.values[0]) for p in self.parameters}
-        config = Config({name: _read_value(value, types.get(name, str)) for name, value in raw.items()})
-        self.check(config)
-        return config
+        return Config({name: _read_value(value, types.get(name, str)) for name, value in raw.items()})
 
     def _first_violation(self, config: Config) -> Violation | None:
         for constraint in self.constraints:

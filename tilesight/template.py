@@ -117,6 +117,7 @@ class KernelTemplate(ABC):
     name: ClassVar[str]  # unique among templates
     target_kinds: ClassVar[tuple[str, ...]]  # of "cuda", "hip", "cpu"
     dtypes: ClassVar[tuple[str, ...]]
+    compile_flags: ClassVar[Mapping[str, tuple[str, ...]]] = {}  # extra flags of the device compiler, by kind of target
 
     @abstractmethod
     def space(self, workload: Workload, target: Target) -> SearchSpace: ...

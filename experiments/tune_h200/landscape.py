@@ -56,18 +56,18 @@ def main(out: Path, kernel: str, shape: str, sample: int | None) -> None:
     model, predicted, builds = default_model(), {}, {}
     with (out / f"{kernel}-{shape}.csv").open("w", newline="") as file, closing(LocalExecutor(available_cores(), scratch)) as executor:
         rows = csv.writer(file)
-        rows.writerow(["config", "status", "predicted_us", "measured_us", "relative_error", "spill_bytes", "registers"])
+        rows.writerow(["config", "status", "predicted_us", "measured_us", "relative_error", "spill_bytes", "registers", "at_seconds"])
         begin = time.perf_counter()
         for candidate, lowered in executor.lower(candidates):
             if isinstance(lowered, Failure):
-                rows.writerow([candidate.config, lowered.kind, "", "", "", "", ""])
+                rows.writerow([candidate.config, lowered.kind, "", "", "", "", "", ""])
             else:
                 predicted[candidate.config] = model.predict(lowered.kernels, target).latency_us
         print(f"lowered {len(predicted)} of {len(candidates)} in {time.perf_counter() - begin:.1f} s", flush=True)
         begin = time.perf_counter()
         for candidate, build in executor.build(c for c in candidates if c.config in predicted):
             if build.failure:
-                rows.writerow([candidate.config, build.failure.kind, predicted[candidate.config], "", "", "", ""])
+                rows.writerow([candidate.config, build.failure.kind, predicted[candidate.config], "", "", "", "", ""])
             else:
                 builds[candidate.config] = (candidate, build)
         print(f"built {len(builds)} in {time.perf_counter() - begin:.1f} s", flush=True)
@@ -80,6 +80,7 @@ def main(out: Path, kernel: str, shape: str, sample: int | None) -> None:
             rows.writerow(
                 [candidate.config, kind, predicted[candidate.config], time_us, measurement.relative_error]
                 + [build.resources.get(k, "") for k in ("spill_bytes", "registers")]
+                + [round(time.perf_counter() - begin, 2)]
             )
             file.flush()
             if not measurement.failure:

@@ -1,6 +1,6 @@
 """Profiles of a few kernels as text, kept in profiles/: a change in TileLang or in how we read its IR shows as a diff.
 
-    python tests/golden/golden.py      writes them anew; read the diff before you commit it
+python tests/golden/golden.py      writes them anew; read the diff before you commit it
 """
 
 from __future__ import annotations

@@ -8,7 +8,6 @@ from tilesight.costmodel.traffic import tile_coordinates, traffic
 from tilesight.profile import Access, KernelProfile, Phase, Rasterization, Role, Space, Tensor, Trips, Work
 from tilesight.target import load_target
 
-
 LINEAR = Rasterization()
 
 

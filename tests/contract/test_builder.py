@@ -1,0 +1,119 @@
+"""What every builder keeps: run for the processor always, for NVIDIA and AMD targets where their compiler is installed."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+from sample_kernels import product, scale
+
+from tilesight.build import ENTRY, build_kernel
+from tilesight.candidate import Candidate
+from tilesight.errors import FailureKind
+from tilesight.target import load_target
+from tilesight.toolchain import missing_compiler
+from tilesight.trial import BuildResult
+
+TARGETS = [name for name in ("cpu", "h100", "mi300x") if missing_compiler(load_target(name)) is None]
+
+
+@pytest.fixture(params=TARGETS)
+def target(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+def built(candidate: Candidate, cache: Path) -> BuildResult:
+    result = build_kernel(candidate, cache)
+    assert result.failure is None, result.failure
+    return result
+
+
+def test_a_build_is_a_library_in_the_cache(target: str, cache: Path) -> None:
+    result = built(product(target), cache)
+    assert result.artifact is not None
+    library = Path(result.artifact)
+    assert cache in library.parents
+    assert library.read_bytes().startswith(b"\x7fELF")
+    assert result.entry == ENTRY
+    assert result.compiler
+    assert result.seconds > 0
+
+
+def test_the_source_lies_beside_the_library(target: str, cache: Path) -> None:
+    artifact = built(product(target), cache).artifact
+    assert artifact is not None
+    (source,) = (p for p in Path(artifact).parent.glob(f"{Path(artifact).stem}.*") if p.suffix in (".cu", ".cpp"))
+    assert "main_kernel" in source.read_text()
+
+
+def test_the_same_source_is_compiled_once(target: str, cache: Path) -> None:
+    first = built(product(target), cache)
+    assert first.artifact is not None
+    stamp = Path(first.artifact).stat().st_mtime_ns
+    second = built(product(target), cache)
+    assert second.artifact == first.artifact
+    assert Path(first.artifact).stat().st_mtime_ns == stamp
+    assert (second.resources, second.compiler) == (first.resources, first.compiler)
+
+
+def test_other_source_is_another_library(target: str, cache: Path) -> None:
+    assert built(product(target, tile=32), cache).artifact != built(product(target, tile=64), cache).artifact
+
+
+def test_a_gpu_build_tells_its_resources(target: str, cache: Path) -> None:
+    resources = built(product(target), cache).resources
+    if target == "cpu":
+        assert resources == {}
+        return
+    assert set(resources) >= {"registers", "spill_bytes", "smem_bytes"}
+    assert 0 < resources["registers"] <= 512
+    assert resources["smem_bytes"] >= 2 * 64 * 64 * 2, "two tiles of 64 x 64 in bfloat16 are in shared memory"
+
+
+def test_results_travel_between_processes(target: str, cache: Path) -> None:
+    for result in (build_kernel(product(target), cache), build_kernel(scale(target, "unlowerable"), cache)):
+        assert pickle.loads(pickle.dumps(result)) == result
+
+
+def test_a_candidate_that_cannot_be_lowered_is_a_failure(target: str, cache: Path) -> None:
+    failure = build_kernel(scale(target, "unlowerable"), cache).failure
+    assert failure is not None
+    assert failure.kind is FailureKind.LOWER_ERROR
+    assert "Layout infer conflict" in failure.message
+
+
+def test_source_that_does_not_compile_is_a_failure(target: str, cache: Path) -> None:
+    failure = build_kernel(scale(target, "uncompilable"), cache).failure
+    assert failure is not None
+    assert failure.kind is FailureKind.BUILD_ERROR
+    assert "no_such_function" in failure.message, "the message is the compiler's first error"
+    assert "no_such_function" in failure.detail
+
+
+def test_nothing_half_built_stays(target: str, cache: Path) -> None:
+    build_kernel(scale(target, "uncompilable"), cache)
+    built(product(target), cache)
+    assert list(cache.rglob("building-*")) == []
+
+
+def test_a_cache_that_cannot_be_written_is_a_failure(target: str, tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("a file where the folder should be")
+    failure = build_kernel(product(target), tmp_path / "taken").failure
+    assert failure is not None
+    assert failure.kind is FailureKind.BUILD_ERROR
+    assert "TILESIGHT_CACHE_DIR" in failure.message
+
+
+def test_a_missing_compiler_is_a_failure(target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tilesight.toolchain.find_cuda_home", lambda *_: None)
+    monkeypatch.setattr("tilesight.toolchain.compiler_for", lambda *_: None)
+    failure = build_kernel(product(target), tmp_path).failure
+    assert failure is not None
+    assert failure.kind is FailureKind.BUILD_ERROR
+    assert "was not found" in failure.message

@@ -1,0 +1,76 @@
+"""The shipped kernels on a real GPU: right for every shape and dtype, over samples of their search spaces."""
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tilesight.build import build_kernel
+from tilesight.candidate import Candidate
+from tilesight.kernels import operator, operators, template_for, templates
+from tilesight.measure import measure_kernel
+from tilesight.settings import available_cores
+from tilesight.target import Target
+from tilesight.timing import Protocol
+from tilesight.trial import BuildResult, Measurement
+from tilesight.workers import Done, WorkerPool
+
+pytestmark = pytest.mark.gpu
+
+QUICK = Protocol(warmup_ms=2.0, min_samples=5, max_samples=10, max_ms=50.0)
+# beside published shapes: remainders in every dimension, rows that TMA cannot copy, less than one tile
+SHAPES = {
+    "matmul": ("M0", "m=511,n=509,k=513", "m=300,n=512,k=8191", "m=1000,n=1000,k=1048", "m=16,n=4096,k=4096", "m=1,n=1,k=1"),
+    "flash_attention": (
+        "FA0",
+        "FA1",
+        "batch=2,heads=3,seq_len=1000,head_dim=128",
+        "batch=2,heads=3,seq_len=777,head_dim=72,causal=true",
+        "batch=1,heads=5,seq_len=300,head_dim=100,causal=true",
+        "batch=1,heads=2,seq_len=333,head_dim=256",
+        "batch=1,heads=2,seq_len=1,head_dim=16",
+    ),
+}
+CASES = [(name, shape, dtype) for name in operators() for shape in SHAPES.get(name, ()) for dtype in ("bfloat16", "float16")]
+
+
+@pytest.fixture(scope="module")
+def pools() -> Iterator[tuple[WorkerPool, WorkerPool]]:
+    """Processes that build, and the one that owns the GPU."""
+    with WorkerPool(min(8, available_cores()), timeout_s=300) as builders, WorkerPool(1, timeout_s=120) as runner:
+        yield builders, runner
+
+
+def measure(item: tuple[BuildResult, Candidate]) -> Measurement:
+    return measure_kernel(*item, QUICK)
+
+
+def test_every_operator_has_shapes_here() -> None:
+    assert set(SHAPES) == set(operators())
+
+
+@pytest.mark.parametrize(("name", "shape", "dtype"), CASES)
+def test_kernels_are_right(
+    name: str, shape: str, dtype: str, gpu_target: Target, pools: tuple[WorkerPool, WorkerPool], tmp_path: Path
+) -> None:
+    builders, runner = pools
+    template = template_for(name, gpu_target, dtype)
+    assert template in templates(name)
+    workload = operator(name).workload(shape, dtype)
+    default = template.default_config(workload, gpu_target)
+    assert default is not None
+    configs = dict.fromkeys([default, *template.space(workload, gpu_target).sample(7, seed=1)])
+    candidates = [Candidate(workload, gpu_target, template, config) for config in configs]
+    built: list[tuple[BuildResult, Candidate]] = []
+    for index, outcome in builders.run(partial(build_kernel, cache_dir=tmp_path), candidates):
+        assert isinstance(outcome, Done), (str(candidates[index].config), outcome)
+        failure = outcome.value.failure
+        if failure is not None:  # ptxas keeps no accumulator of a wgmma outside registers, and refuses what does not fit
+            assert "C7602" in failure.message, (str(candidates[index].config), failure)
+            continue
+        built.append((outcome.value, candidates[index]))
+    assert default in [candidate.config for _, candidate in built]
+    for index, measured in runner.run(measure, built):
+        assert isinstance(measured, Done), (str(built[index][1].config), measured)
+        assert measured.value.failure is None, (str(built[index][1].config), measured.value.failure)

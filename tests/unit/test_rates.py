@@ -1,0 +1,28 @@
+"""The roofline, on numbers that are known by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from tilesight.rates import limit
+from tilesight.target import load_target
+
+
+def test_matmul_is_bound_by_the_matrix_peak() -> None:
+    target = load_target("h200")
+    m, n, k = 4096, 1024, 8192
+    found = limit(target, "bfloat16", 2 * m * n * k, 2 * (m * k + k * n + m * n))
+    # 4096 FLOP a cycle and SM, 132 SMs, 1.6 GHz
+    assert found.compute_us == pytest.approx(2 * m * n * k / (4096 * 132 * 1600e6) * 1e6)
+    assert found.memory_us == pytest.approx(92274688 / 4300e9 * 1e6)
+    assert found.is_compute
+    assert found.latency_us == found.compute_us
+    assert found.share(2 * found.latency_us) == 0.5
+    assert found.tflops(100.0) == pytest.approx(687.19, rel=1e-4)
+
+
+def test_copy_is_bound_by_device_memory() -> None:
+    found = limit(load_target("a100"), "float16", 1000, 2**30)
+    assert not found.is_compute
+    assert found.latency_us == pytest.approx(2**30 / load_target("a100").dram_gb_per_s / 1e3)
+    assert found.gb_per_s(found.latency_us) == pytest.approx(load_target("a100").dram_gb_per_s)

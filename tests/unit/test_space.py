@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from tilesight.errors import ConfigError, InputError, UnknownNameError
+from tilesight.space import Config, Constraint, Parameter, SearchSpace
+
+
+def within(config: Config) -> str | None:
+    work = config.int("tile") * config.int("stages")
+    return None if work <= 128 else f"tile * stages = {work} exceeds 128: lower stages"
+
+
+def even(config: Config) -> str | None:
+    return "split needs stages >= 2: take stages=2" if config["split"] is True and config.int("stages") < 2 else None
+
+
+@pytest.fixture
+def space() -> SearchSpace:
+    return SearchSpace(
+        [
+            Parameter("tile", (16, 32, 64), "rows"),
+            Parameter("stages", (1, 2, 4)),
+            Parameter("order", ("row", "column")),
+            Parameter("split", (False, True)),
+        ],
+        [Constraint("memory", within), Constraint("split", even)],
+    )
+
+
+GOOD = Config({"tile": 32, "stages": 2, "order": "row", "split": True})
+
+
+def test_config_is_a_value() -> None:
+    same = Config({"split": True, "order": "row", "stages": 2, "tile": 32})
+    assert same == GOOD
+    assert hash(same) == hash(GOOD)
+    assert same.key == GOOD.key == '{"order":"row","split":true,"stages":2,"tile":32}'
+    assert str(GOOD) == "order=row,split=true,stages=2,tile=32"
+    assert pickle.loads(pickle.dumps(GOOD)) == GOOD
+    assert Config({**GOOD, "tile": 64}) != GOOD
+    assert (GOOD.int("tile"), GOOD.str("order")) == (32, "row")
+    with pytest.raises(AssertionError, match="not a whole number"):
+        GOOD.int("order")
+
+
+def test_enumeration_is_whole_and_in_natural_order(space: SearchSpace) -> None:
+    configs = space.configs()
+    assert space.size == 36
+    assert len(configs) == len(set(configs)) == 26
+    assert all(config in space for config in configs)
+    assert [c["tile"] for c in configs] == sorted(c["tile"] for c in configs)  # type: ignore[type-var]
+
+
+def test_census_tells_why_the_rest_are_not_legal(space: SearchSpace) -> None:
+    census = space.census()
+    assert (census.size, census.legal) == (36, 26)
+    assert dict(census.rejected) == {"memory": 4, "split": 6}
+    assert space.census() == census
+
+
+def test_sample_is_distinct_legal_and_repeatable(space: SearchSpace) -> None:
+    sample = space.sample(10, seed=3)
+    assert len(set(sample)) == 10
+    assert all(config in space for config in sample)
+    assert space.sample(10, seed=3) == sample != space.sample(10, seed=4)
+    assert set(space.sample(1000)) == set(space.configs())
+
+
+def test_why_not_names_every_broken_rule(space: SearchSpace) -> None:
+    assert space.why_not(GOOD) == []
+    broken = space.why_not(Config({**GOOD, "tile": 64, "stages": 4}))
+    assert [(v.constraint, v.reason) for v in broken] == [("memory", "tile * stages = 256 exceeds 128: lower stages")]
+    outside = space.why_not(Config({**GOOD, "tile": 48, "order": "diagonal"}))
+    assert [v.reason for v in outside] == ["tile=48 is not one of 16, 32, 64", "order=diagonal is not one of row, column"]
+
+
+@pytest.mark.parametrize("value", [1, 0])
+def test_numbers_are_no_flags(space: SearchSpace, value: int) -> None:
+    assert Config({**GOOD, "split": value}) not in space
+
+
+def test_flags_are_no_numbers(space: SearchSpace) -> None:
+    assert Config({**GOOD, "stages": True, "split": False}) not in space
+
+
+def test_unknown_and_missing_parameters(space: SearchSpace) -> None:
+    with pytest.raises(UnknownNameError, match="unknown parameter 'tiles'; did you mean tile"):
+        space.why_not(Config({**GOOD, "tiles": 3}))
+    with pytest.raises(ConfigError, match="lacks order, split; a config names all of: tile, stages, order, split"):
+        space.why_not(Config({"tile": 16, "stages": 1}))
+
+
+def test_check_offers_what_is_near(space: SearchSpace) -> None:
+    with pytest.raises(ConfigError) as caught:
+        space.check(Config({**GOOD, "tile": 64, "stages": 4}))
+    message = str(caught.value)
+    assert "tile * stages = 256 exceeds 128" in message
+    assert "Nearest legal: order=row,split=true,stages=4,tile=32 or order=row,split=true,stages=2,tile=64" in message
+    assert caught.value.exit_code == 2
+
+
+def test_nearest_prefers_few_and_small_steps(space: SearchSpace) -> None:
+    nearest = space.nearest(Config({**GOOD, "tile": 48}), 3)
+    assert nearest[0] == Config({**GOOD, "tile": 64})  # 48 is nearer to 64 than to 32, in proportion
+    assert GOOD in nearest
+    assert space.nearest(GOOD, 1) == [GOOD]
+
+
+def test_an_empty_space_says_so() -> None:
+    space = SearchSpace([Parameter("tile", (16, 32))], [Constraint("never", lambda c: f"tile={c['tile']} never fits")])
+    assert space.configs() == ()
+    assert space.census().rejected == {"never": 2}
+    with pytest.raises(ConfigError, match="Nearest legal: none: the space is empty"):
+        space.check(Config({"tile": 16}))
+
+
+def test_parse(space: SearchSpace) -> None:
+    assert space.parse("tile=32, stages=2,order=row,split=TRUE") == GOOD
+    with pytest.raises(ConfigError, match="tile=big is not one of"):
+        space.parse("tile=big,stages=2,order=row,split=true")
+    with pytest.raises(ConfigError, match="split=yes is not one of False, True"):
+        space.parse("tile=32,stages=2,order=row,split=yes")
+    with pytest.raises(InputError, match="not of the form"):
+        space.parse("tile:32")

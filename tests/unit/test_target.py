@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+
+from tilesight.errors import TargetFileError, UnknownNameError
+from tilesight.target import FIGURES, load_target, parse_target, target_names
+
+HERE = Path(__file__).parents[2] / "tilesight" / "targets"
+
+
+def text_of(name: str) -> str:
+    return (HERE / f"{name}.toml").read_text(encoding="utf-8")
+
+
+def test_shipped_targets() -> None:
+    assert {"h100", "h200", "a100", "mi300x", "cpu"} <= set(target_names())
+
+
+@pytest.mark.parametrize("name", target_names())
+def test_shipped_target_is_whole(name: str) -> None:
+    target = load_target(name)
+    assert target.name == name
+    assert all(figure.source for figure in target.figures.values()), "every figure says where it comes from"
+    assert all(path in FIGURES for path in target.figures)
+    assert target.matrix_tflops(target.dtypes[0]) > 0
+    assert target.dram_gb_per_s > 0
+    assert pickle.loads(pickle.dumps(target)) == target
+
+
+@pytest.mark.parametrize(("name", "tflops"), [("h100", 989), ("h200", 989), ("a100", 312), ("mi300x", 1307)])
+def test_matrix_rate_is_below_the_data_sheet_and_near_it(name: str, tflops: float) -> None:
+    assert 0.7 * tflops < load_target(name).matrix_tflops("bfloat16") < tflops
+
+
+def test_no_two_targets_share_a_device_name() -> None:
+    names = [device for target in map(load_target, target_names()) for device in target.device_names]
+    assert len(set(names)) == len(names)
+
+
+def test_what_tvm_takes() -> None:
+    assert load_target("H100").tvm_target() == {"kind": "cuda", "arch": "sm_90a"}
+    assert load_target("mi300x").tvm_target() == {"kind": "hip", "mcpu": "gfx942"}
+    assert load_target("cpu").tvm_target() == {"kind": "c"}
+
+
+def test_unknown_name_offers_near_ones_and_a_file() -> None:
+    with pytest.raises(UnknownNameError, match=r"unknown target 'h1000'; did you mean h100.*--target ./mychip.toml"):
+        load_target("h1000")
+
+
+def test_users_own_file(tmp_path: Path) -> None:
+    path = tmp_path / "mychip.toml"
+    path.write_text(text_of("a100").replace('name = "a100"', 'name = "mychip"').replace("value = 108", "value = 96"))
+    chip = load_target(str(path))
+    assert (chip.name, chip.int("core.count")) == ("mychip", 96)
+    assert chip.fingerprint != load_target("a100").fingerprint
+
+
+def test_fingerprint_holds_what_predictions_depend_on_and_no_more() -> None:
+    base = parse_target(text_of("a100"), "a")
+    assert parse_target(text_of("a100") + "\n# a remark\n", "b").fingerprint == base.fingerprint
+    assert parse_target(text_of("a100").replace("NVIDIA A100 SXM4 80 GB", "another title"), "c").fingerprint == base.fingerprint
+    assert parse_target(text_of("a100").replace("value = 1410", "value = 1411"), "d").fingerprint != base.fingerprint
+
+
+def test_missing_file() -> None:
+    with pytest.raises(TargetFileError, match=r"target file 'nowhere/chip.toml' cannot be read"):
+        load_target("nowhere/chip.toml")
+
+
+CLOCK = 'clock_mhz = { value = 1410, provenance = "spec"'
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('kind = "cuda"', 'kind = "cuda', "'chip.toml' is not TOML"),
+        ('kind = "cuda"', 'kind = "gpu"', "kind 'gpu' must be one of cuda, hip, cpu"),
+        ('kind = "cuda"\n', "", "field 'kind' must be a non-empty text"),
+        ('kind = "cuda"', 'kind = "cuda"\ncores = 3', "unknown field 'cores'; did you mean core"),
+        (CLOCK, CLOCK.replace("clock_mhz", "clock_mzh"), "figure 'core.clock_mzh' is unknown; did you mean 'core.clock_mhz'"),
+        (CLOCK, CLOCK.replace("1410", '"fast"'), "figure 'core.clock_mhz': value 'fast' must be a number, in MHz"),
+        (CLOCK, CLOCK.replace("1410", "0"), "figure 'core.clock_mhz': value 0 must be greater than zero, in MHz"),
+        (CLOCK, CLOCK.replace("1410", "-1"), "value -1 must be greater than zero"),
+        (CLOCK, CLOCK.replace("1410", "inf"), "value inf must be a number"),
+        (CLOCK, CLOCK.replace('"spec"', '"guess"'), "provenance 'guess' must be one of spec, measured, derived, public"),
+        (CLOCK, CLOCK.replace("value", "valve"), "'core.clock_mhz.valve' must be a table or a figure"),
+        ('device_names = ["NVIDIA A100-SXM4-80GB"]', 'device_names = "A100"', "field 'device_names' must be a list of texts"),
+    ],
+)
+def test_malformed_files_name_the_place(old: str, new: str, message: str) -> None:
+    assert old in text_of("a100")
+    with pytest.raises(TargetFileError) as caught:
+        parse_target(text_of("a100").replace(old, new, 1), "chip.toml")
+    assert message in str(caught.value)
+    assert "chip.toml" in str(caught.value)
+
+
+def test_a_missing_figure_says_what_it_is() -> None:
+    lines = [line for line in text_of("a100").splitlines() if not line.startswith("clock_mhz")]
+    with pytest.raises(TargetFileError, match=r"figure 'core.clock_mhz' is missing: clock under vector and memory load, in MHz"):
+        parse_target("\n".join(lines), "chip.toml")
+
+
+def test_unknown_figure_is_a_key_error_or_a_default() -> None:
+    cpu = load_target("cpu")
+    with pytest.raises(KeyError):
+        cpu["thread.max_registers"]
+    assert cpu.get("thread.max_registers", 7.0) == 7.0

@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import pytest
+
+from tilesight.errors import UnknownNameError, WorkloadError
+from tilesight.template import Operator, Tensors, source_hash
+from tilesight.workload import Workload
+
+
+class Scan(Operator):
+    name = "scan"
+    dims = ("rows", "length")
+    attrs: ClassVar[Mapping[str, bool | int]] = {"reverse": False, "group": 1}
+    named: ClassVar[Mapping[str, Mapping[str, bool | int]]] = {
+        "S0": {"rows": 4, "length": 8},
+        "S1": {"rows": 4, "length": 8, "reverse": True},
+    }
+    default_names = ("S0",)
+
+    def validate(self, workload: Workload) -> None:
+        if workload.dims["length"] % workload.attrs["group"]:
+            raise WorkloadError("scan: group must divide length")
+
+    def inputs(self, workload: Workload, device: str, seed: int) -> dict[str, Any]:
+        return {}
+
+    def outputs(self, workload: Workload) -> dict[str, tuple[int, ...]]:
+        return {}
+
+    def reference(self, workload: Workload, inputs: Tensors) -> dict[str, Any]:
+        return {}
+
+    def vendor(self, workload: Workload, inputs: Tensors) -> dict[str, Callable[[], object]]:
+        return {}
+
+    def flops(self, workload: Workload) -> int:
+        return 1
+
+    def min_bytes(self, workload: Workload) -> int:
+        return 1
+
+    def max_relative_error(self, workload: Workload) -> float:
+        return 1e-3
+
+
+SCAN = Scan()
+
+
+def test_published_names() -> None:
+    workload = SCAN.workload("s1")
+    assert (workload.name, workload.dtype) == ("S1", "bfloat16")
+    assert dict(workload.attrs) == {"reverse": True, "group": 1}
+    assert dict(SCAN.workload("S0").attrs) == {"reverse": False, "group": 1}
+    assert [w.name for w in SCAN.default_workloads("fp16")] == ["S0"]
+
+
+def test_dimensions_in_any_order_make_the_same_workload() -> None:
+    assert SCAN.workload("length=8,rows=4,reverse=true") == SCAN.workload("S1")
+    assert SCAN.workload("length=8,rows=4").name is None
+
+
+@pytest.mark.parametrize(
+    ("shape", "error", "message"),
+    [
+        ("S9", UnknownNameError, "unknown scan shape 'S9'; did you mean S. or S.*--shape rows=...,length=..."),
+        ("rows=4,lenght=8", UnknownNameError, "unknown scan dimension 'lenght'; did you mean length"),
+        ("rows=4", WorkloadError, "shape 'rows=4' lacks length; it needs rows, length"),
+        ("rows=4,length=eight", WorkloadError, "length=eight must be a whole number"),
+        ("rows=4,length=8,reverse=1", WorkloadError, "reverse=1 must be true or false"),
+        ("rows=0,length=8", WorkloadError, "rows=0 must lie in 1"),
+        ("rows=4,length=8,group=3", WorkloadError, "group must divide length"),
+    ],
+)
+def test_wrong_shapes_say_what_is_wrong(shape: str, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        SCAN.workload(shape)
+
+
+def test_wrong_dtype() -> None:
+    with pytest.raises(WorkloadError, match="use one of: bfloat16, float16"):
+        SCAN.workload("S0", "int8")
+
+
+KERNEL = '''
+def build(n):
+    """Makes it."""
+    for i in range(n):
+        # why
+        copy(i)
+'''
+
+
+def test_hash_sees_code_and_not_its_looks() -> None:
+    assert source_hash(KERNEL) == source_hash(KERNEL.replace("        # why\n", "").replace("range(n):", "range( n ):  # loop") + "\n\n")
+    assert source_hash(KERNEL) == source_hash(KERNEL.replace("    ", "  "))
+    assert source_hash(KERNEL) != source_hash(KERNEL.replace("copy(i)", "copy(i + 1)"))
+    assert source_hash(KERNEL) != source_hash(KERNEL.replace("        copy(i)", "    copy(i)").replace("        # why\n", "        pass\n"))
+
+
+def test_version_follows_the_kernel_and_not_its_search_space() -> None:
+    import inspect
+
+    from tilesight import kernels, search_spaces
+    from tilesight.kernels import templates
+
+    for template in (*templates("matmul"), *templates("flash_attention")):
+        module = inspect.getmodule(type(template))
+        assert module is not None
+        assert module.__name__.startswith(kernels.__name__)
+        source = inspect.getsource(module)
+        assert template.version == source_hash(source)
+        assert "Parameter(" not in source, f"the search space belongs to {search_spaces.__name__}"

@@ -1,0 +1,335 @@
+"""Worker processes: each kind of fault costs the item that made it, and nothing else."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tilesight.errors import FailureKind, ToolchainError
+from tilesight.worker_process import retire
+from tilesight.workers import Crashed, Done, Outcome, Raised, TimedOut, WorkerPool, failure_of, thread_limits
+
+
+def behave(how: str) -> object:
+    """One item's behaviour, good or bad."""
+    if how == "abort":
+        print("about to abort", flush=True)
+        os.abort()
+    elif how == "segfault":
+        ctypes.string_at(0)
+    elif how == "exit":
+        os._exit(7)
+    elif how == "sys.exit":
+        sys.exit(3)
+    elif how == "raise":
+        raise ValueError("block_k is odd")
+    elif how == "hang":
+        time.sleep(3600)
+    elif how == "unpicklable result":
+        return lambda: None
+    elif how == "much output":
+        print("x" * 5_000_000)
+        print("the last line", flush=True)
+        os.abort()
+    elif how == "retire":
+        retire()
+    return how, os.getpid()
+
+
+def results(pool: WorkerPool, items: list[str]) -> dict[int, Outcome[object]]:
+    return dict(pool.run(behave, items))
+
+
+def pid_of(outcome: Outcome[object]) -> int:
+    assert isinstance(outcome, Done)
+    assert isinstance(outcome.value, tuple)
+    pid = outcome.value[1]
+    assert isinstance(pid, int)
+    return pid
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs (a zombie does not)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def wait_until_gone(pids: list[int], seconds: float = 10.0) -> list[int]:
+    until = time.monotonic() + seconds
+    while any(map(alive, pids)) and time.monotonic() < until:
+        time.sleep(0.02)
+    return [p for p in pids if alive(p)]
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[WorkerPool]:
+    with WorkerPool(1, timeout_s=60) as pool:
+        yield pool
+
+
+@pytest.mark.parametrize(
+    ("how", "exit_code", "reason"),
+    [("abort", -signal.SIGABRT, "SIGABRT"), ("segfault", -signal.SIGSEGV, "SIGSEGV"), ("exit", 7, "exit code 7")],
+)
+def test_a_crash_costs_its_own_item(pool: WorkerPool, how: str, exit_code: int, reason: str) -> None:
+    found = results(pool, ["fine", how, "fine"])
+    crash = found[1]
+    assert isinstance(crash, Crashed)
+    assert crash.exit_code == exit_code
+    assert reason in crash.reason
+    assert pid_of(found[0]) != pid_of(found[2]), "the crashed worker was not replaced"
+
+
+def test_a_crash_reports_the_tail_of_its_output(pool: WorkerPool) -> None:
+    abort = results(pool, ["abort"])[0]
+    assert isinstance(abort, Crashed)
+    assert "about to abort" in abort.output
+    assert "behave" in abort.output, "the Python traceback of the abort is missing"
+
+
+def test_megabytes_of_output_block_nothing_and_only_their_end_is_kept(pool: WorkerPool) -> None:
+    crash = results(pool, ["much output"])[0]
+    assert isinstance(crash, Crashed)
+    assert len(crash.output) <= 4000
+    assert "the last line" in crash.output
+
+
+def test_output_of_an_earlier_item_is_not_reported(pool: WorkerPool) -> None:
+    (first,) = (o for _, o in pool.run(print, ["words of the first"]))
+    assert isinstance(first, Done)
+    crash = results(pool, ["exit"])[0]
+    assert isinstance(crash, Crashed)
+    assert "words of the first" not in crash.output
+
+
+@pytest.mark.parametrize(("how", "type_name"), [("raise", "ValueError"), ("sys.exit", "SystemExit")])
+def test_an_exception_is_data_and_the_worker_lives_on(pool: WorkerPool, how: str, type_name: str) -> None:
+    found = results(pool, ["fine", how, "fine"])
+    raised = found[1]
+    assert isinstance(raised, Raised)
+    assert raised.type_name == type_name
+    assert "behave" in raised.traceback
+    assert pid_of(found[0]) == pid_of(found[2])
+
+
+def test_a_result_that_cannot_be_sent_is_data(pool: WorkerPool) -> None:
+    found = results(pool, ["unpicklable result", "fine"])
+    raised = found[0]
+    assert isinstance(raised, Raised)
+    assert "cannot be sent between processes" in raised.message
+    assert isinstance(found[1], Done)
+
+
+def test_an_item_that_cannot_be_sent_is_data(pool: WorkerPool) -> None:
+    found = dict(pool.run(repr, [1, lambda: None, 2]))
+    assert isinstance(found[1], Raised)
+    assert "cannot be sent to a worker" in found[1].message
+    assert [type(found[i]) for i in (0, 2)] == [Done, Done]
+
+
+def test_a_lambda_is_refused_at_once(pool: WorkerPool) -> None:
+    with pytest.raises((AttributeError, TypeError, Exception), match="lambda"):
+        list(pool.run(lambda item: item, [1]))
+
+
+def test_a_hanging_item_is_killed() -> None:
+    with WorkerPool(1, timeout_s=0.5) as pool:
+        found = results(pool, ["fine", "hang", "fine"])
+    assert found[1] == TimedOut(0.5, "")
+    assert isinstance(found[2], Done)
+
+
+def test_the_limit_spares_the_others() -> None:
+    """Starting a worker, and a consumer that takes its time, do not count against an item."""
+    with WorkerPool(1, timeout_s=0.4, initializer=partial(time.sleep, 0.6)) as slow_to_start:
+        for _, outcome in slow_to_start.run(behave, ["fine", "fine"]):
+            assert isinstance(outcome, Done)
+            time.sleep(0.5)
+
+
+def test_a_worker_can_ask_to_be_replaced(pool: WorkerPool) -> None:
+    found = results(pool, ["retire", "fine"])
+    assert pid_of(found[0]) != pid_of(found[1])
+
+
+def test_no_more_workers_than_items_and_items_drawn_when_needed() -> None:
+    drawn: list[int] = []
+
+    def items() -> Iterator[str]:
+        for number in range(4):
+            drawn.append(number)
+            yield "fine"
+
+    with WorkerPool(2, timeout_s=60) as pool:
+        assert pool.pids() == []
+        assert results(pool, []) == {}
+        assert pool.pids() == []
+        results(pool, ["fine"])
+        assert len(pool.pids()) == 1
+        for finished, _ in enumerate(pool.run(behave, items()), 1):
+            assert len(drawn) <= finished + 1, "an item was drawn before a worker was free for it"
+        assert len(drawn) == 4
+
+
+def test_workers_can_be_started_ahead() -> None:
+    with WorkerPool(2, timeout_s=60) as pool:
+        pool.start()
+        started = pool.pids()
+        assert len(started) == 2
+        assert pid_of(results(pool, ["fine"])[0]) in started
+        assert pool.pids() == started
+
+
+def test_leaving_early_kills_what_runs_and_keeps_the_pool() -> None:
+    with WorkerPool(2, timeout_s=60) as pool:
+        for _ in pool.run(behave, ["fine", "hang", "hang"]):
+            busy = pool.pids()
+            break
+        assert len(wait_until_gone(busy, 0.0)) <= 1
+        assert isinstance(results(pool, ["fine"])[0], Done)
+
+
+def test_an_interrupt_in_the_parent_leaves_no_worker() -> None:
+    pids: list[int] = []
+
+    def items() -> Iterator[str]:
+        yield "hang"
+        pids.extend(interrupted.pids())
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), WorkerPool(2, timeout_s=60) as interrupted:
+        list(interrupted.run(behave, items()))
+    assert pids
+    assert wait_until_gone(pids, 0.0) == []
+
+
+def start_child(path: str) -> None:
+    """Start a process that would outlive its worker, as a compiler does, and hang."""
+    child = subprocess.Popen(["sleep", "3600"])
+    Path(path).write_text(str(child.pid))
+    time.sleep(3600)
+
+
+def test_processes_that_a_worker_started_end_with_it(tmp_path: Path) -> None:
+    with WorkerPool(1, timeout_s=1.0) as pool:
+        ((_, outcome),) = pool.run(start_child, [str(tmp_path / "pid")])
+    assert isinstance(outcome, TimedOut)
+    assert wait_until_gone([int((tmp_path / "pid").read_text())]) == []
+
+
+def test_the_death_of_the_parent_leaves_no_worker() -> None:
+    program = """
+        import time
+        from tilesight.workers import WorkerPool
+        pool = WorkerPool(2, timeout_s=3600)
+        list(pool.run(abs, [1]))
+        print(*pool.pids(), flush=True)
+        def items():
+            yield 0.0
+            yield 3600
+            print(*pool.pids(), flush=True)
+            time.sleep(3600)
+            yield 0
+        list(pool.run(time.sleep, items()))
+    """
+    parent = subprocess.Popen([sys.executable, "-c", textwrap.dedent(program)], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    parent.stdout.readline()
+    pids = [int(p) for p in parent.stdout.readline().split()]
+    assert len(pids) == 2
+    assert all(map(alive, pids))
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    assert wait_until_gone(pids) == []
+
+
+def fail_to_start() -> None:
+    raise ModuleNotFoundError("No module named 'tilelang'")
+
+
+def test_a_worker_that_does_not_start_in_time_stops_the_run() -> None:
+    initializer = partial(time.sleep, 3600)
+    with WorkerPool(1, timeout_s=60, initializer=initializer, start_timeout_s=0.5) as pool:
+        with pytest.raises(ToolchainError, match=r"did not start within 0\.5 s"):
+            results(pool, ["fine"])
+        assert pool.pids() == []
+
+
+@pytest.mark.parametrize(("initializer", "text"), [(fail_to_start, "No module named 'tilelang'"), (os.abort, "exit code -6")])
+def test_workers_that_cannot_start_stop_the_run(initializer: object, text: str) -> None:
+    with WorkerPool(1, timeout_s=60, initializer=initializer) as pool, pytest.raises(ToolchainError, match=text):  # type: ignore[arg-type]
+        results(pool, ["fine"])
+    assert pool.pids() == []
+
+
+def test_a_machine_that_starts_no_process_stops_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/no/such/python")
+    with WorkerPool(1, timeout_s=60) as pool, pytest.raises(ToolchainError, match="cannot be started"):
+        results(pool, ["fine"])
+
+
+def test_a_worker_that_died_idle_is_replaced() -> None:
+    with WorkerPool(1, timeout_s=60) as pool:
+        results(pool, ["fine"])
+        os.kill(pool.pids()[0], signal.SIGKILL)
+        wait_until_gone(pool.pids())
+        assert isinstance(results(pool, ["fine"])[0], Done)
+
+
+def test_the_environment_is_set_before_the_initializer() -> None:
+    with WorkerPool(1, timeout_s=60, environment=thread_limits(3)) as pool:
+        ((_, outcome),) = pool.run(os.getenv, ["OMP_NUM_THREADS"])
+    assert isinstance(outcome, Done)
+    assert outcome.value == "3"
+    assert os.getenv("OMP_NUM_THREADS") != "3"
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+def test_scripts_without_a_main_guard(tmp_path: Path, guarded: bool) -> None:
+    """A script needs no guard to run importable functions; one that sends its own functions needs it, and is told."""
+    body = """
+        def double(x): return 2 * x
+        GUARD
+        from tilesight.workers import WorkerPool
+        with WorkerPool(1, timeout_s=60) as pool:
+            print(*(getattr(o, "value", o) for _, o in pool.run(abs, [-1])))
+            print(*(getattr(o, "value", o) for _, o in pool.run(double, [4])))
+    """
+    text = textwrap.dedent(body)
+    head, tail = text.split("GUARD\n")
+    script = tmp_path / "script.py"
+    script.write_text(head + ("if __name__ == '__main__':\n" + textwrap.indent(tail, "    ") if guarded else tail))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    output = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=60)
+    first, second = output.stdout.splitlines()
+    assert first == "1", output.stderr
+    assert (second == "8") if guarded else ("if __name__ == '__main__'" in second)
+
+
+def test_what_a_fault_means_for_a_candidate() -> None:
+    def failure(outcome: Raised | Crashed | TimedOut) -> tuple[FailureKind, str]:
+        found = failure_of(outcome, FailureKind.BUILD_ERROR, FailureKind.BUILD_CRASH, FailureKind.BUILD_TIMEOUT)
+        return found.kind, found.message
+
+    assert failure(Raised("ValueError", "odd", "...", 1.0)) == (FailureKind.BUILD_ERROR, "ValueError: odd")
+    assert failure(Raised("InternalError", "\n" + "x" * 1000 + "\nmore", "...", 1.0))[1] == "InternalError: " + "x" * 297 + "..."
+    assert failure(Crashed(-9, "", 1.0)) == (FailureKind.BUILD_CRASH, "the process was killed by SIGKILL (out of memory?)")
+    assert failure(TimedOut(30.0, "")) == (FailureKind.BUILD_TIMEOUT, "stopped after 30 s")
+
+
+def test_a_pool_needs_a_worker() -> None:
+    with pytest.raises(ValueError, match="at least one worker"):
+        WorkerPool(0, timeout_s=1)

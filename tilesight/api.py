@@ -1,0 +1,168 @@
+"""The Python interface: `tune`, `rank`, `predict` and `explain`. The command line is a thin skin on it."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from .errors import InputError, NoCandidateError, UnknownNameError
+from .lookup import Shape, find_operator, find_template, find_workloads
+from .observers import Observer
+from .session import Effort, SessionResult
+from .space import Config, Value
+from .target import Target
+from .trial import Prediction
+
+if TYPE_CHECKING:
+    from .explanation import Explanation
+
+
+def tune(
+    kernel: str,
+    target: str | Target = "auto",
+    shape: Shape | Sequence[Shape] | None = None,
+    *,
+    dtype: str | None = None,
+    effort: str | Effort = Effort.QUICK,
+    budget_s: float | None = None,
+    database: str | None = None,
+    seed: int = 0,
+    workers: int | None = None,
+    sampler: str = "tpe",
+    observer: Observer | None = None,
+) -> list[SessionResult]:
+    """Search the fastest config of `kernel` for each workload, and record all that was learned.
+
+    Candidates are lowered and predicted; where a device of `target` is at hand the best are built, checked, measured and
+    compared with the vendor's library, else the result is the predicted ranking, marked so. An identical call answers
+    from the database, an interrupted one goes on.
+
+    kernel    an operator's name, see `tilesight kernels`
+    target    a shipped target's name, the path of a target file, a `Target`, or `auto`: that of the GPU found
+    shape     a published name (`M0`), `k=v,...`, a mapping of dimensions, or several of these; None: the default set
+    budget_s  wall-clock seconds for the whole call; it stops asking then, finishes what runs, and says so
+    database  a SQLAlchemy URL or the path of an SQLite file; None: `TILESIGHT_DB`, or one in the user's data folder
+    workers   processes that lower and build; None: `TILESIGHT_WORKERS`, or one a core
+
+    Returns one result a workload, in order. Raises `InputError` for what is asked wrongly, `NoCandidateError` where
+    nothing is legal or nothing works for one of the workloads (the others are tuned first), `DatabaseError`,
+    `ToolchainError`. On `KeyboardInterrupt` all finished work is in the database.
+    """
+    from .run import Run
+    from .where import locate
+
+    chosen = _named_effort(effort)
+    if budget_s is not None and not 0 < budget_s < math.inf:
+        raise InputError(f"budget {budget_s} must be a number of seconds above 0; leave it out for no limit")
+    operator = find_operator(kernel)
+    where = locate(target, measures=chosen is not Effort.PREDICT)
+    workloads = find_workloads(operator, where.target, shape, dtype)
+    end = None if budget_s is None else time.monotonic() + budget_s
+    results: list[SessionResult] = []
+    failed: NoCandidateError | None = None
+    with Run(where, database=database, workers=workers, seed=seed, sampler=sampler, observer=observer) as run:
+        for position, workload in enumerate(workloads):
+            share = None if end is None else max(0.0, end - time.monotonic()) / (len(workloads) - position)
+            try:
+                results.append(run.session(operator, workload, chosen, share))
+            except NoCandidateError as error:
+                failed = failed or error
+    if failed is not None:
+        raise failed
+    return results
+
+
+def rank(
+    kernel: str,
+    target: str | Target = "auto",
+    shape: Shape | Sequence[Shape] | None = None,
+    *,
+    dtype: str | None = None,
+    budget_s: float | None = None,
+    database: str | None = None,
+    seed: int = 0,
+    workers: int | None = None,
+    observer: Observer | None = None,
+) -> list[SessionResult]:
+    """`tune` with the model alone: nothing is built or measured, and no device is needed."""
+    return tune(
+        kernel,
+        target,
+        shape,
+        dtype=dtype,
+        effort=Effort.PREDICT,
+        budget_s=budget_s,
+        database=database,
+        seed=seed,
+        workers=workers,
+        observer=observer,
+    )
+
+
+def predict(prim_func: Any, target: str | Target) -> Prediction:
+    """The predicted time of any TileLang kernel: a PrimFunc with static shapes, or what `tilelang.compile` made of one.
+
+    Lowers in this process, needs no GPU. Raises `InputError` where it is no such function, cannot be read or does not
+    fit the target; passes on what TileLang raises on lowering it.
+    """
+    from .costmodel import default_model
+    from .costmodel.profile import read_profiles
+    from .lowering import lower
+    from .where import locate
+
+    chosen = locate(target, measures=False).target
+    function = getattr(prim_func, "prim_func", prim_func)
+    if type(function).__name__ != "PrimFunc":
+        found = type(prim_func).__name__
+        raise InputError(f"predict takes a TileLang PrimFunc, not a {found}; call the kernel's factory first")
+    lowered = lower(function, chosen)
+    try:
+        return default_model().predict(read_profiles(lowered, chosen), chosen)
+    except ValueError as error:
+        raise InputError(f"this kernel cannot be predicted for {chosen.name}: {error}") from error
+
+
+def explain(
+    kernel: str,
+    target: str | Target = "auto",
+    shape: Shape | None = None,
+    *,
+    config: str | Mapping[str, Value] | None = None,
+    dtype: str | None = None,
+    database: str | None = None,
+    workers: int | None = None,
+    observer: Observer | None = None,
+) -> Explanation:
+    """What the IR of a config asks of each resource, what limits it, and why it loses to the best that is known.
+
+    Without `config` the best itself is explained: the fastest measured where a complete session on this machine's
+    device is in the database, else the one predicted fastest, for which the space is ranked first where it never was.
+    """
+    from .explanation import explain as compare
+    from .run import Run
+    from .where import locate
+
+    operator = find_operator(kernel)
+    where = locate(target, measures=False)
+    workload = find_workloads(operator, where.target, shape, dtype)[0]
+    template = find_template(operator, where.target, workload.dtype)
+    space = template.space(workload, where.target)
+    wanted: Config | None = None
+    if config is not None:
+        wanted = space.parse(config) if isinstance(config, str) else Config(config)
+        space.check(wanted)
+    with Run(where, database=database, workers=workers, observer=observer) as run:
+        result = run.best_known(operator, workload)
+        best = result.best
+        assert best is not None  # a session without one raises
+        configs = list(dict.fromkeys([wanted or best.config, best.config]))
+        views = run.views(template, workload, configs, {t.config: t.measured_us for t in result.trials})
+    return compare(workload, where.target, views[0], views[1] if len(views) > 1 else None)
+
+
+def _named_effort(effort: str) -> Effort:
+    if effort not in list(Effort):
+        raise UnknownNameError("effort", effort, [e.value for e in Effort])
+    return Effort(effort)

@@ -1,0 +1,102 @@
+"""Build one candidate: lower it, generate its source, compile that into a library in the kernel cache.
+
+Runs in a worker process: TileLang may abort, a compiler may hang. A failure is part of the result.
+"""
+
+from __future__ import annotations
+
+import errno
+import time
+from pathlib import Path
+from typing import Any
+
+from .building.cache import Entry, KernelCache, cache_key
+from .building.compiler import CompileError
+from .building.cpu import build_cpu, cpu_flags
+from .building.cuda import build_cuda, cuda_flags
+from .building.hip import build_hip, hip_flags
+from .building.plan import LaunchPlan, UnsupportedLaunchError, read_plan
+from .candidate import Candidate
+from .device import cpu_identity
+from .errors import Failure, FailureKind, headline
+from .lowering import Lowered, lower
+from .target import Target
+from .toolchain import compiler_for, compiler_version, find_cxx, missing_compiler, package_version
+from .trial import BuildResult
+
+ENTRY = "tilesight_call"
+
+
+def build_kernel(candidate: Candidate, cache_dir: Path) -> BuildResult:
+    """Build `candidate`, or find it built. The same source is compiled once, whichever config and process it comes from."""
+    begin = time.perf_counter()
+    target = candidate.target
+
+    def failed(kind: FailureKind, message: str, detail: str = "") -> BuildResult:
+        return BuildResult(None, Failure(kind, message, detail), seconds=time.perf_counter() - begin)
+
+    missing = missing_compiler(target)
+    if missing:
+        return failed(FailureKind.BUILD_ERROR, missing)
+    try:
+        lowered = lower(candidate.template.build(candidate.workload, candidate.config), target)
+        source = device_source(lowered, target)
+    except Exception as error:  # TileLang raises whatever it likes
+        return failed(FailureKind.LOWER_ERROR, f"{type(error).__name__}: {headline(str(error))}", str(error)[-4000:])
+    try:
+        plan = read_plan(lowered)
+        entry = _compile(source, plan, target, candidate.template.compile_flags.get(target.kind, ()), KernelCache(cache_dir))
+    except UnsupportedLaunchError as error:
+        return failed(FailureKind.BUILD_ERROR, f"the kernel cannot be called: {error}")
+    except CompileError as error:
+        if "No space left on device" in error.detail:
+            return failed(FailureKind.BUILD_ERROR, _no_space(cache_dir), error.detail)
+        return failed(FailureKind.BUILD_ERROR, str(error), error.detail)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return failed(FailureKind.BUILD_ERROR, _no_space(cache_dir))
+        return failed(
+            FailureKind.BUILD_ERROR, f"kernel cache '{cache_dir}': {error}; set TILESIGHT_CACHE_DIR to a folder that can be written"
+        )
+    return BuildResult(str(entry.library), None, ENTRY, entry.resources, entry.compiler, time.perf_counter() - begin)
+
+
+def device_source(lowered: Lowered, target: Target) -> str:
+    """The source that TileLang generates for the kernels: CUDA, HIP or C."""
+    from tilelang.backend.module import create_backend_context
+    from tilelang.engine.lower import device_codegen_without_compile
+    from tvm.target import Target as TvmTarget
+
+    tvm_target: Any = TvmTarget(target.tvm_target())
+    with tvm_target:
+        return str(device_codegen_without_compile(lowered.device, create_backend_context(tvm_target)).inspect_source())
+
+
+def _compile(source: str, plan: LaunchPlan, target: Target, extra: tuple[str, ...], cache: KernelCache) -> Entry:
+    compiler, cxx = compiler_for(target), find_cxx()
+    assert compiler is not None  # looked for before lowering
+    assert cxx is not None
+    version = compiler_version(compiler)
+    flags = {"cuda": cuda_flags(target.arch, extra), "hip": hip_flags(target.arch, extra), "cpu": cpu_flags(extra)}[target.kind]
+    # what -march=native means differs from machine to machine
+    machine = cpu_identity() if target.kind == "cpu" else compiler_version(cxx)
+    key = cache_key(source, repr(plan), *flags, version, machine, package_version("tilelang"), str(LAUNCHER_VERSION))
+    if entry := cache.find(key):
+        return entry
+    with cache.building(key) as folder:
+        if entry := cache.find(key):  # another process has just built it
+            return entry
+        if target.kind == "cuda":
+            files, resources = build_cuda(folder, source, plan, flags, compiler, cxx)
+        elif target.kind == "hip":
+            files, resources = build_hip(folder, source, plan, flags, compiler)
+        else:
+            files, resources = build_cpu(folder, source, plan, flags, compiler)
+        return cache.store(key, files, resources, version)
+
+
+LAUNCHER_VERSION = 1  # raise it when a launcher changes, so that libraries with the old one are built again
+
+
+def _no_space(cache_dir: Path) -> str:
+    return f"no space left for the kernel cache '{cache_dir}'; free some (the folder may be deleted), or set TILESIGHT_CACHE_DIR"

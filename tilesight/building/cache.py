@@ -1,0 +1,82 @@
+"""The kernel cache: built libraries on disk, under a hash of all that goes into them. Safe to delete at any time.
+
+<key>.so, the library; <key>.json, what the compiler said of it; <key>.cu or .cpp, its source, for people. An entry
+counts once its .json is there, which is written last; all appear by rename, so no half-written file is ever read.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+_STALE_S = 24 * 3600  # a working folder this old belongs to a build that was killed
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    library: Path
+    resources: Mapping[str, int]
+    compiler: str
+
+
+def cache_key(*parts: str) -> str:
+    """24 hex digits over `parts`."""
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(f"{len(part)}:".encode() + part.encode())
+    return digest.hexdigest()[:24]
+
+
+class KernelCache:
+    """Every method may raise `OSError` (no space, no permission)."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "kernels"
+
+    def find(self, key: str) -> Entry | None:
+        library = self.folder / f"{key}.so"
+        try:
+            raw = json.loads((self.folder / f"{key}.json").read_text(encoding="utf-8"))
+            entry = Entry(library, {str(k): int(v) for k, v in raw["resources"].items()}, str(raw["compiler"]))
+        except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+            return None  # absent or damaged: it is built again
+        return entry if library.exists() else None
+
+    @contextmanager
+    def building(self, key: str) -> Iterator[Path]:
+        """Hold the sole right to build `key`, in the working folder that this yields. Another process waits here; the
+        right ends with the process that holds it."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with open(self.folder / "lock", "ab") as lock:
+            # one byte of the file stands for each key
+            fcntl.lockf(lock, fcntl.LOCK_EX, 1, int(key[:12], 16))
+            self._sweep()
+            folder = Path(tempfile.mkdtemp(prefix="building-", dir=self.folder))
+            try:
+                yield folder
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def store(self, key: str, files: Sequence[Path], resources: Mapping[str, int], compiler: str) -> Entry:
+        """Move `files` out of the working folder into place, each under its own suffix."""
+        for file in files:
+            os.replace(file, self.folder / f"{key}{file.suffix}")
+        note = files[0].with_suffix(".json")
+        note.write_text(json.dumps({"resources": dict(resources), "compiler": compiler}, indent=1), encoding="utf-8")
+        os.replace(note, self.folder / f"{key}.json")
+        return Entry(self.folder / f"{key}.so", resources, compiler)
+
+    def _sweep(self) -> None:
+        for folder in self.folder.glob("building-*"):
+            with suppress(FileNotFoundError):
+                if time.time() - folder.stat().st_mtime > _STALE_S:
+                    shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,60 @@
+"""Building for NVIDIA GPUs: nvcc makes a cubin of TileLang's source, and a small launcher carries it in a library.
+
+The host half of a .cu file takes nvcc three times as long as the device half (cudafe++ and gcc over all of CUTLASS), so
+it is left out: only the device half is compiled, and the launcher speaks to the driver.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from .compiler import compile_in
+from .launcher import cuda_launcher
+from .plan import LaunchPlan
+
+
+def cuda_flags(arch: str, extra: tuple[str, ...]) -> tuple[str, ...]:
+    """Flags of the device compiler, those that TileLang itself builds with."""
+    number = arch.removeprefix("sm_")
+    return ("-std=c++20", "-O3", "-lineinfo", "-Xcudafe", "-w", "-gencode", f"arch=compute_{number},code={arch}", *extra)
+
+
+def build_cuda(
+    folder: Path, source: str, plan: LaunchPlan, flags: tuple[str, ...], nvcc: Path, cxx: Path
+) -> tuple[list[Path], dict[str, int]]:
+    """The files of the library (itself first) and the compiler's figures. Raises `CompileError`."""
+    from tilelang.env import CUTLASS_INCLUDE_DIR, TILELANG_TEMPLATE_PATH
+
+    (folder / "kernel.cu").write_text(source, encoding="utf-8")
+    (folder / "launcher.cpp").write_text(cuda_launcher(plan), encoding="utf-8")
+    includes = (f"-I{TILELANG_TEMPLATE_PATH}", f"-I{CUTLASS_INCLUDE_DIR}")
+    host = ("-ccbin", str(cxx))
+    said = compile_in(folder, [nvcc, "-cubin", *flags, *host, *includes, "-Xptxas", "-v", "kernel.cu", "-o", "kernel.cubin"])
+    link = ("-shared", "-cudart", "none", "-Xcompiler", "-fPIC", "-Xlinker", "--no-undefined", "-ldl")
+    compile_in(folder, [nvcc, *link, *host, "launcher.cpp", "-o", "kernel.so"])
+    return [folder / "kernel.so", folder / "kernel.cu"], resources(said, plan)
+
+
+def resources(ptxas: str, plan: LaunchPlan) -> dict[str, int]:
+    """Figures from the output of `ptxas -v`; over several kernels the largest, of spills the sum.
+
+    registers      per thread, as launched (a warp-specialised kernel redistributes them)
+    spill_bytes    per thread, stored and loaded again
+    stack_bytes    per thread
+    smem_bytes     per block, static and dynamic
+    wgmma_serialized  1 where the compiler had to wait for each matrix instruction
+    """
+    registers, static_smem = re.findall(r"Used (\d+) registers", ptxas), re.findall(r"(\d+) bytes smem", ptxas)
+    stacks = re.findall(r"(\d+) bytes stack frame", ptxas)
+    spills = re.findall(r"(\d+) bytes spill (?:stores|loads)", ptxas)
+    dynamic = max((launch.shared_bytes for launch in plan.launches), default=0)
+    found = {
+        "registers": max(map(int, registers), default=0),
+        "spill_bytes": sum(map(int, spills)),
+        "stack_bytes": max(map(int, stacks), default=0),
+        "smem_bytes": max(map(int, static_smem), default=0) + dynamic,
+    }
+    if "wgmma.mma_async instructions are serialized" in ptxas:
+        found["wgmma_serialized"] = 1
+    return found

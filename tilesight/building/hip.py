@@ -1,0 +1,43 @@
+"""Building for AMD GPUs: hipcc makes one library of TileLang's source and the launcher."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from .compiler import compile_in
+from .launcher import hip_launcher
+from .plan import LaunchPlan
+
+
+def hip_flags(arch: str, extra: tuple[str, ...]) -> tuple[str, ...]:
+    return ("-std=c++17", "-O3", "-shared", "-fPIC", f"--offload-arch={arch}", "-Rpass-analysis=kernel-resource-usage", *extra)
+
+
+def build_hip(folder: Path, source: str, plan: LaunchPlan, flags: tuple[str, ...], hipcc: Path) -> tuple[list[Path], dict[str, int]]:
+    """The files of the library (itself first) and the compiler's figures. Raises `CompileError`."""
+    from tilelang.env import TILELANG_TEMPLATE_PATH
+
+    (folder / "kernel.cpp").write_text(source + hip_launcher(plan), encoding="utf-8")
+    said = compile_in(folder, [hipcc, *flags, f"-I{TILELANG_TEMPLATE_PATH}", "kernel.cpp", "-o", "kernel.so"])
+    return [folder / "kernel.so", folder / "kernel.cpp"], resources(said, plan)
+
+
+def resources(remarks: str, plan: LaunchPlan) -> dict[str, int]:
+    """Figures from clang's kernel-resource-usage remarks; over several kernels the largest, of spills the sum.
+
+    registers    vector registers per lane, accumulation registers included
+    spill_bytes  scratch memory per lane
+    smem_bytes   LDS per block, static and dynamic
+    """
+
+    def figures(name: str) -> list[int]:
+        return [int(value) for value in re.findall(rf"remark: .*?\b{name}: (\d+)", remarks)]
+
+    totals = [vgprs + agprs for vgprs, agprs in zip(figures("VGPRs"), figures("AGPRs"), strict=False)]
+    dynamic = max((launch.shared_bytes for launch in plan.launches), default=0)
+    return {
+        "registers": max(totals or figures("VGPRs"), default=0),
+        "spill_bytes": sum(figures(r"ScratchSize \[bytes/lane\]")),
+        "smem_bytes": max(figures(r"LDS Size \[bytes/block\]"), default=0) + dynamic,
+    }

@@ -1,0 +1,236 @@
+"""The C source of a launcher: a launch plan as a program against the CUDA driver, or as plain calls on other targets."""
+
+from __future__ import annotations
+
+from .plan import Argument, Launch, LaunchPlan, TensorMap
+
+_C_TYPES = {"int32": "int32_t", "uint32": "uint32_t", "int64": "int64_t", "uint64": "uint64_t", "bool": "int8_t", "int8": "int8_t"}
+
+# The driver is opened when the library is used, not linked: building needs none, and no other one can slip in.
+_CUDA_HEAD = r"""
+#include <cuda.h>
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdio.h>
+
+__asm__(".section .rodata\n.balign 64\ntilesight_image:\n.incbin \"kernel.cubin\"\n.byte 0\n.previous\n");
+extern "C" const unsigned char tilesight_image[] __attribute__((visibility("hidden")));
+
+static char error_text[512];
+
+static struct {
+  decltype(&::cuCtxGetCurrent) CtxGetCurrent;
+  decltype(&::cuModuleLoadData) ModuleLoadData;
+  decltype(&::cuModuleUnload) ModuleUnload;
+  decltype(&::cuModuleGetFunction) ModuleGetFunction;
+  decltype(&::cuFuncSetAttribute) FuncSetAttribute;
+  decltype(&::cuTensorMapEncodeTiled) TensorMapEncodeTiled;
+  decltype(&::cuLaunchKernelEx) LaunchKernelEx;
+  decltype(&::cuGetErrorString) GetErrorString;
+} driver;
+
+static CUmodule module;
+
+static int check(CUresult result, const char *what) {
+  if (result == CUDA_SUCCESS) return 0;
+  const char *text = nullptr;
+  if (driver.GetErrorString) driver.GetErrorString(result, &text);
+  snprintf(error_text, sizeof error_text, "%s: %s (CUDA error %d)", what, text ? text : "unknown", (int)result);
+  return result;
+}
+
+template <typename F> static bool find(void *library, F &function, const char *name) {
+  function = reinterpret_cast<F>(dlsym(library, name));
+  if (!function) snprintf(error_text, sizeof error_text, "the CUDA driver lacks %s; install a newer driver", name);
+  return function;
+}
+
+static int prepare(CUfunction *function, const char *name, int shared_bytes, bool large_cluster) {
+  if (int error = check(driver.ModuleGetFunction(function, module, name), name)) return error;
+  CUresult result = CUDA_SUCCESS;
+  if (shared_bytes) result = driver.FuncSetAttribute(*function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, shared_bytes);
+  if (large_cluster && result == CUDA_SUCCESS)
+    result = driver.FuncSetAttribute(*function, CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, 1);
+  return check(result, name);
+}
+
+extern "C" const char *tilesight_error(void) { return error_text; }
+
+extern "C" void tilesight_unload(void) {
+  if (module) driver.ModuleUnload(module);
+  module = nullptr;
+}
+"""
+
+_CUDA_OPEN = r"""
+  void *library = dlopen("libcuda.so.1", RTLD_NOW);
+  if (!library) {
+    snprintf(error_text, sizeof error_text, "there is no CUDA driver: %s", dlerror());
+    return -1;
+  }
+  if (!find(library, driver.CtxGetCurrent, "cuCtxGetCurrent") || !find(library, driver.ModuleLoadData, "cuModuleLoadData") ||
+      !find(library, driver.ModuleUnload, "cuModuleUnload") || !find(library, driver.ModuleGetFunction, "cuModuleGetFunction") ||
+      !find(library, driver.FuncSetAttribute, "cuFuncSetAttribute") || !find(library, driver.LaunchKernelEx, "cuLaunchKernelEx") ||
+      !find(library, driver.GetErrorString, "cuGetErrorString"))
+    return -1;
+  CUcontext context = nullptr;
+  if (int error = check(driver.CtxGetCurrent(&context), "cuCtxGetCurrent")) return error;
+  if (!context) {
+    snprintf(error_text, sizeof error_text, "no CUDA context is current; use the device with torch first");
+    return -1;
+  }
+"""
+
+
+def cuda_launcher(plan: LaunchPlan) -> str:
+    """C++ source of a library that launches `kernel.cubin`, which lies beside it when it is compiled.
+
+    The module belongs to the CUDA context that is current in `tilesight_init`: one device for one loaded library.
+    """
+    names = list(dict.fromkeys(launch.function for launch in plan.launches))
+    lines = [_CUDA_HEAD, _arity(plan)]
+    lines += [f"static CUfunction function_{i};" for i in range(len(names))]
+    lines += ["", 'extern "C" int tilesight_init(void) {', _CUDA_OPEN.strip("\n")]
+    if plan.descriptors:
+        lines.append('  if (!find(library, driver.TensorMapEncodeTiled, "cuTensorMapEncodeTiled")) return -1;')
+    lines.append('  if (int error = check(driver.ModuleLoadData(&module, tilesight_image), "loading the kernel")) return error;')
+    for i, name in enumerate(names):
+        shared = max(launch.shared_bytes for launch in plan.launches if launch.function == name)
+        large = any(launch.cluster and _volume(launch.cluster) > 8 for launch in plan.launches if launch.function == name)
+        lines.append(f'  if (int error = prepare(&function_{i}, "{name}", {shared}, {str(large).lower()})) return error;')
+    lines += ["  return 0;", "}", "", 'extern "C" int tilesight_call(void **tensors, void *stream) {']
+    for i, descriptor in enumerate(plan.descriptors):
+        lines += _encode(i, descriptor)
+    for launch in plan.launches:
+        lines += _launch(launch, names.index(launch.function))
+    lines += ["  return 0;", "}", ""]
+    return "\n".join(lines)
+
+
+def host_launcher(plan: LaunchPlan) -> str:
+    """C++ source that calls the functions of a CPU target; it follows their source in the same file."""
+    calls = []
+    for launch in plan.launches:
+        arguments = ", ".join(
+            f"tilesight_pointer{{tensors[{a.index}]}}" if a.kind == "tensor" else str(a.index) for a in _no_descriptors(launch)
+        )
+        calls.append(f"  if (int error = {launch.function}({arguments})) return error;")
+    return "\n".join(
+        [
+            "struct tilesight_pointer {",
+            "  void *address;",
+            "  template <typename T> operator T *() const { return static_cast<T *>(address); }",
+            "};",
+            _arity(plan),
+            'extern "C" int tilesight_init(void) { return 0; }',
+            'extern "C" void tilesight_unload(void) {}',
+            'extern "C" const char *tilesight_error(void) { return "the kernel returned an error code"; }',
+            'extern "C" int tilesight_call(void **tensors, void *) {',
+            *calls,
+            "  return 0;",
+            "}",
+            "",
+        ]
+    )
+
+
+def hip_launcher(plan: LaunchPlan) -> str:
+    """HIP source that launches the kernels; it follows their source in the same file."""
+    lines = [
+        "#include <stdio.h>",
+        "static char tilesight_error_text[512];",
+        "static int tilesight_check(hipError_t result, const char *what) {",
+        "  if (result == hipSuccess) return 0;",
+        "  snprintf(tilesight_error_text, sizeof tilesight_error_text, "
+        '"%s: %s (HIP error %d)", what, hipGetErrorString(result), (int)result);',
+        "  return result;",
+        "}",
+        'extern "C" const char *tilesight_error(void) { return tilesight_error_text; }',
+        _arity(plan),
+        'extern "C" int tilesight_init(void) { return 0; }',
+        'extern "C" void tilesight_unload(void) {}',
+        'extern "C" int tilesight_call(void **tensors, void *stream) {',
+    ]
+    for launch in plan.launches:
+        setup, arguments = _arguments(_no_descriptors(launch))
+        grid, block = (f"dim3({', '.join(map(str, e))})" for e in (launch.grid, launch.block))
+        call = f"hipLaunchKernel((const void *)&{launch.function}, {grid}, {block}, arguments, {launch.shared_bytes}, (hipStream_t)stream)"
+        lines += ["  {", *setup, f"    void *arguments[] = {{{arguments}}};"]
+        lines += [f'    if (int error = tilesight_check({call}, "{launch.function}")) return error;', "  }"]
+    return "\n".join([*lines, "  return 0;", "}", ""])
+
+
+def _arity(plan: LaunchPlan) -> str:
+    return f'extern "C" int tilesight_arity(void) {{ return {plan.tensors}; }}'
+
+
+def _volume(extents: tuple[int, int, int]) -> int:
+    return extents[0] * extents[1] * extents[2]
+
+
+def _no_descriptors(launch: Launch) -> tuple[Argument, ...]:
+    assert all(a.kind != "descriptor" for a in launch.arguments), f"{launch.function}: TMA descriptors exist on CUDA only"
+    return launch.arguments
+
+
+def _arguments(arguments: tuple[Argument, ...]) -> tuple[list[str], str]:
+    """Declarations that give integers an address, and the list of all addresses."""
+    setup, addresses = [], []
+    for i, argument in enumerate(arguments):
+        if argument.kind == "integer":
+            setup.append(f"    {_C_TYPES[argument.dtype]} integer_{i} = {argument.index};")
+        addresses.append(
+            {"tensor": f"&tensors[{argument.index}]", "descriptor": f"&map_{argument.index}"}.get(argument.kind, f"&integer_{i}")
+        )
+    return setup, ", ".join(addresses)
+
+
+def _encode(i: int, d: TensorMap) -> list[str]:
+    rank = len(d.dims)
+
+    def array(name: str, kind: str, values: tuple[int, ...]) -> str:
+        return f"    static const {kind} {name}[{max(1, len(values))}] = {{{', '.join(map(str, values)) or '0'}}};"
+
+    return [
+        f"  CUtensorMap map_{i};",
+        "  {",
+        array("dims", "cuuint64_t", d.dims),
+        array("strides", "cuuint64_t", d.strides),
+        array("box", "cuuint32_t", d.box),
+        array("steps", "cuuint32_t", d.element_strides),
+        f"    if (int error = check(driver.TensorMapEncodeTiled(&map_{i}, (CUtensorMapDataType){d.dtype}, {rank},",
+        f"            tensors[{d.tensor}], dims, strides, box, steps, (CUtensorMapInterleave){d.interleave},",
+        f"            (CUtensorMapSwizzle){d.swizzle}, (CUtensorMapL2promotion){d.l2_promotion}, (CUtensorMapFloatOOBfill){d.oob_fill}),",
+        f'            "TMA descriptor {i}")) return error;',
+        "  }",
+    ]
+
+
+def _launch(launch: Launch, function: int) -> list[str]:
+    setup, arguments = _arguments(launch.arguments)
+    lines = ["  {", *setup, f"    void *arguments[] = {{{arguments}}};" if arguments else "    void **arguments = nullptr;"]
+    lines.append("    CUlaunchConfig config = {};")
+    for axis, grid, block in zip("XYZ", launch.grid, launch.block, strict=True):
+        lines.append(f"    config.gridDim{axis} = {grid}, config.blockDim{axis} = {block};")
+    lines.append(f"    config.sharedMemBytes = {launch.shared_bytes}, config.hStream = (CUstream)stream;")
+    attributes = _attributes(launch)
+    if attributes:
+        lines.append(f"    CUlaunchAttribute attributes[{len(attributes)}] = {{}};")
+        for i, (name, field, value) in enumerate(attributes):
+            lines.append(f"    attributes[{i}].id = CU_LAUNCH_ATTRIBUTE_{name}, attributes[{i}].value.{field} = {value};")
+        lines.append(f"    config.attrs = attributes, config.numAttrs = {len(attributes)};")
+    call = f"driver.LaunchKernelEx(&config, function_{function}, arguments, nullptr)"
+    lines.append(f'    if (int error = check({call}, "{launch.function}")) return error;')
+    return [*lines, "  }"]
+
+
+def _attributes(launch: Launch) -> list[tuple[str, str, str]]:
+    """(name, field of its value, value) of each launch attribute that is not at its default."""
+    attributes = []
+    if launch.cluster:
+        attributes.append(("CLUSTER_DIMENSION", "clusterDim", f"{{{', '.join(map(str, launch.cluster))}}}"))
+    if launch.programmatic:
+        attributes.append(("PROGRAMMATIC_STREAM_SERIALIZATION", "programmaticStreamSerializationAllowed", "1"))
+    if launch.cooperative:
+        attributes.append(("COOPERATIVE", "cooperative", "1"))
+    return attributes

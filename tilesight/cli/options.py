@@ -1,0 +1,41 @@
+"""Options that several commands share, and what they mean."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+kernel = click.argument("kernel")
+target = click.option(
+    "--target", metavar="T", default="auto", show_default=True, help="h100, h200, a100, mi300x, cpu, a file, or auto: the GPU found."
+)
+shapes = click.option(
+    "--shape", "shapes", metavar="S", multiple=True, help="Published name (M0) or k=v,...; may be repeated. [default: a set of the kernel]"
+)
+shape = click.option("--shape", metavar="S", help="Published name (M0) or k=v,... [default: the first of the kernel's set]")
+dtype = click.option("--dtype", metavar="D", help="Element type, e.g. bfloat16. [default: the kernel's]")
+budget = click.option("--budget", metavar="SECONDS", type=float, help="Stop asking after this time and report what is known.")
+top = click.option("--top", metavar="N", type=click.IntRange(min=1), default=10, show_default=True, help="How many candidates to show.")
+config = click.option("--config", metavar="C", help="A config as k=v,...")
+database = click.option(
+    "--db", "database", metavar="URL", help="Database: SQLAlchemy URL or SQLite file. [default: TILESIGHT_DB, or your own]"
+)
+seed = click.option("--seed", metavar="N", type=int, default=0, show_default=True, help="Seed of the search.")
+workers = click.option("--workers", metavar="N", type=click.IntRange(1, 1024), help="Processes that lower and build. [default: one a core]")
+as_json = click.option("--json", "as_json", is_flag=True, help="Write one JSON object for programs.")
+debug = click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks.")
+
+
+def with_options(*options: Callable[[F], F]) -> Callable[[F], F]:
+    """Apply several options, shown in this order."""
+
+    def apply(command: F) -> F:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return apply

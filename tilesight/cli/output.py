@@ -1,0 +1,87 @@
+"""What commands print: text of at most 100 columns for people, JSON with stable field names for programs."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import click
+
+from ..observers import Bars, Lines, Observer
+from . import table
+
+WIDTH = 100
+SCHEMA_VERSION = 1  # of the JSON: raised when a field changes its meaning or goes away
+
+
+@contextmanager
+def progress() -> Iterator[Observer]:
+    """Shows a session's progress on standard error: bars on a terminal, else a line a phase."""
+    if not sys.stderr.isatty():
+        yield Lines(lambda line: click.echo(line, err=True))
+        return
+    from rich.console import Console
+
+    with Bars(Console(stderr=True)).shown() as bars:
+        yield bars
+
+
+def print_json(kind: str, **fields: object) -> None:
+    """One object on standard output; numbers that JSON does not have become null."""
+    click.echo(json.dumps(_plain({"schema_version": SCHEMA_VERSION, "kind": kind, **fields}), indent=2, allow_nan=False))
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, right: Sequence[str] = (), folded: Sequence[str] = ()) -> None:
+    """`right` names columns of numbers; `folded` those that share the room which the others leave."""
+    heading, *others = table.lines(columns, rows, right, folded, _width())
+    click.secho(heading, bold=True)
+    for line in others:
+        click.echo(line)
+
+
+def print_text(text: str = "", *, bold: bool = False) -> None:
+    """A paragraph, wrapped."""
+    for line in table.fold(text, _width()):
+        click.secho(line, bold=bold or None)
+
+
+def print_line(text: str) -> None:
+    """A line that is meant to be copied: never wrapped."""
+    click.echo(text)
+
+
+def number(value: float | None, digits: int = 4) -> str:
+    """So many significant digits, never in powers of ten below a million."""
+    if value is None:
+        return "-"
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    before = math.floor(math.log10(abs(value))) + 1
+    return f"{value:.{max(0, digits - before)}f}" if -4 < before < 7 else f"{value:.{digits - 1}e}"
+
+
+def percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.1f} %"
+
+
+def value(found: object) -> str:
+    """A parameter's value, in the spelling that `--config` takes."""
+    return str(found).lower() if isinstance(found, bool) else str(found)
+
+
+def _width() -> int:
+    return max(60, min(WIDTH, shutil.get_terminal_size().columns)) if sys.stdout.isatty() else WIDTH
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(member) for key, member in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(member) for member in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, bool | int | str) else str(value)

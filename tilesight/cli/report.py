@@ -1,0 +1,193 @@
+"""How a session's result is shown: as tables for people, as fields for programs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..errors import NoCandidateError
+from ..observers import Observer, Observers
+from ..rates import Limit, limit
+from ..session import SessionResult
+from ..target import Target, load_target
+from ..trial import Status, TrialRecord
+from . import output
+from .output import number, percent
+
+
+class _Results(Observer):
+    """Keeps the results as they come, and shows each at once where people read."""
+
+    def __init__(self, asked: str, top: int, prints: bool) -> None:
+        self._asked, self._top, self._prints = asked, top, prints
+        self.fields: list[dict[str, Any]] = []
+
+    def answered(self, result: SessionResult) -> None:
+        target = target_of(result, self._asked)
+        if self._prints:
+            if self.fields:
+                output.print_text()
+            print_result(result, target, self._top)
+        self.fields.append(session_fields(result, target, self._top))
+
+
+def show(kind: str, run: Callable[[Observer], object], asked: str, top: int, as_json: bool) -> None:
+    """Run sessions with their progress shown, and print their results. `asked` is the target as the user gave it."""
+    results = _Results(asked, top, prints=not as_json)
+    try:
+        with output.progress() as progress:
+            run(Observers([progress, results]))
+    except NoCandidateError:
+        if as_json and results.fields:
+            output.print_json(kind, sessions=results.fields)
+        raise
+    if as_json:
+        output.print_json(kind, sessions=results.fields)
+
+
+def target_of(result: SessionResult, asked: str) -> Target:
+    """The target of a result; `asked` is what the user gave, which may be a file."""
+    return load_target(asked if asked.endswith(".toml") or "/" in asked else result.context.target)
+
+
+def print_result(result: SessionResult, target: Target, top: int) -> None:
+    workload = result.context.workload
+    floor = limit(target, workload.dtype, result.flops, result.min_bytes)
+    measured_on = f", measured on {result.context.device}" if result.is_measured else ""
+    output.print_text(f"{workload.label} on {target.title}{measured_on}", bold=True)
+    output.print_text(_census_line(result))
+    output.print_text(_trials_line(result))
+    shown = [t for t in result.trials if t.status is not Status.FAILED][:top]
+    output.print_text()
+    if result.is_measured:
+        _print_measured(shown, floor)
+    else:
+        _print_predicted(shown, floor)
+    output.print_text()
+    for line in _vendor_lines(result, floor):
+        output.print_text(line)
+    bound = "matrix peak" if floor.is_compute else "device memory"
+    output.print_text(f"hardware's limit: {number(floor.latency_us)} us ({bound})")
+    for message in result.messages:
+        output.print_text(f"note: {message}")
+    if result.best is not None:
+        # not wrapped: it is there to be copied
+        output.print_line(f"best config: {result.best.config}")
+
+
+def _print_measured(shown: Sequence[TrialRecord], floor: Limit) -> None:
+    unit, rate = _rate(floor, min((t.measured_us for t in shown if t.measured_us), default=1.0))
+    columns = ["#", "status", "measured us", unit, "of limit", "predicted us", "config"]
+    rows = []
+    for place, trial in enumerate(shown, 1):
+        us = trial.measured_us
+        measured = [number(us), number(us and rate(us)), percent(us and floor.share(us))] if us else ["-", "-", "-"]
+        rows.append([place, trial.status.value, *measured, number(trial.predicted_us), trial.config])
+    output.print_table(columns, rows, right=["#", "measured us", unit, "of limit", "predicted us"], folded=["config"])
+
+
+def _print_predicted(shown: Sequence[TrialRecord], floor: Limit) -> None:
+    unit, rate = _rate(floor, min((t.predicted_us for t in shown if t.predicted_us), default=1.0))
+    columns = ["#", "status", "predicted us", f"predicted {unit}", "of limit", "limited by", "config"]
+    rows = []
+    for place, trial in enumerate(shown, 1):
+        us, limiting = trial.predicted_us, trial.prediction.limiting if trial.prediction else ""
+        rates = [number(us), number(us and rate(us)), percent(us and floor.share(us))]
+        rows.append([place, trial.status.value, *rates, limiting, trial.config])
+    output.print_table(columns, rows, right=["#", "predicted us", f"predicted {unit}", "of limit"], folded=["config"])
+
+
+def _rate(floor: Limit, latency_us: float) -> tuple[str, Any]:
+    """Name and function of the rate that the hardware bounds for this workload, in a unit that gives readable numbers."""
+    if not floor.is_compute:
+        return "GB/s", floor.gb_per_s
+    if floor.tflops(latency_us) >= 1:
+        return "TFLOP/s", floor.tflops
+    return "GFLOP/s", lambda us: 1e3 * floor.tflops(us)
+
+
+def _census_line(result: SessionResult) -> str:
+    census = result.census
+    why = ", ".join(f"{name} {count}" for name, count in sorted(census.rejected.items(), key=lambda item: -item[1]))
+    return f"space: {census.legal} of {census.size} configs are legal" + (f"; the others break: {why}" if why else "")
+
+
+def _trials_line(result: SessionResult) -> str:
+    measured = sum(t.measurement is not None for t in result.trials)
+    failures = Counter(t.failure.kind.value for t in result.trials if t.failure)
+    parts = [f"looked at {len(result.trials)}", *([f"measured {measured}"] if measured else [])]
+    parts += [f"{count} {kind}" for kind, count in failures.most_common()]
+    source = "from the database" if result.from_database else f"in {result.seconds:.1f} s"
+    return f"{result.effort.value}: {', '.join(parts)}; {source}"
+
+
+def _vendor_lines(result: SessionResult, floor: Limit) -> list[str]:
+    if not result.baselines or result.best is None or result.best.measured_us is None:
+        return []
+    unit, rate = _rate(floor, result.best.measured_us)
+    lines = []
+    for baseline in sorted(result.baselines, key=lambda b: b.latency_us):
+        times = baseline.latency_us / result.best.measured_us
+        us = number(baseline.latency_us)
+        lines.append(f"vendor: {baseline.name} {us} us, {number(rate(baseline.latency_us))} {unit}; ours is {number(times, 3)}x as fast")
+    return lines
+
+
+def session_fields(result: SessionResult, target: Target, top: int) -> dict[str, Any]:
+    """The fields of one session in `--json`; docs/cli.md lists them."""
+    context, workload = result.context, result.context.workload
+    floor = limit(target, workload.dtype, result.flops, result.min_bytes)
+    vendor, best = result.fastest_baseline, result.best
+    return {
+        "kernel": workload.operator,
+        "template": context.template,
+        "workload": workload.key,
+        "shape": workload.name,
+        "dims": workload.dims,
+        "attrs": workload.attrs,
+        "dtype": workload.dtype,
+        "target": context.target,
+        "device": context.device or None,
+        "model": context.model,
+        "software": context.software,
+        "effort": result.effort.value,
+        "state": result.state.value,
+        "from_database": result.from_database,
+        "seconds": result.seconds,
+        "is_measured": result.is_measured,
+        "space": {"size": result.census.size, "legal": result.census.legal, "rejected": result.census.rejected},
+        "counts": Counter(t.status.value for t in result.trials),
+        "failures": Counter(t.failure.kind.value for t in result.trials if t.failure),
+        "flops": result.flops,
+        "min_bytes": result.min_bytes,
+        "limit_us": floor.latency_us,
+        "candidates": [
+            trial_fields(place, trial, floor)
+            for place, trial in enumerate([t for t in result.trials if t.status is not Status.FAILED][:top], 1)
+        ],
+        "vendor": [{"name": b.name, "latency_us": b.latency_us, "samples_us": b.samples_us} for b in result.baselines],
+        "speedup_over_vendor": vendor.latency_us / best.measured_us if vendor and best and best.measured_us else None,
+        "messages": result.messages,
+    }
+
+
+def trial_fields(place: int, trial: TrialRecord, floor: Limit) -> dict[str, Any]:
+    measured, predicted, prediction = trial.measured_us, trial.predicted_us, trial.prediction
+    return {
+        "rank": place,
+        "config": dict(trial.config),
+        "status": trial.status.value,
+        "measured_us": measured,
+        "measured_tflops": floor.tflops(measured) if measured else None,
+        "measured_gb_per_s": floor.gb_per_s(measured) if measured else None,
+        "measured_limit_share": floor.share(measured) if measured else None,
+        "relative_error": trial.measurement.relative_error if trial.measurement else None,
+        "predicted_us": predicted,
+        "predicted_tflops": floor.tflops(predicted) if predicted else None,
+        "predicted_gb_per_s": floor.gb_per_s(predicted) if predicted else None,
+        "predicted_limit_share": floor.share(predicted) if predicted else None,
+        "predicted_uncertainty": prediction.uncertainty if prediction else None,
+        "limiting": prediction.limiting if prediction else None,
+        "utilization": prediction.utilization if prediction else None,
+    }

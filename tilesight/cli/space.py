@@ -1,0 +1,94 @@
+"""`tilesight space`: what may be tuned, and why the rest may not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from . import options, output
+
+if TYPE_CHECKING:
+    from ..space import SearchSpace
+
+
+@click.command()
+@options.with_options(
+    options.kernel,
+    options.target,
+    options.shape,
+    options.dtype,
+    options.config,
+    options.as_json,
+    options.debug,
+)
+def space(kernel: str, target: str, shape: str | None, dtype: str | None, config: str | None, as_json: bool) -> None:
+    """Show the search space of KERNEL: its parameters, how many configs are legal, and what the others break.
+
+    With --config, whether that one is legal, every rule that it breaks, and the nearest legal ones.
+    """
+    from ..lookup import find_operator, find_template, find_workloads
+    from ..reasons import rejections
+    from ..where import locate
+
+    operator = find_operator(kernel)
+    chosen = locate(target, measures=False).target
+    workload = find_workloads(operator, chosen, shape, dtype)[0]
+    template = find_template(operator, chosen, workload.dtype)
+    found = template.space(workload, chosen)
+    if config is not None:
+        _print_config(found, config, as_json)
+        return
+    census, broken = found.census(), rejections(found)
+    default = template.default_config(workload, chosen)
+    if as_json:
+        output.print_json(
+            "space",
+            kernel=operator.name,
+            workload=workload.key,
+            target=chosen.name,
+            size=census.size,
+            legal=census.legal,
+            parameters=[{"name": p.name, "values": p.values, "meaning": p.meaning} for p in found.parameters],
+            rejected=[{"constraint": r.constraint, "count": r.count, "example": r.example} for r in broken],
+            default_config=default and dict(default),
+        )
+        return
+    output.print_text(f"{workload.label} on {chosen.title}", bold=True)
+    output.print_text(f"{census.legal} of {census.size} configs are legal")
+    output.print_text()
+    rows = [[p.name, ", ".join(map(output.value, p.values)), p.meaning] for p in found.parameters]
+    output.print_table(["parameter", "values", "meaning"], rows, folded=["values", "meaning"])
+    if broken:
+        output.print_text()
+        output.print_table(
+            ["rejected", "by", "for example"],
+            [[r.count, r.constraint, r.example] for r in broken],
+            right=["rejected"],
+            folded=["for example"],
+        )
+    if default is not None:
+        output.print_text()
+        output.print_line(f"default config: {default}")
+
+
+def _print_config(found: SearchSpace, text: str, as_json: bool) -> None:
+    asked = found.read(text)
+    violations = found.why_not(asked)
+    near = found.nearest(asked) if violations else []
+    if as_json:
+        output.print_json(
+            "config",
+            config=dict(asked),
+            legal=not violations,
+            violations=[{"constraint": v.constraint, "reason": v.reason} for v in violations],
+            nearest=[dict(c) for c in near],
+        )
+        return
+    if not violations:
+        output.print_line(f"legal: {asked}")
+        return
+    output.print_line(f"not legal: {asked}")
+    output.print_table(["it breaks", "because"], [[v.constraint, v.reason] for v in violations], folded=["because"])
+    for legal in near:
+        output.print_line(f"nearest legal: {legal}")

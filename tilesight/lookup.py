@@ -1,0 +1,64 @@
+"""Lookup: from the names that a user gives to the values of the line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from . import kernels
+from .errors import InputError
+from .session import Context
+from .target import Target
+from .template import KernelTemplate, Operator
+from .workload import Workload
+
+if TYPE_CHECKING:
+    from .where import Where
+
+Shape = str | Mapping[str, bool | int]
+
+
+def find_operator(name: str) -> Operator:
+    """Raises `UnknownNameError` with the near names."""
+    return kernels.operator(name)
+
+
+def find_template(operator: Operator, target: Target, dtype: str) -> KernelTemplate:
+    """Raises `InputError` where the operator has no kernel for this kind of target or this dtype."""
+    return kernels.template_for(operator.name, target, dtype)
+
+
+def find_workloads(operator: Operator, target: Target, shape: Shape | Sequence[Shape] | None, dtype: str | None) -> list[Workload]:
+    """The workloads that `shape` means, each once; the operator's default set for None. All can be tuned for `target`."""
+    known = dtype or kernels.default_dtype(operator.name, target)
+    if shape is None:
+        found = operator.default_workloads(known)
+    else:
+        shapes = [shape] if isinstance(shape, str | Mapping) else list(shape)
+        if not shapes:
+            raise InputError("no shape was given; leave it out for the default set")
+        found = [operator.workload(s if isinstance(s, str) else _text(s), known) for s in shapes]
+    for workload in found:
+        find_template(operator, target, workload.dtype)
+    return list({workload.key: workload for workload in found}.values())
+
+
+def find_context(template: KernelTemplate, workload: Workload, where: Where, model: str) -> Context:
+    """Everything that a result's validity depends on."""
+    from .toolchain import software_versions
+
+    return Context(
+        template=template.name,
+        template_version=template.version,
+        workload=workload,
+        target=where.target.name,
+        target_fingerprint=where.target.fingerprint,
+        arch=where.target.arch,
+        model=model,
+        software=software_versions(where.target, where.device),
+        device=where.device.name if where.device else "",
+    )
+
+
+def _text(shape: Mapping[str, bool | int]) -> str:
+    return ",".join(f"{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in shape.items())

@@ -1,0 +1,121 @@
+"""A run: one target of this machine, the database and the worker processes, for as long as a call needs them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from .candidate import Candidate
+from .device import Device, device_for, find_devices
+from .errors import Failure, InputError, NoCandidateError
+from .lookup import find_context, find_template
+from .observers import Observer
+from .session import Effort, SessionResult
+from .settings import load_settings
+from .space import Config
+from .template import KernelTemplate, Operator
+from .where import Where
+from .workload import Workload
+
+if TYPE_CHECKING:
+    from .costmodel.model import CostModel
+    from .database.store import Store
+    from .executor import Executor, LocalExecutor
+    from .explanation import View
+    from .tuner import Request
+
+
+class Run:
+    """A context manager. The database is opened at once, processes start when there is work for them."""
+
+    def __init__(
+        self,
+        where: Where,
+        *,
+        database: str | None = None,
+        workers: int | None = None,
+        seed: int = 0,
+        sampler: str = "tpe",
+        observer: Observer | None = None,
+    ) -> None:
+        if workers is not None and not 1 <= workers <= 1024:
+            raise InputError(f"workers={workers} must lie in 1 .. 1024")
+        from .costmodel import default_model
+        from .database import open_store
+
+        settings = load_settings()
+        self.where, self.seed, self.sampler = where, seed, sampler
+        self.observer = observer or Observer()
+        self._workers = workers or settings.workers
+        self._cache_dir = settings.cache_dir
+        self._model: CostModel = default_model()
+        self._store: Store = open_store(database or settings.database_url)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            if "executor" in self.__dict__:
+                self.executor.close()
+        finally:
+            self._store.close()
+
+    @cached_property
+    def executor(self) -> LocalExecutor:
+        from .executor import LocalExecutor
+
+        return LocalExecutor(self._workers, self._cache_dir)
+
+    def session(self, operator: Operator, workload: Workload, effort: Effort, budget_s: float | None = None) -> SessionResult:
+        """One session: from the database, resumed or new. Raises what `Tuner.run` raises, and `DatabaseError`."""
+        from .recorded import run_recorded
+
+        self.observer.started(f"{workload.label} on {self.where.target.title}")
+        request = self._request(find_template(operator, self.where.target, workload.dtype), workload, effort, self.where)
+        request = replace(request, budget_s=budget_s)
+        result = run_recorded(request, self._store, self._model, self._started_executor, self.observer, self.where.messages)
+        self.observer.answered(result)
+        return result
+
+    def _started_executor(self) -> Executor:
+        self.executor.start()
+        return self.executor
+
+    def best_known(self, operator: Operator, workload: Workload) -> SessionResult:
+        """A complete session that measured on this machine, else the predicted ranking, which is made where it is missing."""
+        from .recorded import find_answer
+
+        template = find_template(operator, self.where.target, workload.dtype)
+        device = device_for(self.where.target, find_devices() if self.where.target.is_gpu else [])
+        if isinstance(device, Device):
+            answer = find_answer(self._store, self._request(template, workload, Effort.QUICK, replace(self.where, device=device)))
+            if answer is not None:
+                return answer
+        return self.session(operator, workload, Effort.PREDICT)
+
+    def views(
+        self, template: KernelTemplate, workload: Workload, configs: Sequence[Config], measured_us: Mapping[Config, float | None]
+    ) -> list[View]:
+        """`configs` lowered anew, as the model sees them. Raises `NoCandidateError` where one does not lower."""
+        from .explanation import view
+
+        target = self.where.target
+        found = {}
+        for candidate, outcome in self.executor.lower([Candidate(workload, target, template, config) for config in configs]):
+            if isinstance(outcome, Failure):
+                raise NoCandidateError(f"config '{candidate.config}' cannot be explained: {outcome.kind}: {outcome.message}")
+            prediction = self._model.predict(outcome.kernels, target)
+            found[candidate.config] = view(outcome.kernels, prediction, target, candidate.config, measured_us.get(candidate.config))
+        return [found[config] for config in configs]
+
+    def _request(self, template: KernelTemplate, workload: Workload, effort: Effort, where: Where) -> Request:
+        from .tuner import Request
+
+        context = find_context(template, workload, where, self._model.version)
+        return Request(
+            workload, where.target, template, context, effort, measures=where.device is not None, seed=self.seed, sampler=self.sampler
+        )

@@ -1,0 +1,121 @@
+"""The trials of a session: what is known of each candidate so far, and what follows from it."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import replace
+
+from .errors import Failure, FailureKind
+from .jobs import Profiled
+from .selection import corrected
+from .space import Config
+from .trial import BuildResult, Measurement, Prediction, Status, TrialRecord
+
+
+class Trials:
+    """One record a config. Each method that moves a candidate on returns its new record."""
+
+    def __init__(self) -> None:
+        self.records: dict[Config, TrialRecord] = {}
+        self._kept: dict[str, Config] = {}  # fingerprint of device code -> the config that stands for it
+        self._pairs: list[tuple[Config, float, float]] | None = None  # predicted and measured; None: to be collected
+
+    def recall(self, record: TrialRecord) -> TrialRecord:
+        """Take over a record of an earlier session."""
+        if record.fingerprint and record.status is not Status.FAILED:
+            self._kept.setdefault(record.fingerprint, record.config)
+        return self._set(record)
+
+    def failed(self, config: Config, failure: Failure, lowered: Profiled | None = None) -> TrialRecord:
+        return self._set(_failed(config, failure, lowered))
+
+    def predicted(self, config: Config, lowered: Profiled, prediction: Prediction) -> TrialRecord:
+        """A candidate whose device code is that of another is a failure of kind DUPLICATE, with the same prediction."""
+        kept = self._kept.setdefault(lowered.fingerprint, config)
+        if kept == config:
+            return self._set(TrialRecord(config, Status.PREDICTED, prediction, None, None, None, lowered.fingerprint, lowered.seconds))
+        failure = Failure(FailureKind.DUPLICATE, f"generates the same device code as {kept}")
+        return self._set(replace(_failed(config, failure, lowered), prediction=prediction))
+
+    def built(self, config: Config, build: BuildResult) -> TrialRecord:
+        trial = self.records[config]
+        status = Status.FAILED if build.failure else Status.BUILT
+        return self._set(replace(trial, status=status, build=build, failure=build.failure))
+
+    def measured(self, config: Config, measurement: Measurement) -> TrialRecord:
+        trial = self.records[config]
+        checked = Status.MEASURED if measurement.relative_error is None else Status.VERIFIED
+        status = Status.FAILED if measurement.failure else checked
+        return self._set(replace(trial, status=status, measurement=measurement, failure=measurement.failure))
+
+    @property
+    def works(self) -> bool:
+        """Whether any candidate came through so far."""
+        return any(t.status is not Status.FAILED for t in self.records.values())
+
+    @property
+    def measured_count(self) -> int:
+        return sum(t.measurement is not None for t in self.records.values())
+
+    @property
+    def fastest_us(self) -> float | None:
+        return min((t.measured_us for t in self.records.values() if t.measured_us is not None), default=None)
+
+    def open(self) -> dict[Config, float]:
+        """Configs that were predicted and not measured yet, with their time as predicted and corrected by what was measured."""
+        waiting = {
+            config: trial.predicted_us
+            for config, trial in self.records.items()
+            if trial.status in (Status.PREDICTED, Status.BUILT) and trial.predicted_us is not None
+        }
+        return corrected(waiting, self._measured_pairs())
+
+    def fastest(self, count: int, margin: float) -> list[Config]:
+        """Up to `count` verified configs within `margin` (a factor) of the fastest, fastest first."""
+        times = {config: trial.measured_us for config, trial in self.records.items() if trial.measured_us is not None}
+        limit = margin * min(times.values(), default=0.0)
+        return sorted((config for config, us in times.items() if us <= limit), key=lambda config: times[config])[:count]
+
+    def value(self, config: Config) -> float | None:
+        """What a search is told of a config: its time, on the scale of predictions; None where it failed."""
+        trial = self.records[config]
+        if trial.measured_us is not None:
+            pairs = self._measured_pairs()
+            # a constant factor between model and device says nothing about which config is better
+            common = sum(math.log(actual / predicted) for _, predicted, actual in pairs) / len(pairs) if pairs else 0.0
+            return trial.measured_us / math.exp(common)
+        if trial.status is not Status.FAILED or (trial.failure and trial.failure.kind is FailureKind.DUPLICATE):
+            return trial.predicted_us
+        return None
+
+    def summary(self) -> str:
+        """Of the exploration, in a line."""
+        kinds = Counter(t.failure.kind for t in self.records.values() if t.failure)
+        duplicates = kinds.pop(FailureKind.DUPLICATE, 0)
+        predicted = [t.predicted_us for t in self.records.values() if t.status is not Status.FAILED and t.predicted_us is not None]
+        parts = [f"{len(self.records)} candidates", f"{len(predicted)} predicted"]
+        parts += [f"{duplicates} generate the same code as another"] if duplicates else []
+        parts += [f"{sum(kinds.values())} failed ({', '.join(f'{n} {k.value}' for k, n in kinds.most_common())})"] if kinds else []
+        parts += [f"best predicted {min(predicted):.4g} us"] if predicted else []
+        return ", ".join(parts)
+
+    def _measured_pairs(self) -> list[tuple[Config, float, float]]:
+        if self._pairs is None:
+            self._pairs = [
+                (config, trial.predicted_us, trial.measured_us)
+                for config, trial in self.records.items()
+                if trial.predicted_us is not None and trial.measured_us is not None
+            ]
+        return self._pairs
+
+    def _set(self, record: TrialRecord) -> TrialRecord:
+        if record.measurement is not None:
+            self._pairs = None
+        self.records[record.config] = record
+        return record
+
+
+def _failed(config: Config, failure: Failure, lowered: Profiled | None) -> TrialRecord:
+    fingerprint, seconds = (lowered.fingerprint, lowered.seconds) if lowered else ("", 0.0)
+    return TrialRecord(config, Status.FAILED, failure=failure, fingerprint=fingerprint, lowering_seconds=seconds)

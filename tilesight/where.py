@@ -1,0 +1,55 @@
+"""Where a call runs: the target, and the device of this machine that may be measured for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .device import Device, NoDevice, device_for, find_devices, target_for
+from .errors import ToolchainError
+from .target import Target, load_target, target_names
+from .toolchain import missing_compiler
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """`device` is None where nothing is measured; `messages` say why, where that was not asked for."""
+
+    target: Target
+    device: Device | None = None
+    messages: tuple[str, ...] = ()
+
+
+def locate(target: str | Target, *, measures: bool) -> Where:
+    """The target by name, path or value (`auto`: that of the GPU found), and with `measures` its device.
+
+    Raises `UnknownNameError` or `TargetFileError` for a target that is none, and `ToolchainError` where `auto` finds
+    no GPU, or where a device is at hand but nothing can be built for it.
+    """
+    chosen = _automatic() if target == "auto" else load_target(target) if isinstance(target, str) else target
+    if not measures:
+        return Where(chosen)
+    device = device_for(chosen, find_devices() if chosen.is_gpu else [])
+    if isinstance(device, NoDevice):
+        return Where(chosen, None, (f"nothing is measured, all times are predicted: {device.message}",))
+    missing = missing_compiler(chosen)
+    if missing:
+        raise ToolchainError(f"{missing}. Predictions need no compiler: --effort predict")
+    return Where(chosen, device)
+
+
+def _automatic() -> Target:
+    devices = find_devices()
+    for device in devices:
+        name = target_for(device)
+        if name is not None:
+            return load_target(name)
+    gpus = ", ".join(name for name in target_names() if name != "cpu")
+    if devices:
+        raise ToolchainError(
+            f"no shipped target describes the GPU found here ('{devices[0].name}'); describe it in a file (--target ./mychip.toml), "
+            f"or name one of {gpus} for predictions"
+        )
+    raise ToolchainError(
+        f"no GPU was found here, so there is none that --target auto could mean; --target cpu measures on this machine's processor, "
+        f"and {gpus} give predictions"
+    )
