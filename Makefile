@@ -69,14 +69,11 @@ endef
 # An environment with pip in it. Debian and Ubuntu keep that part of Python (ensurepip) in a package of its own;
 # virtualenv does without, and as root, in a container say, the package can be installed right away.
 $(BIN)/pip:
-	@python='$(PYTHON)'; \
+	@python=; for name in $(or $(PYTHON),python3 python3.13 python3.12 python3.11); do \
+	  if $$name -c 'import sys; print((3, 11) <= sys.version_info < (3, 14))' 2>/dev/null | grep -q True; then python=$$name; break; fi; \
+	done; \
 	if [ -z "$$python" ]; then \
-	  for name in python3 python3.13 python3.12 python3.11; do \
-	    if $$name -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null; then python=$$name; break; fi; \
-	  done; \
-	fi; \
-	if [ -z "$$python" ]; then \
-	  echo 'set-up: Python 3.11, 3.12 or 3.13 is needed and none was found; name one: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)' >&2; exit 1; \
+	  echo 'set-up: Python 3.11, 3.12 or 3.13 is needed; $(or $(PYTHON),what is on PATH) is none: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)' >&2; exit 1; \
 	fi; \
 	package=$$($$python -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])'); \
 	echo "set-up: making $(VENV) with $$($$python --version)"; \
