@@ -12,17 +12,21 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ..profile import KernelProfile, Phase, Role
 from ..target import Target
 from ..trial import Prediction
 from . import cpu
 from .constants import DEFAULT, Constants
-from .demand import RESOURCES, Demand
+from .demand import RESOURCES, Demand, rate_is_known
 from .occupancy import Occupancy, misfit, occupancy
 from .pipeline import CorePipeline, PhaseTime, latency_cycles, p_norm
 from .schedule import list_makespan, uniform_makespan
-from .traffic import Traffic, traffic
+from .traffic import Traffic, atomic_cycles, tile_coordinates, traffic
 
 CODE_VERSION = 1  # raise it with every change of this package that moves a prediction
 BASE_UNCERTAINTY = 0.15
@@ -114,12 +118,11 @@ class _Evaluation:
         if not axes:
             return uniform_makespan(self.profile.blocks, self.cores, self.resident, self.block_cycles)
         timed = self._timed(self.resident)
-        gx, gy, gz = self.profile.grid
-        durations = []
-        for linear in range(gx * gy * gz):
-            place = {"x": linear % gx, "y": linear // gx % gy, "z": linear // (gx * gy)}
-            durations.append(sum(t.period * _trips_of(p, place, self.profile.grid) for _, p, t in timed))
-        return list_makespan(durations, self.cores * self.resident)
+        tiles = tile_coordinates(self.profile.grid, self.profile.rasterization)
+        durations = np.zeros(self.profile.blocks)
+        for _, phase, time in timed:
+            durations += time.period * _trips_of(phase, tiles, self.profile.grid)
+        return list_makespan(durations.tolist(), self.cores * self.resident)
 
     def prediction(self, version: str) -> Prediction:
         clock_mhz = self.target["core.clock_mhz"]
@@ -132,7 +135,8 @@ class _Evaluation:
         dram_us = self.traffic.dram / (self.target.dram_gb_per_s * 1e3)
         llc = self.target.get("device.memory.llc.gb_per_s")
         l2_us = self.traffic.l2 / (self.target["device.memory.l2.gb_per_s"] * 1e3)
-        busy_us = p_norm([core_us, dram_us, l2_us, self.traffic.dram / (llc * 1e3) if llc else 0.0], self.constants.memory_norm)
+        atomic_us = atomic_cycles(self.profile) / clock_mhz
+        busy_us = p_norm([core_us, dram_us, l2_us, atomic_us, self.traffic.dram / (llc * 1e3) if llc else 0.0], self.constants.memory_norm)
         fill_us = self.target["device.block_start_us"] + latency_cycles(self.target, self.traffic.miss_share) / clock_mhz
         launch_us = self.target["device.launch_us"]
         latency = launch_us + fill_us + busy_us
@@ -142,7 +146,8 @@ class _Evaluation:
             "dram": dram_us,
             **{r: getattr(total, r) / self.cores / clock_mhz for r in RESOURCES},
             "dependency chain": sum(t.chain * p.trips.mean for _, p, t in self._timed(1)) * self._waves() / clock_mhz,
-            "memory wait": sum(t.waiting * p.trips.mean for _, p, t in self._timed(1)) * self._waves() / clock_mhz,
+            "load latency": sum(t.waiting * p.trips.mean for _, p, t in self._timed(1)) * self._waves() / clock_mhz,
+            "atomics": atomic_us,
             "makespan": core_us,
         }
         utilization = {r: min(1.0, terms[r] / latency) for r in (*RESOURCES, "dram")}
@@ -167,6 +172,10 @@ class _Evaluation:
 
     def _limiting(self, terms: dict[str, float], dram_us: float) -> str:
         resource = max(RESOURCES, key=lambda r: terms[r])
+        if terms["atomics"] > max(terms["makespan"], dram_us):
+            return "atomics"
+        if terms["launch"] + terms["fill"] > max(terms["makespan"], dram_us):
+            return "launch"  # and the way to the first instruction: nothing on the cores matters as much
         if dram_us >= max(terms[resource], 0.7 * terms["makespan"]):
             return "dram"
         if terms[resource] >= 0.7 * terms["makespan"]:
@@ -177,26 +186,31 @@ class _Evaluation:
 
     def _uncertainty(self) -> float:
         total = BASE_UNCERTAINTY**2
-        total += UNKNOWN_CALL_UNCERTAINTY**2 if self.profile.unknown_calls or self.profile.notes else 0.0
+        total += UNKNOWN_CALL_UNCERTAINTY**2 if set(self._notes()) - set(self._spill_notes()) else 0.0
         total += SPILL_UNCERTAINTY**2 if self.occupancy.spilled else 0.0
         return float(total**0.5)
 
+    def _spill_notes(self) -> list[str]:
+        return [f"{role}: about {short:.0f} registers a thread do not fit and spill" for role, short in self.occupancy.spilled.items()]
+
     def _notes(self) -> tuple[str, ...]:
-        spills = [f"{role}: about {short:.0f} registers a thread do not fit and spill" for role, short in self.occupancy.spilled.items()]
+        spills = self._spill_notes()
         unknown = [f"{name} is not understood: charged as a long function" for name in self.profile.unknown_calls]
-        return (*self.profile.notes, *unknown, *spills)
+        matrix = [m for r in self.profile.roles for p in r.phases for m in p.work.matrix if not rate_is_known(m, self.target)]
+        rates = dict.fromkeys(
+            f"{self.target.name} gives no matrix rate for {m.dtype}: charged as fp16, which may be too fast" for m in matrix
+        )
+        return (*self.profile.notes, *unknown, *spills, *rates)
 
 
-def _trips_of(phase: Phase, place: dict[str, int], grid: tuple[int, int, int]) -> float:
-    """Iterations of `phase` for the block at `place`."""
-    if not phase.trips.axes:
-        return phase.trips.per_block[0]
-    index, stride = 0, 1
+def _trips_of(phase: Phase, tiles: dict[str, NDArray[Any]], grid: tuple[int, int, int]) -> NDArray[Any]:
+    """Iterations of `phase` for each block in launch order."""
+    index, stride = np.zeros(len(tiles["x"]), dtype=np.int64), 1
     for axis, extent in zip("xyz", grid, strict=True):
         if axis in phase.trips.axes:
-            index += place[axis] * stride
+            index += tiles[axis] * stride
             stride *= extent
-    return phase.trips.per_block[index]
+    return np.asarray(phase.trips.per_block)[index]
 
 
 __all__ = ["AnalyticalModel"]

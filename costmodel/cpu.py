@@ -102,6 +102,8 @@ def _fetched(phase: Phase, capacity: float) -> float:
     """Bytes brought into a cache of `capacity` bytes: each access's distinct data, again for every iteration of a loop
     that does not move it but whose body's data does not fit."""
     accesses = phase.work.accesses
+    if not accesses:
+        return 0.0
     depth = min(len(a.levels) for a in accesses)
     overflows = [sum(a.levels[level][1] for a in accesses) > capacity for level in range(depth)]
     if not overflows[-1]:

@@ -63,7 +63,7 @@ def demand(work: Work, target: Target, constants: Constants, cores_busy: float) 
         special=(work.special_ops + work.shuffles * 0.5) / target["core.unit.special.lanes"],
         issue=instructions / target["core.issue_per_cycle"],
         copy=constants.copy_row_cycles * sum(a.instructions * a.box_bytes / a.vector_bytes for a in work.accesses if _is_bulk(a)),
-        l2=global_bytes(work) / l2_bytes_per_cycle(target, constants, cores_busy),
+        l2=sum(sector_bytes(a) for a in work.accesses if a.space is Space.GLOBAL) / l2_bytes_per_cycle(target, constants, cores_busy),
     )
 
 
@@ -74,19 +74,30 @@ def _is_bulk(access: Access) -> bool:
 def matrix_cycles(work: MatrixWork, target: Target) -> float:
     """Cycles for which `work` holds the matrix pipe of its core.
 
-    A wgmma never takes less than its 64 rows need to pass; mma.sync cannot feed Hopper's pipe (public microbenchmarks:
-    62 % of wgmma's rate).
+    mma.sync cannot feed Hopper's pipe (public microbenchmarks: 62 % of wgmma's rate). A dtype whose rate the target does
+    not give is charged at that of fp16: `rate_is_known` tells.
     """
-    path = {"float32": "fp32", "float8": "fp8", "int8": "fp8"}.get(work.dtype, "fp16")
-    rate = target.get(f"core.unit.matrix.{path}_flops_per_cycle") or target["core.unit.matrix.fp16_flops_per_cycle"]
+    rate = _rate(work, target) or target["core.unit.matrix.fp16_flops_per_cycle"]
     if work.instruction.startswith("mma."):
         rate *= target.get("core.unit.matrix.mma_sync_share", 1.0)
     return work.count * work.flops / rate
 
 
-def global_bytes(work: Work) -> float:
-    """Bytes between core and L2, whole sectors."""
-    return sum(max(a.bytes, a.transactions * 32) if a.mechanism != "tma" else a.bytes for a in work.accesses if a.space is Space.GLOBAL)
+def rate_is_known(work: MatrixWork, target: Target) -> bool:
+    return _rate(work, target) > 0
+
+
+def _rate(work: MatrixWork, target: Target) -> float:
+    path = {"float32": "fp32", "float8": "fp8", "int8": "fp8", "float16": "fp16", "bfloat16": "fp16"}.get(work.dtype)
+    # fp32 on CDNA is exact, not rounded to tf32 as elsewhere: the file has no figure for it
+    if path is None or (path == "fp32" and target.kind == "hip"):
+        return 0.0
+    return target.get(f"core.unit.matrix.{path}_flops_per_cycle")
+
+
+def sector_bytes(access: Access) -> float:
+    """Bytes between core and L2: whole sectors, each once for a warp; bulk copies move what lies inside the tensor."""
+    return access.bytes if access.mechanism == "tma" else access.transactions * 32
 
 
 def l2_bytes_per_cycle(target: Target, constants: Constants, cores_busy: float) -> float:

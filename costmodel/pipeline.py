@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ..profile import Access, KernelProfile, Phase, Role, Space, Work
 from ..target import Target
 from .constants import Constants
-from .demand import RESOURCES, Demand, demand, l2_bytes_per_cycle
+from .demand import RESOURCES, Demand, demand, l2_bytes_per_cycle, sector_bytes
 from .occupancy import Occupancy
 
 FEW_REGISTERS = 8.0  # spilled without touching a matrix instruction's accumulators
@@ -112,7 +112,7 @@ class CorePipeline:
         loads = [a for a in work.accesses if a.space is Space.GLOBAL and not a.write and not a.asynchronous]
         if not loads:
             return 0.0
-        transfer = sum(max(a.bytes, a.transactions * 32) for a in loads) / l2_bytes_per_cycle(self.target, self.constants, self.cores_busy)
+        transfer = sum(sector_bytes(a) for a in loads) / l2_bytes_per_cycle(self.target, self.constants, self.cores_busy)
         return latency_cycles(self.target, self.miss_share) + transfer
 
     def _supply_bound(self, phase: Phase, chain: float) -> float:
@@ -122,7 +122,7 @@ class CorePipeline:
         bounds = [self._slot_period(a, chain) for a in bulk] if phase.is_loop else []
         grouped = [a for a in phase.work.accesses if a.mechanism == "cp_async" and a.space is Space.GLOBAL]
         if grouped and phase.is_loop:
-            moved = sum(max(a.bytes, a.transactions * 32) for a in grouped)
+            moved = sum(sector_bytes(a) for a in grouped)
             arrival = latency_cycles(self.target, self.miss_share) + moved / l2_bytes_per_cycle(
                 self.target, self.constants, self.cores_busy
             )

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..profile import Access, KernelProfile, Rasterization, Space
+from ..profile import KernelProfile, Rasterization, Space
 from ..target import Target
 from .constants import DEFAULT, Constants
+from .demand import sector_bytes
 
 WAVES_LOOKED_AT = 24  # waves repeat their pattern: a sample of them stands for all
 
@@ -56,10 +57,16 @@ def traffic(profile: KernelProfile, target: Target, blocks_together: int, consta
     L2 if what a wave reads fits. Each of the target's clusters with an L2 of its own reads for itself: blocks go to
     clusters in turn.
     """
-    streams, written = _streams(profile)
+    streams, writes = _streams(profile)
+    sizes = {t.label: t.bytes for t in profile.tensors}
+    written = sum(writes.values()) * profile.blocks
+    # what is written again and again (atomics on a small tensor) stays in L2 and leaves it once
+    small = constants.kept_share * target["device.memory.l2.bytes"]
+    dram_write = sum(
+        sizes[t] if 0 < sizes.get(t, 0) <= min(small, each * profile.blocks) else each * profile.blocks for t, each in writes.items()
+    )
     if not streams:
-        total = written * profile.blocks
-        return Traffic(0.0, total, 0.0, total)
+        return Traffic(0.0, written, 0.0, dram_write)
     coordinates = tile_coordinates(profile.grid, profile.rasterization)
     clusters = max(1, target.int("cluster.count"))
     missed, asked = 0.0, sum(s.asked for s in streams) * profile.blocks
@@ -67,13 +74,28 @@ def traffic(profile: KernelProfile, target: Target, blocks_together: int, consta
     capacity = target["device.memory.l2.bytes"] / clusters
     for cluster in range(clusters):
         own = {axis: values[cluster::clusters] for axis, values in coordinates.items()}
-        missed += _misses(streams, own, max(1, blocks_together // clusters), capacity, constants)
+        missed += _misses(streams, own, max(1, -(-blocks_together // clusters)), capacity, constants)
     touched = _compulsory(streams, profile)
     dram_read = max(touched, missed)
     if llc:
         # what several clusters read each for themselves comes from the cache behind them once
         dram_read = max(touched, missed / clusters) if touched < llc else max(touched, missed * (1 - constants.kept_share * llc / touched))
-    return Traffic(asked, written * profile.blocks, min(dram_read, asked), written * profile.blocks)
+    return Traffic(asked, written, min(dram_read, asked), dram_write)
+
+
+def atomic_cycles(profile: KernelProfile) -> float:
+    """Cycles in which the most contended address of an atomic is served, one lane a cycle: all lanes of a block that
+    share it, times all blocks that do. A lower bound; no address is served faster."""
+    extents = dict(zip("xyz", profile.grid, strict=True))
+    longest = 0.0
+    for role in profile.roles:
+        for phase in role.phases:
+            for access in phase.work.accesses:
+                if access.mechanism == "atomic" and access.space is Space.GLOBAL:
+                    lanes = access.bytes / max(access.footprint_bytes, 1.0) * (1.0 if access.loop_dependent else phase.trips.mean)
+                    sharing = profile.blocks / float(np.prod([extents[a] for a in access.axes]))
+                    longest = max(longest, lanes * sharing)
+    return longest
 
 
 def tile_coordinates(grid: tuple[int, int, int], rasterization: Rasterization) -> dict[str, NDArray[Any]]:
@@ -103,10 +125,10 @@ def _panels(linear: NDArray[Any], across: int, along: int, factor: int) -> tuple
     return position, offset % height + panel * factor
 
 
-def _streams(profile: KernelProfile) -> tuple[list[_Stream], float]:
-    """Reads of whole blocks by tensor and axes, and the bytes that a block writes."""
+def _streams(profile: KernelProfile) -> tuple[list[_Stream], dict[str, float]]:
+    """Reads of whole blocks by tensor and axes, and the bytes that a block writes to each tensor."""
     merged: dict[tuple[str, frozenset[str]], list[float]] = {}
-    written = 0.0
+    written: dict[str, float] = {}
     for role in profile.roles:
         for phase in role.phases:
             for access in phase.work.accesses:
@@ -114,22 +136,20 @@ def _streams(profile: KernelProfile) -> tuple[list[_Stream], float]:
                     continue
                 times = phase.trips.mean
                 if access.write:
-                    written += _sector_bytes(access) * times
+                    written[access.tensor] = written.get(access.tensor, 0.0) + sector_bytes(access) * times
                     continue
                 entry = merged.setdefault((access.tensor, access.axes), [0.0, 0.0])
                 repeats = times if access.loop_dependent else 1.0
                 entry[0] += max(access.footprint_bytes, 1.0) * repeats
-                entry[1] += _sector_bytes(access) * times
+                entry[1] += sector_bytes(access) * times
     return [_Stream(tensor, axes, distinct, max(asked, 1.0)) for (tensor, axes), (distinct, asked) in merged.items()], written
-
-
-def _sector_bytes(access: Access) -> float:
-    return max(access.bytes, access.transactions * 32) if access.mechanism != "tma" else access.bytes
 
 
 def _misses(streams: list[_Stream], coordinates: dict[str, NDArray[Any]], together: int, capacity: float, constants: Constants) -> float:
     """Bytes that all waves fetch from behind the L2."""
     blocks = len(coordinates["x"])
+    if not blocks:  # fewer blocks than clusters
+        return 0.0
     waves = max(1, -(-blocks // together))
     chosen = range(waves) if waves <= WAVES_LOOKED_AT else np.unique(np.linspace(0, waves - 1, WAVES_LOOKED_AT).astype(int))
     # two streams of one tensor (loads before and inside a loop) fetch different parts of it
@@ -168,4 +188,4 @@ def _compulsory(streams: list[_Stream], profile: KernelProfile) -> float:
     return sum(min(size, sizes[label]) if sizes.get(label) else size for label, size in read.items())
 
 
-__all__ = ["Traffic", "tile_coordinates", "traffic"]
+__all__ = ["Traffic", "atomic_cycles", "tile_coordinates", "traffic"]

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection, text
 
-from ..errors import UnknownNameError
+from ..errors import InputError, nearest_names
 from ..space import Config
 from ..trial import Status
 from .trials import sound
@@ -42,7 +42,7 @@ class Best:
 def best(connection: Connection, kernel: str | None = None, target: str | None = None) -> list[Best]:
     """Rows of the view `best`, by operator, workload and target. `kernel` is an operator's or a template's name.
 
-    Raises `UnknownNameError` for a kernel or target of which nothing is recorded.
+    Raises `InputError` for a kernel or target of which nothing is recorded.
     """
     rows = [row._mapping for row in connection.execute(text("SELECT * FROM best"))]
     # databases do not agree on where NULL comes in an order
@@ -75,6 +75,6 @@ def best(connection: Connection, kernel: str | None = None, target: str | None =
 
 def _check(kind: str, name: str, known: set[str]) -> None:
     if name not in known:
-        raise UnknownNameError(
-            kind, name, sorted(known), "The database holds what was tuned; `tilesight tune KERNEL --target T` adds to it"
-        )
+        near = nearest_names(name, known)
+        have = f"did you mean {' or '.join(near)}?" if near else f"recorded: {', '.join(sorted(known)) or 'nothing yet'}."
+        raise InputError(f"nothing is recorded for {kind} '{name}'; {have} `tilesight tune KERNEL --target T` records")

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .errors import InputError, NoCandidateError, UnknownNameError
+from .errors import InputError, NoCandidateError, UnknownNameError, headline
 from .lookup import Shape, find_operator, find_template, find_workloads
 from .observers import Observer
 from .session import Effort, SessionResult
@@ -105,7 +105,7 @@ def predict(prim_func: Any, target: str | Target) -> Prediction:
     """The predicted time of any TileLang kernel: a PrimFunc with static shapes, or what `tilelang.compile` made of one.
 
     Lowers in this process, needs no GPU. Raises `InputError` where it is no such function, cannot be read or does not
-    fit the target; passes on what TileLang raises on lowering it.
+    fit the target, or where TileLang refuses to lower it (its own error is the cause).
     """
     from .costmodel import default_model
     from .costmodel.profile import read_profiles
@@ -117,11 +117,14 @@ def predict(prim_func: Any, target: str | Target) -> Prediction:
     if type(function).__name__ != "PrimFunc":
         found = type(prim_func).__name__
         raise InputError(f"predict takes a TileLang PrimFunc, not a {found}; call the kernel's factory first")
-    lowered = lower(function, chosen)
+    try:
+        lowered = lower(function, chosen)
+    except Exception as error:  # TileLang raises whatever it likes
+        raise InputError(f"TileLang cannot lower this kernel for {chosen.name}: {type(error).__name__}: {headline(str(error))}") from error
     try:
         return default_model().predict(read_profiles(lowered, chosen), chosen)
-    except ValueError as error:
-        raise InputError(f"this kernel cannot be predicted for {chosen.name}: {error}") from error
+    except Exception as error:  # any IR may come here
+        raise InputError(f"this kernel cannot be predicted for {chosen.name}: {headline(str(error))}") from error
 
 
 def explain(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Self
 
 from .candidate import Candidate
 from .device import Device, device_for, find_devices
-from .errors import Failure, InputError, NoCandidateError
+from .errors import Failure, InputError, NoCandidateError, headline
 from .lookup import find_context, find_template
 from .observers import Observer
 from .session import Effort, SessionResult
@@ -108,7 +108,10 @@ class Run:
         for candidate, outcome in self.executor.lower([Candidate(workload, target, template, config) for config in configs]):
             if isinstance(outcome, Failure):
                 raise NoCandidateError(f"config '{candidate.config}' cannot be explained: {outcome.kind}: {outcome.message}")
-            prediction = self._model.predict(outcome.kernels, target)
+            try:
+                prediction = self._model.predict(outcome.kernels, target)
+            except Exception as error:  # any profile may come here
+                raise NoCandidateError(f"config '{candidate.config}' cannot be explained: {headline(str(error))}") from error
             found[candidate.config] = view(outcome.kernels, prediction, target, candidate.config, measured_us.get(candidate.config))
         return [found[config] for config in configs]
 

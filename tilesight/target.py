@@ -23,6 +23,10 @@ from typing import Any
 from .errors import TargetFileError, UnknownNameError, nearest_names
 
 KINDS = ("cuda", "hip", "cpu")
+# what TileLang's passes and this package's reading of their output were tried with, or are close kin of
+ARCHS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {"cuda": ("sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_90a"), "hip": ("gfx90a", "gfx940", "gfx941", "gfx942"), "cpu": ("native",)}
+)
 LEVELS = ("thread", "warp", "core", "cluster", "device", "node")
 PROVENANCES = ("spec", "measured", "derived", "public")
 _GPU = ("cuda", "hip")
@@ -181,7 +185,13 @@ def load_target(name_or_path: str) -> Target:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise TargetFileError(f"target file '{path}' cannot be read: {error}") from error
-        return parse_target(text, str(path))
+        own = parse_target(text, str(path))
+        if own.name in target_names() and own.fingerprint != load_target(own.name).fingerprint:
+            raise TargetFileError(
+                f"target file '{path}': name '{own.name}' is that of a shipped target with other figures; "
+                "give yours a name of its own, so that their results are not mixed up"
+            )
+        return own
     if name_or_path.lower() not in target_names():
         raise UnknownNameError("target", name_or_path, target_names(), "A chip of your own goes by its file: --target ./mychip.toml")
     text = (files("tilesight.targets") / f"{name_or_path.lower()}.toml").read_text(encoding="utf-8")
@@ -210,6 +220,9 @@ def parse_target(text: str, origin: str) -> Target:
     kind = text_field("kind")
     if kind not in KINDS:
         raise TargetFileError(f"target file '{origin}': kind '{kind}' must be one of {', '.join(KINDS)}")
+    arch = text_field("arch")
+    if arch not in ARCHS[kind]:
+        raise TargetFileError(f"target file '{origin}': arch '{arch}' is not known for kind {kind}; use one of {', '.join(ARCHS[kind])}")
     top = ("name", "title", "kind", "arch", "device_names", "dtypes")
     for key in raw:
         if key not in top and key not in LEVELS:
@@ -225,7 +238,7 @@ def parse_target(text: str, origin: str) -> Target:
         name=text_field("name"),
         title=text_field("title"),
         kind=kind,
-        arch=text_field("arch"),
+        arch=arch,
         device_names=names_field("device_names", []),
         figures=figures,
         dtypes=names_field("dtypes", ["float16", "bfloat16", "float32"]),

@@ -84,7 +84,7 @@ class Operator(ABC):
         workload = Workload(
             operator=self.name,
             dims={d: int(raw[d]) for d in self.dims},
-            dtype=canonical_dtype(dtype or self.dtypes[0], self.dtypes),
+            dtype=canonical_dtype(dtype or self.dtypes[0], self.dtypes, self.name),
             attrs={a: raw.get(a, default) for a, default in self.attrs.items()},
             name=label,
         )

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from .errors import InputError, WorkloadError
 
-MAX_DIMENSION = 2**31 - 1  # TileLang indexes tensors with 32-bit integers
+MAX_DIMENSION = 2**31 - 2**16  # TileLang counts in 32-bit integers, and rounds up to whole tiles
 
 DTYPE_ALIASES: Mapping[str, str] = MappingProxyType(
     {"fp16": "float16", "half": "float16", "f16": "float16", "bf16": "bfloat16", "fp32": "float32", "f32": "float32", "float": "float32"}
@@ -66,11 +66,11 @@ def check_dimension(operator: str, dim: str, value: object) -> None:
         raise WorkloadError(f"{operator}: {dim}={value} must lie in 1 .. {MAX_DIMENSION}")
 
 
-def canonical_dtype(name: str, allowed: tuple[str, ...]) -> str:
-    """The canonical spelling of `name` (`bf16` -> `bfloat16`); `WorkloadError` where it is not in `allowed`."""
+def canonical_dtype(name: str, allowed: tuple[str, ...], subject: str) -> str:
+    """The canonical spelling of `name` (`bf16` -> `bfloat16`); `WorkloadError` where `subject` has it not among `allowed`."""
     dtype = DTYPE_ALIASES.get(name.lower(), name.lower())
     if dtype not in allowed:
-        raise WorkloadError(f"dtype '{name}' is not supported here; use one of: {', '.join(allowed)}")
+        raise WorkloadError(f"{subject}: dtype '{name}' is not supported; use one of: {', '.join(allowed)}")
     return dtype
 
 

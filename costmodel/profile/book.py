@@ -34,6 +34,10 @@ class Book(Protocol):
         """Report what is not understood, and charge it dearly."""
         ...
 
+    def note(self, text: str) -> None:
+        """Something had to be assumed."""
+        ...
+
     def shared_words(self, scope: Scope, *, write: bool) -> None:
         """One 4-byte word of shared memory per thread, without conflicts."""
         ...

@@ -251,6 +251,7 @@ def _atomic(book: Book, call: Any, scope: Scope) -> None:
     vector = next((n for tag, n in wide.items() if tag in call.op.name), 1)
     spot = Place(place.space, place.tensor, place.index, place.element_bytes, vector)
     book.ledger.accesses.append(lane_access(scope, spot, write=True, mechanism="atomic"))
+    book.note("atomics on one address are taken to follow each other a cycle apart; what contention costs beyond is not known")
     for argument in call.args[1:]:
         if book.memory.pointer(argument) is None:
             book.value(argument, scope)
@@ -283,25 +284,26 @@ def _extern(book: Book, call: Any, scope: Scope) -> None:
     name = _text(call.args[0])
     reduction = re.match(r"tl::(?:AllReduce|allreduce)\w*<\s*([\w:]+)[^,]*,\s*(\d+)\s*,\s*(\d+)", name)
     if reduction:
-        _all_reduce(book, scope, int(reduction[2]), int(reduction[3]))
+        batch = re.search(r",\s*(\d+),\s*\d+>::run_batch$", name)
+        _all_reduce(book, scope, int(reduction[2]), int(reduction[3]), int(batch[1]) if batch else 1)
     elif not book_math(book, name.rsplit("::", 1)[-1], call, scope):
         book.unknown(name, scope)
     for argument in call.args[1:]:
         book.value(argument, scope)
 
 
-def _all_reduce(book: Book, scope: Scope, threads: int, scale: int) -> None:
-    """tl::AllReduce<Op, threads, scale>: a butterfly over `threads / scale` lanes; steps wider than a warp go through
-    shared memory with a barrier on each side."""
+def _all_reduce(book: Book, scope: Scope, threads: int, scale: int, batch: int) -> None:
+    """tl::AllReduce<Op, threads, scale>: a butterfly over `threads / scale` lanes for each of `batch` values; steps wider
+    than a warp go through shared memory with a barrier on each side."""
     step, counts = threads // 2, book.ledger.counts
     while step >= max(1, scale):
-        counts["vector_ops"] += scope.executions
+        counts["vector_ops"] += scope.executions * batch
         if step >= scope.launch.warp_threads:
             counts["block_syncs"] += 2 * scope.times * scope.warps
-            for write in (True, False):
+            for write in (True, False) * batch:
                 book.shared_words(scope, write=write)
         else:
-            counts["shuffles"] += scope.executions
+            counts["shuffles"] += scope.executions * batch
         step //= 2
 
 

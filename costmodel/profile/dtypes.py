@@ -20,7 +20,7 @@ class ElementType(NamedTuple):
 @lru_cache(maxsize=256)
 def element_type(name: str) -> ElementType:
     """`bfloat16x4` -> float, 16 bits, 4 lanes. Types that are not known are taken for 32-bit words."""
-    match = re.fullmatch(r"([a-z_]+?)(\d+)?(?:_[a-z0-9]+)?(?:x(\d+))?", name)
+    match = re.fullmatch(r"([a-z_]+?)(\d+)?(?:_[a-z0-9]+?)?(?:x(\d+))?", name)
     if not match:
         return ElementType("int", 32, 1)
     word, bits, lanes = match[1], match[2], int(match[3] or 1)

@@ -65,9 +65,18 @@ def _variable(expression: Any, bindings: Bindings) -> Any:
 
 def _binary(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Bindings], Any]:
     def rule(expression: Any, bindings: Bindings) -> Any:
-        return operation(evaluate(expression.a, bindings), evaluate(expression.b, bindings))
+        try:
+            return operation(evaluate(expression.a, bindings), evaluate(expression.b, bindings))
+        except ZeroDivisionError:
+            raise UnevaluableError("a division by zero") from None
 
     return rule
+
+
+def _cast(expression: Any, bindings: Bindings) -> Any:
+    value = evaluate(expression.value, bindings)
+    # a truth value that is cast to a number must add up
+    return np.asarray(value).astype(np.int64) if str(expression.dtype).startswith(("int", "uint")) else value
 
 
 def _truncated_division(a: Any, b: Any) -> Any:
@@ -117,7 +126,7 @@ _RULES: Mapping[str, Callable[[Any, Bindings], Any]] = {
     "Or": _binary(np.logical_or),
     "Not": lambda e, b: np.logical_not(evaluate(e.a, b)),
     "Select": lambda e, b: np.where(evaluate(e.condition, b), evaluate(e.true_value, b), evaluate(e.false_value, b)),
-    "Cast": lambda e, b: evaluate(e.value, b),
+    "Cast": _cast,
     "Ramp": lambda e, b: evaluate(e.base, b),
     "Broadcast": lambda e, b: evaluate(e.value, b),
     "Let": lambda e, b: evaluate(e.body, {**b, hash(e.var): evaluate(e.value, b)}),

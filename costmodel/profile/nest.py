@@ -65,6 +65,8 @@ class _NestReader:
             self._bindings[identity(node.var)] = 0
         elif kind == "BufferStore":
             self._store(node, loops)
+        elif kind == "Evaluate":
+            self._evaluate(node.value, loops)
         elif kind in ("AllocBuffer", "DeclBuffer"):
             self._declare(node.buffer)
         elif kind == "While":
@@ -108,6 +110,18 @@ class _NestReader:
         vector_ops, special_ops = counts["vector_ops"] * elements, counts["special_ops"] * elements
         work = Work(accesses=tuple(accesses), vector_ops=vector_ops, special_ops=special_ops)
         self.phases.append(Phase(Trips((math.prod(loop.extent for loop in outside),)), work, is_loop=bool(outside)))
+
+    def _evaluate(self, value: Any, loops: tuple[_Loop, ...]) -> None:
+        """A call for its effect: what it costs is not known."""
+        name = getattr(getattr(value, "op", None), "name", "")
+        if not name or name == "tirx.ret":
+            return
+        counts = {"vector_ops": 0.0, "special_ops": 0.0}
+        self._value(value, counts, [])
+        trips = math.prod(loop.extent for loop in loops)
+        self.phases.append(
+            Phase(Trips((trips,)), Work(vector_ops=counts["vector_ops"], special_ops=counts["special_ops"]), is_loop=trips > 1)
+        )
 
     def _access(
         self, buffer: Any, index: Any, vector: int, loops: tuple[_Loop, ...], tile: tuple[_Loop, ...], lanes: int, *, write: bool
@@ -193,7 +207,10 @@ class _NestReader:
 
 
 def read_nest(function: Any, target: Target) -> KernelProfile:
-    """Profile of one function of TileLang's C backend."""
+    """Profile of one function of TileLang's C backend. Raises `ValueError` where its shapes are not static."""
+    scalars = [p.name for p in function.params if element_type(str(p.dtype)).kind != "handle"]
+    if scalars:
+        raise ValueError(f"extents depend on {', '.join(scalars)}, known only at run time; give the kernel static shapes to predict it")
     reader = _NestReader()
     reader.read(function)
     return KernelProfile(

@@ -51,11 +51,6 @@ def wavefronts(addresses: NDArray[Any], width: int, active: NDArray[Any] | None 
     return float(np.mean(counts)) if counts else 0.0
 
 
-def distinct_share(addresses: NDArray[Any]) -> float:
-    """Share of different addresses among all lanes of all scenarios (1: no two lanes touch the same place)."""
-    return len(np.unique(addresses)) / max(1, addresses.size)
-
-
 def _rows(addresses: NDArray[Any], active: NDArray[Any] | None) -> list[tuple[NDArray[Any], NDArray[Any]]]:
     masks = np.ones(addresses.shape, dtype=bool) if active is None else np.broadcast_to(active, addresses.shape)
     return [(row, mask) for row, mask in zip(addresses, masks, strict=True) if mask.any()]

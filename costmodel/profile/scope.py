@@ -67,9 +67,11 @@ class Scope:
     times: float = 1.0
     lanes: float = 1.0
     warps: float = 1.0
+    warp_lanes: int = 32  # lanes of a warp that exist: fewer in a block smaller than a warp
     elected: bool = False  # one thread of many: a single lane issues
     loops: tuple[Loop, ...] = ()
     phase_loop: Loop | None = None
+    reach: Any = None  # where the conditions so far hold, over the chance scenarios; None where there was none
     condition: Any = None  # a lane mask over the pattern scenarios, None where all lanes are active
     roots: Mapping[int, frozenset[int]] = field(default_factory=dict)  # bound variable -> what it derives from
     pattern: Bindings = field(default_factory=dict)
@@ -80,8 +82,8 @@ class Scope:
     @staticmethod
     def of_threads(launch: Launch, first_thread: int, threads: int) -> Scope:
         """Whole-block context for a range of threads."""
-        scope = Scope(launch, first_thread, threads)
-        warps = max(1, threads // launch.warp_threads)
+        scope = Scope(launch, first_thread, threads, warp_lanes=min(launch.warp_threads, threads))
+        warps = max(1, -(-threads // launch.warp_threads))
         lanes = np.arange(min(launch.warp_threads, threads))[None, :]
 
         def thread_values(scenarios: int) -> dict[int, NDArray[Any]]:
@@ -143,14 +145,18 @@ class Scope:
             mask = np.broadcast_to(np.asarray(evaluate(condition, self.pattern), dtype=bool), self._shape(PATTERN_SCENARIOS))
         except UnevaluableError:
             return self
+        # conditions within one another are not independent: count among the scenarios that come here at all
+        before = CONDITION_SCENARIOS if self.reach is None else int(self.reach.any(axis=1).sum())
+        held = held if self.reach is None else held & self.reach
         if not held.any():
             return None
         running = held.any(axis=1)
         combined = mask if self.condition is None else mask & self.condition
         return replace(
             self,
-            warps=self.warps * float(running.mean()),
-            lanes=self.lanes * float(held[running].mean()),
+            warps=self.warps * float(running.sum()) / before,
+            lanes=float(held[running].mean()),
+            reach=held,
             # a condition so rare that no pattern scenario meets it says nothing about addresses
             condition=None if combined.all() or not combined.any() else combined,
         )
@@ -220,7 +226,7 @@ class Scope:
         return replace(self, pattern={**self.pattern, loop.variable: step})
 
     def _shape(self, scenarios: int) -> tuple[int, int]:
-        return scenarios, min(self.launch.warp_threads, max(1, self.threads if not self.elected else self.launch.warp_threads))
+        return scenarios, self.warp_lanes
 
 
 def _sequence(count: int, dimension: int, extent: int) -> NDArray[Any]:

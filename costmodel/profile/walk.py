@@ -101,6 +101,9 @@ class Reader:
         self.ledger.counts["vector_ops"] += scope.executions * UNKNOWN_VECTOR_OPS
         self.ledger.counts["special_ops"] += scope.executions * UNKNOWN_SPECIAL_OPS
 
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
     def shared_words(self, scope: Scope, *, write: bool) -> None:
         """One 4-byte word of shared memory per thread, without conflicts (reductions through a workspace)."""
         mechanism = "st" if write else "ld"
@@ -188,20 +191,20 @@ class Reader:
             self.ledger.counts["integer_ops"] += scope.executions
 
     def _loop(self, node: Any, scope: Scope) -> None:
-        variable, extent, start = identity(node.loop_var), constant(node.extent), constant(node.min) or 0
+        extent = constant(node.extent)
         inline = int(node.kind) in _UNROLLED_KINDS or (extent is not None and extent <= 1)
         nested = scope.phase_loop is not None
         if not inline and self._contains(node.body, _ASYNCHRONOUS if nested else _WORK, globals_too=not nested):
             extents = self._trips(node.extent, scope)
             outer = self.ledger.trips.mean if nested else 1.0
             with self._phase(Trips(tuple(t * outer for t in extents.per_block), extents.axes)), self._book.live.loop():
-                self.statement(node.body, scope.with_loop(variable, start, max(extents.mean, 1.0), unrolled=False, as_phase=True))
+                self.statement(node.body, _inside(node, scope, max(extents.mean, 1.0), unrolled=False, as_phase=True))
             return
         count = float(extent) if extent is not None else self._trips(node.extent, scope).mean
         if count > 0:
             unrolled = inline or (extent is not None and extent <= UNROLLED_AT_MOST)
             with self._book.live.loop():
-                self.statement(node.body, scope.with_loop(variable, start, count, unrolled=unrolled))
+                self.statement(node.body, _inside(node, scope, count, unrolled=unrolled, as_phase=False))
 
     def _trips(self, extent: Any, scope: Scope) -> Trips:
         """Iterations for each block of the axes that the extent depends on, x fastest."""
@@ -246,7 +249,11 @@ class Reader:
         if not self._contains(node, _SPECIALISING, globals_too=False):
             return None
         every = np.arange(scope.first_thread, scope.first_thread + scope.threads)
-        holds = np.broadcast_to(np.asarray(evaluate(node.condition, self.launch.thread_bindings(every)), dtype=bool), every.shape)
+        try:
+            condition = evaluate(node.condition, self.launch.thread_bindings(every))
+        except UnevaluableError:
+            return None
+        holds = np.broadcast_to(np.asarray(condition, dtype=bool), every.shape)
         branches = [(node.then_case, every[holds])] + ([(node.else_case, every[~holds])] if node.else_case is not None else [])
         ranges = []
         for body, threads in branches:
@@ -273,6 +280,19 @@ class Reader:
 
         post_order_visit(node, visit)
         return found
+
+
+def _inside(node: Any, scope: Scope, extent: float, *, unrolled: bool, as_phase: bool) -> Scope:
+    """The scope of a loop's body. A start that is no constant (one that depends on the block, say) is kept as such."""
+    start = constant(node.min)
+    if start is not None:
+        return scope.with_loop(identity(node.loop_var), start, extent, unrolled, as_phase=as_phase)
+    from tvm import tirx
+
+    steps = tirx.Var("step", node.loop_var.dtype)
+    inner = scope.with_loop(identity(steps), 0, extent, unrolled, as_phase=as_phase)
+    # `bound` keeps the new variable alive: variables are known by their address
+    return inner.with_binding(identity(node.loop_var), node.min + steps)
 
 
 def _elected_group(condition: Any) -> int | None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pickle
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -110,3 +111,23 @@ def test_unknown_figure_is_a_key_error_or_a_default() -> None:
     with pytest.raises(KeyError):
         cpu["thread.max_registers"]
     assert cpu.get("thread.max_registers", 7.0) == 7.0
+
+
+def test_an_architecture_that_cannot_be_lowered_for_is_refused(tmp_path: Path) -> None:
+    text = (files("tilesight.targets") / "h200.toml").read_text()
+    own = tmp_path / "mychip.toml"
+    own.write_text(text.replace('"sm_90a"', '"sm_999"').replace('name = "h200"', 'name = "mychip"'))
+    with pytest.raises(TargetFileError, match="arch 'sm_999' is not known for kind cuda; use one of"):
+        load_target(str(own))
+
+
+def test_a_file_must_not_pass_for_a_shipped_target(tmp_path: Path) -> None:
+    text = (files("tilesight.targets") / "h200.toml").read_text()
+    own = tmp_path / "mychip.toml"
+    own.write_text(text)
+    assert load_target(str(own)).name == "h200"  # unchanged, it is the same target
+    own.write_text(text.replace("value = 132", "value = 64"))
+    with pytest.raises(TargetFileError, match="name 'h200' is that of a shipped target"):
+        load_target(str(own))
+    own.write_text(text.replace("value = 132", "value = 64").replace('name = "h200"', 'name = "mychip"'))
+    assert load_target(str(own)).int("core.count") == 64

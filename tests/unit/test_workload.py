@@ -51,12 +51,12 @@ def test_bad_dimensions_name_themselves(value: object) -> None:
 
 @pytest.mark.parametrize(("said", "meant"), [("bf16", "bfloat16"), ("FP16", "float16"), ("half", "float16"), ("bfloat16", "bfloat16")])
 def test_dtypes_have_one_spelling(said: str, meant: str) -> None:
-    assert canonical_dtype(said, ("bfloat16", "float16")) == meant
+    assert canonical_dtype(said, ("bfloat16", "float16"), "matmul") == meant
 
 
 def test_dtype_that_is_not_allowed() -> None:
-    with pytest.raises(WorkloadError, match="dtype 'fp32' is not supported here; use one of: bfloat16, float16"):
-        canonical_dtype("fp32", ("bfloat16", "float16"))
+    with pytest.raises(WorkloadError, match="matmul: dtype 'fp32' is not supported; use one of: bfloat16, float16"):
+        canonical_dtype("fp32", ("bfloat16", "float16"), "matmul")
 
 
 def test_assignments() -> None:

@@ -68,7 +68,9 @@ def print_result(result: SessionResult, target: Target, top: int) -> None:
     for line in _vendor_lines(result, floor):
         output.print_text(line)
     bound = "matrix peak" if floor.is_compute else "device memory"
-    output.print_text(f"hardware's limit: {number(floor.latency_us)} us ({bound})")
+    # a CPU target describes a typical core, not the one at hand
+    whose = "hardware's limit" if result.context.arch != "native" else "nominal limit of one core"
+    output.print_text(f"{whose}: {number(floor.latency_us)} us ({bound})")
     for message in result.messages:
         output.print_text(f"note: {message}")
     if result.best is not None:

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from tests.unit.database import samples
 from tilesight.cli.db import db
 from tilesight.database import open_store
-from tilesight.errors import DatabaseError, FailureKind, InputError, UnknownNameError
+from tilesight.errors import DatabaseError, FailureKind, InputError
 from tilesight.session import Baseline, Effort, State
 from tilesight.space import Census
 
@@ -92,7 +92,7 @@ def test_best_as_json(run: Run) -> None:
     (found,) = result["best"]
     assert (found["status"], found["latency_us"], found["vendor_us"]) == ("verified", 12.5, 11.0)
     assert found["config"] == dict(samples.config(1))
-    assert isinstance(run("best", "matmuL2").exception, UnknownNameError)
+    assert isinstance(run("best", "matmuL2").exception, InputError)
 
 
 def test_best_of_a_database_without_records(run: Run, tmp_path: Path) -> None:

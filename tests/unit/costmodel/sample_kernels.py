@@ -127,3 +127,62 @@ def opaque_call(n, threads=128):
             Y[bx * threads + i] = T.call_extern("float32", "somebodys_function", X[bx * threads + i])
 
     return main
+
+
+def sliding_rows(rows, columns, window):
+    """Each block sums rows of its own: the loop starts where the block does."""
+
+    @T.prim_func
+    def main(X: T.Tensor((rows, columns), "float32"), Y: T.Tensor((rows // window, columns), "float32")):
+        with T.Kernel(rows // window, threads=columns) as bx:
+            i = T.get_thread_binding(0)
+            total = T.alloc_local((1,), "float32")
+            total[0] = 0.0
+            for row in T.serial(bx * window, bx * window + window):
+                total[0] += X[row, i]
+            Y[bx, i] = total[0]
+
+    return main
+
+
+def thread_quarters(n, threads=128):
+    """A chain of conditions that sends each warp its own way."""
+
+    @T.prim_func
+    def main(X: T.Tensor((n,), "float32"), Y: T.Tensor((n,), "float32")):
+        with T.Kernel(n // threads, threads=threads) as bx:
+            i = T.get_thread_binding(0)
+            if i < 32:
+                Y[bx * threads + i] = X[bx * threads + i]
+            else:
+                if i < 64:
+                    Y[bx * threads + i] = X[bx * threads + i] * 2.0
+                else:
+                    Y[bx * threads + i] = X[bx * threads + i] * 3.0
+
+    return main
+
+
+def counter(n, threads=128):
+    """Every element adds to one word."""
+
+    @T.prim_func
+    def main(X: T.Tensor((n,), "float32"), Y: T.Tensor((1,), "float32")):
+        with T.Kernel(n // threads, threads=threads) as bx:
+            i = T.get_thread_binding(0)
+            T.atomic_add(Y[0], X[bx * threads + i])
+
+    return main
+
+
+def any_rows(columns=128):
+    """A shape that is known only at run time."""
+    rows = T.dynamic("rows")
+
+    @T.prim_func
+    def main(X: T.Tensor((rows, columns), "float32"), Y: T.Tensor((rows, columns), "float32")):
+        with T.Kernel(rows):
+            for j in T.serial(columns):
+                Y[0, j] = X[0, j] * 2.0
+
+    return main

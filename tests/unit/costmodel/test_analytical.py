@@ -151,3 +151,34 @@ def test_busy_times_combine_close_to_their_maximum() -> None:
     assert p_norm([10.0, 0.0], 6) == 10
     assert 10 < p_norm([10.0, 9.0], 6) < 12
     assert p_norm([], 6) == 0
+
+
+def test_fewer_blocks_than_clusters() -> None:
+    mi300x = load_target("mi300x")
+    prediction = AnalyticalModel().predict(read_profiles(lower(kernels.scale(256, 256), mi300x), mi300x), mi300x)
+    assert prediction.latency_us > 0
+
+
+def test_atomics_are_dear_and_say_so() -> None:
+    def of(prim_func: object) -> Prediction:
+        return AnalyticalModel().predict(read_profiles(lower(prim_func, H200), H200), H200)
+
+    n = 2**22
+    counted, copied = of(kernels.counter(n)), of(kernels.scale(n, 128))
+    assert counted.latency_us > 50 * copied.latency_us
+    assert counted.limiting == "atomics"
+    assert counted.uncertainty > copied.uncertainty
+    assert any("atomics" in note for note in counted.notes)
+
+
+def test_a_matrix_rate_that_the_target_does_not_give_is_noted() -> None:
+    def noted(dtype: str) -> bool:
+        work = Work(matrix=(MatrixWork("mma.m8n8k4", 100, 512.0, dtype=dtype),))
+        return any("matrix rate" in note for note in predict(plain(work)).notes)
+
+    assert noted("float64")
+    assert not noted("bfloat16")
+
+
+def test_small_kernels_are_limited_by_their_launch() -> None:
+    assert predict(plain(Work(vector_ops=1000.0), blocks=1)).limiting == "launch"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tilesight.costmodel.profile import read_profiles
+from tilesight.costmodel.profile.dtypes import element_type
 from tilesight.lowering import lower
 from tilesight.profile import KernelProfile, Phase, Role, Space
 from tilesight.target import load_target
@@ -135,3 +136,36 @@ def test_unknown_calls_are_reported_and_charged() -> None:
     p = profile(kernels.opaque_call(4096))
     assert p.unknown_calls == ("somebodys_function",)
     assert sum(ph.work.special_ops for r in p.roles for ph in r.phases) > 0
+
+
+def test_a_loop_that_starts_at_the_block_depends_on_it() -> None:
+    p = profile(kernels.sliding_rows(1024, 128, 64))
+    (read,) = [a for r in p.roles for ph in r.phases for a in ph.work.accesses if a.space is Space.GLOBAL and not a.write]
+    assert read.axes == {"x"}
+    assert read.loop_dependent
+
+
+def test_conditions_within_one_another_share_out_the_threads() -> None:
+    p = profile(kernels.thread_quarters(4096))
+    writes = [a.bytes for r in p.roles for ph in r.phases for a in ph.work.accesses if a.write]
+    assert sum(writes) == pytest.approx(128 * 4, rel=0.05)
+    assert sorted(writes) == pytest.approx([128, 128, 256], rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("bfloat16x4", ("float", 16, 4)),
+        ("float8_e4m3fnx16", ("float", 8, 16)),
+        ("float8_e5m2", ("float", 8, 1)),
+        ("uint8x32", ("int", 8, 32)),
+        ("handle", ("handle", 64, 1)),
+    ],
+)
+def test_element_types(name: str, expected: tuple[str, int, int]) -> None:
+    assert element_type(name) == expected
+
+
+def test_shapes_that_are_not_static_are_refused_on_a_cpu_too() -> None:
+    with pytest.raises(ValueError, match="known only at run time"):
+        profile(kernels.any_rows(), "cpu")
