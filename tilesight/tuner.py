@@ -125,10 +125,17 @@ class Tuner:
         share = EXPLORE_SHARE if self.request.measures else 1.0
         while left > 0 and not self._late(share):
             # a space that is wanted whole needs no search, and no waiting between batches
-            asked = self.search.ask(left if left >= self.search.remaining else min(BATCH, left))
+            asked = self._questions(left)
             self._predict(asked, share)
             left -= len(asked)
         self.observer.phase_done(self.trials.summary())
+
+    def _questions(self, left: int) -> list[Config]:
+        if left >= self.search.remaining:
+            return self.search.ask(left)
+        batch = min(BATCH, left)
+        likely = self.search.promising(batch // 2)
+        return [*likely, *self.search.ask(batch - len(likely))]
 
     def _predict(self, configs: Sequence[Config], share: float = 1.0) -> None:
         for candidate, outcome in self.executor.lower(self._in_time((self._candidate(c) for c in configs), share)):

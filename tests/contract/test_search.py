@@ -155,6 +155,29 @@ def test_space_of_one_parameter_value(sampler: str) -> None:
     assert Searcher(single, sampler=sampler).ask(1) == [Config({"tile": 1})]
 
 
+def test_promising_configs_are_new_and_likely(sampler: str) -> None:
+    searcher = Searcher(SPACE, sampler=sampler, seed=2)
+    assert searcher.promising(4) == []  # nothing was told yet
+    # all but the configs with the right policy and swizzle: what is left to find lies between those seen
+    hidden = [c for c in SPACE.configs() if c["policy"] == "row" and c["swizzle"] is True]
+    for config in SPACE.configs():
+        if config not in hidden:
+            searcher.tell(config, time_us(config))
+    assert len(SPACE.configs()) - len(hidden) >= 48
+    found = searcher.promising(4)
+    assert len(set(found)) == 4
+    assert set(found) <= set(hidden)
+    assert min(time_us(c) for c in found) == min(time_us(c) for c in hidden)
+    assert not set(found) & set(searcher.ask(100))
+
+
+def test_promising_ends_with_the_space(sampler: str) -> None:
+    searcher = Searcher(SPACE, sampler=sampler, seed=2)
+    for config in SPACE.configs():
+        searcher.tell(config, time_us(config))
+    assert searcher.promising(4) == []
+
+
 def test_unknown_sampler() -> None:
     with pytest.raises(UnknownNameError, match="did you mean tpe"):
         Searcher(SPACE, sampler="tep")
