@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from functools import cache
 
 import pytest
@@ -9,6 +10,10 @@ import pytest
 from tilesight.device import find_devices, target_for
 from tilesight.target import Target, load_target
 from tilesight.toolchain import missing_compiler
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # a shell starts what runs in its background deaf to Ctrl-C, and the tests of Ctrl-C would wait for ever
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @cache

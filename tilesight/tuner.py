@@ -50,7 +50,7 @@ PLANS: Mapping[Effort, Plan] = {
 }
 BATCH = 32  # asked at once: fixed, so that the questions do not depend on how many processes answer
 EXPLORE_SHARE, BUILD_SHARE = 0.5, 0.75  # of a time budget: when these end, where a first measurement follows
-FINALISTS, FINALIST_MARGIN = 4, 1.05  # measured again beside the vendor: those within this factor of the fastest
+FINALISTS, FINALIST_MARGIN = 8, 1.05  # measured again beside the vendor: those within this factor of the fastest
 
 
 @dataclass(frozen=True, slots=True)
