@@ -106,18 +106,23 @@ class _Evaluation:
         consumers = [r for r in self.profile.roles if r.name != "producer"]
         return consumers or list(self.profile.roles)
 
-    def block_cycles(self, resident: float, trips: str = "mean") -> float:
-        """Cycles from start to end of `resident` blocks that share a core."""
-        total = 0.0
-        for _role, phase, time in self._timed(resident):
-            total += time.period * getattr(phase.trips, trips)
-        return total
+    @cached_property
+    def _alone(self) -> list[tuple[Role, Phase, PhaseTime]]:
+        return self._timed(1)
+
+    @cached_property
+    def _together(self) -> list[tuple[Role, Phase, PhaseTime]]:
+        return self._timed(self.resident)
+
+    def block_cycles(self, resident: float) -> float:
+        """Cycles from start to end of `resident` blocks of mean length that share a core."""
+        return sum(time.period * phase.trips.mean for _, phase, time in self._timed(resident))
 
     def _makespan_cycles(self) -> float:
         axes: frozenset[str] = frozenset().union(*(p.trips.axes for r in self.profile.roles for p in r.phases))
         if not axes:
             return uniform_makespan(self.profile.blocks, self.cores, self.resident, self.block_cycles)
-        timed = self._timed(self.resident)
+        timed = self._together
         tiles = tile_coordinates(self.profile.grid, self.profile.rasterization)
         durations = np.zeros(self.profile.blocks)
         for _, phase, time in timed:
@@ -145,8 +150,8 @@ class _Evaluation:
             "fill": fill_us,
             "dram": dram_us,
             **{r: getattr(total, r) / self.cores / clock_mhz for r in RESOURCES},
-            "dependency chain": sum(t.chain * p.trips.mean for _, p, t in self._timed(1)) * self._waves() / clock_mhz,
-            "load latency": sum(t.waiting * p.trips.mean for _, p, t in self._timed(1)) * self._waves() / clock_mhz,
+            "dependency chain": sum(t.chain * p.trips.mean for _, p, t in self._alone) * self._waves() / clock_mhz,
+            "load latency": sum(t.waiting * p.trips.mean for _, p, t in self._alone) * self._waves() / clock_mhz,
             "atomics": atomic_us,
             "makespan": core_us,
         }
@@ -166,7 +171,7 @@ class _Evaluation:
 
     def _total_demand(self) -> Demand:
         total = Demand()
-        for _, phase, time in self._timed(1):
+        for _, phase, time in self._alone:
             total = total + time.demand.scaled(phase.trips.mean * self.profile.blocks)
         return total
 
@@ -180,7 +185,7 @@ class _Evaluation:
             return "dram"
         if terms[resource] >= 0.7 * terms["makespan"]:
             return resource
-        timed = self._timed(self.resident)
+        timed = self._together
         longest = max(timed, key=lambda item: item[2].period * item[1].trips.mean)
         return longest[2].bound
 

@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from statistics import median
 
 from .space import Census
 from .trial import Status, TrialRecord
@@ -78,9 +79,7 @@ class Baseline:
 
     @property
     def latency_us(self) -> float:
-        ordered = sorted(self.samples_us)
-        middle = len(ordered) // 2
-        return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+        return median(self.samples_us)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from statistics import median
 
 from .errors import Failure
 from .space import Config
@@ -80,9 +81,7 @@ class Measurement:
     @property
     def latency_us(self) -> float:
         """Median of the samples."""
-        ordered = sorted(self.samples_us)
-        middle = len(ordered) // 2
-        return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+        return median(self.samples_us)
 
 
 @dataclass(frozen=True, slots=True)

@@ -192,34 +192,39 @@ class Scope:
 
     def over_blocks(self, expression: Any, axes: list[str]) -> NDArray[Any]:
         """`expression` for every block along `axes`, the first of them fastest. Raises `UnevaluableError`."""
-        bindings = {v: (value.flat[0] if isinstance(value, np.ndarray) else value) for v, value in self.pattern.items()}
+        bindings = self._one_scenario()
         total, stride = math.prod(self.launch.block[a][1] for a in axes), 1
         for axis in axes:
             variable, extent = self.launch.block[axis]
             bindings[variable] = np.arange(total) // stride % extent
             stride *= extent
-        for variable, value in self.bound:
-            bindings[variable] = evaluate(value, bindings)
+        self._rebind(bindings)
         counts: NDArray[Any] = np.broadcast_to(np.asarray(evaluate(expression, bindings), dtype=float), (total,))
         return counts
 
     def over_block(self, expression: Any) -> NDArray[Any]:
         """`expression` for every thread of this scope, in one block and one iteration. Raises `UnevaluableError`."""
-        bindings = {v: (value.flat[0] if isinstance(value, np.ndarray) else value) for v, value in self.pattern.items()}
+        bindings = self._one_scenario()
         bindings |= self.launch.thread_bindings(self.first_thread + np.arange(self.threads))
-        for variable, value in self.bound:
-            bindings[variable] = evaluate(value, bindings)
+        self._rebind(bindings)
         values: NDArray[Any] = np.broadcast_to(np.asarray(evaluate(expression, bindings)), (self.threads,)).astype(np.int64)
         return values
 
     def over_phase(self, expression: Any, iterations: int = 64) -> NDArray[Any]:
         """`expression` of one thread in the first iterations of the phase's loop. Raises `UnevaluableError`."""
-        bindings = {v: (value.flat[0] if isinstance(value, np.ndarray) else value) for v, value in self.pattern.items()}
+        bindings = self._one_scenario()
         if self.phase_loop is not None:
             bindings[self.phase_loop.variable] = np.arange(min(iterations, max(1, int(self.phase_loop.extent))))
+        self._rebind(bindings)
+        return np.atleast_1d(np.asarray(evaluate(expression, bindings)))
+
+    def _one_scenario(self) -> dict[int, Any]:
+        """One value for each variable, to be overridden for those that vary; then `_rebind`."""
+        return {v: (value.flat[0] if isinstance(value, np.ndarray) else value) for v, value in self.pattern.items()}
+
+    def _rebind(self, bindings: dict[int, Any]) -> None:
         for variable, value in self.bound:
             bindings[variable] = evaluate(value, bindings)
-        return np.atleast_1d(np.asarray(evaluate(expression, bindings)))
 
     def shifted(self, loop: Loop, step: NDArray[Any]) -> Scope:
         """The same scenarios with one loop variable set otherwise."""
