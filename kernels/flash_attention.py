@@ -12,7 +12,7 @@ from ..errors import WorkloadError
 from ..search_spaces import flash_attention as search_space
 from ..space import Config, SearchSpace
 from ..target import Target
-from ..template import KernelTemplate, Operator, Tensors
+from ..template import KernelTemplate, Operator, Scale, Tensors
 from ..workload import MAX_DIMENSION, Workload
 
 if TYPE_CHECKING:
@@ -153,6 +153,11 @@ class FlashAttentionGpu(KernelTemplate):
     dtypes = ("bfloat16", "float16")
     # exp2 and the final division as single instructions; infinities stay what they are
     compile_flags: ClassVar[Mapping[str, tuple[str, ...]]] = {"cuda": ("--use_fast_math",)}
+    scales: ClassVar[Mapping[str, Scale]] = {
+        "batch": Scale(),
+        "heads": Scale(),
+        "seq_len": Scale(("block_m", "block_n"), search_space.TILES),
+    }
 
     def space(self, workload: Workload, target: Target) -> SearchSpace:
         return search_space.space(workload, target)

@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..errors import WorkloadError
+from ..profile import Rasterization
 from ..search_spaces import matmul as search_space
 from ..space import Config, SearchSpace
 from ..target import Target
-from ..template import KernelTemplate, Operator, Tensors
+from ..template import KernelTemplate, Operator, Scale, Tensors
 from ..workload import MAX_DIMENSION, Workload
 
 if TYPE_CHECKING:
@@ -127,9 +128,18 @@ class MatmulGpu(KernelTemplate):
     name = "matmul"
     target_kinds = ("cuda", "hip")
     dtypes = ("bfloat16", "float16")
+    scales: ClassVar[Mapping[str, Scale]] = {
+        "m": Scale(("block_m",), search_space.GPU_TILES),
+        "n": Scale(("block_n",), search_space.GPU_TILES),
+        "k": Scale(("block_k",), search_space.GPU_DEPTHS),
+    }
 
     def space(self, workload: Workload, target: Target) -> SearchSpace:
         return search_space.space(workload, target)
+
+    def reordered(self, config: Config) -> tuple[Config, Rasterization] | None:
+        panel = config.int("swizzle")
+        return (Config({**config, "swizzle": 0}), Rasterization("row", panel)) if panel else None
 
     def default_config(self, workload: Workload, target: Target) -> Config | None:
         """The largest of a few well-tried tiles that gives nearly every core a block; else the nearest legal config."""

@@ -8,6 +8,9 @@ from ..space import Config, Constraint
 from ..target import Target
 from .matrix_unit import launch
 
+WGMMA_REGISTERS = 26  # that ptxas 13.0 asks for beside the sums of one wgmma: "register target of 154" for 256 columns
+LEFT_OPERAND_REGISTERS = 4  # and where its left operand is in registers: "158"
+
 
 def fits_shared_memory(target: Target, needed: Callable[[Config], int], way_out: str) -> Constraint:
     """The declared buffers of one block must fit: TileLang lowers without looking at this limit."""
@@ -36,6 +39,29 @@ def fits_registers(target: Target, bulk_copies: bool, accumulators: Callable[[Co
         )
 
     return Constraint("registers", violation)
+
+
+def fits_instruction(
+    target: Target, bulk_copies: bool, columns: Callable[[Config], int], way_out: str, left_in_registers: bool = False
+) -> Constraint:
+    """All sums of one wgmma (64 rows x `columns` of float32, over 128 threads) must lie in registers at once. ptxas holds
+    them against the share of the file that the launched threads have, before TileLang moves any between warpgroups.
+
+    `columns` is 0 where no wgmma is used. On the H200, 192 columns compile with 128 registers, and 256 do not (C7602).
+    """
+
+    def violation(config: Config) -> str | None:
+        wide = columns(config)
+        launched = launch(target, config.int("threads"), bulk_copies)
+        need = wide // 2 + WGMMA_REGISTERS + (LEFT_OPERAND_REGISTERS if left_in_registers else 0)
+        if not wide or need <= launched.compiled_registers:
+            return None
+        return (
+            f"a wgmma of {wide} columns needs {need} registers of each thread, and ptxas compiles {launched.threads} launched threads "
+            f"with {launched.compiled_registers} (C7602): {way_out}"
+        )
+
+    return Constraint("registers of an instruction", violation)
 
 
 def fits_block(target: Target, bulk_copies: bool) -> Constraint:

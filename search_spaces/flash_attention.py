@@ -5,9 +5,10 @@ from __future__ import annotations
 from ..space import Config, Constraint, Parameter, SearchSpace
 from ..target import Target
 from ..workload import DTYPE_BYTES, Workload
-from .constraints import fits_block, fits_registers, fits_shared_memory, not_beyond, pipelines, stages_within_loop
-from .matrix_unit import is_hopper, launch, matrix_unit
+from .constraints import fits_block, fits_instruction, fits_registers, fits_shared_memory, not_beyond, pipelines, stages_within_loop
+from .matrix_unit import MAX_WGMMA_COLUMNS, is_hopper, launch, matrix_unit
 
+TILES = (16, 32, 48, 64, 80, 96, 128, 160, 192, 256)  # of queries or keys, on any target
 HIP_REDUCTION_BYTES = 8  # of shared memory a thread: TileLang reduces rows through it where warps have 64 threads
 
 
@@ -39,6 +40,11 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         reduction = HIP_REDUCTION_BYTES * threads if hip else 0
         return tiles * width * element_bytes + reduction + launch(target, threads, bulk_copies).barrier_bytes
 
+    def instruction_columns(config: Config) -> int:
+        """Of the wider product: the scores have block_n columns, the output those of a head."""
+        is_wgmma = matrix_unit(target, config.int("block_m"), config.int("threads")).name == "wgmma"
+        return min(MAX_WGMMA_COLUMNS, max(config.int("block_n"), width)) if is_wgmma else 0
+
     constraints = (
         pipelines(target),
         not_beyond("block_m", rows, "seq_len", seq_len),
@@ -48,6 +54,7 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         stages_within_loop(lambda config: -(-seq_len // config.int("block_n")), "keys"),
         _causal_pipelines(causal, bulk_copies and hopper, hip),
         fits_registers(target, bulk_copies, accumulators, "take more threads or a smaller block_n or block_m"),
+        fits_instruction(target, bulk_copies, instruction_columns, "take threads=256 or fewer, and fewer rows", left_in_registers=True),
         fits_shared_memory(target, shared_bytes, "lower num_stages, block_n or block_m"),
         _order_matters(workload, causal, target.int("core.count")),
     )

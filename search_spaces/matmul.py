@@ -7,13 +7,24 @@ from collections.abc import Callable
 from ..space import Config, Constraint, Parameter, SearchSpace
 from ..target import Target
 from ..workload import DTYPE_BYTES, Workload
-from .constraints import divides, fits_block, fits_registers, fits_shared_memory, not_beyond, pipelines, stages_within_loop
-from .matrix_unit import POLICIES, is_hopper, launch, matrix_unit
+from .constraints import (
+    divides,
+    fits_block,
+    fits_instruction,
+    fits_registers,
+    fits_shared_memory,
+    not_beyond,
+    pipelines,
+    stages_within_loop,
+)
+from .matrix_unit import MAX_WGMMA_COLUMNS, POLICIES, is_hopper, launch, matrix_unit
 
 MAX_GRID_Y = 65535  # blocks along the second axis of a CUDA or HIP grid
 FULL_TILE = 64  # smaller tiles read more of the operands than the caches deliver; they pay only where blocks are scarce
 MIN_WGMMA_COLUMNS = 16  # "Not a canonical GMMA_MN layout" with 8
 SWIZZLES = (0, 4, 8, 16)
+GPU_TILES = (16, 32, 64, 128, 192, 256)
+GPU_DEPTHS = (32, 64, 128)
 MAX_VECTOR_FLOATS = 512  # the largest vector register file of a CPU core: 32 registers of 64 bytes
 
 
@@ -27,8 +38,8 @@ def _gpu_space(workload: Workload, target: Target) -> SearchSpace:
     hopper, hip = is_hopper(target), target.kind == "hip"
     element_bytes = DTYPE_BYTES[workload.dtype]
     bulk_copies = k * element_bytes % 16 == 0 and n * element_bytes % 16 == 0
-    tiles = (16, 32, 64, 128, 192, 256) if hopper else (16, 32, 64, 128, 256)
-    depths = (32, 64, 128)
+    tiles = GPU_TILES if hopper else tuple(tile for tile in GPU_TILES if tile != 192)
+    depths = GPU_DEPTHS
     parameters = (
         Parameter("block_m", tiles, "rows of C that one block computes"),
         Parameter("block_n", tiles, "columns of C that one block computes"),
@@ -53,6 +64,12 @@ def _gpu_space(workload: Workload, target: Target) -> SearchSpace:
         result = result_size(config) if config["epilogue"] == "shared" else 0
         return max(operands, result) * element_bytes + launch(target, config.int("threads"), bulk_copies).barrier_bytes
 
+    def instruction_columns(config: Config) -> int:
+        rows, cols, threads = config.int("block_m"), config.int("block_n"), config.int("threads")
+        unit = matrix_unit(target, rows, threads)
+        split = unit.split(config.str("policy"), rows, cols, threads) if unit.name == "wgmma" else None
+        return min(MAX_WGMMA_COLUMNS, cols // split[1]) if split else 0
+
     constraints = (
         pipelines(target),
         not_beyond("block_m", tiles, "m", m),
@@ -64,6 +81,7 @@ def _gpu_space(workload: Workload, target: Target) -> SearchSpace:
         fits_block(target, bulk_copies),
         _whole_instructions(target),
         fits_registers(target, bulk_copies, result_size, "take more threads or a smaller block_m or block_n"),
+        fits_instruction(target, bulk_copies, instruction_columns, "take a smaller block_n, or threads=256"),
         fits_shared_memory(target, shared_bytes, "lower num_stages, block_k, block_m or block_n"),
         _swizzle_matters(blocks, target.int("core.count")),
     )

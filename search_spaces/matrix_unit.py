@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from ..target import Target
 
 POLICIES = ("square", "full_row", "full_col")
+MAX_WGMMA_COLUMNS = 256  # of one instruction
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,7 @@ class Launch:
 
     threads: int  # launched: with the warpgroup that only copies, where there is one
     registers: int  # 32-bit registers that each computing thread can have
+    compiled_registers: int  # that ptxas compiles with: an even share of the file, whatever moves at run time
     barrier_bytes: int  # shared memory that the copies' barriers take, with their alignment
 
 
@@ -78,11 +80,12 @@ def launch(target: Target, threads: int, bulk_copies: bool) -> Launch:
     """
     most, file = target.int("thread.max_registers"), target.int("core.memory.registers.bytes") // 4
     if not (is_hopper(target) and bulk_copies):
-        return Launch(threads, min(most, file // threads), 0)
+        return Launch(threads, min(most, file // threads), min(most, file // threads // 8 * 8), 0)
     producer = 4 * target.int("warp.threads")
     launched = threads + producer
     moved = {1: 240, 2: 240, 3: 160}.get(threads // producer)
-    return Launch(launched, moved or min(most, file // launched // 8 * 8), 1024)
+    share = min(most, file // launched // 8 * 8)
+    return Launch(launched, moved or share, share, 1024)
 
 
 def is_hopper(target: Target) -> bool:

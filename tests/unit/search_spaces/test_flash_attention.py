@@ -50,6 +50,14 @@ def test_reasons(target: str, shape: str, changes: dict[str, int | str], constra
     assert re.search(message, found[constraint]), found[constraint]
 
 
+def test_a_wgmma_must_fit_what_ptxas_compiles_with() -> None:
+    name, tile = "registers of an instruction", {"block_n": 32, "num_stages": 2}
+    wide, narrow = (f"batch=2,heads=8,seq_len=4096,head_dim={head_dim}" for head_dim in (256, 128))
+    assert re.search("256 columns needs 158 registers .* with 128", reasons("h200", wide, block_m=192, threads=384, **tile)[name])
+    assert name not in reasons("h200", narrow, block_m=192, threads=384, **tile)
+    assert name not in reasons("h200", wide, block_m=128, threads=256, **tile)
+
+
 def test_pipelines_are_open_where_the_loop_is_regular_or_copies_are_bulk() -> None:
     assert reasons("a100", "FA3", num_stages=2) == {}
     assert reasons("h100", "FA4", num_stages=2) == {}

@@ -1,0 +1,284 @@
+"""chunk_state: the state that each chunk of a Mamba-2 sequence adds to its head, and its template for GPUs.
+
+states[b, c, h, p, n] = sum over the tokens l of chunk c of x[b, l, h, p] B[b, l, n] dt[l] exp(dA_cumsum[last] - dA_cumsum[l])
+
+Tensors are laid out as in Mamba-2's kernels, with one group of B for all heads. x, B and states have the workload's
+dtype, as in TileLang's benchmark; dt and dA_cumsum are float32, as Mamba-2's chunk_cumsum writes them: a sum that goes
+down to -1000 has no digit behind the point in bfloat16. The last chunk is padded with dt = 0, so that dA_cumsum stays.
+Annotations are evaluated here (no `from __future__`): TileLang reads those of its functions.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ..errors import WorkloadError
+from ..search_spaces import chunk_state as search_space
+from ..space import Config, SearchSpace
+from ..target import Target
+from ..template import KernelTemplate, Operator, Scale, Tensors
+from ..workload import DTYPE_BYTES, Workload
+
+if TYPE_CHECKING:
+    import torch
+
+MAX_ELEMENTS = 2**31  # the last index is the largest 32-bit integer
+MAX_GRID_AXIS = 65535  # blocks along the second and third axis of a CUDA or HIP grid
+CHUNKS = (32, 64, 128, 256, 512, 1024)
+PANEL_BYTES = 1 << 30  # the reference holds at most this much of x in float32 at once
+DECAY_BYTES = 4  # dt and dA_cumsum are float32
+# how Mamba-2 initialises a layer: A uniform, dt log-uniform in these ranges
+A_RANGE, DT_RANGE = (1.0, 16.0), (1e-3, 1e-1)
+
+
+class ChunkState(Operator):
+    name = "chunk_state"
+    dims = ("batch", "seq_len", "nheads", "head_dim", "d_state")
+    attrs: ClassVar[Mapping[str, bool | int]] = {"chunk": 256}
+    # TileLang paper, appendix A
+    named: ClassVar[Mapping[str, Mapping[str, bool | int]]] = {
+        f"CT{i}": {"batch": batch, "seq_len": seq_len, "nheads": 64, "head_dim": 64, "d_state": 128, "chunk": 256}
+        for i, (batch, seq_len) in enumerate((b, s) for b in (1, 64) for s in (1024, 2048, 8192))
+    }
+    default_names = ("CT0", "CT2", "CT4")  # a few blocks, many, and very many
+
+    def validate(self, workload: Workload) -> None:
+        batch, seq_len, nheads, head_dim, d_state = workload.dims.values()
+        chunk = workload.attrs["chunk"]
+        if chunk not in CHUNKS:
+            raise WorkloadError(f"chunk_state: chunk={chunk} must be one of {', '.join(map(str, CHUNKS))}")
+        chunks = -(-seq_len // chunk)
+        for extents, blocks in (("nheads", nheads), ("batch * chunks", batch * chunks)):
+            if blocks > MAX_GRID_AXIS:
+                raise WorkloadError(f"chunk_state: {extents}={blocks} exceeds the {MAX_GRID_AXIS} blocks of a grid axis; split it")
+        # whole tiles reach beyond the edges: the last sequence's to the end of its chunk, rows to the end of a tile
+        tokens = (batch - 1) * seq_len + chunks * chunk
+        over_p, over_n = search_space.overhang(head_dim), search_space.overhang(d_state)
+        reach = {
+            "x": tokens * nheads * head_dim + over_p,
+            "B": tokens * d_state + over_n,
+            "dt": batch * nheads * chunks * chunk,
+            "states": batch * chunks * nheads * head_dim * d_state + over_p * d_state + over_n,
+        }
+        for name, elements in reach.items():
+            if elements > MAX_ELEMENTS:
+                raise WorkloadError(
+                    f"chunk_state: tiles of {name} would reach over {elements} elements, and 32-bit indices over {MAX_ELEMENTS}; "
+                    "split the batch"
+                )
+
+    def inputs(self, workload: Workload, device: str, seed: int) -> "dict[str, torch.Tensor]":
+        """x, B ~ N(0, 1). dt = softplus(bias of the head + N(0, 1)), A < 0 of the head, dA_cumsum = sums of dt A within a chunk.
+
+        Heads differ as in a layer that Mamba-2 has just initialised: some forget within ten tokens, some keep all.
+        """
+        import torch
+
+        batch, seq_len, nheads, head_dim, d_state = workload.dims.values()
+        chunk = workload.attrs["chunk"]
+        chunks = -(-seq_len // chunk)
+        generator = torch.Generator(device).manual_seed(seed)
+
+        def uniform(low: float, high: float) -> "torch.Tensor":
+            return torch.rand(nheads, 1, generator=generator, device=device).mul_(high - low).add_(low)
+
+        def normal(*shape: int, dtype: str = "float32") -> "torch.Tensor":
+            return torch.randn(*shape, generator=generator, device=device, dtype=getattr(torch, dtype))
+
+        usual = uniform(*map(math.log, DT_RANGE)).exp_()
+        bias = usual.expm1().log_()  # softplus gives `usual` back
+        dt = torch.nn.functional.softplus(normal(batch, nheads, chunks * chunk).add_(bias))
+        dt[..., seq_len:] = 0
+        sums = (-uniform(*A_RANGE) * dt).view(batch, nheads, chunks, chunk).cumsum(-1)
+        x = normal(batch, seq_len, nheads, head_dim, dtype=workload.dtype)
+        b = normal(batch, seq_len, d_state, dtype=workload.dtype)
+        return {"x": x, "B": b, "dt": dt.view(batch, nheads, chunks, chunk), "dA_cumsum": sums}
+
+    def outputs(self, workload: Workload) -> dict[str, tuple[int, ...]]:
+        batch, seq_len, nheads, head_dim, d_state = workload.dims.values()
+        return {"states": (batch, -(-seq_len // workload.attrs["chunk"]), nheads, head_dim, d_state)}
+
+    def reference(self, workload: Workload, inputs: Tensors) -> "dict[str, torch.Tensor]":
+        """In float32 with TF32 off, by panels of a sequence's chunks: one product of x^T, scaled, and B for each chunk."""
+        import torch
+
+        x, b = inputs["x"], inputs["B"]
+        batch, seq_len, nheads, head_dim, d_state = workload.dims.values()
+        chunk, shape = workload.attrs["chunk"], self.outputs(workload)["states"]
+        states = torch.empty(shape, dtype=torch.float32, device=x.device)
+        panel = max(1, PANEL_BYTES // (4 * chunk * nheads * head_dim))
+        allowed = torch.backends.cuda.matmul.allow_tf32
+        torch.backends.cuda.matmul.allow_tf32 = False
+        try:
+            for item in range(batch):
+                factors = _factors(inputs["dt"][item], inputs["dA_cumsum"][item]).permute(1, 2, 0)
+                for first in range(0, shape[1], panel):
+                    last = min(first + panel, shape[1])
+                    tokens = slice(first * chunk, min(last * chunk, seq_len))
+                    scaled = _whole_chunks(x[item, tokens].float(), chunk) * factors[first:last, ..., None]
+                    rows = _whole_chunks(b[item, tokens].float(), chunk)
+                    product = scaled.flatten(2).transpose(1, 2) @ rows
+                    states[item, first:last] = product.view(last - first, nheads, head_dim, d_state)
+        finally:
+            torch.backends.cuda.matmul.allow_tf32 = allowed
+        return {"states": states}
+
+    def vendor(self, workload: Workload, inputs: Tensors) -> dict[str, Callable[[], object]]:
+        """What torch offers, since no vendor's library has this operator: x scaled in one pass, and an einsum through the
+        library's batched product. Sequences of a part of a chunk are padded before, not in the call that is timed."""
+        import torch
+
+        chunk = workload.attrs["chunk"]
+        x, b = (torch.stack([_whole_chunks(item, chunk) for item in inputs[name]]) for name in ("x", "B"))
+        dt, sums = inputs["dt"], inputs["dA_cumsum"]
+
+        def product() -> object:
+            factors = _factors(dt, sums).to(x.dtype).permute(0, 2, 3, 1)
+            return torch.einsum("bclhp,bcln->bchpn", x * factors[..., None], b)
+
+        return {"torch (einsum)": product}
+
+    def flops(self, workload: Workload) -> int:
+        """Of the product. The decay, a few operations for a token and head, is not counted."""
+        return 2 * math.prod(workload.dims.values())
+
+    def min_bytes(self, workload: Workload) -> int:
+        batch, seq_len, nheads, head_dim, d_state = workload.dims.values()
+        tokens = batch * seq_len
+        elements = tokens * (nheads * head_dim + d_state) + math.prod(self.outputs(workload)["states"])
+        return elements * self.element_bytes(workload) + 2 * DECAY_BYTES * tokens * nheads
+
+    def max_relative_error(self, workload: Workload) -> float:
+        """About twice what rounding the scaled x and the states to the dtype costs (2.4e-3, 2.9e-4).
+
+        Less than half of what the first 32 tokens of each chunk, decayed as they are, contribute (1.1e-2).
+        """
+        return {"bfloat16": 5e-3, "float16": 7e-4}[workload.dtype]
+
+
+def _factors(dt: "torch.Tensor", sums: "torch.Tensor") -> "torch.Tensor":
+    """What a token's x B is multiplied by: dt, and what is left of it at the end of its chunk. Float32, shaped as dt."""
+    return (sums[..., -1:] - sums).exp_().mul_(dt)
+
+
+def _whole_chunks(tokens: "torch.Tensor", chunk: int) -> "torch.Tensor":
+    """(seq_len, ...) as (chunks, chunk, ...), with zeros behind the last token; a view where the chunks are whole."""
+    import torch
+
+    missing = -tokens.shape[0] % chunk
+    if missing:
+        tokens = torch.cat([tokens, tokens.new_zeros(missing, *tokens.shape[1:])])
+    return tokens.view(-1, chunk, *tokens.shape[1:])
+
+
+OPERATOR = ChunkState()
+
+
+class ChunkStateGpu(KernelTemplate):
+    """A block computes a tile of one head's state in one chunk: tokens' factors once, then a pipelined loop over tokens."""
+
+    operator = OPERATOR
+    name = "chunk_state"
+    target_kinds = ("cuda", "hip")
+    dtypes = ("bfloat16", "float16")
+    # blocks take whole chunks: only their number follows the sequence
+    scales: ClassVar[Mapping[str, Scale]] = {"batch": Scale(), "seq_len": Scale((), CHUNKS), "nheads": Scale()}
+    compile_flags: ClassVar[Mapping[str, tuple[str, ...]]] = {"cuda": ("--use_fast_math",)}  # exp2 as a single instruction
+
+    def space(self, workload: Workload, target: Target) -> SearchSpace:
+        return search_space.space(workload, target)
+
+    def default_config(self, workload: Workload, target: Target) -> Config | None:
+        """A tile of 64 x 128 that spans a head's whole state, 64 tokens at a time, as in TileLang's example.
+
+        Without TMA, since a warpgroup that only copies leaves room for one block on a core, and its loop is short.
+        """
+        space = self.space(workload, target)
+        wanted = Config(
+            {
+                "block_p": 64,
+                "block_n": 128,
+                "block_k": 64,
+                "num_stages": 1 if target.kind == "hip" else 2,
+                "threads": 256 if target.kind == "hip" else 128,
+                "policy": "square",
+                "scaled_x": "registers",
+                "copies": "threads",
+            }
+        )
+        return wanted if wanted in space else next(iter(space.nearest(wanted, 1)), None)
+
+    def build(self, workload: Workload, config: Config) -> Any:
+        import tilelang.language as T  # noqa: N812
+        from tilelang.layout import make_swizzled_layout
+
+        batch, seq_len, nheads, head_dim, d_state = workload.dims.values()
+        chunk, dtype, accumulator = int(workload.attrs["chunk"]), workload.dtype, "float32"
+        block_p, block_n, block_k = config.int("block_p"), config.int("block_n"), config.int("block_k")
+        num_stages, threads = config.int("num_stages"), config.int("threads")
+        in_registers, by_threads = config["scaled_x"] == "registers", config["copies"] == "threads"
+        policy = {
+            "square": T.GemmWarpPolicy.Square,
+            "full_row": T.GemmWarpPolicy.FullRow,
+            "full_col": T.GemmWarpPolicy.FullCol,
+        }[config.str("policy")]
+
+        chunks, tiles_p, tiles_n = -(-seq_len // chunk), -(-head_dim // block_p), -(-d_state // block_n)
+        decay_shape = (batch, nheads, chunks, chunk)
+        log2_e = math.log2(math.e)  # exp2 instead of exp
+        # warps read columns of x, and write 8 rows of the state at once: without a swizzle these share a few banks
+        halves = DTYPE_BYTES[dtype] == 2
+
+        @T.prim_func
+        def chunk_state(  # type: ignore[no-untyped-def]
+            x: T.Tensor((batch, seq_len, nheads, head_dim), dtype),  # type: ignore[valid-type]
+            B: T.Tensor((batch, seq_len, d_state), dtype),  # type: ignore[valid-type]  # noqa: N803
+            dt: T.Tensor(decay_shape, accumulator),  # type: ignore[valid-type]
+            dA_cumsum: T.Tensor(decay_shape, accumulator),  # type: ignore[valid-type]  # noqa: N803
+            states: T.Tensor((batch, chunks, nheads, head_dim, d_state), dtype),  # type: ignore[valid-type]
+        ):
+            # tiles of one head run together and share x, heads of one chunk share B
+            with T.Kernel(tiles_p * tiles_n, nheads, batch * chunks, threads=threads) as (tile, head, place):
+                item, at = place // chunks, place % chunks
+                p, n = tile // tiles_n * block_p, tile % tiles_n * block_n
+
+                x_tile = T.alloc_shared((block_k, block_p), dtype)
+                b_tile = T.alloc_shared((block_k, block_n), dtype)
+                out_tile = T.alloc_shared((block_p, block_n), dtype)
+                factors = T.alloc_shared((chunk,), accumulator)
+                state = T.alloc_fragment((block_p, block_n), accumulator)
+                if halves:
+                    T.annotate_layout({out_tile: make_swizzled_layout(out_tile)})
+                    if in_registers:
+                        T.annotate_layout({x_tile: make_swizzled_layout(x_tile)})
+
+                for i in T.Parallel(chunk):
+                    kept = T.exp2((dA_cumsum[item, head, at, chunk - 1] - dA_cumsum[item, head, at, i]) * log2_e)
+                    factors[i] = kept * dt[item, head, at, i]
+                T.clear(state)
+                # copies beyond an edge read zeros, which add nothing, and write nothing
+                if in_registers:
+                    turned = T.alloc_fragment((block_p, block_k), dtype)
+                    for ko in T.Pipelined(chunk // block_k, num_stages=num_stages):
+                        row = at * chunk + ko * block_k
+                        T.copy(x[item, row : row + block_k, head, p : p + block_p], x_tile, disable_tma=by_threads)
+                        T.copy(B[item, row : row + block_k, n : n + block_n], b_tile, disable_tma=by_threads)
+                        for i, j in T.Parallel(block_p, block_k):
+                            turned[i, j] = x_tile[j, i] * factors[ko * block_k + j]
+                        T.gemm(turned, b_tile, state, policy=policy)
+                else:
+                    scaled = T.alloc_shared((block_k, block_p), dtype)
+                    for ko in T.Pipelined(chunk // block_k, num_stages=num_stages):
+                        row = at * chunk + ko * block_k
+                        T.copy(x[item, row : row + block_k, head, p : p + block_p], x_tile, disable_tma=by_threads)
+                        T.copy(B[item, row : row + block_k, n : n + block_n], b_tile, disable_tma=by_threads)
+                        for j, i in T.Parallel(block_k, block_p):
+                            scaled[j, i] = x_tile[j, i] * factors[ko * block_k + j]
+                        T.gemm(scaled, b_tile, state, transpose_A=True, policy=policy)
+                T.copy(state, out_tile)
+                T.copy(out_tile, states[item, at, head, p : p + block_p, n : n + block_n])
+
+        return chunk_state
+
+
+TEMPLATES = (ChunkStateGpu(),)

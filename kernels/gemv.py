@@ -1,0 +1,207 @@
+"""gemv: y[n] = W[n, k] x[k], accumulated in float32: the matmul of one decoded token; and its template for GPUs.
+
+Annotations are evaluated here (no `from __future__`): TileLang reads those of its functions.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ..errors import WorkloadError
+from ..search_spaces import gemv as search_space
+from ..space import Config, SearchSpace
+from ..target import Target
+from ..template import KernelTemplate, Operator, Scale, Tensors
+from ..workload import MAX_DIMENSION, Workload
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Gemv(Operator):
+    name = "gemv"
+    dims = ("n", "k")
+    # TileLang paper, appendix A: the matmuls with m = 1
+    named: ClassVar[Mapping[str, Mapping[str, bool | int]]] = {
+        "V0": {"n": 16384, "k": 16384},
+        "V1": {"n": 43008, "k": 14336},
+        "V2": {"n": 14336, "k": 14336},
+        "V3": {"n": 57344, "k": 14336},
+        "V4": {"n": 14336, "k": 57344},
+        "V5": {"n": 9216, "k": 9216},
+        "V6": {"n": 36864, "k": 9216},
+        "V7": {"n": 9216, "k": 36864},
+    }
+    default_names = ("V0", "V5", "V7")  # large, small, and long rows
+
+    def validate(self, workload: Workload) -> None:
+        n, k = (workload.dims[d] for d in self.dims)
+        if n * k > MAX_DIMENSION:
+            raise WorkloadError(
+                f"gemv: W would have n*k={n * k} elements, and the kernels index at most {MAX_DIMENSION}; split the rows of W"
+            )
+
+    def inputs(self, workload: Workload, device: str, seed: int) -> "dict[str, torch.Tensor]":
+        """W ~ N(0, 1/k) and x ~ N(0, 1), so that y ~ N(0, 1) for every k."""
+        import torch
+
+        n, k = (workload.dims[d] for d in self.dims)
+        dtype = getattr(torch, workload.dtype)
+        generator = torch.Generator(device).manual_seed(seed)
+        w = torch.randn(n, k, generator=generator, device=device, dtype=dtype).mul_(k**-0.5)
+        x = torch.randn(k, generator=generator, device=device, dtype=dtype)
+        return {"W": w, "x": x}
+
+    def outputs(self, workload: Workload) -> dict[str, tuple[int, ...]]:
+        return {"y": (workload.dims["n"],)}
+
+    def reference(self, workload: Workload, inputs: Tensors) -> "dict[str, torch.Tensor]":
+        """In float32 with TF32 off, by panels of rows that keep the copies in float32 small."""
+        import torch
+
+        w, x = inputs["W"], inputs["x"].float()
+        allowed = torch.backends.cuda.matmul.allow_tf32
+        torch.backends.cuda.matmul.allow_tf32 = False
+        try:
+            return {"y": torch.cat([panel.float() @ x for panel in w.split(4096)])}
+        finally:
+            torch.backends.cuda.matmul.allow_tf32 = allowed
+
+    def vendor(self, workload: Workload, inputs: Tensors) -> dict[str, Callable[[], object]]:
+        """Both ways to ask the vendor's library: as matrix times vector, and as the matmul of one row that decoding does."""
+        import torch
+
+        w, x = inputs["W"], inputs["x"]
+        out = torch.empty(w.shape[0], dtype=w.dtype, device=w.device)
+        x_row, w_columns, out_row = x[None, :], w.t(), out[None, :]
+
+        def matrix_times_vector() -> object:
+            return torch.mv(w, x, out=out)
+
+        def row_times_matrix() -> object:
+            torch.mm(x_row, w_columns, out=out_row)
+            return out
+
+        library = "torch on the CPU" if w.device.type == "cpu" else "hipBLAS" if torch.version.hip else "cuBLAS"
+        return {f"{library} (mv)": matrix_times_vector, f"{library} (mm)": row_times_matrix}
+
+    def flops(self, workload: Workload) -> int:
+        return 2 * workload.dims["n"] * workload.dims["k"]
+
+    def min_bytes(self, workload: Workload) -> int:
+        n, k = (workload.dims[d] for d in self.dims)
+        return (n * k + k + n) * self.element_bytes(workload)
+
+    def max_relative_error(self, workload: Workload) -> float:
+        """Twice to four times what rounding y to the dtype costs; a term of the 57344 of V4 left out shows in both."""
+        return {"bfloat16": 4e-3, "float16": 6e-4}[workload.dtype]
+
+
+OPERATOR = Gemv()
+
+
+class GemvGpu(KernelTemplate):
+    """`reduce_threads` neighbouring threads walk along a row together, each with float32 sums of its own, and add them
+    up at the end. W goes straight to registers (num_stages=0), or through shared memory in a pipelined loop."""
+
+    operator = OPERATOR
+    name = "gemv"
+    target_kinds = ("cuda", "hip")
+    dtypes = ("bfloat16", "float16")
+    # k does not scale: the loop over it is often short enough to be unrolled, and few of its many steps divide a k
+    scales: ClassVar[Mapping[str, Scale]] = {"n": Scale(("block_n",), search_space.ROWS)}
+
+    def space(self, workload: Workload, target: Target) -> SearchSpace:
+        return search_space.space(workload, target)
+
+    def default_config(self, workload: Workload, target: Target) -> Config | None:
+        """A warp for each row, two rows a thread, two 16-byte loads of each in flight; else the nearest legal config."""
+        space = self.space(workload, target)
+        wanted = Config({"block_n": 8, "threads": 128, "reduce_threads": 32, "vector": 8, "unroll": 2, "num_stages": 0})
+        return wanted if wanted in space else next(iter(space.nearest(wanted, 1)), None)
+
+    def build(self, workload: Workload, config: Config) -> Any:
+        return (_through_shared if config.int("num_stages") else _through_registers)(workload, config)
+
+
+def _through_registers(workload: Workload, config: Config) -> Any:
+    import tilelang.language as T  # noqa: N812
+
+    n, k, dtype, accumulator = workload.dims["n"], workload.dims["k"], workload.dtype, "float32"
+    block_n, threads, lanes = config.int("block_n"), config.int("threads"), config.int("reduce_threads")
+    vector, unroll = config.int("vector"), config.int("unroll")
+    groups = threads // lanes  # rows that the block works on at the same time
+    rows = block_n // groups  # of one thread
+    step = lanes * vector
+
+    # (thread, register) of each element: neighbouring lanes hold neighbouring vectors of a row
+    def w_place(u: Any, i: Any, j: Any) -> tuple[Any, Any]:
+        return i % groups * lanes + j // vector, (u * rows + i // groups) * vector + j % vector
+
+    def sum_place(i: Any, j: Any) -> tuple[Any, Any]:
+        return i % groups * lanes + j // vector, i // groups * vector + j % vector
+
+    def x_place(u: Any, j: Any, group: Any = 0) -> tuple[Any, Any]:
+        return group * lanes + j // vector, u * vector + j % vector
+
+    @T.prim_func
+    def gemv(W: T.Tensor((n, k), dtype), x: T.Tensor((k,), dtype), y: T.Tensor((n,), dtype)):  # type: ignore[no-untyped-def, valid-type]  # noqa: N803
+        with T.Kernel(T.ceildiv(n, block_n), threads=threads) as b:
+            w_part = T.alloc_fragment((unroll, block_n, step), dtype)
+            x_part = T.alloc_fragment((unroll, step), dtype)
+            sums = T.alloc_fragment((block_n, step), accumulator)
+            total = T.alloc_fragment((block_n,), accumulator)
+            T.annotate_layout(
+                {
+                    w_part: T.Fragment((unroll, block_n, step), forward_fn=w_place),
+                    x_part: T.Fragment((unroll, step), forward_fn=x_place, replicate=groups),
+                    sums: T.Fragment((block_n, step), forward_fn=sum_place),
+                }
+            )
+            T.clear(sums)
+            # what lies beyond an edge is read as zeros, which add nothing, and is not written
+            for ko in T.serial(T.ceildiv(k, step * unroll)):
+                # all loads before their first use, to have them in flight together
+                for u in T.unroll(unroll):
+                    col = (ko * unroll + u) * step
+                    T.copy(x[col : col + step], x_part[u, :])
+                    T.copy(W[b * block_n : b * block_n + block_n, col : col + step], w_part[u, :, :])
+                for u in T.unroll(unroll):
+                    for i, j in T.Parallel(block_n, step):
+                        sums[i, j] += T.cast(w_part[u, i, j], accumulator) * T.cast(x_part[u, j], accumulator)
+            T.reduce_sum(sums, total, dim=1)
+            T.copy(total, y[b * block_n])
+
+    return gemv
+
+
+def _through_shared(workload: Workload, config: Config) -> Any:
+    import tilelang.language as T  # noqa: N812
+
+    n, k, dtype, accumulator = workload.dims["n"], workload.dims["k"], workload.dtype, "float32"
+    block_n, threads, num_stages = config.int("block_n"), config.int("threads"), config.int("num_stages")
+    unroll, step = config.int("unroll"), config.int("reduce_threads") * config.int("vector")
+    block_k = step * unroll
+
+    # No annotated layouts here: TileLang 0.1.15 does not shift them past the threads that only copy, and leaves rows out.
+    # The layout that it infers from 16-byte reads of the tiles is the same.
+    @T.prim_func
+    def gemv(W: T.Tensor((n, k), dtype), x: T.Tensor((k,), dtype), y: T.Tensor((n,), dtype)):  # type: ignore[no-untyped-def, valid-type]  # noqa: N803
+        with T.Kernel(T.ceildiv(n, block_n), threads=threads) as b:
+            w_tile = T.alloc_shared((block_n, block_k), dtype)
+            x_tile = T.alloc_shared((block_k,), dtype)
+            sums = T.alloc_fragment((block_n, step), accumulator)
+            total = T.alloc_fragment((block_n,), accumulator)
+            T.clear(sums)
+            for ko in T.Pipelined(T.ceildiv(k, block_k), num_stages=num_stages):
+                T.copy(x[ko * block_k], x_tile)
+                T.copy(W[b * block_n, ko * block_k], w_tile)
+                for u in T.unroll(unroll):
+                    for i, j in T.Parallel(block_n, step):
+                        sums[i, j] += T.cast(w_tile[i, u * step + j], accumulator) * T.cast(x_tile[u * step + j], accumulator)
+            T.reduce_sum(sums, total, dim=1)
+            T.copy(total, y[b * block_n])
+
+    return gemv
+
+
+TEMPLATES = (GemvGpu(),)
