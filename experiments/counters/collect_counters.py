@@ -1,0 +1,345 @@
+"""Collect Nsight Compute's counters for a sample of a dataset's candidates, into its `counters` column.
+
+    python experiments/counters/collect_counters.py DATASET.parquet... --per-case 12 --out OUT.parquet [--budget 300]
+
+Of each case it takes the fastest few, the fastest that spills, and quantiles of the measured time. Kernels come from the
+kernel cache, or are built again. They are launched under ncu, many in a process; a process that dies costs the kernel
+that killed it. What is done is kept in OUT.parquet.jsonl as it comes: the same command goes on from there, and rows
+that have counters are left alone.
+
+A launch is matched to its candidate by order, and believed only where the number of launches, and the grid and block of
+each, are those of the candidate's stored profiles.
+"""
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parent.parent)]
+
+import ncu  # noqa: E402
+
+FASTEST = 4  # of each case, taken whatever N is
+CHUNK = 64  # launches in one process: what a process that hangs can cost
+START_S = 25.0  # of a process under ncu, at most, before its first launch
+PER_LAUNCH_S = 0.6  # guessed for the first chunk; measured after it
+BUILD_SHARE = 0.6  # of the budget, at most
+INPUT_SEED = 0  # that of the timing protocol
+
+
+@dataclass(frozen=True)
+class Item:
+    """A candidate whose counters are wanted. `launches` are the grid and the block's threads of each of its kernels."""
+
+    number: int  # of the dataset's row
+    case: str
+    operator: str
+    shape: str
+    dtype: str
+    launches: tuple[tuple[tuple[int, int, int], int], ...]
+    artifact: str = ""
+    entry: str = ""
+
+    def job(self) -> dict[str, object]:
+        names = ("number", "operator", "shape", "dtype", "artifact", "entry")
+        return {name: getattr(self, name) for name in names}
+
+
+class MismatchError(Exception):
+    """What ncu saw is not what was launched."""
+
+
+def sample(times: Sequence[tuple[int, float, bool]], count: int) -> list[int]:
+    """Numbers of `count` rows of one case, given (number, measured time, spills): the fastest, the fastest that spills,
+    and the rest evenly over the order of times, the slowest among them."""
+    ordered = sorted(times, key=lambda row: (row[1], row[0]))
+    if len(ordered) <= count:
+        return [number for number, _, _ in ordered]
+    picked = dict.fromkeys(number for number, _, _ in ordered[: min(FASTEST, count)])
+    spilling = next((number for number, _, spills in ordered if spills), None)
+    if spilling is not None and len(picked) < count:
+        picked[spilling] = None
+    rest = [number for number, _, _ in ordered if number not in picked]
+    left = count - len(picked)
+    for place in range(left):
+        picked[rest[round((place + 1) * (len(rest) - 1) / left)]] = None
+    return list(picked)
+
+
+def shape_text(dims: str, attrs: str) -> str:
+    """A row's dimensions and attributes as `Operator.workload` reads them."""
+    values = {**json.loads(dims), **json.loads(attrs or "{}")}
+    return ",".join(f"{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in values.items())
+
+
+def pick(frame: Any, per_case: int, done: set[int]) -> list[Item]:
+    """Of each case the sample's items that have no counters yet and are not among the rows `done`."""
+    from tilesight.dataset import profiles_of
+
+    items = []
+    usable = frame[(frame["status"] == "verified") & frame["measured_us"].notna() & frame["profile"].notna()]
+    for (workload, _), case in usable.groupby(["workload", "target"], sort=False):
+        case = case.drop_duplicates("fingerprint")
+        columns = (case.index, case["measured_us"], case["spill_bytes"] > 0)
+        times = [(int(number), float(time_us), bool(spills)) for number, time_us, spills in zip(*columns, strict=True)]
+        for number in sample(times, per_case):
+            row = frame.loc[number]
+            if number in done or isinstance(row["counters"], str):
+                continue
+            launches = tuple((tuple(p.grid), p.block_threads) for p in profiles_of(row["profile"]))
+            items.append(Item(number, str(workload), row["operator"], shape_text(row["dims"], row["attrs"]), row["dtype"], launches))
+    return items
+
+
+def build(items: Sequence[Item], frame: Any, cache_dir: Path, workers: int, until: float) -> Iterator[Item | tuple[int, str]]:
+    """Each item with its library, in the items' order of cases, or its number with the reason why there is none."""
+    from dataclasses import replace
+
+    from tilesight.candidate import Candidate
+    from tilesight.executor import LocalExecutor
+    from tilesight.kernels import operator, template_for
+    from tilesight.space import Config
+    from tilesight.target import load_target
+
+    numbers: dict[str, Item] = {}
+    candidates = []
+    for item in items:
+        row = frame.loc[item.number]
+        target = load_target(row["target"])
+        workload = operator(item.operator).workload(item.shape, item.dtype)
+        template = template_for(item.operator, target, item.dtype)
+        if template.name != row["template"] or template.version != row["template_version"]:
+            yield item.number, f"measured with {row['template']} {row['template_version']}, here is {template.name} {template.version}"
+            continue
+        candidate = Candidate(workload, target, template, Config(json.loads(row["config"])))
+        numbers[candidate.key] = item
+        candidates.append(candidate)
+    built: dict[int, Item] = {}
+    with LocalExecutor(workers, cache_dir) as executor:
+        for candidate, result in executor.build(candidates):
+            item = numbers[candidate.key]
+            if result.artifact is None:
+                yield item.number, f"not built: {result.failure.message if result.failure else ''}"
+            else:
+                built[item.number] = replace(item, artifact=result.artifact, entry=result.entry)
+            if time.time() > until:
+                print(f"the budget's share for building ends: {len(built)} of {len(candidates)} kernels are there", flush=True)
+                break
+    yield from (built[item.number] for item in items if item.number in built)
+
+
+def match(launches: Sequence[ncu.Launch], items: Sequence[Item]) -> tuple[dict[int, list[ncu.Launch]], dict[int, str]]:
+    """The launches of each item, both in order, and the items whose launches have another shape than their profiles say.
+
+    Where launches are missing (a profiler that died), only a beginning without any doubt is taken, and its items that
+    are left are neither here nor there. Raises `MismatchError` where there is doubt: nothing of the process counts then.
+    """
+    wanted = sum(len(item.launches) for item in items)
+    if len(launches) > wanted:
+        raise MismatchError(f"ncu saw {len(launches)} launches where {wanted} were made")
+    found: dict[int, list[ncu.Launch]] = {}
+    odd: dict[int, str] = {}
+    at = 0
+    for item in items:
+        own = list(launches[at : at + len(item.launches)])
+        at += len(own)
+        if len(own) < len(item.launches):
+            break
+        wrong = next((pair for pair in zip(own, item.launches, strict=True) if not _same(*pair)), None)
+        if wrong is None:
+            found[item.number] = own
+            continue
+        (launch, (grid, threads)) = wrong
+        odd[item.number] = f"its profile says {grid} blocks of {threads} threads, ncu saw {launch.grid} of {launch.block}"
+        if len(launches) < wanted:
+            raise MismatchError(f"{wanted - len(launches)} launches of {wanted} are missing, and of row {item.number} {odd[item.number]}")
+    return found, odd
+
+
+def _same(launch: ncu.Launch, expected: tuple[tuple[int, int, int], int]) -> bool:
+    x, y, z = launch.block
+    return launch.grid == tuple(expected[0]) and x * y * z == expected[1]
+
+
+@dataclass
+class Outcome:
+    """What one process under ncu gave: launches by row, rows that failed with why, and its output."""
+
+    launches: dict[int, list[ncu.Launch]]
+    failed: dict[int, str]
+    output: str
+
+
+def profile(items: Sequence[Item], tool: str, metrics: Sequence[str], deadline: float, limit_s: float) -> Outcome:
+    """Launch `items` in one process under ncu. A process that hangs is ended after `limit_s`."""
+    with tempfile.TemporaryDirectory() as folder:
+        job, log, table = Path(folder, "job.json"), Path(folder, "log.jsonl"), Path(folder, "ncu.csv")
+        log.touch()
+        job.write_text(json.dumps({"log": str(log), "deadline": deadline, "seed": INPUT_SEED, "items": [i.job() for i in items]}))
+        program = [sys.executable, str(HERE / "launch.py"), str(job)]
+        run = subprocess.Popen(
+            ncu.command(tool, metrics, table, program),
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True,
+        )  # fmt: skip
+        try:
+            output, _ = run.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            os.killpg(run.pid, signal.SIGKILL)  # its own session: nothing else is in it
+            output = run.communicate()[0] + f"\nended after {limit_s:.0f} s"
+        events = [json.loads(line) for line in log.read_text().splitlines()]
+        ended = {event["number"] for event in events if event["event"] == "end"}
+        failed = {event["number"]: event["message"] for event in events if event["event"] == "failed"}
+        for event in events:
+            if event["event"] == "begin" and event["number"] not in ended:
+                failed.setdefault(event["number"], f"the process ended while it ran (exit code {run.returncode})")
+        text = table.read_text(errors="replace") if table.exists() else ""
+        launches = ncu.parse(text)
+        seen, odd = match(launches, [item for item in items if item.number in ended])
+        return Outcome(seen, failed | odd, f"{output}\n{'' if launches else text}")
+
+
+def collect(items: Sequence[Item], tool: str, until: float, keep: Any) -> list[str]:
+    """Profile all items, in chunks; `keep(number, counters or None, why)` is called as they are known. Returns notes."""
+    refused: set[str] = set()
+    known = ncu.known_metrics(tool)
+    choice = ncu.choose(known)
+    notes = list(choice.notes) + ([] if known else ["ncu --query-metrics gave no list; unknown metrics are dropped as they are refused"])
+    left, per_launch_s, empty = list(items), PER_LAUNCH_S, 0
+    while left and time.time() + START_S < until:
+        fits = int((until - time.time() - START_S) / per_launch_s)
+        chunk = left[: max(1, min(CHUNK, fits))]
+        begin = time.time()
+        deadline = until - 10  # the program stops there by itself, and ncu writes what it has
+        try:
+            limit_s = max(60.0, min(until - begin, START_S + 6 * per_launch_s * len(chunk)))
+            outcome = profile(chunk, tool, choice.metrics, deadline, limit_s)
+        except MismatchError as error:
+            notes.append(str(error))
+            for item in chunk:
+                keep(item.number, None, str(error))
+            left = left[len(chunk) :]
+            continue
+        bad = ncu.refused_metrics(outcome.output) - refused
+        if bad:
+            refused |= bad
+            choice = ncu.choose(known, refused)
+            notes.append(f"ncu refused {', '.join(sorted(bad))}")
+            continue
+        for number, launches in outcome.launches.items():
+            keep(number, ncu.counters(launches, choice), "")
+        for number, why in outcome.failed.items():
+            keep(number, None, why)
+        settled = set(outcome.launches) | set(outcome.failed)
+        if settled:
+            empty = 0
+            per_launch_s = max(0.05, (time.time() - begin - min(START_S, 8.0)) / len(settled))
+        else:
+            empty += 1
+            print(f"a process gave nothing; the end of its output:\n{outcome.output[-1500:]}", flush=True)
+            if empty == 2:
+                notes.append(f"gave up: two processes in a row gave nothing: {outcome.output[-300:]}")
+                break
+        left = [item for item in left if item.number not in settled]
+        print(f"{len(items) - len(left)} of {len(items)} settled, {time.time() - begin:.0f} s for the last {len(chunk)}", flush=True)
+    notes += [f"{key} from {name}" for key, (name, _) in choice.taken.items()]
+    return notes
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("dataset", nargs="+", type=Path)
+    parser.add_argument("--per-case", type=int, default=12)
+    parser.add_argument("--out", type=Path, required=True, help="the dataset with counters; may be the input")
+    parser.add_argument("--budget", type=float, default=1e9, help="seconds for all, building included")
+    parser.add_argument("--ncu", help="where the profiler is, if not on PATH")
+    parser.add_argument("--workers", type=int, help="processes that build")
+    given = parser.parse_args()
+    until = time.time() + given.budget
+
+    from tilesight.dataset import Dataset, read_dataset, write_dataset
+    from tilesight.settings import load_settings
+
+    tool = ncu.find_ncu(given.ncu)
+    if tool is None:
+        sys.exit("ncu was not found; install Nsight Compute, or say where it is: --ncu PATH")
+    settings = load_settings()
+    dataset = read_dataset(given.dataset)
+    frame = dataset.frame.reset_index(drop=True)
+    journal = Path(f"{given.out}.jsonl")
+    keys = _keys(frame)
+    found, tried = _read_journal(journal, keys)
+    items = pick(frame, given.per_case, set(found) | tried)
+    print(f"{len(items)} candidates to profile, {len(found)} done before", flush=True)
+    failures: dict[int, str] = {}
+    with journal.open("a") as file:
+
+        def keep(number: int, counters: Mapping[str, float] | None, why: str) -> None:
+            if counters:
+                found[number] = dict(counters)
+            else:
+                failures[number] = why or "ncu gave no value"
+            file.write(json.dumps({"key": keys[number], "counters": counters, "why": why}) + "\n")
+            file.flush()
+
+        ready = []
+        for made in build(items, frame, settings.cache_dir, given.workers or settings.workers, time.time() + BUILD_SHARE * given.budget):
+            if isinstance(made, Item):
+                ready.append(made)
+            else:
+                keep(made[0], None, made[1])
+        print(f"{len(ready)} built", flush=True)
+        notes = collect(ready, tool, until, keep) if ready else []
+    for number, counters in found.items():
+        frame.at[number, "counters"] = json.dumps(counters, sort_keys=True)
+    about = {"program": "experiments/counters", "tool": _version(tool), "date": date.today().isoformat(), "notes": notes}
+    runs = {name: {**run, "counters": about} for name, run in dataset.runs.items()} if notes else dataset.runs
+    write_dataset(given.out, Dataset(frame, {**dataset.metadata, "runs": runs}))
+    print(f"{frame['counters'].notna().sum()} of {len(frame)} rows have counters; {len(failures)} failed")
+    for note in notes:
+        print("note:", note)
+    for number, why in list(failures.items())[:20]:
+        print("failed:", keys[number], why)
+
+
+def _keys(frame: Any) -> dict[int, str]:
+    """What a row is, whatever its number: a journal outlives the order of the files."""
+    columns = ["workload", "target", "template", "template_version", "config"]
+    return {number: "|".join(map(str, row)) for number, row in zip(frame.index, frame[columns].itertuples(index=False), strict=True)}
+
+
+def _read_journal(path: Path, keys: Mapping[int, str]) -> tuple[dict[int, dict[str, float]], set[int]]:
+    """Counters by row, and rows that failed, of earlier calls."""
+    numbers = {key: number for number, key in keys.items()}
+    found, tried = {}, set()
+    for line in path.read_text().splitlines() if path.exists() else []:
+        try:
+            entry = json.loads(line)
+        except ValueError:  # cut off when it was written
+            continue
+        number = numbers.get(entry["key"])
+        if number is not None and entry["counters"]:
+            found[number] = entry["counters"]
+        elif number is not None:
+            tried.add(number)
+    return found, tried
+
+
+def _version(tool: str) -> str:
+    done = subprocess.run([tool, "--version"], capture_output=True, text=True, check=False)
+    lines = [line for line in done.stdout.splitlines() if line.startswith("Version")]
+    return f"Nsight Compute {lines[0].removeprefix('Version ')}" if lines else "Nsight Compute"
+
+
+if __name__ == "__main__":
+    main()

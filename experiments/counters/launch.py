@@ -1,0 +1,67 @@
+"""The program that runs under ncu: launches each kernel of a list once between cudaProfilerStart and cudaProfilerStop.
+
+    ncu ... python launch.py JOB.json
+
+JOB.json: {"log": file, "deadline": unix time, "seed": n, "target": name, "items": [{"number", "operator", "shape",
+"dtype", "artifact", "entry"}, ...]}. Writes a line to the log when an item begins and when it has ended, so that the
+parent knows which launches ncu saw. Ends at the first kernel that fails: what is left then goes to a fresh process.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+WARM_UPS = 2  # launches outside the profiled range
+
+
+def main(path: str) -> int:
+    import torch
+
+    from tilesight.artifact import LoadedKernel
+    from tilesight.bench import Case
+    from tilesight.kernels import operator
+
+    job = json.loads(Path(path).read_text())
+    torch.cuda.init()
+    torch.zeros(1, device="cuda")
+    stream = torch.cuda.current_stream().cuda_stream
+    case, held, held_back = None, None, []
+    with open(job["log"], "a") as log:
+
+        def note(event: str, number: int, **more: object) -> None:
+            log.write(json.dumps({"event": event, "number": number, **more}) + "\n")
+            log.flush()
+
+        for item in job["items"]:
+            if time.time() > job["deadline"]:
+                return 0
+            note("begin", item["number"])
+            try:
+                wanted = (item["operator"], item["shape"], item["dtype"])
+                if held != wanted:
+                    case = None  # its memory goes first
+                    torch.cuda.empty_cache()
+                    found = operator(item["operator"])
+                    workload = found.workload(item["shape"], item["dtype"])
+                    inputs = {name: tensor.contiguous() for name, tensor in found.inputs(workload, "cuda", job["seed"]).items()}
+                    case, held = Case(found, workload, job["seed"], inputs, {}), wanted
+                kernel = LoadedKernel(item["artifact"], item["entry"])
+                call = kernel.bind([*case.inputs.values(), *case.outputs().values()], stream)
+                for _ in range(WARM_UPS):
+                    call()
+                torch.cuda.synchronize()
+                torch.cuda.profiler.start()
+                call()
+                torch.cuda.synchronize()
+                torch.cuda.profiler.stop()
+                held_back.append(kernel)  # unloading a module under the profiler is asking for trouble
+            except Exception as error:
+                note("failed", item["number"], message=f"{type(error).__name__}: {error}"[:300])
+                return 1
+            note("end", item["number"])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
