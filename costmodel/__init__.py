@@ -8,7 +8,25 @@ __all__ = ["CostModel", "default_model"]
 
 
 def default_model() -> CostModel:
-    """The model that commands use where none is named."""
-    from .analytical import AnalyticalModel
+    """The model that commands use where none is named: the analytical one, corrected by the learned one that ships.
 
-    return AnalyticalModel()
+    Where the shipped model was trained for another version of the analytical one, or cannot be read, the analytical
+    model answers alone and says so in each prediction's notes; where none ships, it answers alone.
+    """
+    from ..errors import InputError
+    from .analytical import AnalyticalModel
+    from .model_file import CARD, load, read_card, shipped
+
+    analytical = AnalyticalModel()
+    folder = shipped()
+    if not (folder / CARD).is_file():
+        return analytical
+    from .hybrid import HybridModel, NotedModel
+
+    try:
+        trained_for = read_card(folder)["analytical"]
+        if trained_for != analytical.version:
+            return NotedModel(analytical, f"the learned model corrects {trained_for}, not {analytical.version}: it is left out")
+        return HybridModel(analytical, load(folder))
+    except InputError as error:
+        return NotedModel(analytical, f"the learned model is left out: {error}")

@@ -9,26 +9,27 @@ tails (schedule.py), and is bounded below by device memory (traffic.py). The clo
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..profile import KernelProfile, Phase, Role
+from ..profile import KernelProfile, Phase, Role, Space
 from ..target import Target
 from ..trial import Prediction
 from . import cpu
+from .clocks import sustained_mhz, under_load
 from .constants import DEFAULT, Constants
-from .demand import RESOURCES, Demand, rate_is_known
+from .demand import RESOURCES, Demand, l2_gb_per_s, rate_is_known
 from .occupancy import Occupancy, misfit, occupancy
-from .pipeline import CorePipeline, PhaseTime, latency_cycles, p_norm
+from .pipeline import CorePipeline, PhaseTime, p_norm
 from .schedule import list_makespan, uniform_makespan
 from .traffic import Traffic, atomic_cycles, tile_coordinates, traffic
 
-CODE_VERSION = 1  # raise it with every change of this package that moves a prediction
+CODE_VERSION = 2  # raise it with every change of this package that moves a prediction
 BASE_UNCERTAINTY = 0.15
 UNKNOWN_CALL_UNCERTAINTY = 0.5
 SPILL_UNCERTAINTY = 0.25
@@ -42,9 +43,12 @@ class AnalyticalModel:
         digest = hashlib.sha256(repr(constants).encode()).hexdigest()[:6]
         self.version = f"analytical-{CODE_VERSION}.{digest}"
 
-    def predict(self, kernels: Sequence[KernelProfile], target: Target) -> Prediction:
-        """Time of launching `kernels` one after the other. Raises `ValueError` where one does not fit the target."""
-        parts = [self._one(kernel, target) for kernel in kernels]
+    def predict(self, kernels: Sequence[KernelProfile], target: Target, built: Mapping[str, int] | None = None) -> Prediction:
+        """Time of launching `kernels` one after the other. Raises `ValueError` where one does not fit the target.
+
+        `built`, the compiler's figures, are of the whole function: of several kernels none is known apart.
+        """
+        parts = [self._one(kernel, target, built if len(kernels) == 1 else None) for kernel in kernels]
         if len(parts) == 1:
             return parts[0]
         total = sum(p.latency_us for p in parts)
@@ -57,15 +61,16 @@ class AnalyticalModel:
             uncertainty=max(p.uncertainty for p in parts),
             notes=tuple(dict.fromkeys(n for p in parts for n in p.notes)),
             model=self.version,
+            expected=_together([(p.expected, p.latency_us) for p in parts]),
         )
 
-    def _one(self, profile: KernelProfile, target: Target) -> Prediction:
+    def _one(self, profile: KernelProfile, target: Target, built: Mapping[str, int] | None) -> Prediction:
         if profile.kind == "cpu":
             return cpu.predict(profile, target, self.version)
         reason = misfit(profile, target)
         if reason is not None:
             raise ValueError(f"kernel {reason}")
-        return _Evaluation(profile, target, self.constants).prediction(self.version)
+        return _Evaluation(profile, under_load(profile, target), self.constants, built).prediction(self.version)
 
 
 @dataclass(frozen=True)
@@ -73,12 +78,13 @@ class _Evaluation:
     profile: KernelProfile
     target: Target
     constants: Constants
+    built: Mapping[str, int] | None = None
 
     @cached_property
     def occupancy(self) -> Occupancy:
-        found = occupancy(self.profile, self.target)
+        found = occupancy(self.profile, self.target, self.built)
         # registers that do not fit even once are spilled, never a reason not to run
-        return found if found.blocks else Occupancy(1, found.limited_by, found.registers, found.spilled)
+        return found if found.blocks else replace(found, blocks=1)
 
     @property
     def cores(self) -> int:
@@ -96,27 +102,39 @@ class _Evaluation:
     @cached_property
     def pipeline(self) -> CorePipeline:
         busy = min(self.cores, self.profile.blocks)
-        return CorePipeline(self.profile, self.target, self.constants, self.occupancy, self.traffic.miss_share, busy)
+        return CorePipeline(self.profile, self.target, self.constants, self.occupancy, self.traffic.miss_share, busy, 1 / self._waves())
+
+    @cached_property
+    def _known(self) -> dict[float, list[tuple[Role, Phase, PhaseTime]]]:
+        return {}
 
     def _timed(self, resident: float) -> list[tuple[Role, Phase, PhaseTime]]:
-        return [(r, p, self.pipeline.phase_time(r, p, resident)) for r in self._timed_roles() for p in r.phases]
+        if resident not in self._known:
+            times = [(r, p, self.pipeline.phase_time(r, p, resident)) for r in self._timed_roles() for p in r.phases]
+            self._known[resident] = times
+        return self._known[resident]
 
     def _timed_roles(self) -> list[Role]:
         """Roles whose time passes one after another: producers run beside their consumers and are part of their period."""
         consumers = [r for r in self.profile.roles if r.name != "producer"]
         return consumers or list(self.profile.roles)
 
-    @cached_property
+    @property
     def _alone(self) -> list[tuple[Role, Phase, PhaseTime]]:
         return self._timed(1)
 
-    @cached_property
+    @property
     def _together(self) -> list[tuple[Role, Phase, PhaseTime]]:
         return self._timed(self.resident)
 
     def block_cycles(self, resident: float) -> float:
         """Cycles from start to end of `resident` blocks of mean length that share a core."""
-        return sum(time.period * phase.trips.mean for _, phase, time in self._timed(resident))
+        timed = self._timed(resident)
+        return sum(time.period * phase.trips.mean for _, phase, time in timed) + self._overhead_cycles(timed, resident)
+
+    def _overhead_cycles(self, timed: list[tuple[Role, Phase, PhaseTime]], resident: float) -> float:
+        """Start and end of a block and the fill of its pipelines: other resident blocks work meanwhile."""
+        return (self.constants.block_cycles + sum(time.fill for _, _, time in timed)) / max(1.0, resident)
 
     def _makespan_cycles(self) -> float:
         axes: frozenset[str] = frozenset().union(*(p.trips.axes for r in self.profile.roles for p in r.phases))
@@ -124,25 +142,23 @@ class _Evaluation:
             return uniform_makespan(self.profile.blocks, self.cores, self.resident, self.block_cycles)
         timed = self._together
         tiles = tile_coordinates(self.profile.grid, self.profile.rasterization)
-        durations = np.zeros(self.profile.blocks)
+        durations = np.full(self.profile.blocks, self._overhead_cycles(timed, self.resident))
         for _, phase, time in timed:
-            durations += time.period * _trips_of(phase, tiles, self.profile.grid)
+            durations = durations + time.period * _trips_of(phase, tiles, self.profile.grid)
         return list_makespan(durations.tolist(), self.cores * self.resident)
 
     def prediction(self, version: str) -> Prediction:
-        clock_mhz = self.target["core.clock_mhz"]
         makespan = self._makespan_cycles()
         total = self._total_demand()
         matrix_share = min(1.0, total.matrix / self.cores / makespan) if makespan else 0.0
-        # the chip lowers its clock under matrix load to stay within its power limit
-        clock_mhz -= (clock_mhz - self.target["core.clock_matrix_mhz"]) * min(1.0, matrix_share / 0.8)
+        clock_mhz = sustained_mhz(self.target, matrix_share)
         core_us = makespan / clock_mhz
-        dram_us = self.traffic.dram / (self.target.dram_gb_per_s * 1e3)
+        dram_us = self._dram_us()
         llc = self.target.get("device.memory.llc.gb_per_s")
-        l2_us = self.traffic.l2 / (self.target["device.memory.l2.gb_per_s"] * 1e3)
+        l2_us = self.traffic.l2 / (l2_gb_per_s(self.target) * 1e3)
         atomic_us = atomic_cycles(self.profile) / clock_mhz
-        busy_us = p_norm([core_us, dram_us, l2_us, atomic_us, self.traffic.dram / (llc * 1e3) if llc else 0.0], self.constants.memory_norm)
-        fill_us = self.target["device.block_start_us"] + latency_cycles(self.target, self.traffic.miss_share) / clock_mhz
+        busy_us = p_norm([core_us, dram_us, l2_us, atomic_us, self.traffic.llc / (llc * 1e3) if llc else 0.0], self.constants.memory_norm)
+        fill_us = self.target["device.block_start_us"]
         launch_us = self.target["device.launch_us"]
         latency = launch_us + fill_us + busy_us
         terms = {
@@ -164,7 +180,43 @@ class _Evaluation:
             uncertainty=self._uncertainty(),
             notes=self._notes(),
             model=version,
+            expected=self._expected(clock_mhz),
         )
+
+    def _dram_us(self) -> float:
+        """Time of device memory: reads, writes, and what earlier kernels left modified in L2, which must make room."""
+        copy = self.target.dram_gb_per_s
+        read = self.target.get("device.memory.dram.read_gb_per_s", copy)
+        write = 1 / max(0.5 / copy, 2 / copy - 1 / read)  # a copy reads and writes a byte each
+        capacity = self.target["device.memory.l2.bytes"]
+        evicted = self.constants.modified_share * min(capacity, self.traffic.dram)
+        ramp_us = self.constants.dram_ramp * self.target["device.memory.dram.latency_ns"] / 1e3
+        return (self.traffic.dram_read / read + (self._written_back + evicted) / write) / 1e3 + ramp_us
+
+    @property
+    def _written_back(self) -> float:
+        """Bytes that reach device memory before the kernel ends: the last ones written stay in L2."""
+        return max(0.0, self.traffic.dram_write - self.constants.modified_share * self.target["device.memory.l2.bytes"])
+
+    def _expected(self, clock_mhz: float) -> dict[str, float]:
+        """What hardware counters would show of one launch."""
+        work = [(p.work, p.trips.mean * self.profile.blocks) for r in self.profile.roles for p in r.phases]
+        resident_threads = self.resident * self.profile.block_threads
+        return {
+            "dram_read_bytes": self.traffic.dram_read,
+            "dram_write_bytes": self._written_back,
+            "l2_bytes": self.traffic.l2,
+            "l2_hit": self.traffic.hit_share,
+            "shared_wavefronts": sum(
+                times * a.transactions for w, times in work for a in w.accesses if a.space is Space.SHARED and a.mechanism != "tma"
+            ),
+            "special_instructions": sum(times * w.special_ops for w, times in work) / self.target["warp.threads"],
+            "occupancy": min(1.0, resident_threads / self.target["core.max_threads"]),
+            "clock_mhz": clock_mhz,
+            "local_bytes": sum(
+                self.pipeline.spilled_bytes(r, p) * p.trips.mean * self.profile.blocks for r in self._timed_roles() for p in r.phases
+            ),
+        }
 
     def _waves(self) -> float:
         return -(-self.profile.blocks // (self.cores * self.resident))
@@ -208,7 +260,14 @@ class _Evaluation:
         return (*self.profile.notes, *unknown, *spills, *rates)
 
 
-def _trips_of(phase: Phase, tiles: dict[str, NDArray[Any]], grid: tuple[int, int, int]) -> NDArray[Any]:
+def _together(parts: Sequence[tuple[Mapping[str, float], float]]) -> dict[str, float]:
+    """Counts of several kernels: bytes and instructions add up, shares and clocks are means over the time."""
+    means, total = ("l2_hit", "occupancy", "clock_mhz"), sum(us for _, us in parts)
+    names = dict.fromkeys(name for counts, _ in parts for name in counts)
+    return {name: sum(c.get(name, 0.0) * (us / total if name in means else 1.0) for c, us in parts) for name in names}
+
+
+def _trips_of(phase: Phase, tiles: Mapping[str, NDArray[Any]], grid: tuple[int, int, int]) -> NDArray[Any]:
     """Iterations of `phase` for each block in launch order."""
     index, stride = np.zeros(len(tiles["x"]), dtype=np.int64), 1
     for axis, extent in zip("xyz", grid, strict=True):

@@ -35,8 +35,9 @@ class Demand:
         return name, getattr(self, name)
 
 
-def demand(work: Work, target: Target, constants: Constants, cores_busy: float) -> Demand:
-    """Throughput cost of `work` on one core while `cores_busy` cores share the L2.
+def demand(work: Work, target: Target, constants: Constants, cores_busy: float, edge_weight: float = 0.0) -> Demand:
+    """Throughput cost of `work` on one core while `cores_busy` cores share the L2. `edge_weight` is what the block that
+    hangs over its tensor's edge most counts against the mean block (1: in a grid of one wave all wait for it).
 
     Rates are the target's figures. Shared memory serves one wavefront (128 bytes) a cycle; bulk copies write it beside
     the operand reads of matrix instructions and cost only a share of their rows.
@@ -62,9 +63,17 @@ def demand(work: Work, target: Target, constants: Constants, cores_busy: float) 
         vector=vector,
         special=(work.special_ops + work.shuffles * 0.5) / target["core.unit.special.lanes"],
         issue=instructions / target["core.issue_per_cycle"],
-        copy=constants.copy_row_cycles * sum(a.instructions * a.box_bytes / a.vector_bytes for a in work.accesses if _is_bulk(a)),
+        copy=sum(copy_cycles(a, constants, edge_weight) for a in work.accesses if _is_bulk(a)),
         l2=sum(sector_bytes(a) for a in work.accesses if a.space is Space.GLOBAL) / l2_bytes_per_cycle(target, constants, cores_busy),
     )
+
+
+def copy_cycles(access: Access, constants: Constants, edge_weight: float) -> float:
+    """Cycles of the bulk copy engine: row by row; rows outside the tensor are filled with zeros, which is slower."""
+    rows = access.instructions * access.box_bytes / access.vector_bytes
+    outside = 1 - access.bytes / max(1.0, access.instructions * access.box_bytes)
+    outside += edge_weight * (1 - access.least_inside - outside)
+    return rows * (constants.copy_row_cycles + outside * constants.outside_row_cycles)
 
 
 def _is_bulk(access: Access) -> bool:
@@ -96,11 +105,19 @@ def _rate(work: MatrixWork, target: Target) -> float:
 
 
 def sector_bytes(access: Access) -> float:
-    """Bytes between core and L2: whole sectors, each once for a warp; bulk copies move what lies inside the tensor."""
-    return access.bytes if access.mechanism == "tma" else access.transactions * 32
+    """Bytes between core and L2: whole sectors, each once for a warp; bulk loads move whole boxes."""
+    if access.mechanism != "tma":
+        return access.transactions * 32
+    return access.bytes if access.write else max(access.bytes, access.instructions * access.box_bytes)
 
 
 def l2_bytes_per_cycle(target: Target, constants: Constants, cores_busy: float) -> float:
     """What one core gets of the L2: its fair share, at most what its own port takes."""
-    together = target["device.memory.l2.gb_per_s"] * 1e9 / (target["core.clock_mhz"] * 1e6)
+    together = l2_gb_per_s(target) * 1e9 / (target["core.clock_mhz"] * 1e6)
     return min(constants.core_l2_bytes_per_cycle, together / max(1.0, cores_busy))
+
+
+def l2_gb_per_s(target: Target) -> float:
+    """What L2 gives all cores together. Blocks share most of what they read, and what several cores read at the same
+    time is served once where the target says so."""
+    return target.get("device.memory.l2.shared_gb_per_s") or target["device.memory.l2.gb_per_s"]

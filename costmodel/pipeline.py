@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
-from ..profile import Access, KernelProfile, Phase, Role, Space, Work
+from ..profile import Access, KernelProfile, Phase, Role, Space
 from ..target import Target
 from .constants import Constants
-from .demand import RESOURCES, Demand, demand, l2_bytes_per_cycle, sector_bytes
+from .demand import RESOURCES, Demand, copy_cycles, demand, l2_bytes_per_cycle, sector_bytes
 from .occupancy import Occupancy
+from .queueing import round_time
+from .spills import spill_cycles
 
 FEW_REGISTERS = 8.0  # spilled without touching a matrix instruction's accumulators
 SPECIAL_CYCLES = 20.0  # one special function, issue to result
@@ -24,6 +27,26 @@ class PhaseTime:
     waiting: float  # part of `chain` or of the pipeline bound that is exposed memory latency
     demand: Demand  # of one block
     bound: str  # what sets the period
+    fill: float = 0.0  # cycles from entering the loop to the first loaded slot, once each time that a block enters it
+
+
+@dataclass(frozen=True, slots=True)
+class _Flow:
+    """One iteration of one block, as a customer of the core's units sees it, in cycles."""
+
+    service: tuple[float, ...]  # of one group of warps: matrix pipe, arithmetic, load/store
+    thinking: float  # latencies that the group waits for by itself
+    groups: float  # of warps that go their own ways
+    latency: float  # part of `thinking` that is exposed memory latency
+
+    @property
+    def chain(self) -> float:
+        return self.thinking + sum(self.service)
+
+    def together(self, resident: float, contention: float) -> float:
+        """Period of one iteration of `resident` blocks."""
+        customers = max(1, math.ceil(self.groups * resident))
+        return round_time(self.service, self.thinking, customers, contention)
 
 
 def latency_cycles(target: Target, miss_share: float) -> float:
@@ -42,23 +65,35 @@ class CorePipeline:
     occupancy: Occupancy
     miss_share: float
     cores_busy: float
+    edge_weight: float = 0.0  # see `demand`
 
     def phase_time(self, role: Role, phase: Phase, resident: float) -> PhaseTime:
         """`resident` blocks share the core. For a consumer the producer's loads bound the period by their slots."""
-        need = demand(phase.work, self.target, self.constants, self.cores_busy)
+        need = own = self._demand(phase)
         feeding = self._feeding_phase(role, phase)
         if feeding is not None:
-            need = need + demand(feeding.work, self.target, self.constants, self.cores_busy)
-        chain, waiting = self._chain(role, phase, need)
+            need = need + self._demand(feeding)
+        flow = self._flow(role, phase, own)
         spill = self._spill_cycles(role, phase)
-        supply = self._supply_bound(feeding or phase, chain)
+        together = flow.together(resident, self.constants.contention)
+        supply = self._supply_bound(feeding or phase, phase, together)
         name, busiest = need.largest
-        bounds = {name: busiest * resident, "dependency chain": chain, "load latency": supply, "spills": spill * resident}
-        period = p_norm([*(getattr(need, r) * resident for r in RESOURCES), chain, supply], self.constants.overlap_norm)
+        bounds = {name: busiest * resident, "dependency chain": together, "load latency": supply, "spills": spill * resident}
+        period = p_norm([*(getattr(need, r) * resident for r in RESOURCES), together, supply], self.constants.overlap_norm)
         # matrix work cannot go on while its accumulators are away
         period += spill * resident
         bound = max(bounds, key=lambda b: bounds[b])
-        return PhaseTime(period, chain, max(waiting, supply - chain), need, bound)
+        return PhaseTime(period, flow.chain, max(flow.latency, supply - together), need, bound, self._fill(feeding or phase))
+
+    @cached_property
+    def _demands(self) -> dict[int, Demand]:
+        return {}
+
+    def _demand(self, phase: Phase) -> Demand:
+        # asked for several numbers of resident blocks: the profile keeps its phases alive, so their identities hold
+        if id(phase) not in self._demands:
+            self._demands[id(phase)] = demand(phase.work, self.target, self.constants, self.cores_busy, self.edge_weight)
+        return self._demands[id(phase)]
 
     def _feeding_phase(self, role: Role, phase: Phase) -> Phase | None:
         """The producer's loop that runs beside this loop of a consumer: the one with the same trip count."""
@@ -66,88 +101,119 @@ class CorePipeline:
             return None
         loops = [p for r in self.profile.roles if r.name == "producer" for p in r.phases if p.is_loop]
         mine = [p for p in role.phases if p.is_loop]
-        position = mine.index(phase)
-        return loops[position] if position < len(loops) else None
+        position = next(i for i, p in enumerate(mine) if p is phase)
+        if len(loops) == len(mine):
+            return loops[position]
+        alike = [p for p in loops if p.trips == phase.trips]
+        return alike[0] if alike else (loops[position] if position < len(loops) else None)
 
-    def _chain(self, role: Role, phase: Phase, need: Demand) -> tuple[float, float]:
-        """Cycles of one iteration of one block alone, and how many of them wait for memory."""
-        work = phase.work
-        warps = max(1.0, role.threads / self.target["warp.threads"])
+    def _flow(self, role: Role, phase: Phase, own: Demand) -> _Flow:
+        """How the warps of one block go through one iteration: what they use in turn, and what they wait for."""
+        work, warp = phase.work, self.target["warp.threads"]
+        warps = max(1.0, role.threads / warp)
         schedulers = self.target["core.issue_per_cycle"]
-        # arithmetic of one warp group at a time: groups of four warps fill the schedulers once each
-        groups = max(1.0, warps / schedulers)
-        alone = max(need.vector, need.issue / min(1.0, self.constants.warp_issue_share * max(1.0, warps / schedulers)), need.special)
-        independent = groups if not work.block_syncs else 1.0
-        # groups that are not tied by block barriers overlap one's matrix work with another's arithmetic
-        matrix = need.matrix + self.constants.matrix_drain_cycles * work.matrix_waits
-        serial = (matrix / groups + alone / independent) if independent > 1 else matrix + alone
-        own_shared = (
-            sum(a.transactions for a in work.accesses if a.space is Space.SHARED and a.mechanism != "tma") if not work.matrix_waits else 0.0
-        )
-        serial += own_shared
-        serial += self.constants.barrier_wait_cycles * work.barrier_waits + self.target["core.sync_cycles"] * work.block_syncs
-        serial += self.constants.shuffle_cycles * work.shuffles / max(1.0, role.threads) + SPECIAL_CYCLES * min(1.0, work.special_ops)
-        serial += self.target["core.unit.matrix.warp_issue_cycles"] * min(1.0, sum(m.count for m in work.matrix if m.warps == 1))
-        waits = self._synchronous_latency(work)
-        return serial + waits, waits
+        # warps that advance together: those of one matrix instruction, or all where barriers tie them
+        unit = max((m.warps for m in work.matrix), default=1.0)
+        groups = 1.0 if work.block_syncs else max(1.0, warps / unit)
+        spread = min(warps / groups, schedulers)  # schedulers that one group can use
+        depth = warps / groups / spread  # its warps on each of them
+        # kinds of arithmetic alternate in one program: they overlap less than different units do
+        arithmetic = p_norm([own.vector, own.issue, own.special], self.constants.arithmetic_norm)
+        # alone, a group uses only its own schedulers, and dependent instructions leave some of their slots empty
+        slots = own.issue * schedulers / spread / min(1.0, self.constants.warp_issue_share * depth)
+        alone = p_norm([own.vector, slots, own.special], self.constants.arithmetic_norm) / groups
+        memory = sum(a.transactions for a in work.accesses if a.space is Space.SHARED and a.mechanism != "tma") / groups
+        thinking = alone - arithmetic / groups
+        if unit == 1.0:  # a warp uses the matrix pipe of its own scheduler only; a warp group those of all
+            thinking += own.matrix / groups * (schedulers / spread - 1)
+        thinking += self.constants.matrix_drain_cycles * work.matrix_waits
+        thinking += self.constants.barrier_wait_cycles * work.barrier_waits + self.target["core.sync_cycles"] * work.block_syncs
+        thinking += self.constants.shuffle_cycles * work.shuffles / max(1.0, role.threads) + SPECIAL_CYCLES * min(1.0, work.special_ops)
+        thinking += self.target["core.unit.matrix.warp_issue_cycles"] * min(1.0, sum(m.count for m in work.matrix if m.warps == 1))
+        waits = self._synchronous_latency(phase)
+        return _Flow((own.matrix / groups, arithmetic / groups, memory), thinking + waits, groups, waits)
 
     def _spill_cycles(self, role: Role, phase: Phase) -> float:
-        """Cycles that spilled registers cost one iteration: stored and loaded once each.
+        """Cycles that spilled registers cost one iteration of one block."""
+        if self.occupancy.spill_bytes is not None:
+            return spill_cycles(self.profile, role, phase, self.occupancy)
+        few = self.occupancy.spilled.get(role.name, 0.0) <= FEW_REGISTERS
+        rate = self.target["core.memory.shared.bytes_per_cycle"] if few else self.constants.spill_bytes_per_cycle
+        return self.spilled_bytes(role, phase) / rate
 
-        A few find a place outside the loop or in L1. More of them mean accumulators of a wgmma, which ptxas spills by
-        whole fragments (n/2 registers a thread), never in part.
+    def spilled_bytes(self, role: Role, phase: Phase) -> float:
+        """Bytes of local memory that one iteration of one block stores and loads, once each for what does not fit.
+
+        A few registers find a place outside the loop or in L1. More of them mean accumulators of a wgmma, which ptxas
+        spills by whole fragments (n/2 registers a thread), never in part.
         """
+        if self.occupancy.spill_bytes is not None:
+            return spill_cycles(self.profile, role, phase, self.occupancy, bytes_per_cycle=1.0)
         short = self.occupancy.spilled.get(role.name, 0.0)
         if not short or not phase.is_loop:
             return 0.0
-        if short <= FEW_REGISTERS:
-            return 2 * 4 * short * role.threads / self.target["core.memory.shared.bytes_per_cycle"]
         widths = [int(m.instruction.split("n")[1].split("k")[0]) for m in phase.work.matrix if m.instruction.startswith("wgmma.")]
         fragment = max(widths, default=0) / 2
-        registers = math.ceil(short / fragment) * fragment if fragment else short
-        return 2 * 4 * registers * role.threads / self.constants.spill_bytes_per_cycle
+        registers = math.ceil(short / fragment) * fragment if fragment and short > FEW_REGISTERS else short
+        return 2 * 4 * registers * role.threads
 
-    def _synchronous_latency(self, work: Work) -> float:
-        """Latency of loads that the next instruction waits for: one round trip for each group that is issued together."""
-        loads = [a for a in work.accesses if a.space is Space.GLOBAL and not a.write and not a.asynchronous]
+    def _synchronous_latency(self, phase: Phase) -> float:
+        """Latency of loads that the next instruction waits for: one round trip for each group that is issued together.
+        A loop of nothing but such loads is unrolled by the compiler, as deep as the reader says."""
+        loads = [a for a in phase.work.accesses if a.space is Space.GLOBAL and not a.write and not a.asynchronous]
         if not loads:
             return 0.0
-        transfer = sum(sector_bytes(a) for a in loads) / l2_bytes_per_cycle(self.target, self.constants, self.cores_busy)
-        return latency_cycles(self.target, self.miss_share) + transfer
+        overlapped = phase.is_loop and not any(a.asynchronous for a in phase.work.accesses)
+        latency = self._arrival(0.0) / (phase.pipeline_depth if overlapped else 1)
+        return latency + sum(sector_bytes(a) for a in loads) / self._l2_share
 
-    def _supply_bound(self, phase: Phase, chain: float) -> float:
+    def _supply_bound(self, phase: Phase, consumer: Phase, together: float) -> float:
         """Least period that asynchronous loads allow: a slot is busy from the issue of its copy until its consumer lets
-        go, and each group of copies has only so many slots."""
-        bulk = [a for a in phase.work.accesses if a.space is Space.GLOBAL and a.asynchronous and not a.write and a.mechanism == "tma"]
-        bounds = [self._slot_period(a, chain) for a in bulk] if phase.is_loop else []
-        grouped = [a for a in phase.work.accesses if a.mechanism == "cp_async" and a.space is Space.GLOBAL]
-        if grouped and phase.is_loop:
-            moved = sum(sector_bytes(a) for a in grouped)
-            arrival = latency_cycles(self.target, self.miss_share) + moved / l2_bytes_per_cycle(
-                self.target, self.constants, self.cores_busy
-            )
-            bounds.append(arrival / max(1, phase.pipeline_depth - 1) if phase.pipeline_depth > 1 else arrival + chain)
+        go, and each group of copies has only so many slots. What waits at one barrier is one group."""
+        if not phase.is_loop:
+            return 0.0
+        held = together / max(1.0, consumer.work.barrier_waits)
+        bounds = [(self._bulk_arrival(g) + held) / max(1, min(a.slots for a in g)) for g in _groups(phase, consumer)]
+        grouped = self._grouped_arrival(phase)
+        if grouped:
+            bounds.append(grouped / max(1, phase.pipeline_depth - 1) if phase.pipeline_depth > 1 else grouped + together)
         return max(bounds, default=0.0)
 
-    def _slot_period(self, access: Access, chain: float) -> float:
-        arrival = (
-            latency_cycles(self.target, self.miss_share)
-            + self.constants.copy_start_cycles
-            + access.bytes / l2_bytes_per_cycle(self.target, self.constants, self.cores_busy)
-        )
-        # of an iteration, a group's slot is held for its share of the matrix work that reads it
-        groups = max(1, len({a.tensor for a in self._bulk_loads()}))
-        return (arrival + chain / groups) / max(1, access.slots)
+    def _fill(self, phase: Phase) -> float:
+        """Cycles until the first iteration of a loop has its data."""
+        if not phase.is_loop:
+            return 0.0
+        loads = _bulk_loads(phase)
+        return max(self._bulk_arrival(loads) if loads else 0.0, self._grouped_arrival(phase))
 
-    def _bulk_loads(self) -> list[Access]:
-        return [
-            a
-            for r in self.profile.roles
-            for p in r.phases
-            if p.is_loop
-            for a in p.work.accesses
-            if a.space is Space.GLOBAL and a.mechanism == "tma" and not a.write
-        ]
+    def _bulk_arrival(self, group: list[Access]) -> float:
+        """Cycles from the issue of a group of bulk copies to the wake-up of who waits for them."""
+        engine = sum(copy_cycles(a, self.constants, self.edge_weight) for a in group)
+        return self.constants.copy_start_cycles + max(self._arrival(sum(a.bytes for a in group)), self._arrival(0.0) + engine)
+
+    def _grouped_arrival(self, phase: Phase) -> float:
+        """The same for copies that threads issue in groups (cp.async); 0 where there are none."""
+        moved = sum(sector_bytes(a) for a in phase.work.accesses if a.mechanism == "cp_async" and a.space is Space.GLOBAL)
+        return self._arrival(moved) if moved else 0.0
+
+    def _arrival(self, moved: float) -> float:
+        return latency_cycles(self.target, self.miss_share) + moved / self._l2_share
+
+    @property
+    def _l2_share(self) -> float:
+        return l2_bytes_per_cycle(self.target, self.constants, self.cores_busy)
+
+
+def _groups(phase: Phase, consumer: Phase) -> list[list[Access]]:
+    """Bulk loads by the barrier that they complete on: all together where the consumer waits once an iteration."""
+    loads = _bulk_loads(phase)
+    if consumer.work.barrier_waits > 1:
+        return [[a] for a in loads]
+    return [loads] if loads else []
+
+
+def _bulk_loads(phase: Phase) -> list[Access]:
+    return [a for a in phase.work.accesses if a.space is Space.GLOBAL and a.asynchronous and not a.write and a.mechanism == "tma"]
 
 
 def p_norm(values: list[float], power: float) -> float:

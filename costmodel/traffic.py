@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..profile import KernelProfile, Rasterization, Space
+from ..profile import Access, KernelProfile, Space, Trips
 from ..target import Target
 from .constants import DEFAULT, Constants
 from .demand import sector_bytes
+from .tiles import Tiles, Waves, tile_coordinates, wave_positions, waves_of
 
-WAVES_LOOKED_AT = 24  # waves repeat their pattern: a sample of them stands for all
+# A wave's tiles that outgrow the L2's room by this share of it are all gone when the next wave comes: the least recently
+# used leave first, and walking round a little more than fits finds nothing.
+OUTGROWN = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
     """Bytes of one launch. `dram_read` is at least the part of each tensor that is touched at all."""
 
-    l2_read: float
+    l2_read: float  # between cores and L2, after the cores' first-level caches
     l2_write: float
     dram_read: float
     dram_write: float
+    llc: float = 0.0  # what misses in the L2s, where a cache stands between them and device memory
+    first_level: float = 0.0  # what the cores' first-level caches serve
 
     @property
     def dram(self) -> float:
@@ -39,15 +44,105 @@ class Traffic:
         """Share of L2 reads that go on to device memory."""
         return min(1.0, self.dram_read / self.l2_read) if self.l2_read else 0.0
 
+    @property
+    def hit_share(self) -> float:
+        """Share of all L2 traffic that the L2 serves; writes always are."""
+        return 1 - min(1.0, self.dram_read / self.l2) if self.l2 else 1.0
+
+    @property
+    def first_level_share(self) -> float:
+        """Share of what cores read that their first-level caches serve."""
+        return self.first_level / (self.first_level + self.l2_read) if self.first_level else 0.0
+
 
 @dataclass(frozen=True, slots=True)
 class _Stream:
-    """A tensor's reads by one statement over a whole block: `bytes` different ones, of those blocks that agree on `axes`."""
+    """What one statement moves of a tensor over a whole block: `bytes` different ones in an iteration that its address
+    moves by, `asked` in all; `cached` of these may be found in the core's first-level cache."""
 
     tensor: str
-    axes: frozenset[str]
+    tiles: Tiles
+    trips: Trips
     bytes: float
     asked: float
+    cached: bool
+
+    @property
+    def largest_bytes(self) -> float:
+        """Different bytes of a tile: of those blocks that share it, the one that reads most."""
+        return self.bytes * (self.trips.mean if self.trips.axes & self.tiles.axes else self.trips.largest) / self.tiles.turns
+
+
+_ONCE = Trips((1.0,))
+
+
+@dataclass(frozen=True)
+class _Flow:
+    """All streams of one direction, walked wave by wave."""
+
+    streams: tuple[_Stream, ...]
+    profile: KernelProfile
+    together: int
+    clusters: int
+    room: float  # bytes of one L2 that a wave leaves to the next
+
+    @cached_property
+    def waves(self) -> list[Waves]:
+        p = self.profile
+        return [waves_of(s.tiles, p.grid, p.rasterization, self.together, self.clusters) for s in self.streams]
+
+    @cached_property
+    def distinct(self) -> list[float]:
+        """Different bytes of each stream over all blocks."""
+        return [s.tiles.count(self.profile.grid) * s.largest_bytes for s in self.streams]
+
+    @cached_property
+    def unions(self) -> list[float]:
+        """Share of each stream's different bytes that no other part of the kernel moves as well: a tensor that is walked
+        several times over has as many bytes as it has."""
+        sizes = {t.label: t.bytes for t in self.profile.tensors}
+        sums: dict[str, float] = {}
+        for stream, each in zip(self.streams, self.distinct, strict=True):
+            sums[stream.tensor] = sums.get(stream.tensor, 0.0) + each
+        return [min(1.0, sizes.get(s.tensor, 0) / sums[s.tensor]) if sizes.get(s.tensor, 0) else 1.0 for s in self.streams]
+
+    @property
+    def touched(self) -> float:
+        """Bytes of all tensors that are moved at least once."""
+        return sum(each * union for each, union in zip(self.distinct, self.unions, strict=True))
+
+    def tile_bytes(self, stream: _Stream) -> NDArray[Any]:
+        """Different bytes of a tile in each of the sampled waves (one value where they agree)."""
+        if not stream.trips.axes or stream.tiles.turns > 1:
+            return np.asarray(stream.largest_bytes)
+        counts = _trips_in_waves(stream.trips, self.profile, self.together, self.clusters)
+        each: NDArray[Any] = counts.mean(axis=1) if stream.trips.axes & stream.tiles.axes else counts.max(axis=1)
+        return each * stream.bytes
+
+    def moved(self, drift: float) -> float:
+        """Bytes that all waves fetch from behind the L2s (or write back)."""
+        room = self.room
+        longest = max(len(w.weight) for w in self.waves)
+        size: Any = np.zeros(longest)
+        for stream, waves, union in zip(self.streams, self.waves, self.unions, strict=True):
+            size = size + _resampled(waves.tiles * self.tile_bytes(stream) * union, longest)
+        kept_all = min(1.0, room / max(1.0, self.touched))
+        kept = np.clip(1 - (size / room - 1) / OUTGROWN, 0.0, 1.0)
+        total = 0.0
+        for stream, waves, union, distinct in zip(self.streams, self.waves, self.unions, self.distinct, strict=True):
+            here = _resampled(kept, len(waves.weight))
+            each = self.tile_bytes(stream)
+            # blocks that share a tile but started apart, from the second wave on, fetch it again once it has left L2;
+            # the window is the part of a block's life for which its tiles stay
+            window = _resampled(room / np.maximum(1.0, size), len(waves.weight))
+            missed = np.minimum(1.0, (drift * waves.apart / window) ** 2) * (np.arange(len(here)) > 0) * (window < 1)
+            fetched = waves.tiles - waves.again * here + (waves.blocks - waves.tiles) * missed
+            # tiles of waves before the last one
+            older = max(0.0, float((waves.weight * (waves.tiles - waves.again) * each).sum()) - distinct)
+            # what a block moves again itself is there still if all that runs at once fits
+            again = union + (1 - union) * (1 - here)
+            total += max(0.0, float((waves.weight * fetched * each * again).sum()) - older * kept_all * union)
+        return total * self.clusters
 
 
 def traffic(profile: KernelProfile, target: Target, blocks_together: int, constants: Constants = DEFAULT) -> Traffic:
@@ -57,135 +152,128 @@ def traffic(profile: KernelProfile, target: Target, blocks_together: int, consta
     L2 if what a wave reads fits. Each of the target's clusters with an L2 of its own reads for itself: blocks go to
     clusters in turn.
     """
-    streams, writes = _streams(profile)
-    sizes = {t.label: t.bytes for t in profile.tensors}
-    written = sum(writes.values()) * profile.blocks
-    # what is written again and again (atomics on a small tensor) stays in L2 and leaves it once
-    small = constants.kept_share * target["device.memory.l2.bytes"]
-    dram_write = sum(
-        sizes[t] if 0 < sizes.get(t, 0) <= min(small, each * profile.blocks) else each * profile.blocks for t, each in writes.items()
-    )
-    if not streams:
+    reads, writes = _streams(profile)
+    clusters = min(max(1, target.int("cluster.count")), profile.blocks)
+    room = constants.kept_share * target["device.memory.l2.bytes"] / clusters
+    together = max(1, -(-blocks_together // clusters))
+    written = sum(s.asked for s in writes) * profile.blocks
+    dram_write = 0.0
+    if writes:
+        # pieces of a sector are merged, and a tile written again while it is there leaves once
+        flow = _Flow(writes, profile, together, clusters, room)
+        dram_write = min(written, max(flow.touched, flow.moved(0.0)))
+    if not reads:
         return Traffic(0.0, written, 0.0, dram_write)
-    coordinates = tile_coordinates(profile.grid, profile.rasterization)
-    clusters = max(1, target.int("cluster.count"))
-    missed, asked = 0.0, sum(s.asked for s in streams) * profile.blocks
+    flow = _Flow(reads, profile, together, clusters, room)
+    asked = sum(s.asked for s in reads) * profile.blocks
+    first_level = _first_level(flow, target, blocks_together)
+    l2_read = max(1.0, asked - first_level)
+    touched, missed = min(flow.touched, asked), flow.moved(constants.drift_share)
+    missed = min(max(touched, missed), l2_read if l2_read > touched else asked)
     llc = target.get("device.memory.llc.bytes")
-    capacity = target["device.memory.l2.bytes"] / clusters
-    for cluster in range(clusters):
-        own = {axis: values[cluster::clusters] for axis, values in coordinates.items()}
-        missed += _misses(streams, own, max(1, -(-blocks_together // clusters)), capacity, constants)
-    touched = _compulsory(streams, profile)
-    dram_read = max(touched, missed)
+    dram_read = missed
     if llc:
         # what several clusters read each for themselves comes from the cache behind them once
         dram_read = max(touched, missed / clusters) if touched < llc else max(touched, missed * (1 - constants.kept_share * llc / touched))
-    return Traffic(asked, written, min(dram_read, asked), dram_write)
+    return Traffic(l2_read, written, min(dram_read, missed), dram_write, missed + dram_write if llc else 0.0, first_level)
+
+
+def _first_level(flow: _Flow, target: Target, blocks_together: int) -> float:
+    """Bytes of plain loads that the cores' first-level caches serve: what a block loads again, and what all blocks of a
+    core load, as far as it fits beside shared memory."""
+    profile, cores = flow.profile, target.int("core.count")
+    resident = max(1, -(-blocks_together // cores))
+    # one memory holds both on NVIDIA's parts; elsewhere the target may say what the cache has
+    both = target["core.memory.shared.bytes"] - profile.shared_bytes * resident if profile.kind == "cuda" else 0.0
+    room = target.get("core.memory.l1.bytes", both)
+    per_core = max(1.0, profile.blocks / cores)
+    # (asked for, different bytes of a block, blocks of a core that share them)
+    cached = [
+        (s.asked, s.bytes * s.trips.mean * union, max(1.0, per_core / s.tiles.count(profile.grid)))
+        for s, union in zip(flow.streams, flow.unions, strict=True)
+        if s.cached
+    ]
+    if room <= 0 or not cached:
+        return 0.0
+    shared = sum(own for _, own, alike in cached if alike > 1)
+    private = sum(own for _, own, alike in cached if alike == 1) * resident
+    saved = 0.0
+    for asked, own, alike in cached:
+        fits = min(1.0, room / max(1.0, shared if alike > 1 else shared + private))
+        saved += max(0.0, asked - own / alike) * fits * profile.blocks
+    return saved
 
 
 def atomic_cycles(profile: KernelProfile) -> float:
     """Cycles in which the most contended address of an atomic is served, one lane a cycle: all lanes of a block that
     share it, times all blocks that do. A lower bound; no address is served faster."""
-    extents = dict(zip("xyz", profile.grid, strict=True))
     longest = 0.0
     for role in profile.roles:
         for phase in role.phases:
             for access in phase.work.accesses:
                 if access.mechanism == "atomic" and access.space is Space.GLOBAL:
+                    tiles = Tiles.of(access)
                     lanes = access.bytes / max(access.footprint_bytes, 1.0) * (1.0 if access.loop_dependent else phase.trips.mean)
-                    sharing = profile.blocks / float(np.prod([extents[a] for a in access.axes]))
+                    sharing = profile.blocks * tiles.turns / tiles.count(profile.grid)
                     longest = max(longest, lanes * sharing)
     return longest
 
 
-def tile_coordinates(grid: tuple[int, int, int], rasterization: Rasterization) -> dict[str, NDArray[Any]]:
-    """Tile index along x, y and z of each block in launch order (x fastest), after rasterization.
-
-    Source: TileLang's `rasterization2DRow` and `rasterization2DColumn` (tl_templates, threadblock_swizzle.h): panels of
-    `factor` rows (columns) are walked column by column (row by row), every other panel backwards.
-    """
-    gx, gy, gz = grid
-    linear = np.arange(gx * gy)
-    if rasterization.order == "row":
-        x, y = _panels(linear, gx, gy, rasterization.factor)
-    elif rasterization.order == "column":
-        y, x = _panels(linear, gy, gx, rasterization.factor)
-    else:
-        x, y = linear % gx, linear // gx
-    return {"x": np.tile(x, gz), "y": np.tile(y, gz), "z": np.repeat(np.arange(gz), gx * gy)}
+def _trips_in_waves(trips: Trips, profile: KernelProfile, together: int, clusters: int) -> NDArray[Any]:
+    """Iterations of each block of the sampled waves."""
+    positions = wave_positions(profile.grid, together, clusters)
+    coordinates = tile_coordinates(profile.grid, profile.rasterization)
+    index, stride = np.zeros(positions.shape, dtype=np.int64), 1
+    for axis, extent in zip("xyz", profile.grid, strict=True):
+        if axis in trips.axes:
+            index = index + coordinates[axis][positions] * stride
+            stride *= extent
+    counts: NDArray[Any] = np.asarray(trips.per_block)[index]
+    return counts
 
 
-def _panels(linear: NDArray[Any], across: int, along: int, factor: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Panels of `factor` lines of `along`; within a panel the lines advance fastest."""
-    panel_size = factor * across
-    panel, offset = linear // panel_size, linear % panel_size
-    height = np.minimum(factor, along - panel * factor)
-    position = offset // height
-    position = np.where(panel % 2 == 1, across - 1 - position, position)
-    return position, offset % height + panel * factor
+def _resampled(values: Any, count: int) -> NDArray[Any]:
+    """`values` of sampled waves at as many samples as another stream has."""
+    found: NDArray[Any] = np.atleast_1d(np.asarray(values, dtype=float))
+    if len(found) == count:
+        return found
+    chosen: NDArray[Any] = found[np.minimum(np.arange(count) * len(found) // max(1, count), len(found) - 1)]
+    return chosen
 
 
-def _streams(profile: KernelProfile) -> tuple[list[_Stream], dict[str, float]]:
-    """Reads of whole blocks by tensor and axes, and the bytes that a block writes to each tensor."""
-    merged: dict[tuple[str, frozenset[str]], list[float]] = {}
-    written: dict[str, float] = {}
+def _streams(profile: KernelProfile) -> tuple[tuple[_Stream, ...], tuple[_Stream, ...]]:
+    """Reads and writes of whole blocks, those alike in tensor, tiles and trips together."""
+    reads: dict[tuple[str, Tiles, Trips, bool], list[float]] = {}
+    writes: dict[tuple[str, Tiles, Trips, bool], list[float]] = {}
     for role in profile.roles:
         for phase in role.phases:
             for access in phase.work.accesses:
-                if access.space is not Space.GLOBAL:
-                    continue
-                times = phase.trips.mean
-                if access.write:
-                    written[access.tensor] = written.get(access.tensor, 0.0) + sector_bytes(access) * times
-                    continue
-                entry = merged.setdefault((access.tensor, access.axes), [0.0, 0.0])
-                repeats = times if access.loop_dependent else 1.0
-                entry[0] += max(access.footprint_bytes, 1.0) * repeats
-                entry[1] += sector_bytes(access) * times
-    return [_Stream(tensor, axes, distinct, max(asked, 1.0)) for (tensor, axes), (distinct, asked) in merged.items()], written
+                if access.space is Space.GLOBAL:
+                    trips = phase.trips if access.loop_dependent else _ONCE
+                    key = (access.tensor, Tiles.of(access), trips, _is_cached(access))
+                    entry = (writes if access.write else reads).setdefault(key, [0.0, 0.0])
+                    entry[0] += max(access.footprint_bytes, 1.0)
+                    entry[1] += max(1.0, _transferred(access) * phase.trips.mean)
+    return _listed(reads), _listed(writes)
 
 
-def _misses(streams: list[_Stream], coordinates: dict[str, NDArray[Any]], together: int, capacity: float, constants: Constants) -> float:
-    """Bytes that all waves fetch from behind the L2."""
-    blocks = len(coordinates["x"])
-    if not blocks:  # fewer blocks than clusters
-        return 0.0
-    waves = max(1, -(-blocks // together))
-    chosen = range(waves) if waves <= WAVES_LOOKED_AT else np.unique(np.linspace(0, waves - 1, WAVES_LOOKED_AT).astype(int))
-    # two streams of one tensor (loads before and inside a loop) fetch different parts of it
-    total = 0.0
-    for wave in chosen:
-        now = slice(wave * together, min(blocks, (wave + 1) * together))
-        before = slice(max(0, (wave - 1) * together), wave * together)
-        tiles = {s: _tiles(coordinates, s.axes, now) for s in streams}
-        size = sum(len(t) * s.bytes for s, t in tiles.items())
-        kept = min(1.0, constants.kept_share * capacity / max(1.0, size))
-        for stream, ids in tiles.items():
-            again = len(np.intersect1d(ids, _tiles(coordinates, stream.axes, before))) if wave else 0
-            fetched = len(ids) - again * kept
-            # blocks that share a tile but have drifted apart fetch it again, where the panels in flight outgrow L2
-            sharers = (now.stop - now.start) / len(ids)
-            fetched *= 1 + constants.drift_share * (1 - kept) * math.log2(sharers)
-            total += stream.bytes * fetched
-    return total * waves / len(chosen)
+def _listed(found: dict[tuple[str, Tiles, Trips, bool], list[float]]) -> tuple[_Stream, ...]:
+    return tuple(
+        _Stream(tensor, tiles, trips, different, asked, cached) for (tensor, tiles, trips, cached), (different, asked) in found.items()
+    )
 
 
-def _tiles(coordinates: dict[str, NDArray[Any]], axes: frozenset[str], blocks: slice) -> NDArray[Any]:
-    code = np.zeros(len(coordinates["x"][blocks]), dtype=np.int64)
-    for axis in sorted(axes):
-        code = code * (1 << 20) + coordinates[axis][blocks]
-    return np.unique(code)
+def _transferred(access: Access) -> float:
+    """Bytes between a core and L2: of a bulk load the whole box, zeros for what lies outside its tensor included
+    (crossbar counters of boxes that hang over show it)."""
+    if access.mechanism == "tma" and not access.write and access.box_bytes:
+        return access.instructions * access.box_bytes
+    return sector_bytes(access)
 
 
-def _compulsory(streams: list[_Stream], profile: KernelProfile) -> float:
-    """Bytes of all tensors that are read at least once."""
-    extents = dict(zip("xyz", profile.grid, strict=True))
-    sizes = {t.label: t.bytes for t in profile.tensors}
-    read: dict[str, float] = {}
-    for stream in streams:
-        blocks = float(np.prod([extents[a] for a in stream.axes])) if stream.axes else 1.0
-        read[stream.tensor] = read.get(stream.tensor, 0.0) + stream.bytes * blocks
-    return sum(min(size, sizes[label]) if sizes.get(label) else size for label, size in read.items())
+def _is_cached(access: Access) -> bool:
+    """Bulk and asynchronous copies and atomics pass by the first-level cache."""
+    return access.mechanism == "ld" and not access.asynchronous
 
 
 __all__ = ["Traffic", "atomic_cycles", "tile_coordinates", "traffic"]

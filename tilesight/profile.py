@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+LAUNCH_AXIS = "t"  # beside x, y and z: the launch position, block (x fastest) + turn * blocks
+
 
 class Space(StrEnum):
     GLOBAL = "global"
@@ -49,10 +51,16 @@ class Access:
     asynchronous: bool = False  # completes on a barrier or wait group
     slots: int = 1  # buffers that this access cycles through over iterations
     box_bytes: float = 0.0  # bulk copy: bytes of one copy
+    least_inside: float = 1.0  # bulk copy: share of the box inside the tensor, in the block where it hangs over most
     axes: frozenset[str] = frozenset()  # block axes (x, y, z) that its address depends on
     loop_dependent: bool = False  # its address moves with the enclosing loop
     levels: tuple[tuple[float, float], ...] = ()  # CPU: (executions, distinct bytes of one) of each loop around, inside out
     footprint_bytes: float = 0.0  # different bytes among `bytes`: what a cache next to the block would fetch
+    # which tile a block touches, where that is no plain product of `axes`: digits (axis, divisor, modulus) that together
+    # number it, LAUNCH_AXIS being an axis, too ...
+    tile_digits: tuple[tuple[str, int, int], ...] = ()
+    tile_ids: tuple[int, ...] = ()  # ... or, where no digits do, its number for each launch position (the first of them)
+    turns: int = 1  # tiles that a block touches one after another, as a persistent kernel does
 
 
 @dataclass(frozen=True, slots=True)

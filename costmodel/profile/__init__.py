@@ -9,8 +9,9 @@ from ...profile import KernelProfile
 from ...target import Target
 from .descriptors import read_descriptors
 from .expressions import constant, identity
+from .launch import Launch
+from .memory import parameter_sizes
 from .nest import read_nest
-from .scope import Launch
 from .walk import Reader
 
 __all__ = ["read_profiles"]
@@ -25,16 +26,18 @@ def read_profiles(lowered: Lowered, target: Target) -> tuple[KernelProfile, ...]
     if not target.is_gpu:
         return tuple(read_nest(function, target) for function in lowered.device.functions.values())
     descriptors = read_descriptors(lowered.host)
-    profiles = tuple(_read(function, descriptors, target) for function in lowered.device.functions.values())
+    sizes = parameter_sizes(lowered.traced)
+    profiles = tuple(_read(function, descriptors, sizes, target) for function in lowered.device.functions.values())
     if not profiles:
         raise ValueError("the lowered module holds no device function: nothing to profile")
     return profiles
 
 
-def _read(function: Any, descriptors: Any, target: Target) -> KernelProfile:
+def _read(function: Any, descriptors: Any, sizes: Any, target: Target) -> KernelProfile:
     launch = _launch(function, target)
     reader = Reader(launch, descriptors)
     reader.read(function)
+    reader.memory.complete(function, sizes)
     attributes = function.attrs or {}
     dynamic = attributes.get("dyn_shared_memory_buf")
     return KernelProfile(

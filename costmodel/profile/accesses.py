@@ -11,6 +11,7 @@ import numpy as np
 from ...profile import Access, Space
 from .descriptors import Descriptor
 from .expressions import UnevaluableError
+from .numbering import PLAIN, number_tiles
 from .patterns import WIDEST_ACCESS_BYTES, sectors, wavefronts
 from .scope import Loop, Scope
 
@@ -26,12 +27,14 @@ class Place:
     index: Any
     element_bytes: float
     vector: int = 1  # elements per lane
+    repeatable: bool = False  # the compiler knows that a load gives the same again while nothing synchronises
 
 
 def lane_access(scope: Scope, place: Place, *, write: bool, mechanism: str, asynchronous: bool = False) -> Access:
     """Every lane of the warp accesses `place.vector` elements at its own address."""
     width = max(1, round(place.element_bytes * place.vector))
-    asked = scope.executions * place.element_bytes * place.vector
+    again = 1.0 if write or not place.repeatable else _unmoved(scope, place.index)
+    asked = scope.executions * place.element_bytes * place.vector / again
     try:
         narrow = scope.addresses(place.index)
     except UnevaluableError:
@@ -39,11 +42,12 @@ def lane_access(scope: Scope, place: Place, *, write: bool, mechanism: str, asyn
     merged, seen = _merged(scope, place, width) if place.space is Space.SHARED and scope.condition is None else (1, scope)
     addresses = (narrow if merged == 1 else seen.addresses(place.index)) * place.element_bytes
     addresses = addresses.astype(np.int64)
-    instructions = scope.warp_executions / merged
+    instructions = scope.warp_executions / merged / again
     count = wavefronts if place.space is Space.SHARED else sectors
     if scope.elected:
         addresses = addresses[:, :1]
     each = count(addresses, width * merged, None if scope.elected else scope.condition)
+    tiles = number_tiles(scope, [place.index]) if place.space is Space.GLOBAL else PLAIN
     return Access(
         space=place.space,
         tensor=place.tensor,
@@ -57,7 +61,10 @@ def lane_access(scope: Scope, place: Place, *, write: bool, mechanism: str, asyn
         slots=slots(scope, place.index) if place.space is Space.SHARED else 1,
         axes=scope.block_axes(place.index),
         loop_dependent=scope.moves_with_phase(place.index),
-        footprint_bytes=asked * _distinct_share(scope, place.index),
+        footprint_bytes=asked * min(1.0, _distinct_share(scope, place.index) * again),
+        tile_digits=tiles.digits,
+        tile_ids=tiles.ids,
+        turns=tiles.turns,
     )
 
 
@@ -85,10 +92,11 @@ def matrix_access(scope: Scope, place: Place, *, matrices: int, write: bool, mec
 def bulk_access(scope: Scope, descriptor: Descriptor, coordinates: list[Any], shared_index: Any, *, write: bool) -> tuple[Access, Access]:
     """One TMA copy, as seen by global memory (what lies inside the tensor) and by shared memory (the whole box)."""
     copies = scope.warp_executions
-    inside = _inside_share(scope, descriptor, coordinates)
+    inside, least = _inside_share(scope, descriptor, coordinates)
     moved = copies * descriptor.box_bytes * inside
     axes: frozenset[str] = frozenset().union(*(scope.block_axes(c) for c in coordinates))
     depth = slots(scope, shared_index)
+    tiles = number_tiles(scope, coordinates)
     # coordinates that an inner loop does not move fetch the same box again
     repeats = math.prod(loop.extent for loop in scope.loops if not any(loop.variable in scope.depends_on(c) for c in coordinates))
     outer = Access(
@@ -103,9 +111,13 @@ def bulk_access(scope: Scope, descriptor: Descriptor, coordinates: list[Any], sh
         asynchronous=True,
         slots=depth,
         box_bytes=descriptor.box_bytes,
+        least_inside=least,
         axes=axes,
         loop_dependent=any(scope.moves_with_phase(c) for c in coordinates),
         footprint_bytes=moved / max(1.0, repeats),
+        tile_digits=tiles.digits,
+        tile_ids=tiles.ids,
+        turns=tiles.turns,
     )
     return outer, bulk_shared_side(copies, descriptor.box_bytes, write=not write, depth=depth)
 
@@ -160,6 +172,12 @@ def _stepped(scope: Scope, loop: Loop, step: int) -> Scope:
     return scope.shifted(loop, value // step * step)
 
 
+def _unmoved(scope: Scope, index: Any) -> float:
+    """Executions in unrolled loops that do not move an address: the compiler loads once for all of them."""
+    reads = scope.depends_on(index)
+    return math.prod((loop.extent for loop in scope.loops if loop.unrolled and loop.variable not in reads), start=1.0)
+
+
 def _distinct_share(scope: Scope, index: Any) -> float:
     """Share of different bytes among those that the block's threads ask for in an iteration of the phase."""
     if scope.elected:
@@ -176,7 +194,8 @@ def _distinct_share(scope: Scope, index: Any) -> float:
     return share
 
 
-def _inside_share(scope: Scope, descriptor: Descriptor, coordinates: list[Any]) -> float:
+def _inside_share(scope: Scope, descriptor: Descriptor, coordinates: list[Any]) -> tuple[float, float]:
+    """Share of a box that lies inside its tensor: on average, and where it is least."""
     share: Any = 1.0
     for coordinate, extent, box in zip(coordinates, descriptor.shape, descriptor.box, strict=False):
         if not extent:
@@ -186,7 +205,7 @@ def _inside_share(scope: Scope, descriptor: Descriptor, coordinates: list[Any]) 
         except UnevaluableError:
             continue
         share = share * np.clip((extent - start) / box, 0.0, 1.0)
-    return float(np.mean(share))
+    return float(np.mean(share)), float(np.min(share))
 
 
 def _scattered(scope: Scope, place: Place, width: int, asked: float, *, write: bool, mechanism: str, asynchronous: bool) -> Access:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from .dtypes import element_type
@@ -24,6 +25,10 @@ class Book(Protocol):
         """Book the loads and the arithmetic of an expression whose value is used."""
         ...
 
+    def address(self, index: Any, scope: Scope) -> None:
+        """Book the loads in an address. Its arithmetic is not: the compiler hoists and reduces it."""
+        ...
+
     def touch(self, variable: Any) -> None:
         """A local buffer is used here: its registers are live."""
         ...
@@ -41,6 +46,14 @@ class Book(Protocol):
     def shared_words(self, scope: Scope, *, write: bool) -> None:
         """One 4-byte word of shared memory per thread, without conflicts."""
         ...
+
+
+Handler = Callable[[Book, Any, Scope], None]
+
+
+def text(argument: Any) -> str:
+    """A call's argument as the IR writes it: the contents of a string, the digits of a number."""
+    return str(getattr(argument, "value", argument))
 
 
 def book_math(book: Book, name: str, call: Any, scope: Scope) -> bool:

@@ -43,16 +43,28 @@ def constant(expression: Any) -> int | None:
 
 
 def variables(expression: Any) -> set[int]:
-    """Identities of all variables in `expression`."""
+    """Identities of all variables in `expression`, and of the buffers that it loads from."""
     from tvm.tirx.stmt_functor import post_order_visit
 
     found: set[int] = set()
 
     def visit(node: Any) -> None:
-        if type(node).__name__ == "Var":
+        kind = type(node).__name__
+        if kind == "Var":
             found.add(hash(node))
+        elif kind == "BufferLoad":
+            found.add(hash(node.buffer.data))
 
     post_order_visit(expression, visit)
+    return found
+
+
+def loads(expression: Any) -> list[Any]:
+    """The loads in `expression`, those in the indices of others first."""
+    from tvm.tirx.stmt_functor import post_order_visit
+
+    found: list[Any] = []
+    post_order_visit(expression, lambda node: found.append(node) if type(node).__name__ == "BufferLoad" else None)
     return found
 
 
@@ -61,6 +73,23 @@ def _variable(expression: Any, bindings: Bindings) -> Any:
         return bindings[hash(expression)]
     except KeyError:
         raise UnevaluableError(expression.name) from None
+
+
+def is_scalar(buffer: Any) -> bool:
+    """Whether `buffer` is one whole number in each thread's registers: a variable in all but name."""
+    scope, shape = str(buffer.scope()), buffer.shape
+    return scope in ("local", "local.var") and str(buffer.dtype) in _WHOLE_NUMBERS and all(constant(extent) == 1 for extent in shape)
+
+
+_WHOLE_NUMBERS = ("int32", "uint32", "int64", "uint64", "bool")
+
+
+def _load(expression: Any, bindings: Bindings) -> Any:
+    """Only local scalars have a value that is known."""
+    try:
+        return bindings[hash(expression.buffer.data)]
+    except KeyError:
+        raise UnevaluableError("data") from None
 
 
 def _binary(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Bindings], Any]:
@@ -89,6 +118,8 @@ def _call(expression: Any, bindings: Bindings) -> Any:
     if name == "tirx.if_then_else":
         condition, yes, no = (evaluate(a, bindings) for a in arguments)
         return np.where(condition, yes, no)
+    if name == "tirx.likely":
+        return evaluate(arguments[0], bindings)
     if name in _INTEGER_CALLS:
         return _INTEGER_CALLS[name](*(np.asarray(evaluate(a, bindings), dtype=np.int64) for a in arguments))
     raise UnevaluableError(name)
@@ -107,6 +138,7 @@ _RULES: Mapping[str, Callable[[Any, Bindings], Any]] = {
     "IntImm": lambda e, _: int(e.value),
     "FloatImm": lambda e, _: float(e.value),
     "Var": _variable,
+    "BufferLoad": _load,
     "Add": _binary(lambda a, b: a + b),
     "Sub": _binary(lambda a, b: a - b),
     "Mul": _binary(lambda a, b: a * b),

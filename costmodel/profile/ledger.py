@@ -16,6 +16,8 @@ class Ledger:
 
     trips: Trips = ONCE
     is_loop: bool = False
+    between: bool = False  # the stretch of a role's program around loops of its own, within a loop that is not
+    unrolled_by: int = 1  # iterations whose plain loads the compiler issues together
     matrix: list[MatrixWork] = field(default_factory=list)
     accesses: list[Access] = field(default_factory=list)
     counts: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
@@ -28,9 +30,15 @@ class Ledger:
         return Phase(
             trips=self.trips,
             work=Work(matrix=_merged_matrix(self.matrix), accesses=tuple(self.accesses), unknown=dict(self.unknown), **self.counts),
-            pipeline_depth=max(depths, default=1),
-            is_loop=self.is_loop,
+            pipeline_depth=max(depths, default=self.unrolled_by),
+            is_loop=self.is_loop and not (self.between and not self._keeps_pace),
         )
+
+    @property
+    def _keeps_pace(self) -> bool:
+        """Each iteration waits for another role, or fetches for it."""
+        fetches = any(a.asynchronous and not a.write for a in self.accesses)
+        return fetches or bool(self.counts.get("barrier_waits"))
 
     @property
     def is_empty(self) -> bool:

@@ -22,16 +22,28 @@ class Memory:
     local_bytes: dict[int, float] = field(default_factory=dict)  # local buffer -> bytes per thread
     _buffers: dict[int, tuple[str, str]] = field(default_factory=dict)  # data variable -> (memory scope, label)
     _labels: dict[int, str] = field(default_factory=dict)
+    _constant: set[str] = field(default_factory=set)  # tensors that the kernel only reads
 
     def parameters(self, function: Any) -> None:
         """The kernel's parameters: tensors in global memory, and descriptors of such."""
+        readonly = {int(position) for position in (function.attrs or {}).get("tl.readonly_param_indices") or ()}
         for position, parameter in enumerate(function.params):
+            if position in readonly:
+                self._constant.add(f"t{position}")
             label = self._labels[identity(parameter)] = f"t{position}"
             descriptor = self.descriptors.get(parameter.name)
             if descriptor is not None:
                 self.tensors[label] = Tensor(label, descriptor.tensor_bytes, descriptor.element_bytes)
             elif str(getattr(parameter.type_annotation, "storage_scope", "")) == "global":
                 self._buffers[identity(parameter)] = ("global", label)
+
+    def complete(self, function: Any, sizes: Mapping[str, tuple[int, int]]) -> None:
+        """Sizes of parameters that the kernel reaches through access pointers alone, which state none: from `sizes`
+        (bytes, bytes of an element) by the parameter's name in the host part."""
+        for parameter in function.params:
+            scope, label = self._buffers.get(identity(parameter), ("", ""))
+            if scope == "global" and parameter.name in sizes and (label not in self.tensors or not self.tensors[label].bytes):
+                self.tensors[label] = Tensor(label, *sizes[parameter.name])
 
     def carve(self, variable: Any, source: Any) -> None:
         """`variable` points into the buffer of `source`: it has an identity of its own."""
@@ -57,7 +69,10 @@ class Memory:
             self.declare(buffer)
         memory, label = self._buffers[identity(buffer.data)]
         space = _space(memory)
-        return None if space is None else Place(space, label, index, element_type(str(buffer.dtype)).bytes, vector)
+        if space is None:
+            return None
+        repeatable = space is Space.SHARED or label in self._constant
+        return Place(space, label, index, element_type(str(buffer.dtype)).bytes, vector, repeatable)
 
     def pointer(self, node: Any) -> Place | None:
         """The place that a pointer argument names; None where it is no pointer to global or shared memory."""
@@ -85,6 +100,16 @@ class Memory:
 
     def _label(self, variable: Any, prefix: str) -> str:
         return self._labels.setdefault(identity(variable), f"{prefix}{len(self._labels)}")
+
+
+def parameter_sizes(traced: Any) -> Mapping[str, tuple[int, int]]:
+    """Bytes, and bytes of an element, of the tensors that a function takes, by the name of their data; those of known shape."""
+    found = {}
+    for buffer in getattr(traced, "buffer_map", {}).values():
+        element = element_type(str(buffer.dtype)).bytes
+        if all(constant(extent) is not None for extent in buffer.shape):
+            found[str(buffer.data.name)] = (round(_static_elements(buffer) * element), max(1, round(element)))
+    return found
 
 
 def _space(memory: str) -> Space | None:

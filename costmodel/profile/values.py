@@ -8,10 +8,10 @@ from . import calls
 from .accesses import lane_access
 from .book import Book, book_function, book_math
 from .dtypes import element_type
-from .expressions import identity
+from .expressions import identity, loads
 from .scope import Scope
 
-_LEAVES = ("IntImm", "FloatImm", "StringImm", "Var", "Ramp")
+_LEAVES = ("IntImm", "FloatImm", "StringImm", "Var", "Ramp")  # a ramp is an address, whose loads `book_loads` takes
 
 
 def book_value(book: Book, node: Any, scope: Scope) -> None:
@@ -80,10 +80,22 @@ def _cast(book: Book, node: Any, scope: Scope) -> None:
     elif into.kind != source.kind and "float" in (into.kind, source.kind):
         counts["convert_ops"] += lanes
     elif into.bits != source.bits:
-        counts["integer_ops"] += lanes
+        counts["integer_ops"] += lanes / 2  # loads widen by themselves, packing instructions narrow two values
+
+
+def book_loads(book: Book, index: Any, scope: Scope) -> None:
+    """Book the loads in an address. Its arithmetic is not: the compiler hoists and reduces it."""
+    if type(index).__name__ not in ("IntImm", "Var"):
+        for load in loads(index):
+            _one_load(book, load, scope)
 
 
 def _load(book: Book, node: Any, scope: Scope) -> None:
+    book_loads(book, node.indices[0], scope)
+    _one_load(book, node, scope)
+
+
+def _one_load(book: Book, node: Any, scope: Scope) -> None:
     book.touch(node.buffer.data)
     place = book.memory.place(node.buffer, node.indices[0], element_type(str(node.dtype)).lanes)
     if place is not None:

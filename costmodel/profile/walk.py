@@ -10,38 +10,23 @@ from typing import Any
 import numpy as np
 
 from ...profile import Access, Rasterization, Role, Space, Trips
+from . import loops, trips
 from .accesses import lane_access
 from .descriptors import Descriptor
 from .dtypes import element_type
-from .expressions import UnevaluableError, constant, evaluate, identity, variables
+from .expressions import UnevaluableError, constant, identity, is_scalar
+from .launch import Launch
 from .ledger import Ledger
 from .memory import Memory
 from .registers import LiveRanges
-from .scope import AXES, Launch, Scope
-from .values import book_value
+from .roles import RoleBook, roles_of
+from .scope import Scope
+from .values import book_loads, book_value
 
 UNROLLED_AT_MOST = 64  # constant extents up to this are unrolled by the device compiler
 UNKNOWN_TRIPS = 8.0  # of a loop whose extent depends on data
 # what a call that is not understood is charged, per executing thread
 UNKNOWN_VECTOR_OPS, UNKNOWN_SPECIAL_OPS = 64.0, 8.0
-
-_ASYNCHRONOUS = ("tma_load", "tma_store", "cp_async", "mbarrier_wait", "ptx_wait_group", "ptx_wait_barrier", "storage_sync", "cluster_sync")
-_WORK = (*_ASYNCHRONOUS, "wgmma", "ptx_mma", "mfma", "ldg", "stg", "atomic")
-_SPECIALISING = ("set_max_nreg", "mbarrier_wait", "ptx_arrive_barrier")
-_UNROLLED_KINDS = (2, 3)  # TVM's ForKind: vectorized, unrolled
-
-
-@dataclass
-class _RoleBook:
-    name: str
-    threads: int
-    ledgers: list[Ledger] = field(default_factory=list)
-    registers_limit: int | None = None
-    live: LiveRanges = field(default_factory=LiveRanges)
-
-    @property
-    def is_empty(self) -> bool:
-        return all(ledger.is_empty for ledger in self.ledgers)
 
 
 @dataclass
@@ -56,40 +41,34 @@ class Reader:
     unknown_names: set[str] = field(default_factory=set)
     ledger: Ledger = field(default_factory=Ledger)
     memory: Memory = field(init=False)
-    _books: list[_RoleBook] = field(default_factory=list)
-    _book: _RoleBook = field(init=False)
+    _live: LiveRanges = field(default_factory=LiveRanges)
+    _books: dict[tuple[int, int], RoleBook] = field(default_factory=dict)  # by first thread and threads
+    _book: RoleBook = field(init=False)
+    _scalars: set[int] = field(default_factory=set)  # local buffers that are variables in all but name
 
     def read(self, function: Any) -> None:
         self.memory = Memory(self.descriptors)
         self.memory.parameters(function)
-        self._book = _RoleBook("all", self.launch.threads)
-        self._books.append(self._book)
+        self._book = self._books[0, 0] = RoleBook(0, self.launch.threads)
         self._begin(Ledger())
         self.statement(function.body, Scope.of_threads(self.launch, 0, self.launch.threads))
-        self._book.live.finish()
+        self._live.finish()
 
     @property
     def roles(self) -> tuple[Role, ...]:
-        return tuple(
-            Role(
-                name=book.name,
-                threads=book.threads,
-                phases=tuple(ledger.phase() for ledger in book.ledgers if not ledger.is_empty),
-                registers_limit=book.registers_limit,
-                local_registers=book.live.peak_registers(self.memory.local_bytes),
-            )
-            for book in self._books
-            if not book.is_empty
-        )
+        return roles_of(list(self._books.values()), self._live, self.memory.local_bytes)
 
     # --- what value expressions and calls book through ----------------------------------------------------------------
 
     def value(self, node: Any, scope: Scope) -> None:
         book_value(self, node, scope)
 
+    def address(self, index: Any, scope: Scope) -> None:
+        book_loads(self, index, scope)
+
     def touch(self, variable: Any) -> None:
         """A local buffer is used here: its registers are live."""
-        self._book.live.touch(identity(variable))
+        self._live.touch(self._book.number, identity(variable))
 
     def limit_registers(self, count: Any) -> None:
         self._book.registers_limit = constant(count)
@@ -117,25 +96,23 @@ class Reader:
         self._book.ledgers.append(ledger)
 
     @contextmanager
-    def _phase(self, trips: Trips) -> Iterator[None]:
+    def _phase(self, times: Trips, *, is_loop: bool = True, unrolled_by: int = 1) -> Iterator[None]:
+        """A phase within the present one, `times` for each time that this one comes by."""
         outer = self.ledger
-        self._begin(Ledger(trips, is_loop=True))
+        self._begin(Ledger(trips.product(outer.trips, times, self.launch.grid), is_loop=is_loop, unrolled_by=unrolled_by))
         yield
         # what follows the loop is a stretch of its own, as often executed as what came before
-        self._begin(Ledger(outer.trips, is_loop=outer.is_loop))
+        self._begin(Ledger(outer.trips, is_loop=outer.is_loop, between=not self._book.is_whole_block))
 
     @contextmanager
-    def _role(self, first_thread: int, threads: int) -> Iterator[Scope]:
-        outer = self._book
-        self._book = _RoleBook("consumer", threads)
-        self._books.append(self._book)
-        self._begin(Ledger())
-        yield Scope.of_threads(self.launch, first_thread, threads)
-        self._book.live.finish()
-        if not any(work.matrix or work.counts.get("vector_ops") for work in self._book.ledgers):
-            self._book.name = "producer"
+    def _role(self, first_thread: int, threads: int) -> Iterator[None]:
+        """The role of a range of threads, which may have been here before."""
+        outer, now = self._book, self.ledger
+        self._book = self._books.setdefault((first_thread, threads), RoleBook(len(self._books), threads))
+        self._begin(Ledger(now.trips, is_loop=now.is_loop, between=True))
+        yield
         self._book = outer
-        self._begin(Ledger())
+        self._begin(Ledger(now.trips, is_loop=now.is_loop))
 
     # --- statements ---------------------------------------------------------------------------------------------------
 
@@ -154,17 +131,17 @@ class Reader:
         if kind in ("AllocBuffer", "DeclBuffer"):
             self.memory.declare(node.buffer)
         elif kind == "For":
-            self._loop(node, scope)
+            return self._loop(node, scope)
         elif kind == "IfThenElse":
-            self._branch(node, scope)
+            return self._branch(node, scope)
         elif kind == "BufferStore":
-            self._store(node, scope)
+            return self._store(node, scope)
         elif kind == "Evaluate":
             self.value(node.value, scope)
         elif kind == "While":
             self.notes.append(f"a while loop was taken for {UNKNOWN_TRIPS:g} iterations")
             self.value(node.condition, scope)
-            self.statement(node.body, scope.with_loop(-1, 0, UNKNOWN_TRIPS, unrolled=False))
+            return self._repeat(node, scope)
         elif kind != "AssertStmt":
             self.unknown(f"statement {kind}", scope)
         return scope
@@ -182,117 +159,164 @@ class Reader:
         self.value(node.value, scope)
         return scope.with_binding(identity(node.var), node.value)
 
-    def _store(self, node: Any, scope: Scope) -> None:
+    def _store(self, node: Any, scope: Scope) -> Scope:
         self.value(node.value, scope)
         self.touch(node.buffer.data)
+        if is_scalar(node.buffer):
+            self._scalars.add(identity(node.buffer.data))
+            return scope.with_binding(identity(node.buffer.data), node.value)
+        book_loads(self, node.indices[0], scope)
         place = self.memory.place(node.buffer, node.indices[0], element_type(str(node.value.dtype)).lanes)
         if place is not None:
             self.ledger.accesses.append(lane_access(scope, place, write=True, mechanism="st"))
             self.ledger.counts["integer_ops"] += scope.executions
+        return scope
 
-    def _loop(self, node: Any, scope: Scope) -> None:
-        extent = constant(node.extent)
-        inline = int(node.kind) in _UNROLLED_KINDS or (extent is not None and extent <= 1)
-        nested = scope.phase_loop is not None
-        if not inline and self._contains(node.body, _ASYNCHRONOUS if nested else _WORK, globals_too=not nested):
+    # --- loops --------------------------------------------------------------------------------------------------------
+
+    def _loop(self, node: Any, scope: Scope) -> Scope:
+        inline = loops.is_unrolled(node) or loops.is_short(node)
+        if not inline and self._is_phase(node, nested=scope.phase_loop is not None):
             extents = self._trips(node.extent, scope)
-            outer = self.ledger.trips.mean if nested else 1.0
-            with self._phase(Trips(tuple(t * outer for t in extents.per_block), extents.axes)), self._book.live.loop():
-                self.statement(node.body, _inside(node, scope, max(extents.mean, 1.0), unrolled=False, as_phase=True))
-            return
+            unrolled_by = loops.UNROLLED_BY if loops.overlaps_itself(node, self.memory.is_global) else 1
+            with self._phase(extents, unrolled_by=unrolled_by), self._live.loop():
+                return self._body(node, scope, max(extents.mean, 1.0), unrolled=False, as_phase=True)
+        extent = constant(node.extent)
         count = float(extent) if extent is not None else self._trips(node.extent, scope).mean
-        if count > 0:
-            unrolled = inline or (extent is not None and extent <= UNROLLED_AT_MOST)
-            with self._book.live.loop():
-                self.statement(node.body, _inside(node, scope, count, unrolled=unrolled, as_phase=False))
+        if count <= 0:
+            return scope
+        with self._live.loop():
+            return self._body(node, scope, count, unrolled=inline or (extent or UNROLLED_AT_MOST + 1) <= UNROLLED_AT_MOST, as_phase=False)
+
+    def _is_phase(self, node: Any, *, nested: bool) -> bool:
+        """Whether a loop's iterations pass one after another, each with waits of its own."""
+        if nested:
+            return loops.calls(node.body, loops.ASYNCHRONOUS)
+        return self._touches_global(node.body) or loops.calls(node.body, (*loops.ASYNCHRONOUS, *loops.MATRIX, *loops.GLOBAL))
+
+    def _touches_global(self, node: Any) -> bool:
+        found = False
+
+        def look(part: Any, kind: str) -> None:
+            nonlocal found
+            found = found or (kind in ("BufferLoad", "BufferStore") and self.memory.is_global(part.buffer))
+
+        loops.visit(node, look)
+        return found
+
+    def _body(self, node: Any, scope: Scope, extent: float, *, unrolled: bool, as_phase: bool) -> Scope:
+        """Book a loop's body; returns the scope after the loop. A start that is no constant (one that depends on the
+        block, say) is kept as such."""
+        from tvm import tirx
+
+        start = constant(node.min)
+        if start is not None:
+            step = node.loop_var - start if start else node.loop_var
+            inner = scope.with_loop(identity(node.loop_var), start, extent, unrolled, as_phase=as_phase)
+        else:
+            step = tirx.Var("step", node.loop_var.dtype)
+            inner = scope.with_loop(identity(step), 0, extent, unrolled, as_phase=as_phase)
+            # `bound` keeps the new variable alive: variables are known by their address
+            inner = inner.with_binding(identity(node.loop_var), node.min + step)
+        carried = loops.carried(node.body)
+        self._scalars |= set(carried)
+        for scalar, counter in carried.items():
+            if counter is None:
+                inner = inner.with_unknown(scalar, step)
+            elif scalar in scope.pattern:
+                inner = inner.with_binding(scalar, counter[0] + step * counter[1])
+            else:  # whatever it starts from, it numbers the slots of a ring in turn
+                inner = inner.with_binding(scalar, step * counter[1])
+        result, turns = self.statement(node.body, inner), constant(node.extent)
+        counted = {} if turns is None else {s: c for s, c in carried.items() if c is not None and s in scope.pattern}
+        after = scope.after(result, self._scalars - set(counted))
+        for scalar, (load, each) in counted.items():
+            after = after.with_binding(scalar, load + (turns or 0) * each)
+        return after
+
+    def _repeat(self, node: Any, scope: Scope) -> Scope:
+        """A while loop: what it stores to local scalars is not followed."""
+        self.notes.append(f"a while loop was taken for {UNKNOWN_TRIPS:g} iterations")
+        inner = scope.with_loop(-1, 0, UNKNOWN_TRIPS, unrolled=False)
+        for scalar in loops.carried(node.body):
+            self._scalars.add(scalar)
+            inner = inner.with_unknown(scalar)
+        self.value(node.condition, inner)
+        return scope.after(self.statement(node.body, inner), self._scalars)
 
     def _trips(self, extent: Any, scope: Scope) -> Trips:
-        """Iterations for each block of the axes that the extent depends on, x fastest."""
-        number = constant(extent)
-        if number is not None:
-            return Trips((float(max(0, number)),))
-        axes = scope.block_axes(extent)
-        ordered = [axis for axis in AXES if axis in axes]
         try:
-            if not ordered:
-                return Trips((max(0.0, float(np.mean(scope.over_chance(extent)))),))
-            counts = scope.over_blocks(extent, ordered)
-            return Trips(tuple(float(max(0.0, c)) for c in counts), frozenset(ordered))
+            return trips.of_extent(extent, scope)
         except UnevaluableError as reason:
             self.notes.append(f"a loop's extent depends on {reason}: taken for {UNKNOWN_TRIPS:g} iterations")
             return Trips((UNKNOWN_TRIPS,))
 
-    def _branch(self, node: Any, scope: Scope) -> None:
+    # --- branches -----------------------------------------------------------------------------------------------------
+
+    def _branch(self, node: Any, scope: Scope) -> Scope:
         from tvm import tirx
 
         elected = _elected_group(node.condition)
         if elected is not None:
-            self.statement(node.then_case, scope.with_elected(elected))
-            return
+            return scope.after(self.statement(node.then_case, scope.with_elected(elected)), self._scalars)
         split = self._specialised(node, scope)
         if split is not None:
+            after = scope
             for body, first, count in split:
-                with self._role(first, count) as inner:
-                    self.statement(body, inner)
-            return
+                with self._role(first, count):
+                    after = after.after(self.statement(body, scope.with_threads(first, count)), self._scalars)
+            return after
         self.value(node.condition, scope)
+        after = scope
         for body, condition in ((node.then_case, node.condition), (node.else_case, tirx.Not(node.condition))):
-            inside = scope.with_condition(condition) if body is not None else None
+            inside = self._taken(body, condition, scope) if body is not None else None
             if inside is not None:
-                self.statement(body, inside)
+                after = after.after(inside, self._scalars)
+        return after
+
+    def _taken(self, body: Any, condition: Any, scope: Scope) -> Scope | None:
+        """Book what stands under a condition; returns the scope at its end, None where it is never executed."""
+        if not loops.has_phases(body):
+            inside = scope.with_condition(condition)
+            if inside is not None and not inside.knows(condition) and loops.calls(body, (*loops.MATRIX, *loops.COPIES)):
+                self._taken_always()
+            return self.statement(body, inside) if inside is not None else None
+        share = trips.of_condition(condition, scope)
+        inside = scope.with_condition(condition) if share is None else scope.with_given(condition)
+        if inside is None or (share is not None and not share.largest):
+            return None
+        if not inside.knows(condition):
+            self._taken_always()
+        if share is None or share.smallest == 1:
+            return self.statement(body, inside)
+        with self._phase(share, is_loop=self.ledger.is_loop):
+            return self.statement(body, inside)
+
+    def _taken_always(self) -> None:
+        self.note("a branch around matrix work or copies depends on data: taken as always entered")
 
     def _specialised(self, node: Any, scope: Scope) -> list[tuple[Any, int, int]] | None:
         """The branches of a warp-specialising `if` with their thread ranges; None where it is an ordinary one."""
-        used = variables(node.condition)
-        if scope.phase_loop is not None or not used or not used <= {v for v, _ in self.launch.thread.values()}:
+        used = scope.depends_on(node.condition)
+        if not used or not used <= self.launch.thread_variables or scope.elected or not loops.specialises(node):
             return None
-        if not self._contains(node, _SPECIALISING, globals_too=False):
-            return None
-        every = np.arange(scope.first_thread, scope.first_thread + scope.threads)
+        every = scope.first_thread + np.arange(scope.threads)
         try:
-            condition = evaluate(node.condition, self.launch.thread_bindings(every))
+            holds = scope.over_block(node.condition).astype(bool)
         except UnevaluableError:
             return None
-        holds = np.broadcast_to(np.asarray(condition, dtype=bool), every.shape)
-        branches = [(node.then_case, every[holds])] + ([(node.else_case, every[~holds])] if node.else_case is not None else [])
+        here = np.ones(scope.threads, dtype=bool) if scope.held is None else scope.held
+        branches = [(node.then_case, every[holds & here])]
+        if node.else_case is not None:
+            branches.append((node.else_case, every[~holds & here]))
         ranges = []
         for body, threads in branches:
-            # whole warps, side by side
-            if len(threads) % self.launch.warp_threads or not len(threads) or threads[-1] - threads[0] + 1 != len(threads):
+            # whole warps, side by side, and not all of them
+            whole = len(threads) and not len(threads) % self.launch.warp_threads and threads[-1] - threads[0] + 1 == len(threads)
+            if not whole or len(threads) == scope.threads:
                 return None
             ranges.append((body, int(threads[0]), len(threads)))
         return ranges
-
-    def _contains(self, node: Any, names: tuple[str, ...], *, globals_too: bool) -> bool:
-        """Whether a call whose name holds one of `names` (or an access to global memory) lies within `node`."""
-        from tvm.tirx.stmt_functor import post_order_visit
-
-        found = False
-
-        def visit(part: Any) -> None:
-            nonlocal found
-            kind = type(part).__name__
-            if kind == "Call":
-                name = getattr(part.op, "name", "")
-                found = found or any(n in name for n in names) or (name == "tirx.call_extern" and "AllReduce" in str(part.args[0]))
-            elif globals_too and kind in ("BufferLoad", "BufferStore"):
-                found = found or self.memory.is_global(part.buffer)
-
-        post_order_visit(node, visit)
-        return found
-
-
-def _inside(node: Any, scope: Scope, extent: float, *, unrolled: bool, as_phase: bool) -> Scope:
-    """The scope of a loop's body. A start that is no constant (one that depends on the block, say) is kept as such."""
-    start = constant(node.min)
-    if start is not None:
-        return scope.with_loop(identity(node.loop_var), start, extent, unrolled, as_phase=as_phase)
-    from tvm import tirx
-
-    steps = tirx.Var("step", node.loop_var.dtype)
-    inner = scope.with_loop(identity(steps), 0, extent, unrolled, as_phase=as_phase)
-    # `bound` keeps the new variable alive: variables are known by their address
-    return inner.with_binding(identity(node.loop_var), node.min + steps)
 
 
 def _elected_group(condition: Any) -> int | None:

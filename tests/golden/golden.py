@@ -6,13 +6,13 @@ python tests/golden/golden.py      writes them anew; read the diff before you co
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from tilesight.costmodel.profile import read_profiles
 from tilesight.kernels import operator, template_for
 from tilesight.lowering import lower
+from tilesight.profile_json import plain_profile
 from tilesight.target import load_target
 
 PROFILES = Path(__file__).parent / "profiles"
@@ -38,17 +38,15 @@ def current(case: str) -> str:
     config = template.default_config(workload, target)
     assert config is not None
     kernels = read_profiles(lower(template.build(workload, config), target), target)
-    return json.dumps({"config": dict(config), "kernels": [_plain(asdict(k)) for k in kernels]}, indent=1) + "\n"
+    return json.dumps({"config": dict(config), "kernels": [_rounded(plain_profile(k)) for k in kernels]}, indent=1) + "\n"
 
 
-def _plain(value: Any) -> Any:
-    """JSON's types, with zeros and empty parts left out and numbers rounded to what matters."""
+def _rounded(value: Any) -> Any:
+    """Numbers to what matters."""
     if isinstance(value, dict):
-        return {k: _plain(v) for k, v in value.items() if v not in (0, 0.0, (), {}, None, frozenset(), False, "")}
-    if isinstance(value, frozenset):
-        return sorted(value)
-    if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]
+        return {name: _rounded(member) for name, member in value.items()}
+    if isinstance(value, list):
+        return [_rounded(member) for member in value]
     return float(f"{value:.5g}") if isinstance(value, float) else value
 
 

@@ -186,3 +186,243 @@ def any_rows(columns=128):
                 Y[0, j] = X[0, j] * 2.0
 
     return main
+
+
+def packed_halves(n, reinterpreted, threads=128):
+    """Bits of an integer taken for a float, or converted to one."""
+
+    @T.prim_func
+    def main(X: T.Tensor((n,), "uint16"), Y: T.Tensor((n,), "float16")):
+        with T.Kernel(n // threads, threads=threads) as bx:
+            for i in T.Parallel(threads):
+                if reinterpreted:
+                    Y[bx * threads + i] = T.reinterpret((X[bx * threads + i] >> T.uint16(3)) & T.uint16(15), "float16")
+                else:
+                    Y[bx * threads + i] = T.cast((X[bx * threads + i] >> T.uint16(3)) & T.uint16(15), "float16")
+
+    return main
+
+
+def persistent_matmul(m, n, k, block, block_k, stages, cores, threads=256, dtype="bfloat16"):
+    """A block computes one tile after another, as long as there are any."""
+    across, tiles = n // block, (m // block) * (n // block)
+
+    @T.prim_func
+    def main(A: T.Tensor((m, k), dtype), B: T.Tensor((k, n), dtype), C: T.Tensor((m, n), dtype)):
+        with T.Kernel(cores, threads=threads) as bx:
+            a = T.alloc_shared((block, block_k), dtype)
+            b = T.alloc_shared((block_k, block), dtype)
+            c = T.alloc_fragment((block, block), "float32")
+            for turn in T.serial(T.ceildiv(tiles, cores)):
+                tile = turn * cores + bx
+                if tile < tiles:
+                    T.clear(c)
+                    for ko in T.Pipelined(k // block_k, num_stages=stages):
+                        T.copy(A[tile // across * block, ko * block_k], a)
+                        T.copy(B[ko * block_k, tile % across * block], b)
+                        T.gemm(a, b, c)
+                    T.copy(c, C[tile // across * block, tile % across * block])
+
+    return main
+
+
+def chosen_weights(m, n, k, experts, block, block_k, stages, threads=128, dtype="bfloat16"):
+    """Each row of blocks multiplies by weights of its own choice."""
+
+    @T.prim_func
+    def main(
+        A: T.Tensor((m, k), dtype), W: T.Tensor((experts, k, n), dtype), E: T.Tensor((m // block,), "int32"), C: T.Tensor((m, n), dtype)
+    ):
+        with T.Kernel(n // block, m // block, threads=threads) as (bx, by):
+            a = T.alloc_shared((block, block_k), dtype)
+            w = T.alloc_shared((block_k, block), dtype)
+            c = T.alloc_fragment((block, block), "float32")
+            T.clear(c)
+            expert = E[by]
+            for ko in T.Pipelined(k // block_k, num_stages=stages):
+                T.copy(A[by * block, ko * block_k], a)
+                T.copy(W[expert, ko * block_k, bx * block], w)
+                T.gemm(a, w, c)
+            T.copy(c, C[by * block, bx * block])
+
+    return main
+
+
+def masked_matmul(m, n, k, block, block_k, stages, threads=128, dtype="bfloat16"):
+    """Steps that a mask in memory leaves out."""
+
+    @T.prim_func
+    def main(
+        A: T.Tensor((m, k), dtype), B: T.Tensor((k, n), dtype), M: T.Tensor((m // block, k // block_k), "bool"), C: T.Tensor((m, n), dtype)
+    ):
+        with T.Kernel(n // block, m // block, threads=threads) as (bx, by):
+            a = T.alloc_shared((block, block_k), dtype)
+            b = T.alloc_shared((block_k, block), dtype)
+            c = T.alloc_fragment((block, block), "float32")
+            T.clear(c)
+            for ko in T.Pipelined(k // block_k, num_stages=stages):
+                if M[by, ko]:
+                    T.copy(A[by * block, ko * block_k], a)
+                    T.copy(B[ko * block_k, bx * block], b)
+                    T.gemm(a, b, c)
+            T.copy(c, C[by * block, bx * block])
+
+    return main
+
+
+def thread_sums(n, steps, unrolled, threads=128):
+    """Each thread sums words that lie apart."""
+    span = steps * threads
+
+    @T.prim_func
+    def main(X: T.Tensor((n,), "float32"), Y: T.Tensor((n // steps,), "float32")):
+        with T.Kernel(n // span, threads=threads) as bx:
+            i = T.get_thread_binding(0)
+            total = T.alloc_local((1,), "float32")
+            total[0] = 0.0
+            if unrolled:
+                for step in T.unroll(steps):
+                    total[0] += X[bx * span + step * threads + i]
+            else:
+                for step in T.serial(steps):
+                    total[0] += X[bx * span + step * threads + i]
+            Y[bx * threads + i] = total[0]
+
+    return main
+
+
+def first_threads(n, active, threads=128):
+    """Only some threads of each block store."""
+
+    @T.prim_func
+    def main(X: T.Tensor((n,), "float32"), Y: T.Tensor((n,), "float32")):
+        with T.Kernel(n // threads, threads=threads) as bx:
+            i = T.get_thread_binding(0)
+            if i < active:
+                Y[bx * threads + i] = X[bx * threads + i]
+
+    return main
+
+
+def gather(n, table, threads=128):
+    """One word by an index that is itself in memory, added to a place of that index's own."""
+
+    @T.prim_func
+    def main(I: T.Tensor((n,), "int32"), X: T.Tensor((table,), "float32"), Y: T.Tensor((table,), "float32")):  # noqa: E741
+        with T.Kernel(n // threads, threads=threads) as bx:
+            i = T.get_thread_binding(0)
+            T.atomic_add(Y[I[bx * threads + i]], X[I[bx * threads + i]])
+
+    return main
+
+
+def running_sums(rows, columns, block, threads=128):
+    """Cumulative sums along the rows of a tile in shared memory."""
+
+    @T.prim_func
+    def main(X: T.Tensor((rows, columns), "float32"), Y: T.Tensor((rows, columns), "float32")):
+        with T.Kernel(rows // block, threads=threads) as bx:
+            tile = T.alloc_shared((block, columns), "float32")
+            T.copy(X[bx * block, 0], tile)
+            T.cumsum(src=tile, dim=1)
+            T.copy(tile, Y[bx * block, 0])
+
+    return main
+
+
+def tick(n, ring, threads=128):
+    """A counter in a local scalar chooses the slot of a ring, turn after turn of a loop within a loop."""
+
+    @T.prim_func
+    def main(X: T.Tensor((n,), "float32"), Y: T.Tensor((n // threads,), "float32")):
+        with T.Kernel(1, threads=threads):
+            i = T.get_thread_binding(0)
+            slots = T.alloc_shared((ring, threads), "float32")
+            count = T.alloc_local((1,), "int32")
+            count[0] = 0
+            for _outer in T.serial(8):
+                for step in T.serial(n // threads):
+                    slots[count[0] % ring, i] = X[step * threads + i]
+                    T.sync_threads()
+                    count[0] = count[0] + 1
+            Y[0] = slots[0, 0]
+
+    return main
+
+
+def product_in_groups(m, n, k, tile, step, group):
+    """A matrix product on a grid of one dimension that walks groups of `group` rows of tiles (0: a grid of two)."""
+    rows, columns = m // tile, n // tile
+
+    if not group:
+
+        @T.prim_func
+        def plain(A: T.Tensor((m, k), "float16"), B: T.Tensor((k, n), "float16"), C: T.Tensor((m, n), "float16")):
+            with T.Kernel(columns, rows, threads=128) as (bx, by):
+                a = T.alloc_shared((tile, step), "float16")
+                b = T.alloc_shared((step, tile), "float16")
+                c = T.alloc_fragment((tile, tile), "float32")
+                T.clear(c)
+                for i in T.Pipelined(k // step, num_stages=2):
+                    T.copy(A[by * tile, i * step], a)
+                    T.copy(B[i * step, bx * tile], b)
+                    T.gemm(a, b, c)
+                T.copy(c, C[by * tile, bx * tile])
+
+        return plain
+
+    @T.prim_func
+    def grouped(A: T.Tensor((m, k), "float16"), B: T.Tensor((k, n), "float16"), C: T.Tensor((m, n), "float16")):
+        with T.Kernel(columns * rows, threads=128) as bx:
+            a = T.alloc_shared((tile, step), "float16")
+            b = T.alloc_shared((step, tile), "float16")
+            c = T.alloc_fragment((tile, tile), "float32")
+            T.clear(c)
+            for i in T.Pipelined(k // step, num_stages=2):
+                T.copy(A[(bx // (group * columns) * group + bx % group) * tile, i * step], a)
+                T.copy(B[i * step, bx % (group * columns) // group * tile], b)
+                T.gemm(a, b, c)
+            T.copy(c, C[(bx // (group * columns) * group + bx % group) * tile, bx % (group * columns) // group * tile])
+
+    return grouped
+
+
+def row_read_twice(rows, columns, threads=128):
+    """Each block reads its row twice."""
+
+    @T.prim_func
+    def main(X: T.Tensor((rows, columns), "float32"), Y: T.Tensor((rows, columns), "float32")):
+        with T.Kernel(rows, threads=threads) as bx:
+            total = T.alloc_fragment((1,), "float32")
+            part = T.alloc_fragment((columns,), "float32")
+            T.copy(X[bx, 0:columns], part)
+            T.reduce_sum(part, total, dim=0)
+            for i in T.Parallel(columns):
+                Y[bx, i] = X[bx, i] * total[0]
+
+    return main
+
+
+def added_to_one_row(rows, columns, threads=128):
+    """All blocks add to the same row."""
+
+    @T.prim_func
+    def main(X: T.Tensor((rows, columns), "float32"), Y: T.Tensor((columns,), "float32")):
+        with T.Kernel(rows, threads=threads) as bx:
+            for i in T.Parallel(columns):
+                T.atomic_add(Y[i], X[bx, i])
+
+    return main
+
+
+def scaled_columns(rows, columns, repeats, threads=128):
+    """One scale for all columns of a thread's stretch."""
+
+    @T.prim_func
+    def main(X: T.Tensor((rows, columns), "float32"), S: T.Tensor((threads,), "float32"), Y: T.Tensor((rows, columns), "float32")):
+        with T.Kernel(rows, threads=threads) as bx:
+            t = T.get_thread_binding(0)
+            for i in T.unroll(repeats):
+                Y[bx, i * threads + t] = X[bx, i * threads + t] * S[t]
+
+    return main

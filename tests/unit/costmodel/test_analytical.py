@@ -36,11 +36,11 @@ def stream(bytes_each: float, *, write: bool = False) -> Access:
 
 
 def test_occupancy_by_each_resource() -> None:
-    assert occupancy(plain(Work(), threads=1024, registers=0), H200).blocks == 1  # 40 registers x 1024 x 4 bytes fit once
+    assert occupancy(plain(Work(), threads=1024, registers=20), H200).blocks == 1  # 40 registers x 1024 x 4 bytes fit once
     by_shared = occupancy(plain(Work(), shared=100_000), H200)
     assert (by_shared.blocks, by_shared.limited_by) == (2, "shared memory")  # 233472 // (100000 + 1024)
     by_registers = occupancy(plain(Work(), threads=256, registers=160), H200)
-    assert (by_registers.blocks, by_registers.registers) == (1, 200)
+    assert (by_registers.blocks, by_registers.registers) == (1, 184)  # 160, and 20 beside them, in eights
     assert occupancy(plain(Work(), threads=32), H200).limited_by == "block slots"
 
 
@@ -64,7 +64,7 @@ def test_registers_beyond_the_limit_spill_and_cost_time() -> None:
     work = Work(vector_ops=128 * 200.0)
     fits, spills = plain(work, trips=64, registers=150), plain(work, trips=64, registers=400)
     assert not occupancy(fits, H200).spilled
-    assert occupancy(spills, H200).spilled["all"] == pytest.approx(400 + 40 - 255)
+    assert occupancy(spills, H200).spilled["all"] == pytest.approx(400 + 20 - 255)
     assert predict(spills).latency_us > 1.5 * predict(fits).latency_us
     assert any("spill" in note for note in predict(spills).notes)
 
@@ -73,7 +73,8 @@ def test_matrix_time_is_flops_over_rate() -> None:
     # m64n256k16: 524288 operations at 4096 a cycle
     assert matrix_cycles(MatrixWork("wgmma.m64n256k16", 10, 2 * 64 * 256 * 16), H200) == 10 * 128
     slower = matrix_cycles(MatrixWork("mma.m16n8k16", 128, 4096.0), H200)
-    assert slower == pytest.approx(128 * 4096 / (4096 * 0.62))
+    assert slower == pytest.approx(128 * 4096 / (4096 * H200["core.unit.matrix.mma_sync_share"]))
+    assert slower > 128 * 1.2
 
 
 def test_bank_conflicts_cost_their_wavefronts() -> None:

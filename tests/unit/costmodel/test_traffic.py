@@ -56,10 +56,48 @@ def test_tensors_are_never_read_less_than_once_nor_more_than_asked() -> None:
     assert 4 * 4 * 16384 <= t.dram_read <= t.l2_read
 
 
+def test_blocks_start_in_step_and_drift_apart_only_later() -> None:
+    # 128 blocks at once: panels far beyond the L2, but all blocks walk them in step
+    t = traffic(matmul_like(8, 16, 2048), load_target("h200"), 128)
+    assert t.dram_read == pytest.approx((8 + 16) * 2048 * 16384)
+
+
+def test_a_tile_is_as_long_as_its_longest_reader_goes() -> None:
+    # one panel for all blocks, of which each reads a step more than the one before
+    access = read("a", 16384.0, "")
+    phase = Phase(Trips((1.0, 2.0, 3.0, 4.0), frozenset("x")), Work(accesses=(access,)), is_loop=True)
+    p = KernelProfile("cuda", "sm_90a", (4, 1, 1), 128, 1, 0, (Role("all", 128, (phase,)),), (Tensor("a", 4 * 16384, 2),))
+    assert traffic(p, load_target("h200"), 4).dram_read == 4 * 16384
+
+
+def test_plain_loads_of_what_a_core_has_read_stay_on_the_core() -> None:
+    # a vector that all blocks read, by plain loads and by copies that pass the first-level cache by
+    def through(mechanism: str) -> float:
+        vector = Access(Space.GLOBAL, "v", False, mechanism, 4096.0, 128.0, 32.0, asynchronous=mechanism != "ld", footprint_bytes=4096.0)
+        return traffic(kernel((1320, 1, 1), (vector,), 1, (Tensor("v", 4096, 4),), LINEAR), load_target("h200"), 132).l2_read
+
+    assert through("cp_async") == 1320 * 4096
+    assert through("ld") == 132 * 4096
+
+
+def test_a_box_crosses_to_the_core_whole_though_only_what_lies_inside_is_fetched() -> None:
+    access = Access(Space.GLOBAL, "a", False, "tma", 1024.0, 32.0, 1, axes=frozenset("x"), box_bytes=16384.0, footprint_bytes=1024.0)
+    t = traffic(kernel((8, 1, 1), (access,), 1, (Tensor("a", 8192, 2),), LINEAR), load_target("h200"), 8)
+    assert (t.l2_read, t.dram_read) == (8 * 16384, 8 * 1024)
+
+
+def test_what_several_blocks_write_leaves_once() -> None:
+    access = Access(Space.GLOBAL, "y", True, "atomic", 4096.0, 128.0, 32.0, footprint_bytes=4096.0)
+    t = traffic(kernel((64, 1, 1), (access,), 1, (Tensor("y", 4096, 4),), LINEAR), load_target("h200"), 64)
+    assert (t.l2_write, t.dram_write) == (64 * 4096, 4096)
+
+
 def test_each_xcd_reads_for_itself() -> None:
     # one row panel that all blocks share: eight L2s fetch it eight times, the cache behind them once
     shared = kernel((64, 1, 1), (read("a", 16384.0, ""),), 8, (Tensor("a", 8 * 16384, 2),), Rasterization())
-    assert traffic(shared, load_target("mi300x"), 64).dram_read == pytest.approx(8 * 16384)
+    t = traffic(shared, load_target("mi300x"), 64)
+    assert t.dram_read == pytest.approx(8 * 16384)
+    assert t.llc == pytest.approx(8 * 8 * 16384)
 
 
 def test_rasterization_is_a_permutation_and_walks_panels() -> None:

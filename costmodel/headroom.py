@@ -1,0 +1,223 @@
+"""What a kernel would gain if one thing cost nothing: the model asked again with a figure or a part of the profile changed.
+
+A busy share says how much of the time a resource works, not whether anybody waits for it. These answers do: freeing what
+limits a kernel leaves the time that the next limit allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+
+from ..profile import Access, KernelProfile, Phase, Role, Space, Work
+from ..target import Figure, Target
+from .analytical import AnalyticalModel
+from .constants import Constants
+from .occupancy import occupancy
+
+FREE = 1e6  # a rate times this is no limit any more
+MANY_SLOTS = 64  # buffers that no latency outlasts
+LIMIT, WASTE = "limit", "waste"
+WAVEFRONT_BYTES, SECTOR_BYTES = 128, 32
+
+
+@dataclass(frozen=True, slots=True)
+class Headroom:
+    """`without_us` is the predicted time if `name` cost nothing, `gain` the share of the time that goes, 0 .. 1. A limit is
+    what the hardware gives; a waste is what this kernel asks for beyond need, and part of some limit."""
+
+    name: str
+    kind: str  # limit | waste
+    without_us: float
+    gain: float
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """`limits` and `wastes` by gain, largest first. `next_limit` is what gains most once the first limit is gone; the cost of
+    launching, which adds to whatever else there is, comes next only where nothing else is left."""
+
+    limits: tuple[Headroom, ...]
+    wastes: tuple[Headroom, ...]
+    next_limit: Headroom | None
+
+
+Kernels = tuple[KernelProfile, ...]
+Case = tuple[Kernels, Target, Constants]
+Change = Callable[[Case], Case]
+
+
+def limits(kernels: Sequence[KernelProfile], target: Target, latency_us: float) -> Limits:
+    """What limits `kernels`, in the analytical model's eyes; times are scaled so that the whole takes `latency_us`.
+
+    Empty where the model refuses the kernels.
+    """
+    start: Case = (tuple(kernels), target, AnalyticalModel().constants)
+    whole = _time(start)
+    if whole is None:
+        return Limits((), (), None)
+    scale = latency_us / whole
+    changes = GPU_LIMITS if target.is_gpu else CPU_LIMITS
+    found = sorted(_gains(start, changes, LIMIT, scale), key=lambda h: -h.gain)
+    wastes = sorted(_gains(start, GPU_WASTES if target.is_gpu else CPU_WASTES, WASTE, scale), key=lambda h: -h.gain)
+    following = None
+    if found and found[0].gain > 0:
+        relaxed = changes[found[0].name](start)
+        others = {name: change for name, change in changes.items() if name != found[0].name}
+        following = max(_gains(relaxed, others, LIMIT, scale), key=lambda h: (h.gain > 0 and h.name != "launch", h.gain), default=None)
+    return Limits(tuple(found), tuple(wastes), following)
+
+
+def _gains(case: Case, changes: dict[str, Change], kind: str, scale: float) -> Iterator[Headroom]:
+    whole = _time(case)
+    for name, change in changes.items():
+        without = _time(change(case))
+        if whole is not None and without is not None:
+            # a p-norm may rise by a hair where a rate is lifted: that is no gain
+            yield Headroom(name, kind, min(whole, without) * scale, max(0.0, 1 - without / whole))
+
+
+def _time(case: Case) -> float | None:
+    kernels, target, constants = case
+    try:
+        return AnalyticalModel(constants).predict(kernels, target).latency_us
+    except (ValueError, ZeroDivisionError, OverflowError):
+        return None
+
+
+# --- changes of the target and of the constants ---
+
+
+def _figures(prefix: str, suffix: str, factor: float) -> Change:
+    def change(case: Case) -> Case:
+        kernels, target, constants = case
+        chosen = {p: f for p, f in target.figures.items() if p.startswith(prefix) and p.endswith(suffix) and "spec_" not in p}
+        changed = {path: Figure(figure.value * factor, "derived") for path, figure in chosen.items()}
+        return kernels, replace(target, figures={**target.figures, **changed}), constants
+
+    return change
+
+
+def _constants(factor: float, *names: str) -> Change:
+    """Those of `names` that the model has."""
+
+    def change(case: Case) -> Case:
+        kernels, target, constants = case
+        known = {f.name for f in fields(constants)} & set(names)
+        return kernels, target, replace(constants, **{name: getattr(constants, name) * factor for name in known})
+
+    return change
+
+
+def _all(*changes: Change) -> Change:
+    def change(case: Case) -> Case:
+        for one in changes:
+            case = one(case)
+        return case
+
+    return change
+
+
+# --- changes of the profile ---
+
+
+def _work(of: Callable[[Work], Work]) -> Change:
+    return _phases(lambda phase: replace(phase, work=of(phase.work)))
+
+
+def _accesses(of: Callable[[Access], Access]) -> Change:
+    return _work(lambda work: replace(work, accesses=tuple(map(of, work.accesses))))
+
+
+def _phases(of: Callable[[Phase], Phase]) -> Change:
+    return _roles(lambda role: replace(role, phases=tuple(map(of, role.phases))))
+
+
+def _roles(of: Callable[[Role], Role]) -> Change:
+    def change(case: Case) -> Case:
+        kernels, target, constants = case
+        return tuple(replace(kernel, roles=tuple(map(of, kernel.roles))) for kernel in kernels), target, constants
+
+    return change
+
+
+def _without_wavefronts(access: Access) -> Access:
+    return replace(access, transactions=0.0) if access.space is Space.SHARED else access
+
+
+def least_transactions(access: Access) -> float:
+    """What memory must do for the lanes' accesses at least: one transaction an instruction, and one for each full width of
+    what the lanes ask for. Lanes that ask for the same bytes may need fewer, so this claims no conflict that is none."""
+    width = WAVEFRONT_BYTES if access.space is Space.SHARED else SECTOR_BYTES
+    return min(access.transactions, max(access.instructions, access.bytes / width))
+
+
+def _at_full_width(space: Space) -> Change:
+    def mended(access: Access) -> Access:
+        if access.space is not space or access.mechanism == "tma":
+            return access
+        return replace(access, transactions=least_transactions(access))
+
+    return _accesses(mended)
+
+
+def _without_spills(case: Case) -> Case:
+    kernels, target, constants = case
+
+    def fitting(kernel: KernelProfile) -> KernelProfile:
+        lacking = occupancy(kernel, target).spilled
+        roles = (replace(r, local_registers=max(0.0, r.local_registers - lacking.get(r.name, 0.0))) for r in kernel.roles)
+        return replace(kernel, roles=tuple(roles))
+
+    return tuple(map(fitting, kernels)), target, constants
+
+
+def _deep(phase: Phase) -> Phase:
+    """Copies that never run out of buffers. Loads that a loop waits for at once stay as they are."""
+    accesses = tuple(replace(a, slots=MANY_SLOTS) if a.asynchronous else a for a in phase.work.accesses)
+    if accesses == phase.work.accesses:
+        return phase
+    return replace(phase, work=replace(phase.work, accesses=accesses), pipeline_depth=MANY_SLOTS)
+
+
+def _in_vectors(case: Case) -> Case:
+    native = round(case[1]["core.unit.vector.fp32_lanes"] * 4)
+    return _accesses(lambda a: replace(a, vector_bytes=max(a.vector_bytes, native)))(case)
+
+
+def _no_waits(work: Work) -> Work:
+    return replace(work, block_syncs=0.0, barrier_waits=0.0, matrix_waits=0.0, shuffles=0.0)
+
+
+GPU_LIMITS: dict[str, Change] = {
+    "matrix": _figures("core.unit.matrix.", "flops_per_cycle", FREE),
+    "dram": _figures("device.memory.dram.", "gb_per_s", FREE),
+    "l2": _all(_figures("device.memory.l2.", "gb_per_s", FREE), _constants(FREE, "core_l2_bytes_per_cycle")),
+    "shared": _all(_figures("core.memory.shared.", "bytes_per_cycle", FREE), _accesses(_without_wavefronts)),
+    # with the issue slots that it takes: on most chips lanes and issue are exhausted together
+    "vector": _work(lambda work: replace(work, vector_ops=0.0, integer_ops=0.0, convert_ops=0.0)),
+    "special": _work(lambda work: replace(work, special_ops=0.0)),
+    "issue": _figures("core.", "issue_per_cycle", FREE),
+    "copy": _constants(0.0, "copy_row_cycles", "outside_row_cycles"),
+    "load latency": _all(_figures("device.memory.", "latency_ns", 0.0), _constants(0.0, "copy_start_cycles"), _phases(_deep)),
+    "waits": _work(_no_waits),
+    "spills": _without_spills,
+    "atomics": _accesses(lambda a: replace(a, mechanism="st") if a.mechanism == "atomic" else a),
+    "launch": _all(_figures("device.", "launch_us", 0.0), _figures("device.", "block_start_us", 0.0)),
+}
+GPU_WASTES: dict[str, Change] = {
+    "shallow pipeline": _phases(_deep),
+    "bank conflicts": _at_full_width(Space.SHARED),
+    "partial sectors": _at_full_width(Space.GLOBAL),
+}
+CPU_LIMITS: dict[str, Change] = {
+    "vector": _work(lambda work: replace(work, vector_ops=0.0, special_ops=0.0)),
+    "l1": _accesses(lambda a: replace(a, bytes=0.0)),
+    "l2": _figures("core.memory.l2.", "bytes_per_cycle", FREE),
+    "llc": _figures("device.memory.llc.", "gb_per_s", FREE),
+    "dram": _figures("device.memory.dram.", "gb_per_s", FREE),
+    "launch": _figures("device.", "launch_us", 0.0),
+}
+CPU_WASTES: dict[str, Change] = {"scalar loops": _in_vectors}
+
+__all__ = ["Headroom", "Limits", "least_transactions", "limits"]

@@ -1,0 +1,191 @@
+"""The learned model as files: boosters in XGBoost's own format, the rest in JSON. Nothing in them can be executed.
+
+A folder holds `card.json` (what the model is, and the hashes of the other files), `gate.json`, `correction-<n>.ubj`,
+`spread.ubj`, and `card.md` for people.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import InputError
+from .boosting import Trained
+from .correction import Correction
+from .features import NAMES, feature_digest
+from .gate import Gate
+from .spread import Spread
+
+if TYPE_CHECKING:
+    from .learned import LatencyCorrection
+
+FORMAT = 1
+CARD, GATE, SPREAD, TEXT = "card.json", "gate.json", "spread.ubj", "card.md"
+_REMAKE = "train it anew: tilesight model train DATASET... --out DIR"
+
+
+@dataclass(frozen=True)
+class LearnedModel:
+    """A trained correction with its card."""
+
+    correction: Correction
+    card: Mapping[str, Any]
+
+    @property
+    def version(self) -> str:
+        return str(self.card["version"])
+
+    @property
+    def analytical_version(self) -> str:
+        """Of the analytical model that it corrects: it means nothing beside another."""
+        return str(self.card["analytical"])
+
+    @property
+    def archs(self) -> tuple[str, ...]:
+        """Instruction sets of the kernels that it was trained on."""
+        return tuple(self.card["data"]["archs"])
+
+
+def shipped() -> Traversable:
+    """The folder of the model in the package; it may be empty."""
+    return files("tilesight.costmodel") / "pretrained"
+
+
+def save(
+    folder: Path, estimator: LatencyCorrection, facts: Mapping[str, Any], text: Callable[[Mapping[str, Any]], str]
+) -> Mapping[str, Any]:
+    """Write a trained estimator; the card is `facts` and what follows from the files, `text` makes it readable.
+
+    Raises `InputError` where `folder` cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(folder, error) from error
+    parts = {f"correction-{number}.ubj": bytes(member.booster.save_raw("ubj")) for number, member in enumerate(estimator.members_)}
+    parts[SPREAD] = bytes(estimator.spread_.booster.save_raw("ubj"))
+    parts[GATE] = json.dumps(_gate_plain(estimator.gate_)).encode()
+    hashes = {name: hashlib.sha256(content).hexdigest() for name, content in parts.items()}
+    digest = hashlib.sha256(json.dumps([hashes, facts["analytical"]], sort_keys=True).encode()).hexdigest()[:8]
+    card = {
+        "format": FORMAT,
+        "version": f"learned-{digest}",
+        "features": list(NAMES),
+        "feature_digest": feature_digest(),
+        **facts,
+        "parameters": estimator.get_params(),
+        "members": [{"scale": m.scale, "intercept": m.intercept} for m in estimator.members_],
+        "level": list(estimator.spread_.level),
+        "coverage": estimator.coverage_,
+        "importances": dict(zip(NAMES, map(float, estimator.importances_), strict=True)),
+        "files": hashes,
+    }
+    try:
+        for old in (*folder.glob("correction-*.ubj"), folder / CARD):
+            old.unlink(missing_ok=True)  # without a card the folder is no model: an interrupted write is seen as one
+        for name, content in parts.items():
+            (folder / name).write_bytes(content)
+        (folder / TEXT).write_text(text(card), encoding="utf-8")
+        (folder / CARD).write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise _unwritable(folder, error) from error
+    return card
+
+
+def _unwritable(folder: Path, error: OSError) -> InputError:
+    return InputError(f"model folder '{folder}' cannot be written: {error.strerror or error}; name another with --out")
+
+
+def load(folder: Traversable) -> LearnedModel:
+    """Read a model. Raises `InputError` that names the file and the way out where one is missing, damaged or of another
+    version of the features."""
+    card = read_card(folder)
+    if card["feature_digest"] != feature_digest():
+        raise InputError(f"model '{folder}' was trained on other features ({card['feature_digest']}, now {feature_digest()}); {_REMAKE}")
+    try:
+        contents = {name: _checked(folder, name, expected) for name, expected in card["files"].items()}
+        found = LearnedModel(_assembled(card, contents), card)
+        found.archs  # noqa: B018 - asked for with each prediction: it must be there
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise InputError(f"model '{folder}': '{CARD}' does not hold together ({type(error).__name__}: {error}); {_REMAKE}") from error
+    return found
+
+
+def read_card(folder: Traversable) -> dict[str, Any]:
+    """The card alone. Raises `InputError`."""
+    try:
+        card = json.loads((folder / CARD).read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        raise InputError(f"model '{folder}' has no {CARD}: no model is there; {_REMAKE}") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"model '{folder}': '{CARD}' cannot be read ({error}); {_REMAKE}") from error
+    needed = {"format", "version", "analytical", "feature_digest", "files", "members", "level", "parameters", "data"}
+    needed |= {"held_out", "importances"}  # what `tilesight model show` shows
+    if not isinstance(card, dict) or not needed <= set(card):
+        lacking = ", ".join(sorted(needed - set(card))) if isinstance(card, dict) else "everything"
+        raise InputError(f"model '{folder}': '{CARD}' lacks {lacking}; {_REMAKE}")
+    if card["format"] != FORMAT:
+        raise InputError(f"model '{folder}' has format {card['format']!r}, and this TileSight reads format {FORMAT}; {_REMAKE}")
+    return card
+
+
+def _checked(folder: Traversable, name: str, expected: str) -> bytes:
+    try:
+        content = (folder / name).read_bytes()
+    except OSError as error:
+        raise InputError(f"model '{folder}': '{name}' cannot be read ({error.strerror or error}); {_REMAKE}") from error
+    # XGBoost is not asked to read what it did not write: a damaged file can end the process
+    if hashlib.sha256(content).hexdigest() != expected:
+        raise InputError(f"model '{folder}': '{name}' is damaged (its hash is not the one in '{CARD}'); {_REMAKE}")
+    return content
+
+
+def _assembled(card: Mapping[str, Any], contents: Mapping[str, bytes]) -> Correction:
+    members = [
+        Trained(_booster(contents[f"correction-{number}.ubj"]), float(m["scale"]), float(m["intercept"]))
+        for number, m in enumerate(card["members"])
+    ]
+    return Correction(
+        tuple(members), _gate(json.loads(contents[GATE])), Spread(_booster(contents[SPREAD]), tuple(map(float, card["level"])))
+    )
+
+
+def _booster(content: bytes) -> Any:
+    import xgboost
+
+    booster = xgboost.Booster()
+    booster.load_model(bytearray(content))
+    booster.set_param({"nthread": 1})  # rows by the thousand take milliseconds; starting threads would cost more
+    return booster
+
+
+def _gate_plain(gate: Gate) -> dict[str, Any]:
+    return {
+        "references": [[float(f"{v:.5g}") for v in row] for row in gate.references],
+        "centre": gate.centre.tolist(),
+        "spread": gate.spread.tolist(),
+        "scale": gate.scale.tolist(),
+        "unit": gate.unit,
+        "reach": None if np.isinf(gate.reach) else gate.reach,
+        "common": gate.common,
+    }
+
+
+def _gate(plain: Mapping[str, Any]) -> Gate:
+    return Gate(
+        references=np.array(plain["references"], dtype=np.float64),
+        centre=np.array(plain["centre"], dtype=np.float64),
+        scale=np.array(plain["scale"], dtype=np.float64),
+        spread=np.array(plain["spread"], dtype=np.float64),
+        unit=float(plain["unit"]),
+        reach=float("inf") if plain["reach"] is None else float(plain["reach"]),
+        common=float(plain["common"]),
+    )
