@@ -19,13 +19,14 @@ from sqlalchemy import (
     ForeignKey,
     Index,
     Integer,
+    LargeBinary,
     MetaData,
     PrimaryKeyConstraint,
     Table,
     Text,
 )
 
-REVISIONS = ("0001",)  # oldest first; a later one than the last is a newer TileSight's
+REVISIONS = ("0001", "0002")  # oldest first; a later one than the last is a newer TileSight's
 HEAD = REVISIONS[-1]
 VERSION_TABLE = "tilesight_version"
 
@@ -228,4 +229,20 @@ baselines = Table(
     Column("samples_us", JSON, nullable=False),
     Column("latency_us", Double, nullable=False),
     PrimaryKeyConstraint("session_id", "position"),
+)
+
+profile_families = Table(
+    "profile_families",
+    metadata,
+    _id(),
+    Column("family_key", Text, nullable=False),  # hash of the five columns after it
+    Column("template", Text, nullable=False),
+    Column("template_version", Text, nullable=False),
+    Column("arch", Text, nullable=False),  # and what else the lowering reads of a target
+    Column("shape_class", Text, nullable=False),
+    Column("reader", Text, nullable=False),  # version of all that makes profiles from templates
+    Column("config", Text, nullable=False),  # canonical JSON: `Config.key`
+    Column("body", LargeBinary, nullable=False),  # JSON, compressed by zlib
+    Column("created_at", DateTime, nullable=False),
+    Index(None, "family_key"),
 )

@@ -11,12 +11,14 @@ from sqlalchemy import Connection, Table, delete, func
 from sqlalchemy.engine import URL
 
 from ..errors import InputError
+from ..families import FamilyKey, ProfileFamily
 from ..session import Baseline, Context, Effort, SessionResult, State
 from ..space import Census
 from ..trial import TrialRecord
 from . import rows, schema, sessions
 from .best import Best, best
 from .connection import Database, parse_url
+from .families import family_rows, kept_families
 from .recall import recall
 from .rows import Place, Rows
 from .sessions import Option
@@ -161,6 +163,18 @@ class Store:
     def best(self, kernel: str | None = None, target: str | None = None) -> list[Best]:
         """The best known of each workload on each target; see `Best`."""
         return self.database.read(lambda connection: best(connection, kernel, target))
+
+    # ---- kept profiles
+
+    def kept_families(self, key: FamilyKey) -> list[ProfileFamily]:
+        """The profile families that were kept under `key`, in no order."""
+        return self.database.read(lambda connection: kept_families(connection, key))
+
+    def keep_families(self, key: FamilyKey, families: Iterable[ProfileFamily]) -> None:
+        """Keep profile families; one that is there already stays as it is."""
+        prepared = family_rows(key, families)
+        if prepared:
+            self.database.write(lambda connection: connection.execute(self._insert_into(schema.profile_families), prepared))
 
     # ---- writing
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .errors import InputError, NoCandidateError, UnknownNameError, headline
@@ -102,7 +104,8 @@ def rank(
 
 
 def predict(prim_func: Any, target: str | Target) -> Prediction:
-    """The predicted time of any TileLang kernel: a PrimFunc with static shapes, or what `tilelang.compile` made of one.
+    """The predicted time of any TileLang kernel: a PrimFunc with static shapes, or what `tilelang.compile` made of one
+    (which is lowered with the pass options that it was compiled with).
 
     Lowers in this process, needs no GPU. Raises `InputError` where it is no such function, cannot be read or does not
     fit the target, or where TileLang refuses to lower it (its own error is the cause).
@@ -116,9 +119,15 @@ def predict(prim_func: Any, target: str | Target) -> Prediction:
     function = getattr(prim_func, "prim_func", prim_func)
     if type(function).__name__ != "PrimFunc":
         found = type(prim_func).__name__
+        if hasattr(prim_func, "get_tir"):  # what @tilelang.jit makes of a factory
+            raise InputError(
+                f"predict takes a TileLang PrimFunc, not a {found}; give it <kernel>.get_tir(<its arguments>) or .compile(...)"
+            )
         raise InputError(f"predict takes a TileLang PrimFunc, not a {found}; call the kernel's factory first")
+    # a compiled kernel was lowered with options of its own
+    options = getattr(prim_func, "pass_configs", None)
     try:
-        lowered = lower(function, chosen)
+        lowered = lower(function, chosen, options)
     except Exception as error:  # TileLang raises whatever it likes
         raise InputError(f"TileLang cannot lower this kernel for {chosen.name}: {type(error).__name__}: {headline(str(error))}") from error
     try:
@@ -134,16 +143,20 @@ def explain(
     *,
     config: str | Mapping[str, Value] | None = None,
     dtype: str | None = None,
+    measured: str | Path | Sequence[str | Path] | None = None,
     database: str | None = None,
     workers: int | None = None,
     observer: Observer | None = None,
 ) -> Explanation:
-    """What the IR of a config asks of each resource, what limits it, and why it loses to the best that is known.
+    """What limits a config and by how much, why it loses to the best that is known, and how sure the model is.
 
     Without `config` the best itself is explained: the fastest measured where a complete session on this machine's
     device is in the database, else the one predicted fastest, for which the space is ranked first where it never was.
+    `measured` names datasets (files or folders) whose rows stand in place of the database: their times, profiles and
+    hardware counters. Raises `InputError` where they have no row of the workload.
     """
     from .explanation import explain as compare
+    from .explanation import find_steps, measured_rows
     from .run import Run
     from .where import locate
 
@@ -152,17 +165,28 @@ def explain(
     workload = find_workloads(operator, where.target, shape, dtype)[0]
     template = find_template(operator, where.target, workload.dtype)
     space = template.space(workload, where.target)
+    rows = None if measured is None else measured_rows(measured, workload, where.target, template.version)
     wanted: Config | None = None
     if config is not None:
-        wanted = space.parse(config) if isinstance(config, str) else Config(config)
-        space.check(wanted)
+        wanted = space.read(config) if isinstance(config, str) else Config(config)
+        if rows is None or wanted not in rows.times_us:
+            space.check(wanted)
     with Run(where, database=database, workers=workers, observer=observer) as run:
-        result = run.best_known(operator, workload)
-        best = result.best
-        assert best is not None  # a session without one raises
-        configs = list(dict.fromkeys([wanted or best.config, best.config]))
-        views = run.views(template, workload, configs, {t.config: t.measured_us for t in result.trials})
-    return compare(workload, where.target, views[0], views[1] if len(views) > 1 else None)
+        if rows is not None:
+            best, times = rows.best, dict[Config, float | None](rows.times_us)
+        else:
+            result = run.best_known(operator, workload)
+            assert result.best is not None  # a session without one raises
+            best, times = result.best.config, {t.config: t.measured_us for t in result.trials}
+        views = run.views(template, workload, list(dict.fromkeys([wanted or best, best])), times, rows)
+        notes = []
+        if rows is not None and rows.template_version != template.version:
+            notes.append(f"the rows were measured with another version of {template.name}; the steps are predicted for today's")
+        if len(views) == 1:
+            return compare(workload, where.target, views[0], None, (), notes)
+        this, other = (v.prediction for v in views)
+        steps = find_steps((wanted or best, this), (best, other), space, partial(run.predictions, template, workload), times)
+    return compare(workload, where.target, views[0], views[1], steps, notes)
 
 
 def _named_effort(effort: str) -> Effort:

@@ -10,32 +10,35 @@ import time
 from pathlib import Path
 from typing import Any
 
-from .building.cache import Entry, KernelCache, cache_key
+from .building.cache import CODE_OBJECT, Entry, KernelCache, cache_key
 from .building.compiler import CompileError
 from .building.cpu import build_cpu, cpu_flags
 from .building.cuda import build_cuda, cuda_flags
-from .building.hip import build_hip, hip_flags
+from .building.hip import build_code_object, build_hip, code_object_flags, hip_flags
 from .building.plan import LaunchPlan, UnsupportedLaunchError, read_plan
 from .candidate import Candidate
 from .device import cpu_identity
 from .errors import Failure, FailureKind, headline
 from .lowering import Lowered, lower
 from .target import Target
-from .toolchain import compiler_for, compiler_version, find_cxx, missing_compiler, package_version
+from .toolchain import compiler_for, compiler_version, find_cxx, find_hip_clang, missing_compiler, package_version
 from .trial import BuildResult
 
 ENTRY = "tilesight_call"
 
 
-def build_kernel(candidate: Candidate, cache_dir: Path) -> BuildResult:
-    """Build `candidate`, or find it built. The same source is compiled once, whichever config and process it comes from."""
+def build_kernel(candidate: Candidate, cache_dir: Path, *, runnable: bool = True) -> BuildResult:
+    """Build `candidate`, or find it built. The same source is compiled once, whichever config and process it comes from.
+
+    What need not be `runnable` may be a code object: the GPU's part alone, without an `entry` to call.
+    """
     begin = time.perf_counter()
     target = candidate.target
 
     def failed(kind: FailureKind, message: str, detail: str = "") -> BuildResult:
         return BuildResult(None, Failure(kind, message, detail), seconds=time.perf_counter() - begin)
 
-    missing = missing_compiler(target)
+    missing = missing_compiler(target, runnable=runnable)
     if missing:
         return failed(FailureKind.BUILD_ERROR, missing)
     try:
@@ -58,7 +61,8 @@ def build_kernel(candidate: Candidate, cache_dir: Path) -> BuildResult:
         return failed(
             FailureKind.BUILD_ERROR, f"kernel cache '{cache_dir}': {error}; set TILESIGHT_CACHE_DIR to a folder that can be written"
         )
-    return BuildResult(str(entry.library), None, ENTRY, entry.resources, entry.compiler, time.perf_counter() - begin)
+    symbol = "" if entry.library.suffix == CODE_OBJECT else ENTRY
+    return BuildResult(str(entry.library), None, symbol, entry.resources, entry.compiler, time.perf_counter() - begin)
 
 
 def device_source(lowered: Lowered, target: Target) -> str:
@@ -74,6 +78,8 @@ def device_source(lowered: Lowered, target: Target) -> str:
 
 def _compile(source: str, plan: LaunchPlan, target: Target, extra: tuple[str, ...], cache: KernelCache) -> Entry:
     compiler, cxx = compiler_for(target), find_cxx()
+    if compiler is None and target.kind == "hip":
+        return _compile_code_object(source, plan, target, extra, cache)
     assert compiler is not None  # looked for before lowering
     assert cxx is not None
     version = compiler_version(compiler)
@@ -92,6 +98,22 @@ def _compile(source: str, plan: LaunchPlan, target: Target, extra: tuple[str, ..
             files, resources = build_hip(folder, source, plan, flags, compiler)
         else:
             files, resources = build_cpu(folder, source, plan, flags, compiler)
+        return cache.store(key, files, resources, version)
+
+
+def _compile_code_object(source: str, plan: LaunchPlan, target: Target, extra: tuple[str, ...], cache: KernelCache) -> Entry:
+    found = find_hip_clang()
+    assert found is not None  # looked for before lowering
+    flags = code_object_flags(target.arch, found.rocm, extra)
+    version = compiler_version(found.clang)
+    headers = (found.rocm / "include/hip/hip_version.h").read_text(encoding="utf-8", errors="replace")
+    key = cache_key(source, repr(plan), *flags, version, headers, package_version("tilelang"))
+    if entry := cache.find(key):
+        return entry
+    with cache.building(key) as folder:
+        if entry := cache.find(key):
+            return entry
+        files, resources = build_code_object(folder, source, plan, flags, found.clang, found.rocm)
         return cache.store(key, files, resources, version)
 
 

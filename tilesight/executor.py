@@ -15,6 +15,7 @@ from .errors import Failure, FailureKind, ToolchainError
 from .jobs import Profiled
 from .session import Baseline
 from .trial import BuildResult, Measurement
+from .twins import SharedLowering
 from .workers import Done, Outcome, Raised, WorkerPool, failure_of, thread_limits
 
 LOWER_TIMEOUT_S = 120.0  # attention takes 3 s on an idle core, more where many lower at once
@@ -42,6 +43,10 @@ class Executor(Protocol):
 
     def lower(self, candidates: Iterable[Candidate]) -> Iterator[tuple[Candidate, Profiled | Failure]]: ...
 
+    def kept(self, candidates: Iterable[Candidate]) -> Iterator[tuple[Candidate, Profiled | Failure]]:
+        """Those of `candidates` whose outcome is known without lowering them."""
+        ...
+
     def build(self, candidates: Iterable[Candidate]) -> Iterator[Built]: ...
 
     def measure(self, builds: Iterable[Built]) -> Iterator[tuple[Candidate, Measurement]]: ...
@@ -52,9 +57,12 @@ class Executor(Protocol):
 class LocalExecutor:
     """Worker processes of this machine: `workers` that lower and build, and one that measures, alone on its device."""
 
-    def __init__(self, workers: int, cache_dir: Path) -> None:
+    def __init__(self, workers: int, cache_dir: Path, *, share_lowering: bool = True) -> None:
+        """`share_lowering`: configs that only reorder blocks are derived from one another, with fingerprints of their own."""
         self._cache_dir = cache_dir
+        self._share_lowering = share_lowering
         self._compilers = WorkerPool(workers, timeout_s=LOWER_TIMEOUT_S, initializer=jobs.start_compiler, environment=thread_limits(1))
+        self._shared = SharedLowering()
         self._device = WorkerPool(1, timeout_s=MEASURE_TIMEOUT_S, initializer=jobs.start_device)
 
     def __enter__(self) -> Self:
@@ -72,9 +80,15 @@ class LocalExecutor:
         self._device.close()
 
     def lower(self, candidates: Iterable[Candidate]) -> Iterator[tuple[Candidate, Profiled | Failure]]:
+        return self._shared.lower(candidates, self._lower) if self._share_lowering else self._lower(candidates)
+
+    def _lower(self, candidates: Iterable[Candidate]) -> Iterator[tuple[Candidate, Profiled | Failure]]:
         faults = (FailureKind.LOWER_ERROR, FailureKind.LOWER_CRASH, FailureKind.LOWER_TIMEOUT)
         for candidate, outcome in _run(self._compilers, jobs.lower_and_profile, candidates):
             yield candidate, outcome.value if isinstance(outcome, Done) else failure_of(outcome, *faults)
+
+    def kept(self, candidates: Iterable[Candidate]) -> Iterator[tuple[Candidate, Profiled | Failure]]:
+        return iter(())
 
     def build(self, candidates: Iterable[Candidate]) -> Iterator[Built]:
         faults = (FailureKind.BUILD_ERROR, FailureKind.BUILD_CRASH, FailureKind.BUILD_TIMEOUT)

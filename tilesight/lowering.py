@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,8 +26,9 @@ class Lowered:
         return hashlib.sha256(_anonymous(self.device.script() + _descriptors(self.host)).encode()).hexdigest()[:16]
 
 
-def lower(prim_func: Any, target: Target) -> Lowered:
-    """Run TileLang's passes for `target` on `prim_func`. Raises whatever TileLang raises.
+def lower(prim_func: Any, target: Target, pass_configs: Mapping[str, Any] | None = None) -> Lowered:
+    """Run TileLang's passes for `target` on `prim_func`, with options of its own where `pass_configs` gives some. Raises
+    whatever TileLang raises.
 
     Call it in a worker process where the function is not trusted: TileLang can abort the process.
     """
@@ -33,10 +36,14 @@ def lower(prim_func: Any, target: Target) -> Lowered:
     import tilelang  # noqa: F401
     from tilelang.backend.module import create_backend_context
     from tilelang.engine.lower import lower_to_host_device_ir
+    from tvm.ir.transform import PassContext
     from tvm.target import Target as TvmTarget
 
     tvm_target = TvmTarget(target.tvm_target())
-    with tvm_target:
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(tvm_target)
+        if pass_configs:
+            stack.enter_context(PassContext(opt_level=3, config=dict(pass_configs)))
         host, device, _params, _target, _target_host = lower_to_host_device_ir(prim_func, create_backend_context(tvm_target))
     return Lowered(prim_func, host, device)
 

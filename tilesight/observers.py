@@ -32,6 +32,11 @@ class Observer:
     def trial(self, record: TrialRecord) -> None:
         """A candidate came further than before, or failed."""
 
+    def trials(self, records: Sequence[TrialRecord]) -> None:
+        """Many candidates came further at once."""
+        for record in records:
+            self.trial(record)
+
     def baselines(self, found: Sequence[Baseline]) -> None:
         """Vendor times were measured."""
 
@@ -65,6 +70,9 @@ class Observers(Observer):
 
     def trial(self, record: TrialRecord) -> None:
         self._tell("trial", record)
+
+    def trials(self, records: Sequence[TrialRecord]) -> None:
+        self._tell("trials", records)
 
     def baselines(self, found: Sequence[Baseline]) -> None:
         self._tell("baselines", found)

@@ -31,6 +31,10 @@ class Recorder(Observer):
         with interrupts_deferred():
             self._store.record(self._id, self._context, record)
 
+    def trials(self, records: Sequence[TrialRecord]) -> None:
+        with interrupts_deferred():
+            self._store.record_many(self._id, self._context, records)
+
     def baselines(self, found: Sequence[Baseline]) -> None:
         with interrupts_deferred():
             self._store.record_baselines(self._id, found)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from types import TracebackType
@@ -13,10 +14,12 @@ from .device import Device, device_for, find_devices
 from .errors import Failure, InputError, NoCandidateError, headline
 from .lookup import find_context, find_template
 from .observers import Observer
+from .profile import KernelProfile
 from .session import Effort, SessionResult
 from .settings import load_settings
 from .space import Config
 from .template import KernelTemplate, Operator
+from .trial import Prediction
 from .where import Where
 from .workload import Workload
 
@@ -24,7 +27,7 @@ if TYPE_CHECKING:
     from .costmodel.model import CostModel
     from .database.store import Store
     from .executor import Executor, LocalExecutor
-    from .explanation import View
+    from .explanation import MeasuredRows, View
     from .tuner import Request
 
 
@@ -77,13 +80,15 @@ class Run:
         self.observer.started(f"{workload.label} on {self.where.target.title}")
         request = self._request(find_template(operator, self.where.target, workload.dtype), workload, effort, self.where)
         request = replace(request, budget_s=budget_s)
-        result = run_recorded(request, self._store, self._model, self._started_executor, self.observer, self.where.messages)
+        result = run_recorded(request, self._store, self._model, self._keeping_executor, self.observer, self.where.messages)
         self.observer.answered(result)
         return result
 
-    def _started_executor(self) -> Executor:
-        self.executor.start()
-        return self.executor
+    def _keeping_executor(self) -> Executor:
+        from .kept import KeptExecutor
+
+        # processes start when something must be lowered: kept profiles need none
+        return KeptExecutor(self.executor, self._store)
 
     def best_known(self, operator: Operator, workload: Workload) -> SessionResult:
         """A complete session that measured on this machine, else the predicted ranking, which is made where it is missing."""
@@ -98,22 +103,47 @@ class Run:
         return self.session(operator, workload, Effort.PREDICT)
 
     def views(
-        self, template: KernelTemplate, workload: Workload, configs: Sequence[Config], measured_us: Mapping[Config, float | None]
+        self,
+        template: KernelTemplate,
+        workload: Workload,
+        configs: Sequence[Config],
+        measured_us: Mapping[Config, float | None],
+        rows: MeasuredRows | None = None,
     ) -> list[View]:
-        """`configs` lowered anew, as the model sees them. Raises `NoCandidateError` where one does not lower."""
+        """`configs` as the model sees them: from their profiles in `rows`, else lowered anew. Raises `NoCandidateError` where
+        one does not lower."""
         from .explanation import view
 
         target = self.where.target
-        found = {}
-        for candidate, outcome in self.executor.lower([Candidate(workload, target, template, config) for config in configs]):
+        known = {config: kernels for config in configs if rows is not None and (kernels := rows.kernels(config)) is not None}
+        found: dict[Config, View] = {}
+        for config, outcome in [*known.items(), *self._lowered(template, workload, [c for c in configs if c not in known])]:
             if isinstance(outcome, Failure):
-                raise NoCandidateError(f"config '{candidate.config}' cannot be explained: {outcome.kind}: {outcome.message}")
+                raise NoCandidateError(f"config '{config}' cannot be explained: {outcome.kind}: {outcome.message}")
             try:
-                prediction = self._model.predict(outcome.kernels, target)
+                prediction = self._model.predict(outcome, target)
             except Exception as error:  # any profile may come here
-                raise NoCandidateError(f"config '{candidate.config}' cannot be explained: {headline(str(error))}") from error
-            found[candidate.config] = view(outcome.kernels, prediction, target, candidate.config, measured_us.get(candidate.config))
+                raise NoCandidateError(f"config '{config}' cannot be explained: {headline(str(error))}") from error
+            seen = (None, None) if rows is None else (rows.counters.get(config), rows.compiled.get(config))
+            found[config] = view(outcome, prediction, target, config, measured_us.get(config), *seen)
         return [found[config] for config in configs]
+
+    def predictions(self, template: KernelTemplate, workload: Workload, configs: Sequence[Config]) -> dict[Config, Prediction]:
+        """Of those configs that lower and fit the target."""
+        found: dict[Config, Prediction] = {}
+        for config, outcome in self._lowered(template, workload, configs):
+            if not isinstance(outcome, Failure):
+                with suppress(Exception):  # any profile may come here
+                    found[config] = self._model.predict(outcome, self.where.target)
+        return found
+
+    def _lowered(
+        self, template: KernelTemplate, workload: Workload, configs: Sequence[Config]
+    ) -> Iterator[tuple[Config, tuple[KernelProfile, ...] | Failure]]:
+        if configs:  # processes start when something must be lowered
+            candidates = [Candidate(workload, self.where.target, template, config) for config in configs]
+            for candidate, outcome in self.executor.lower(candidates):
+                yield candidate.config, outcome if isinstance(outcome, Failure) else outcome.kernels
 
     def _request(self, template: KernelTemplate, workload: Workload, effort: Effort, where: Where) -> Request:
         from .tuner import Request

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import random
 from collections import Counter
@@ -21,7 +20,7 @@ class Config(Mapping[str, Value]):
     __slots__ = ("_hash", "_values")
 
     def __init__(self, values: Mapping[str, Value]) -> None:
-        self._values = MappingProxyType(dict(sorted(values.items())))
+        self._values: Mapping[str, Value] = MappingProxyType(dict(sorted(values.items())))
         self._hash = hash(tuple(self._values.items()))
 
     def __getitem__(self, name: str) -> Value:
@@ -66,6 +65,36 @@ class Config(Mapping[str, Value]):
         return value
 
 
+class _Watched(Config):
+    """A config that notes which of its values were looked at."""
+
+    __slots__ = ("seen",)
+
+    def __init__(self, values: Mapping[str, Value]) -> None:
+        self.seen: set[str] = set()
+        self._values = _Noting(dict(sorted(values.items())), self.seen)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self._values.items()))
+
+
+class _Noting(Mapping[str, Value]):
+    __slots__ = ("_seen", "_values")
+
+    def __init__(self, values: Mapping[str, Value], seen: set[str]) -> None:
+        self._values, self._seen = values, seen
+
+    def __getitem__(self, name: str) -> Value:
+        self._seen.add(name)
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
 @dataclass(frozen=True, slots=True)
 class Parameter:
     """A tunable of a template: its values in their natural order, and what it means in a line."""
@@ -77,7 +106,8 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """A rule between parameters. `violation(config)` is None where the rule holds, else the reason with its numbers."""
+    """A rule between parameters. `violation(config)` is None where the rule holds, else the reason with its numbers; it
+    depends on nothing but the values that it takes from the config."""
 
     name: str
     violation: Callable[[Config], str | None]
@@ -118,16 +148,11 @@ class SearchSpace:
     def configs(self) -> tuple[Config, ...]:
         """All legal configs, in the order of the parameters' values. Enumerated once, then kept."""
         if self._legal is None:
+            points, self._rejected = self._divide()
             names = [p.name for p in self.parameters]
-            legal = []
-            for values in itertools.product(*(p.values for p in self.parameters)):
-                config = Config(dict(zip(names, values, strict=True)))
-                broken = self._first_violation(config)
-                if broken is None:
-                    legal.append(config)
-                else:
-                    self._rejected[broken.constraint] += 1
-            self._legal = tuple(legal)
+            self._legal = tuple(
+                Config({name: p.values[at] for name, p, at in zip(names, self.parameters, point, strict=True)}) for point in points
+            )
         return self._legal
 
     def census(self) -> Census:
@@ -186,12 +211,30 @@ class SearchSpace:
         types = {p.name: type(p.values[0]) for p in self.parameters}
         return Config({name: _read_value(value, types.get(name, str)) for name, value in raw.items()})
 
-    def _first_violation(self, config: Config) -> Violation | None:
+    def _divide(self) -> tuple[list[tuple[int, ...]], Counter[str]]:
+        """The legal points, as positions along the parameters' values; how many others break which constraint first.
+
+        A rule is asked once for each set of values that it looks at, and its answer taken for all points that share them.
+        """
+        import numpy as np
+
+        sizes = tuple(len(p.values) for p in self.parameters)
+        legal = np.ones(sizes, dtype=bool)
+        rejected: Counter[str] = Counter()
         for constraint in self.constraints:
-            reason = constraint.violation(config)
-            if reason is not None:
-                return Violation(constraint.name, reason)
-        return None
+            open_ = legal.copy()
+            flat = open_.reshape(-1)
+            at = 0
+            while at < flat.size and flat[at := at + int(flat[at:].argmax())]:
+                point = _position(at, sizes)
+                config = _Watched({p.name: p.values[i] for p, i in zip(self.parameters, point, strict=True)})
+                broken = constraint.violation(config) is not None
+                alike = tuple(i if p.name in config.seen else slice(None) for p, i in zip(self.parameters, point, strict=True))
+                open_[alike] = False
+                if broken:
+                    rejected[constraint.name] += int(np.count_nonzero(legal[alike]))
+                    legal[alike] = False
+        return [tuple(map(int, point)) for point in np.argwhere(legal)], rejected
 
     def _distance(self, wanted: Config, legal: Config) -> tuple[int, float]:
         changed, steps = 0, 0.0
@@ -205,6 +248,15 @@ class SearchSpace:
             else:
                 steps += 1
         return changed, steps
+
+
+def _position(index: int, sizes: Sequence[int]) -> tuple[int, ...]:
+    """The point with that number, where the last parameter changes fastest."""
+    found = []
+    for size in reversed(sizes):
+        index, at = divmod(index, size)
+        found.append(at)
+    return tuple(reversed(found))
 
 
 def _is_member(value: Value, values: tuple[Value, ...]) -> bool:

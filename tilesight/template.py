@@ -8,10 +8,12 @@ import io
 import tokenize
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from .errors import UnknownNameError, WorkloadError
+from .profile import Rasterization
 from .space import Config, SearchSpace
 from .target import Target
 from .workload import DTYPE_BYTES, Workload, canonical_dtype, parse_assignments
@@ -20,6 +22,14 @@ if TYPE_CHECKING:
     import torch
 
 Tensors = Mapping[str, "torch.Tensor"]
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How a dimension that does not shape a template's code is cut: parameters that tile it, all values these may have."""
+
+    tiles: tuple[str, ...] = ()
+    values: tuple[int, ...] = (1,)
 
 
 class Operator(ABC):
@@ -118,6 +128,8 @@ class KernelTemplate(ABC):
     target_kinds: ClassVar[tuple[str, ...]]  # of "cuda", "hip", "cpu"
     dtypes: ClassVar[tuple[str, ...]]
     compile_flags: ClassVar[Mapping[str, tuple[str, ...]]] = {}  # extra flags of the device compiler, by kind of target
+    # dimensions that only trip counts, the grid and extents follow: profiles are kept over their values. Empty: none is
+    scales: ClassVar[Mapping[str, Scale]] = {}
 
     @abstractmethod
     def space(self, workload: Workload, target: Target) -> SearchSpace: ...
@@ -128,6 +140,11 @@ class KernelTemplate(ABC):
 
     def default_config(self, workload: Workload, target: Target) -> Config | None:
         """A config that a careful engineer would start from, if the space has it: the search's first guess."""
+        return None
+
+    def reordered(self, config: Config) -> tuple[Config, Rasterization] | None:
+        """Where `config` merely reorders the blocks of another config: that config, whose lowering it shares, and its own
+        order. None where it does not."""
         return None
 
     @cached_property

@@ -23,6 +23,12 @@ CXX_NAMES = ("g++", "clang++", "c++")
 CXX_HINT = "install a C++ compiler: apt-get install g++"
 NVCC_HINT = "install the CUDA toolkit (https://developer.nvidia.com/cuda-downloads), or: pip install 'nvidia-cuda-nvcc>=13.0'"
 HIPCC_HINT = "install ROCm 6.4 or newer (https://rocm.docs.amd.com), or set ROCM_PATH to where it is"
+HIP_CLANG_HINT = (
+    "or, to build without running: apt-get install clang-19 lld-19, and set ROCM_PATH to a folder with ROCm's headers "
+    "(include/hip, from its package hip-dev) and device libraries (amdgcn/bitcode, from rocm-device-libs)"
+)
+CLANG_NAMES = ("clang++", "clang++-21", "clang++-20", "clang++-19")
+OLDEST_CLANG = 19  # the first that TileLang's HIP headers were tried with
 OLDEST_NVCC = (12, 0)  # the first with C++20, which TileLang's headers need
 
 
@@ -73,6 +79,38 @@ def find_hipcc(settings: Settings | None = None) -> Path | None:
     return next((Path(place) for place in places if place and Path(place).exists()), None)
 
 
+@dataclass(frozen=True, slots=True)
+class HipClang:
+    """A clang that knows AMD GPUs, and the folder with HIP's headers and device libraries: enough for code objects."""
+
+    clang: Path
+    rocm: Path
+
+
+def find_hip_clang(settings: Settings | None = None) -> HipClang | None:
+    """What builds for AMD GPUs where there is no hipcc: ROCm's own clang or the system's, 19 or newer, with lld."""
+    home = (settings or load_settings()).rocm_home or Path("/opt/rocm")
+    if not ((home / "include/hip/hip_runtime.h").exists() and (home / "amdgcn/bitcode/ocml.bc").exists()):
+        return None
+    places = [home / "llvm/bin/clang++", *(Path(path) for name in CLANG_NAMES if (path := shutil.which(name)))]
+    found = next((path for path in places if path.exists() and _knows_amd(path)), None)
+    return HipClang(found, home) if found else None
+
+
+@lru_cache(maxsize=16)
+def _knows_amd(clang: Path) -> bool:
+    try:
+        answers = [
+            subprocess.run([str(clang), question], capture_output=True, text=True, errors="replace", timeout=60, check=True).stdout
+            for question in ("-dumpversion", "--print-targets", "-print-prog-name=lld")
+        ]
+    except (OSError, subprocess.SubprocessError):
+        return False
+    version, targets, lld = answers
+    major = version.strip().split(".")[0]
+    return major.isdecimal() and int(major) >= OLDEST_CLANG and "amdgcn" in targets and Path(lld.strip()).is_absolute()
+
+
 @lru_cache(maxsize=16)
 def compiler_version(compiler: Path) -> str:
     """Name and version, e.g. `nvcc 13.0.88` or `g++ (Debian 12.2.0-14+deb12u1) 12.2.0`; empty where it does not run."""
@@ -97,9 +135,14 @@ def compiler_for(target: Target, settings: Settings | None = None) -> Path | Non
     return {"cuda": find_nvcc, "hip": find_hipcc, "cpu": find_cxx}[target.kind](settings)
 
 
-def missing_compiler(target: Target, settings: Settings | None = None) -> str | None:
-    """Why nothing can be built for `target` here, and how to change that; None where it can."""
+def missing_compiler(target: Target, settings: Settings | None = None, *, runnable: bool = True) -> str | None:
+    """Why nothing can be built for `target` here, and how to change that; None where it can.
+
+    What need not be `runnable` can be built for an AMD GPU without ROCm's runtime.
+    """
     settings = settings or load_settings()
+    if target.kind == "hip" and not runnable and find_hipcc(settings) is None:
+        return None if find_hip_clang(settings) else f"{missing_compiler(target, settings)}; {HIP_CLANG_HINT}"
     name, hint = {"cuda": ("nvcc", NVCC_HINT), "hip": ("hipcc", HIPCC_HINT), "cpu": ("a C++ compiler", CXX_HINT)}[target.kind]
     compiler = compiler_for(target, settings)
     if compiler is None:

@@ -38,6 +38,7 @@ class Prediction:
     uncertainty: float = 0.0  # relative, one sigma
     notes: tuple[str, ...] = ()  # what was charged conservatively, and why
     model: str = ""  # name and version of the model
+    expected: Mapping[str, float] = field(default_factory=dict)  # what hardware counters would show of one launch; not stored
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.latency_us) or self.latency_us <= 0:

@@ -38,10 +38,11 @@ class Trials:
         failure = Failure(FailureKind.DUPLICATE, f"generates the same device code as {kept}")
         return self._set(replace(_failed(config, failure, lowered), prediction=prediction))
 
-    def built(self, config: Config, build: BuildResult) -> TrialRecord:
+    def built(self, config: Config, build: BuildResult, prediction: Prediction | None = None) -> TrialRecord:
+        """`prediction` takes the place of the earlier one: it was made with the compiler's figures."""
         trial = self.records[config]
         status = Status.FAILED if build.failure else Status.BUILT
-        return self._set(replace(trial, status=status, build=build, failure=build.failure))
+        return self._set(replace(trial, status=status, build=build, failure=build.failure, prediction=prediction or trial.prediction))
 
     def measured(self, config: Config, measurement: Measurement) -> TrialRecord:
         trial = self.records[config]

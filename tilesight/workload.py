@@ -22,7 +22,8 @@ class Workload:
     """One problem to solve fast.
 
     `dims` are positive whole numbers in elements, `attrs` are booleans or whole numbers (`causal`).
-    `dtype` is the element type of inputs and output; accumulation is float32.
+    `dtype` is the element type of the output and, unless its operator says otherwise (packed weights, float32 scales), of
+    the inputs; accumulation is float32.
     `name` is the published name (`M0`) where it has one; it is a label and not part of the identity.
     """
 

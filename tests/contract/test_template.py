@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+import random
 import re
 from functools import cache
 
@@ -32,6 +33,11 @@ PAIRS_TO_LOWER = [pair for pair in PAIRS if pair.values[1].name != "h200"]
 @cache
 def space_of(template: KernelTemplate, target: Target, workload: Workload) -> SearchSpace:
     return template.space(workload, target)
+
+
+@cache
+def set_of(space: SearchSpace) -> frozenset[Config]:
+    return frozenset(space.configs())
 
 
 def named_workloads(template: KernelTemplate, target: Target) -> list[Workload]:
@@ -87,14 +93,16 @@ class TestOperator:
 
         ours = operator(name)
         for dtype in ours.dtypes:
-            workload = ours.workload(",".join(f"{d}={n}" for d, n in zip(ours.dims, (24, 40, 56, 16), strict=False)), dtype)
+            workload = ours.workload(",".join(f"{d}={n}" for d, n in zip(ours.dims, (24, 40, 56, 16, 8), strict=False)), dtype)
             inputs, again, other = (ours.inputs(workload, "cpu", seed) for seed in (1, 1, 2))
             for key, tensor in inputs.items():
-                assert str(tensor.dtype) == f"torch.{dtype}"
                 assert tensor.is_contiguous()
                 assert torch.equal(tensor, again[key])
                 assert not torch.equal(tensor, other[key])
-                assert 0.01 < tensor.float().std() < 10
+                if tensor.is_floating_point():  # packed weights are bytes
+                    assert str(tensor.dtype) in (f"torch.{dtype}", "torch.float32")
+                    assert 0.01 < tensor.float().std() < 100
+            assert any(str(tensor.dtype) == f"torch.{dtype}" for tensor in inputs.values())
             outputs = ours.reference(workload, inputs)
             assert {key: tuple(t.shape) for key, t in outputs.items()} == ours.outputs(workload)
             assert all(t.dtype == torch.float32 and t.isfinite().all() and t.std() > 0.01 for t in outputs.values())
@@ -103,7 +111,7 @@ class TestOperator:
         import torch
 
         ours = operator(name)
-        workload = ours.workload(",".join(f"{d}={n}" for d, n in zip(ours.dims, (32, 32, 64, 32), strict=False)), "bfloat16")
+        workload = ours.workload(",".join(f"{d}={n}" for d, n in zip(ours.dims, (32, 32, 64, 32, 16), strict=False)), "bfloat16")
         inputs = ours.inputs(workload, "cpu", 3)
         (reference,) = ours.reference(workload, inputs).values()
         calls = ours.vendor(workload, inputs)
@@ -137,6 +145,15 @@ class TestTemplate:
         space = space_of(template, target, workload)
         assert space.configs()
         assert template.default_config(workload, target) in space
+
+    def test_rules_depend_on_what_they_look_at_only(self, template: KernelTemplate, target: Target) -> None:
+        """Spaces are divided on the strength of that: one answer holds for all configs that agree in what was looked at."""
+        for workload in named_workloads(template, target)[-1:]:
+            space = space_of(template, target, workload)
+            draw = random.Random(3)
+            for _ in range(300):
+                config = Config({p.name: draw.choice(p.values) for p in space.parameters})
+                assert (config in set_of(space)) == (config in space), str(config)
 
     def test_parameters_are_typed_ordered_and_explained(self, template: KernelTemplate, target: Target) -> None:
         workload = named_workloads(template, target)[0]
@@ -191,7 +208,7 @@ class TestLowering:
             if target.is_gpu:
                 blocks = math.prod(int(v) for k, v in kernel.attrs["thread_extent"].items() if k.startswith("blockIdx"))
                 assert blocks > 1
-                assert int(kernel.attrs["dyn_shared_memory_buf"]) <= target.int("core.memory.shared.block_bytes")
+                assert int(kernel.attrs.get("dyn_shared_memory_buf", 0)) <= target.int("core.memory.shared.block_bytes")
 
 
 def test_default_dtypes_have_templates() -> None:

@@ -19,7 +19,8 @@ from tilesight.workers import Done, WorkerPool
 pytestmark = pytest.mark.gpu
 
 QUICK = Protocol(warmup_ms=2.0, min_samples=5, max_samples=10, max_ms=50.0)
-# beside published shapes: remainders in every dimension, rows that TMA cannot copy, less than one tile
+# beside published shapes: remainders in every dimension, rows that TMA cannot copy, several groups of weights in an
+# iteration, less than one tile
 SHAPES = {
     "matmul": ("M0", "m=511,n=509,k=513", "m=300,n=512,k=8191", "m=1000,n=1000,k=1048", "m=16,n=4096,k=4096", "m=1,n=1,k=1"),
     "flash_attention": (
@@ -30,6 +31,24 @@ SHAPES = {
         "batch=1,heads=5,seq_len=300,head_dim=100,causal=true",
         "batch=1,heads=2,seq_len=333,head_dim=256",
         "batch=1,heads=2,seq_len=1,head_dim=16",
+    ),
+    "gemv": ("V5", "n=1001,k=1003", "n=777,k=4104", "n=300,k=8190", "n=1,k=1"),
+    "rms_norm": ("R0", "R4", "R8", "m=1000,n=1001", "m=77,n=770", "m=1,n=4096", "m=1,n=1"),
+    "dequant_matmul": (
+        "D5",
+        "D17",
+        "D8",
+        "m=511,n=509,k=513",
+        "m=1000,n=1000,k=2080,group=32",
+        "m=8,n=1000,k=4096,group=-1",
+        "m=1,n=1,k=1",
+    ),
+    "chunk_state": (
+        "CT0",
+        "batch=2,seq_len=1000,nheads=3,head_dim=64,d_state=128",
+        "batch=3,seq_len=777,nheads=5,head_dim=100,d_state=60",
+        "batch=2,seq_len=700,nheads=4,head_dim=128,d_state=256,chunk=128",
+        "batch=1,seq_len=77,nheads=3,head_dim=7,d_state=1,chunk=32",
     ),
 }
 CASES = [(name, shape, dtype) for name in operators() for shape in SHAPES.get(name, ()) for dtype in ("bfloat16", "float16")]

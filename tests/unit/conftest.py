@@ -17,7 +17,7 @@ class FakeLine:
         self.model = FakeModel()
         self.executors_made = 0
 
-    def make_executor(self, *_: object) -> FakeExecutor:
+    def make_executor(self, *_: object, **__: object) -> FakeExecutor:
         self.executors_made += 1
         return self.executor
 

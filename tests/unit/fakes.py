@@ -116,6 +116,9 @@ class FakeExecutor:
             failure = self._stage("lower", candidate.config)
             yield candidate, failure or Profiled((profile_of(candidate.config),), f"code-{candidate.config}", 0.01)
 
+    def kept(self, candidates: Iterable[Candidate]) -> Iterator[tuple[Candidate, Profiled | Failure]]:
+        return iter(())
+
     def build(self, candidates: Iterable[Candidate]) -> Iterator[tuple[Candidate, BuildResult]]:
         for candidate in candidates:
             failure = self._stage("build", candidate.config)

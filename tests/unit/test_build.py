@@ -342,7 +342,8 @@ kernel.cpp:3:0: remark:     VGPRs Spill: 4 [-Rpass-analysis=kernel-resource-usag
 kernel.cpp:3:0: remark:     LDS Size [bytes/block]: 256 [-Rpass-analysis=kernel-resource-usage]
 """
     launch = Launch("main_kernel", (), shared_bytes=16384)
-    assert hip_resources(text, LaunchPlan(3, (), (launch,))) == {"registers": 128, "spill_bytes": 16, "smem_bytes": 16640}
+    found = hip_resources(text, LaunchPlan(3, (), (launch,)))
+    assert found == {"registers": 128, "spill_bytes": 16, "smem_bytes": 16640, "waves_per_simd": 4}
 
 
 def test_the_line_that_matters_is_found() -> None:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import itertools
 import pickle
+from collections import Counter
 
 import pytest
 
@@ -59,6 +61,44 @@ def test_census_tells_why_the_rest_are_not_legal(space: SearchSpace) -> None:
     assert (census.size, census.legal) == (36, 26)
     assert dict(census.rejected) == {"memory": 4, "split": 6}
     assert space.census() == census
+
+
+def test_rules_are_asked_for_what_they_look_at_only() -> None:
+    """Rules whose looks depend on values, that take the whole config, and that look at nothing: as if each point were asked."""
+    asked: list[str] = []
+
+    def by_value(config: Config) -> str | None:
+        asked.append("by value")
+        if config.str("mode") == "fast":
+            return None
+        return "slow takes depth=1" if config.int("depth") > (1 if config["flag"] else 2) else None
+
+    def whole(config: Config) -> str | None:
+        return "no such three" if {**config} == {"mode": "fast", "depth": 3, "flag": True, "size": 9} else None
+
+    def by_hash(config: Config) -> str | None:
+        return "this one" if config in {Config({"mode": "slow", "depth": 1, "flag": False, "size": 4})} else None
+
+    def by_get(config: Config) -> str | None:
+        return "large" if config.get("size") == 9 and "none" not in config and config.get("mode") == "slow" else None
+
+    rules = [Constraint(f.__name__, f) for f in (by_value, whole, by_hash, by_get, lambda _: None)]
+    names = {"mode": ("fast", "slow"), "depth": (1, 2, 3), "flag": (False, True), "size": (1, 4, 9)}
+    divided = SearchSpace([Parameter(name, values) for name, values in names.items()], rules)
+    points = [Config(dict(zip(names, values, strict=True))) for values in itertools.product(*names.values())]
+    first = {point: next((rule.name for rule in rules if rule.violation(point)), None) for point in points}
+    asked.clear()
+    assert divided.configs() == tuple(point for point in points if first[point] is None)
+    assert divided.census().rejected == Counter(name for name in first.values() if name)
+    assert set(divided.census().rejected) == {"by_value", "whole", "by_hash", "by_get"}
+    assert len(asked) == 1 + 3 * 2, "fast is one question, slow one for each depth and flag"
+
+
+def test_a_rule_that_nothing_satisfies_and_a_space_without_parameters() -> None:
+    nothing = SearchSpace([Parameter("a", (1, 2))], [Constraint("never", lambda _: "no: take none")])
+    assert (nothing.configs(), dict(nothing.census().rejected)) == ((), {"never": 2})
+    assert SearchSpace([]).configs() == (Config({}),)
+    assert SearchSpace([Parameter("a", ())]).configs() == ()
 
 
 def test_sample_is_distinct_legal_and_repeatable(space: SearchSpace) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tilesight.errors import TargetFileError, UnknownNameError
-from tilesight.target import FIGURES, load_target, parse_target, target_names
+from tilesight.target import FIGURES, LEVELS, load_target, parse_target, target_names
 
 HERE = Path(__file__).parents[2] / "tilesight" / "targets"
 
@@ -131,3 +131,43 @@ def test_a_file_must_not_pass_for_a_shipped_target(tmp_path: Path) -> None:
         load_target(str(own))
     own.write_text(text.replace("value = 132", "value = 64").replace('name = "h200"', 'name = "mychip"'))
     assert load_target(str(own)).int("core.count") == 64
+
+
+GPUS = [name for name in target_names() if load_target(name).is_gpu]
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_every_level_of_a_gpu_is_described(name: str) -> None:
+    target = load_target(name)
+    paths = set(target.figures)
+    for level in LEVELS:
+        assert any(path.startswith(f"{level}.") for path in paths), level
+    for part in ("core.unit.", "core.memory.", "device.memory.l2.", "device.memory.dram.", "node.network."):
+        assert any(path.startswith(part) for path in paths), part
+
+
+def test_the_dies_of_mi300x_have_an_l2_each_and_a_cache_behind_them() -> None:
+    chip = load_target("mi300x")
+    assert chip["cluster.count"] * chip["cluster.cores"] == chip["core.count"]
+    assert chip["cluster.count"] * chip["cluster.memory.l2.bytes"] == chip["device.memory.l2.bytes"]
+    assert chip["device.memory.llc.bytes"] == 256 << 20
+    assert chip["device.memory.dram.gb_per_s"] < chip["device.memory.llc.gb_per_s"] < chip["device.memory.l2.gb_per_s"]
+
+
+def test_what_was_measured_on_an_h200_is_derived_on_an_h100_and_says_from_what() -> None:
+    h100, h200 = load_target("h100"), load_target("h200")
+    assert not [path for path, figure in h100.figures.items() if figure.provenance == "measured"], "no H100 was at hand"
+    for path, figure in h200.figures.items():
+        if figure.provenance == "measured" and h100.get(path) == figure.value:
+            assert h100.figures[path].provenance == "derived", path
+            assert "H200" in h100.figures[path].source, path
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_memories_are_slower_the_further_away_they_are(name: str) -> None:
+    chip = load_target(name)
+    shared_ns = chip["core.memory.shared.latency_cycles"] / chip["core.clock_mhz"] * 1e3
+    assert shared_ns < chip["device.memory.l2.latency_ns"] < chip["device.memory.dram.latency_ns"]
+    assert chip["device.memory.dram.gb_per_s"] < chip["device.memory.l2.gb_per_s"]
+    assert chip["device.memory.dram.gb_per_s"] < chip["device.memory.dram.spec_gb_per_s"]
+    assert chip["core.clock_matrix_mhz"] <= chip["core.clock_mhz"]

@@ -93,6 +93,64 @@ def test_same_seed_same_questions_whatever_the_order_of_answers() -> None:
     assert asked[0] == asked[1]
 
 
+@pytest.mark.usefixtures("small_plans")
+def test_candidates_whose_profiles_are_kept_are_predicted_first_and_all() -> None:
+    class Keeping(FakeExecutor):
+        def kept(self, candidates):  # type: ignore[no-untyped-def]
+            return FakeExecutor().lower(c for c in candidates if c.config["block"] <= 30)
+
+    executor, journal = Keeping(), Journal()
+    result = Tuner(request(Effort.PREDICT), FakeModel(), executor, journal).run()
+    known = [c for c in AxpyTemplate().space(request().workload, request().target).configs() if c["block"] <= 30]
+    assert set(known) <= set(journal.records)
+    assert not executor.done["lower"]  # more than the effort would have explored
+    assert len(result.trials) == len(known)
+
+
+@pytest.mark.usefixtures("small_plans")
+@pytest.mark.parametrize("works", [True, False])
+def test_kept_profiles_are_predicted_together_or_where_that_fails_one_by_one(works: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tilesight.tuner.TOGETHER", 64)
+
+    class Keeping(FakeExecutor):
+        def kept(self, candidates):  # type: ignore[no-untyped-def]
+            return FakeExecutor().lower(candidates)
+
+    class Batching(FakeModel):
+        batches: tuple[int, ...] = ()
+
+        def predict_many(self, candidates, target):  # type: ignore[no-untyped-def]
+            self.batches = (*self.batches, len(candidates))
+            if not works:
+                raise RuntimeError("one of them is odd")
+            return [ValueError("thirteen") if '"block":13,' in k[0].notes[0] else self.predict(k, target) for k in candidates]
+
+    model, journal = Batching(), Journal()
+    Tuner(request(Effort.PREDICT), model, Keeping(), journal).run()
+    assert model.batches == (64, 64, 64, LEGAL - 3 * 64)
+    for config, record in journal.records.items():
+        if config["block"] == 13:
+            assert record.failure is not None
+            assert record.failure.kind is FailureKind.PROFILE_ERROR
+            assert "thirteen" in record.failure.message
+        else:
+            assert record.predicted_us == 3 * true_us(Config({**config, "swizzle": True}))
+    assert {c["block"] for c in journal.records} >= {12, 13, 14}
+
+
+@pytest.mark.usefixtures("small_plans")
+def test_a_few_kept_profiles_leave_the_search_its_share() -> None:
+    class Keeping(FakeExecutor):
+        def kept(self, candidates):  # type: ignore[no-untyped-def]
+            return FakeExecutor().lower(c for c in candidates if c.config["block"] == 1)
+
+    executor, journal = Keeping(), Journal()
+    Tuner(request(Effort.PREDICT), FakeModel(), executor, journal).run()
+    assert executor.done["lower"]
+    assert all(c["block"] != 1 for c in executor.done["lower"])
+    assert {c["block"] for c in journal.records} > {1}
+
+
 def test_model_that_refuses_a_profile_fails_that_candidate_only() -> None:
     journal = Journal()
     Tuner(request(Effort.PREDICT), FakeModel(), FakeExecutor(), journal).run()

@@ -1,7 +1,8 @@
 """The kernel cache: built libraries on disk, under a hash of all that goes into them. Safe to delete at any time.
 
-<key>.so, the library; <key>.json, what the compiler said of it; <key>.cu or .cpp, its source, for people. An entry
-counts once its .json is there, which is written last; all appear by rename, so no half-written file is ever read.
+<key>.so, the library (<key>.hsaco: code for a GPU alone, without what calls it); <key>.json, what the compiler said of
+it; <key>.cu or .cpp, its source, for people. An entry counts once its .json is there, which is written last; all appear by
+rename, so no half-written file is ever read.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+CODE_OBJECT = ".hsaco"  # as AMD's tools name it
 _STALE_S = 24 * 3600  # a working folder this old belongs to a build that was killed
 
 
@@ -43,13 +45,14 @@ class KernelCache:
         self.folder = folder / "kernels"
 
     def find(self, key: str) -> Entry | None:
-        library = self.folder / f"{key}.so"
+        libraries = [self.folder / f"{key}{suffix}" for suffix in (".so", CODE_OBJECT)]
         try:
             raw = json.loads((self.folder / f"{key}.json").read_text(encoding="utf-8"))
-            entry = Entry(library, {str(k): int(v) for k, v in raw["resources"].items()}, str(raw["compiler"]))
-        except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+            found = next(library for library in libraries if library.exists())
+            entry = Entry(found, {str(k): int(v) for k, v in raw["resources"].items()}, str(raw["compiler"]))
+        except (FileNotFoundError, StopIteration, ValueError, KeyError, TypeError, AttributeError):
             return None  # absent or damaged: it is built again
-        return entry if library.exists() else None
+        return entry
 
     @contextmanager
     def building(self, key: str) -> Iterator[Path]:
@@ -73,7 +76,7 @@ class KernelCache:
         note = files[0].with_suffix(".json")
         note.write_text(json.dumps({"resources": dict(resources), "compiler": compiler}, indent=1), encoding="utf-8")
         os.replace(note, self.folder / f"{key}.json")
-        return Entry(self.folder / f"{key}.so", resources, compiler)
+        return Entry(self.folder / f"{key}{files[0].suffix}", resources, compiler)
 
     def _sweep(self) -> None:
         for folder in self.folder.glob("building-*"):

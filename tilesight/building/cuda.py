@@ -13,11 +13,14 @@ from .compiler import compile_in
 from .launcher import cuda_launcher
 from .plan import LaunchPlan
 
+# TileLang 0.1.15 packs gathered bfloat16 with a function that only its HIP headers have; this one packs them in CUDA's
+PACK_BFLOAT16 = "-D__pack_bfloat162=__pack_half2"
+
 
 def cuda_flags(arch: str, extra: tuple[str, ...]) -> tuple[str, ...]:
-    """Flags of the device compiler, those that TileLang itself builds with."""
+    """Flags of the device compiler: those that TileLang itself builds with, and what its headers lack."""
     number = arch.removeprefix("sm_")
-    return ("-std=c++20", "-O3", "-lineinfo", "-Xcudafe", "-w", "-gencode", f"arch=compute_{number},code={arch}", *extra)
+    return ("-std=c++20", "-O3", "-lineinfo", PACK_BFLOAT16, "-Xcudafe", "-w", "-gencode", f"arch=compute_{number},code={arch}", *extra)
 
 
 def build_cuda(

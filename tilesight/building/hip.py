@@ -1,10 +1,15 @@
-"""Building for AMD GPUs: hipcc makes one library of TileLang's source and the launcher."""
+"""Building for AMD GPUs: hipcc makes one library of TileLang's source and the launcher.
+
+Without ROCm's runtime, clang makes a code object of the source alone: it cannot be called here, and the compiler's
+figures of it are the same.
+"""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
+from .cache import CODE_OBJECT
 from .compiler import compile_in
 from .launcher import hip_launcher
 from .plan import LaunchPlan
@@ -23,12 +28,35 @@ def build_hip(folder: Path, source: str, plan: LaunchPlan, flags: tuple[str, ...
     return [folder / "kernel.so", folder / "kernel.cpp"], resources(said, plan)
 
 
+def code_object_flags(arch: str, rocm: Path, extra: tuple[str, ...]) -> tuple[str, ...]:
+    device_only = ("-x", "hip", "--cuda-device-only", "--no-gpu-bundle-output", f"--rocm-path={rocm}")
+    return (*device_only, "-std=c++17", "-O3", f"--offload-arch={arch}", "-Rpass-analysis=kernel-resource-usage", *extra)
+
+
+def build_code_object(
+    folder: Path, source: str, plan: LaunchPlan, flags: tuple[str, ...], clang: Path, rocm: Path
+) -> tuple[list[Path], dict[str, int]]:
+    """The files of the code object (itself first) and the compiler's figures. Raises `CompileError`."""
+    from tilelang.env import TILELANG_TEMPLATE_PATH
+
+    (folder / "kernel.cpp").write_text(source, encoding="utf-8")
+    includes = [f"-I{TILELANG_TEMPLATE_PATH}"]
+    if not (rocm / "include/rocwmma/rocwmma.hpp").exists():
+        # TileLang's headers include it, and use its bfloat16 alone
+        (folder / "rocwmma").mkdir()
+        (folder / "rocwmma" / "rocwmma.hpp").write_text("#pragma once\n#include <hip/hip_bfloat16.h>\n", encoding="utf-8")
+        includes.append(f"-I{folder}")
+    said = compile_in(folder, [clang, *flags, *includes, "kernel.cpp", "-o", f"kernel{CODE_OBJECT}"])
+    return [folder / f"kernel{CODE_OBJECT}", folder / "kernel.cpp"], resources(said, plan)
+
+
 def resources(remarks: str, plan: LaunchPlan) -> dict[str, int]:
     """Figures from clang's kernel-resource-usage remarks; over several kernels the largest, of spills the sum.
 
     registers    vector registers per lane, accumulation registers included
     spill_bytes  scratch memory per lane
     smem_bytes   LDS per block, static and dynamic
+    waves_per_simd  that registers and static LDS allow; where the compiler says it
     """
 
     def figures(name: str) -> list[int]:
@@ -36,8 +64,11 @@ def resources(remarks: str, plan: LaunchPlan) -> dict[str, int]:
 
     totals = [vgprs + agprs for vgprs, agprs in zip(figures("VGPRs"), figures("AGPRs"), strict=False)]
     dynamic = max((launch.shared_bytes for launch in plan.launches), default=0)
-    return {
+    found = {
         "registers": max(totals or figures("VGPRs"), default=0),
         "spill_bytes": sum(figures(r"ScratchSize \[bytes/lane\]")),
         "smem_bytes": max(figures(r"LDS Size \[bytes/block\]"), default=0) + dynamic,
     }
+    if waves := figures(r"Occupancy \[waves/SIMD\]"):
+        found["waves_per_simd"] = min(waves)
+    return found

@@ -10,9 +10,11 @@ from . import options, output
 from .output import number, percent
 
 if TYPE_CHECKING:
+    from ..costmodel.headroom import Headroom
     from ..explanation import Explanation, View
 
 _BAR = 30  # characters of a full bar
+_LEAST_GAIN = 0.005  # of the time
 _MOST_DIFFERENCES = 8  # of a kind
 
 
@@ -23,6 +25,7 @@ _MOST_DIFFERENCES = 8  # of a kind
     options.shape,
     options.dtype,
     options.config,
+    click.option("--measured", metavar="DATASET", multiple=True, help="Compare with rows of a dataset; may be repeated."),
     options.as_json,
     options.database,
     options.workers,
@@ -34,19 +37,24 @@ def explain(
     shape: str | None,
     dtype: str | None,
     config: str | None,
+    measured: tuple[str, ...],
     as_json: bool,
     database: str | None,
     workers: int | None,
 ) -> None:
-    """Show what the IR of a config of KERNEL asks of the hardware, what limits it, and why it loses to the best.
+    """Show what limits a config of KERNEL and by how much, why it loses to the best, and how sure the model is.
 
     Without --config the best config is explained: the fastest measured one where this machine has measured, else the
-    one predicted fastest. Where nothing is known yet, the space is ranked first, as `tilesight rank` does.
+    one predicted fastest. Where nothing is known yet, the space is ranked first, as `tilesight rank` does. With --measured
+    the rows of datasets (files or folders) stand for the database, with their times and hardware counters.
     """
     from ..api import explain as run
 
     with output.progress() as observer:
-        found = run(kernel, target, shape, config=config, dtype=dtype, database=database, workers=workers, observer=observer)
+        found = run(
+            kernel, target, shape, config=config, dtype=dtype, measured=measured or None,
+            database=database, workers=workers, observer=observer,
+        )  # fmt: skip
     if as_json:
         output.print_json("explain", **_fields(found))
     else:
@@ -54,29 +62,51 @@ def explain(
 
 
 def _print(found: Explanation) -> None:
-    this = found.this
+    this, best = found.this, found.best
     output.print_text(f"{found.workload.label} on {found.target.title}", bold=True)
-    output.print_line(f"config: {this.config}" + ("" if found.best else "  (the best that is known)"))
+    output.print_line(f"config: {this.config}" + ("" if best else "  (the best that is known)"))
     measured = f"measured {number(this.measured_us)} us, " if this.measured_us else ""
     prediction = this.prediction
     output.print_text(f"{measured}predicted {number(prediction.latency_us)} us, give or take {percent(prediction.uncertainty)} (one sigma)")
     output.print_text(", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in this.launch.items()))
     output.print_text()
-    output.print_text("Predicted use of each resource over the kernel's time", bold=True)
-    rows = [[u.resource, percent(u.share), "#" * round(_BAR * u.share)] for u in this.uses]
-    output.print_table(["resource", "busy", ""], rows, right=["busy"])
     second = f"; next: {this.second_limit}" if this.second_limit else ""
-    output.print_text(f"limited by: {prediction.limiting}{second}")
+    output.print_text(f"limited by: {this.limit}{second}", bold=True)
+    for sentence in this.findings:
+        output.print_text(f"- {sentence}")
+    output.print_text()
+    output.print_text("How sure the model is", bold=True)
+    for sentence in (*this.doubts, *([found.verdict] if found.verdict else [])):
+        output.print_text(f"- {sentence}")
+    for note in found.notes:
+        output.print_text(f"- Note: {note}.")
+    output.print_text()
+    _print_uses(this)
+    if best is not None:
+        _print_loss(found, best)
     output.print_text()
     output.print_text("The model's terms", bold=True)
     output.print_table(["term", "us"], [[name, number(us)] for name, us in prediction.terms_us.items()], right=["us"])
+    if this.counters:
+        output.print_text()
+        rows = [[c.name, _amount(c.predicted, c.is_share), _amount(c.counted, c.is_share)] for c in this.counters]
+        output.print_table(["hardware counter", "predicted", "counted"], rows, right=["predicted", "counted"])
     output.print_text()
     output.print_text("What the IR asks for, per block", bold=True)
     _print_asked(this)
-    for note in prediction.notes:
-        output.print_text(f"note: {note}")
-    if found.best is not None:
-        _print_loss(found, found.best)
+
+
+def _print_uses(this: View) -> None:
+    """Busy shares, and what would be left without each; latencies have no busy share."""
+    output.print_text("Predicted use of each resource over the kernel's time, and the time if it were free", bold=True)
+    without = {h.name: h for h in this.limits.limits}
+    shares = {u.resource: u.share for u in this.uses}
+    rows = []
+    for name in [*shares, *(n for n, h in without.items() if n not in shares and h.gain >= _LEAST_GAIN)]:
+        share, freed = shares.get(name), without.get(name)
+        left = ["", ""] if freed is None else [number(freed.without_us), f"-{freed.gain:.0%}" if freed.gain >= _LEAST_GAIN else "0%"]
+        rows.append([name, "" if share is None else percent(share), "#" * round(_BAR * (share or 0.0)), *left])
+    output.print_table(["resource", "busy", "", "without, us", "gain"], rows, right=["busy", "without, us", "gain"])
 
 
 def _print_asked(this: View) -> None:
@@ -97,14 +127,35 @@ def _print_loss(found: Explanation, best: View) -> None:
     assert a is not None
     assert b is not None
     word = "measured" if both_measured else "predicted"
-    output.print_text(f"Why it loses: {word} {number(a)} us, the best {number(b)} us ({a / b:.2f}x)", bold=True)
-    output.print_line(f"best: {best.config}, limited by {best.prediction.limiting}")
+    heading = f"Why it loses: {word} {number(a)} us, the best {number(b)} us ({a / b:.2f}x)"
+    output.print_text(heading if a >= b else heading.replace("Why it loses", "Beside the best that is known"), bold=True)
+    output.print_line(f"best: {best.config}, limited by {best.limit}")
+    if found.lesson:
+        output.print_text(f"- {found.lesson}")
+    if found.steps:
+        output.print_text()
+        _print_steps(found)
     titles = {"parameter": "parameter", "term": "term, us", "launch": "launch", "quantity": "asked for, whole grid"}
     for kind, title in titles.items():
         rows = [[d.name.replace("_", " "), _shown(d.this), _shown(d.best)] for d in found.differences if d.kind == kind][:_MOST_DIFFERENCES]
-        if rows:
+        if rows and not (kind == "parameter" and found.steps):
             output.print_text()
             output.print_table([title, "this", "best"], rows, right=["this", "best"])
+
+
+def _print_steps(found: Explanation) -> None:
+    """One change after another, from the config to the best."""
+    rows = [["", number(found.this.prediction.latency_us), number(found.this.measured_us), ""]]
+    for step in found.steps:
+        changes = ", ".join(f"{name} {output.value(a)} -> {output.value(b)}" for name, (a, b) in step.changes.items())
+        terms = ", ".join(f"{t.name} {t.after_us - t.before_us:+.3g}" for t in step.terms)
+        rows.append([changes, number(step.predicted_us), number(step.measured_us), terms])
+    columns = ["changed, one after the other", "predicted", "measured", "terms that moved most, us"]
+    output.print_table(columns, rows, right=["predicted", "measured"], folded=[columns[0], columns[3]])
+
+
+def _amount(value: float, is_share: bool) -> str:
+    return percent(value) if is_share else f"{value:,.5g}"
 
 
 def _shown(value: Any) -> str:
@@ -118,6 +169,18 @@ def _fields(found: Explanation) -> dict[str, Any]:
         "target": found.target.name,
         "this": _view_fields(found.this),
         "best": None if found.best is None else _view_fields(found.best),
+        "notes": found.notes,
+        "lesson": found.lesson,
+        "verdict": found.verdict,
+        "steps": [
+            {
+                "changes": [{"name": name, "this": a, "best": b} for name, (a, b) in step.changes.items()],
+                "predicted_us": step.predicted_us,
+                "measured_us": step.measured_us,
+                "terms": [{"name": t.name, "before_us": t.before_us, "after_us": t.after_us} for t in step.terms],
+            }
+            for step in found.steps
+        ],
         "differences": [{"kind": d.kind, "name": d.name, "this": d.this, "best": d.best} for d in found.differences],
     }
 
@@ -129,8 +192,15 @@ def _view_fields(view: View) -> dict[str, Any]:
         "measured_us": view.measured_us,
         "predicted_us": prediction.latency_us,
         "predicted_uncertainty": prediction.uncertainty,
-        "limiting": prediction.limiting,
+        "limiting": view.limit,
         "second_limit": view.second_limit,
+        "limits": [_headroom(h) for h in view.limits.limits],
+        "next_limit": None if view.limits.next_limit is None else _headroom(view.limits.next_limit),
+        "wastes": [_headroom(h) for h in view.limits.wastes],
+        "findings": view.findings,
+        "doubts": view.doubts,
+        "counters": [{"name": c.name, "predicted": c.predicted, "counted": c.counted} for c in view.counters],
+        "compiled": view.compiled,
         "utilization": prediction.utilization,
         "terms_us": prediction.terms_us,
         "notes": prediction.notes,
@@ -148,3 +218,7 @@ def _view_fields(view: View) -> dict[str, Any]:
             for a in view.asked
         ],
     }
+
+
+def _headroom(found: Headroom) -> dict[str, Any]:
+    return {"name": found.name, "without_us": found.without_us, "gain": found.gain}

@@ -19,10 +19,14 @@ EXIT_INTERNAL, EXIT_INTERRUPT, EXIT_BROKEN_PIPE = 1, 130, 141
 COMMANDS = {
     "tune": "Search the fastest config of a kernel and measure the best.",
     "rank": "Rank configs by the model alone; needs no GPU.",
+    "build": "Build a config for any target, and show what its compiler says.",
+    "calibrate": "Measure the GPU at hand and write a target file.",
+    "collect": "Measure a sample of a space for a dataset.",
     "explain": "Show what limits a config, and why it loses to the best.",
     "kernels": "List kernels and their shapes.",
     "targets": "List targets, or show one with all its figures.",
     "space": "Show a search space, and why a config is not in it.",
+    "model": "Train, judge and show the learned cost model.",
     "db": "Look into the performance database.",
     "doctor": "Check what is installed and what is missing.",
 }

@@ -4,49 +4,38 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
+from collections.abc import Iterator
 
 import click
 import pytest
 
+from tests.unit.cli.documented import DOCUMENT, FIELDS, SECTIONS, check_fields
 from tilesight import errors
 from tilesight.cli.main import COMMANDS, EXIT_BROKEN_PIPE, EXIT_INTERNAL, EXIT_INTERRUPT, cli, main
 
-DOCUMENT = (Path(__file__).resolve().parents[3] / "docs" / "cli.md").read_text(encoding="utf-8")
-SECTIONS = dict(re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", DOCUMENT, re.MULTILINE | re.DOTALL))
 OURS = [name for name in COMMANDS if name != "db"]
 CONFIG = "block=7,stages=2,swizzle=true"
 
-# what a key of these maps to is data: names of resources, parameters, constraints, versions
-OPEN = {
-    *("dims", "attrs", "software", "rejected", "counts", "failures", "config", "utilization", "terms_us", "launch", "per_block"),
-    *("matrix_instructions", "unknown_calls", "default_config", "shapes", "nearest"),
-}
+
+def leaves() -> Iterator[tuple[str, str, click.Command]]:
+    """Every command but those of the database: its section, how that calls it, and the command."""
+    for name in OURS:
+        found = cli.get_command(click.Context(cli), name)
+        assert found is not None
+        if isinstance(found, click.Group):
+            yield from ((name, f"`{child}` takes ", command) for child, command in found.commands.items())
+        else:
+            yield name, "Takes ", found
 
 
-def section(command: str) -> str:
-    return SECTIONS["tilesight rank" if command == "tune" else f"tilesight {command}"]
-
-
-def fields_of(value: object) -> set[str]:
-    if isinstance(value, list):
-        return set().union(*(fields_of(member) for member in value))
-    if not isinstance(value, dict):
-        return set()
-    inner = [fields_of(member) for key, member in value.items() if not ((key in OPEN and not isinstance(member, list)) or key == "nearest")]
-    return set(value).union(*inner)
-
-
-@pytest.mark.parametrize("command", OURS)
-def test_options_are_documented(command: str) -> None:
-    found = cli.get_command(click.Context(cli), command)
-    assert found is not None
-    options = {name for p in found.params if isinstance(p, click.Option) and not p.hidden for name in p.opts}
-    text = SECTIONS["tilesight tune"] if command == "rank" else SECTIONS[f"tilesight {command}"]
-    listed = set(re.findall(r"`(--\w+)`", "".join(line for line in text.splitlines() if "Takes `--" in line)))
-    assert listed - ({"--effort"} if command == "rank" else set()) == options
+@pytest.mark.parametrize(("name", "takes", "command"), list(leaves()), ids=lambda value: value if isinstance(value, str) else "")
+def test_options_are_documented(name: str, takes: str, command: click.Command) -> None:
+    options = {option for p in command.params if isinstance(p, click.Option) and not p.hidden for option in p.opts}
+    text = SECTIONS["tilesight tune"] if name == "rank" else SECTIONS[f"tilesight {name}"]
+    listed = set(re.findall(r"`(--[\w-]+)`", "".join(line for line in text.splitlines() if f"{takes}`--" in line)))
+    assert listed - ({"--effort"} if name == "rank" else set()) == options
     for option in options:
-        assert re.search(rf"^\| `{option}( \w+)?` \|", SECTIONS["Options that several commands share"], re.MULTILINE)
+        assert re.search(rf"^\| `{option}( \w+)?` \|", SECTIONS["Options that several commands share"], re.MULTILINE), option
 
 
 def test_every_command_has_a_section() -> None:
@@ -77,16 +66,19 @@ def test_exit_codes() -> None:
     ],
 )
 def test_json_fields_are_documented(command: str, calls: list[list[str]], capsys: pytest.CaptureFixture[str]) -> None:
-    written: set[str] = set()
+    answers = []
     for call in calls:
         with pytest.raises(SystemExit) as ended:
             main([*call, "--json"])
         assert ended.value.code == 0
-        written |= fields_of(json.loads(capsys.readouterr().out))
-    text = section(command)
-    text = text[text.index("### Fields of") :]
-    for field in written:
-        assert f"`{field}`" in text, f"field '{field}' of `tilesight {command} --json` is not in docs/cli.md"
-    first_cells = re.findall(r"^\| (.*?) \|", text, re.MULTILINE)
-    documented = {name for cell in first_cells for name in re.findall(r"`(\w+)`", cell)} - {"candidates"}
-    assert documented - written == set()
+        answers.append(json.loads(capsys.readouterr().out))
+    check_fields(command, answers)
+
+
+def test_every_json_is_documented() -> None:
+    """The fields of calibrate, collect and model are checked beside their other tests."""
+    headings = " ".join(FIELDS)
+    for name, takes, command in leaves():
+        if "--json" in [option for p in command.params for option in p.opts]:
+            child = "" if takes == "Takes " else f" {command.name}"
+            assert f"`{name}{child} --json`" in headings

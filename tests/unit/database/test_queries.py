@@ -303,6 +303,6 @@ def test_export_to_a_place_that_will_not_do(store: Store, tmp_path: Path) -> Non
 def test_overview_counts(store: Store) -> None:
     told(store, samples.context(), samples.verified(1, 10.0), samples.predicted(2))
     found = overview(store)
-    assert (found.revision, found.trials, found.sessions) == ("0001", {"predicted": 1, "verified": 1}, {"complete": 1})
+    assert (found.revision, found.trials, found.sessions) == ("0002", {"predicted": 1, "verified": 1}, {"complete": 1})
     assert found.size_bytes % 4096 == 0
     assert found.tables["candidates"] == 2

@@ -1,0 +1,172 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Predicted utilization against hardware counters
+#
+# A right time can come of two wrong terms. For a part of the dataset's rows Nsight Compute has counted what the hardware did;
+# here each term of the model stands beside its own counter. The comparison itself is `experiments/counters/compare.py`.
+
+# %%
+import json
+import sys
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from IPython.display import display
+
+from tilesight.costmodel.analytical import AnalyticalModel
+from tilesight.dataset import read_dataset
+from tilesight.target import load_target
+
+HERE = Path(__file__).parent if "__file__" in globals() else Path.cwd()
+sys.path.insert(0, str(HERE.parent / "counters"))
+import compare  # noqa: E402
+
+model, target = AnalyticalModel(), load_target("h200")
+frame = read_dataset(HERE.parent / "datasets" / "h200").frame
+counted = frame[frame["counters"].notna() & frame["profile"].notna()]
+pairs, refused = [], 0
+for row in counted.to_dict("records"):
+    try:
+        pairs += compare.pairs_of(row, model, target)
+    except ValueError:  # the model says that this kernel does not fit, and it ran
+        refused += 1
+print(f"{model.version}: {len(counted)} candidates with counters, {refused} refused by the model")
+display(counted.groupby("operator").size().rename("candidates with counters").to_frame())
+
+# %% [markdown]
+# ## All terms
+# Shares are compared in points, amounts by their ratio.
+
+# %%
+summary = []
+for term, group in compare.by_term(pairs):
+    s = compare.summarise(group)
+    unit = "points" if term.points else "%"
+    scale = 1 if term.points else 100
+    sizes = {"mean absolute": s.mean_absolute, "median absolute": s.median_absolute, "median, signed": s.bias}
+    sizes = {name: scale * size for name, size in sizes.items()}
+    summary.append({"term": term.name, "unit": unit, "rows": s.rows, **sizes, "within 8 points / 10 %": s.within})
+display(pd.DataFrame(summary).set_index("term").round(2))
+
+# %% [markdown]
+# ## Shares, point by point
+# Each point is a candidate. On the line the model is right.
+
+# %%
+table = pd.DataFrame([{"operator": p.operator, "case": p.case, "config": p.config, "term": p.term.name, "points": p.term.points,
+                       "predicted": p.predicted, "counted": p.counted, "error": p.error} for p in pairs])  # fmt: skip
+colors = {name: f"C{number}" for number, name in enumerate(sorted(table["operator"].unique()))}
+
+
+def scatter(axes, name, ends):
+    own = table[table["term"] == name]
+    for operator, group in own.groupby("operator"):
+        axes.scatter(group["counted"], group["predicted"], s=8, alpha=0.7, color=colors[operator], label=operator)
+    axes.plot(ends, ends, color="grey", linewidth=0.8)
+    axes.set(title=name, xlabel="counted", ylabel="predicted")
+
+
+shares = list(table.loc[table["points"], "term"].unique())
+COLUMNS = 3
+
+
+def grid_of_panels(count):
+    down = -(-count // COLUMNS)
+    figure, panels = plt.subplots(down, COLUMNS, figsize=(11, 3.6 * down), layout="constrained", squeeze=False)
+    for axes in panels.flat[count:]:
+        axes.axis("off")
+    return figure, panels
+
+
+figure, panels = grid_of_panels(len(shares))
+for axes, name in zip(panels.flat, shares, strict=False):
+    scatter(axes, name, (0, 1))
+handles, labels = panels[0][0].get_legend_handles_labels()
+figure.legend(handles, labels, loc="outside lower center", ncols=len(colors), frameon=False)
+plt.show()
+
+# %% [markdown]
+# ## Amounts and times
+# On logarithmic axes, dotted lines a factor of two off. Rows where either side counts nothing are left out of the picture.
+
+# %%
+amounts = list(table.loc[~table["points"], "term"].unique())
+figure, panels = grid_of_panels(len(amounts))
+for axes, name in zip(panels.flat, amounts, strict=False):
+    own = table[(table["term"] == name) & (table["predicted"] >= compare.LEAST_COUNT) & (table["counted"] >= compare.LEAST_COUNT)]
+    if own.empty:
+        axes.set(title=f"{name}: none on both sides", xticks=[], yticks=[])
+        continue
+    for operator, group in own.groupby("operator"):
+        axes.scatter(group["counted"], group["predicted"], s=8, alpha=0.7, color=colors[operator])
+    ends = np.array([own[["predicted", "counted"]].min().min(), own[["predicted", "counted"]].max().max()])
+    if ends[1] < 4 * ends[0]:  # a narrow range: what a factor of two would hide
+        axes.plot(ends, ends, color="grey", linewidth=0.8)
+        axes.set(title=name, xlabel="counted", ylabel="predicted")
+        continue
+    for factor, style in ((1, "-"), (2, ":"), (0.5, ":")):
+        axes.plot(ends, factor * ends, style, color="grey", linewidth=0.8)
+    axes.set(xscale="log", yscale="log", title=name, xlabel="counted", ylabel="predicted")
+figure.legend(handles, labels, loc="outside lower center", ncols=len(colors), frameon=False)
+plt.show()
+
+# %% [markdown]
+# ## Which operator a term fails on
+# Mean absolute error in points.
+
+# %%
+points = table[table["points"]]
+grid = points.assign(error=points["error"].abs()).pivot_table(index="operator", columns="term", values="error")[shares]
+figure, axes = plt.subplots(figsize=(9, 3.4), layout="constrained")
+image = axes.imshow(grid, cmap="Reds", vmin=0, vmax=max(20, np.nanmax(grid.to_numpy())), aspect="auto")
+axes.set_xticks(range(len(grid.columns)), grid.columns, rotation=25, ha="right")
+axes.set_yticks(range(len(grid.index)), grid.index)
+for (y, x), value in np.ndenumerate(grid.to_numpy()):
+    text, color = ("-", "black") if np.isnan(value) else (f"{value:.0f}", "white" if value > 0.6 * image.get_clim()[1] else "black")
+    axes.text(x, y, text, ha="center", va="center", fontsize=9, color=color)
+figure.colorbar(image, label="points")
+plt.show()
+
+# %% [markdown]
+# ## The largest misses
+# Where a share is furthest off, with its config: where to look next.
+
+# %%
+worst = points.reindex(points["error"].abs().sort_values(ascending=False).index).drop_duplicates(["term", "case"]).groupby("term").head(2)
+with pd.option_context("display.max_colwidth", 90):
+    display(worst.assign(config=[", ".join(f"{k}={v}" for k, v in json.loads(c).items()) for c in worst["config"]])[
+        ["term", "case", "predicted", "counted", "config"]].sort_values("term").round(2).reset_index(drop=True))  # fmt: skip
+
+# %% [markdown]
+# ## Does a wrong term make a wrong time?
+# A share is a busy time over the kernel's time, so a time that is too long makes every share too small. Here shares are turned
+# back into busy microseconds on both sides. Their rank correlation with the error of the time says which resource the time
+# goes wrong with, over the candidates where that resource is counted busy for a fifth of the time or more.
+
+# %%
+shown = table.pivot_table(index=["operator", "case", "config"], columns="term", values=["predicted", "counted"])
+times = {side: shown[side]["time without launch"] for side in ("predicted", "counted")}
+rows = []
+for name in ("matrix pipe busy", "DRAM busy", "issue slots busy", "shared memory busy, loads and stores"):
+    if name not in shown["counted"]:
+        continue
+    busy = {side: shown[side][name] * times[side] for side in times}
+    used = (shown["counted"][name] > 0.2) & (busy["predicted"] > 0)
+    ratios = {"term": busy["predicted"][used] / busy["counted"][used], "time": times["predicted"][used] / times["counted"][used]}
+    errors = np.log(pd.DataFrame(ratios))
+    rows.append({"resource": name, "candidates": len(errors), "busy time, median ratio": np.exp(errors["term"].median()),
+                 "time, median ratio": np.exp(errors["time"].median()), "rank correlation": errors.rank().corr().iloc[0, 1]})  # fmt: skip
+display(pd.DataFrame(rows).set_index("resource").round(2))

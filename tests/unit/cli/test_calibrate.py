@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.unit.calibration.fake_gpu import FakeGpu
+from tests.unit.cli.documented import check_fields
+from tilesight.calibration import loads
+from tilesight.cli.calibrate import calibrate
+from tilesight.device import Device
+from tilesight.errors import InputError, TileSightError, ToolchainError
+from tilesight.target import load_target
+
+H200 = Device("NVIDIA H200", "GPU-1", "580.159.04", "cuda", 0, 141 << 30)
+OTHER = Device("NVIDIA H100 80GB HBM3", "GPU-2", "580.159.04", "cuda", 1, 80 << 30)
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Device]:
+    """An empty folder, and a machine whose devices are those in the list."""
+    devices = [H200]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(loads, "LOAD_S", 0.0)
+    monkeypatch.setattr("tilesight.device.find_devices", lambda: devices)
+    monkeypatch.setattr("tilesight.where.find_devices", lambda: devices)
+    monkeypatch.setattr("tilesight.calibration.measuring.compile_probes", lambda _: b"")
+    monkeypatch.setattr("tilesight.calibration.measuring._torch_index", lambda device: device.index)
+    monkeypatch.setattr("tilesight.calibration.measuring.CudaGpu", lambda *_: FakeGpu())
+    return devices
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(calibrate, list(arguments))
+
+
+def refused(*arguments: str) -> TileSightError:
+    error = run(*arguments).exception
+    assert isinstance(error, TileSightError), error
+    return error
+
+
+@pytest.mark.usefixtures("machine")
+def test_the_gpu_at_hand_is_measured_and_the_file_is_a_target() -> None:
+    result = run()
+    assert result.exit_code == 0, result.output
+    target = load_target("./h200-calibrated.toml")
+    assert target["core.clock_matrix_mhz"] == 1590
+    lines = result.stdout.splitlines()
+    assert any(line.startswith("core.clock_matrix_mhz") and "1590" in line and "MHz" in line for line in lines)
+    assert "new" in result.stdout
+    assert lines[-1] == "written to h200-calibrated.toml; use it: --target ./h200-calibrated.toml"
+    assert max(map(len, lines)) <= 100
+    assert "measuring: matrix load" in result.stderr
+
+
+@pytest.mark.usefixtures("machine")
+def test_json() -> None:
+    result = run("--target", "h200", "--name", "mine", "--out", "there.toml", "--json")
+    found: dict[str, Any] = json.loads(result.stdout)
+    assert (found["kind"], found["file"], found["target"], found["base"]) == ("calibration", "there.toml", "mine", "h200")
+    figures = {figure["path"]: figure for figure in found["figures"]}
+    dram = figures["device.memory.dram.gb_per_s"]
+    assert (dram["value"], dram["before"], dram["unit"]) == (4310, load_target("h200")["device.memory.dram.gb_per_s"], "GB/s")
+    assert figures["device.block_turnover_us"]["before"] is None or load_target("h200").get("device.block_turnover_us")
+    assert load_target("./there.toml").name == "mine"
+    check_fields("calibrate", [found])
+
+
+def test_no_gpu(machine: list[Device]) -> None:
+    machine.clear()
+    error = refused("--target", "h200")
+    assert isinstance(error, ToolchainError)
+    assert error.exit_code == 5
+    assert "no GPU was found here" in str(error)
+    assert isinstance(refused(), ToolchainError)  # --target auto
+
+
+def test_a_gpu_of_another_target(machine: list[Device]) -> None:
+    machine[:] = [OTHER]
+    error = refused("--target", "h200")
+    assert isinstance(error, ToolchainError)
+    assert "use --target h100" in str(error)
+
+
+def test_one_of_several_gpus(machine: list[Device]) -> None:
+    machine.append(OTHER)
+    assert "is none of the GPUs found here: 0 (NVIDIA H200), 1 (NVIDIA H100" in str(refused("--target", "h200", "--device", "2"))
+    assert "is measured on 'NVIDIA H200' only" in str(refused("--target", "h200", "--device", "1"))
+    assert run("--target", "h100", "--device", "1").exit_code == 0
+
+
+@pytest.mark.usefixtures("machine")
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--target", "mi300x"], "no probes in HIP"),
+        (["--target", "cpu"], "none for processors"),
+        (["--name", "h200"], "is that of a shipped target"),
+        (["--out", "x.txt"], "must end in .toml"),
+        (["--out", "nowhere/x.toml"], "there is no folder 'nowhere'"),
+    ],
+)
+def test_wrong_input_is_refused_before_anything_is_measured(arguments: list[str], message: str) -> None:
+    error = refused(*arguments)
+    assert isinstance(error, InputError)
+    assert message in str(error)
+    assert not list(Path().iterdir())
+
+
+@pytest.mark.usefixtures("machine")
+def test_a_file_of_something_else_is_not_written_over() -> None:
+    Path("mine.toml").write_text("precious = true\n")
+    assert "exists and is not target 'mine'" in str(refused("--name", "mine"))
+    assert Path("mine.toml").read_text() == "precious = true\n"
+    assert run("--name", "ours").exit_code == 0
+    assert run("--name", "ours").exit_code == 0, "a new calibration takes the place of the old one"

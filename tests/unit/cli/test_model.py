@@ -1,0 +1,76 @@
+"""`tilesight model`, run as a user runs it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.documented import check_fields
+from tests.unit.costmodel.measured_samples import OPERATORS, dataset
+from tilesight.cli.main import main
+from tilesight.dataset import write_dataset
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("data") / "rows.parquet"
+    write_dataset(path, dataset(OPERATORS[:2], shapes=2))
+    return path
+
+
+def run(*arguments: object) -> int:
+    with pytest.raises(SystemExit) as stopped:
+        main([str(a) for a in arguments])
+    assert isinstance(stopped.value.code, int)
+    return stopped.value.code
+
+
+def test_train_then_show(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("model", "train", file, "--out", tmp_path / "m", "--no-evaluate") == 0
+    assert "learned-" in capsys.readouterr().out
+    assert run("model", "show", tmp_path / "m") == 0
+    shown = capsys.readouterr().out
+    assert "96 rows in 4 cases of copying, multiplying; h200" in shown
+    assert "block barriers for each thousand cycles" in shown
+    assert max(map(len, shown.splitlines())) <= 100
+    assert run("model", "show", tmp_path / "m", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["kind"] == "model show"
+    assert found["fits"] is True
+    check_fields("model show", [found])
+    assert run("model", "train", file, "--out", tmp_path / "m", "--no-evaluate", "--json") == 0
+    check_fields("model train", [json.loads(capsys.readouterr().out)])
+
+
+def test_evaluate(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("model", "evaluate", file, "--split", "operator", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["kind"] == "model evaluate"
+    check_fields("model evaluate", [found])
+    assert {s["model"] for s in found["summaries"]} == {"analytical", "both", "learned alone", "config boosting", "random"}
+    assert all(0 < s["top1_worst"] <= s["top1"] <= 1 for s in found["summaries"])
+
+
+def test_table_stays_within_the_page(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("model", "evaluate", file, "--split", "operator", "--cases", "--objective", "ranking", "--objective", "regression") == 0
+    shown = capsys.readouterr().out
+    assert "both, ranking" in shown
+    assert "within one sigma" in shown
+    assert max(map(len, shown.splitlines())) <= 100
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train"], "no dataset was named"),
+        (["evaluate", "nowhere.parquet"], "there is no such file"),
+        (["evaluate", "{file}", "--split", "colour"], "'colour' is not one of"),
+        (["show", "nowhere"], "no model is there; train it anew"),
+        (["train", "{file}", "--no-evaluate", "--out", "{file}"], "cannot be written"),
+    ],
+)
+def test_wrong_input_is_one_message(arguments: list[str], message: str, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("model", *(a.format(file=file) for a in arguments)) == 2
+    assert message in capsys.readouterr().err

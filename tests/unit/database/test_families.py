@@ -1,0 +1,51 @@
+"""Kept profiles in the database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from tests.unit.test_families import MATMUL, TEMPLATE, config_of, probed
+from tilesight.database import Store, open_store
+from tilesight.families import PROBES, Families, FamilyKey, ProfileFamily
+from tilesight.shape_class import ShapeClass
+
+KEY = FamilyKey("matmul", "abc", "sm_80", "class", "reader")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with open_store(f"sqlite:///{tmp_path}/x.db") as opened:
+        yield opened
+
+
+def family(stages: int) -> ProfileFamily:
+    families = Families(ShapeClass(TEMPLATE, MATMUL.workload("M0")))
+    made = families.make(config_of(stages=stages), f"code {stages}", probed(families, config_of(stages=stages), PROBES))
+    assert made is not None
+    return made
+
+
+def test_families_come_back_under_their_key_alone(store: Store) -> None:
+    kept = [family(2), family(3)]
+    store.keep_families(KEY, kept)
+    assert sorted(store.kept_families(KEY), key=str) == sorted(kept, key=str)
+    assert store.kept_families(replace(KEY, reader="newer")) == []
+
+
+def test_keeping_twice_or_nothing_changes_nothing(store: Store) -> None:
+    store.keep_families(KEY, [])
+    for _ in range(2):
+        store.keep_families(KEY, [family(2)])
+    assert store.kept_families(KEY) == [family(2)]
+
+
+def test_a_family_that_cannot_be_read_is_left_out(store: Store) -> None:
+    store.keep_families(KEY, [family(2), family(3)])
+    damage = text("UPDATE profile_families SET body = :body WHERE config = :config")
+    store.database.write(lambda connection: connection.execute(damage, {"body": b"no zlib", "config": family(2).config.key}))
+    assert store.kept_families(KEY) == [family(3)]

@@ -1,0 +1,263 @@
+"""Explanations: sentences that follow from the profile, the way to a better candidate, and rows of datasets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tilesight
+from tilesight.cli.main import main
+from tilesight.costmodel.analytical import AnalyticalModel
+from tilesight.dataset import Dataset, write_dataset
+from tilesight.errors import InputError
+from tilesight.explanation import View, find_steps, view
+from tilesight.profile import Access, KernelProfile, MatrixWork, Phase, Role, Space, Trips, Work
+from tilesight.profile_json import profiles_text
+from tilesight.space import Config, Constraint, Parameter, SearchSpace
+from tilesight.target import Figure, load_target
+from tilesight.trial import Prediction
+from tilesight.workload import Workload
+
+from .fakes import AxpyTemplate, FakeModel, profile_of, true_us
+
+H200 = load_target("h200")
+MATRIX = Work(matrix=(MatrixWork("wgmma.m64n256k16.bf16", 64, 524288.0, warps=4),))
+
+
+def kernel(work: Work = MATRIX, *, blocks: int = 132, shared: int = 0, registers: float = 0.0, trips: Trips | None = None) -> KernelProfile:
+    role = Role("all", 128, (Phase(trips or Trips((64.0,)), work, is_loop=True),), local_registers=registers)
+    return KernelProfile("cuda", "sm_90a", (blocks, 1, 1), 128, 1, shared, (role,), ())
+
+
+def seen(profile: KernelProfile, **given: Any) -> View:
+    return view([profile], AnalyticalModel().predict([profile], H200), H200, **given)
+
+
+def said(sentences: Iterable[str], *parts: str) -> bool:
+    return any(all(part in sentence for part in parts) for sentence in sentences)
+
+
+# --- findings and doubts ---
+
+
+def test_the_limit_comes_first_with_what_it_costs() -> None:
+    found = seen(kernel(blocks=1056))
+    first = found.limits.limits[0]
+    assert found.limit == "matrix"
+    assert found.findings[0].startswith("Limited by the matrix units (busy ")
+    assert f"(-{first.gain:.0%})" in found.findings[0]
+
+
+def test_a_small_grid_and_a_last_wave() -> None:
+    assert said(seen(kernel(blocks=32)).findings, "32 blocks for 132 SMs: 100 have nothing to do")
+    held = seen(kernel(blocks=132 + 66, shared=200_000)).findings
+    assert said(held, "holds 1 block at a time: shared memory allows no more")
+    assert said(held, "198 blocks: after 1 full wave the last wave fills 50% of the places")
+    assert not said(seen(kernel(blocks=264, shared=200_000)).findings, "last wave")
+    assert said(seen(kernel(blocks=264)).findings, "holds 2 blocks at a time: the grid has no more")
+
+
+def test_blocks_of_different_length_have_no_waves() -> None:
+    trips = Trips(tuple(float(1 + i % 7) for i in range(198)), frozenset("x"))
+    found = seen(kernel(blocks=198, shared=200_000, trips=trips)).findings
+    assert said(found, "Blocks differ in length: 1 to 7 iterations")
+    assert not said(found, "last wave")
+
+
+def test_spills_are_counted_and_doubted() -> None:
+    found = seen(kernel(Work(vector_ops=128 * 200.0), blocks=1056, registers=400))
+    assert said(found.findings, "Spills: about ", "registers of the threads do not fit: without ")
+    assert said(found.doubts, "Less sure: ", "spill")
+
+
+def test_conflicts_say_their_factor() -> None:
+    conflict = Access(Space.SHARED, "", False, "ld", 2048.0, 64, 16, 4)
+    found = seen(kernel(Work(accesses=(conflict,) * 8), blocks=1056))
+    assert said(found.findings, "Bank conflicts: lanes' accesses take 4.0 times")
+
+
+def test_boxes_that_hang_over_the_edge() -> None:
+    copy = Access(Space.GLOBAL, "x", False, "tma", 4096.0, 128, 1, 128, asynchronous=True, box_bytes=16384.0, footprint_bytes=4096.0)
+    assert said(seen(kernel(Work(accesses=(copy,)))).findings, "75% of what bulk copies cover lies outside the tensors")
+
+
+def test_unknown_calls_widen_the_spread_and_say_so() -> None:
+    plain, strange = kernel(), replace(kernel(), unknown_calls=("mystery",))
+    assert seen(strange).prediction.uncertainty > seen(plain).prediction.uncertainty
+    assert said(seen(strange).doubts, "Less sure: ", "mystery is not understood")
+    assert not said(seen(plain).doubts, "not understood")
+
+
+def test_a_measured_time_is_held_against_the_prediction() -> None:
+    predicted = seen(kernel()).prediction.latency_us
+    assert said(seen(kernel(), measured_us=predicted / 1.05).doubts, "the model is 5% slower, within one sigma")
+    assert said(seen(kernel(), measured_us=predicted * 2).doubts, "the model is 50% faster, beyond one sigma")
+
+
+def test_figures_that_nobody_measured_are_named() -> None:
+    guessed = replace(H200, figures={**H200.figures, "core.clock_mhz": Figure(1740, "spec")})
+    profile = kernel()
+    found = view([profile], AnalyticalModel().predict([profile], guessed), guessed)
+    assert said(found.doubts, "core.clock_mhz", "of h200 were not measured")
+
+
+def test_counters_that_disagree_are_named_and_shown() -> None:
+    profile = kernel(blocks=1056)
+    prediction = AnalyticalModel().predict([profile], H200)
+    busy = prediction.utilization["matrix"]
+    far = view([profile], prediction, H200, counters={"tensor_active": busy / 2, "duration_us": 10.0})
+    near = view([profile], prediction, H200, counters={"tensor_active": busy, "duration_us": 10.0})
+    assert said(far.findings, "Counters disagree: matrix busy")
+    assert not said(near.findings, "Counters disagree")
+    assert {c.name for c in far.counters} == {"matrix busy", "time without launch, us"}
+
+
+def test_the_compiler_has_the_last_word_on_registers() -> None:
+    profile = kernel(registers=60)
+    prediction = AnalyticalModel().predict([profile], H200)
+    found = view([profile], prediction, H200, compiled={"registers": 200.0, "spill_bytes": 64.0})
+    assert said(found.findings, "The compiler spills 64 bytes a thread where the model expects none")
+    assert said(found.findings, "The compiler takes 200 registers a thread")
+
+
+def test_blocks_on_a_core_follow_the_compilers_registers() -> None:
+    profile = kernel(blocks=4000, registers=20)
+    prediction = AnalyticalModel().predict([profile], H200)
+    found = view([profile], prediction, H200, compiled={"registers": 128.0, "spill_bytes": 0.0})
+    assert said(found.findings, "Each SM holds 4 blocks at a time: the 128 registers a thread that it was compiled to allow no more")
+
+
+def test_scalar_loops_are_named_on_a_cpu() -> None:
+    store = Access(Space.GLOBAL, "c", True, "st", 256.0, 64, 64, 4, levels=((1.0, 256.0),), footprint_bytes=256.0)
+    role = Role("all", 1, (Phase(Trips((1e6,)), Work(accesses=(store,), vector_ops=4096.0), is_loop=True),))
+    profile, cpu = KernelProfile("cpu", "native", (1, 1, 1), 1, 1, 0, (role,), ()), load_target("cpu")
+    found = view([profile], AnalyticalModel().predict([profile], cpu), cpu)
+    assert said(found.findings, "Scalar loops: 100% of the arithmetic", "16 iterations or fewer")
+
+
+# --- steps ---
+
+SPACE = SearchSpace(
+    (Parameter("a", (1, 2)), Parameter("b", (1, 2)), Parameter("c", (1, 2))),
+    [Constraint("together", lambda c: None if c["b"] == c["c"] else "b and c go together")],
+)
+
+
+def answer(config: Config) -> Prediction:
+    us = 100.0 - 10 * config.int("a") - 20 * config.int("b")
+    return Prediction(us, {}, "x", {"x": us, "makespan": us, "still": 1.0})
+
+
+def test_steps_go_by_gain_and_take_together_what_is_not_legal_apart() -> None:
+    start, end = (Config({"a": n, "b": n, "c": n}) for n in (1, 2))
+    asked: list[Config] = []
+
+    def predict(configs: Sequence[Config]) -> dict[Config, Prediction]:
+        asked.extend(configs)
+        return {config: answer(config) for config in configs}
+
+    steps = find_steps((start, answer(start)), (end, answer(end)), SPACE, predict, {end: 33.0})
+    assert [dict(step.changes) for step in steps] == [{"a": (1, 2)}, {"b": (1, 2), "c": (1, 2)}]
+    assert [step.predicted_us for step in steps] == [60.0, 40.0]
+    assert [step.measured_us for step in steps] == [None, 33.0]
+    assert [t.name for t in steps[0].terms] == ["x"]
+    assert all(config in SPACE for config in asked)
+
+
+def test_steps_do_without_what_does_not_lower() -> None:
+    start, end = (Config({"a": n, "b": n, "c": n}) for n in (1, 2))
+    (step,) = find_steps((start, answer(start)), (end, answer(end)), SPACE, lambda _: {}, {})
+    assert set(step.changes) == {"a", "b", "c"}
+    assert step.predicted_us == 40.0
+
+
+# --- rows of datasets ---
+
+
+def row(config: Config, *, version: str | None = None, n: int = 1024) -> dict[str, Any]:
+    template = AxpyTemplate()
+    workload = Workload("axpy", {"n": n}, "float32")
+    return {
+        "operator": "axpy", "workload": workload.key, "shape": "X0" if n == 1024 else f"n={n}", "dims": json.dumps({"n": n}),
+        "dtype": "float32", "attrs": "{}", "template": "axpy", "template_version": template.version if version is None else version,
+        "target": "cpu", "config": config.key, "flops": 1.0, "min_bytes": 1.0, "status": "verified",
+        "profile": profiles_text([profile_of(config)]),
+        "measured_us": 2 * true_us(config), "registers": 40.0, "counters": json.dumps({"duration_us": 5.0}), "run": "r",
+    }  # fmt: skip
+
+
+def config(block: int, stages: int = 3) -> Config:
+    return Config({"block": block, "stages": stages, "swizzle": True})
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    found = [row(config(block)) for block in (4, 28, 36)] + [row(config(30), version="old"), row(config(30), n=4096)]
+    write_dataset(tmp_path / "rows.parquet", Dataset.of(found, {"r": {"date": "2026-11-21"}}))
+    return tmp_path / "rows.parquet"
+
+
+@pytest.mark.usefixtures("fake_line")
+def test_rows_stand_for_the_database(rows: Path) -> None:
+    best = tilesight.explain("axpy", "cpu", "X0", measured=rows)
+    assert best.best is None
+    assert best.this.config == config(28)  # of today's template; an older one's was faster
+    assert best.this.measured_us == 24.0
+    assert [c.name for c in best.this.counters] == ["time without launch, us"]
+    assert best.this.compiled == {"registers": 40.0}
+    worse = tilesight.explain("axpy", "cpu", "X0", config=dict(config(4)), measured=[rows])
+    assert worse.best is not None
+    assert worse.best.config == config(28)
+    assert [dict(step.changes) for step in worse.steps] == [{"block": (4, 28)}]
+    assert worse.steps[0].measured_us == 24.0
+    assert "a factor of 3.00 between the two, the clock 3.00" in worse.verdict
+
+
+@pytest.mark.usefixtures("fake_line")
+def test_a_config_without_a_row_is_lowered(rows: Path) -> None:
+    found = tilesight.explain("axpy", "cpu", "X0", config="block=5,stages=1,swizzle=false", measured=rows)
+    assert found.this.measured_us is None
+    assert found.this.counters == ()
+    assert found.lesson.startswith("Largest step: block 5 -> 28, ")
+    assert "only a measurement decides" not in found.verdict
+
+
+@pytest.mark.usefixtures("fake_line")
+def test_rows_of_an_older_template_are_named(tmp_path: Path) -> None:
+    write_dataset(tmp_path / "old.parquet", Dataset.of([row(config(9), version="old")], {"r": {"date": "2026-11-21"}}))
+    found = tilesight.explain("axpy", "cpu", "X0", measured=tmp_path / "old.parquet")
+    assert said(found.notes, "another version of axpy")
+
+
+@pytest.mark.usefixtures("fake_line")
+def test_datasets_without_the_workload_say_what_they_have(rows: Path) -> None:
+    with pytest.raises(InputError, match=r"no measured row of axpy .*n=7.*they have X0 \(float32\), n=4096 \(float32\)"):
+        tilesight.explain("axpy", "cpu", {"n": 7}, measured=rows)
+
+
+@pytest.mark.usefixtures("fake_line")
+def test_the_command_reads_rows_and_writes_json(rows: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["explain", "axpy", "--target", "cpu", "--shape", "X0", "--measured", str(rows)]
+    for more in ([], ["--json"]):
+        with pytest.raises(SystemExit) as ended:
+            main([*asked, "--config", str(config(4)), *more])
+        assert ended.value.code == 0
+    text, _, answer_text = capsys.readouterr().out.partition('{\n  "schema_version"')
+    assert "Why it loses: measured 72.00 us, the best 24.00 us (3.00x)" in text
+    assert "block 4 -> 28" in text
+    found = json.loads('{"schema_version"' + answer_text)
+    assert found["steps"] == [
+        {"changes": [{"name": "block", "this": 4, "best": 28}], "predicted_us": 36.0, "measured_us": 24.0,
+         "terms": [{"name": "vector", "before_us": 107.0, "after_us": 35.0}]}
+    ]  # fmt: skip
+    assert found["this"]["findings"]
+    assert found["this"]["counters"] == [{"name": "time without launch, us", "predicted": 107.0, "counted": 5.0}]
+
+
+def test_the_stand_in_model_is_still_what_these_tests_take_it_for() -> None:
+    assert FakeModel().predict([profile_of(config(28))], load_target("cpu")).latency_us == 36.0

@@ -1,0 +1,179 @@
+"""Figures from one kind of work at a time: rates and latencies of a core, and of the memories behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from ..target import Target
+from .gpu import Gpu, u32, u64
+from .reading import Reading, repeat
+
+THREADS = 1024
+CHAIN_STEPS = 64  # operations of one thread in one loop of a throughput probe
+SPAN_CYCLES = 1_000_000  # that a throughput probe runs, roughly
+WORD = 16  # bytes of one lane's access
+MMA_FLOPS = 2 * 16 * 8 * 16
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A GPU, and the target that it is taken for."""
+
+    gpu: Gpu
+    base: Target
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A measurement: the kernels it needs, and what takes its readings."""
+
+    title: str
+    kernels: tuple[str, ...]
+    read: Callable[[Subject], Iterator[Reading]]
+
+
+def _lanes(gpu: Gpu, kernel: str, path: str, method: str, expected: float) -> Reading:
+    """Operations a cycle and core, with a full core of threads and eight independent chains each."""
+    count = max(1, int(SPAN_CYCLES * expected / (THREADS * CHAIN_STEPS)))
+
+    def once() -> float:
+        timing = gpu.run(kernel, gpu.cores, THREADS, u32(count), u32(12345), gpu.sink())
+        return THREADS * CHAIN_STEPS * count / timing.cycles
+
+    return repeat(path, method, once)
+
+
+def vector_rates(subject: Subject) -> Iterator[Reading]:
+    gpu = subject.gpu
+    yield _lanes(gpu, "fp32_fma", "core.unit.vector.fp32_lanes", "fused multiply-adds", 128)
+    yield _lanes(gpu, "int32_mad", "core.unit.vector.int32_lanes", "32-bit multiply-adds", 64)
+    yield _lanes(gpu, "convert_pair", "core.unit.vector.convert_lanes", "cvt.rn.bf16x2.f32: instructions, each makes two conversions", 64)
+    yield _lanes(gpu, "convert_int", "core.unit.vector.int_convert_lanes", "cvt.rn.f32.s32", 64)
+    yield _lanes(gpu, "special_ex2", "core.unit.special.lanes", "ex2.approx.ftz.f32", 16)
+
+
+def _chain(gpu: Gpu, kernel: str, threads: int, count: int, path: str, method: str, *more: object) -> Reading:
+    """Cycles of one step of a chain in which each waits for the one before."""
+    return repeat(path, method, lambda: gpu.run(kernel, 1, threads, u32(count), *more).cycles / count)
+
+
+def latencies(subject: Subject) -> Iterator[Reading]:
+    gpu = subject.gpu
+    yield _chain(gpu, "shared_latency", 32, 50_000, "core.memory.shared.latency_cycles", "pointer chase, 4 bytes", gpu.sink())
+    yield _chain(gpu, "shuffle_latency", 32, 50_000, "core.shuffle_cycles", "chain of shfl.bfly", gpu.sink())
+    yield _chain(gpu, "barrier_block", 256, 50_000, "core.sync_cycles", "barriers of a block of 256 threads, one after the other")
+
+
+def shared_rate(subject: Subject) -> Iterator[Reading]:
+    gpu = subject.gpu
+    count = SPAN_CYCLES // THREADS
+
+    def once() -> float:
+        timing = gpu.run("shared_read", gpu.cores, THREADS, u32(count), gpu.sink(), shared=2048 * WORD)
+        return THREADS * 8 * WORD * count / timing.cycles
+
+    yield repeat("core.memory.shared.bytes_per_cycle", "16 bytes a lane, no bank conflicts", once)
+
+
+def warp_matrix(subject: Subject) -> Iterator[Reading]:
+    """mma.sync against the rate that the target gives for fp16, which on Hopper only wgmma reaches."""
+    gpu = subject.gpu
+    warps, in_flight, count = 16, 4, 20_000
+    rate = subject.base["core.unit.matrix.fp16_flops_per_cycle"]
+
+    def share() -> float:
+        timing = gpu.run("mma_rate", gpu.cores, 32 * warps, u32(count), u32(0), gpu.sink())
+        return warps * in_flight * count * MMA_FLOPS / timing.cycles / rate
+
+    yield repeat("core.unit.matrix.mma_sync_share", f"mma.sync m16n8k16 bf16, 64 in flight a core, of {rate:.0f} FLOP/cycle", share)
+    path = "core.unit.matrix.warp_issue_cycles"
+    yield _chain(gpu, "mma_latency", 32, 50_000, path, "mma.sync m16n8k16 bf16, each adding to the last one's result", u32(0), gpu.sink())
+
+
+def barriers(subject: Subject) -> Iterator[Reading]:
+    gpu = subject.gpu
+    yield _chain(gpu, "barrier_wait", 128, 20_000, "core.barrier_wait_cycles", "128 threads arrive at an mbarrier and wait for it")
+
+
+def bulk_copies(subject: Subject) -> Iterator[Reading]:
+    gpu = subject.gpu
+    size, places = 1024, 1024
+    data = gpu.random(size * places)
+
+    def once() -> float:
+        count = 20_000
+        timing = gpu.run("bulk_copy", 1, 1, data, u32(size), u32(places), u32(count), shared=size)
+        return timing.cycles / count
+
+    yield repeat("core.bulk_copy_cycles", "cp.async.bulk of 1 KiB that L2 has: issue to wake-up", once)
+
+
+def l2(subject: Subject) -> Iterator[Reading]:
+    gpu = subject.gpu
+    words = 1 << ((gpu.l2_bytes // 4 // WORD).bit_length() - 1)
+    data, blocks = gpu.random(words * WORD), 2 * gpu.cores
+    size = f"{words * WORD >> 20} MiB, past L1"
+
+    def together(apart: int) -> Callable[[], float]:
+        passes = 16
+
+        def once() -> float:
+            timing = gpu.run("l2_read", blocks, THREADS, data, u32(words), u32(apart), u32(passes), gpu.sink())
+            return blocks * words * WORD * passes / timing.wall_us / 1e3
+
+        return once
+
+    def alone() -> float:
+        timing = gpu.run("l2_read", 1, THREADS, data, u32(words), u32(0), u32(1), gpu.sink())
+        return words * WORD / timing.cycles
+
+    spaced = words // blocks // 64 * 64
+    yield repeat("device.memory.l2.gb_per_s", f"all cores read {size}, each at another place", together(spaced))
+    yield repeat("device.memory.l2.shared_gb_per_s", f"all cores read {size}, the same lines at the same time", together(0))
+    yield repeat("core.l2_bytes_per_cycle", f"one core alone reads {size}", alone)
+    memory, start = gpu.ring(4 << 20, 128)
+
+    def hop_ns() -> float:
+        count = 50_000
+        return gpu.run("chase", 1, 1, u64(start), u32(32_768), u32(count), gpu.sink()).ns / count
+
+    yield repeat("device.memory.l2.latency_ns", "pointer chase in 4 MiB, past L1", hop_ns)
+    del memory
+
+
+def dram_latency(subject: Subject) -> Iterator[Reading]:
+    gpu = subject.gpu
+    memory, start = gpu.ring(256 << 20, 512)
+
+    def hop_ns() -> float:
+        gpu.flush()
+        count = 20_000
+        return gpu.run("chase", 1, 1, u64(start), u32(0), u32(count), gpu.sink()).ns / count
+
+    yield repeat("device.memory.dram.latency_ns", "pointer chase in 256 MiB after L2 was flushed", hop_ns)
+    del memory
+
+
+def blocks(subject: Subject) -> Iterator[Reading]:
+    gpu = subject.gpu
+    shared, waves = subject.base.int("core.memory.shared.block_bytes"), 64
+
+    def once() -> float:
+        few, many = (gpu.run("empty", gpu.cores * n, 128, shared=shared).wall_us for n in (1, 1 + waves))
+        return max(many - few, 0.0) / waves
+
+    yield repeat("device.block_turnover_us", f"empty blocks, one a core ({shared} bytes of shared memory): a further wave", once, times=21)
+
+
+PROBES: Sequence[Probe] = (
+    Probe("vector rates", ("fp32_fma", "int32_mad", "convert_pair", "convert_int", "special_ex2"), vector_rates),
+    Probe("latencies of a core", ("shared_latency", "shuffle_latency", "barrier_block"), latencies),
+    Probe("shared memory", ("shared_read",), shared_rate),
+    Probe("warp-level matrix instructions", ("mma_rate", "mma_latency"), warp_matrix),
+    Probe("barriers in shared memory", ("barrier_wait",), barriers),
+    Probe("bulk copies", ("bulk_copy",), bulk_copies),
+    Probe("L2", ("l2_read", "chase"), l2),
+    Probe("latency of device memory", ("chase",), dram_latency),
+    Probe("blocks", ("empty",), blocks),
+)

@@ -1,0 +1,119 @@
+"""`tilesight calibrate`: measure the GPU at hand and write a target file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ..errors import InputError, TargetFileError, ToolchainError
+from ..target import FIGURES, Target, load_target
+from . import options, output
+
+if TYPE_CHECKING:
+    from ..calibration import Calibration
+    from ..device import Device
+
+
+@click.command()
+@options.with_options(
+    options.target,
+    click.option(
+        "--device", "number", metavar="N", type=click.IntRange(min=0), help="GPU, as the driver counts. [default: the first that fits]"
+    ),
+    click.option("--name", metavar="NAME", help="Name of the calibrated target. [default: the target's, with -calibrated]"),
+    click.option("--out", metavar="FILE", type=click.Path(path_type=Path), help="Where to write it. [default: NAME.toml, here]"),
+    options.as_json,
+    options.debug,
+)
+def calibrate(target: str, number: int | None, name: str | None, out: Path | None, as_json: bool) -> None:
+    """Measure the GPU at hand, and write a target file with what was found.
+
+    Takes about half a minute; nothing else should run on the GPU. Figures that are not measured are copied from the target.
+    """
+    from ..calibration import calibrate as measure
+    from ..calibration import check_kind, check_name
+    from ..where import locate
+
+    base = locate(target, measures=False).target
+    name = name or f"{base.name}-calibrated"
+    check_name(name)
+    check_kind(base)
+    out = out or Path(f"{name}.toml")
+    _check_file(out, name)
+    device = _device(base, number)
+    found = measure(base, device, name, lambda title: click.echo(f"measuring: {title}", err=True))
+    try:
+        out.write_text(found.text(), encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"'{out}' cannot be written: {error.strerror or error}; name another file with --out") from error
+    calibrated = load_target(str(out.absolute()))
+    if as_json:
+        facts = {"file": str(out), "target": name, "base": base.name, "device": device.name, "driver": device.driver}
+        output.print_json("calibration", **facts, figures=_figures(found), notes=found.notes)
+        return
+    _print(found, calibrated, out)
+
+
+def _check_file(out: Path, name: str) -> None:
+    """What can go wrong with the file goes wrong before half a minute is spent."""
+    if out.suffix != ".toml":
+        raise InputError(f"--out {out} must end in .toml, as target files do")
+    if not out.parent.is_dir():
+        raise InputError(f"--out {out}: there is no folder '{out.parent}'; make it, or name another file")
+    if out.exists():
+        try:
+            before = load_target(str(out.absolute())).name
+        except TargetFileError:
+            before = None
+        if before != name:
+            raise InputError(f"--out {out} exists and is not target '{name}'; name another file")
+
+
+def _device(base: Target, number: int | None) -> Device:
+    """The GPU to measure. Raises `ToolchainError` where there is none of the target's, `InputError` for a wrong number."""
+    from ..device import NoDevice, device_for, find_devices
+
+    devices = find_devices() if base.is_gpu else []
+    if number is not None:
+        chosen = [device for device in devices if device.index == number and device.kind == base.kind]
+        if devices and not chosen:
+            numbers = ", ".join(f"{device.index} ({device.name})" for device in devices)
+            raise InputError(f"--device {number} is none of the GPUs found here: {numbers}")
+        devices = chosen
+    device = device_for(base, devices)
+    if isinstance(device, NoDevice):
+        raise ToolchainError(f"nothing to calibrate: {device.message}")
+    return device
+
+
+def _figures(found: Calibration) -> list[dict[str, object]]:
+    target = found.target
+    return [
+        {
+            "path": r.path,
+            "value": target[r.path],
+            "unit": FIGURES[r.path].unit,
+            "before": found.base.figures[r.path].value if r.path in found.base.figures else None,
+            "spread": r.spread,
+            "method": r.method,
+        }
+        for r in found.readings
+    ]
+
+
+def _print(found: Calibration, calibrated: Target, out: Path) -> None:
+    output.print_text(f"{found.device.name}, driver {found.device.driver}, {found.software}", bold=True)
+    rows = []
+    for r in found.readings:
+        before = found.base.figures.get(r.path)
+        change = f"{100 * (calibrated[r.path] / before.value - 1):+.1f} %" if before and before.value else "new"
+        was = output.number(before.value) if before else "-"
+        rows.append([r.path, output.number(calibrated[r.path]), FIGURES[r.path].unit, was, change, output.percent(r.spread)])
+    columns = ["figure", "measured", "unit", "before", "change", "spread"]
+    output.print_table(columns, rows, right=["measured", "before", "change", "spread"], folded=["unit"])
+    output.print_text()
+    for note in found.notes:
+        output.print_text(f"note: {note}")
+    output.print_line(f"written to {out}; use it: --target {out if out.is_absolute() else f'./{out}'}")

@@ -1,0 +1,208 @@
+"""`tilesight model`: train the learned cost model, judge it on held-out cases, show its card."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from . import options, output
+
+if TYPE_CHECKING:
+    from ..costmodel.evaluation import Evaluation
+    from ..costmodel.measured import MeasuredRow
+    from ..dataset import Dataset
+
+SPLITS = ("shape", "operator", "dtype")
+OBJECTIVES = ("regression", "ranking", "classification")
+FIRST_FEATURES = 15
+
+F = TypeVar("F", bound=Callable[..., Any])
+datasets = click.argument("datasets", nargs=-1, metavar="DATASET...")
+
+
+@click.group()
+def model() -> None:
+    """Train, judge and show the learned cost model."""
+
+
+@model.command()
+@options.with_options(
+    datasets,
+    click.option("--out", metavar="DIR", default="tilesight-model", show_default=True, help="Folder to write the model to."),
+    click.option("--objective", type=click.Choice(OBJECTIVES), default=OBJECTIVES[0], show_default=True, help="What is learned."),
+    click.option("--no-evaluate", is_flag=True, help="Leave the held-out errors out of the card."),
+    options.seed,
+    options.as_json,
+    options.debug,
+)
+def train(datasets: tuple[str, ...], out: str, objective: str, no_evaluate: bool, seed: int, as_json: bool) -> None:
+    """Train on the verified rows of DATASET... (Parquet files or folders) and write the model with its card.
+
+    Before that, cases are held out, by shape and by operator, so that the card says how wrong such a model is where it
+    has not seen the kernel. The constants of the analytical model are those of this version.
+    """
+    from ..costmodel import card, model_file
+    from ..costmodel.analytical import AnalyticalModel
+    from ..costmodel.training import describe, train_correction
+
+    dataset, rows = _read(datasets)
+    splits = [] if no_evaluate else [s for s in SPLITS[:2] if len({row.group(s) for row in rows}) > 1]
+    judged = [_evaluate(rows, split, [objective], seed, yardsticks=False) for split in splits]
+    analytical = AnalyticalModel()
+    _say(f"training on {len(rows)} rows")
+    estimator = train_correction(rows, describe(rows, analytical), objective=objective, random_state=seed)
+    written = model_file.save(Path(out), estimator, card.facts(dataset, rows, analytical.version, judged), card.text)
+    if as_json:
+        output.print_json("model train", folder=out, card=_short(written))
+        return
+    for evaluation in judged:
+        _print(evaluation, cases=False)
+    output.print_text(f"{written['version']} for {written['analytical']} is in {out}")
+
+
+@model.command()
+@options.with_options(
+    datasets,
+    click.option("--split", type=click.Choice(SPLITS), default=SPLITS[0], show_default=True, help="What is held out as a whole."),
+    click.option(
+        "--objective", "objectives", type=click.Choice(OBJECTIVES), multiple=True, help="May be repeated, to compare. [default: regression]"
+    ),
+    click.option("--cases", is_flag=True, help="Show each case too."),
+    options.seed,
+    options.as_json,
+    options.debug,
+)
+def evaluate(datasets: tuple[str, ...], split: str, objectives: tuple[str, ...], cases: bool, seed: int, as_json: bool) -> None:
+    """Judge models on cases that they have not seen.
+
+    The rows of DATASET... are divided by shape, operator or dtype; each part is predicted by models trained on the others:
+    the analytical model alone, boosting on plain counts alone, and both; beside random choice and boosting on config
+    values.
+    """
+    _, rows = _read(datasets)
+    found = _evaluate(rows, split, list(dict.fromkeys(objectives)) or [OBJECTIVES[0]], seed)
+    if as_json:
+        output.print_json("model evaluate", **found.plain())
+        return
+    _print(found, cases)
+
+
+@model.command()
+@options.with_options(click.argument("folder", metavar="[DIR]", required=False), options.as_json, options.debug)
+def show(folder: str | None, as_json: bool) -> None:
+    """Show a model's card and its features by importance: the one that ships, or that in DIR."""
+    from ..costmodel import model_file
+    from ..costmodel.analytical import AnalyticalModel
+    from ..costmodel.features import FEATURES
+
+    learned = model_file.load(Path(folder) if folder is not None else model_file.shipped())
+    fits = learned.analytical_version == AnalyticalModel().version
+    if as_json:
+        output.print_json("model show", fits=fits, card=dict(learned.card))
+        return
+    card = learned.card
+    output.print_text(
+        f"{learned.version}, for {learned.analytical_version}" + ("" if fits else ": not this TileSight's, so it is not used")
+    )
+    data = card["data"]
+    output.print_text(f"{data['rows']} rows in {data['cases']} cases of {', '.join(data['operators'])}; {', '.join(data['targets'])}")
+    output.print_text()
+    if card["held_out"]:
+        columns = ["split", "model", "cases", "top-1", "worst", "top-8", "worst 8", "MAPE"]
+        lines = [
+            [
+                e["split"],
+                name,
+                of["cases"],
+                *(f"{of[k]:.3f}" for k in ("top1", "top1_worst", "top8", "top8_worst")),
+                output.percent(of["mape"]),
+            ]
+            for e in card["held_out"]
+            for name, of in e["models"].items()
+        ]
+        output.print_table(columns, lines, right=columns[2:])
+        output.print_text()
+    first = sorted(card["importances"].items(), key=lambda item: -item[1])[:FIRST_FEATURES]
+    output.print_table(
+        ["feature", "gain", "meaning"],
+        [[n, output.percent(gain), FEATURES.get(n, "")] for n, gain in first],
+        right=["gain"],
+        folded=["meaning"],
+    )
+
+
+def _read(paths: Sequence[str]) -> tuple[Dataset, list[MeasuredRow]]:
+    from ..costmodel.measured import measured_rows
+    from ..dataset import read_dataset
+
+    dataset = read_dataset(paths)
+    return dataset, measured_rows(dataset)
+
+
+def _evaluate(rows: Sequence[MeasuredRow], split: str, objectives: Sequence[str], seed: int, yardsticks: bool = True) -> Evaluation:
+    from ..costmodel.calibration import fit_held_out
+    from ..costmodel.evaluation import evaluate as judge
+
+    return judge(
+        rows,
+        split,
+        objectives=objectives,
+        fit_constants=fit_held_out,
+        yardsticks=yardsticks,
+        progress=lambda t: _say(f"{split}: {t}"),
+        random_state=seed,
+    )
+
+
+def _print(found: Evaluation, cases: bool) -> None:
+    output.print_text(f"held out by {found.split}: {found.rows} rows, {found.folds} folds", bold=True)
+    output.print_text(
+        f"constants of the analytical model: {found.constants}" + (f"; {found.refused} rows refused" if found.refused else "")
+    )
+    columns = ["model", "cases", "rho", "top-1", "worst", "top-8", "worst 8", "top-5%", "MAPE"]
+    lines = []
+    for name in found.models:
+        s = found.summary(name)
+        lines.append(
+            [
+                name,
+                s.cases,
+                output.number(s.spearman, 3),
+                *(f"{v:.3f}" for v in (s.top1, s.top1_worst, s.top8, s.top8_worst, s.top5_percent)),
+                output.percent(s.mape),
+            ]
+        )
+    output.print_table(columns, lines, right=columns[1:], folded=["model"])
+    for c in found.coverage:
+        output.print_text(f"{c.model}: {c.one_sigma:.0%} within one sigma (68 % is meant), {c.two_sigma:.0%} within two (95 %)")
+    output.print_text()
+    if cases:
+        _print_cases(found)
+
+
+def _print_cases(found: Evaluation) -> None:
+    columns = ["case", "dtype", "n", "model", "rho", "top-1", "top-8", "top-5%", "MAPE"]
+    lines = [
+        [
+            f"{c.operator} {c.shape}",
+            c.dtype,
+            c.scores.count,
+            c.model,
+            output.number(c.scores.spearman, 3),
+            *(f"{v:.3f}" for v in (c.scores.top1, c.scores.top8, c.scores.top5_percent)),
+            output.percent(c.scores.mape),
+        ]
+        for c in sorted(found.cases, key=lambda c: (c.operator, c.shape, c.dtype))
+    ]
+    output.print_table(columns, lines, right=[columns[2], *columns[4:]], folded=["case", "model"])
+
+
+def _short(card: Any) -> dict[str, Any]:
+    return {key: value for key, value in card.items() if key not in ("features", "files", "members")}
+
+
+def _say(line: str) -> None:
+    click.echo(line, err=True)

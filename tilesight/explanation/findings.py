@@ -1,0 +1,224 @@
+"""What a view says in sentences. Each follows from the profile, the target or the model's answer to "what if it were free"."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from ..costmodel.headroom import Headroom, least_transactions
+from ..costmodel.occupancy import ALLOCATION_UNIT, occupancy
+from ..profile import Access, KernelProfile, Phase, Space
+from ..target import Target
+from .values import Counted, View
+
+WORTH = 0.02  # of the time: less is not worth a sentence
+IDLE = 0.05  # of the places or bytes
+FAR_POINTS = 0.15  # a predicted share from the counted one
+REGISTERS_OFF = ALLOCATION_UNIT  # less makes no difference
+SCALAR_BYTES = 8  # one element of any dtype that a CPU kernel computes in
+
+MEANING: Mapping[str, str] = {
+    "matrix": "the matrix units",
+    "dram": "device memory",
+    "l2": "L2",
+    "llc": "the last-level cache",
+    "l1": "load and store ports",
+    "shared": "shared memory and the load/store pipe",
+    "vector": "arithmetic",
+    "special": "special functions",
+    "issue": "instruction issue",
+    "copy": "the bulk copy engine",
+    "load latency": "waiting for loads",
+    "waits": "barriers, waits and lane exchanges",
+    "spills": "register spills",
+    "atomics": "atomics on one address",
+    "launch": "launching the kernel and its blocks",
+}
+# what the figures behind a time are; of these the model's level depends most
+LEVEL_FIGURES = ("core.clock_mhz", "device.memory.dram.gb_per_s", "device.launch_us")
+
+
+def findings(view: View, kernels: Sequence[KernelProfile], target: Target) -> tuple[str, ...]:
+    """What holds the candidate back, the limit first."""
+    largest = max(kernels, key=lambda kernel: kernel.blocks)
+    found = [*_limits(view), *_spills(view, kernels, target), *_wastes(view, kernels)]
+    if target.is_gpu:
+        found += [*_grid(view, largest, target), *_outside(kernels)]
+    return (*found, *_counters(view.counters), *_compiled(view, kernels, target))
+
+
+def doubts(view: View, target: Target) -> tuple[str, ...]:
+    """Why the prediction may be wrong: its spread, what widened it, and how it did where a clock said more."""
+    prediction = view.prediction
+    low, high = prediction.latency_us / (1 + prediction.uncertainty), prediction.latency_us * (1 + prediction.uncertainty)
+    found = [f"One sigma is a factor of {1 + prediction.uncertainty:.2f}: {_us(low)} to {_us(high)}."] if prediction.uncertainty else []
+    if view.measured_us:
+        ratio = prediction.latency_us / view.measured_us
+        way = "slower" if ratio > 1 else "faster"
+        within = "within" if max(ratio, 1 / ratio) <= 1 + prediction.uncertainty else "beyond"
+        off = f"{abs(ratio - 1):.0%} {way}" if abs(ratio - 1) >= 0.005 else "right to 1%"
+        found.append(f"Measured {_us(view.measured_us)}: the model is {off}, {within} one sigma.")
+    found += [f"Less sure: {note}." for note in prediction.notes]
+    guessed = [path for path in LEVEL_FIGURES if path in target.figures and target.figures[path].provenance != "measured"]
+    if guessed and target.is_gpu:
+        found.append(f"Less sure: {', '.join(guessed)} of {target.name} were not measured; they move all its times together.")
+    return tuple(found)
+
+
+def _limits(view: View) -> Iterator[str]:
+    if not view.limits.limits:
+        return
+    first, following = view.limits.limits[0], view.limits.next_limit
+    if first.gain <= 0:
+        return
+    share = view.prediction.utilization.get(first.name)
+    busy = f" (busy {share:.0%} of the time)" if share else ""
+    named = MEANING.get(first.name, first.name)
+    if first.gain < 2 * IDLE:
+        yield f"No single limit: most would be gained without {named}{busy}: {_left(first)}."
+    else:
+        yield f"Limited by {named}{busy}: without it {_left(first)}."
+    if following is not None and following.gain > WORTH:
+        what = MEANING.get(following.name, following.name)
+        yield f"Next: {what}. With the first gone {_us(first.without_us)} are left, of which {following.gain:.0%} would go without it."
+    others = [h for h in view.limits.limits[1:] if h.gain > 2 * WORTH][:3]
+    if others:
+        yield "By themselves also: " + ", ".join(f"{MEANING.get(h.name, h.name)} -{h.gain:.0%}" for h in others) + "."
+
+
+def _wastes(view: View, kernels: Sequence[KernelProfile]) -> Iterator[str]:
+    for waste in view.limits.wastes:
+        if waste.gain < WORTH:
+            continue
+        if waste.name == "shallow pipeline":
+            depth = view.launch["pipeline_depth"]
+            deep = f"{depth:g} iteration{'s' if depth > 1 else ''} in flight"
+            yield f"Pipeline: {deep}. With copies issued early enough {_left(waste)}."
+        elif waste.name == "bank conflicts":
+            factor = _excess(kernels, Space.SHARED)
+            yield f"Bank conflicts: lanes' accesses take {factor:.1f} times the wavefronts that they must: without {_left(waste)}."
+        elif waste.name == "partial sectors":
+            factor = _excess(kernels, Space.GLOBAL)
+            yield f"Global accesses touch {factor:.1f} times the sectors that they must: with full ones {_left(waste)}."
+        elif waste.name == "scalar loops":
+            yield (
+                f"Scalar loops: {_scalar_share(kernels):.0%} of the arithmetic is in innermost loops that the compiler runs one element "
+                "at a time, as they have 16 iterations or fewer or do not walk along memory: "
+                f"in vectors {_left(waste)}."
+            )
+
+
+def _spills(view: View, kernels: Sequence[KernelProfile], target: Target) -> Iterator[str]:
+    gain = next((h for h in view.limits.limits if h.name == "spills"), None)
+    for kernel in kernels if target.is_gpu else ():
+        for role, short in occupancy(kernel, target).spilled.items():
+            who = "threads" if role == "all" else f"{role} threads"
+            worth = f": without {_left(gain)}" if gain is not None and gain.gain > WORTH else ""
+            yield f"Spills: about {short:.0f} registers of the {who} do not fit{worth}."
+
+
+def _grid(view: View, kernel: KernelProfile, target: Target) -> Iterator[str]:
+    cores, word = target.int("core.count"), target.core_word
+    if kernel.blocks < cores:
+        yield f"The grid has {kernel.blocks} blocks for {cores} {word}s: {cores - kernel.blocks} have nothing to do."
+        return
+    fit, by = _resident(view, kernel, target)
+    resident = max(1, min(fit, -(-kernel.blocks // cores)))
+    waves = kernel.blocks / (cores * resident)
+    blocks = f"{resident} block{'s' if resident > 1 else ''}"
+    if fit <= resident:
+        yield f"Each {word} holds {blocks} at a time: {by} allow{'s' if by == 'shared memory' else ''} no more."
+    else:
+        yield f"Each {word} holds {blocks} at a time: the grid has no more ({fit} would fit)."
+    trips = [phase.trips for role in kernel.roles for phase in role.phases if phase.trips.axes]
+    if trips:
+        longest = max(trips, key=lambda t: t.largest)
+        yield f"Blocks differ in length: {longest.smallest:g} to {longest.largest:g} iterations of the longest loop."
+        return
+    idle = 1 - waves / -(-kernel.blocks // (cores * resident))
+    if idle > IDLE:
+        whole = int(waves)
+        after = f"after {whole} full wave{'s' if whole > 1 else ''} " if whole else ""
+        yield f"{kernel.blocks} blocks: {after}the last wave fills {waves - whole:.0%} of the places."
+
+
+def _resident(view: View, kernel: KernelProfile, target: Target) -> tuple[int, str]:
+    """Blocks that fit on a core, and what bounds them; by the compiler's registers where they are known."""
+    compiled = view.compiled.get("registers", 0.0)
+    if not compiled or view.launch["kernels"] > 1:
+        held = occupancy(kernel, target)
+        return held.blocks, held.limited_by
+    roles = tuple(replace(role, local_registers=0.0, registers_limit=None) for role in kernel.roles)
+    others = occupancy(replace(kernel, roles=roles), target)
+    allocated = -(-compiled // ALLOCATION_UNIT) * ALLOCATION_UNIT
+    by_registers = int(target["core.memory.registers.bytes"] // (4 * allocated * kernel.block_threads))
+    if by_registers < others.blocks:
+        return by_registers, f"the {compiled:.0f} registers a thread that it was compiled to"
+    return others.blocks, others.limited_by
+
+
+def _outside(kernels: Sequence[KernelProfile]) -> Iterator[str]:
+    box = inside = 0.0
+    for phase, access in _accesses(kernels):
+        if access.mechanism == "tma" and access.box_bytes:
+            box += access.box_bytes * access.instructions * phase.trips.mean
+            inside += access.bytes * phase.trips.mean
+    if box and 1 - inside / box > IDLE:
+        yield f"{1 - inside / box:.0%} of what bulk copies cover lies outside the tensors: tiles hang over the edge."
+
+
+def _counters(counters: Sequence[Counted]) -> Iterator[str]:
+    """Shares only: they say whether a limit is one. Amounts stand in the table of counters."""
+    for c in counters:
+        if c.is_share and abs(c.predicted - c.counted) > FAR_POINTS:
+            yield f"Counters disagree: {c.name} {c.counted:.0%}, predicted {c.predicted:.0%}."
+
+
+def _compiled(view: View, kernels: Sequence[KernelProfile], target: Target) -> Iterator[str]:
+    """What the compiler made of it, where that is known and not what the model takes it for."""
+    registers, spilled = view.compiled.get("registers"), view.compiled.get("spill_bytes")
+    if not target.is_gpu or len(kernels) != 1:
+        return
+    held = occupancy(kernels[0], target)
+    if spilled is not None and bool(spilled) != bool(held.spilled):
+        yield f"The compiler spills {spilled:.0f} bytes a thread where the model expects {'some' if held.spilled else 'none'}."
+    if registers is not None and abs(registers - held.registers) > REGISTERS_OFF:
+        yield f"The compiler takes {registers:.0f} registers a thread, the model {held.registers}."
+
+
+def _excess(kernels: Sequence[KernelProfile], space: Space) -> float:
+    taken = least = 0.0
+    for phase, access in _accesses(kernels):
+        if access.space is space and access.mechanism != "tma":
+            taken += access.transactions * phase.trips.mean
+            least += least_transactions(access) * phase.trips.mean
+    return taken / least if least else 1.0
+
+
+def _scalar_share(kernels: Sequence[KernelProfile]) -> float:
+    """Of the operations of all phases, those whose result is stored one element at a time."""
+    scalar = total = 0.0
+    for kernel in kernels:
+        for phase in (phase for role in kernel.roles for phase in role.phases):
+            operations = (phase.work.vector_ops + phase.work.special_ops) * phase.trips.mean
+            store = next((a for a in phase.work.accesses if a.write), None)
+            total += operations
+            if store is not None and store.vector_bytes <= SCALAR_BYTES:
+                scalar += operations
+    return scalar / total if total else 0.0
+
+
+def _accesses(kernels: Sequence[KernelProfile]) -> Iterator[tuple[Phase, Access]]:
+    for kernel in kernels:
+        for role in kernel.roles:
+            for phase in role.phases:
+                for access in phase.work.accesses:
+                    yield phase, access
+
+
+def _left(headroom: Headroom) -> str:
+    return f"{_us(headroom.without_us)} (-{headroom.gain:.0%})"
+
+
+def _us(value: float) -> str:
+    return f"{value:.4g} us"

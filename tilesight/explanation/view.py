@@ -1,0 +1,97 @@
+"""One candidate as the model sees it: what its IR asks for, what limits it, what was counted."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from ..costmodel.headroom import limits
+from ..costmodel.occupancy import occupancy
+from ..profile import KernelProfile, Role, Space
+from ..space import Config
+from ..target import Target
+from ..trial import Prediction
+from .findings import doubts, findings
+from .values import Asked, Counted, View
+
+
+def view(
+    kernels: Sequence[KernelProfile],
+    prediction: Prediction,
+    target: Target,
+    config: Config | None = None,
+    measured_us: float | None = None,
+    counters: Mapping[str, float] | None = None,
+    compiled: Mapping[str, float] | None = None,
+) -> View:
+    """`counters` and the compiler's own figures (`compiled`) are those of a dataset's row, where there is one."""
+    asked = tuple(_asked(number, role) for number, kernel in enumerate(kernels) for role in kernel.roles)
+    limited = limits(kernels, target, prediction.latency_us)
+    facts = launch_facts(kernels, target)
+    counted = tuple(_counted(prediction, target, counters)) if counters else ()
+    made = View(config, prediction, measured_us, facts, asked, limited, counted, compiled or {})
+    return replace(made, findings=findings(made, kernels, target), doubts=doubts(made, target))
+
+
+def launch_facts(kernels: Sequence[KernelProfile], target: Target) -> dict[str, float]:
+    facts: dict[str, float] = {"kernels": len(kernels)}
+    largest = max(kernels, key=lambda kernel: kernel.blocks)
+    facts |= {"blocks": largest.blocks, "threads_per_block": largest.block_threads, "shared_bytes_per_block": largest.shared_bytes}
+    facts["pipeline_depth"] = max((p.pipeline_depth for r in largest.roles for p in r.phases if p.is_loop), default=1)
+    if target.is_gpu:
+        found = occupancy(largest, target)
+        facts["registers_per_thread"] = found.registers
+        facts["blocks_per_core"] = found.blocks
+        facts["waves"] = -(-largest.blocks // max(1, found.blocks * target.int("core.count")))
+    return facts
+
+
+def _counted(prediction: Prediction, target: Target, counters: Mapping[str, float]) -> list[Counted]:
+    """Terms that both sides give. `Prediction.expected` has the model's side; its keys are those of the counters."""
+    expected: Mapping[str, float] = getattr(prediction, "expected", {})
+    shares = {"l2_hit": True, "occupancy": True}
+    found = []
+    own_us = max(1e-3, prediction.latency_us - prediction.terms_us.get("launch", 0.0))  # no counter sees the launch
+    if "duration_us" in counters:
+        found.append(Counted("time without launch, us", own_us, counters["duration_us"], False))
+    for name, counter in (("matrix", "tensor_active"), ("issue", "issue_active")):
+        if name in prediction.utilization and counter in counters:
+            busy = min(1.0, prediction.utilization[name] * prediction.latency_us / own_us)
+            found.append(Counted(f"{name} busy", busy, counters[counter], True))
+    if "dram" in prediction.terms_us and "dram_throughput" in counters:
+        # the counter is of the data sheet's bandwidth, the term of what can be sustained
+        rate = target.dram_gb_per_s / target.get("device.memory.dram.spec_gb_per_s", target.dram_gb_per_s)
+        busy = min(1.0, prediction.terms_us["dram"] / own_us * rate)
+        found.append(Counted("dram busy (of the data sheet's rate)", busy, counters["dram_throughput"], True))
+    for name, amount in expected.items():
+        counter = {"clock_mhz": "sm_clock_mhz"}.get(name, name)
+        known = counters.get(counter)
+        if name == "local_bytes" and {"local_load_bytes", "local_store_bytes"} <= counters.keys():
+            known = counters["local_load_bytes"] + counters["local_store_bytes"]
+        if known is not None:
+            found.append(Counted(name.replace("_", " "), amount, known, shares.get(name, False)))
+    return found
+
+
+def _asked(number: int, role: Role) -> Asked:
+    total: dict[str, float] = defaultdict(float)
+    instructions: dict[str, float] = defaultdict(float)
+    unknown: dict[str, float] = defaultdict(float)
+    for phase in role.phases:
+        trips, work = phase.trips.mean, phase.work
+        for matrix in work.matrix:
+            instructions[matrix.instruction] += trips * matrix.count
+            total["matrix_flops"] += trips * matrix.count * matrix.flops
+            total["matrix_shared_bytes"] += trips * matrix.count * matrix.shared_bytes
+        for access in work.accesses:
+            way = "write" if access.write else "read"
+            total[f"{access.space.value}_{way}_bytes"] += trips * access.bytes
+            unit = {Space.GLOBAL: "global_sectors", Space.SHARED: "shared_wavefronts"}.get(access.space)
+            if unit:
+                total[unit] += trips * access.transactions
+        for name in ("vector_ops", "integer_ops", "convert_ops", "special_ops", "shuffles", "block_syncs", "barrier_waits", "matrix_waits"):
+            total[name] += trips * getattr(work, name)
+        for name, count in work.unknown.items():
+            unknown[name] += trips * count
+    return Asked(number, role.name, role.threads, {n: float(v) for n, v in total.items() if v}, dict(instructions), dict(unknown))

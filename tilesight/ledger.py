@@ -1,0 +1,181 @@
+"""The ledger of a collection: one row a candidate as it is known, and the dataset file that they go to."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from .candidate import Candidate
+from .dataset import Dataset, read_dataset, write_dataset
+from .errors import Failure
+from .jobs import Profiled
+from .preparing import Kept, Prepared
+from .profile_json import profiles_text
+from .session import Baseline
+from .space import Config
+from .trial import BuildResult, Measurement, Status
+from .workload import Workload
+
+Row = dict[str, Any]
+Key = tuple[str, str, str, str, str]  # as dataset.CANDIDATE
+# serial numbers of a device and folders of a machine are nobody's business
+_PRIVATE = ("uuid",)
+_FOLDER = re.compile(r"(?<![\w.])/(?:[\w.+@~-]+/)+")
+
+
+class Ledger:
+    """Rows of an existing file and those that are added. `run` is the id under which new rows are taken."""
+
+    def __init__(self, path: Path, run: str, facts: Mapping[str, Any]) -> None:
+        """Raises `InputError` where `path` is there and is no dataset."""
+        existing = read_dataset(path) if path.exists() else None
+        self.path, self.run = path, run
+        self._runs: dict[str, Any] = dict(existing.runs) if existing else {}
+        self._facts: dict[str, Any] = {**facts, "environment": {}, "protocol": {}, "vendor": {}}
+        self._rows: dict[Key, Row] = {}
+        self._added = 0
+        for row in _plain_rows(existing) if existing else []:
+            self._rows[_row_key(row)] = row
+
+    def __contains__(self, candidate: object) -> bool:
+        return isinstance(candidate, Candidate) and _key(candidate) in self._rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def kept(self) -> Kept:
+        """The device codes of the rows and the configs that stand for them."""
+        found: Kept = {}
+        for row in self._rows.values():
+            if row["fingerprint"] and row["failure_kind"] != "duplicate":
+                found.setdefault((row["workload"], row["fingerprint"]), Config(json.loads(row["config"])))
+        return found
+
+    def failed(self, prepared: Prepared) -> None:
+        """A candidate that could not be built."""
+        assert prepared.failure is not None
+        self._add(prepared.candidate, prepared.lowered, None, prepared.failure)
+
+    def measured(self, prepared: Prepared, measurement: Measurement) -> None:
+        for part, found in (("environment", measurement.environment), ("protocol", measurement.protocol)):
+            self._facts[part] = self._facts[part] or {name: value for name, value in found.items() if name not in _PRIVATE}
+        times = {} if measurement.failure else {"measured_us": measurement.latency_us, "samples_us": measurement.samples_us}
+        found_out = {"relative_error": measurement.relative_error, **times}
+        self._add(prepared.candidate, prepared.lowered, prepared.build, measurement.failure, found_out)
+
+    def compared(
+        self, workload: Workload, target: str, finalists: Sequence[Config], again: Sequence[Measurement], vendor: Sequence[Baseline]
+    ) -> None:
+        """Vendor times of a case, and how long its fastest took when they were timed again beside them."""
+        rows = self._of(workload, target)
+        first = {Config(json.loads(row["config"])): row.get("measured_us") for row in rows}
+        self._facts["vendor"][workload.key] = {
+            "times_us": {baseline.name: baseline.latency_us for baseline in vendor},
+            "fastest": [
+                {"config": config.key, "measured_us": first[config], "again_us": None if found.failure else found.latency_us}
+                for config, found in zip(finalists, again, strict=True)
+            ],
+        }
+        best = min(vendor, key=lambda baseline: baseline.latency_us, default=None)
+        for row in rows:
+            if best and not row.get("vendor_us"):
+                row["vendor"], row["vendor_us"] = best.name, best.latency_us
+        self._added += 1
+
+    def is_compared(self, workload: Workload, target: str) -> bool:
+        """Whether every measured row of the case has its vendor time, or none can be had where it was measured."""
+        runs = {**self._runs, self.run: self._facts}
+        measured = [row for row in self._of(workload, target) if row.get("measured_us")]
+        return all(row.get("vendor_us") or workload.key in runs[row["run"]].get("vendor", {}) for row in measured)
+
+    def fastest_us(self, workload: Workload, target: str) -> float | None:
+        return min((row["measured_us"] for row in self._of(workload, target) if row.get("measured_us")), default=None)
+
+    def fastest(self, workload: Workload, target: str, version: str, count: int) -> list[Config]:
+        """Verified configs of the template of that version, fastest first."""
+        rows = [row for row in self._of(workload, target) if row.get("measured_us") and row["template_version"] == version]
+        return [Config(json.loads(row["config"])) for row in sorted(rows, key=lambda row: float(row["measured_us"]))[:count]]
+
+    def check(self) -> None:
+        """Raise now what `save` would raise after hours: no pyarrow, or a folder that cannot be written."""
+        write_dataset(self.path, self.dataset())
+
+    def dataset(self) -> Dataset:
+        """All rows, case by case, so that equal samples make equal files and like stands beside like."""
+        rows = sorted(self._rows.values(), key=_row_key)
+        used = {row["run"] for row in rows}
+        runs = {**self._runs, self.run: self._facts}
+        return Dataset.of(rows, {name: facts for name, facts in runs.items() if name in used})
+
+    def save(self) -> bool:
+        """Write the file anew if there is something new in it. Whether it was written."""
+        if not self._added:
+            return False
+        write_dataset(self.path, self.dataset())
+        self._added = 0
+        return True
+
+    def _of(self, workload: Workload, target: str) -> list[Row]:
+        return [row for row in self._rows.values() if (row["workload"], row["target"]) == (workload.key, target)]
+
+    def _add(
+        self,
+        candidate: Candidate,
+        lowered: Profiled | None,
+        build: BuildResult | None,
+        failure: Failure | None,
+        found_out: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        resources = build.resources if build else {}
+        row = {
+            **_identity(candidate),
+            "status": Status.FAILED.value if failure else Status.VERIFIED.value,
+            "failure_kind": failure.kind.value if failure else None,
+            "failure": _FOLDER.sub("", failure.message) if failure else None,
+            "fingerprint": lowered.fingerprint if lowered else None,
+            "profile": profiles_text(lowered.kernels) if lowered else None,
+            **{name: resources.get(name) for name in ("registers", "spill_bytes", "smem_bytes")},
+            **found_out,
+            "run": self.run,
+        }
+        # whole rows only: an interrupt may come between any two statements, and what is here is saved then
+        self._rows[_key(candidate)] = row
+        self._added += 1
+
+
+def _identity(candidate: Candidate) -> Row:
+    workload, template = candidate.workload, candidate.template
+    operator = template.operator
+    return {
+        "operator": workload.operator,
+        "workload": workload.key,
+        "shape": workload.name or ",".join(f"{name}={size}" for name, size in workload.dims.items()),
+        "dims": json.dumps(dict(workload.dims), separators=(",", ":")),
+        "dtype": workload.dtype,
+        "attrs": json.dumps(dict(workload.attrs), separators=(",", ":")),
+        "template": template.name,
+        "template_version": template.version,
+        "target": candidate.target.name,
+        "config": candidate.config.key,
+        "flops": float(operator.flops(workload)),
+        "min_bytes": float(operator.min_bytes(workload)),
+    }
+
+
+def _key(candidate: Candidate) -> Key:
+    template = candidate.template
+    return candidate.workload.key, candidate.target.name, template.name, template.version, candidate.config.key
+
+
+def _row_key(row: Mapping[str, Any]) -> Key:
+    return row["workload"], row["target"], row["template"], row["template_version"], row["config"]
+
+
+def _plain_rows(dataset: Dataset) -> list[Row]:
+    """Rows with None for what is missing."""
+    frame = dataset.frame.astype(object)
+    return [dict(zip(frame.columns, row, strict=True)) for row in frame.where(dataset.frame.notna(), None).itertuples(index=False)]
