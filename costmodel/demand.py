@@ -83,7 +83,7 @@ def _is_bulk(access: Access) -> bool:
 def matrix_cycles(work: MatrixWork, target: Target) -> float:
     """Cycles for which `work` holds the matrix pipe of its core.
 
-    mma.sync cannot feed Hopper's pipe (public microbenchmarks: 62 % of wgmma's rate). A dtype whose rate the target does
+    mma.sync cannot feed Hopper's pipe (two thirds of wgmma's rate, measured by `tilesight calibrate`). A dtype whose rate the target does
     not give is charged at that of fp16: `rate_is_known` tells.
     """
     rate = _rate(work, target) or target["core.unit.matrix.fp16_flops_per_cycle"]

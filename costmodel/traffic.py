@@ -49,11 +49,6 @@ class Traffic:
         """Share of all L2 traffic that the L2 serves; writes always are."""
         return 1 - min(1.0, self.dram_read / self.l2) if self.l2 else 1.0
 
-    @property
-    def first_level_share(self) -> float:
-        """Share of what cores read that their first-level caches serve."""
-        return self.first_level / (self.first_level + self.l2_read) if self.first_level else 0.0
-
 
 @dataclass(frozen=True, slots=True)
 class _Stream:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from ..space import Config, Constraint, Parameter, SearchSpace
 from ..target import Target
 from ..workload import DTYPE_BYTES, Workload
-from .constraints import fits_block, fits_registers, fits_shared_memory, not_beyond, pipelines, stages_within_loop
+from .constraints import fits_block, fits_registers, fits_shared_memory, not_beyond, pipelines, stages_within_loop, whole_instructions
 from .matrix_unit import POLICIES, is_hopper, launch, matrix_unit
 
 TILES_P = (32, 64, 128)
 TILES_N = (32, 64, 128, 256)
 DEPTHS = (32, 64, 128, 256)
-MIN_WGMMA_COLUMNS = 16  # "Not a canonical GMMA_MN layout" with 8
 WAY_OUT = "take more threads or a smaller block_p, block_n or block_k"
 TILE_ALIGNMENT = 1024  # bytes: swizzled tiles start at multiples of it, behind the factors
 FACTOR_BYTES = 4  # a token's factor is kept in float32
@@ -69,7 +68,7 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         not_beyond("block_k", DEPTHS, "chunk", chunk),
         stages_within_loop(lambda config: -(-chunk // config.int("block_k")), "tokens"),
         _by_copies(fits_block(target, False), fits_block(target, True)),
-        _whole_instructions(target),
+        whole_instructions(target, "block_p", "block_n"),
         _by_copies(*(fits_registers(target, copies, registers, WAY_OUT) for copies in (False, True))),
         fits_shared_memory(target, shared_bytes, "lower num_stages, block_k, block_p or block_n"),
     )
@@ -79,30 +78,3 @@ def space(workload: Workload, target: Target) -> SearchSpace:
 def _by_copies(threads: Constraint, bulk: Constraint) -> Constraint:
     """The rule for a config's copies, of two rules for how TileLang then launches the block."""
     return Constraint(threads.name, lambda config: (bulk if config["copies"] == "bulk" else threads).violation(config))
-
-
-def _whole_instructions(target: Target) -> Constraint:
-    """Each warp owns whole matrix instructions, no matrix unit idles, and no two policies mean the same kernel."""
-
-    def violation(config: Config) -> str | None:
-        rows, cols, threads, policy = config.int("block_p"), config.int("block_n"), config.int("threads"), config.str("policy")
-        unit = matrix_unit(target, rows, threads)
-        if is_hopper(target) and rows >= 64 and unit.name != "wgmma":
-            return f"threads={threads} is no whole warpgroup, so block_p={rows} would miss wgmma: take threads=128 or more"
-        split = unit.split(policy, rows, cols, threads)
-        if split is None:
-            return (
-                f"a tile of {rows}x{cols} cannot be divided evenly over {threads // unit.warp_threads} warps: {unit.name} needs "
-                f"multiples of {unit.rows * unit.group}x{unit.cols} a {'warpgroup' if unit.group > 1 else 'warp'}; take fewer threads"
-            )
-        if unit.name == "wgmma" and cols // split[1] < MIN_WGMMA_COLUMNS:
-            return (
-                f"policy={policy} leaves each of {split[1]} warpgroups side by side {cols // split[1]} columns of block_n={cols}, and "
-                f"TileLang 0.1.15 cannot lower wgmma on fewer than {MIN_WGMMA_COLUMNS} of a shared tile: take a larger block_n"
-            )
-        for other in POLICIES[: POLICIES.index(policy)]:
-            if unit.split(other, rows, cols, threads) == split:
-                return f"policy={policy} divides {rows}x{cols} over {split[0]}x{split[1]} warps as policy={other} does: take {other}"
-        return None
-
-    return Constraint("whole matrix instructions", violation)

@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 from ..space import Config, Constraint
 from ..target import Target
-from .matrix_unit import launch
+from .matrix_unit import POLICIES, is_hopper, launch, matrix_unit
 
+MIN_WGMMA_COLUMNS = 16  # "Not a canonical GMMA_MN layout" with 8
 WGMMA_REGISTERS = 26  # that ptxas 13.0 asks for beside the sums of one wgmma: "register target of 154" for 256 columns
 LEFT_OPERAND_REGISTERS = 4  # and where its left operand is in registers: "158"
 
@@ -128,3 +129,31 @@ def stages_within_loop(trips: Callable[[Config], int], loop: str) -> Constraint:
         return f"num_stages={stages} exceeds the {iterations} iterations of the loop over {loop}: take num_stages={iterations}"
 
     return Constraint("stages within loop", violation)
+
+
+def whole_instructions(target: Target, row_parameter: str, column_parameter: str) -> Constraint:
+    """Each warp owns whole matrix instructions, no matrix unit idles, and no two policies mean the same kernel."""
+
+    def violation(config: Config) -> str | None:
+        rows, cols, threads, policy = config.int(row_parameter), config.int(column_parameter), config.int("threads"), config.str("policy")
+        unit = matrix_unit(target, rows, threads)
+        if is_hopper(target) and rows >= 64 and unit.name != "wgmma":
+            return f"threads={threads} is no whole warpgroup, so {row_parameter}={rows} would miss wgmma: take threads=128 or more"
+        split = unit.split(policy, rows, cols, threads)
+        if split is None:
+            return (
+                f"a tile of {rows}x{cols} cannot be divided evenly over {threads // unit.warp_threads} warps: {unit.name} needs "
+                f"multiples of {unit.rows * unit.group}x{unit.cols} a {'warpgroup' if unit.group > 1 else 'warp'}; take fewer threads"
+            )
+        if unit.name == "wgmma" and cols // split[1] < MIN_WGMMA_COLUMNS:
+            return (
+                f"policy={policy} leaves each of {split[1]} warpgroups side by side {cols // split[1]} columns of "
+                f"{column_parameter}={cols}, and TileLang 0.1.15 cannot lower wgmma on fewer than {MIN_WGMMA_COLUMNS} of a shared "
+                f"tile: take a larger {column_parameter}"
+            )
+        for other in POLICIES[: POLICIES.index(policy)]:
+            if unit.split(other, rows, cols, threads) == split:
+                return f"policy={policy} divides {rows}x{cols} over {split[0]}x{split[1]} warps as policy={other} does: take {other}"
+        return None
+
+    return Constraint("whole matrix instructions", violation)

@@ -16,12 +16,12 @@ from .constraints import (
     not_beyond,
     pipelines,
     stages_within_loop,
+    whole_instructions,
 )
 from .matrix_unit import MAX_WGMMA_COLUMNS, POLICIES, is_hopper, launch, matrix_unit
 
 MAX_GRID_Y = 65535  # blocks along the second axis of a CUDA or HIP grid
 FULL_TILE = 64  # smaller tiles read more of the operands than the caches deliver; they pay only where blocks are scarce
-MIN_WGMMA_COLUMNS = 16  # "Not a canonical GMMA_MN layout" with 8
 SWIZZLES = (0, 4, 8, 16)
 GPU_TILES = (16, 32, 64, 128, 192, 256)
 GPU_DEPTHS = (32, 64, 128)
@@ -79,7 +79,7 @@ def _gpu_space(workload: Workload, target: Target) -> SearchSpace:
         _enough_tile(m, n, target.int("core.count")),
         stages_within_loop(lambda config: -(-k // config.int("block_k")), "k"),
         fits_block(target, bulk_copies),
-        _whole_instructions(target),
+        whole_instructions(target, "block_m", "block_n"),
         fits_registers(target, bulk_copies, result_size, "take more threads or a smaller block_m or block_n"),
         fits_instruction(target, bulk_copies, instruction_columns, "take a smaller block_n, or threads=256"),
         fits_shared_memory(target, shared_bytes, "lower num_stages, block_k, block_m or block_n"),
@@ -110,33 +110,6 @@ def _enough_tile(m: int, n: int, cores: int) -> Constraint:
         return None
 
     return Constraint("tile not too small", violation)
-
-
-def _whole_instructions(target: Target) -> Constraint:
-    """Each warp owns whole matrix instructions, no matrix unit idles, and no two policies mean the same kernel."""
-
-    def violation(config: Config) -> str | None:
-        rows, cols, threads, policy = config.int("block_m"), config.int("block_n"), config.int("threads"), config.str("policy")
-        unit = matrix_unit(target, rows, threads)
-        if is_hopper(target) and rows >= 64 and unit.name != "wgmma":
-            return f"threads={threads} is no whole warpgroup, so block_m={rows} would miss wgmma: take threads=128 or more"
-        split = unit.split(policy, rows, cols, threads)
-        if split is None:
-            return (
-                f"a tile of {rows}x{cols} cannot be divided evenly over {threads // unit.warp_threads} warps: {unit.name} needs "
-                f"multiples of {unit.rows * unit.group}x{unit.cols} a {'warpgroup' if unit.group > 1 else 'warp'}; take fewer threads"
-            )
-        if unit.name == "wgmma" and cols // split[1] < MIN_WGMMA_COLUMNS:
-            return (
-                f"policy={policy} leaves each of {split[1]} warpgroups side by side {cols // split[1]} columns of block_n={cols}, and "
-                f"TileLang 0.1.15 cannot lower wgmma on fewer than {MIN_WGMMA_COLUMNS} of a shared tile: take a larger block_n"
-            )
-        for other in POLICIES[: POLICIES.index(policy)]:
-            if unit.split(other, rows, cols, threads) == split:
-                return f"policy={policy} divides {rows}x{cols} over {split[0]}x{split[1]} warps as policy={other} does: take {other}"
-        return None
-
-    return Constraint("whole matrix instructions", violation)
 
 
 def _swizzle_matters(blocks: Callable[[Config], tuple[int, int]], cores: int) -> Constraint:
