@@ -23,10 +23,13 @@ def default_model() -> CostModel:
         return analytical
     from .hybrid import HybridModel, NotedModel
 
+    named = "the learned model that ships"
     try:
-        trained_for = read_card(folder)["analytical"]
-        if trained_for != analytical.version:
-            return NotedModel(analytical, f"the learned model corrects {trained_for}, not {analytical.version}: it is left out")
+        card = read_card(folder)
+        named = f"{card['version']}, the learned model that ships,"
+        if card["analytical"] != analytical.version:
+            return NotedModel(analytical, f"the learned model corrects {card['analytical']}, not {analytical.version}: it is left out")
         return HybridModel(analytical, load(folder))
-    except InputError as error:
-        return NotedModel(analytical, f"the learned model is left out: {error}")
+    except InputError:
+        # notes are stored with predictions and read elsewhere: the error names files of this machine
+        return NotedModel(analytical, f"{named} cannot be read and is left out: `tilesight model show` says why, installing anew mends it")

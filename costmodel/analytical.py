@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..profile import KernelProfile, Phase, Role, Space
+from ..profile import KernelProfile, Phase, Role, Space, Work
 from ..target import Target
 from ..trial import Prediction
 from . import cpu
@@ -29,10 +29,14 @@ from .pipeline import CorePipeline, PhaseTime, p_norm
 from .schedule import list_makespan, uniform_makespan
 from .traffic import Traffic, atomic_cycles, tile_coordinates, traffic
 
-CODE_VERSION = 2  # raise it with every change of this package that moves a prediction
+CODE_VERSION = 3  # raise it with every change of this package that moves a prediction
 BASE_UNCERTAINTY = 0.15
 UNKNOWN_CALL_UNCERTAINTY = 0.5
 SPILL_UNCERTAINTY = 0.25
+# Of L2, what the last lines that a kernel moved can fill when it ends, and how sharply it fills up: read off the counters of
+# bytes written of kernels that write 1 MB to 2 GB on an H200.
+LAST_KEPT_SHARE = 0.75
+LAST_KEPT_SHARPNESS = 4.0
 
 
 class AnalyticalModel:
@@ -157,7 +161,9 @@ class _Evaluation:
         llc = self.target.get("device.memory.llc.gb_per_s")
         l2_us = self.traffic.l2 / (l2_gb_per_s(self.target) * 1e3)
         atomic_us = atomic_cycles(self.profile) / clock_mhz
-        busy_us = p_norm([core_us, dram_us, l2_us, atomic_us, self.traffic.llc / (llc * 1e3) if llc else 0.0], self.constants.memory_norm)
+        dispatch_us = self.profile.blocks * self.constants.dispatch_cycles / clock_mhz
+        norm = self.constants.memory_norm if total.matrix else self.constants.streaming_norm
+        busy_us = p_norm([core_us, dram_us, l2_us, atomic_us, dispatch_us, self.traffic.llc / (llc * 1e3) if llc else 0.0], norm)
         fill_us = self.target["device.block_start_us"]
         launch_us = self.target["device.launch_us"]
         latency = launch_us + fill_us + busy_us
@@ -191,12 +197,20 @@ class _Evaluation:
         capacity = self.target["device.memory.l2.bytes"]
         evicted = self.constants.modified_share * min(capacity, self.traffic.dram)
         ramp_us = self.constants.dram_ramp * self.target["device.memory.dram.latency_ns"] / 1e3
-        return (self.traffic.dram_read / read + (self._written_back + evicted) / write) / 1e3 + ramp_us
+        busy_us = (self.traffic.dram_read / read + (self._written_back + evicted) / write) / 1e3
+        # a kernel that moves less than the memory takes in that time never fills it
+        return busy_us + ramp_us * busy_us / max(1e-9, busy_us + ramp_us)
 
     @property
     def _written_back(self) -> float:
-        """Bytes that reach device memory before the kernel ends: the last ones written stay in L2."""
-        return max(0.0, self.traffic.dram_write - self.constants.modified_share * self.target["device.memory.l2.bytes"])
+        """Bytes that reach device memory before the kernel ends. What it moved last stays in L2, reads and writes alike: of
+        all that it moves, as much as L2 keeps at most, but already less before it is full."""
+        moved = self.traffic.dram
+        if not moved:
+            return 0.0
+        room = LAST_KEPT_SHARE * self.target["device.memory.l2.bytes"]
+        kept = float((1 + (moved / room) ** LAST_KEPT_SHARPNESS) ** (-1 / LAST_KEPT_SHARPNESS))
+        return self.traffic.dram_write * (1 - kept)
 
     def _expected(self, clock_mhz: float) -> dict[str, float]:
         """What hardware counters would show of one launch."""
@@ -207,9 +221,7 @@ class _Evaluation:
             "dram_write_bytes": self._written_back,
             "l2_bytes": self.traffic.l2,
             "l2_hit": self.traffic.hit_share,
-            "shared_wavefronts": sum(
-                times * a.transactions for w, times in work for a in w.accesses if a.space is Space.SHARED and a.mechanism != "tma"
-            ),
+            "shared_wavefronts": sum(times * self._wavefronts(w) for w, times in work),
             "special_instructions": sum(times * w.special_ops for w, times in work) / self.target["warp.threads"],
             "occupancy": min(1.0, resident_threads / self.target["core.max_threads"]),
             "clock_mhz": clock_mhz,
@@ -217,6 +229,12 @@ class _Evaluation:
                 self.pipeline.spilled_bytes(r, p) * p.trips.mean * self.profile.blocks for r in self._timed_roles() for p in r.phases
             ),
         }
+
+    def _wavefronts(self, work: Work) -> float:
+        """Of the pipe of shared memory: lanes' accesses, operands that the matrix unit reads itself, and lane exchanges."""
+        lanes = sum(a.transactions for a in work.accesses if a.space is Space.SHARED and a.mechanism != "tma")
+        operands = sum(m.count * m.shared_bytes for m in work.matrix) / self.target["core.memory.shared.bytes_per_cycle"]
+        return lanes + operands + work.shuffles / self.target["warp.threads"]
 
     def _waves(self) -> float:
         return -(-self.profile.blocks // (self.cores * self.resident))

@@ -28,7 +28,7 @@ GENTLE = {"ranking": {"min_child_weight": 0.0, "lambda": 0.01}, "classification"
 
 @dataclass(frozen=True, slots=True)
 class Boosting:
-    """How one booster is trained; few shallow trees on a share of the features generalise to kernels never seen."""
+    """How one booster is trained; small trees, each on a share of the features, generalise to kernels never seen."""
 
     objective: str
     rounds: int

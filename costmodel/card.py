@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from ..dataset import Dataset
-from .evaluation import ANALYTICAL, BOTH, Evaluation
+from .evaluation import ANALYTICAL, BOTH, FEWEST_ROWS, Evaluation
 from .measured import MeasuredRow
 
 
@@ -24,6 +24,7 @@ def facts(dataset: Dataset, rows: Sequence[MeasuredRow], analytical_version: str
                 "split": e.split,
                 "folds": e.folds,
                 "constants": e.constants,
+                "unjudged": e.unjudged,
                 "models": {m: {k: v for k, v in asdict(e.summary(m)).items() if k != "model"} for m in (ANALYTICAL, BOTH)},
                 "coverage": {"one_sigma": e.coverage[0].one_sigma, "two_sigma": e.coverage[0].two_sigma},
             }
@@ -47,19 +48,27 @@ def data_facts(dataset: Dataset, rows: Sequence[MeasuredRow]) -> dict[str, Any]:
         "targets": sorted({row.target.name for row in rows}),
         "archs": sorted({row.target.arch for row in rows}),
         "devices": devices,
+        "runs": sorted(_training_runs(dataset, rows)),
         "dates": sorted({str(run["date"]) for run in runs if "date" in run}),
     }
 
 
+def _training_runs(dataset: Dataset, rows: Sequence[MeasuredRow]) -> set[str]:
+    """Ids of the runs that measured `rows`."""
+    frame = dataset.verified().frame
+    return set(frame["run"][frame["target"].isin({row.target.name for row in rows})])
+
+
 def text(card: Mapping[str, Any]) -> str:
     """The card for people, Markdown."""
-    data = card["data"]
+    data, share = card["data"], _order_share(card)
     lines = [
         "# The learned cost model",
         "",
         f"Corrects `{card['analytical']}`: predicts log(measured / analytical) from {len(card['features'])} dimensionless features of a "
         f"kernel's profile. Boosted trees (XGBoost), objective {card['parameters']['objective']}; "
-        f"{len(card['members'])} members, each trained without its share of the cases.",
+        f"{card['members']} members, each trained without its share of the cases"
+        + (f"; classification of the best of a case adds {share:.0%} of what it says of the order." if share else "."),
         "",
         "## Data",
         f"{data['rows']} verified candidates in {data['cases']} cases, measured on {', '.join(data['devices'] or data['targets'])}; "
@@ -86,6 +95,12 @@ def text(card: Mapping[str, Any]) -> str:
         "",
         *sorted({f"Constants of the analytical model, {entry['split']}: {entry['constants']}." for entry in card["held_out"]}),
         "",
+        *(
+            f"Of the split by {entry['split']}, {entry['unjudged']} cases with fewer than {FEWEST_ROWS} candidates are not judged."
+            for entry in card["held_out"]
+            if entry.get("unjudged")
+        ),
+        "",
         "## Use",
         f"For kernels of {', '.join(data['archs'])} and this version of the analytical model only; elsewhere the analytical model "
         "answers alone. Corrections fade with the distance from the training data. Versions: "
@@ -102,3 +117,7 @@ def _installed(name: str) -> bool:
     except PackageNotFoundError:
         return False
     return True
+
+
+def _order_share(card: Mapping[str, Any]) -> float:
+    return float(card["parameters"]["order_share"]) if any(name.startswith("order-") for name in card["trees"]) else 0.0

@@ -48,6 +48,7 @@ class Summary:
     top5_percent_worst: float
     mape: float | None
     mape_worst: float | None
+    pick: float | None  # predicted over measured time of the first picks: whether winners are flattered
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,7 @@ class Evaluation:
     folds: int
     rows: int
     refused: int  # rows that ran, and that the analytical model says cannot
+    unjudged: int  # cases with fewer than FEWEST_ROWS rows, which train and are not judged
     constants: str  # where the analytical model's constants come from
     cases: tuple[CaseScores, ...]
     coverage: tuple[Coverage, ...]
@@ -91,6 +93,7 @@ class Evaluation:
             "folds": self.folds,
             "rows": self.rows,
             "refused": self.refused,
+            "unjudged": self.unjudged,
             "constants": self.constants,
             "summaries": [asdict(self.summary(model)) for model in self.models],
             "operators": [
@@ -140,6 +143,7 @@ def evaluate(
     measured = np.exp(measured_log(rows))
     counts, problems = count_features(rows), codes(row.problem for row in rows)
     logs: dict[str, NDArray[np.float64]] = {}
+    orders: dict[str, NDArray[np.float64]] = {}
     sigmas = {objective: np.full(len(rows), np.nan) for objective in objectives}
     suffixes = {objective: "" if len(objectives) == 1 else f", {objective}" for objective in objectives}
     described: dict[str, Described] = {}
@@ -161,19 +165,21 @@ def evaluate(
         for objective in objectives:
             suffix = suffixes[objective]
             chosen = {**parameters, "objective": objective}
-            correction, sigma = train_correction(rows, seen, ~test, **chosen).predict_with_sigma(seen.features[test])
-            put(BOTH + suffix, test, offset[test] + correction)
-            sigmas[objective][test] = sigma
+            found = train_correction(rows, seen, ~test, **chosen).applied(seen.features[test])
+            put(BOTH + suffix, test, offset[test] + found.time)
+            orders.setdefault(BOTH + suffix, np.zeros(len(rows)))[test] = found.order
+            sigmas[objective][test] = found.sigma
             if yardsticks:
                 put(ALONE + suffix, test, learned_alone(rows, counts, ~test, test, **chosen))
                 put(CONFIGS + suffix, test, on_configs(rows, test, problems, **chosen))
     # an order that was learned from nothing but counts or configs is no time
     ordering = {f"{model}{suffix}" for model in (ALONE, CONFIGS) for o, suffix in suffixes.items() if o != "regression"}
-    cases = [*_judge(rows, measured, logs, ordering)]
+    cases = [*_judge(rows, measured, logs, orders, ordering)]
     spread = [_coverage(BOTH + suffixes[o], logs, measured, sigmas[o]) for o in objectives]
     shipped = "as shipped: may have been fitted to held-out rows"
     origin = "refit in each fold, with the target's figures as they are" if fit_constants else shipped
-    return Evaluation(split, len(held), len(rows), int(refused.sum()), origin, tuple(cases), tuple(spread))
+    unjudged = len({row.case for row in rows} - {case.case for case in cases})
+    return Evaluation(split, len(held), len(rows), int(refused.sum()), unjudged, origin, tuple(cases), tuple(spread))
 
 
 def _constants(rows: Sequence[MeasuredRow], train: NDArray[np.bool_], fit: ConstantsFit | None) -> Any:
@@ -186,8 +192,13 @@ FEWEST_ROWS = 12  # of a case that is judged
 
 
 def _judge(
-    rows: Sequence[MeasuredRow], measured: NDArray[np.float64], logs: dict[str, NDArray[np.float64]], ordering: Collection[str]
+    rows: Sequence[MeasuredRow],
+    measured: NDArray[np.float64],
+    logs: dict[str, NDArray[np.float64]],
+    orders: dict[str, NDArray[np.float64]],
+    ordering: Collection[str],
 ) -> Iterator[CaseScores]:
+    """`orders` is what models add to their logs of times where they put candidates in order."""
     numbers = codes(row.case for row in rows)
     for case in np.unique(numbers):
         places = np.flatnonzero(numbers == case)
@@ -198,7 +209,9 @@ def _judge(
         for model, predicted in logs.items():
             own = predicted[places]
             if not np.isnan(own).any():
-                yield CaseScores(model, *label, metrics.scores(np.exp(own), measured[places], times=model not in ordering))
+                order = own + orders[model][places] if model in orders else own
+                found = metrics.scores(np.exp(own), measured[places], order_us=np.exp(order), times=model not in ordering)
+                yield CaseScores(model, *label, found)
         yield CaseScores(RANDOM, *label, metrics.random_scores(measured[places]))
 
 
@@ -213,6 +226,7 @@ def _summary(model: str, found: Sequence[metrics.Scores]) -> Summary:
     tops = {name: [getattr(s, name) for s in found] for name in ("top1", "top8", "top5_percent")}
     orders = [s.spearman for s in found if s.spearman is not None]
     errors = [s.mape for s in found if s.mape is not None]
+    picks = [s.pick for s in found if s.pick is not None]
     return Summary(
         model=model,
         cases=len(found),
@@ -221,4 +235,5 @@ def _summary(model: str, found: Sequence[metrics.Scores]) -> Summary:
         **{f"{name}_worst": min(values) for name, values in tops.items()},
         mape=float(np.mean(errors)) if errors else None,
         mape_worst=max(errors, default=None),
+        pick=metrics.geometric_mean(picks) if picks else None,
     )

@@ -14,13 +14,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..profile import KernelProfile
+from ..profile import KernelProfile, Space
 from ..target import Target
 from ..trial import Prediction
 from .occupancy import Occupancy, occupancy
+from .pipeline import WORDS_AT_ONCE
+from .spills import first_accumulators
 from .totals import Totals, totals
 
-FEATURE_VERSION = 1  # raise it when a feature changes its meaning
+FEATURE_VERSION = 2  # raise it when a feature changes its meaning
 DEEPEST_LOG2 = 12.0  # logarithms are cut here, both ways
 # terms of the analytical model that are a share of its latency; one that it does not have is 0
 TERMS = ("launch", "fill", "dram", "matrix", "shared", "vector", "special", "issue", "copy", "l2", "dependency chain", "load latency")
@@ -39,6 +41,8 @@ FEATURES: Mapping[str, str] = {
     "resident_warps": "resident threads over the most that a core takes",
     "registers": "registers a thread over the most that one may have",
     "spilled": "registers a thread that do not fit, over the most that one may have (worst role)",
+    "fullness": "registers needed over registers allowed, of the role that needs most for its buffers",
+    "chained": "registers of the first product's accumulators over the most that one may have, where a second product follows",
     "shared_block": "shared memory of a block over the most that one may have",
     "shared_core": "shared memory of all resident blocks over what a core has",
     "waves": "log2 of the grid's blocks over the places on the device: below 0, places stay empty",
@@ -68,6 +72,7 @@ FEATURES: Mapping[str, str] = {
     "plain_loads": "share of global load bytes that the next instruction waits for",
     "bulk_stores": "share of global store bytes by bulk copy",
     "atomic_stores": "share of global store bytes by atomics",
+    "bytes_in_flight": "log2 of what plain loads of all resident blocks keep in flight over device memory's rate times its latency",
     "box_waste": "log2 of what bulk copies' boxes span over what lies inside the tensor",
     "box_rows": "contiguous bytes of a bulk copy's row over 128",
     "written": "share of global bytes that are written",
@@ -112,7 +117,7 @@ def features(kernels: Sequence[KernelProfile], target: Target, prediction: Predi
         **_of_terms(prediction),
         **_of_launch(kernels[main], held, target),
         **_of_program(kernels[main], held, counted[main], target, prediction),
-        **_of_memory(kernels[main], counted[main], target),
+        **_of_memory(kernels[main], held, counted[main], target),
         **_of_arithmetic(kernels[main], counted[main], target),
         "kernels": math.log2(len(kernels)),
     }
@@ -151,6 +156,8 @@ def _of_launch(kernel: KernelProfile, held: Occupancy, target: Target) -> dict[s
         "resident_warps": blocks * kernel.block_threads / target["core.max_threads"],
         "registers": held.registers / limit,
         "spilled": max(held.spilled.values(), default=0.0) / limit,
+        "fullness": held.fullness,
+        "chained": max((first_accumulators(phase) for role in kernel.roles for phase in role.phases), default=0.0) / limit,
         "shared_block": kernel.shared_bytes / target["core.memory.shared.block_bytes"],
         "shared_core": blocks * kernel.shared_bytes / target["core.memory.shared.bytes"],
         "waves": log2_ratio(kernel.blocks, places),
@@ -186,7 +193,7 @@ def _of_program(kernel: KernelProfile, held: Occupancy, total: Totals, target: T
     }
 
 
-def _of_memory(kernel: KernelProfile, total: Totals, target: Target) -> dict[str, float]:
+def _of_memory(kernel: KernelProfile, held: Occupancy, total: Totals, target: Target) -> dict[str, float]:
     moved = total.global_load_bytes + total.global_store_bytes
     extent = sum(tensor.bytes for tensor in kernel.tensors)
     return {
@@ -201,6 +208,7 @@ def _of_memory(kernel: KernelProfile, total: Totals, target: Target) -> dict[str
         "plain_loads": _share(total.blocking_load_bytes, total.global_load_bytes),
         "bulk_stores": _share(total.bulk_store_bytes, total.global_store_bytes),
         "atomic_stores": _share(total.atomic_bytes, total.global_store_bytes),
+        "bytes_in_flight": _bytes_in_flight(kernel, held, target),
         "box_waste": log2_ratio(total.box_bytes, total.bulk_load_bytes + total.bulk_store_bytes),
         "box_rows": total.least_row_bytes / 128,
         "written": _share(total.global_store_bytes, moved),
@@ -229,6 +237,18 @@ def _of_arithmetic(kernel: KernelProfile, total: Totals, target: Target) -> dict
         "special": _share(total.special_ops, lanes),
         "exchanged": _share(total.shuffles, lanes),
     }
+
+
+def _bytes_in_flight(kernel: KernelProfile, held: Occupancy, target: Target) -> float:
+    """Of the phase that moves most by plain loads, against what keeps device memory busy (Little's law)."""
+    moved, ahead = 0.0, 0.0
+    for phase in (phase for role in kernel.roles for phase in role.phases):
+        each = sum(a.bytes for a in phase.work.accesses if a.space is Space.GLOBAL and not a.write and not a.asynchronous)
+        if each * phase.trips.mean > moved:
+            most = 4 * WORDS_AT_ONCE * kernel.block_threads
+            moved, ahead = each * phase.trips.mean, each * phase.pipeline_depth if phase.is_loop else min(each, most)
+    resident = min(kernel.blocks, max(1, held.blocks) * target.int("core.count"))
+    return log2_ratio(ahead * resident, target.dram_gb_per_s * target["device.memory.dram.latency_ns"]) if ahead else 0.0
 
 
 def _matrix_rate(total: Totals, target: Target) -> float:

@@ -6,7 +6,7 @@ limits a kernel leaves the time that the next limit allows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 from ..profile import Access, KernelProfile, Phase, Role, Space, Work
@@ -42,17 +42,25 @@ class Limits:
     next_limit: Headroom | None
 
 
-Kernels = tuple[KernelProfile, ...]
-Case = tuple[Kernels, Target, Constants]
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What the model is asked. `built` are the compiler's figures, where it was built."""
+
+    kernels: tuple[KernelProfile, ...]
+    target: Target
+    constants: Constants
+    built: Mapping[str, int] | None
+
+
 Change = Callable[[Case], Case]
 
 
-def limits(kernels: Sequence[KernelProfile], target: Target, latency_us: float) -> Limits:
+def limits(kernels: Sequence[KernelProfile], target: Target, latency_us: float, built: Mapping[str, int] | None = None) -> Limits:
     """What limits `kernels`, in the analytical model's eyes; times are scaled so that the whole takes `latency_us`.
 
-    Empty where the model refuses the kernels.
+    `built` are the compiler's figures, as in `CostModel.predict`. Empty where the model refuses the kernels.
     """
-    start: Case = (tuple(kernels), target, AnalyticalModel().constants)
+    start = Case(tuple(kernels), target, AnalyticalModel().constants, built)
     whole = _time(start)
     if whole is None:
         return Limits((), (), None)
@@ -78,9 +86,8 @@ def _gains(case: Case, changes: dict[str, Change], kind: str, scale: float) -> I
 
 
 def _time(case: Case) -> float | None:
-    kernels, target, constants = case
     try:
-        return AnalyticalModel(constants).predict(kernels, target).latency_us
+        return AnalyticalModel(case.constants).predict(case.kernels, case.target, case.built).latency_us
     except (ValueError, ZeroDivisionError, OverflowError):
         return None
 
@@ -90,10 +97,10 @@ def _time(case: Case) -> float | None:
 
 def _figures(prefix: str, suffix: str, factor: float) -> Change:
     def change(case: Case) -> Case:
-        kernels, target, constants = case
-        chosen = {p: f for p, f in target.figures.items() if p.startswith(prefix) and p.endswith(suffix) and "spec_" not in p}
+        figures = case.target.figures
+        chosen = {p: f for p, f in figures.items() if p.startswith(prefix) and p.endswith(suffix) and "spec_" not in p}
         changed = {path: Figure(figure.value * factor, "derived") for path, figure in chosen.items()}
-        return kernels, replace(target, figures={**target.figures, **changed}), constants
+        return replace(case, target=replace(case.target, figures={**figures, **changed}))
 
     return change
 
@@ -102,9 +109,9 @@ def _constants(factor: float, *names: str) -> Change:
     """Those of `names` that the model has."""
 
     def change(case: Case) -> Case:
-        kernels, target, constants = case
-        known = {f.name for f in fields(constants)} & set(names)
-        return kernels, target, replace(constants, **{name: getattr(constants, name) * factor for name in known})
+        known = {f.name for f in fields(case.constants)} & set(names)
+        changed = {name: getattr(case.constants, name) * factor for name in known}
+        return replace(case, constants=replace(case.constants, **changed))
 
     return change
 
@@ -135,8 +142,7 @@ def _phases(of: Callable[[Phase], Phase]) -> Change:
 
 def _roles(of: Callable[[Role], Role]) -> Change:
     def change(case: Case) -> Case:
-        kernels, target, constants = case
-        return tuple(replace(kernel, roles=tuple(map(of, kernel.roles))) for kernel in kernels), target, constants
+        return replace(case, kernels=tuple(replace(kernel, roles=tuple(map(of, kernel.roles))) for kernel in case.kernels))
 
     return change
 
@@ -162,14 +168,15 @@ def _at_full_width(space: Space) -> Change:
 
 
 def _without_spills(case: Case) -> Case:
-    kernels, target, constants = case
+    if len(case.kernels) == 1 and case.built and "spill_bytes" in case.built:  # the compiler has the last word
+        return replace(case, built={**case.built, "spill_bytes": 0})
 
     def fitting(kernel: KernelProfile) -> KernelProfile:
-        lacking = occupancy(kernel, target).spilled
+        lacking = occupancy(kernel, case.target).spilled
         roles = (replace(r, local_registers=max(0.0, r.local_registers - lacking.get(r.name, 0.0))) for r in kernel.roles)
         return replace(kernel, roles=tuple(roles))
 
-    return tuple(map(fitting, kernels)), target, constants
+    return replace(case, kernels=tuple(map(fitting, case.kernels)))
 
 
 def _deep(phase: Phase) -> Phase:
@@ -181,7 +188,7 @@ def _deep(phase: Phase) -> Phase:
 
 
 def _in_vectors(case: Case) -> Case:
-    native = round(case[1]["core.unit.vector.fp32_lanes"] * 4)
+    native = round(case.target["core.unit.vector.fp32_lanes"] * 4)
     return _accesses(lambda a: replace(a, vector_bytes=max(a.vector_bytes, native)))(case)
 
 

@@ -1,12 +1,14 @@
 """The learned model: an estimator in scikit-learn's conventions that predicts log(measured / analytical).
 
-An ensemble of boosted trees, each trained without a part of the cases. What a member says of the cases that it has not
-seen calibrates the uncertainty; what models trained without a whole kind of kernel say of that kind sets the gate.
+An ensemble of boosted trees, each member trained without a part of the cases. What a member says of the cases that it has
+not seen calibrates the uncertainty; what models trained without a whole kind of kernel say of that kind sets the gate.
+Beside trees for the time each member has trees that tell the best of a case from the others: what they learn holds also for
+kinds of kernels never seen, where corrections of the time do not.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -14,13 +16,15 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
-from .boosting import OBJECTIVES, Array, Boosting, Trained, case_slices, case_weights, train
-from .correction import Correction, blend
-from .gate import Gate, fit_gate, trust
-from .spread import Spread, fit_spread
+from .boosting import OBJECTIVES, Array, Boosting, case_slices, case_weights, train
+from .correction import Corrected, Correction, Member, blend
+from .gate import Gate, fit_gate
+from .spread import HOME, Spread, few_kinds_factor, fit_spread
 
 DEFAULT_REACH = 2.0
 REACHES = (0.0, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, float("inf"))
+# trees for the order need fewer rounds than those for the time: with more they repeat the cases they saw
+ORDER_ROUNDS, ORDER_DEPTH = 250, 4
 ORDER_WEIGHT = 1.0  # of errors within a case, which decide the ranking, beside absolute ones
 
 
@@ -32,6 +36,8 @@ class LatencyCorrection(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     objective : regression, ranking or classification (near the best of its case or not)
     members : models in the ensemble; each leaves out its share of the cases
     rounds, depth, learning_rate, feature_share, min_child_weight, l2 : of each member's trees
+    order_share : beside objective regression, how much of what trees trained by classification say of the order is added to
+        the log time where candidates are put in order; no part of the time; 0 for none
     goodness : within a case a candidate weighs (best time / its time) ** goodness
     gated : let corrections fade with the distance from the training data
     n_jobs : threads for training
@@ -47,13 +53,14 @@ class LatencyCorrection(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         *,
         objective: str = "regression",
         members: int = 5,
-        rounds: int = 250,
-        depth: int = 4,
-        learning_rate: float = 0.05,
+        rounds: int = 300,
+        depth: int = 5,
+        learning_rate: float = 0.1,
         feature_share: float = 0.3,
         min_child_weight: float = 5.0,
         l2: float = 3.0,
         goodness: float = 0.5,
+        order_share: float = 0.3,
         gated: bool = True,
         n_jobs: int | None = None,
         random_state: int = 0,
@@ -67,6 +74,7 @@ class LatencyCorrection(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.min_child_weight = min_child_weight
         self.l2 = l2
         self.goodness = goodness
+        self.order_share = order_share
         self.gated = gated
         self.n_jobs = n_jobs
         self.random_state = random_state
@@ -93,30 +101,20 @@ class LatencyCorrection(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         start = np.zeros(count) if offset is None else column_or_1d(offset).astype(np.float64)
         if len(start) != count:
             raise ValueError(f"offset has {len(start)} values for {count} rows; give one for each row")
-        weights = case_weights(start + ratio, cases, self.goodness)
-        parts = _dealt(cases, self.members, self.random_state)
-        self.members_ = [
-            self._train(features, ratio, start, cases, weights, parts != part, self.random_state + part) for part in range(parts.max() + 1)
-        ]
-        self.importances_ = _importances(self.members_, features.shape[1])
-        unseen = np.empty(count)
-        for part, member in enumerate(self.members_):
-            unseen[parts == part] = member.correction(features[parts == part])
-        gate = fit_gate(features, cases, self.importances_, self.random_state)
-        away = np.empty(count)
-        for part in range(parts.max() + 1):
-            own = parts == part
-            away[own] = (
-                1.0 if own.all() else fit_gate(features[~own], cases[~own], self.importances_, self.random_state).distance(features[own])
-            )
+        rows = _Rows(features, ratio, start, cases, case_weights(start + ratio, cases, self.goodness))
         seen_kinds = _numbered(kinds, count, "kinds") if kinds is not None else np.zeros(count, dtype=np.int64)
-        far, far_distance = self._unseen_kinds(features, ratio, start, cases, weights, seen_kinds)
-        self.gate_ = self._set_gate(gate, ratio, weights, cases, seen_kinds, unseen, away, far, far_distance)
-        self.held_out_ = ratio - blend(unseen, self.gate_.trust(away), self.gate_.common)
-        self.spread_ = self._fit_spread(features, ratio, weights, away, far, far_distance)
+        parts = _dealt(cases, self.members, self.random_state)
+        self.members_ = [self._train(rows, parts != part, self.random_state + part) for part in range(parts.max() + 1)]
+        self.importances_ = _importances(self.members_, features.shape[1])
+        gate = fit_gate(features, cases, self.importances_, self.random_state)
+        home = self._unseen_cases(rows, parts)
+        abroad = self._unseen_kinds(rows, seen_kinds)
+        self.gate_ = self._set_gate(gate, rows, seen_kinds, home, abroad)
+        self.held_out_ = home.errors(self.gate_)
+        self.spread_ = self._fit_spread(rows, seen_kinds, home, abroad)
         self.correction_ = Correction(tuple(self.members_), self.gate_, self.spread_)
-        inside = np.abs(self.held_out_) <= self.spread_.sigma(features, away)
-        self.coverage_ = float(np.average(inside, weights=weights))
+        inside = np.abs(self.held_out_) <= self.spread_.sigma(features, home.distance)
+        self.coverage_ = float(np.average(inside, weights=rows.weights))
         return self
 
     def predict(self, X: ArrayLike) -> NDArray[np.float64]:  # noqa: N803
@@ -125,33 +123,29 @@ class LatencyCorrection(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     def predict_with_sigma(self, X: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:  # noqa: N803
         """(n,) correction and (n,) its uncertainty, one sigma, both of the log ratio."""
-        check_is_fitted(self)
-        correction, sigma, _ = self.correction_.apply(validate_data(self, X, reset=False, dtype=np.float32))
-        return correction, sigma
+        found = self.applied(X)
+        return found.time, found.sigma
 
     def trust(self, X: ArrayLike) -> NDArray[np.float64]:  # noqa: N803
         """(n,) share of the correction that the gate leaves: 1 near the training data, towards 0 far from it."""
+        return self.applied(X).trust
+
+    def applied(self, X: ArrayLike) -> Corrected:  # noqa: N803
+        """All that is known of rows (n, f)."""
         check_is_fitted(self)
-        return self.correction_.apply(validate_data(self, X, reset=False, dtype=np.float32))[2]
+        return self.correction_.apply(validate_data(self, X, reset=False, dtype=np.float32))
 
     def _check(self) -> None:
         if self.objective not in OBJECTIVES:
             raise ValueError(f"objective '{self.objective}' is unknown; use one of {', '.join(OBJECTIVES)}")
         if self.members < 1 or self.rounds < 1:
             raise ValueError(f"members={self.members} and rounds={self.rounds} must be at least 1")
+        if not 0 <= self.order_share <= 1:
+            raise ValueError(f"order_share={self.order_share} must lie between 0 and 1")
 
-    def _train(
-        self,
-        features: Array,
-        ratio: Array,
-        start: Array,
-        cases: NDArray[np.integer[Any]],
-        weights: Array,
-        chosen: NDArray[np.bool_],
-        seed: int,
-    ) -> Trained:
+    def _train(self, rows: _Rows, chosen: NDArray[np.bool_], seed: int) -> Member:
         if not chosen.any():  # one case alone: its member sees it
-            chosen = np.ones(len(ratio), dtype=bool)
+            chosen = np.ones(len(rows.ratio), dtype=bool)
         how = Boosting(
             self.objective,
             self.rounds,
@@ -163,66 +157,100 @@ class LatencyCorrection(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             seed,
             self.n_jobs or 1,
         )
-        return train(features[chosen], ratio[chosen], start[chosen], cases[chosen], weights[chosen], how)
+        own = rows.of(chosen)
+        time = train(own.features, own.ratio, own.start, own.cases, own.weights, how)
+        if self.objective != "regression" or not self.order_share:
+            return Member(time)
+        how = replace(how, objective="classification", rounds=min(self.rounds, ORDER_ROUNDS), depth=min(self.depth, ORDER_DEPTH))
+        order = train(own.features, own.ratio, own.start, own.cases, own.weights, how)
+        # the common factor is the other trees' part: these move candidates against each other, and on average nothing
+        mean = float(np.average(order.correction(own.features), weights=own.weights))
+        return Member(time, replace(order, scale=self.order_share * order.scale, intercept=self.order_share * (order.intercept - mean)))
 
-    def _unseen_kinds(
-        self, features: Array, ratio: Array, start: Array, cases: NDArray[Any], weights: Array, kinds: NDArray[np.integer[Any]]
-    ) -> tuple[NDArray[np.float64] | None, NDArray[np.float64]]:
-        """Corrections of each row by a model trained without its kind, and its distance from what that one saw."""
+    def _unseen_cases(self, rows: _Rows, parts: NDArray[np.integer[Any]]) -> _Unseen:
+        """What the members say of the rows that they have not seen."""
+        found = _Unseen.empty(rows.ratio)
+        for part, member in enumerate(self.members_):
+            own = parts == part
+            if own.all():
+                found.put(own, rows, member, np.ones(len(rows.ratio)))
+            else:
+                gate = fit_gate(rows.features[~own], rows.cases[~own], self.importances_, self.random_state)
+                found.put(own, rows, member, gate.distance(rows.features[own]))
+        return found
+
+    def _unseen_kinds(self, rows: _Rows, kinds: NDArray[np.integer[Any]]) -> _Unseen | None:
+        """What a model trained without a row's kind says of it; None where there is only one kind."""
         if not self.gated or kinds.max() == 0:
-            return None, np.empty(0)
-        found, distance = np.empty(len(ratio)), np.empty(len(ratio))
+            return None
+        found = _Unseen.empty(rows.ratio)
         for kind in range(kinds.max() + 1):
             own = kinds == kind
-            model = self._train(features, ratio, start, cases, weights, ~own, self.random_state)
-            found[own] = model.correction(features[own])
-            importance = _importances([model], features.shape[1])
-            distance[own] = fit_gate(features[~own], cases[~own], importance, self.random_state).distance(features[own])
-        return found, distance
+            member = self._train(rows, ~own, self.random_state)
+            importance = _importances([member], rows.features.shape[1])
+            gate = fit_gate(rows.features[~own], rows.cases[~own], importance, self.random_state)
+            found.put(own, rows, member, gate.distance(rows.features[own]))
+        return found
 
-    def _set_gate(
-        self,
-        gate: Gate,
-        ratio: Array,
-        weights: Array,
-        cases: NDArray[Any],
-        kinds: NDArray[np.integer[Any]],
-        unseen: NDArray[np.float64],
-        away: NDArray[np.float64],
-        far: NDArray[np.float64] | None,
-        far_distance: NDArray[np.float64],
-    ) -> Gate:
+    def _set_gate(self, gate: Gate, rows: _Rows, kinds: NDArray[np.integer[Any]], home: _Unseen, abroad: _Unseen | None) -> Gate:
         """The reach under which held-out cases and held-out kinds together are predicted and ordered best."""
         if not self.gated:
             return gate
-        if far is None:  # of one kind alone nothing can be learned about others
+        if abroad is None:  # of one kind alone nothing can be learned about others
             return replace(gate, reach=DEFAULT_REACH)
-        means = np.array([np.average(ratio[kinds == k], weights=weights[kinds == k]) for k in range(kinds.max() + 1)])
+        means = np.array([np.average(rows.ratio[kinds == k], weights=rows.weights[kinds == k]) for k in range(kinds.max() + 1)])
         others = (means.sum() - means[kinds]) / (len(means) - 1)  # the common factor of the kinds that were seen
 
         def loss(reach: float, share: float) -> float:
-            home = _loss(ratio - blend(unseen, trust(away, reach), share * means.mean()), weights, cases)
-            abroad = _loss(ratio - blend(far, trust(far_distance, reach), share * others), weights, cases)
-            return home + abroad
+            tried = replace(gate, reach=reach)
+            errors = (home.errors(replace(tried, common=float(share * means.mean()))), abroad.errors(tried, share * others))
+            return sum(_loss(e, rows.weights, rows.cases) for e in errors)
 
         reach, share = min(((r, s) for r in REACHES for s in (0.0, 0.5, 1.0)), key=lambda pair: loss(*pair))
         return replace(gate, reach=reach, common=float(share * means.mean()))
 
-    def _fit_spread(
-        self,
-        features: Array,
-        ratio: Array,
-        weights: Array,
-        away: NDArray[np.float64],
-        far: NDArray[np.float64] | None,
-        far_distance: NDArray[np.float64],
-    ) -> Spread:
-        errors = [self.held_out_]
-        distances = [away]
-        if far is not None:
-            errors.append(ratio - blend(far, self.gate_.trust(far_distance), self.gate_.common))
-            distances.append(far_distance)
-        return fit_spread(features, errors, distances, weights, self.random_state, self.n_jobs or 1)
+    def _fit_spread(self, rows: _Rows, kinds: NDArray[np.integer[Any]], home: _Unseen, abroad: _Unseen | None) -> Spread:
+        errors, distances = [self.held_out_], [home.distance]
+        if abroad is not None:
+            # a row of another kind that lies among the training's is like them
+            factor = np.where(abroad.distance > HOME, few_kinds_factor(int(kinds.max()) + 1), 1.0)
+            errors.append(abroad.errors(self.gate_) * factor)
+            distances.append(abroad.distance)
+        return fit_spread(rows.features, errors, distances, rows.weights, self.random_state, self.n_jobs or 1)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Training rows: `ratio` is log(measured / analytical), `start` log(analytical)."""
+
+    features: Array
+    ratio: NDArray[np.float64]
+    start: NDArray[np.float64]
+    cases: NDArray[np.int64]
+    weights: NDArray[np.float64]
+
+    def of(self, chosen: NDArray[np.bool_]) -> _Rows:
+        return _Rows(self.features[chosen], self.ratio[chosen], self.start[chosen], self.cases[chosen], self.weights[chosen])
+
+
+@dataclass(frozen=True)
+class _Unseen:
+    """Of each row, what a member says that was trained without it, and how far it lies from what that one was trained on."""
+
+    ratio: NDArray[np.float64]
+    time: NDArray[np.float64]
+    distance: NDArray[np.float64]
+
+    @classmethod
+    def empty(cls, ratio: NDArray[np.float64]) -> _Unseen:
+        return cls(ratio, np.empty_like(ratio), np.empty_like(ratio))
+
+    def put(self, own: NDArray[np.bool_], rows: _Rows, member: Member, distance: NDArray[np.float64]) -> None:
+        self.time[own], self.distance[own] = member.time.correction(rows.features[own]), distance
+
+    def errors(self, gate: Gate, common: Any = None) -> NDArray[np.float64]:
+        """(n,) log(measured / predicted) under `gate`, or with other common factors than the gate's."""
+        return self.ratio - blend(self.time, gate.trust(self.distance), gate.common if common is None else common)
 
 
 def _loss(error: NDArray[np.float64], weights: Array, cases: NDArray[Any]) -> float:
@@ -252,10 +280,10 @@ def _dealt(cases: NDArray[np.int64], members: int, seed: int) -> NDArray[np.int6
     return np.asarray(part[units])
 
 
-def _importances(members: list[Trained], count: int) -> NDArray[np.float64]:
+def _importances(members: list[Member], count: int) -> NDArray[np.float64]:
     total = np.zeros(count)
     for member in members:
-        for name, gain in member.booster.get_score(importance_type="total_gain").items():
+        for name, gain in member.time.booster.get_score(importance_type="total_gain").items():
             total[int(name[1:])] += gain
     return total / total.sum() if total.sum() > 0 else np.full(count, 1 / count)
 

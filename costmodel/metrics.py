@@ -26,18 +26,23 @@ class Scores:
     top8: float
     top5_percent: float
     mape: float | None  # mean |predicted / measured - 1|; None where the model gives no times
+    pick: float | None = None  # predicted time of the first pick over its measured time: what a user is told of the winner
 
 
-def scores(predicted_us: ArrayLike, measured_us: ArrayLike, *, times: bool = True) -> Scores:
-    """`times` is False where `predicted_us` orders candidates but is no time."""
+def scores(predicted_us: ArrayLike, measured_us: ArrayLike, *, order_us: ArrayLike | None = None, times: bool = True) -> Scores:
+    """`order_us` is what the model puts candidates in order by, where it is not `predicted_us`; `times` is False where
+    `predicted_us` orders candidates but is no time."""
     predicted, measured = _checked(predicted_us, measured_us)
+    order, _ = _checked(predicted_us if order_us is None else order_us, measured_us)
+    first = int(np.argmin(order))
     return Scores(
         count=len(measured),
-        spearman=spearman(predicted, measured),
-        top1=top(predicted, measured, 1),
-        top8=top(predicted, measured, 8),
-        top5_percent=top(predicted, measured, top_count(len(measured))),
+        spearman=spearman(order, measured),
+        top1=top(order, measured, 1),
+        top8=top(order, measured, 8),
+        top5_percent=top(order, measured, top_count(len(measured))),
         mape=mape(predicted, measured) if times else None,
+        pick=float(predicted[first] / measured[first]) if times and np.isfinite(predicted[first]) else None,
     )
 
 

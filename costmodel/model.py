@@ -38,6 +38,20 @@ class BatchModel(Protocol):
         ...
 
 
+@runtime_checkable
+class TrainedModel(Protocol):
+    """A cost model that learned from measured rows and knows which."""
+
+    def was_trained_on(self, run: str) -> bool:
+        """Whether rows of that run (its id in a dataset) were among them."""
+        ...
+
+
+def was_trained_on(model: CostModel, run: str) -> bool:
+    """False, too, where `model` does not know what it was trained on."""
+    return isinstance(model, TrainedModel) and model.was_trained_on(run)
+
+
 def predict_many(model: CostModel, candidates: Sequence[Sequence[KernelProfile]], target: Target) -> Sequence[Prediction | Exception]:
     """Each candidate's prediction, or what `model` raised: one profile that it cannot take spoils no other."""
     if isinstance(model, BatchModel):

@@ -1,33 +1,35 @@
 """The learned model as files: boosters in XGBoost's own format, the rest in JSON. Nothing in them can be executed.
 
-A folder holds `card.json` (what the model is, and the hashes of the other files), `gate.json`, `correction-<n>.ubj`,
-`spread.ubj`, and `card.md` for people.
+A folder holds `card.json` (what the model is, and the hashes of the other files), `gate.json`, `correction-<n>.ubj` and
+`order-<n>.ubj` (a member's trees for the time and for the order), `spread.ubj`, and `card.md` for people.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..errors import InputError
 from .boosting import Trained
-from .correction import Correction
+from .correction import Correction, Member
 from .features import NAMES, feature_digest
 from .gate import Gate
 from .spread import Spread
+from .trees import booster_of
 
 if TYPE_CHECKING:
     from .learned import LatencyCorrection
 
-FORMAT = 1
+FORMAT = 2
 CARD, GATE, SPREAD, TEXT = "card.json", "gate.json", "spread.ubj", "card.md"
 _REMAKE = "train it anew: tilesight model train DATASET... --out DIR"
 
@@ -53,10 +55,24 @@ class LearnedModel:
         """Instruction sets of the kernels that it was trained on."""
         return tuple(self.card["data"]["archs"])
 
+    def was_trained_on(self, run: str) -> bool:
+        """Whether rows of that run of a dataset trained it; False for cards that do not list runs."""
+        return run in self.card["data"].get("runs", ())
+
 
 def shipped() -> Traversable:
     """The folder of the model in the package; it may be empty."""
     return files("tilesight.costmodel") / "pretrained"
+
+
+def check_folder(folder: Path) -> None:
+    """Make `folder` and write to it, as `save` will after minutes of training. Raises `InputError` where that fails."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise _unwritable(folder, error) from error
 
 
 def save(
@@ -66,11 +82,9 @@ def save(
 
     Raises `InputError` where `folder` cannot be written.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _unwritable(folder, error) from error
-    parts = {f"correction-{number}.ubj": bytes(member.booster.save_raw("ubj")) for number, member in enumerate(estimator.members_)}
+    check_folder(folder)
+    trained = _trained(estimator.members_)
+    parts = {name: bytes(trees.booster.save_raw("ubj")) for name, trees in trained.items()}
     parts[SPREAD] = bytes(estimator.spread_.booster.save_raw("ubj"))
     parts[GATE] = json.dumps(_gate_plain(estimator.gate_)).encode()
     hashes = {name: hashlib.sha256(content).hexdigest() for name, content in parts.items()}
@@ -82,14 +96,15 @@ def save(
         "feature_digest": feature_digest(),
         **facts,
         "parameters": estimator.get_params(),
-        "members": [{"scale": m.scale, "intercept": m.intercept} for m in estimator.members_],
+        "members": len(estimator.members_),
+        "trees": {name: {"scale": trees.scale, "intercept": trees.intercept} for name, trees in trained.items()},
         "level": list(estimator.spread_.level),
         "coverage": estimator.coverage_,
         "importances": dict(zip(NAMES, map(float, estimator.importances_), strict=True)),
         "files": hashes,
     }
     try:
-        for old in (*folder.glob("correction-*.ubj"), folder / CARD):
+        for old in (*folder.glob("correction-*.ubj"), *folder.glob("order-*.ubj"), folder / CARD):
             old.unlink(missing_ok=True)  # without a card the folder is no model: an interrupted write is seen as one
         for name, content in parts.items():
             (folder / name).write_bytes(content)
@@ -127,7 +142,7 @@ def read_card(folder: Traversable) -> dict[str, Any]:
         raise InputError(f"model '{folder}' has no {CARD}: no model is there; {_REMAKE}") from None
     except (OSError, ValueError) as error:
         raise InputError(f"model '{folder}': '{CARD}' cannot be read ({error}); {_REMAKE}") from error
-    needed = {"format", "version", "analytical", "feature_digest", "files", "members", "level", "parameters", "data"}
+    needed = {"format", "version", "analytical", "feature_digest", "files", "members", "trees", "level", "parameters", "data"}
     needed |= {"held_out", "importances"}  # what `tilesight model show` shows
     if not isinstance(card, dict) or not needed <= set(card):
         lacking = ", ".join(sorted(needed - set(card))) if isinstance(card, dict) else "everything"
@@ -149,22 +164,35 @@ def _checked(folder: Traversable, name: str, expected: str) -> bytes:
 
 
 def _assembled(card: Mapping[str, Any], contents: Mapping[str, bytes]) -> Correction:
-    members = [
-        Trained(_booster(contents[f"correction-{number}.ubj"]), float(m["scale"]), float(m["intercept"]))
-        for number, m in enumerate(card["members"])
-    ]
-    return Correction(
-        tuple(members), _gate(json.loads(contents[GATE])), Spread(_booster(contents[SPREAD]), tuple(map(float, card["level"])))
-    )
+    """What the checked files hold. The latest is remembered: a program that predicts often asks for it each time."""
+    key = json.dumps([card["files"], card["members"], card["trees"], card["level"]], sort_keys=True)
+    if key not in _ASSEMBLED:
+        trained = {
+            name: Trained(booster_of(contents[name]), float(its["scale"]), float(its["intercept"])) for name, its in card["trees"].items()
+        }
+        members = [Member(trained[_time_name(n)], trained.get(_order_name(n))) for n in range(int(card["members"]))]
+        spread = Spread(booster_of(contents[SPREAD]), tuple(map(float, card["level"])))
+        found = Correction(tuple(members), _gate(json.loads(contents[GATE])), spread)
+        _ASSEMBLED.clear()
+        _ASSEMBLED[key] = found
+    return _ASSEMBLED[key]
 
 
-def _booster(content: bytes) -> Any:
-    import xgboost
+_ASSEMBLED: dict[str, Correction] = {}
 
-    booster = xgboost.Booster()
-    booster.load_model(bytearray(content))
-    booster.set_param({"nthread": 1})  # rows by the thousand take milliseconds; starting threads would cost more
-    return booster
+
+def _time_name(number: int) -> str:
+    return f"correction-{number}.ubj"
+
+
+def _order_name(number: int) -> str:
+    return f"order-{number}.ubj"
+
+
+def _trained(members: Sequence[Member]) -> dict[str, Trained]:
+    """The trees of all members by the name of their file."""
+    found = {_time_name(number): member.time for number, member in enumerate(members)}
+    return {**found, **{_order_name(number): member.order for number, member in enumerate(members) if member.order is not None}}
 
 
 def _gate_plain(gate: Gate) -> dict[str, Any]:

@@ -6,19 +6,22 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..profile import KernelProfile, Phase, Role, Space
+from ..profile import Access, KernelProfile, Phase, Role, Space
 from ..target import Target
 
 # Registers beside the fragments: addresses, loop counters, descriptors, operands on their way. Read off ptxas reports of
 # TileLang kernels (see `registers_needed`): roles that leave copying to a producer need 24, blocks that copy for
 # themselves more, above all where mma.sync takes its operands from registers; blocks without matrix work least.
 ROLE_OVERHEAD_REGISTERS = 24
+MANY_GROUPS_OVERHEAD_REGISTERS = 28  # the same where three or more groups of four warps consume
 BLOCK_OVERHEAD_REGISTERS = {"wgmma": 36, "mma": 100, "": 20}
 OTHER_OVERHEAD_REGISTERS = 40  # matrix instructions that no compiled kernel told us about
 # of what plain loads and stores bring to shared memory: in registers at once
 STAGED_SHARE = 0.5
-STAGED_SHARE_WITHOUT_MATRIX = 0.75
+KEPT_SHARE = 0.7  # of elements that straight code loads and stores again
+TOGETHER_OVERHEAD_REGISTERS = 16  # beside plain loads of straight code, all of which are issued before the first is used
 WARP_THREADS = 32
+WARP_GROUP_THREADS = 128
 # ptxas gives a warp-specialised kernel at most this many registers a thread at launch, then setmaxnreg moves them
 SPECIALISED_LAUNCH_LIMIT = 240
 ALLOCATION_UNIT = 8  # registers a thread are allocated in eights
@@ -54,8 +57,7 @@ def occupancy(profile: KernelProfile, target: Target, built: Mapping[str, int] |
     built = built or {}
     registers, spilled, fullness = _registers(profile, target)
     if built.get("registers"):
-        told = math.ceil(built["registers"] / ALLOCATION_UNIT) * ALLOCATION_UNIT
-        registers = min(told, registers) if _streams(profile) else told
+        registers = math.ceil(built["registers"] / ALLOCATION_UNIT) * ALLOCATION_UNIT
     spill_bytes = built.get("spill_bytes")
     if spill_bytes is not None:
         spilled = {spilling_role(profile).name: spill_bytes / SPILLED_REGISTER_BYTES} if spill_bytes else {}
@@ -74,15 +76,6 @@ def occupancy(profile: KernelProfile, target: Target, built: Mapping[str, int] |
 def spilling_role(profile: KernelProfile) -> Role:
     """The role whose registers the compiler runs out of: the one with the largest live buffers."""
     return max(profile.roles, key=lambda role: role.local_registers)
-
-
-def _streams(profile: KernelProfile) -> bool:
-    """Whether a loop loads into registers and has no matrix work. There the compiler spends registers on having more loads
-    in flight: what that costs in resident blocks, it gains in each of them (79 gemv kernels of an H200: 26 % error
-    where the blocks are lowered alone, 5 % where they are not)."""
-    phases = [phase for role in profile.roles for phase in role.phases]
-    loads = any(a.space is Space.GLOBAL and not a.write and not a.asynchronous for p in phases if p.is_loop for a in p.work.accesses)
-    return loads and not any(p.work.matrix for p in phases)
 
 
 def misfit(profile: KernelProfile, target: Target) -> str | None:
@@ -137,7 +130,8 @@ def registers_needed(role: Role, profile: KernelProfile) -> float:
     Source: ptxas reports of 6,308 TileLang kernels of six operators (datasets of an H200).
     """
     if any(r.name == "producer" for r in profile.roles):
-        return role.local_registers + ROLE_OVERHEAD_REGISTERS
+        many = role.threads >= 3 * WARP_GROUP_THREADS
+        return role.local_registers + (MANY_GROUPS_OVERHEAD_REGISTERS if many else ROLE_OVERHEAD_REGISTERS)
     return role.local_registers + min(_overhead(profile), OTHER_OVERHEAD_REGISTERS)
 
 
@@ -150,9 +144,13 @@ def registers_taken(role: Role, profile: KernelProfile) -> float:
     needed = registers_needed(role, profile)
     if any(r.name == "producer" for r in profile.roles):
         return needed
-    staged = max((_staged_registers(phase, role.threads) for phase in role.phases), default=0.0)
-    share = STAGED_SHARE if _matrix_kind(profile) else STAGED_SHARE_WITHOUT_MATRIX
-    return role.local_registers + _overhead(profile) + share * staged
+    if _matrix_kind(profile):
+        staged = max((_staged_registers(phase, role.threads) for phase in role.phases), default=0.0)
+        return role.local_registers + _overhead(profile) + STAGED_SHARE * staged
+    ahead = max(((p.pipeline_depth - 1) * _loaded_registers(p, role.threads) for p in role.phases if p.is_loop), default=0.0)
+    together = max((_loaded_registers(p, role.threads) for p in role.phases if not p.is_loop), default=0.0)
+    kept = max((_kept_registers(p, role.threads, profile) for p in role.phases if not p.is_loop), default=0.0)
+    return max(role.local_registers + max(ahead, KEPT_SHARE * kept) + _overhead(profile), together + TOGETHER_OVERHEAD_REGISTERS)
 
 
 def _matrix_kind(profile: KernelProfile) -> str:
@@ -166,12 +164,40 @@ def _overhead(profile: KernelProfile) -> float:
 
 def _staged_registers(phase: Phase, threads: int) -> float:
     """Registers per thread that hold what one iteration moves from global to shared memory by plain loads and stores."""
-    loads = [a for a in phase.work.accesses if a.space is Space.GLOBAL and a.mechanism == "ld"]
-    stored = sum(a.bytes for a in phase.work.accesses if a.space is Space.SHARED and a.mechanism == "st") / 4 / threads
-    words = sum(a.bytes for a in loads) / 4 / threads
+    words = sum(a.bytes for a in _plain_loads(phase)) / 4 / threads
+    return _held(_plain_loads(phase), threads) * min(1.0, _stored(phase, threads) / words) if words else 0.0
+
+
+def _loaded_registers(phase: Phase, threads: int) -> float:
+    """Registers per thread that hold what the plain loads of one iteration bring. Where the larger part of it goes to shared
+    memory, the rest is loaded later."""
+    loads = _plain_loads(phase)
+    held, stored = _held(loads, threads), _stored(phase, threads)
+    return min(held, stored) if stored >= max((a.bytes for a in loads), default=0.0) / 4 / threads else held
+
+
+def _kept_registers(phase: Phase, threads: int, profile: KernelProfile) -> float:
+    """Elements per thread that straight code loads and, after other work, stores again without shared memory in between:
+    the compiler keeps them as 32-bit values beside the buffer of their own type."""
+    if _stored(phase, threads) >= max((a.bytes for a in _plain_loads(phase)), default=0.0) / 4 / threads:
+        return 0.0
+    sizes = {t.label: t.element_bytes for t in profile.tensors}
+    written = sum(a.bytes / sizes.get(a.tensor, 4) for a in phase.work.accesses if a.space is Space.GLOBAL and a.mechanism == "st")
+    loaded = max((a.bytes / sizes.get(a.tensor, 4) for a in _plain_loads(phase)), default=0.0)
+    return min(written, loaded) / threads
+
+
+def _plain_loads(phase: Phase) -> list[Access]:
+    return [a for a in phase.work.accesses if a.space is Space.GLOBAL and a.mechanism == "ld"]
+
+
+def _held(loads: list[Access], threads: int) -> float:
     # a load of less than a word takes a register all the same
-    held = sum(a.instructions * WARP_THREADS / threads * max(1.0, a.vector_bytes / 4) for a in loads)
-    return held * min(1.0, stored / words) if words else 0.0
+    return sum(a.instructions * WARP_THREADS / threads * max(1.0, a.vector_bytes / 4) for a in loads)
+
+
+def _stored(phase: Phase, threads: int) -> float:
+    return sum(a.bytes for a in phase.work.accesses if a.space is Space.SHARED and a.mechanism == "st") / 4 / threads
 
 
 def _lacking(role: Role, profile: KernelProfile, limit: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -78,6 +79,14 @@ def fit_spread(
             found = max(found, UNSEEN_SIGMA)
         level.append(max(found, level[-1] if level else 0.0))
     return Spread(booster, tuple(level))
+
+
+def few_kinds_factor(kinds: int) -> float:
+    """By how much errors of `kinds` held-out kinds understate those of another one: each kind is one draw, however many rows
+    it has, so the spread of a new one follows Student's t with as many degrees less one."""
+    from scipy.stats import t as student_t  # for training alone
+
+    return float(student_t.ppf((1 + ONE_SIGMA) / 2, kinds - 1) * math.sqrt(1 + 1 / kinds))
 
 
 def _quantile(values: Array, weights: Array, share: float) -> float:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
-from ..profile import Access, KernelProfile, Phase, Space
+from ..profile import Access, KernelProfile, Phase, Role, Space
 
 
 @dataclass(slots=True)
@@ -59,6 +60,25 @@ class Totals:
 
 
 def totals(kernel: KernelProfile) -> Totals:
+    """The counts of `kernel`, to be read only: kernels that differ in the order of their blocks share them."""
+    return _of_roles(_Same(kernel.roles))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Same:
+    """Roles by identity: what they hold cannot be hashed, and comparing it would cost what counting does."""
+
+    roles: tuple[Role, ...]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.roles is self.roles
+
+    def __hash__(self) -> int:
+        return id(self.roles)
+
+
+@lru_cache(maxsize=8)
+def _of_roles(kernel: _Same) -> Totals:
     found = Totals()
     slots: list[int] = []
     rows: list[int] = []

@@ -89,7 +89,7 @@ def _fit(
     rows: Sequence[MeasuredRow], table: NDArray[np.float32], train: NDArray[np.bool_], offset: NDArray[np.float64], parameters: Any
 ) -> Any:
     kept = [row for row, keep in zip(rows, train, strict=True) if keep]
-    model = LatencyCorrection(**{"gated": False, "members": YARDSTICK_MEMBERS, **parameters})
+    model = LatencyCorrection(**{"gated": False, "order_share": 0.0, "members": YARDSTICK_MEMBERS, **parameters})
     return model.fit(table[train], measured_log(kept) - offset[train], groups=codes(r.case for r in kept), offset=offset[train])
 
 

@@ -33,6 +33,8 @@ def refuse_unless_finite(subject: str, values: Mapping[str, object]) -> None:
     """Raise `InputError` where one of `values`, or a member of one, is NaN or infinite."""
     for name, value in values.items():
         if isinstance(value, Mapping):
+            if all(type(member) is float and math.isfinite(member) for member in value.values()):
+                continue  # nearly always, and the names below take their time
             refuse_unless_finite(subject, {f"{name}[{key}]": member for key, member in value.items()})
         elif isinstance(value, list | tuple):
             refuse_unless_finite(subject, {f"{name}[{index}]": member for index, member in enumerate(value)})

@@ -13,7 +13,7 @@ from .rows import Row, content_id, now
 
 
 def family_rows(key: FamilyKey, families: Iterable[ProfileFamily]) -> list[Row]:
-    """One row a family. A family of the same key and config is the same: which of two processes writes it is all one."""
+    """One row a family, which takes the place of an earlier one of its key and config: more is known of it now."""
     place = {
         "family_key": key.digest,
         "template": key.template,

@@ -171,7 +171,7 @@ class Store:
         return self.database.read(lambda connection: kept_families(connection, key))
 
     def keep_families(self, key: FamilyKey, families: Iterable[ProfileFamily]) -> None:
-        """Keep profile families; one that is there already stays as it is."""
+        """Keep profile families, in place of what was kept of their configs."""
         prepared = family_rows(key, families)
         if prepared:
             self.database.write(lambda connection: connection.execute(self._insert_into(schema.profile_families), prepared))
@@ -205,7 +205,7 @@ class Store:
         if table not in self._inserts:
             insert = self.database.insert(table)
             key = list(table.primary_key.columns)
-            if table is schema.trials:
+            if table in (schema.trials, schema.profile_families):
                 changes = {column.name: insert.excluded[column.name] for column in table.c if not column.primary_key}
                 statement = insert.on_conflict_do_update(index_elements=key, set_=changes)
             elif table is schema.workloads:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 GROUPS = (32, 64, 128, 256, 512, 1024)
 OFFSET = 8  # q = 8 is zero
+RUNS = {"shared": 8, "shared_wide": 32}  # weights that a thread unpacks at a time on their way to shared memory, as in the space
 PANEL = 1 << 25  # weights that are quantised or dequantised at once
 # a power of two whose significand's last bit counts ones, with its bits: `bits | q` is that power + q
 UNITS: Mapping[str, tuple[int, int]] = {"float16": (1 << 10, 0x6400), "bfloat16": (1 << 7, 0x4300), "float32": (1 << 23, 0x4B000000)}
@@ -228,7 +229,7 @@ class DequantMatmulGpu(KernelTemplate):
         block_m, block_n, block_k = config.int("block_m"), config.int("block_n"), config.int("block_k")
         num_stages, threads, swizzle = config.int("num_stages"), config.int("threads"), config.int("swizzle")
         in_registers, swizzled = config.str("weights").startswith("registers"), config["weights"] == "registers"
-        unpack = search_space.RUNS.get(config.str("weights"), 1)
+        unpack = RUNS.get(config.str("weights"), 1)
         by_bits = config["decode"] == "bits"
         policy = {
             "square": T.GemmWarpPolicy.Square,
@@ -237,7 +238,7 @@ class DequantMatmulGpu(KernelTemplate):
         }[config.str("policy")]
 
         groups = _groups(workload)
-        scale_rows = search_space.scale_rows(block_k, group)  # groups that an iteration meets
+        scale_rows = 1 if group == -1 else -(-block_k // group)  # groups that an iteration meets
         units, bits = UNITS[dtype]
         word = f"uint{8 * self.operator.element_bytes(workload)}"
         runs = block_k // unpack  # of weights that a thread unpacks at once, in a row of the tile

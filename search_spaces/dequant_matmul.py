@@ -13,6 +13,7 @@ RUNS = {"shared": 8, "shared_wide": 32}  # weights that a thread unpacks at a ti
 TILES = (16, 32, 64, 128, 256)
 DEPTHS = (64, 128, 256)
 FULL_TILE = 64  # with more rows of A than that, smaller tiles read more than the caches deliver
+TENSOR_COPY_ALIGNMENT = 128  # bytes: where a bulk copy of a tensor's box may begin in shared memory
 ALIGNMENT = 1024  # bytes: where TileLang lets the operand of a matrix instruction start
 
 
@@ -78,6 +79,7 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         fits_block(target, bulk_copies),
         _whole_instructions(target),
         _same_rows(target),
+        _aligned_scales(target, n, group, element_bytes),
         fits_registers(target, bulk_copies, registers, "take more threads or a smaller block_m, block_n or block_k"),
         fits_shared_memory(target, shared_bytes, "lower num_stages, block_k, block_m or block_n"),
         _swizzle_matters(m, n, target.int("core.count")),
@@ -193,3 +195,21 @@ def _swizzle_matters(m: int, n: int, cores: int) -> Constraint:
         return None
 
     return Constraint("swizzle", violation)
+
+
+def _aligned_scales(target: Target, n: int, group: int, element_bytes: int) -> Constraint:
+    """TileLang 0.1.15 puts the stages of a tile side by side. Where the last tile reaches beyond n, scales come by bulk copies
+    of a tensor's box, which a stage of 64 bytes sends to addresses that the hardware refuses (seen on an H200)."""
+    boxes = is_hopper(target) and n * element_bytes % 16 == 0
+
+    def violation(config: Config) -> str | None:
+        block_n, stages = config.int("block_n"), config.int("num_stages")
+        stage_bytes = scale_rows(config.int("block_k"), group) * block_n * element_bytes
+        if not boxes or stages == 1 or n % block_n == 0 or stage_bytes % TENSOR_COPY_ALIGNMENT == 0:
+            return None
+        return (
+            f"block_n={block_n} makes stages of {stage_bytes} bytes of scales, and where n={n} is no multiple of it each must be a "
+            f"multiple of {TENSOR_COPY_ALIGNMENT}: take a larger block_n, or num_stages=1"
+        )
+
+    return Constraint("aligned scales", violation)

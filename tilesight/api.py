@@ -119,11 +119,10 @@ def predict(prim_func: Any, target: str | Target) -> Prediction:
     function = getattr(prim_func, "prim_func", prim_func)
     if type(function).__name__ != "PrimFunc":
         found = type(prim_func).__name__
+        found = f"{'an' if found[0] in 'AEIOUaeiou' else 'a'} {found}"
         if hasattr(prim_func, "get_tir"):  # what @tilelang.jit makes of a factory
-            raise InputError(
-                f"predict takes a TileLang PrimFunc, not a {found}; give it <kernel>.get_tir(<its arguments>) or .compile(...)"
-            )
-        raise InputError(f"predict takes a TileLang PrimFunc, not a {found}; call the kernel's factory first")
+            raise InputError(f"predict takes a TileLang PrimFunc, not {found}; give it <kernel>.get_tir(<its arguments>) or .compile(...)")
+        raise InputError(f"predict takes a TileLang PrimFunc, not {found}; call the kernel's factory first")
     # a compiled kernel was lowered with options of its own
     options = getattr(prim_func, "pass_configs", None)
     try:
@@ -178,14 +177,20 @@ def explain(
             result = run.best_known(operator, workload)
             assert result.best is not None  # a session without one raises
             best, times = result.best.config, {t.config: t.measured_us for t in result.trials}
-        views = run.views(template, workload, list(dict.fromkeys([wanted or best, best])), times, rows)
+        shown = list(dict.fromkeys([wanted or best, best]))
+        views = run.views(template, workload, shown, times, rows)
         notes = []
         if rows is not None and rows.template_version != template.version:
-            notes.append(f"the rows were measured with another version of {template.name}; the steps are predicted for today's")
+            measured_code = {config: rows.fingerprints.get(config) for config in shown if config in rows.times_us}
+            today = run.fingerprints(template, workload, list(measured_code))
+            if any(code is None or code != today.get(config) for config, code in measured_code.items()):
+                notes.append(f"the rows were measured with another version of {template.name}, whose code was not today's")
         if len(views) == 1:
             return compare(workload, where.target, views[0], None, (), notes)
         this, other = (v.prediction for v in views)
         steps = find_steps((wanted or best, this), (best, other), space, partial(run.predictions, template, workload), times)
+        if notes and steps:
+            notes[0] += "; the steps are predicted for today's"
     return compare(workload, where.target, views[0], views[1], steps, notes)
 
 

@@ -7,6 +7,7 @@ import os
 import platform
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from .errors import InputError, NoCandidateError, TileSightError, ToolchainError
 from .ledger import Ledger
 from .lookup import find_operator, find_template, find_workloads
 from .observers import Observer
+from .out_file import check_out
 from .sampling import stratified
 from .settings import available_cores, load_settings
 from .target import Target
@@ -28,6 +30,25 @@ ALL_SHAPES = "all"
 
 
 Asked = tuple[Operator, Workload, int]  # the number of candidates that are wanted
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What was asked for, before a target is known. Without `shapes` the operator's default set is meant, without `dtype` the
+    target's first; `place` is where a file asks for it."""
+
+    operator: Operator
+    shapes: tuple[str, ...]
+    dtype: str | None
+    samples: int
+    place: str = ""
+
+    def check(self) -> None:
+        """Raise `InputError` for what is wrong on any target."""
+        if not self.shapes:
+            self.operator.default_workloads(self.dtype)
+        for shape in self.shapes:
+            self.operator.workload(shape, self.dtype)
 
 
 def collect(
@@ -74,16 +95,18 @@ def collect(
     if budget_s is not None and not 0 < budget_s < math.inf:
         raise InputError(f"budget {budget_s} must be a number of seconds above 0; leave it out for no limit")
     start = time.monotonic()
-    where = locate(target, measures=True)
-    if where.device is None:
-        raise ToolchainError(f"a dataset is of measured candidates: {'; '.join(where.messages)}")
     observer = observer or Observer()
     if workloads is None:
-        asked = list(_named(names, where.target, shapes, dtypes, samples))
+        wishes = list(_named(names, shapes, dtypes, samples))
     elif names or shapes or dtypes:
         raise InputError("a file of workloads takes the place of kernels, shapes and dtypes; give either")
     else:
-        asked = list(_listed(Path(workloads), where.target, samples))
+        wishes = list(_listed(Path(workloads), samples))
+    check_out(Path(out), ".parquet", "datasets")
+    where = locate(target, measures=True, predicts=False)
+    if where.device is None:
+        raise ToolchainError(f"a dataset is of measured candidates: {'; '.join(where.messages)}")
+    asked = list(_workloads(wishes, where.target))
     cases = list(_cases(asked, where.target, template, seed, observer))
     versions = {case.template.name: case.template.version for case in cases}
     begin = datetime.now(UTC)
@@ -125,7 +148,18 @@ def _cases(asked: Iterable[Asked], target: Target, template: str | None, seed: i
         raise NoCandidateError(f"none of the workloads has a legal config on {target.name}; `tilesight space` says why")
 
 
-def _named(names: Sequence[str], target: Target, shapes: Sequence[str], dtypes: Sequence[str], samples: int | None) -> Iterator[Asked]:
+def _workloads(wishes: Iterable[Wish], target: Target) -> Iterator[Asked]:
+    for wish in wishes:
+        try:
+            for workload in find_workloads(wish.operator, target, wish.shapes or None, wish.dtype):
+                yield wish.operator, workload, wish.samples
+        except InputError as error:
+            if not wish.place:
+                raise
+            raise InputError(f"{wish.place}: {error}") from error
+
+
+def _named(names: Sequence[str], shapes: Sequence[str], dtypes: Sequence[str], samples: int | None) -> Iterator[Wish]:
     operators = [find_operator(name) for name in dict.fromkeys(names)]
     if not operators:
         raise InputError(f"no kernel was named; known: {', '.join(kernels.operators())}")
@@ -141,11 +175,12 @@ def _named(names: Sequence[str], target: Target, shapes: Sequence[str], dtypes: 
         if shapes and not meant[operator.name]:
             raise InputError(f"none of the shapes is one of {operator.name}; name one of {', '.join(operator.named)}, or `all`")
         for dtype in dtypes or (None,):
-            for workload in find_workloads(operator, target, meant[operator.name] or None, dtype):
-                yield operator, workload, samples
+            wish = Wish(operator, tuple(meant[operator.name]), dtype, samples)
+            wish.check()
+            yield wish
 
 
-def _listed(path: Path, target: Target, samples: int | None) -> Iterator[Asked]:
+def _listed(path: Path, samples: int | None) -> Iterator[Wish]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -163,11 +198,11 @@ def _listed(path: Path, target: Target, samples: int | None) -> Iterator[Asked]:
                 f"{place}: the number of samples '{count}' must be a whole number above 0; a fourth word gives it, or --samples"
             )
         try:
-            operator = find_operator(words[0])
-            (workload,) = find_workloads(operator, target, words[1], words[2] if len(words) > 2 else None)
+            wish = Wish(find_operator(words[0]), (words[1],), words[2] if len(words) > 2 else None, int(count), place)
+            wish.check()
         except InputError as error:
             raise InputError(f"{place}: {error}") from error
-        yield operator, workload, int(count)
+        yield wish
 
 
 def _knows(operator: Operator, shape: str) -> bool:

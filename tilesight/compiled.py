@@ -26,9 +26,9 @@ class SecondLook:
         self._profiles: dict[Config, tuple[KernelProfile, ...]] = {}
         self._slowest: list[tuple[float, str, Config]] = []  # a heap, the slowest first
 
-    def remember(self, config: Config, kernels: tuple[KernelProfile, ...], latency_us: float) -> None:
+    def remember(self, config: Config, kernels: tuple[KernelProfile, ...], ranking_us: float) -> None:
         self._profiles[config] = kernels
-        heapq.heappush(self._slowest, (-latency_us, config.key, config))
+        heapq.heappush(self._slowest, (-ranking_us, config.key, config))
         if len(self._slowest) > MOST_REMEMBERED:
             del self._profiles[heapq.heappop(self._slowest)[2]]
 

@@ -1,27 +1,29 @@
 """Profile families: the profiles of one config for all workloads of a shape class, from lowering it at one or two of them.
 
-A few configs of each structure are lowered at three shapes, which shows how each number follows the dimensions. Configs
-of the same structure follow the same rules: one shape is enough to place and check them, two where a number is sampled.
+A family begins with the workload that was asked for. Once it is known how the numbers of its structure follow the
+dimensions (`lessons.py`), it answers the other workloads of its class, too.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import Any
 
-from .profile import LAUNCH_AXIS, KernelProfile
-from .profile_tree import Leaf, Path, Tree, changed, leaves_of, maker, part_at, structure_of, tree_of
-from .scaling import Dims, Kind, Measure, Ramp, Rule, Sample, Term, find_ramp, find_rule, refit
-from .shape_class import ShapeClass
+from .profile import KernelProfile
+from .profile_tree import Leaf, Path, Tree, changed, maker, part_at
+from .scaling import Dims, Measure, Ramp, Rule, Term
 from .space import Config
 
-PROBES = 3  # shapes at which the first config of a structure is lowered
+MOST_SEEN = 3  # workloads that a family without rules remembers
 LEAST_TRIPS = 2  # a loop of one iteration is no loop in the IR
 LEAST_PLAIN_TRIPS = 17  # the reader takes shorter loops of plain loads and stores as unrolled, like the device compiler
 WHOLE = 1e-6
+
+Rules = Mapping[Path, Rule | Ramp]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,27 +43,40 @@ class FamilyKey:
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
+class Refusal(StrEnum):
+    """Why a family has no rules and gets none."""
+
+    CONFIG = "config"  # its numbers are not those of its structure's rules
+    STRUCTURE = "structure"  # no rule explains its structure
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The kernels of one config where it was lowered, as JSON has them."""
+
+    dims: Dims
+    fingerprint: str  # of the code there
+    tree: Tree
+
+
 @dataclass(frozen=True)
 class ProfileFamily:
-    """`base` are the kernels at one shape, as JSON has them; `rules` say which of their numbers follow the dimensions."""
+    """`seen` are the workloads at which the config was lowered, all with one structure, the latest last. `rules` say which
+    numbers of the first one's follow the dimensions; None while that is not known."""
 
     config: Config
-    fingerprint: str  # of the code at that shape
-    base: Tree
-    rules: Mapping[Path, Rule | Ramp]
-
-    @classmethod
-    def refusal(cls, config: Config) -> ProfileFamily:
-        """Says that no rule explains this config's profiles, so that nobody tries again."""
-        return cls(config, "", [], {})
-
-    @property
-    def is_refusal(self) -> bool:
-        return not self.base
+    structure: str  # equal for configs that one lesson is for
+    seen: tuple[Seen, ...]
+    rules: Rules | None = None
+    refusal: Refusal | None = None
 
     def kernels(self, dims: Dims) -> tuple[KernelProfile, ...] | None:
-        """The profiles at `dims`; None where the config makes another IR there: loops too short, grid axes of one."""
-        if self.is_refusal:
+        """The profiles at `dims`; None where they are not known, or the config makes another IR there: loops too short,
+        grid axes of one."""
+        for seen in self.seen:
+            if seen.dims == dims:
+                return _made(seen.tree)
+        if self.rules is None:
             return None
         changes: dict[Path, Leaf] = {}
         for path, rule in self.rules.items():
@@ -69,14 +84,30 @@ class ProfileFamily:
             if not self._keeps_structure(path, found):
                 return None
             changes[path] = found
-        return tuple(maker(KernelProfile)(kernel) for kernel in changed(self.base, changes, ()))
+        return _made(changed(self.seen[0].tree, changes, ()))
+
+    def fingerprint(self, dims: Dims) -> str:
+        """Of the code at `dims`: configs that made the same code at the first workload make the same at others."""
+        for seen in self.seen:
+            if seen.dims == dims:
+                return seen.fingerprint
+        return hashlib.sha256(f"{self.seen[0].fingerprint}|{sorted(dims.items())}".encode()).hexdigest()[:16]
+
+    def with_seen(self, again: ProfileFamily) -> ProfileFamily:
+        """This family and where its config was lowered again. One that has rules stays as it is."""
+        if self.rules is not None:
+            return self
+        if again.structure != self.structure:
+            return again
+        new = [seen.dims for seen in again.seen]
+        return replace(self, seen=(*(s for s in self.seen if s.dims not in new), *again.seen)[-MOST_SEEN:])
 
     def _keeps_structure(self, path: Path, value: Leaf) -> bool:
         if path[1] == "grid" or "tile_digits" in path:  # blocks along an axis, and how they share tiles: whole numbers
             is_divisor = path[1] != "grid" and path[-1] == 1
             return not isinstance(value, list) and abs(value - round(value)) < WHOLE and round(value) >= (1 if is_divisor else 2)
         if "trips" in path:
-            phase = part_at(self.base, path[: path.index("trips")])
+            phase = part_at(self.seen[0].tree, path[: path.index("trips")])
             accesses = phase["work"].get("accesses", ())
             # in shorter loops, buffers are used in part and pipelines fold into straight code
             needed = max([LEAST_TRIPS, phase.get("pipeline_depth", 1), *(a.get("slots", 1) for a in accesses)])
@@ -87,146 +118,29 @@ class ProfileFamily:
 
     def text(self) -> str:
         """One line of JSON, from which `family_of` makes the same value."""
-        rules = [[list(path), _plain_rule(rule)] for path, rule in self.rules.items()]
-        parts = {"config": dict(self.config), "fingerprint": self.fingerprint, "base": self.base, "rules": rules}
+        parts = {
+            "config": dict(self.config),
+            "structure": self.structure,
+            "seen": [[dict(s.dims), s.fingerprint, s.tree] for s in self.seen],
+            "rules": None if self.rules is None else [[list(path), _plain_rule(rule)] for path, rule in self.rules.items()],
+            "refusal": self.refusal,
+        }
         return json.dumps(parts, separators=(",", ":"), allow_nan=False)
 
 
 def family_of(text: str) -> ProfileFamily:
     """Raises `ValueError`, `KeyError` or `TypeError` where it is no text of a family."""
     parts = json.loads(text)
-    rules = {tuple(path): _read_rule(rule) for path, rule in parts["rules"]}
-    return ProfileFamily(Config(parts["config"]), parts["fingerprint"], parts["base"], rules)
+    rules = parts["rules"] if parts["rules"] is None else {tuple(path): _read_rule(rule) for path, rule in parts["rules"]}
+    refusal = parts["refusal"] if parts["refusal"] is None else Refusal(parts["refusal"])
+    seen = tuple(Seen(dims, fingerprint, tree) for dims, fingerprint, tree in parts["seen"])
+    if not seen:
+        raise ValueError("a family was lowered somewhere")
+    return ProfileFamily(Config(parts["config"]), parts["structure"], seen, rules, refusal)
 
 
-@dataclass(frozen=True)
-class Lesson:
-    """How the numbers of one structure follow the dimensions, as its first configs showed. None: not by any known rule."""
-
-    rules: Mapping[Path, Rule | Ramp] | None
-
-    @property
-    def samples(self) -> int:
-        """Shapes at which another config of this structure must be lowered."""
-        return 2 if any(isinstance(rule, Rule) and rule.is_line for rule in (self.rules or {}).values()) else 1
-
-
-@dataclass
-class Families:
-    """What is learned of the structures of one shape class."""
-
-    shape_class: ShapeClass
-    lessons: dict[str, Lesson] = field(default_factory=dict)
-
-    def needed(self, config: Config, first: Sequence[KernelProfile]) -> int:
-        """At how many probes of the class `config` must be lowered, `first` being its kernels at the first one; 0: it has
-        no family."""
-        if lists_tiles(first):
-            return 0
-        lesson = self.lessons.get(self.structure(config, first))
-        if lesson is None:
-            return PROBES
-        return 0 if lesson.rules is None else lesson.samples
-
-    def structure(self, config: Config, kernels: Sequence[KernelProfile]) -> str:
-        """Equal for configs whose profiles differ in numbers alone, and that cut the same dimensions without a rest."""
-        return self._structure(config, tree_of(kernels))
-
-    def make(self, config: Config, fingerprint: str, probed: Sequence[Sequence[KernelProfile]]) -> ProfileFamily | None:
-        """The family of `config` from its kernels at the first probes; None where no rule explains them."""
-        if any(lists_tiles(kernels) for kernels in probed):
-            return None
-        trees = [tree_of(kernels) for kernels in probed]
-        if any(structure_of(tree) != structure_of(trees[0]) for tree in trees):
-            self.lessons.setdefault(self._structure(config, trees[0]), Lesson(None))
-            return None
-        dims = [self.shape_class.probe(number).dims for number in range(len(trees))]
-        key = self._structure(config, trees[0])
-        if key not in self.lessons:
-            if len(trees) < PROBES:
-                return None
-            self.lessons[key] = Lesson(self._learn(config, trees, dims))
-        rules = self.lessons[key].rules
-        if rules is None or len(trees) < self.lessons[key].samples:
-            return None
-        own = self._own(rules, config, trees, dims)
-        return None if own is None else ProfileFamily(config, fingerprint, trees[0], own)
-
-    def _structure(self, config: Config, tree: Tree) -> str:
-        cuts = []
-        for dim, scale in self.shape_class.free.items():
-            tiles = [config.int(tile) for tile in scale.tiles]
-            order = [tiles.index(tile) for tile in tiles]  # tiles of one size cannot be told apart
-            cuts.append(f"{dim}:{[self.shape_class.divisors[dim] % tile == 0 for tile in tiles]}{order}")
-        return ";".join([*cuts, json.dumps(structure_of(tree), separators=(",", ":"))])
-
-    def _learn(self, config: Config, trees: Sequence[Tree], dims: Sequence[Dims]) -> Mapping[Path, Rule | Ramp] | None:
-        leaves = [dict(leaves_of(tree, ())) for tree in trees]
-        rules: dict[Path, Rule | Ramp] = {}
-        for path in leaves[0]:
-            values = [found[path] for found in leaves]
-            kind, full = _kind(trees[0], path)
-            if all(value == values[0] for value in values) and (kind is Kind.COUNT or values[0] == full):
-                continue
-            rule = self._rule(values, dims, config, kind, full)
-            if rule is None:
-                return None
-            rules[path] = rule
-        return rules
-
-    def _rule(self, values: Sequence[Leaf], dims: Sequence[Dims], config: Config, kind: Kind, full: float) -> Rule | Ramp | None:
-        if isinstance(values[0], list):
-            return self._ramp(values, dims, config)
-        return find_rule(_samples(values, dims), self.shape_class.free, config, kind, full)
-
-    def _ramp(self, values: Sequence[Leaf], dims: Sequence[Dims], config: Config) -> Ramp | None:
-        found = {find_ramp(v, d, self.shape_class.free, config) if isinstance(v, list) else None for v, d in zip(values, dims, strict=True)}
-        return found.pop() if len(found) == 1 else None
-
-    def _own(
-        self, rules: Mapping[Path, Rule | Ramp], config: Config, trees: Sequence[Tree], dims: Sequence[Dims]
-    ) -> Mapping[Path, Rule | Ramp] | None:
-        leaves = [dict(leaves_of(tree, ())) for tree in trees]
-        own: dict[Path, Rule | Ramp] = {}
-        for path, rule in rules.items():
-            values = [found[path] for found in leaves]
-            kind, full = _kind(trees[0], path)
-            ours = self._ramp(values, dims, config) if isinstance(rule, Ramp) else refit(rule, _samples(values, dims), config, kind, full)
-            if ours is None or (path[1] == "grid" and ours != rule):
-                return None
-            own[path] = ours
-        for path in leaves[0].keys() - rules.keys():
-            kind, full = _kind(trees[0], path)
-            if any(found[path] != (leaves[0][path] if kind is Kind.COUNT else full) for found in leaves):
-                return None
-        return own
-
-
-def lists_tiles(kernels: Sequence[KernelProfile]) -> bool:
-    """Whether the tiles that blocks touch are listed one by one, or follow the order of launch over several turns: such
-    lists are of one shape, and say nothing of another."""
-    accesses = [a for kernel in kernels for role in kernel.roles for phase in role.phases for a in phase.work.accesses]
-    return any(a.tile_ids or a.turns > 1 or any(axis == LAUNCH_AXIS for axis, _, _ in a.tile_digits) for a in accesses)
-
-
-def _samples(values: Sequence[Leaf], dims: Sequence[Dims]) -> list[Sample]:
-    return [Sample(d, v) for d, v in zip(dims, values, strict=True) if not isinstance(v, list)]
-
-
-def _kind(tree: Tree, path: Path) -> tuple[Kind, float]:
-    """What the number at `path` is. Of what a bulk copy moves, the reader books the share that lies inside the tensor:
-    then its value where all of it does."""
-    field_name = path[-1]
-    if "accesses" not in path or field_name not in ("bytes", "transactions", "footprint_bytes", "least_inside"):
-        return Kind.COUNT, 1.0
-    access = part_at(tree, path[:-1])
-    if access["mechanism"] != "tma" or access["space"] != "global":
-        return Kind.COUNT, 1.0
-    if field_name == "least_inside":
-        return Kind.LEAST, 1.0
-    full = float(access["instructions"] * access.get("box_bytes", 0.0))
-    repeats = round(access["bytes"] / access["footprint_bytes"], 6) if access.get("footprint_bytes") else 1.0
-    return Kind.SHARE, {"bytes": full, "transactions": full / 32, "footprint_bytes": full / repeats}[str(field_name)]
+def _made(tree: Tree) -> tuple[KernelProfile, ...]:
+    return tuple(maker(KernelProfile)(kernel) for kernel in tree)
 
 
 def _plain_rule(rule: Rule | Ramp) -> list[Any]:

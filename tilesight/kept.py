@@ -1,7 +1,7 @@
-"""An executor that lowers for a whole shape class instead of one workload, and keeps what it learns.
+"""An executor that keeps the profiles of what it lowers, and answers other workloads of the same shape class from them.
 
-A candidate whose profiles are kept needs no compiler. One whose are not is lowered at probe shapes of its class, which
-costs about as much as lowering it at its own, and answers every other workload of the class from then on.
+A workload is lowered for its own sake: its first answer costs what it costs without any of this. From the second workload
+of a class on, two probes for each structure of profiles (`lessons.py`) take the place of lowering all configs that have it.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -20,17 +21,21 @@ from .candidate import Candidate
 from .costmodel.occupancy import misfit
 from .errors import Failure, FailureKind
 from .executor import Built, Comparison, Executor
-from .families import PROBES, Families, FamilyKey, ProfileFamily
+from .families import FamilyKey, ProfileFamily
 from .jobs import Profiled
+from .lessons import PROBES, Lessons
 from .profile import KernelProfile, Rasterization
 from .shape_class import ShapeClass
 from .space import Config
 from .target import Target
 from .trial import Measurement
-from .twins import twin
+from .twins import ordered
 from .workload import Workload
 
-CHUNK = 32  # candidates that are looked at together: how finely whoever gives them can stop
+# configs of one structure after which it is learned in passing: an eighth more lowerings of them, and other workloads
+# find most of their configs known
+ENOUGH_ALIKE = 16
+WRITTEN_TOGETHER = 32  # families in one transaction
 
 Answer = tuple[Candidate, Profiled | Failure]
 
@@ -46,8 +51,12 @@ class _Class:
     """What is known of one shape class on one target."""
 
     key: FamilyKey
-    families: Families
+    lessons: Lessons
     known: dict[Config, ProfileFamily] = field(default_factory=dict)
+
+    def alike(self, structure: str) -> list[ProfileFamily]:
+        """Families of one structure that have no rules."""
+        return [f for f in self.known.values() if f.structure == structure and f.rules is None and f.refusal is None]
 
 
 class KeptExecutor:
@@ -60,21 +69,11 @@ class KeptExecutor:
         self._instance: tuple[ProfileFamily, Workload, tuple[KernelProfile, ...] | None] | None = None
 
     def lower(self, candidates: Iterable[Candidate]) -> Iterator[Answer]:
-        remaining = iter(candidates)
-        while chunk := list(itertools.islice(remaining, CHUNK)):
-            unknown = []
-            for candidate in chunk:
-                answer = self._known(candidate)
-                if answer is None:
-                    unknown.append(candidate)
-                else:
-                    yield candidate, answer
-            if unknown:
-                yield from self._learn(unknown)
+        return _Call(self, self._inner, self._store).answers(candidates)
 
     def kept(self, candidates: Iterable[Candidate]) -> Iterator[Answer]:
         for candidate in candidates:
-            answer = self._known(candidate)
+            answer = self.known(candidate)
             if answer is not None:
                 yield candidate, answer
 
@@ -89,8 +88,9 @@ class KeptExecutor:
 
     # ---- what is kept
 
-    def _known(self, candidate: Candidate) -> Profiled | Failure | None:
-        place = self._class(candidate)
+    def known(self, candidate: Candidate) -> Profiled | Failure | None:
+        """Its outcome, where that needs no lowering."""
+        place = self.place(candidate)
         if place is None:
             return None
         config, order = _base(candidate)
@@ -109,10 +109,8 @@ class KeptExecutor:
             reason = misfit(kernel, candidate.target)
             if reason is not None:
                 return Failure(FailureKind.DOES_NOT_FIT, f"the kernel {reason}")
-        # the code itself is not known: configs that made the same at the probe make the same here
-        fingerprint = hashlib.sha256(f"{family.fingerprint}|{candidate.workload.key}".encode()).hexdigest()[:16]
-        found = Profiled(kernels, fingerprint, time.perf_counter() - begin)
-        return found if order is None else twin(found, order)
+        found = Profiled(kernels, family.fingerprint(candidate.workload.dims), time.perf_counter() - begin)
+        return ordered(found, order)
 
     def _instantiated(self, family: ProfileFamily, workload: Workload) -> tuple[KernelProfile, ...] | None:
         """The family's kernels at `workload`. Twins are mostly asked for one after another, and share them."""
@@ -121,8 +119,8 @@ class KeptExecutor:
             latest = self._instance = family, workload, family.kernels(workload.dims)
         return latest[2]
 
-    def _class(self, candidate: Candidate) -> _Class | None:
-        """None where the template says of no dimension that it may scale."""
+    def place(self, candidate: Candidate) -> _Class | None:
+        """What is known of its class; None where the template says of no dimension that it may scale."""
         if self._latest is not None:
             latest = self._latest[0]
             if latest.workload is candidate.workload and latest.template is candidate.template and latest.target is candidate.target:
@@ -138,67 +136,156 @@ class KeptExecutor:
         template = candidate.template
         key = FamilyKey(template.name, template.version, _lowering_figures(candidate.target), shape_class.key, reader_version())
         if key.digest not in self._classes:
-            place = _Class(key, Families(shape_class))
-            place.known |= {family.config: family for family in self._store.kept_families(key)}
+            kept, lessons = self._store.kept_families(key), Lessons(shape_class)
+            lessons.recall(kept)
+            place = _Class(key, lessons, {family.config: lessons.place(family) for family in kept})
             self._classes[key.digest] = place
         return self._classes[key.digest]
 
-    # ---- what is learned
 
-    def _learn(self, candidates: Sequence[Candidate]) -> Iterator[Answer]:
-        place = self._class(candidates[0])
-        if place is not None:
-            self._make_families(place, candidates)
-        direct = []
-        for candidate in candidates:
-            answer = self._known(candidate) if place is not None else None
+@dataclass
+class _Study:
+    """A structure that is being learned: `waiting` candidates are answered when it is."""
+
+    place: _Class
+    family: ProfileFamily
+    probed: dict[int, Profiled | Failure] = field(default_factory=dict)
+    waiting: list[Candidate] = field(default_factory=list)
+
+
+class _Call:
+    """One call of `lower`: candidates, and probes that teach something of them, in one stream through the workers."""
+
+    def __init__(self, keeper: KeptExecutor, inner: Executor, store: FamilyStore) -> None:
+        self._keeper, self._inner, self._store = keeper, inner, store
+        self._next: deque[Candidate] = deque()  # to be lowered before others are looked at
+        self._ready: deque[Answer] = deque()
+        self._waiting: dict[str, list[tuple[Candidate, Rasterization | None]]] = {}  # by key of what is lowered for them
+        self._studies: dict[tuple[str, str], _Study] = {}
+        self._later: list[Candidate] = []  # looked at again when a study ends
+        self._probes: dict[str, tuple[_Study, int]] = {}  # by key of the candidate at the probe
+        self._changed: dict[tuple[str, Config], tuple[FamilyKey, ProfileFamily]] = {}
+
+    def answers(self, candidates: Iterable[Candidate]) -> Iterator[Answer]:
+        source = iter(candidates)
+        try:
+            # an answer may ask for more after the workers' stream has ended; without work none is begun
+            while (first := next(items := self._items(source), None)) is not None:
+                for lowered, outcome in self._inner.lower(itertools.chain([first], items)):
+                    self._take(lowered, outcome)
+                    yield from self._drained()
+            yield from self._drained()
+        finally:
+            self._write()
+
+    def _items(self, source: Iterator[Candidate]) -> Iterator[Candidate]:
+        """What to lower, as the workers have room for it."""
+        while True:
+            if not self._next:
+                candidate = next(source, None)
+                if candidate is None:
+                    return
+                self._begin(candidate)
+            if self._next:
+                yield self._next.popleft()
+
+    def _drained(self) -> Iterator[Answer]:
+        while self._ready:
+            yield self._ready.popleft()
+
+    def _begin(self, candidate: Candidate) -> None:
+        answer = self._keeper.known(candidate)
+        if answer is not None:
+            self._ready.append((candidate, answer))
+            return
+        place = self._keeper.place(candidate)
+        family = place.known.get(_base(candidate)[0]) if place is not None else None
+        if place is None or family is None or not self._is_worth_a_study(place, family):
+            self._lower(candidate)
+        elif self._studies and not place.lessons.known:
+            self._later.append(candidate)  # the first lesson of a class tells what others are worth
+        else:
+            self._study(place, family, candidate).waiting.append(candidate)
+
+    def _is_worth_a_study(self, place: _Class, family: ProfileFamily) -> bool:
+        """Whether configs of this structure were lowered as often for other workloads as learning it costs."""
+        if family.rules is not None or family.refusal is not None or family.structure in place.lessons.known:
+            return False
+        if len(family.seen) < place.lessons.samples:
+            return False  # it would have to be lowered all the same
+        return sum(len(other.seen) for other in place.alike(family.structure)) >= PROBES
+
+    def _study(self, place: _Class, family: ProfileFamily, candidate: Candidate) -> _Study:
+        study = self._studies.get((place.key.digest, family.structure))
+        if study is None:
+            study = self._studies[place.key.digest, family.structure] = _Study(place, family)
+            for number in range(PROBES):
+                probe = replace(candidate, workload=place.lessons.shape_class.probe(number), config=family.config)
+                self._probes[probe.key] = study, number
+                self._next.append(probe)
+        return study
+
+    def _lower(self, candidate: Candidate) -> None:
+        config, order = _base(candidate)
+        base = candidate if order is None else replace(candidate, config=config)
+        if base.key not in self._waiting:
+            self._next.append(base)
+        self._waiting.setdefault(base.key, []).append((candidate, order))
+
+    def _take(self, lowered: Candidate, outcome: Profiled | Failure) -> None:
+        probe = self._probes.pop(lowered.key, None)
+        if probe is not None:
+            study, number = probe
+            study.probed[number] = outcome
+            if len(study.probed) == PROBES:
+                self._end(study)
+            return
+        for candidate, order in self._waiting.pop(lowered.key):
+            self._ready.append((candidate, ordered(outcome, order)))
+        place = self._keeper.place(lowered)
+        if place is not None and isinstance(outcome, Profiled):
+            self._remember(place, lowered, outcome)
+
+    def _remember(self, place: _Class, lowered: Candidate, outcome: Profiled) -> None:
+        family = place.lessons.begin(lowered.config, lowered.workload.dims, outcome.fingerprint, outcome.kernels)
+        before = place.known.get(lowered.config)
+        if before is not None:
+            family = before.with_seen(family)
+        self._keep(place, place.lessons.place(family))
+        if family.structure not in place.lessons.known and len(place.alike(family.structure)) >= ENOUGH_ALIKE:
+            self._study(place, family, lowered)
+
+    def _end(self, study: _Study) -> None:
+        place, probed = study.place, [study.probed[number] for number in range(PROBES)]
+        self._keep(place, place.lessons.learn(study.family, [p.kernels for p in probed if isinstance(p, Profiled)]))
+        for family in place.alike(study.family.structure):
+            self._keep(place, place.lessons.place(family))
+        del self._studies[place.key.digest, study.family.structure]
+        for candidate in study.waiting:
+            answer = self._keeper.known(candidate)
             if answer is None:
-                direct.append(candidate)
+                self._lower(candidate)
             else:
-                yield candidate, answer
-        yield from self._inner.lower(direct)
+                self._ready.append((candidate, answer))
+        later, self._later = self._later, []
+        for candidate in later:
+            self._begin(candidate)
 
-    def _make_families(self, place: _Class, candidates: Sequence[Candidate]) -> None:
-        """Lower what is needed of `candidates`, all of one class, and keep the families that come of it."""
-        bases = {}
-        for candidate in candidates:
-            config, _ = _base(candidate)
-            if config not in place.known:
-                bases[config] = replace(candidate, config=config)
-        probed: dict[Config, list[Profiled]] = {config: [] for config in bases}
-        self._probe(place, bases, probed, bases)
-        probed = {config: found for config, found in probed.items() if found}
-        families = place.families
-        made: list[ProfileFamily] = []
-        while probed:
-            # of each structure that is new, one config shows the rules; then the others are placed by them
-            new: dict[str, Config] = {}
-            for config, found in probed.items():
-                if families.needed(config, found[0].kernels) == PROBES:
-                    new.setdefault(families.structure(config, found[0].kernels), config)
-            ready = list(new.values()) or list(probed)
-            for count in range(1, PROBES):
-                wanted = [c for c in ready if len(probed[c]) == count < families.needed(c, probed[c][0].kernels)]
-                self._probe(place, bases, probed, wanted)
-            for config in ready:
-                found = probed.pop(config)
-                tried = len(found) >= families.needed(config, found[0].kernels)
-                family = families.make(config, found[0].fingerprint, [p.kernels for p in found])
-                if family is None and tried:
-                    family = ProfileFamily.refusal(config)
-                if family is not None:
-                    place.known[config] = family
-                    made.append(family)
-        self._store.keep_families(place.key, made)
+    def _keep(self, place: _Class, family: ProfileFamily) -> None:
+        if place.known.get(family.config) == family:
+            return
+        place.known[family.config] = family
+        self._changed[place.key.digest, family.config] = place.key, family
+        if len(self._changed) >= WRITTEN_TOGETHER:
+            self._write()
 
-    def _probe(
-        self, place: _Class, bases: dict[Config, Candidate], probed: dict[Config, list[Profiled]], configs: Iterable[Config]
-    ) -> None:
-        """Lower each of `configs` at its next probe. What fails there is left as it is: it is lowered at its own shape."""
-        candidates = [replace(bases[config], workload=place.families.shape_class.probe(len(probed[config]))) for config in configs]
-        for candidate, outcome in self._inner.lower(candidates):
-            if isinstance(outcome, Profiled):
-                probed[candidate.config].append(outcome)
+    def _write(self) -> None:
+        by_key: dict[FamilyKey, list[ProfileFamily]] = {}
+        for key, family in self._changed.values():
+            by_key.setdefault(key, []).append(family)
+        self._changed.clear()
+        for key, families in by_key.items():
+            self._store.keep_families(key, families)
 
 
 def _base(candidate: Candidate) -> tuple[Config, Rasterization | None]:
@@ -213,15 +300,22 @@ def _lowering_figures(target: Target) -> str:
     return f"{target.kind}:{target.arch}:{target.int('warp.threads')}:{options}"
 
 
+def reader_files() -> list[Path]:
+    """The files with that code. What is asked (workload, config, target) is part of a family's key instead."""
+    root = Path(__file__).resolve().parent
+    return [*sorted((root / "costmodel" / "profile").glob("*.py")), *(root / f"{name}.py" for name in _MAKERS)]
+
+
 @cache
 def reader_version() -> str:
     """12 hex digits over all code between a template and its profiles."""
-    root = Path(__file__).resolve().parent
-    files = [*sorted((root / "costmodel" / "profile").glob("*.py")), *(root / f"{name}.py" for name in _MAKERS)]
     digest = hashlib.sha256(version("tilelang").encode())
-    for file in files:
+    for file in reader_files():
         digest.update(file.name.encode() + b"\0" + file.read_bytes())
     return digest.hexdigest()[:12]
 
 
-_MAKERS = ("lowering", "profile", "profile_tree", "families", "scaling", "shape_class")
+_MAKERS = (
+    *("lowering", "template", "twins", "profile", "profile_json", "profile_tree"),
+    *("families", "lessons", "scaling", "shape_class"),
+)

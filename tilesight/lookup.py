@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from . import kernels
 from .errors import InputError
 from .session import Context
+from .space import SearchSpace
 from .target import Target
 from .template import KernelTemplate, Operator
 from .workload import Workload
@@ -43,7 +44,7 @@ def find_workloads(operator: Operator, target: Target, shape: Shape | Sequence[S
     return list({workload.key: workload for workload in found}.values())
 
 
-def find_context(template: KernelTemplate, workload: Workload, where: Where, model: str) -> Context:
+def find_context(template: KernelTemplate, workload: Workload, where: Where, model: str, space: SearchSpace) -> Context:
     """Everything that a result's validity depends on."""
     from .toolchain import software_versions
 
@@ -55,6 +56,7 @@ def find_context(template: KernelTemplate, workload: Workload, where: Where, mod
         target_fingerprint=where.target.fingerprint,
         arch=where.target.arch,
         model=model,
+        space=space.fingerprint,
         software=software_versions(where.target, where.device),
         device=where.device.name if where.device else "",
     )

@@ -10,7 +10,8 @@ from .target import Target
 @dataclass(frozen=True, slots=True)
 class Limit:
     """The roofline of a workload on a target: no kernel is faster than its matrix work at the matrix peak, nor than its
-    least traffic at the bandwidth of device memory. Both figures are those of the target file."""
+    least traffic at the bandwidth of device memory, that of reads where it is the higher one. The figures are those of the
+    target file."""
 
     flops: int
     min_bytes: int
@@ -37,4 +38,5 @@ class Limit:
 
 
 def limit(target: Target, dtype: str, flops: int, min_bytes: int) -> Limit:
-    return Limit(flops, min_bytes, flops / target.matrix_tflops(dtype) / 1e6, min_bytes / target.dram_gb_per_s / 1e3)
+    gb_per_s = max(target.dram_gb_per_s, target.get("device.memory.dram.read_gb_per_s"))
+    return Limit(flops, min_bytes, flops / target.matrix_tflops(dtype) / 1e6, min_bytes / gb_per_s / 1e3)

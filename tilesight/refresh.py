@@ -5,28 +5,24 @@ What was measured was one program. Its profile is replaced only where the same p
 
 from __future__ import annotations
 
-import inspect
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 from pathlib import Path
-from pkgutil import iter_modules
 from typing import Any
 
 from . import kernels
-from . import profile as values
 from .candidate import Candidate
 from .dataset import Dataset, read_dataset, write_dataset
 from .errors import Failure, TileSightError
 from .jobs import Profiled
+from .kept import reader_version
 from .observers import Observer
 from .profile_json import profiles_text
 from .settings import load_settings
 from .space import Config
 from .target import Target, load_target
-from .template import source_hash
 from .workload import Workload
 
 SAME, CHANGED = "same", "changed"
@@ -95,14 +91,6 @@ def _outcome(row: Any, lowered: Profiled | Failure) -> tuple[str, str | None]:
         return OTHER_CODE, None
     text = profiles_text(lowered.kernels)
     return SAME if text == row["profile"] else CHANGED, text
-
-
-def reader_version() -> str:
-    """Hash of the code that reads profiles, and of the values that they are made of."""
-    from .costmodel import profile as reader
-
-    modules = [import_module(f"{reader.__name__}.{info.name}") for info in iter_modules(reader.__path__)]
-    return source_hash("".join(inspect.getsource(module) for module in [*modules, reader, values]))
 
 
 class _Progress:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import cached_property
 from types import TracebackType
@@ -112,6 +112,7 @@ class Run:
     ) -> list[View]:
         """`configs` as the model sees them: from their profiles in `rows`, else lowered anew. Raises `NoCandidateError` where
         one does not lower."""
+        from .costmodel.model import was_trained_on
         from .explanation import view
 
         target = self.where.target
@@ -124,9 +125,24 @@ class Run:
                 prediction = self._model.predict(outcome, target)
             except Exception as error:  # any profile may come here
                 raise NoCandidateError(f"config '{config}' cannot be explained: {headline(str(error))}") from error
-            seen = (None, None) if rows is None else (rows.counters.get(config), rows.compiled.get(config))
-            found[config] = view(outcome, prediction, target, config, measured_us.get(config), *seen)
+            time_us = measured_us.get(config)
+            if rows is None:
+                found[config] = view(outcome, prediction, target, config, time_us)
+            else:
+                seen = rows.counters.get(config), rows.compiled.get(config)
+                trained = config in rows.runs and was_trained_on(self._model, rows.runs[config])
+                found[config] = view(outcome, prediction, target, config, time_us, *seen, trained)
         return [found[config] for config in configs]
+
+    def fingerprints(self, template: KernelTemplate, workload: Workload, configs: Sequence[Config]) -> dict[Config, str]:
+        """Of the code that is generated today for those configs that lower."""
+        from .executor import LocalExecutor
+
+        candidates = [Candidate(workload, self.where.target, template, config) for config in configs]
+        # that of the code itself, as in datasets, and not one that was derived from a twin's
+        with closing(LocalExecutor(self._workers, self._cache_dir, share_lowering=False)) as executor:
+            outcomes = {candidate.config: outcome for candidate, outcome in executor.lower(candidates)}
+        return {config: outcome.fingerprint for config, outcome in outcomes.items() if not isinstance(outcome, Failure)}
 
     def predictions(self, template: KernelTemplate, workload: Workload, configs: Sequence[Config]) -> dict[Config, Prediction]:
         """Of those configs that lower and fit the target."""
@@ -148,7 +164,7 @@ class Run:
     def _request(self, template: KernelTemplate, workload: Workload, effort: Effort, where: Where) -> Request:
         from .tuner import Request
 
-        context = find_context(template, workload, where, self._model.version)
-        return Request(
-            workload, where.target, template, context, effort, measures=where.device is not None, seed=self.seed, sampler=self.sampler
-        )
+        space = template.space(workload, where.target)
+        context = find_context(template, workload, where, self._model.version, space)
+        measures = where.device is not None
+        return Request(workload, where.target, template, space, context, effort, measures, seed=self.seed, sampler=self.sampler)

@@ -13,8 +13,7 @@ from .space import Config
 from .template import Scale
 
 EXACT = 1e-9
-# largest relative errors that pass, of what the reader samples: shares of blocks at an edge, and work under a condition
-NEAR, NEAR_LINE = 0.02, 0.05
+NEAR = 0.05  # largest relative error that passes, of what the reader samples: shares of blocks at an edge, work under a condition
 MOST_OFFSET = 8  # iterations that a pipeline takes out of a loop
 BOXES = (1, 2, 3, 4, 6, 8)  # bulk copies side by side that a tile may be moved by
 
@@ -133,7 +132,7 @@ def find_rule(samples: Sequence[Sample], scales: Scales, config: Config, kind: K
     inverse = [terms for terms in candidates if len(terms) == 1 and terms[0].measure in (Measure.PER_EXTENT, Measure.PER_TILES)]
     lines = [line for terms in inverse if (line := _line(terms, samples, config))]
     best = min(lines, key=lambda line: worst_error(line, samples, config), default=None)
-    return best if best is not None and worst_error(best, samples, config) <= NEAR_LINE else None
+    return best if best is not None and worst_error(best, samples, config) <= NEAR else None
 
 
 def refit(rule: Rule, samples: Sequence[Sample], config: Config, kind: Kind = Kind.COUNT, full: float = 1.0) -> Rule | None:
@@ -167,7 +166,7 @@ def agrees(rule: Rule, samples: Sequence[Sample], config: Config, kind: Kind) ->
     """Whether `rule` gives what was read: counts exactly, what was sampled nearly, a least value at most what was met."""
     if kind is Kind.LEAST:
         return all(rule.value(s.dims, config) <= s.value + NEAR for s in samples)
-    allowed = NEAR_LINE if rule.is_line else NEAR if kind is Kind.SHARE else EXACT
+    allowed = NEAR if rule.is_line or kind is Kind.SHARE else EXACT
     return worst_error(rule, samples, config) <= allowed
 
 

@@ -39,8 +39,9 @@ class State(StrEnum):
 class Context:
     """Everything that a stored result's validity depends on. Results are re-used only within one context.
 
-    `software` holds the versions that can change the generated code or its time (tilelang, nvcc, ...).
-    `device` is the driver's name of the device that measures, "" where nothing is measured.
+    `space` is the fingerprint of the search space: a session that chose among other configs is no answer, while what it
+    learned of single configs holds in any space. `software` holds the versions that can change the generated code or its
+    time (tilelang, nvcc, ...). `device` is the driver's name of the device that measures, "" where nothing is measured.
     """
 
     template: str
@@ -50,6 +51,7 @@ class Context:
     target_fingerprint: str
     arch: str
     model: str
+    space: str
     software: Mapping[str, str] = field(default_factory=dict)
     device: str = ""
 
@@ -64,6 +66,7 @@ class Context:
             self.target_fingerprint,
             self.arch,
             self.model,
+            self.space,
             dict(sorted(self.software.items())),
             self.device,
         ]
@@ -119,8 +122,8 @@ def ranked(trials: Mapping[str, TrialRecord]) -> tuple[TrialRecord, ...]:
     def order(trial: TrialRecord) -> tuple[int, float, str]:
         if trial.measured_us is not None:
             return 0, trial.measured_us, trial.config.key
-        if trial.status is not Status.FAILED and trial.predicted_us is not None:
-            return 1, trial.predicted_us, trial.config.key
-        return 2, trial.predicted_us or 0.0, trial.config.key  # equal ones in the same order every time
+        if trial.status is not Status.FAILED and trial.ranking_us is not None:
+            return 1, trial.ranking_us, trial.config.key
+        return 2, trial.ranking_us or 0.0, trial.config.key  # equal ones in the same order every time
 
     return tuple(sorted(trials.values(), key=order))

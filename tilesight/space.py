@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 from collections import Counter
@@ -134,6 +135,7 @@ class SearchSpace:
     def __init__(self, parameters: Sequence[Parameter], constraints: Sequence[Constraint] = ()) -> None:
         self.parameters = tuple(parameters)
         self.constraints = tuple(constraints)
+        self._points: list[tuple[int, ...]] = []
         self._legal: tuple[Config, ...] | None = None
         self._rejected: Counter[str] = Counter()
 
@@ -148,12 +150,19 @@ class SearchSpace:
     def configs(self) -> tuple[Config, ...]:
         """All legal configs, in the order of the parameters' values. Enumerated once, then kept."""
         if self._legal is None:
-            points, self._rejected = self._divide()
+            self._points, self._rejected = self._divide()
             names = [p.name for p in self.parameters]
             self._legal = tuple(
-                Config({name: p.values[at] for name, p, at in zip(names, self.parameters, point, strict=True)}) for point in points
+                Config({name: p.values[at] for name, p, at in zip(names, self.parameters, point, strict=True)}) for point in self._points
             )
         return self._legal
+
+    @property
+    def fingerprint(self) -> str:
+        """12 hex digits over the parameters with their values and which points are legal; wording does not matter."""
+        self.configs()
+        parts = [[[p.name, list(p.values)] for p in self.parameters], self._points]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]
 
     def census(self) -> Census:
         legal = len(self.configs())

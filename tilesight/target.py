@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -21,100 +21,18 @@ from types import MappingProxyType
 from typing import Any
 
 from .errors import TargetFileError, UnknownNameError, nearest_names
+from .figure_checks import check_together, checked_value
+from .figures import FIGURES, GPU, KINDS, LEVELS, PROVENANCES, RETIRED, Figure
+from .workload import DTYPE_ALIASES, DTYPE_BYTES
 
-KINDS = ("cuda", "hip", "cpu")
+__all__ = ["FIGURES", "RETIRED", "Figure", "Target", "is_plain_name", "load_target", "parse_target", "target_names"]
+
 # what TileLang's passes and this package's reading of their output were tried with, or are close kin of
 ARCHS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {"cuda": ("sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_90a"), "hip": ("gfx90a", "gfx940", "gfx941", "gfx942"), "cpu": ("native",)}
 )
-LEVELS = ("thread", "warp", "core", "cluster", "device", "node")
-PROVENANCES = ("spec", "measured", "derived", "public")
-_GPU = ("cuda", "hip")
-
-
-@dataclass(frozen=True, slots=True)
-class FigureRule:
-    """What a figure is: unit, meaning, and for which kinds of target it must be given."""
-
-    unit: str
-    meaning: str
-    required: tuple[str, ...] = _GPU
-    may_be_zero: bool = False
-
-
-FIGURES: Mapping[str, FigureRule] = MappingProxyType(
-    {
-        "thread.max_registers": FigureRule("32-bit registers", "most registers that one thread may hold"),
-        "warp.threads": FigureRule("threads", "threads that execute one instruction together"),
-        "core.count": FigureRule("cores", "SMs, CUs or CPU cores on the device", KINDS),
-        "core.clock_mhz": FigureRule("MHz", "clock under vector and memory load", KINDS),
-        "core.clock_matrix_mhz": FigureRule("MHz", "clock that a sustained matrix load leaves (power limit)"),
-        "core.clock_mixed_mhz": FigureRule("MHz", "clock as soon as matrix instructions run beside other work", ()),
-        "core.clock_memory_mhz": FigureRule("MHz", "clock while device memory alone is busy", ()),
-        "core.max_threads": FigureRule("threads", "resident threads per core"),
-        "core.max_blocks": FigureRule("blocks", "resident blocks per core"),
-        "core.max_block_threads": FigureRule("threads", "threads in one block"),
-        "core.issue_per_cycle": FigureRule("warp instructions/cycle", "instructions issued by all schedulers of a core", KINDS),
-        "core.unit.matrix.fp16_flops_per_cycle": FigureRule("FLOP/cycle/core", "dense fp16 and bf16 matrix rate, fp32 accumulate"),
-        "core.unit.matrix.fp32_flops_per_cycle": FigureRule("FLOP/cycle/core", "dense tf32 (AMD: xf32) matrix rate", may_be_zero=True),
-        "core.unit.matrix.fp8_flops_per_cycle": FigureRule("FLOP/cycle/core", "dense fp8 matrix rate", may_be_zero=True),
-        "core.unit.matrix.mma_sync_share": FigureRule("share", "of the matrix rate that warp-level instructions reach", ()),
-        "core.unit.matrix.warp_issue_cycles": FigureRule("cycles", "dependent matrix instruction to the next", ("cuda", "hip")),
-        "core.unit.vector.fp32_lanes": FigureRule("lanes/cycle/core", "fp32 multiply-adds started per cycle", KINDS),
-        "core.unit.vector.int32_lanes": FigureRule("lanes/cycle/core", "32-bit integer operations per cycle"),
-        "core.unit.vector.convert_lanes": FigureRule("lanes/cycle/core", "type conversions per cycle"),
-        "core.unit.vector.int_convert_lanes": FigureRule("lanes/cycle/core", "conversions between integers and floats per cycle", ()),
-        "core.unit.special.lanes": FigureRule("lanes/cycle/core", "exp2, rcp, rsqrt, ... per cycle", KINDS),
-        "core.memory.registers.bytes": FigureRule("bytes", "register file"),
-        "core.memory.shared.bytes": FigureRule("bytes", "shared memory (LDS) of a core"),
-        "core.memory.shared.block_bytes": FigureRule("bytes", "most shared memory of one block"),
-        "core.memory.shared.reserved_bytes": FigureRule("bytes", "taken from each resident block by the system", may_be_zero=True),
-        "core.memory.shared.bytes_per_cycle": FigureRule("bytes/cycle/core", "32 banks of 4 bytes: 128"),
-        "core.memory.shared.latency_cycles": FigureRule("cycles", "load to use"),
-        "core.memory.l1.bytes": FigureRule("bytes", "first-level data cache", ("cpu",)),
-        "core.memory.l1.bytes_per_cycle": FigureRule("bytes/cycle/core", "loads from the first-level cache", ("cpu",)),
-        "core.memory.l2.bytes": FigureRule("bytes", "second-level cache private to a core", ("cpu",)),
-        "core.memory.l2.bytes_per_cycle": FigureRule("bytes/cycle/core", "loads from the private second level", ("cpu",)),
-        "core.sync_cycles": FigureRule("cycles", "one barrier among the threads of a block"),
-        "core.barrier_wait_cycles": FigureRule("cycles", "arriving at a barrier in shared memory and waiting for it", ()),
-        "core.shuffle_cycles": FigureRule("cycles", "lane exchange to use", ()),
-        "core.bulk_copy_cycles": FigureRule("cycles", "bulk copy of a small tile that L2 has: issue to wake-up", ()),
-        "core.l2_bytes_per_cycle": FigureRule("bytes/cycle/core", "what one core alone reads from L2", ()),
-        "cluster.count": FigureRule("clusters", "dies or partitions with an L2 of their own (1: one L2 for all)"),
-        "cluster.cores": FigureRule("cores", "of one die (XCD), or that a cluster of blocks may spread over (GPC), at most", ()),
-        "cluster.max_blocks": FigureRule("blocks", "that may run together on one cluster and read each other's shared memory", ()),
-        "cluster.memory.l2.bytes": FigureRule("bytes", "L2 of one cluster", ()),
-        "cluster.network.latency_cycles": FigureRule("cycles", "load from another core's shared memory to use", ()),
-        "device.memory.l2.bytes": FigureRule("bytes", "L2, all clusters together"),
-        "device.memory.l2.gb_per_s": FigureRule("GB/s", "L2 to cores, all together"),
-        "device.memory.l2.shared_gb_per_s": FigureRule("GB/s", "the same where all cores read the same lines together", ()),
-        "device.memory.l2.latency_ns": FigureRule("ns", "load to use on an L2 hit"),
-        "device.memory.llc.bytes": FigureRule("bytes", "cache behind L2 (Infinity Cache, CPU L3)", ("cpu",)),
-        "device.memory.llc.gb_per_s": FigureRule("GB/s", "bandwidth of that cache", ("cpu",)),
-        "device.memory.dram.bytes": FigureRule("bytes", "device memory", KINDS),
-        "device.memory.dram.gb_per_s": FigureRule("GB/s", "sustained by a copy, read and write counted", KINDS),
-        "device.memory.dram.read_gb_per_s": FigureRule("GB/s", "sustained by reading alone", ()),
-        "device.memory.dram.spec_gb_per_s": FigureRule("GB/s", "data sheet", ()),
-        "device.memory.dram.latency_ns": FigureRule("ns", "load to use on an L2 miss"),
-        "device.launch_us": FigureRule("us", "an empty kernel, launched and seen by the timing protocol", KINDS),
-        "device.graph_launch_us": FigureRule("us", "a further empty kernel in a graph", ()),
-        "device.block_start_us": FigureRule("us", "start of one block: scheduling, descriptors, barrier set-up"),
-        "device.block_turnover_us": FigureRule("us", "end of a block to the next one on its core, nothing in them", ()),
-        "device.spec_matrix_tflops": FigureRule("TFLOP/s", "data sheet, dense fp16", ()),
-        "device.sustained_matrix_tflops": FigureRule("TFLOP/s", "dense bf16 of the vendor's library, held for seconds", ()),
-        "device.network.gb_per_s": FigureRule("GB/s", "between clusters and the memory behind them, all together, each way", ()),
-        "node.devices": FigureRule("devices", "in one node of the usual kind", ()),
-        "node.network.link_gb_per_s": FigureRule("GB/s", "to a peer device, each way", ()),
-        "node.network.host_gb_per_s": FigureRule("GB/s", "to the host's memory, each way", ()),
-    }
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    value: float
-    provenance: str  # spec | measured | derived | public
-    source: str = ""
+_PARTS = ("value", "provenance", "source")  # of a figure
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 @dataclass(frozen=True)
@@ -160,7 +78,7 @@ class Target:
 
     @property
     def is_gpu(self) -> bool:
-        return self.kind in _GPU
+        return self.kind in GPU
 
     @property
     def core_word(self) -> str:
@@ -175,7 +93,7 @@ class Target:
         }[self.kind]
 
     def matrix_tflops(self, dtype: str) -> float:
-        """Dense matrix rate at the clock which a sustained matrix load leaves, TFLOP/s; the vector rate on a CPU."""
+        """Dense matrix rate at the clock of single launches with busy matrix pipes, TFLOP/s; the vector rate on a CPU."""
         if self.kind == "cpu":
             # two operations a multiply-add; one core, since a CPU kernel of ours is one thread
             return 2 * self["core.unit.vector.fp32_lanes"] * self["core.clock_mhz"] / 1e6
@@ -221,7 +139,7 @@ def parse_target(text: str, origin: str) -> Target:
     """Read a target description. `origin` names it in messages."""
     try:
         raw = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # TOMLDecodeError, and numbers of more digits than Python reads
         raise TargetFileError(f"target file '{origin}' is not TOML: {error}") from error
 
     def text_field(name: str) -> str:
@@ -247,54 +165,87 @@ def parse_target(text: str, origin: str) -> Target:
         if key not in top and key not in LEVELS:
             near = nearest_names(key, (*top, *LEVELS))
             raise TargetFileError(f"target file '{origin}': unknown field '{key}'" + (f"; did you mean {near[0]}?" if near else ""))
-    figures = {path: _figure(path, entry, origin) for level in LEVELS for path, entry in _leaves(level, raw.get(level, {}), origin)}
+    dtypes = names_field("dtypes", list(DTYPE_BYTES))
+    for dtype in dtypes:
+        if dtype not in DTYPE_BYTES:
+            meant = DTYPE_ALIASES.get(dtype.lower())
+            near = [meant] if meant else nearest_names(dtype, DTYPE_BYTES)
+            offer = f"did you mean {near[0]}?" if near else f"known: {', '.join(DTYPE_BYTES)}"
+            raise TargetFileError(f"target file '{origin}': field 'dtypes': '{dtype}' is not known; {offer}")
+    if not dtypes:
+        raise TargetFileError(
+            f"target file '{origin}': field 'dtypes' is empty; name one of {', '.join(DTYPE_BYTES)}, or leave it out for all"
+        )
+    name = text_field("name")
+    if not is_plain_name(name):
+        raise TargetFileError(f"target file '{origin}': field 'name': '{name}' must be letters, digits, '.', '_' and '-', e.g. my-chip")
+    given = (leaf for level in LEVELS for leaf in _leaves(level, raw.get(level, {}), origin))
+    figures = {path: _figure(path, entry, kind, origin) for path, entry in given}
     missing = [path for path, rule in FIGURES.items() if kind in rule.required and path not in figures]
     if missing:
         path, rule = missing[0], FIGURES[missing[0]]
         more = f" ({len(missing) - 1} more are missing)" if len(missing) > 1 else ""
         raise TargetFileError(f"target file '{origin}': figure '{path}' is missing: {rule.meaning}, in {rule.unit}{more}")
+    check_together(figures, origin)
     return Target(
-        name=text_field("name"),
+        name=name,
         title=text_field("title"),
         kind=kind,
         arch=arch,
         device_names=names_field("device_names", []),
         figures=figures,
-        dtypes=names_field("dtypes", ["float16", "bfloat16", "float32"]),
+        dtypes=dtypes,
     )
 
 
+def is_plain_name(name: str) -> bool:
+    """Whether a target may have this name: it stands in messages, file names and the database."""
+    return _NAME.fullmatch(name) is not None
+
+
 def _leaves(prefix: str, table: Any, origin: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The figures at and below `prefix` as the file gives them, less retired ones."""
+    if prefix in RETIRED:
+        return
+    within = [path for path in FIGURES if path.startswith(f"{prefix}.")]
+    place = f"target file '{origin}': '{prefix}'"
     if not isinstance(table, dict):
+        if within:
+            raise TargetFileError(f"{place} must be a table of figures ({_some(within)}), found {table!r}")
         raise TargetFileError(
-            f"target file '{origin}': '{prefix}' must be a table or a figure "
-            f'like {{ value = 132, provenance = "spec", source = "..." }}, found {table!r}'
+            f'{place} must be a table or a figure like {{ value = 132, provenance = "spec", source = "..." }}, found {table!r}'
         )
-    if "value" in table:
+    parts = [part for part in _PARTS if part in table and not isinstance(table[part], dict)]
+    if within and parts:
+        raise TargetFileError(f"{place} is a table of figures and has no {parts[0]} of its own; its figures are {_some(within)}")
+    if not within and (parts or prefix in FIGURES or not table):
         yield prefix, table
         return
     for key, entry in table.items():
         yield from _leaves(f"{prefix}.{key}", entry, origin)
 
 
-def _figure(path: str, entry: Mapping[str, Any], origin: str) -> Figure:
+def _some(paths: list[str]) -> str:
+    return ", ".join(f"'{path}'" for path in paths[:3]) + (f" and {len(paths) - 3} more" if len(paths) > 3 else "")
+
+
+def _figure(path: str, entry: Mapping[str, Any], kind: str, origin: str) -> Figure:
     where = f"target file '{origin}': figure '{path}'"
     rule = FIGURES.get(path)
     if rule is None:
         near = nearest_names(path, FIGURES)
         raise TargetFileError(f"{where} is unknown" + (f"; did you mean '{near[0]}'?" if near else ""))
-    extra = set(entry) - {"value", "provenance", "source"}
+    extra = sorted(set(entry) - set(_PARTS))
+    if "value" not in entry:
+        found = f", but an unknown part '{extra[0]}'" if extra else ""
+        raise TargetFileError(f"{where} has no value{found}; give {{ value = ..., provenance = ... }}: {rule.meaning}, in {rule.unit}")
     if extra:
-        raise TargetFileError(f"{where} has an unknown part '{sorted(extra)[0]}'; a figure has value, provenance and source")
-    value = entry["value"]
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise TargetFileError(f"{where}: value {value!r} must be a number, in {rule.unit}")
-    if value < 0 or (value == 0 and not rule.may_be_zero):
-        raise TargetFileError(f"{where}: value {value} must be greater than zero, in {rule.unit}")
+        raise TargetFileError(f"{where} has an unknown part '{extra[0]}'; a figure has value, provenance and source")
+    value = checked_value(path, entry["value"], kind, where)
     provenance = entry.get("provenance")
     if provenance not in PROVENANCES:
         raise TargetFileError(f"{where}: provenance {provenance!r} must be one of {', '.join(PROVENANCES)}")
     source = entry.get("source", "")
     if not isinstance(source, str):
         raise TargetFileError(f"{where}: source must be a text, found {source!r}")
-    return Figure(float(value), provenance, source)
+    return Figure(value, provenance, source)

@@ -136,7 +136,10 @@ class KernelTemplate(ABC):
 
     @abstractmethod
     def build(self, workload: Workload, config: Config) -> Any:
-        """The TileLang PrimFunc of this config. Imports tilelang; may raise whatever TileLang raises."""
+        """The TileLang PrimFunc of this config. Imports tilelang; may raise whatever TileLang raises.
+
+        It takes nothing from the module of its search space: what is measured holds while `version` stays the same.
+        """
 
     def default_config(self, workload: Workload, target: Target) -> Config | None:
         """A config that a careful engineer would start from, if the space has it: the search's first guess."""

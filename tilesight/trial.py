@@ -11,6 +11,8 @@ from statistics import median
 from .errors import Failure
 from .space import Config
 
+ORDER_TERM = "order"  # a term that is no part of the time
+
 
 class Status(StrEnum):
     """How far a trial has come. `measured` has a time but no proof of correctness yet; `verified` has both."""
@@ -28,7 +30,9 @@ class Prediction:
 
     `utilization` is the predicted busy share of each resource over the kernel's time, 0 .. 1.
     `terms_us` are the model's own terms in microseconds, named, so that a person can see why.
-    `latency_us` lies within a factor of `1 + uncertainty` with the model's stated confidence (one sigma).
+    `latency_us` lies within a factor of `1 + uncertainty` with the model's stated confidence (one sigma). A model that knows
+    more of the order of candidates than of their times says so in the term `ORDER_TERM`: by how much a candidate is better
+    (below 0) or worse than its time.
     """
 
     latency_us: float
@@ -38,11 +42,17 @@ class Prediction:
     uncertainty: float = 0.0  # relative, one sigma
     notes: tuple[str, ...] = ()  # what was charged conservatively, and why
     model: str = ""  # name and version of the model
-    expected: Mapping[str, float] = field(default_factory=dict)  # what hardware counters would show of one launch; not stored
+    # what hardware counters would show of one launch; not stored
+    expected: Mapping[str, float] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.latency_us) or self.latency_us <= 0:
             raise ValueError(f"prediction of {self.model or 'a model'}: latency_us={self.latency_us} must be positive and finite")
+
+    @property
+    def ranking_us(self) -> float:
+        """What candidates are put in order by, on the scale of their times."""
+        return max(1e-3, self.latency_us + self.terms_us.get(ORDER_TERM, 0.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,3 +129,8 @@ class TrialRecord:
     @property
     def predicted_us(self) -> float | None:
         return self.prediction.latency_us if self.prediction else None
+
+    @property
+    def ranking_us(self) -> float | None:
+        """What predicted candidates are put in order by: `Prediction.ranking_us`."""
+        return self.prediction.ranking_us if self.prediction else None

@@ -66,9 +66,9 @@ class Trials:
     def open(self) -> dict[Config, float]:
         """Configs that were predicted and not measured yet, with their time as predicted and corrected by what was measured."""
         waiting = {
-            config: trial.predicted_us
+            config: trial.ranking_us
             for config, trial in self.records.items()
-            if trial.status in (Status.PREDICTED, Status.BUILT) and trial.predicted_us is not None
+            if trial.status in (Status.PREDICTED, Status.BUILT) and trial.ranking_us is not None
         }
         return corrected(waiting, self._measured_pairs())
 
@@ -87,18 +87,18 @@ class Trials:
             common = sum(math.log(actual / predicted) for _, predicted, actual in pairs) / len(pairs) if pairs else 0.0
             return trial.measured_us / math.exp(common)
         if trial.status is not Status.FAILED or (trial.failure and trial.failure.kind is FailureKind.DUPLICATE):
-            return trial.predicted_us
+            return trial.ranking_us
         return None
 
     def summary(self) -> str:
         """Of the exploration, in a line."""
         kinds = Counter(t.failure.kind for t in self.records.values() if t.failure)
         duplicates = kinds.pop(FailureKind.DUPLICATE, 0)
-        predicted = [t.predicted_us for t in self.records.values() if t.status is not Status.FAILED and t.predicted_us is not None]
+        predicted = [t.prediction for t in self.records.values() if t.status is not Status.FAILED and t.prediction is not None]
         parts = [f"{len(self.records)} candidates", f"{len(predicted)} predicted"]
         parts += [f"{duplicates} generate the same code as another"] if duplicates else []
         parts += [f"{sum(kinds.values())} failed ({', '.join(f'{n} {k.value}' for k, n in kinds.most_common())})"] if kinds else []
-        parts += [f"best predicted {min(predicted):.4g} us"] if predicted else []
+        parts += [f"best predicted {min(predicted, key=lambda p: p.ranking_us).latency_us:.4g} us"] if predicted else []
         return ", ".join(parts)
 
     def _measured_pairs(self) -> list[tuple[Config, float, float]]:

@@ -45,7 +45,7 @@ class SharedLowering:
                 order = None if found is None else found[1]
                 known = self._bases.get(base.key)
                 if known is not None:
-                    ready.append((candidate, _ordered(known, order)))
+                    ready.append((candidate, ordered(known, order)))
                 elif base.key in waiting:
                     waiting[base.key].append((candidate, order))
                 else:
@@ -61,7 +61,7 @@ class SharedLowering:
                     self._bases.clear()
                 self._bases[base.key] = outcome
             for candidate, order in waiting.pop(base.key):
-                yield candidate, _ordered(outcome, order)
+                yield candidate, ordered(outcome, order)
             while ready:
                 yield ready.pop()
         while ready:
@@ -72,5 +72,6 @@ def _has_no_twins(candidate: Candidate) -> bool:
     return type(candidate.template).reordered is KernelTemplate.reordered
 
 
-def _ordered(outcome: Profiled | Failure, order: Rasterization | None) -> Profiled | Failure:
+def ordered(outcome: Profiled | Failure, order: Rasterization | None) -> Profiled | Failure:
+    """The outcome of a config that has that order of blocks; None: its base's own."""
     return outcome if order is None or isinstance(outcome, Failure) else twin(outcome, order)

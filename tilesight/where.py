@@ -19,25 +19,27 @@ class Where:
     messages: tuple[str, ...] = ()
 
 
-def locate(target: str | Target, *, measures: bool) -> Where:
+def locate(target: str | Target, *, measures: bool, predicts: bool = True, takes_cpu: bool = True) -> Where:
     """The target by name, path or value (`auto`: that of the GPU found), and with `measures` its device.
+
+    Messages offer what the caller can do instead: `predicts`, predict without a device; `takes_cpu`, go by a processor.
 
     Raises `UnknownNameError` or `TargetFileError` for a target that is none, and `ToolchainError` where `auto` finds
     no GPU, or where a device is at hand but nothing can be built for it.
     """
-    chosen = _automatic() if target == "auto" else load_target(target) if isinstance(target, str) else target
+    chosen = _automatic(predicts, takes_cpu) if target == "auto" else load_target(target) if isinstance(target, str) else target
     if not measures:
         return Where(chosen)
     device = device_for(chosen, find_devices() if chosen.is_gpu else [])
     if isinstance(device, NoDevice):
-        return Where(chosen, None, (f"nothing is measured, all times are predicted: {device.message}",))
+        return Where(chosen, None, (f"nothing is measured, all times are predicted: {device.message}" if predicts else device.message,))
     missing = missing_compiler(chosen)
     if missing:
-        raise ToolchainError(f"{missing}. Predictions need no compiler: --effort predict")
+        raise ToolchainError(f"{missing}. Predictions need no compiler: --effort predict" if predicts else missing)
     return Where(chosen, device)
 
 
-def _automatic() -> Target:
+def _automatic(predicts: bool, takes_cpu: bool) -> Target:
     devices = find_devices()
     for device in devices:
         name = target_for(device)
@@ -46,10 +48,12 @@ def _automatic() -> Target:
     gpus = ", ".join(name for name in target_names() if name != "cpu")
     if devices:
         raise ToolchainError(
-            f"no shipped target describes the GPU found here ('{devices[0].name}'); describe it in a file (--target ./mychip.toml), "
-            f"or name one of {gpus} for predictions"
+            f"no shipped target describes the GPU found here ('{devices[0].name}'); describe it in a file (--target ./mychip.toml)"
+            + (f", or name one of {gpus} for predictions" if predicts else "")
         )
+    ways = ["--target cpu measures on this machine's processor"] if takes_cpu else []
+    ways += [f"{gpus} give predictions"] if predicts else []
     raise ToolchainError(
-        f"no GPU was found here, so there is none that --target auto could mean; --target cpu measures on this machine's processor, "
-        f"and {gpus} give predictions"
+        "no GPU was found here, so there is none that --target auto could mean; "
+        + (", and ".join(ways) or "this needs one: run it on a machine with a GPU and its driver")
     )

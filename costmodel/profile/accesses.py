@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,9 +12,11 @@ import numpy as np
 from ...profile import Access, Space
 from .descriptors import Descriptor
 from .expressions import UnevaluableError
+from .images import inside_image, taps
 from .numbering import PLAIN, number_tiles
 from .patterns import WIDEST_ACCESS_BYTES, sectors, wavefronts
-from .scope import Loop, Scope
+from .scenarios import Loop
+from .scope import Scope
 
 COPY_ROW_BYTES = 128  # a bulk copy moves rows of at most this many bytes (the widest swizzle)
 
@@ -89,16 +92,25 @@ def matrix_access(scope: Scope, place: Place, *, matrices: int, write: bool, mec
     )
 
 
-def bulk_access(scope: Scope, descriptor: Descriptor, coordinates: list[Any], shared_index: Any, *, write: bool) -> tuple[Access, Access]:
-    """One TMA copy, as seen by global memory (what lies inside the tensor) and by shared memory (the whole box)."""
-    copies = scope.warp_executions
-    inside, least = _inside_share(scope, descriptor, coordinates)
+def bulk_access(
+    scope: Scope, descriptor: Descriptor, coordinates: list[Any], shared_index: Any, *, write: bool, offsets: Sequence[Any] = ()
+) -> tuple[Access, Access]:
+    """One TMA copy, as seen by global memory (what lies inside the tensor) and by shared memory (the whole box). `offsets`:
+    the filter's tap that an im2col copy is for."""
+    copies, window = scope.warp_executions, descriptor.window
+    if window is None:
+        inside, least = _inside_share(scope, descriptor, coordinates)
+    else:
+        inside, least = inside_image(scope, descriptor, window, coordinates, list(offsets))
     moved = copies * descriptor.box_bytes * inside
     axes: frozenset[str] = frozenset().union(*(scope.block_axes(c) for c in coordinates))
     depth = slots(scope, shared_index)
     tiles = number_tiles(scope, coordinates)
     # coordinates that an inner loop does not move fetch the same box again
     repeats = math.prod(loop.extent for loop in scope.loops if not any(loop.variable in scope.depends_on(c) for c in coordinates))
+    moves = any(scope.moves_with_phase(c) for c in coordinates)
+    if moves and window is not None:
+        repeats *= taps(scope, coordinates)
     outer = Access(
         space=Space.GLOBAL,
         tensor=descriptor.tensor,
@@ -113,7 +125,7 @@ def bulk_access(scope: Scope, descriptor: Descriptor, coordinates: list[Any], sh
         box_bytes=descriptor.box_bytes,
         least_inside=least,
         axes=axes,
-        loop_dependent=any(scope.moves_with_phase(c) for c in coordinates),
+        loop_dependent=moves,
         footprint_bytes=moved / max(1.0, repeats),
         tile_digits=tiles.digits,
         tile_ids=tiles.ids,

@@ -13,7 +13,8 @@ from .scope import Scope
 
 
 def tma_load(book: Book, call: Any, scope: Scope) -> None:
-    # (descriptor, barrier, shared pointer, coordinates..., eviction) or (shared pointer, global pointer, barrier, bytes, ...)
+    # (descriptor, barrier, shared pointer, coordinates..., eviction) or (shared pointer, global pointer, barrier, bytes, ...);
+    # of an image: (descriptor, barrier, shared pointer, coordinates..., offsets of columns, rows, ..., eviction)
     _bulk(book, call, scope, write=False)
 
 
@@ -28,11 +29,13 @@ def _bulk(book: Book, call: Any, scope: Scope, *, write: bool) -> None:
     shared = next((place for _, place in pointers if place.space is Space.SHARED), None)
     if descriptor is not None:
         first = next(i for i, a in enumerate(call.args) if book.memory.pointer(a) is not None) + 1
-        coordinates = list(call.args[first : first + len(descriptor.box)])
-        for coordinate in coordinates:
+        rank = len(descriptor.shape)
+        coordinates = list(call.args[first : first + rank])
+        offsets = list(call.args[first + rank : first + 2 * rank - 2]) if descriptor.window else []
+        for coordinate in (*coordinates, *offsets):
             book.address(coordinate, scope)
         index = shared.index if shared else 0
-        book.ledger.accesses.extend(bulk_access(scope, descriptor, coordinates, index, write=write))
+        book.ledger.accesses.extend(bulk_access(scope, descriptor, coordinates, index, write=write, offsets=offsets))
         return
     distant = next(((argument, place) for argument, place in pointers if place.space is Space.GLOBAL), None)
     extent = book.memory.pointer_extent(distant[0]) if distant else None

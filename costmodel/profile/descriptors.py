@@ -13,13 +13,27 @@ _ELEMENT_BYTES = {0: 1, 1: 2, 2: 4, 3: 4, 4: 8, 5: 8, 6: 2, 7: 4, 8: 8, 9: 2, 10
 
 
 @dataclass(frozen=True, slots=True)
+class Window:
+    """Where the pixels of an im2col copy may start along each axis of the image, before the copy's own offsets: from `lower`
+    to the image's end + `upper`, `steps` apart."""
+
+    lower: tuple[int, ...]
+    upper: tuple[int, ...]
+    steps: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Descriptor:
-    """A tiled tensor map. Sizes run from the fastest dimension to the slowest, in elements."""
+    """A tensor map. Sizes run from the fastest dimension to the slowest, in elements.
+
+    Where it has a `window` it is an im2col map of an image, and its box is channels x pixels that follow one another.
+    """
 
     tensor: str
     element_bytes: int
     shape: tuple[int, ...]
     box: tuple[int, ...]
+    window: Window | None = None
 
     @property
     def box_bytes(self) -> int:
@@ -49,16 +63,24 @@ def read_descriptors(host: Any) -> Mapping[str, Descriptor]:
 
 
 def _read(parts: list[Any]) -> Descriptor | None:
-    # create_tiled: name, handle, element type, rank, pointer, shape[rank], strides[rank], box[rank], element strides[rank], ...
-    if len(parts) < 5 or str(parts[0].value) != "__tvm_tensormap_create_tiled":
+    # both kinds: name, handle, element type, rank, pointer, shape[rank], strides[rank], ...
+    if len(parts) < 5:
         return None
     kind, rank = constant(parts[2]), constant(parts[3])
     if kind is None or rank is None:
         return None
-    sizes = [constant(p) for p in parts[5 : 5 + 3 * rank]]
-    shape, box = sizes[:rank], sizes[2 * rank :]
-    if any(s is None for s in box):
-        return None
+    numbers = [constant(p) for p in parts[5:]]
     # a dimension that is known only at run time bounds nothing
-    whole = tuple(s if s is not None else 0 for s in shape)
-    return Descriptor(parts[4].name, _ELEMENT_BYTES.get(kind, 2), whole, tuple(int(b or 1) for b in box))
+    shape = tuple(n if n is not None else 0 for n in numbers[:rank])
+    rest = [int(n) for n in numbers[2 * rank :] if n is not None]
+    if len(rest) < len(numbers) - 2 * rank:
+        return None
+    name, tensor, element = str(parts[0].value), parts[4].name, _ELEMENT_BYTES.get(kind, 2)
+    if name == "__tvm_tensormap_create_tiled":  # box[rank], element strides[rank], ...
+        return Descriptor(tensor, element, shape, tuple(n or 1 for n in rest[:rank]))
+    if name == "__tvm_tensormap_create_im2col":  # element strides[rank], lower[rank - 2], upper[rank - 2], pixels, channels, ...
+        axes = rank - 2
+        lower, upper = rest[rank : rank + axes], rest[rank + axes : rank + 2 * axes]
+        pixels, channels = rest[rank + 2 * axes : rank + 2 * axes + 2]
+        return Descriptor(tensor, element, shape, (channels, pixels), Window(tuple(lower), tuple(upper), tuple(rest[1 : 1 + axes])))
+    return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...profile import Space, Tensor
@@ -96,7 +96,7 @@ class Memory:
         if type(node).__name__ != "Var" or node.name not in self.descriptors:
             return None
         found = self.descriptors[node.name]
-        return Descriptor(self._labels.get(identity(node), found.tensor), found.element_bytes, found.shape, found.box)
+        return replace(found, tensor=self._labels.get(identity(node), found.tensor))
 
     def _label(self, variable: Any, prefix: str) -> str:
         return self._labels.setdefault(identity(variable), f"{prefix}{len(self._labels)}")

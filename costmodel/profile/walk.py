@@ -175,11 +175,11 @@ class Reader:
     # --- loops --------------------------------------------------------------------------------------------------------
 
     def _loop(self, node: Any, scope: Scope) -> Scope:
-        inline = loops.is_unrolled(node) or loops.is_short(node)
+        is_global = self.memory.is_global
+        inline = loops.is_short(node, is_global) if not loops.is_unrolled(node) else not loops.waits_for_each(node, is_global)
         if not inline and self._is_phase(node, nested=scope.phase_loop is not None):
             extents = self._trips(node.extent, scope)
-            unrolled_by = loops.UNROLLED_BY if loops.overlaps_itself(node, self.memory.is_global) else 1
-            with self._phase(extents, unrolled_by=unrolled_by), self._live.loop():
+            with self._phase(extents, unrolled_by=loops.unrolled_by(node, is_global)), self._live.loop():
                 return self._body(node, scope, max(extents.mean, 1.0), unrolled=False, as_phase=True)
         extent = constant(node.extent)
         count = float(extent) if extent is not None else self._trips(node.extent, scope).mean

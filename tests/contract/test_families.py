@@ -6,7 +6,8 @@ import pytest
 
 from tilesight import kernels
 from tilesight.costmodel.analytical import AnalyticalModel
-from tilesight.families import PROBES, Families, ProfileFamily, family_of
+from tilesight.families import ProfileFamily, family_of
+from tilesight.lessons import PROBES, Lessons
 from tilesight.profile import KernelProfile
 from tilesight.shape_class import ShapeClass
 from tilesight.space import Config
@@ -56,10 +57,11 @@ def profiles(kernel: str, workload: Workload, config: Config, target: Target) ->
 
 
 def learned(kernel: str, workload: Workload, config: Config, target: Target) -> ProfileFamily:
-    families = Families(ShapeClass(kernels.template_for(kernel, target, workload.dtype), workload))
-    probed = [profiles(kernel, families.shape_class.probe(number), config, target) for number in range(PROBES)]
-    found = families.make(config, "code", probed)
-    assert found is not None, "no rule explains its numbers"
+    lessons = Lessons(ShapeClass(kernels.template_for(kernel, target, workload.dtype), workload))
+    family = lessons.begin(config, workload.dims, "code", profiles(kernel, workload, config, target))
+    probed = [profiles(kernel, lessons.shape_class.probe(number), config, target) for number in range(PROBES)]
+    found = lessons.learn(family, probed)
+    assert found.rules is not None, "no rule explains its numbers"
     return family_of(found.text())
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import math
 import pickle
 import random
 import re
+import textwrap
 from functools import cache
 
 import pytest
@@ -192,6 +195,14 @@ class TestTemplate:
         assert copy.version == template.version
         assert re.fullmatch("[0-9a-f]{12}", template.version)
         assert template_for(template.operator.name, target, template.dtypes[0]).name == template.name
+
+
+@pytest.mark.parametrize("name", ALL_TEMPLATES)
+def test_code_takes_nothing_from_the_search_space(name: str) -> None:
+    """A template's version says which measurements hold, and it does not see the module of the space."""
+    build = type(ALL_TEMPLATES[name]).build
+    tree = ast.parse(textwrap.dedent(inspect.getsource(build)))
+    assert "search_space" not in {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
 
 
 @pytest.mark.parametrize(("template", "target"), PAIRS_TO_LOWER)

@@ -1,21 +1,33 @@
-"""Profiles of a few kernels as text, kept in profiles/: a change in TileLang or in how we read its IR shows as a diff.
+"""Profiles of a few kernels, and what the model predicts from them, kept as text: a change shows as a diff.
 
-python tests/golden/golden.py      writes them anew; read the diff before you commit it
+`profiles/` shows changes in TileLang or in how we read its IR. `predictions.json` shows changes of predictions, with the
+versions that they were made under: stored predictions hold while the version stays, so that one may not move without
+the other.
+
+python tests/golden/golden.py      writes both anew; read the diff before you commit it. It refuses where predictions
+                                   moved under a version that did not: raise CODE_VERSION in costmodel/analytical.py.
 """
 
 from __future__ import annotations
 
 import json
+import math
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tilesight.costmodel import default_model
+from tilesight.costmodel.analytical import AnalyticalModel
 from tilesight.costmodel.profile import read_profiles
 from tilesight.kernels import operator, template_for
 from tilesight.lowering import lower
-from tilesight.profile_json import plain_profile
+from tilesight.profile_json import plain_profile, read_profile
 from tilesight.target import load_target
+from tilesight.trial import Prediction
 
 PROFILES = Path(__file__).parent / "profiles"
+PREDICTIONS = Path(__file__).parent / "predictions.json"
 
 # file name -> target, kernel, shape; each with the config that a careful engineer would start from
 CASES = {
@@ -25,32 +37,113 @@ CASES = {
     "matmul-odd-h200": ("h200", "matmul", "m=1000,n=999,k=1003"),
     "flash_attention-FA4-h200": ("h200", "flash_attention", "FA4"),
     "flash_attention-FA4-mi300x": ("mi300x", "flash_attention", "FA4"),
+    "gemv-V5-h200": ("h200", "gemv", "V5"),
+    "gemv-V5-mi300x": ("mi300x", "gemv", "V5"),
+    "rms_norm-R0-h200": ("h200", "rms_norm", "R0"),
+    "dequant_matmul-D17-h200": ("h200", "dequant_matmul", "D17"),
+    "dequant_matmul-D9-a100": ("a100", "dequant_matmul", "D9"),
+    "chunk_state-CT0-h200": ("h200", "chunk_state", "CT0"),
     "matmul-S512-cpu": ("cpu", "matmul", "S512"),
 }
+COMPILED = {"registers": 168, "spill_bytes": 64}  # a compiler's figures, made up
+CLOSE = 1e-5  # what may differ between machines
+
+Kept = dict[str, Any]
 
 
-def current(case: str) -> str:
-    """The case's profiles as they are read today, as JSON text."""
+def current(case: str) -> tuple[str, str]:
+    """The case's profiles as they are read today, as JSON text; and the fingerprint of the code that they are of."""
     name, kernel, shape = CASES[case]
     target = load_target(name)
     template = template_for(kernel, target, "float32" if name == "cpu" else "bfloat16")
     workload = operator(kernel).workload(shape, template.dtypes[0])
     config = template.default_config(workload, target)
     assert config is not None
-    kernels = read_profiles(lower(template.build(workload, config), target), target)
-    return json.dumps({"config": dict(config), "kernels": [_rounded(plain_profile(k)) for k in kernels]}, indent=1) + "\n"
+    lowered = lower(template.build(workload, config), target)
+    kernels = [_rounded(plain_profile(k)) for k in read_profiles(lowered, target)]
+    return json.dumps({"config": dict(config), "kernels": kernels}, indent=1) + "\n", lowered.fingerprint
 
 
-def _rounded(value: Any) -> Any:
+def predictions(case: str) -> Kept:
+    """What the models say of the case's kept profiles: terms of the analytical one, with and without a compiler's figures,
+    and what commands show."""
+    target = load_target(CASES[case][0])
+    kernels = [read_profile(k) for k in json.loads((PROFILES / f"{case}.json").read_text(encoding="utf-8"))["kernels"]]
+    analytical, shown = AnalyticalModel(), default_model()
+    return {
+        "target": target.fingerprint,
+        "analytical": {"model": analytical.version, **_plain(analytical.predict(kernels, target))},
+        "compiled": {"model": analytical.version, **_plain(analytical.predict(kernels, target, COMPILED))},
+        "shown": {"model": shown.version, **_plain(shown.predict(kernels, target))},
+    }
+
+
+def moved(kept: Kept, now: Kept) -> list[str]:
+    """Which predictions differ although target and version are the same, with their values."""
+    if kept["target"] != now["target"]:
+        return []
+    found = []
+    for name in ("analytical", "compiled", "shown"):
+        old, new = kept[name], now[name]
+        if old["model"] == new["model"] and not _is_close(old, new):
+            found.append(f"{name}: {old['latency_us']} us, now {new['latency_us']} us, both {new['model']}")
+    return found
+
+
+def outdated(kept: Kept, now: Kept) -> bool:
+    """Whether target or a version have changed since."""
+    return kept["target"] != now["target"] or any(kept[name]["model"] != now[name]["model"] for name in ("analytical", "shown"))
+
+
+def kept_predictions() -> dict[str, Kept]:
+    return json.loads(PREDICTIONS.read_text(encoding="utf-8")) if PREDICTIONS.exists() else {}  # type: ignore[no-any-return]
+
+
+def _plain(prediction: Prediction) -> Kept:
+    return {
+        "latency_us": _rounded(prediction.latency_us, 8),
+        "uncertainty": _rounded(prediction.uncertainty, 8),
+        "limiting": prediction.limiting,
+        "utilization": _rounded(dict(prediction.utilization), 8),
+        "terms_us": _rounded(dict(prediction.terms_us), 8),
+    }
+
+
+def _is_close(old: Any, new: Any) -> bool:
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        return old.keys() == new.keys() and all(_is_close(old[name], new[name]) for name in old)
+    if isinstance(old, float) and isinstance(new, float):
+        return math.isclose(old, new, rel_tol=CLOSE, abs_tol=CLOSE)
+    return bool(old == new)
+
+
+def _rounded(value: Any, digits: int = 5) -> Any:
     """Numbers to what matters."""
     if isinstance(value, dict):
-        return {name: _rounded(member) for name, member in value.items()}
+        return {name: _rounded(member, digits) for name, member in value.items()}
     if isinstance(value, list):
-        return [_rounded(member) for member in value]
-    return float(f"{value:.5g}") if isinstance(value, float) else value
+        return [_rounded(member, digits) for member in value]
+    return float(f"{value:.{digits}g}") if isinstance(value, float) else value
+
+
+def main() -> int:
+    kept, made, refused = kept_predictions(), {}, []
+    for case in CASES:
+        profiles, code = current(case)
+        (PROFILES / f"{case}.json").write_text(profiles, encoding="utf-8")
+        made[case] = {"code": code, **predictions(case)}
+        before = kept.get(case)
+        if before is not None and before["code"] == code:  # another program may well take another time
+            refused += [f"{case}: {line}" for line in moved(before, made[case])]
+        print(case)
+    if refused:
+        print(
+            "predictions moved and the version did not: raise CODE_VERSION in costmodel/analytical.py", *refused, sep="\n", file=sys.stderr
+        )
+        return 1
+    PREDICTIONS.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
+    return 0
 
 
 if __name__ == "__main__":
-    for case in CASES:
-        (PROFILES / f"{case}.json").write_text(current(case), encoding="utf-8")
-        print(case)
+    sys.exit(main())

@@ -179,5 +179,7 @@ def request(effort: Effort = Effort.QUICK, *, measures: bool = True, template: K
     template = template or AxpyTemplate()
     target = load_target("cpu")
     workload = template.operator.workload("X0")
-    context = Context(template.name, template.version, workload, target.name, target.fingerprint, target.arch, "fake-1")
-    return Request(workload, target, template, context, effort, measures, **changes)
+    space = template.space(workload, target)
+    figures = target.name, target.fingerprint, target.arch
+    context = Context(template.name, template.version, workload, *figures, "fake-1", space.fingerprint)
+    return Request(workload, target, template, space, context, effort, measures, **changes)

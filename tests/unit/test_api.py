@@ -12,7 +12,7 @@ import pytest
 
 import tilesight
 from tests.unit.conftest import FakeLine
-from tests.unit.fakes import FakeExecutor, failing
+from tests.unit.fakes import AxpyTemplate, FakeExecutor, failing
 from tilesight.device import Device
 from tilesight.errors import (
     ConfigError,
@@ -26,9 +26,11 @@ from tilesight.errors import (
     WorkloadError,
 )
 from tilesight.session import Effort, SessionResult, State
-from tilesight.space import Config
+from tilesight.space import Config, Constraint, SearchSpace
+from tilesight.target import Target
 from tilesight.trial import Status
 from tilesight.tuner import PLANS, Plan
+from tilesight.workload import Workload
 
 H200 = Device("NVIDIA H200", "GPU-1", "580.159", "cuda", 0, 1 << 37)
 LEGAL = 200
@@ -66,6 +68,27 @@ def test_another_shape_is_another_session() -> None:
     assert not tune(shape="X1").from_database
     assert not tune(shape={"n": 77}).from_database
     assert tune(shape="n=77").from_database
+
+
+def test_a_changed_space_is_no_answer_but_keeps_what_was_measured(fake_line: FakeLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = tune(effort="exhaustive")
+    assert first.best is not None
+    banned, before = first.best.config, AxpyTemplate.space
+
+    def narrower(self: AxpyTemplate, workload: Workload, target: Target) -> SearchSpace:
+        wide = before(self, workload, target)
+        return SearchSpace(wide.parameters, [*wide.constraints, Constraint("ban", lambda c: "banned" if dict(c) == dict(banned) else None)])
+
+    monkeypatch.setattr(AxpyTemplate, "space", narrower)
+    second = fake_line.executor = FakeExecutor()
+    result = tune(effort="exhaustive")
+    assert not result.from_database
+    assert banned not in {trial.config for trial in result.trials}
+    assert result.census.legal == first.census.legal - 1
+    assert second.done["lower"] == second.done["measure"] == []
+    assert tune(effort="exhaustive").from_database
+    monkeypatch.setattr(AxpyTemplate, "space", before)
+    assert tune(effort="exhaustive").trials == first.trials
 
 
 def test_rank_measures_nothing_and_tune_goes_on_from_it(fake_line: FakeLine) -> None:
@@ -328,3 +351,22 @@ assert found[0].latency_us < found[1].latency_us
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     done = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+class Oddity:
+    """Looks like what @tilelang.jit makes of a factory."""
+
+    def get_tir(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (3, r"takes a TileLang PrimFunc, not an int; call"),
+        ("f", r"takes a TileLang PrimFunc, not a str; call"),
+        (Oddity(), r"takes a TileLang PrimFunc, not an Oddity; give it <kernel>\.get_tir"),
+    ],
+)
+def test_predict_says_what_it_was_given(given: object, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        tilesight.predict(given, "h200")

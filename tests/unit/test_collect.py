@@ -321,11 +321,11 @@ class TestCollect:
             collect(["axpy"], path, 0, "cpu")
         with pytest.raises(InputError, match="budget"):
             collect(["axpy"], path, 1, "cpu", budget_s=-1.0)
-        with pytest.raises(InputError, match="cannot be written"):
+        with pytest.raises(InputError, match=r"there is no folder '.*none'; make it"):
             collect(["axpy"], tmp_path / "none" / "d.parquet", 1, "cpu")
-        (tmp_path / "text").write_text("no dataset")
+        (tmp_path / "text.parquet").write_text("no dataset")
         with pytest.raises(InputError, match="cannot be read as Parquet"):
-            collect(["axpy"], tmp_path / "text", 1, "cpu")
+            collect(["axpy"], tmp_path / "text.parquet", 1, "cpu")
         assert line.done == []
 
     def test_a_file_of_workloads(self, line: FakePreparer, tmp_path: Path) -> None:
@@ -369,6 +369,53 @@ class TestCollect:
         with pytest.raises(ToolchainError, match=r"a dataset is of measured candidates: .*no GPU was found"):
             collect(["axpy"], tmp_path / "d.parquet", 2, "h200")
         assert list(tmp_path.glob("*.parquet")) == []
+
+    @pytest.mark.parametrize("target", ["auto", "h200"])
+    @pytest.mark.parametrize(
+        ("names", "file", "given", "message"),
+        [
+            (["axpi"], "d.parquet", {}, "unknown kernel 'axpi'; did you mean axpy"),
+            ([], "d.parquet", {}, "no kernel was named"),
+            (["axpy"], "d.parquet", {"shapes": ["X7"]}, "unknown axpy shape 'X7'"),
+            (["axpy"], "d.parquet", {"shapes": ["n=0"]}, "n=0"),
+            (["axpy"], "d.parquet", {"dtypes": ["int3"]}, "axpy: dtype 'int3' is not supported"),
+            (["axpy"], "d.csv", {}, r"--out .*d\.csv must end in \.parquet, as datasets do"),
+            (["axpy"], "none/d.parquet", {}, "there is no folder '.*none'; make it, or name another file"),
+            (["axpy"], "folder.parquet", {}, r"folder\.parquet is a folder; name a file in it"),
+        ],
+    )
+    def test_what_is_asked_wrongly_is_said_before_a_gpu_is_looked_for(
+        self, line: FakePreparer, tmp_path: Path, target: str, names: list[str], file: str, given: dict[str, Any], message: str
+    ) -> None:
+        (tmp_path / "folder.parquet").mkdir()
+        with pytest.raises(InputError, match=message):
+            collect(names, tmp_path / file, 2, target, **given)
+        assert [path.name for path in tmp_path.iterdir()] == ["folder.parquet"]
+
+    def test_a_wrong_line_is_said_before_a_gpu_is_looked_for(self, line: FakePreparer, tmp_path: Path) -> None:
+        listed = tmp_path / "workloads.txt"
+        listed.write_text("axpy X9 fp32 3\n")
+        with pytest.raises(InputError, match="line 1: unknown axpy shape 'X9'"):
+            collect([], tmp_path / "d.parquet", None, workloads=listed)
+
+    @pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="no folder that even root cannot write to")
+    def test_a_folder_that_cannot_be_written(self, line: FakePreparer) -> None:
+        with pytest.raises(InputError, match=r"--out /proc/d\.parquet: nothing can be written in folder '/proc': "):
+            collect(["axpy"], "/proc/d.parquet", 2)
+
+    def test_without_a_gpu_only_what_can_be_measured_is_offered(self, line: FakePreparer, tmp_path: Path) -> None:
+        with pytest.raises(ToolchainError) as caught:
+            collect(["axpy"], tmp_path / "d.parquet", 2)
+        assert str(caught.value).endswith("could mean; --target cpu measures on this machine's processor")
+        with pytest.raises(ToolchainError) as caught:
+            collect(["axpy"], tmp_path / "d.parquet", 2, "h200")
+        assert "a dataset is of measured candidates: no GPU was found here" in str(caught.value)
+        assert "predict" not in str(caught.value)
+
+    def test_a_missing_compiler_is_said_alone(self, line: FakePreparer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("tilesight.where.missing_compiler", lambda target: f"building for {target.name} needs a compiler")
+        with pytest.raises(ToolchainError, match=r"building for cpu needs a compiler$"):
+            collect(["axpy"], tmp_path / "d.parquet", 2, "cpu")
 
     def test_a_space_without_a_legal_config(self, line: FakePreparer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("tests.unit.fakes.AxpyTemplate.blocks", ())

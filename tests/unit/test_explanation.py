@@ -13,8 +13,9 @@ import pytest
 import tilesight
 from tilesight.cli.main import main
 from tilesight.costmodel.analytical import AnalyticalModel
+from tilesight.costmodel.hybrid import CORRECTION
 from tilesight.dataset import Dataset, write_dataset
-from tilesight.errors import InputError
+from tilesight.errors import FailureKind, InputError
 from tilesight.explanation import View, find_steps, view
 from tilesight.profile import Access, KernelProfile, MatrixWork, Phase, Role, Space, Trips, Work
 from tilesight.profile_json import profiles_text
@@ -23,7 +24,8 @@ from tilesight.target import Figure, load_target
 from tilesight.trial import Prediction
 from tilesight.workload import Workload
 
-from .fakes import AxpyTemplate, FakeModel, profile_of, true_us
+from .conftest import FakeLine
+from .fakes import AxpyTemplate, FakeExecutor, FakeModel, failing, profile_of, true_us
 
 H200 = load_target("h200")
 MATRIX = Work(matrix=(MatrixWork("wgmma.m64n256k16.bf16", 64, 524288.0, warps=4),))
@@ -125,6 +127,23 @@ def test_the_compiler_has_the_last_word_on_registers() -> None:
     assert said(found.findings, "The compiler takes 200 registers a thread")
 
 
+def test_limits_follow_the_compilers_spills() -> None:
+    """Not the estimate from the IR: what is printed of spills and what they are said to cost agree."""
+    work = Work(vector_ops=128 * 200.0)
+
+    def spills(needed: float, **compiled: float) -> tuple[float, tuple[str, ...]]:
+        found = seen(kernel(work, blocks=1056, registers=needed), compiled=compiled)
+        return next(h.gain for h in found.limits.limits if h.name == "spills"), found.findings
+
+    gain, findings = spills(60, registers=255.0, spill_bytes=4096.0)
+    assert gain > 0.02
+    assert said(findings, "Spills: the compiler spills 4096 bytes a thread: without ")
+    gain, findings = spills(400, registers=255.0, spill_bytes=0.0)
+    assert gain == 0.0
+    assert not said(findings, "Spills: ")
+    assert said(findings, "The compiler spills 0 bytes a thread where the model expects some")
+
+
 def test_blocks_on_a_core_follow_the_compilers_registers() -> None:
     profile = kernel(blocks=4000, registers=20)
     prediction = AnalyticalModel().predict([profile], H200)
@@ -179,7 +198,7 @@ def test_steps_do_without_what_does_not_lower() -> None:
 # --- rows of datasets ---
 
 
-def row(config: Config, *, version: str | None = None, n: int = 1024) -> dict[str, Any]:
+def row(config: Config, *, version: str | None = None, n: int = 1024, fingerprint: str | None = None) -> dict[str, Any]:
     template = AxpyTemplate()
     workload = Workload("axpy", {"n": n}, "float32")
     return {
@@ -188,6 +207,7 @@ def row(config: Config, *, version: str | None = None, n: int = 1024) -> dict[st
         "target": "cpu", "config": config.key, "flops": 1.0, "min_bytes": 1.0, "status": "verified",
         "profile": profiles_text([profile_of(config)]),
         "measured_us": 2 * true_us(config), "registers": 40.0, "counters": json.dumps({"duration_us": 5.0}), "run": "r",
+        "fingerprint": fingerprint,
     }  # fmt: skip
 
 
@@ -227,11 +247,55 @@ def test_a_config_without_a_row_is_lowered(rows: Path) -> None:
     assert "only a measurement decides" not in found.verdict
 
 
+def old_rows(folder: Path, **codes: str | None) -> Path:
+    """Rows of an older template: config 28 is their best, config 4 slower. `codes` are fingerprints by config."""
+    rows = [row(config(block), version="old", fingerprint=codes.get(f"c{block}", f"code-{config(block)}")) for block in (28, 4)]
+    write_dataset(folder / "old.parquet", Dataset.of(rows, {"r": {"date": "2026-11-21"}}))
+    return folder / "old.parquet"
+
+
 @pytest.mark.usefixtures("fake_line")
-def test_rows_of_an_older_template_are_named(tmp_path: Path) -> None:
-    write_dataset(tmp_path / "old.parquet", Dataset.of([row(config(9), version="old")], {"r": {"date": "2026-11-21"}}))
-    found = tilesight.explain("axpy", "cpu", "X0", measured=tmp_path / "old.parquet")
-    assert said(found.notes, "another version of axpy")
+def test_rows_of_an_older_template_that_made_other_code_are_named(tmp_path: Path) -> None:
+    path = old_rows(tmp_path, c28="other code")
+    best = tilesight.explain("axpy", "cpu", "X0", measured=path)
+    assert best.notes == ("the rows were measured with another version of axpy, whose code was not today's",)
+    worse = tilesight.explain("axpy", "cpu", "X0", config=dict(config(4)), measured=path)
+    assert said(worse.notes, "whose code was not today's; the steps are predicted for today's")
+    unknown = tilesight.explain("axpy", "cpu", "X0", measured=old_rows(tmp_path, c28=None))
+    assert said(unknown.notes, "another version of axpy")
+
+
+@pytest.mark.usefixtures("fake_line")
+def test_rows_of_an_older_template_that_made_todays_code_are_not(tmp_path: Path) -> None:
+    for wanted in (None, dict(config(4)), dict(config(5))):  # config 5 has no row: nothing was measured of it
+        assert tilesight.explain("axpy", "cpu", "X0", config=wanted, measured=old_rows(tmp_path)).notes == ()
+
+
+def test_rows_of_an_older_template_that_no_longer_lower_are_named(fake_line: FakeLine, tmp_path: Path) -> None:
+    path = old_rows(tmp_path)
+    fake_line.executor = FakeExecutor(failing(FailureKind.LOWER_ERROR, "lower"))
+    assert said(tilesight.explain("axpy", "cpu", "X0", measured=path).notes, "another version of axpy")
+
+
+def test_a_row_that_trained_the_model_is_no_evidence(fake_line: FakeLine, rows: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Trained(FakeModel):
+        def predict(self, kernels: Sequence[Any], target: Any) -> Prediction:
+            found = super().predict(kernels, target)
+            return replace(found, terms_us={**found.terms_us, CORRECTION: -6.0})
+
+        def was_trained_on(self, run: str) -> bool:
+            return run == "r"
+
+    warning = "The learned model was trained on this row: that says nothing of others. The analytical model alone says 42 us (+75%)."
+    assert not said(tilesight.explain("axpy", "cpu", "X0", measured=rows).this.doubts, "was trained on this row")
+    fake_line.model = Trained()
+    assert warning in tilesight.explain("axpy", "cpu", "X0", measured=rows).this.doubts
+    worse = tilesight.explain("axpy", "cpu", "X0", config=dict(config(4)), measured=rows)
+    assert worse.verdict.endswith("It was trained on both.")
+    other = tilesight.explain("axpy", "cpu", "X0", config=dict(config(5)), measured=rows)
+    assert not said(other.this.doubts, "was trained on this row")
+    monkeypatch.setattr(Trained, "was_trained_on", lambda *_: False)
+    assert not said(tilesight.explain("axpy", "cpu", "X0", measured=rows).this.doubts, "was trained on this row")
 
 
 @pytest.mark.usefixtures("fake_line")

@@ -1,4 +1,4 @@
-"""Profile families: learned from a few configs of a structure, exact at other shapes, refused where nothing explains them."""
+"""Profile families: what a config shows where it was lowered, and what follows for other shapes."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from tilesight import kernels
-from tilesight.families import PROBES, Families, FamilyKey, family_of
+from tilesight.families import MOST_SEEN, FamilyKey, ProfileFamily, Refusal, Seen, family_of
 from tilesight.profile import Access, KernelProfile, Phase, Role, Space, Tensor, Trips, Work
-from tilesight.shape_class import ShapeClass
+from tilesight.profile_tree import tree_of
 from tilesight.space import Config
 from tilesight.workload import Workload
 
@@ -43,123 +43,53 @@ def profile_of(workload: Workload, config: Config, extra: float = 0.0) -> tuple[
     )
 
 
-@pytest.fixture
-def families() -> Families:
-    return Families(ShapeClass(TEMPLATE, MATMUL.workload("M0")))
+def seen_at(workload: Workload, config: Config, fingerprint: str = "code") -> Seen:
+    return Seen(dict(workload.dims), fingerprint, tree_of(profile_of(workload, config)))
 
 
-def probed(families: Families, config: Config, count: int) -> list[tuple[KernelProfile, ...]]:
-    return [profile_of(families.shape_class.probe(number), config) for number in range(count)]
-
-
-def test_the_first_of_a_structure_needs_all_probes_and_others_one(families: Families) -> None:
-    first, other = config_of(), config_of(64, 256, 32, stages=4)
-    assert families.needed(first, probed(families, first, 1)[0]) == PROBES
-    assert families.make(first, "f", probed(families, first, 1)) is None  # nothing is learned from one
-    assert families.make(first, "f", probed(families, first, PROBES)) is not None
-    assert families.needed(other, probed(families, other, 1)[0]) == 1
-    for config in (first, other):
-        family = families.make(config, "f", probed(families, config, 1))
-        assert family is not None
-        for shape in ("M5", "m=1280,n=8448,k=640"):
-            workload = MATMUL.workload(shape)
-            assert family.kernels(workload.dims) == profile_of(workload, config)
-
-
-def test_a_family_outlives_its_process_as_text(families: Families) -> None:
-    family = families.make(config_of(), "f", probed(families, config_of(), PROBES))
-    assert family is not None
-    again = family_of(family.text())
-    assert again == family
-    assert again.kernels(MATMUL.workload("M5").dims) == profile_of(MATMUL.workload("M5"), config_of())
-    with pytest.raises((ValueError, KeyError, TypeError)):
-        family_of('{"config": {}}')
-
-
-def test_shapes_that_make_another_ir_are_refused(families: Families) -> None:
-    family = families.make(config_of(), "f", probed(families, config_of(), PROBES))
-    assert family is not None
-    dims = dict(MATMUL.workload("M5").dims)
-    assert family.kernels({**dims, "k": 64 * 5}) is not None
-    assert family.kernels({**dims, "k": 64 * 4}) is None  # the loop is shorter than its buffers are many
-    assert family.kernels({**dims, "m": 128}) is None  # one block row: the axis is gone from the IR
-
-
-def test_what_no_rule_explains_is_refused_with_its_structure(families: Families) -> None:
-    config = config_of()
-    odd = [profile_of(families.shape_class.probe(i), config, extra=50.0 * (i % 2)) for i in range(PROBES)]
-    assert families.make(config, "f", odd) is None
-    assert families.needed(config_of(64), probed(families, config_of(64), 1)[0]) == 0
-
-
-def test_a_config_that_breaks_its_structures_rules_is_refused(families: Families) -> None:
-    assert families.make(config_of(), "f", probed(families, config_of(), PROBES)) is not None
-    other = config_of(256)
-    (kernel,) = profile_of(families.shape_class.probe(0), other)
-    assert families.make(other, "f", [(replace(kernel, grid=(kernel.grid[0], kernel.grid[1] + 1, 1)),)]) is None
-
-
-def test_configs_that_cut_otherwise_learn_for_themselves(families: Families) -> None:
-    assert families.make(config_of(), "f", probed(families, config_of(), PROBES)) is not None
-    uneven = config_of(192)
-    assert families.needed(uneven, probed(families, uneven, 1)[0]) == PROBES
-
-
-def with_tiles(kernels: tuple[KernelProfile, ...], **tiles: object) -> tuple[KernelProfile, ...]:
-    """The same kernels, their load's tiles numbered otherwise."""
-    (kernel,) = kernels
-    (role,) = kernel.roles
-    straight, loop = role.phases
-    access = replace(loop.work.accesses[0], **tiles)  # type: ignore[arg-type]
-    phases = (straight, replace(loop, work=replace(loop.work, accesses=(access,))))
-    return (replace(kernel, roles=(replace(role, phases=phases),)),)
-
-
-def with_digits(workload: Workload, config: Config) -> tuple[KernelProfile, ...]:
-    """Rows of blocks in pairs, as many columns as there are."""
-    rows, columns = (-(-workload.dims[d] // config.int(f"block_{d}")) for d in "mn")
-    return with_tiles(profile_of(workload, config), tile_digits=(("x", 1, columns), ("z", columns, 2), ("y", 2, rows)))
-
-
-def test_digits_of_tiles_follow_the_shape(families: Families) -> None:
-    first, other = config_of(), config_of(64, 256, 32, stages=4)
-    family = families.make(first, "f", [with_digits(families.shape_class.probe(i), first) for i in range(PROBES)])
-    next_family = families.make(other, "f", [with_digits(families.shape_class.probe(0), other)])
-    assert family is not None
-    assert next_family is not None
-    there = MATMUL.workload("m=1280,n=8448,k=640")
-    assert family.kernels(there.dims) == with_digits(there, first)
-    assert next_family.kernels(there.dims) == with_digits(there, other)
-    # a digit of one value is none: there the reader would leave it out
-    assert family.kernels({**there.dims, "n": 128}) is None
-
-
-def test_digits_that_no_rule_explains_are_refused(families: Families) -> None:
-    odd = [with_tiles(profile_of(families.shape_class.probe(i), config_of()), tile_digits=(("x", 1, 5 + i * i),)) for i in range(PROBES)]
-    assert families.make(config_of(), "f", odd) is None
+def test_a_family_outlives_its_process_as_text() -> None:
+    workload, config = MATMUL.workload("M5"), config_of()
+    for refusal in (None, Refusal.CONFIG):
+        family = ProfileFamily(config, "structure", (seen_at(workload, config),), None, refusal)
+        again = family_of(family.text())
+        assert again == family
+        assert again.kernels(workload.dims) == profile_of(workload, config)
+        assert again.fingerprint(workload.dims) == "code"
 
 
 @pytest.mark.parametrize(
-    "tiles", [{"tile_ids": (0, 1, 0, 1)}, {"turns": 2, "tile_digits": (("x", 1, 8),)}, {"tile_digits": (("t", 1, 8),)}]
+    "text", ["", "[]", '{"config": {}}', '{"config": {}, "structure": "s", "seen": [], "rules": null, "refusal": null}']
 )
-def test_tiles_that_are_listed_for_one_shape_are_lowered_anew(families: Families, tiles: dict[str, object]) -> None:
-    config = config_of()
-    found = [with_tiles(kernels, **tiles) for kernels in probed(families, config, PROBES)]
-    assert families.needed(config, found[0]) == 0
-    assert families.make(config, "f", found) is None
-    assert families.make(config, "f", probed(families, config, PROBES)) is not None  # the others of the structure are not touched
+def test_what_is_no_family_is_refused(text: str) -> None:
+    with pytest.raises((ValueError, KeyError, TypeError)):
+        family_of(text)
 
 
-def test_plain_loops_that_would_be_unrolled_are_refused(families: Families) -> None:
-    def plain(workload: Workload, config: Config) -> tuple[KernelProfile, ...]:
-        return with_tiles(profile_of(workload, config), mechanism="ld", slots=1)
+def test_the_latest_workloads_are_remembered() -> None:
+    config, shapes = config_of(), [MATMUL.workload(f"M{i}") for i in range(MOST_SEEN + 1)]
+    family = ProfileFamily(config, "structure", (seen_at(shapes[0], config),))
+    for workload in [*shapes, shapes[1]]:
+        family = family.with_seen(ProfileFamily(config, "structure", (seen_at(workload, config),)))
+    assert len(family.seen) == MOST_SEEN
+    assert family.kernels(shapes[0].dims) is None
+    for workload in shapes[1:]:
+        assert family.kernels(workload.dims) == profile_of(workload, config)
 
-    config = config_of(stages=1)
-    family = families.make(config, "f", [plain(families.shape_class.probe(i), config) for i in range(PROBES)])
-    assert family is not None
-    dims = dict(MATMUL.workload("M5").dims)
-    assert family.kernels({**dims, "k": 64 * 17}) is not None
-    assert family.kernels({**dims, "k": 64 * 16}) is None
+
+def test_another_structure_takes_the_place_of_what_has_no_rules() -> None:
+    config, (first, second) = config_of(), (MATMUL.workload("M0"), MATMUL.workload("M5"))
+    other = ProfileFamily(config, "other", (seen_at(second, config),))
+    open_family = ProfileFamily(config, "structure", (seen_at(first, config),), None, Refusal.STRUCTURE)
+    assert open_family.with_seen(other) == other
+    complete = ProfileFamily(config, "structure", (seen_at(first, config),), {})
+    assert complete.with_seen(other) == complete
+
+
+def test_codes_differ_between_shapes_and_follow_the_first() -> None:
+    config, there = config_of(), MATMUL.workload("M5").dims
+    codes = [ProfileFamily(config, "s", (seen_at(MATMUL.workload("M0"), config, code),), {}).fingerprint(there) for code in "aab"]
+    assert codes[0] == codes[1] != codes[2]
+    assert codes[0] != "a"
 
 
 def test_the_key_tells_everything_apart() -> None:

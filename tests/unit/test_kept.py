@@ -1,7 +1,8 @@
-"""The executor that keeps profiles: lowers at probes, answers other shapes of the class, falls back where it cannot."""
+"""The executor that keeps profiles: lowers what is asked for, learns from it, answers other shapes, falls back where it cannot."""
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,12 +11,14 @@ from typing import Any
 import pytest
 
 from tests.unit.test_families import TEMPLATE, config_of, profile_of
+from tests.unit.test_lessons import sampled
 from tilesight import kept, kernels
 from tilesight.candidate import Candidate
 from tilesight.database import Store, open_store
 from tilesight.errors import Failure, FailureKind
 from tilesight.jobs import Profiled
-from tilesight.kept import KeptExecutor
+from tilesight.kept import ENOUGH_ALIKE, KeptExecutor
+from tilesight.lessons import PROBES
 from tilesight.profile import Rasterization
 from tilesight.space import Config
 from tilesight.target import load_target
@@ -70,23 +73,87 @@ def expected(workload: Workload, config: Config) -> Any:
     return tuple(replace(kernel, rasterization=order) for kernel in profile_of(workload, config))
 
 
-def test_what_was_lowered_for_one_shape_answers_others_also_in_another_process(store: Store) -> None:
-    first, second = MATMUL.workload("M0"), MATMUL.workload("m=8192,n=2048,k=1280")
+M0, M5, OTHER = MATMUL.workload("M0"), MATMUL.workload("M5"), MATMUL.workload("m=8192,n=2048,k=1280")
+BASES = 3  # among CONFIGS, all of one structure
+
+
+def lower(executor: KeptExecutor, workload: Workload, *configs: Config) -> dict[Config, Any]:
+    return kernels_of(executor.lower(candidates(workload, *configs)))
+
+
+def test_a_first_workload_costs_what_lowering_it_costs(store: Store) -> None:
     workers = Lowerer()
+    assert lower(KeptExecutor(workers, store), M0, *CONFIGS) == {c: expected(M0, c) for c in CONFIGS}
+    assert [c.workload for c in workers.lowered] == [M0] * BASES
+    # and once more nothing at all, in another process too
+    assert lower(KeptExecutor(workers, store), M0, *CONFIGS) == {c: expected(M0, c) for c in CONFIGS}
+    assert len(workers.lowered) == BASES
+
+
+def test_a_second_workload_costs_the_probes_of_its_structures_and_others_nothing(store: Store) -> None:
+    workers = Lowerer()
+    lower(KeptExecutor(workers, store), M0, *CONFIGS)
     executor = KeptExecutor(workers, store)
-    assert kernels_of(executor.lower(candidates(first, *CONFIGS))) == {c: expected(first, c) for c in CONFIGS}
-    assert len(workers.lowered) == 3 + 2  # one config at three probes, two at one; the twin at none
+    assert not list(executor.kept(candidates(OTHER, *CONFIGS)))
+    assert lower(executor, OTHER, *CONFIGS) == {c: expected(OTHER, c) for c in CONFIGS}
+    assert len(workers.lowered) == BASES + PROBES
     for keeping in (executor, KeptExecutor(workers, store)):
-        assert kernels_of(keeping.kept(candidates(second, *CONFIGS))) == {c: expected(second, c) for c in CONFIGS}
-        assert kernels_of(keeping.lower(candidates(second, *CONFIGS))) == {c: expected(second, c) for c in CONFIGS}
-    assert len(workers.lowered) == 5
+        assert kernels_of(keeping.kept(candidates(M5, *CONFIGS))) == {c: expected(M5, c) for c in CONFIGS}
+        assert lower(keeping, M5, *CONFIGS) == {c: expected(M5, c) for c in CONFIGS}
+    new = full(config_of(256, 64))
+    assert lower(KeptExecutor(workers, store), M5, new) == {new: expected(M5, new)}
+    assert lower(KeptExecutor(workers, store), M0, new) == {new: expected(M0, new)}  # one more of a structure that is known
+    assert len(workers.lowered) == BASES + PROBES + 1
+
+
+def test_a_structure_of_one_config_is_learned_when_that_was_lowered_often_enough(store: Store) -> None:
+    workers, config = Lowerer(), full(config_of())
+    executor = KeptExecutor(workers, store)
+    for workload in (M0, M5, OTHER):
+        assert lower(executor, workload, config) == {config: expected(workload, config)}
+    assert [c.workload for c in workers.lowered[:2]] == [M0, M5]
+    assert len(workers.lowered) == 2 + PROBES
+
+
+def test_a_structure_of_many_configs_is_learned_in_passing(store: Store) -> None:
+    workers = Lowerer()
+    many = [full(config_of(m, n, k)) for m in (64, 128, 256) for n in (64, 128, 256) for k in (32, 64)][:ENOUGH_ALIKE]
+    lower(KeptExecutor(workers, store), M0, *many[:-1])
+    assert len(workers.lowered) == ENOUGH_ALIKE - 1
+    lower(KeptExecutor(workers, store), M0, many[-1])
+    assert len(workers.lowered) == ENOUGH_ALIKE + PROBES
+    assert kernels_of(KeptExecutor(workers, store).kept(candidates(M5, *many))) == {c: expected(M5, c) for c in many}
+
+
+def test_where_numbers_are_sampled_a_second_workload_costs_one_study_more(store: Store) -> None:
+    class Sampling(Lowerer):
+        def lower(self, candidates):  # type: ignore[no-untyped-def]
+            for candidate, outcome in super().lower(candidates):
+                found = sampled(candidate.workload, candidate.config)
+                yield candidate, replace(outcome, kernels=found)
+
+    workers, bases = Sampling(), [c for c in CONFIGS if not c["swizzle"]]
+    lower(KeptExecutor(workers, store), M0, *bases)
+    assert len(workers.lowered) == BASES
+    lower(KeptExecutor(workers, store), M5, *bases)
+    # the config that showed the rule is answered by it, and the others have been seen often enough now
+    assert len(workers.lowered) == BASES + PROBES + BASES - 1
+    assert len(list(KeptExecutor(workers, store).kept(candidates(OTHER, *bases)))) == BASES
+
+
+def test_what_is_left_early_is_kept(store: Store) -> None:
+    workers = Lowerer()
+    answers = KeptExecutor(workers, store).lower(candidates(M0, *CONFIGS))
+    first, _ = next(answers)
+    answers.close()  # type: ignore[attr-defined]
+    assert [c for c, _ in KeptExecutor(workers, store).kept(candidates(M0, *CONFIGS))] == [first]
 
 
 def test_twins_share_their_instances_and_shapes_do_not(store: Store) -> None:
-    executor, (first, second) = KeptExecutor(Lowerer(), store), (MATMUL.workload("M0"), MATMUL.workload("M5"))
-    base, twin = full(config_of(64)), full(config_of(64), swizzle=8)
-    list(executor.lower(candidates(first, base)))
-    for workload in (first, second, first):
+    executor, (base, twin) = KeptExecutor(Lowerer(), store), (full(config_of(64)), full(config_of(64), swizzle=8))
+    lower(executor, M0, base, full(config_of()))
+    lower(executor, M5, base)
+    for workload in (M0, M5, OTHER, M0):
         found = kernels_of(executor.kept(candidates(workload, base, twin)))
         assert found == {c: expected(workload, c) for c in (base, twin)}
         assert found[base][0].roles is found[twin][0].roles
@@ -95,11 +162,11 @@ def test_twins_share_their_instances_and_shapes_do_not(store: Store) -> None:
 def test_codes_differ_between_shapes_and_twins(store: Store) -> None:
     executor = KeptExecutor(Lowerer(), store)
     prints = set()
-    for shape in ("M0", "M5"):
-        for _, outcome in executor.lower(candidates(MATMUL.workload(shape), *CONFIGS)):
+    for workload in (M0, M5, OTHER, M5):
+        for _, outcome in executor.lower(candidates(workload, *CONFIGS)):
             assert isinstance(outcome, Profiled)
             prints.add(outcome.fingerprint)
-    assert len(prints) == 2 * len(CONFIGS)
+    assert len(prints) == 3 * len(CONFIGS)
 
 
 def test_another_class_and_another_version_of_the_readers_start_anew(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,41 +178,76 @@ def test_another_class_and_another_version_of_the_readers_start_anew(store: Stor
     assert not list(KeptExecutor(Lowerer(), store).kept(candidates(MATMUL.workload("M0"), *CONFIGS)))
 
 
+ASKED = {"errors", "space", "target", "workload"}  # what is asked is in the key of a family, not in the reader's version
+
+
+def imported(file: Path, root: Path) -> Iterator[str]:
+    """Modules of the package that `file` imports, as dotted names below it."""
+    package = file.relative_to(root).parent.parts
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            base = ".".join([*package[: len(package) - node.level + 1], *(node.module or "").split(".")]).strip(".")
+            yield from ([base] if node.module else [f"{base}.{name.name}".strip(".") for name in node.names])
+
+
+def test_the_version_of_the_readers_covers_what_they_import() -> None:
+    root = Path(kept.__file__).resolve().parent
+    files = {".".join(file.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): file for file in kept.reader_files()}
+    assert all(file.is_file() for file in files.values())
+    missing = {(name, other) for name, file in files.items() if name != "twins" for other in imported(file, root) if other not in files}
+    assert {other for _, other in missing} == ASKED, missing
+    assert {"families", "lessons", "shape_class", "twins"} <= set(files)  # what this module itself makes profiles with
+
+
 def test_a_shape_that_makes_another_ir_is_lowered_itself(store: Store) -> None:
     workers = Lowerer()
     executor = KeptExecutor(workers, store)
+    lower(executor, M0, *CONFIGS)
+    lower(executor, M5, *CONFIGS)
     short = MATMUL.workload("m=4096,n=4096,k=256")  # four iterations: too few for what was learned of three buffers
-    config = full(config_of())
-    assert kernels_of(executor.lower(candidates(short, config))) == {config: expected(short, config)}
-    assert workers.lowered[-1].workload == short
-    assert not list(executor.kept(candidates(short, config)))
+    config = CONFIGS[0]
+    for _ in range(2):
+        assert not list(executor.kept(candidates(short, config)))
+        assert lower(executor, short, config) == {config: expected(short, config)}
+        assert workers.lowered.pop().workload == short
+    assert list(executor.kept(candidates(M5, config)))  # what was learned of longer ones stays
 
 
 def test_what_fails_at_a_probe_is_tried_at_its_own_shape(store: Store) -> None:
-    workers, workload = Lowerer(), MATMUL.workload("M0")
-    probe = kept.ShapeClass(TEMPLATE, workload).probe(0)
-    workers.fails_at = {probe.key}
-    found = kernels_of(KeptExecutor(workers, store).lower(candidates(workload, CONFIGS[0])))
-    assert found == {CONFIGS[0]: expected(workload, CONFIGS[0])}
-    workers.fails_at = {probe.key, workload.key}
-    ((_, outcome),) = KeptExecutor(workers, store).lower(candidates(workload, CONFIGS[1]))
-    assert outcome == Failure(FailureKind.LOWER_ERROR, "no layout")
+    workers = Lowerer()
+    executor = KeptExecutor(workers, store)
+    lower(executor, M0, *CONFIGS)
+    workers.fails_at = {kept.ShapeClass(TEMPLATE, M0).probe(1).key}
+    assert lower(executor, M5, *CONFIGS) == {c: expected(M5, c) for c in CONFIGS}
+    assert len(workers.lowered) == BASES + PROBES + BASES
+    assert lower(executor, OTHER, *CONFIGS) == {c: expected(OTHER, c) for c in CONFIGS}
+    assert len(workers.lowered) == BASES + PROBES + 2 * BASES  # it is not tried again
 
 
-def test_a_config_that_no_rule_explains_is_probed_once(store: Store) -> None:
+def test_what_fails_is_said_of_all_twins_and_not_kept(store: Store) -> None:
+    workers = Lowerer()
+    workers.fails_at = {M0.key}
+    executor = KeptExecutor(workers, store)
+    failure = Failure(FailureKind.LOWER_ERROR, "no layout")
+    assert lower(executor, M0, *CONFIGS) == dict.fromkeys(CONFIGS, failure)
+    assert not list(executor.kept(candidates(M0, *CONFIGS)))
+
+
+def test_a_structure_that_no_rule_explains_is_probed_once(store: Store) -> None:
     class Odd(Lowerer):
         def lower(self, candidates):  # type: ignore[no-untyped-def]
             for candidate, outcome in super().lower(candidates):
                 odd = profile_of(candidate.workload, candidate.config, extra=candidate.workload.dims["m"] % 700)
                 yield candidate, replace(outcome, kernels=odd)
 
-    workers, config = Odd(), full(config_of())
-    list(KeptExecutor(workers, store).lower(candidates(MATMUL.workload("M0"), config)))
-    assert len(workers.lowered) == 3 + 1
-    again = candidates(MATMUL.workload("M5"), config)
-    assert not list(KeptExecutor(workers, store).kept(again))
-    assert [c for c, _ in KeptExecutor(workers, store).lower(again)] == again
-    assert len(workers.lowered) == 5
+    workers = Odd()
+    lower(KeptExecutor(workers, store), M0, *CONFIGS)
+    lower(KeptExecutor(workers, store), M5, *CONFIGS)
+    assert len(workers.lowered) == 2 * BASES + PROBES
+    lower(KeptExecutor(workers, store), OTHER, *CONFIGS)
+    assert [c.workload for c in workers.lowered[-BASES:]] == [OTHER] * BASES
+    assert len(workers.lowered) == 3 * BASES + PROBES
+    assert len(list(KeptExecutor(workers, store).kept(candidates(OTHER, *CONFIGS)))) == len(CONFIGS)  # where it was lowered
 
 
 def test_what_was_kept_damaged_is_lowered_anew(store: Store) -> None:
@@ -153,7 +255,8 @@ def test_what_was_kept_damaged_is_lowered_anew(store: Store) -> None:
     executor = KeptExecutor(Lowerer(), store)
     list(executor.lower(candidates(workload, config)))
     (place,) = executor._classes.values()
-    place.known[config] = replace(place.known[config], base=[{"kind": "cuda"}])
+    damaged = replace(place.known[config].seen[0], tree=[{"kind": "cuda"}])
+    place.known[config] = replace(place.known[config], seen=(damaged,))
     assert not list(executor.kept(candidates(workload, config)))
     assert kernels_of(executor.lower(candidates(workload, config))) == {config: expected(workload, config)}
 

@@ -56,6 +56,16 @@ def test_enumeration_is_whole_and_in_natural_order(space: SearchSpace) -> None:
     assert [c["tile"] for c in configs] == sorted(c["tile"] for c in configs)  # type: ignore[type-var]
 
 
+def test_fingerprint_is_of_values_and_legal_configs_not_of_wording() -> None:
+    def made(tiles: tuple[int, ...] = (16, 32), most: int = 64, meaning: str = "", split: tuple[int | bool, ...] = (0, 1)) -> str:
+        rule = Constraint("memory", lambda config: f"too much {meaning}" if config.int("tile") > most else None)
+        return SearchSpace([Parameter("tile", tiles, meaning), Parameter("split", split)], [rule]).fingerprint
+
+    assert made() == made(meaning="rows") == made(most=32)
+    others = [made((16, 32, 64)), made((32, 16)), made(most=16), made(split=(False, True))]
+    assert len({made(), *others}) == 1 + len(others)
+
+
 def test_census_tells_why_the_rest_are_not_legal(space: SearchSpace) -> None:
     census = space.census()
     assert (census.size, census.legal) == (36, 26)

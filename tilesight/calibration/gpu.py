@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import time
 from dataclasses import dataclass
 from statistics import median
 from typing import Any, Protocol
@@ -15,9 +14,10 @@ Argument = Any  # a tensor, or a ctypes value of the kernel's own type
 u32, u64 = ctypes.c_uint32, ctypes.c_uint64
 
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-_CLOCK_SAMPLE_NS = 2_000_000
-_MATRIX = 8192  # rows and columns of the product that stands for a sustained matrix load
-_PRODUCTS = 20  # between two looks at the clock
+_WATCHED = 0.5  # of a product's time, how long its clock is watched: the watch ends before the product does
+# the watch must have its place before the product takes all, and begin once the product runs
+_WATCH_AHEAD_NS, _WATCH_WAITS_NS = 8_000, 30_000
+_PLACES = 65536  # blocks that a launch has room to answer for
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +31,15 @@ class Timing:
     wall_us: float
 
 
-@dataclass(frozen=True, slots=True)
-class MatrixLoad:
-    """`clocks_mhz`: samples taken while the products ran."""
+class Product(Protocol):
+    """A dense bf16 matrix product of random numbers, by the vendor's library."""
 
-    tflops: float
-    clocks_mhz: tuple[float, ...]
+    flops: float
+
+    def times(self, count: int, cold: bool) -> list[tuple[float, float]]:
+        """Time in us and clock of a core in MHz of `count` launches one after the other; with `cold`, each after a flush
+        of L2, as kernels are measured."""
+        ...
 
 
 class Gpu(Protocol):
@@ -69,14 +72,10 @@ class Gpu(Protocol):
         """Time of the driver's own copy."""
         ...
 
-    def matrix_load(self, seconds: float) -> MatrixLoad: ...
+    def product(self, rows: int, columns: int, depth: int) -> Product: ...
 
-    def launch_us(self, kernel: str | None, samples: int) -> list[float]:
-        """Samples of the timing protocol for an empty launch, or for none."""
-        ...
-
-    def graph_us(self, kernel: str, launches: int, samples: int) -> list[float]:
-        """Times of a graph of so many launches, one after the other."""
+    def launch_us(self, kernel: str, blocks: int, threads: int, samples: int) -> list[float]:
+        """Samples of the timing protocol, each after a flush of L2, for a kernel that needs nothing."""
         ...
 
 
@@ -97,7 +96,8 @@ class CudaGpu:
         self._module = ctypes.c_void_p()
         self._check(self._cuda.cuModuleLoadData(ctypes.byref(self._module), cubin), "load the probes")
         self._functions: dict[str, ctypes.c_void_p] = {}
-        self._out = torch.zeros(2 * 65536, dtype=torch.int64, device="cuda")
+        self._out = torch.zeros(2 * _PLACES, dtype=torch.int64, device="cuda")
+        self._flushed = torch.zeros(2 * self.l2_bytes, dtype=torch.int8, device="cuda")
         self._sink = torch.zeros(64, dtype=torch.int64, device="cuda")
         self._timer = GpuTimer(2 * self.l2_bytes)
 
@@ -112,11 +112,9 @@ class CudaGpu:
     def run(self, kernel: str, blocks: int, threads: int, *arguments: Argument, shared: int = 0) -> Timing:
         begin, end = (self._torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
-        self._launch(kernel, blocks, threads, *arguments, shared=shared)
+        self.launch(kernel, blocks, threads, *arguments, shared=shared)
         end.record()
-        self._synchronize(kernel)
-        if kernel == "empty":
-            return Timing(0.0, 0.0, 0.0, begin.elapsed_time(end) * 1e3)
+        self.synchronize(kernel)
         spans = self._out[: 2 * blocks].reshape(-1, 2).tolist()
         clocks = [1e3 * cycles / ns for cycles, ns in spans if ns]
         return Timing(
@@ -140,57 +138,24 @@ class CudaGpu:
         return memory, int(memory.data_ptr() + order[0].item() * stride)
 
     def flush(self) -> None:
-        self._torch.zeros(2 * self.l2_bytes, dtype=self._torch.int8, device="cuda")
-        self._synchronize("a flush of L2")
+        self._flushed.zero_()
 
     def copy_us(self, source: Argument, copy: Argument) -> float:
         begin, end = (self._torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
         copy.copy_(source)
         end.record()
-        self._synchronize("a copy")
+        self.synchronize("a copy")
         return float(begin.elapsed_time(end)) * 1e3
 
-    def matrix_load(self, seconds: float) -> MatrixLoad:
-        """A bf16 product on random data, again and again; a sleeping thread beside it watches the clock. The first
-        half of the time is for the clock to settle."""
-        torch = self._torch
-        left, right = (torch.randn(_MATRIX, _MATRIX, dtype=torch.bfloat16, device="cuda") for _ in range(2))
-        product = torch.empty_like(left)
-        watch, spans = torch.cuda.Stream(priority=-1), torch.zeros(4096, 2, dtype=torch.int64, device="cuda")
-        torch.mm(left, right, out=product)
-        self._synchronize("a matrix product")
-        times_ms: list[float] = []
-        start = time.perf_counter()
-        while not times_ms or (time.perf_counter() - start < seconds and len(times_ms) < len(spans)):
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            begin.record()
-            for _ in range(_PRODUCTS):
-                torch.mm(left, right, out=product)
-            end.record()
-            with torch.cuda.stream(watch):
-                self._launch("clock_rate", 1, 1, u64(_CLOCK_SAMPLE_NS), out=spans[len(times_ms)])
-            self._synchronize("a matrix product")
-            times_ms.append(begin.elapsed_time(end) / _PRODUCTS)
-        settled = len(times_ms) // 2
-        clocks = [1e3 * cycles / ns for cycles, ns in spans[settled : len(times_ms)].tolist() if ns]
-        return MatrixLoad(2 * _MATRIX**3 / median(times_ms[settled:]) / 1e9, tuple(clocks))
+    def product(self, rows: int, columns: int, depth: int) -> Product:
+        return _CudaProduct(self, self._torch, rows, columns, depth)
 
-    def launch_us(self, kernel: str | None, samples: int) -> list[float]:
-        call = (lambda: self._launch(kernel, 1, 32)) if kernel else (lambda: None)
-        return self._timer.rounds([call], samples)[0]
-
-    def graph_us(self, kernel: str, launches: int, samples: int) -> list[float]:
-        torch, graph = self._torch, self._torch.cuda.CUDAGraph()
-        self._launch(kernel, 1, 32)
-        self._synchronize(kernel)
-        with torch.cuda.graph(graph):
-            for _ in range(launches):
-                self._launch(kernel, 1, 32)
-        found: list[float] = self._timer.rounds([graph.replay], samples)[0]
+    def launch_us(self, kernel: str, blocks: int, threads: int, samples: int) -> list[float]:
+        found: list[float] = self._timer.rounds([lambda: self.launch(kernel, blocks, threads)], samples)[0]
         return found
 
-    def _launch(self, kernel: str, blocks: int, threads: int, *arguments: Argument, shared: int = 0, out: Argument = None) -> None:
+    def launch(self, kernel: str, blocks: int, threads: int, *arguments: Argument, shared: int = 0, out: Argument = None) -> None:
         if not self.has(kernel):
             raise ToolchainError(f"calibration: probe '{kernel}' is not in this GPU's code")
         function = self._functions[kernel]
@@ -208,11 +173,45 @@ class CudaGpu:
             self._cuda.cuGetErrorString(status, ctypes.byref(text))
             raise ToolchainError(f"calibration: the driver cannot {what}: {(text.value or b'').decode() or f'error {status}'}")
 
-    def _synchronize(self, what: str) -> None:
+    def synchronize(self, what: str) -> None:
         try:
             self._torch.cuda.synchronize()
         except RuntimeError as error:
             raise ToolchainError(f"calibration: '{what}' failed on the GPU: {error}") from error
+
+
+class _CudaProduct:
+    """A sleeping thread beside each product reads the clock of its core, while the product fills the others."""
+
+    def __init__(self, gpu: CudaGpu, torch: Any, rows: int, columns: int, depth: int) -> None:
+        self._gpu, self._torch = gpu, torch
+        self.flops = 2.0 * rows * columns * depth
+        self._left, self._right = (torch.randn(shape, dtype=torch.bfloat16, device="cuda") for shape in ((rows, depth), (depth, columns)))
+        self._product = torch.empty(rows, columns, dtype=torch.bfloat16, device="cuda")
+        self._watch = torch.cuda.Stream(priority=-1)
+        self._watch_ns = 1_000  # the first times tell how long a product takes
+        self._watch_ns = int(_WATCHED * 1e3 * median(us for us, _ in self.times(5, cold=False)[1:]))
+
+    def times(self, count: int, cold: bool) -> list[tuple[float, float]]:
+        torch, spans = self._torch, self._torch.zeros(count, 2, dtype=self._torch.int64, device="cuda")
+        self._gpu.synchronize("a matrix product")  # the spans are zero before the other stream writes them
+        events = [[torch.cuda.Event(enable_timing=True) for _ in range(3)] for _ in range(count)]
+        for number, (ready, begin, end) in enumerate(events):
+            if cold:
+                self._gpu.flush()
+            ready.record()
+            self._watch.wait_event(ready)
+            with torch.cuda.stream(self._watch):
+                self._gpu.launch("clock_rate", 1, 1, u64(_WATCH_WAITS_NS), u64(self._watch_ns), out=spans[number])
+            self._gpu.launch("clock_rate", 1, 1, u64(0), u64(_WATCH_AHEAD_NS))
+            begin.record()
+            torch.mm(self._left, self._right, out=self._product)
+            end.record()
+        self._gpu.synchronize("a matrix product")
+        return [
+            (begin.elapsed_time(end) * 1e3, 1e3 * cycles / ns if ns else 0.0)
+            for (_, begin, end), (cycles, ns) in zip(events, spans.tolist(), strict=True)
+        ]
 
 
 def _value(argument: Argument) -> Any:

@@ -1,18 +1,83 @@
-"""Figures that need a load held for seconds, so that the clock is the one which the power limit leaves; and launches."""
+"""Figures that depend on what the chip did just before: clocks and launches, taken as the benchmark takes its times, and
+rates of loads that are held for seconds."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from statistics import median
 
+from ..timing import Protocol
 from .gpu import Timing, u32, u64
 from .probes import CHAIN_STEPS, THREADS, WORD, Probe, Subject
-from .reading import Reading, reading
+from .reading import INFORMATIVE, REPETITIONS, Reading, reading
 
-LOAD_S = 2.0
+LOAD_S = 1.0
 MATRIX_LOAD_S = 4.0
+WARM_UP_S, SAMPLES = Protocol().warmup_ms / 1e3, Protocol().min_samples  # that a candidate is given
+PAUSE_S = 0.1  # between candidates: time to build and check them
 LAUNCH_SAMPLES = 200
-GRAPH_LAUNCHES = 101
+LAUNCH_THREADS = 128  # the fewest that a block of ours has
+SUSTAINED_PRODUCTS = 20  # between two looks at the watch
+
+
+def clocks(subject: Subject) -> Iterator[Reading]:
+    """Clocks that the benchmark's single launches see. Under a load that is held the power limit lowers them further."""
+    gpu = subject.gpu
+    wide, full = gpu.product(64, 32768, 8192), gpu.product(4096, 4096, 8192)
+    count = 128 * 250_000 // (THREADS * CHAIN_STEPS)  # some 130 us
+
+    def vector() -> float:
+        gpu.flush()
+        return gpu.run("fp32_fma", gpu.cores, THREADS, u32(count), u32(12345), gpu.sink()).clock_mhz
+
+    def clock(path: str, samples: Callable[[int], list[float]], kernels: str) -> Reading:
+        turns = [_turn(samples) for _ in range(REPETITIONS)]
+        return reading(path, turns, f"SM clock of single launches, each after a flush of L2: {kernels}")
+
+    products = "bf16 products of random numbers"
+    yield clock("core.clock_mhz", lambda count: [vector() for _ in range(count)], "multiply-adds, no matrix instructions")
+    yield clock(
+        "core.clock_mixed_mhz",
+        lambda count: [mhz for _, mhz in wide.times(count, cold=True)],
+        f"{products}, 64 x 32768 x 8192, in which matrix pipes wait for device memory",
+    )
+    yield clock(
+        "core.clock_matrix_mhz",
+        lambda count: [mhz for _, mhz in full.times(count, cold=True)],
+        f"{products}, 4096 x 4096 x 8192, in which matrix pipes are busy",
+    )
+
+
+def _turn(samples: Callable[[int], list[float]]) -> float:
+    """The median that the benchmark would see of one candidate."""
+    time.sleep(PAUSE_S)
+    begin = time.perf_counter()
+    while time.perf_counter() - begin < WARM_UP_S:
+        samples(3)
+    return median(samples(SAMPLES))
+
+
+def launches(subject: Subject) -> Iterator[Reading]:
+    """The model predicts `launch_us + block_start_us` for a kernel with nothing in it. What share of that is whose no
+    clock can tell: it stays that of the base."""
+    gpu, base = subject.gpu, subject.base
+    gpu.launch_us("empty", gpu.cores, LAUNCH_THREADS, SAMPLES)
+    samples = gpu.launch_us("empty", gpu.cores, LAUNCH_THREADS, LAUNCH_SAMPLES)
+    whole = reading("", samples, "").value
+    method = f"events around an empty kernel of a block a core after a flush of L2, {LAUNCH_SAMPLES} samples: {whole:.3g} us"
+    before = {path: base[path] for path in ("device.launch_us", "device.block_start_us")}
+    for path, value in before.items():
+        share = value / sum(before.values())
+        part = reading(path, [s * share for s in samples], f"{method}, of which {100 * share:.0f} % as in target {base.name}")
+        yield _inner(part, [s * share for s in samples])
+
+
+def _inner(found: Reading, samples: Sequence[float]) -> Reading:
+    """With the spread of the inner half: single samples of a launch are disturbed now and then."""
+    ordered = sorted(samples)
+    quarter = len(ordered) // 4
+    return Reading(found.path, found.value, (ordered[-1 - quarter] - ordered[quarter]) / found.value, found.method)
 
 
 def _hold(once: Callable[[], Timing]) -> list[Timing]:
@@ -24,13 +89,6 @@ def _hold(once: Callable[[], Timing]) -> list[Timing]:
     return found[len(found) // 2 :]
 
 
-def vector_load(subject: Subject) -> Iterator[Reading]:
-    gpu = subject.gpu
-    count = 20 * 1_000_000 * 128 // (THREADS * CHAIN_STEPS)  # some 10 ms
-    held = _hold(lambda: gpu.run("fp32_fma", gpu.cores, THREADS, u32(count), u32(12345), gpu.sink()))
-    yield reading("core.clock_mhz", [t.clock_mhz for t in held], f"SM clock while all cores multiply and add, {LOAD_S:.0f} s")
-
-
 def memory_load(subject: Subject) -> Iterator[Reading]:
     gpu = subject.gpu
     size = min(4 << 30, gpu.memory_bytes // 8) // (1 << 20) * (1 << 20)
@@ -39,7 +97,7 @@ def memory_load(subject: Subject) -> Iterator[Reading]:
     copies = _hold(lambda: gpu.run("dram_copy", blocks, THREADS, source, copy, u64(words)))
     reads = _hold(lambda: gpu.run("dram_read", blocks, THREADS, source, u64(words), gpu.sink()))
     kernel = [2 * size / t.wall_us / 1e3 for t in copies]
-    driver = [2 * size / gpu.copy_us(source, copy) / 1e3 for _ in range(20)]
+    driver = [2 * size / gpu.copy_us(source, copy) / 1e3 for _ in range(21)][1:]
     gib = f"{size / 2**30:g} GiB, read and write counted"
     yield max(
         reading("device.memory.dram.gb_per_s", kernel, f"copy of {gib}"),
@@ -47,42 +105,27 @@ def memory_load(subject: Subject) -> Iterator[Reading]:
         key=lambda found: found.value,
     )
     yield reading("device.memory.dram.read_gb_per_s", [size / t.wall_us / 1e3 for t in reads], f"reading {size / 2**30:g} GiB")
-    yield reading("core.clock_memory_mhz", [t.clock_mhz for t in copies], "SM clock during that copy")
 
 
 def matrix_load(subject: Subject) -> Iterator[Reading]:
-    gpu = subject.gpu
-    load = gpu.matrix_load(MATRIX_LOAD_S)
+    product = subject.gpu.product(8192, 8192, 8192)
+    begin = time.perf_counter()
+    found: list[tuple[float, float]] = []
+    while not found or time.perf_counter() - begin < MATRIX_LOAD_S:
+        found += product.times(SUSTAINED_PRODUCTS, cold=False)
+    settled = found[len(found) // 2 :]
+    clock_mhz = median(clock for _, clock in settled)
     yield reading(
-        "core.clock_matrix_mhz",
-        load.clocks_mhz or (0.0,),
-        f"SM clock during bf16 products of 8192 x 8192 random numbers, {MATRIX_LOAD_S:.0f} s",
+        "device.sustained_matrix_tflops",
+        [product.flops / us / 1e6 for us, _ in settled],
+        f"bf16 products of random numbers, 8192 x 8192 x 8192, for {MATRIX_LOAD_S:.0f} s, at {clock_mhz:.0f} MHz; {INFORMATIVE}",
     )
-    yield reading("device.sustained_matrix_tflops", [load.tflops], "the same products, by the vendor's library")
 
 
-def launches(subject: Subject) -> Iterator[Reading]:
-    gpu = subject.gpu
-    gpu.launch_us("empty", 20)
-    samples, nothing = gpu.launch_us("empty", LAUNCH_SAMPLES), gpu.launch_us(None, LAUNCH_SAMPLES)
-    idle = reading("", nothing, "").value
-    method = f"events around an empty kernel after a flush of L2, {LAUNCH_SAMPLES} samples; around nothing {idle:.2f} us"
-    yield _inner(reading("device.launch_us", samples, method), samples)
-    one = reading("", gpu.graph_us("empty", 1, LAUNCH_SAMPLES), "").value
-    many = [(t - one) / (GRAPH_LAUNCHES - 1) for t in gpu.graph_us("empty", GRAPH_LAUNCHES, LAUNCH_SAMPLES)]
-    yield _inner(reading("device.graph_launch_us", many, "a further empty kernel in a graph"), many)
-
-
-def _inner(found: Reading, samples: Sequence[float]) -> Reading:
-    """With the spread of the inner half: single samples of a launch are disturbed now and then."""
-    ordered = sorted(samples)
-    quarter = len(ordered) // 4
-    return Reading(found.path, found.value, (ordered[-1 - quarter] - ordered[quarter]) / found.value, found.method)
-
-
+# What is to see the chip as the benchmark does comes first, what heats it last.
 LOADS: Sequence[Probe] = (
-    Probe("vector load", ("fp32_fma",), vector_load),
-    Probe("memory load", ("dram_copy", "dram_read"), memory_load),
-    Probe("matrix load", ("clock_rate",), matrix_load),
+    Probe("clocks", ("clock_rate", "fp32_fma"), clocks),
     Probe("launches", ("empty",), launches),
+    Probe("memory load", ("dram_copy", "dram_read"), memory_load),
 )
+SUSTAINED: Sequence[Probe] = (Probe("sustained matrix load", ("clock_rate",), matrix_load),)

@@ -29,7 +29,7 @@ struct Watch {
 };
 
 constexpr int CHAINS = 8;  // independent operations in flight of one thread
-constexpr int UNROLL = 8;
+constexpr int UNROLL = 32;  // so that the loop itself takes a percent of the issue slots
 
 // The loop of a throughput probe: `STEP` is one operation on r[i], eight chains deep, and `count` loops.
 #define THROUGHPUT(name, STEP)                                            \
@@ -54,22 +54,9 @@ THROUGHPUT(fp32_fma, asm volatile("{.reg .f32 a, b; mov.b32 a, %0; mov.b32 b, %1
                                   : "+r"(r[i]) : "r"(y)))
 THROUGHPUT(special_ex2, asm volatile("{.reg .f32 a; mov.b32 a, %0; ex2.approx.ftz.f32 a, a; mov.b32 %0, a;}" : "+r"(r[i])))
 THROUGHPUT(int32_mad, asm volatile("mad.lo.s32 %0, %0, %1, %1;" : "+r"(r[i]) : "r"(y)))
-THROUGHPUT(int32_logic, asm volatile("lop3.b32 %0, %0, %1, %2, 0x96;" : "+r"(r[i]) : "r"(y), "r"(x)))
 // two floats to a pair of bf16: one instruction, two conversions
 THROUGHPUT(convert_pair, asm volatile("{.reg .f32 a, b; mov.b32 a, %0; mov.b32 b, %1; cvt.rn.bf16x2.f32 %0, a, b;}"
                                       : "+r"(r[i]) : "r"(y)))
-THROUGHPUT(convert_int, asm volatile("{.reg .f32 a; cvt.rn.f32.s32 a, %0; mov.b32 %0, a;}" : "+r"(r[i])))
-
-// One thread's chain of dependent lane exchanges.
-extern "C" __global__ void shuffle_latency(u64 *out, u32 count, u32 *sink) {
-  u32 value = threadIdx.x;
-  Watch watch;
-  watch.start();
-#pragma unroll 16
-  for (u32 n = 0; n < count; ++n) value = __shfl_xor_sync(0xffffffffu, value, 1);
-  watch.stop(out);
-  if (value == 0x5ea1ab1eu) *sink = value;
-}
 
 extern "C" __global__ void barrier_block(u64 *out, u32 count) {
   Watch watch;
@@ -185,11 +172,18 @@ extern "C" __global__ void chase(u64 *out, u64 start, u32 warm, u32 count, u64 *
 
 extern "C" __global__ void empty(u64 *) {}
 
-// Says for `ns` nanoseconds how fast its core's clock runs. Sleeps meanwhile, so as not to disturb what runs beside it.
-extern "C" __global__ void clock_rate(u64 *out, u64 ns) {
-  u64 begin_ns = now_ns(), begin = clock64(), end_ns = begin_ns;
+// After `wait_ns` nanoseconds, says for `ns` more how fast its core's clock runs. Sleeps meanwhile, so as not to disturb
+// what runs beside it.
+extern "C" __global__ void clock_rate(u64 *out, u64 wait_ns, u64 ns) {
+  u64 begin_ns = now_ns(), end_ns = begin_ns;
+  while (end_ns - begin_ns < wait_ns) {
+    __nanosleep(1000);
+    end_ns = now_ns();
+  }
+  u64 begin = clock64();
+  begin_ns = end_ns;
   while (end_ns - begin_ns < ns) {
-    __nanosleep(5000);
+    __nanosleep(1000);
     end_ns = now_ns();
   }
   out[0] = clock64() - begin;
@@ -220,48 +214,4 @@ template <int PARALLEL> __device__ __forceinline__ void mma_loop(u64 *out, u32 c
 }
 extern "C" __global__ void mma_rate(u64 *out, u32 count, u32 seed, u32 *sink) { mma_loop<4>(out, count, seed, sink); }
 extern "C" __global__ void mma_latency(u64 *out, u32 count, u32 seed, u32 *sink) { mma_loop<1>(out, count, seed, sink); }
-#endif
-
-#if __CUDA_ARCH__ >= 900
-__device__ __forceinline__ void wait_barrier(u32 barrier, u32 parity) {
-  asm volatile("{.reg .pred done; again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1; @!done bra again;}"
-               :: "r"(barrier), "r"(parity) : "memory");
-}
-
-// Arrive at a barrier in shared memory and wait for it: all threads of the block.
-extern "C" __global__ void barrier_wait(u64 *out, u32 count) {
-  __shared__ alignas(8) u64 slot;
-  u32 barrier = static_cast<u32>(__cvta_generic_to_shared(&slot));
-  if (threadIdx.x == 0) asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(barrier), "r"(blockDim.x) : "memory");
-  Watch watch;
-  watch.start();
-#pragma unroll 1
-  for (u32 n = 0; n < count; ++n) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(barrier) : "memory");
-    wait_barrier(barrier, n & 1u);
-  }
-  watch.stop(out);
-}
-
-// One bulk copy of `bytes` after the other into shared memory, from data that L2 has: issue to wake-up. One thread.
-extern "C" __global__ void bulk_copy(u64 *out, const char *data, u32 bytes, u32 places, u32 count) {
-  extern __shared__ __align__(128) char landing[];
-  __shared__ alignas(8) u64 slot;
-  u32 barrier = static_cast<u32>(__cvta_generic_to_shared(&slot)), to = static_cast<u32>(__cvta_generic_to_shared(landing));
-  if (threadIdx.x == 0) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" :: "r"(barrier) : "memory");
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-  }
-  Watch watch;
-  watch.start();
-#pragma unroll 1
-  for (u32 n = 0; n < count; ++n) {
-    const char *from = data + static_cast<u64>((n * 7u + blockIdx.x) % places) * bytes;
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(barrier), "r"(bytes) : "memory");
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
-                 :: "r"(to), "l"(from), "r"(bytes), "r"(barrier) : "memory");
-    wait_barrier(barrier, n & 1u);
-  }
-  watch.stop(out);
-}
 #endif

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..target import Target
 from .gpu import Gpu, u32, u64
-from .reading import Reading, repeat
+from .reading import INFORMATIVE, Reading, repeat
 
 THREADS = 1024
-CHAIN_STEPS = 64  # operations of one thread in one loop of a throughput probe
+CHAIN_STEPS = 256  # operations of one thread in one loop of a throughput probe
 SPAN_CYCLES = 1_000_000  # that a throughput probe runs, roughly
 WORD = 16  # bytes of one lane's access
 MMA_FLOPS = 2 * 16 * 8 * 16
+SHARED_READS = 41
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ def _lanes(gpu: Gpu, kernel: str, path: str, method: str, expected: float) -> Re
         timing = gpu.run(kernel, gpu.cores, THREADS, u32(count), u32(12345), gpu.sink())
         return THREADS * CHAIN_STEPS * count / timing.cycles
 
-    return repeat(path, method, once)
+    return replace(repeat(path, method, once), nominal=True)
 
 
 def vector_rates(subject: Subject) -> Iterator[Reading]:
@@ -49,7 +50,6 @@ def vector_rates(subject: Subject) -> Iterator[Reading]:
     yield _lanes(gpu, "fp32_fma", "core.unit.vector.fp32_lanes", "fused multiply-adds", 128)
     yield _lanes(gpu, "int32_mad", "core.unit.vector.int32_lanes", "32-bit multiply-adds", 64)
     yield _lanes(gpu, "convert_pair", "core.unit.vector.convert_lanes", "cvt.rn.bf16x2.f32: instructions, each makes two conversions", 64)
-    yield _lanes(gpu, "convert_int", "core.unit.vector.int_convert_lanes", "cvt.rn.f32.s32", 64)
     yield _lanes(gpu, "special_ex2", "core.unit.special.lanes", "ex2.approx.ftz.f32", 16)
 
 
@@ -60,8 +60,9 @@ def _chain(gpu: Gpu, kernel: str, threads: int, count: int, path: str, method: s
 
 def latencies(subject: Subject) -> Iterator[Reading]:
     gpu = subject.gpu
-    yield _chain(gpu, "shared_latency", 32, 50_000, "core.memory.shared.latency_cycles", "pointer chase, 4 bytes", gpu.sink())
-    yield _chain(gpu, "shuffle_latency", 32, 50_000, "core.shuffle_cycles", "chain of shfl.bfly", gpu.sink())
+    yield _chain(
+        gpu, "shared_latency", 32, 50_000, "core.memory.shared.latency_cycles", f"pointer chase, 4 bytes; {INFORMATIVE}", gpu.sink()
+    )
     yield _chain(gpu, "barrier_block", 256, 50_000, "core.sync_cycles", "barriers of a block of 256 threads, one after the other")
 
 
@@ -73,7 +74,7 @@ def shared_rate(subject: Subject) -> Iterator[Reading]:
         timing = gpu.run("shared_read", gpu.cores, THREADS, u32(count), gpu.sink(), shared=2048 * WORD)
         return THREADS * 8 * WORD * count / timing.cycles
 
-    yield repeat("core.memory.shared.bytes_per_cycle", "16 bytes a lane, no bank conflicts", once)
+    yield replace(repeat("core.memory.shared.bytes_per_cycle", "16 bytes a lane, no bank conflicts", once), nominal=True)
 
 
 def warp_matrix(subject: Subject) -> Iterator[Reading]:
@@ -91,24 +92,6 @@ def warp_matrix(subject: Subject) -> Iterator[Reading]:
     yield _chain(gpu, "mma_latency", 32, 50_000, path, "mma.sync m16n8k16 bf16, each adding to the last one's result", u32(0), gpu.sink())
 
 
-def barriers(subject: Subject) -> Iterator[Reading]:
-    gpu = subject.gpu
-    yield _chain(gpu, "barrier_wait", 128, 20_000, "core.barrier_wait_cycles", "128 threads arrive at an mbarrier and wait for it")
-
-
-def bulk_copies(subject: Subject) -> Iterator[Reading]:
-    gpu = subject.gpu
-    size, places = 1024, 1024
-    data = gpu.random(size * places)
-
-    def once() -> float:
-        count = 20_000
-        timing = gpu.run("bulk_copy", 1, 1, data, u32(size), u32(places), u32(count), shared=size)
-        return timing.cycles / count
-
-    yield repeat("core.bulk_copy_cycles", "cp.async.bulk of 1 KiB that L2 has: issue to wake-up", once)
-
-
 def l2(subject: Subject) -> Iterator[Reading]:
     gpu = subject.gpu
     words = 1 << ((gpu.l2_bytes // 4 // WORD).bit_length() - 1)
@@ -124,14 +107,11 @@ def l2(subject: Subject) -> Iterator[Reading]:
 
         return once
 
-    def alone() -> float:
-        timing = gpu.run("l2_read", 1, THREADS, data, u32(words), u32(0), u32(1), gpu.sink())
-        return words * WORD / timing.cycles
-
     spaced = words // blocks // 64 * 64
     yield repeat("device.memory.l2.gb_per_s", f"all cores read {size}, each at another place", together(spaced))
-    yield repeat("device.memory.l2.shared_gb_per_s", f"all cores read {size}, the same lines at the same time", together(0))
-    yield repeat("core.l2_bytes_per_cycle", f"one core alone reads {size}", alone)
+    # how far blocks drift apart differs from launch to launch
+    method = f"all cores read {size}, the same lines at the same time"
+    yield repeat("device.memory.l2.shared_gb_per_s", method, together(0), times=SHARED_READS)
     memory, start = gpu.ring(4 << 20, 128)
 
     def hop_ns() -> float:
@@ -155,25 +135,11 @@ def dram_latency(subject: Subject) -> Iterator[Reading]:
     del memory
 
 
-def blocks(subject: Subject) -> Iterator[Reading]:
-    gpu = subject.gpu
-    shared, waves = subject.base.int("core.memory.shared.block_bytes"), 64
-
-    def once() -> float:
-        few, many = (gpu.run("empty", gpu.cores * n, 128, shared=shared).wall_us for n in (1, 1 + waves))
-        return max(many - few, 0.0) / waves
-
-    yield repeat("device.block_turnover_us", f"empty blocks, one a core ({shared} bytes of shared memory): a further wave", once, times=21)
-
-
 PROBES: Sequence[Probe] = (
-    Probe("vector rates", ("fp32_fma", "int32_mad", "convert_pair", "convert_int", "special_ex2"), vector_rates),
-    Probe("latencies of a core", ("shared_latency", "shuffle_latency", "barrier_block"), latencies),
+    Probe("vector rates", ("fp32_fma", "int32_mad", "convert_pair", "special_ex2"), vector_rates),
+    Probe("latencies of a core", ("shared_latency", "barrier_block"), latencies),
     Probe("shared memory", ("shared_read",), shared_rate),
     Probe("warp-level matrix instructions", ("mma_rate", "mma_latency"), warp_matrix),
-    Probe("barriers in shared memory", ("barrier_wait",), barriers),
-    Probe("bulk copies", ("bulk_copy",), bulk_copies),
     Probe("L2", ("l2_read", "chase"), l2),
     Probe("latency of device memory", ("chase",), dram_latency),
-    Probe("blocks", ("empty",), blocks),
 )

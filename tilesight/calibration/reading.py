@@ -7,16 +7,19 @@ from dataclasses import dataclass
 from statistics import median
 
 REPETITIONS = 7
+INFORMATIVE = "no prediction reads it"
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """`spread` is (largest - smallest) / median over the repetitions."""
+    """`spread` is (largest - smallest) / median over the repetitions. `nominal`: a rate that the hardware has by design, and
+    to which no program quite comes."""
 
     path: str  # of the figure
     value: float
     spread: float
     method: str
+    nominal: bool = False
 
 
 def reading(path: str, values: Sequence[float], method: str) -> Reading:

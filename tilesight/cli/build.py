@@ -64,7 +64,7 @@ def _print(found: Compilation, source: bool) -> None:
     before, after = found.predicted, found.corrected
     output.print_text(f"predicted from the IR: {number(before.latency_us)} us, give or take {percent(before.uncertainty)} (one sigma)")
     if built.resources:
-        output.print_text(f"predicted with the compiler's figures: {number(after.latency_us)} us, limited by {after.limiting}")
+        output.print_text(f"predicted with the compiler's figures: {number(after.latency_us)} us, paced by {after.limiting}")
     for note in after.notes:
         output.print_text(f"note: {note}")
     if source:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..errors import InputError, TargetFileError, ToolchainError
+from ..out_file import check_out
 from ..target import FIGURES, Target, load_target
 from . import options, output
 
@@ -36,11 +37,16 @@ def calibrate(target: str, number: int | None, name: str | None, out: Path | Non
     from ..calibration import check_kind, check_name
     from ..where import locate
 
-    base = locate(target, measures=False).target
+    if name is not None:
+        check_name(name)
+    if out is not None:
+        check_out(out, ".toml", "target files")
+    base = locate(target, measures=False, predicts=False, takes_cpu=False).target
     name = name or f"{base.name}-calibrated"
     check_name(name)
     check_kind(base)
     out = out or Path(f"{name}.toml")
+    check_out(out, ".toml", "target files")
     _check_file(out, name)
     device = _device(base, number)
     found = measure(base, device, name, lambda title: click.echo(f"measuring: {title}", err=True))
@@ -57,11 +63,7 @@ def calibrate(target: str, number: int | None, name: str | None, out: Path | Non
 
 
 def _check_file(out: Path, name: str) -> None:
-    """What can go wrong with the file goes wrong before half a minute is spent."""
-    if out.suffix != ".toml":
-        raise InputError(f"--out {out} must end in .toml, as target files do")
-    if not out.parent.is_dir():
-        raise InputError(f"--out {out}: there is no folder '{out.parent}'; make it, or name another file")
+    """Raise `InputError` where a file of something else would be written over."""
     if out.exists():
         try:
             before = load_target(str(out.absolute())).name
@@ -94,6 +96,7 @@ def _figures(found: Calibration) -> list[dict[str, object]]:
         {
             "path": r.path,
             "value": target[r.path],
+            "measured": r.value,
             "unit": FIGURES[r.path].unit,
             "before": found.base.figures[r.path].value if r.path in found.base.figures else None,
             "spread": r.spread,

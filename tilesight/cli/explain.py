@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..observers import Observers
+from ..trial import ORDER_TERM
 from . import options, output
 from .output import number, percent
 
@@ -16,6 +18,13 @@ if TYPE_CHECKING:
 _BAR = 30  # characters of a full bar
 _LEAST_GAIN = 0.005  # of the time
 _MOST_DIFFERENCES = 8  # of a kind
+
+
+class _Untitled(Observers):
+    """Progress without a title: the report has it."""
+
+    def started(self, title: str) -> None:
+        pass
 
 
 @click.command()
@@ -50,7 +59,8 @@ def explain(
     """
     from ..api import explain as run
 
-    with output.progress() as observer:
+    with output.progress() as progress:
+        observer = progress if as_json else _Untitled([progress])
         found = run(
             kernel, target, shape, config=config, dtype=dtype, measured=measured or None,
             database=database, workers=workers, observer=observer,
@@ -84,9 +94,7 @@ def _print(found: Explanation) -> None:
     _print_uses(this)
     if best is not None:
         _print_loss(found, best)
-    output.print_text()
-    output.print_text("The model's terms", bold=True)
-    output.print_table(["term", "us"], [[name, number(us)] for name, us in prediction.terms_us.items()], right=["us"])
+    _print_terms(this)
     if this.counters:
         output.print_text()
         rows = [[c.name, _amount(c.predicted, c.is_share), _amount(c.counted, c.is_share)] for c in this.counters]
@@ -107,6 +115,25 @@ def _print_uses(this: View) -> None:
         left = ["", ""] if freed is None else [number(freed.without_us), f"-{freed.gain:.0%}" if freed.gain >= _LEAST_GAIN else "0%"]
         rows.append([name, "" if share is None else percent(share), "#" * round(_BAR * (share or 0.0)), *left])
     output.print_table(["resource", "busy", "", "without, us", "gain"], rows, right=["busy", "without, us", "gain"])
+
+
+def _print_terms(this: View) -> None:
+    """What adds up, and what does not."""
+    from ..explanation.values import BUSY
+
+    prediction = this.prediction
+    order = prediction.terms_us.get(ORDER_TERM, 0.0)
+    added = {**this.sum_us, "predicted time": prediction.latency_us}
+    for heading, terms in (
+        ("What adds up to the predicted time", added),
+        (f"Busy times behind '{BUSY}', side by side: they do not add up", this.busy_us),
+    ):
+        output.print_text()
+        output.print_text(heading, bold=True)
+        output.print_table(["term", "us"], [[name, number(us)] for name, us in terms.items()], right=["us"])
+        if order and terms is added:
+            as_if = f"put in order as if it took {number(prediction.ranking_us)} us"
+            output.print_text(f"{as_if}: the model knows more of the order of candidates than of their times")
 
 
 def _print_asked(this: View) -> None:
@@ -192,7 +219,8 @@ def _view_fields(view: View) -> dict[str, Any]:
         "measured_us": view.measured_us,
         "predicted_us": prediction.latency_us,
         "predicted_uncertainty": prediction.uncertainty,
-        "limiting": view.limit,
+        "limiting": prediction.limiting,
+        "first_limit": view.limit,
         "second_limit": view.second_limit,
         "limits": [_headroom(h) for h in view.limits.limits],
         "next_limit": None if view.limits.next_limit is None else _headroom(view.limits.next_limit),

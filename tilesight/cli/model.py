@@ -49,6 +49,7 @@ def train(datasets: tuple[str, ...], out: str, objective: str, no_evaluate: bool
     from ..costmodel.training import describe, train_correction
 
     dataset, rows = _read(datasets)
+    model_file.check_folder(Path(out))
     splits = [] if no_evaluate else [s for s in SPLITS[:2] if len({row.group(s) for row in rows}) > 1]
     judged = [_evaluate(rows, split, [objective], seed, yardsticks=False) for split in splits]
     analytical = AnalyticalModel()
@@ -117,7 +118,7 @@ def show(folder: str | None, as_json: bool) -> None:
                 e["split"],
                 name,
                 of["cases"],
-                *(f"{of[k]:.3f}" for k in ("top1", "top1_worst", "top8", "top8_worst")),
+                *(f"{of[k]:.4f}" for k in ("top1", "top1_worst", "top8", "top8_worst")),
                 output.percent(of["mape"]),
             ]
             for e in card["held_out"]
@@ -158,11 +159,17 @@ def _evaluate(rows: Sequence[MeasuredRow], split: str, objectives: Sequence[str]
 
 
 def _print(found: Evaluation, cases: bool) -> None:
+    from ..costmodel.evaluation import FEWEST_ROWS
+
     output.print_text(f"held out by {found.split}: {found.rows} rows, {found.folds} folds", bold=True)
     output.print_text(
         f"constants of the analytical model: {found.constants}" + (f"; {found.refused} rows refused" if found.refused else "")
     )
-    columns = ["model", "cases", "rho", "top-1", "worst", "top-8", "worst 8", "top-5%", "MAPE"]
+    if found.unjudged:
+        one = found.unjudged == 1
+        case, is_not = ("case", "is not") if one else ("cases", "are not")
+        output.print_text(f"{found.unjudged} {case} with fewer than {FEWEST_ROWS} candidates {is_not} judged")
+    columns = ["model", "cases", "rho", "top-1", "worst", "top-8", "worst 8", "top-5%", "MAPE", "pick"]
     lines = []
     for name in found.models:
         s = found.summary(name)
@@ -171,8 +178,9 @@ def _print(found: Evaluation, cases: bool) -> None:
                 name,
                 s.cases,
                 output.number(s.spearman, 3),
-                *(f"{v:.3f}" for v in (s.top1, s.top1_worst, s.top8, s.top8_worst, s.top5_percent)),
+                *(f"{v:.4f}" for v in (s.top1, s.top1_worst, s.top8, s.top8_worst, s.top5_percent)),
                 output.percent(s.mape),
+                _signed(s.pick),
             ]
         )
     output.print_table(columns, lines, right=columns[1:], folded=["model"])
@@ -184,7 +192,7 @@ def _print(found: Evaluation, cases: bool) -> None:
 
 
 def _print_cases(found: Evaluation) -> None:
-    columns = ["case", "dtype", "n", "model", "rho", "top-1", "top-8", "top-5%", "MAPE"]
+    columns = ["case", "dtype", "n", "model", "rho", "top-1", "top-8", "top-5%", "MAPE", "pick"]
     lines = [
         [
             f"{c.operator} {c.shape}",
@@ -192,12 +200,18 @@ def _print_cases(found: Evaluation) -> None:
             c.scores.count,
             c.model,
             output.number(c.scores.spearman, 3),
-            *(f"{v:.3f}" for v in (c.scores.top1, c.scores.top8, c.scores.top5_percent)),
+            *(f"{v:.4f}" for v in (c.scores.top1, c.scores.top8, c.scores.top5_percent)),
             output.percent(c.scores.mape),
+            _signed(c.scores.pick),
         ]
         for c in sorted(found.cases, key=lambda c: (c.operator, c.shape, c.dtype))
     ]
     output.print_table(columns, lines, right=[columns[2], *columns[4:]], folded=["case", "model"])
+
+
+def _signed(ratio: float | None) -> str:
+    """By how much it is off 1."""
+    return "-" if ratio is None else f"{100 * (ratio - 1):+.1f} %"
 
 
 def _short(card: Any) -> dict[str, Any]:

@@ -71,8 +71,13 @@ def print_result(result: SessionResult, target: Target, top: int) -> None:
     # a CPU target describes a typical core, not the one at hand
     whose = "hardware's limit" if result.context.arch != "native" else "nominal limit of one core"
     output.print_text(f"{whose}: {number(floor.latency_us)} us ({bound})")
-    for message in result.messages:
-        output.print_text(f"note: {message}")
+    notes = list(result.messages)
+    if not result.is_measured and result.best is not None and (prediction := result.best.prediction) is not None:
+        sure = f"give or take {percent(prediction.uncertainty)} (one sigma)"
+        output.print_text(f"the best is predicted to take {number(prediction.latency_us)} us, {sure}")
+        notes += [f"less sure of the best: {note}" for note in prediction.notes]
+    for note in notes:
+        output.print_text(f"note: {note}")
     if result.best is not None:
         # not wrapped: it is there to be copied
         output.print_line(f"best config: {result.best.config}")
@@ -91,13 +96,16 @@ def _print_measured(shown: Sequence[TrialRecord], floor: Limit) -> None:
 
 def _print_predicted(shown: Sequence[TrialRecord], floor: Limit) -> None:
     unit, rate = _rate(floor, min((t.predicted_us for t in shown if t.predicted_us), default=1.0))
-    columns = ["#", "status", "predicted us", f"predicted {unit}", "of limit", "limited by", "config"]
+    columns = ["#", "status", "predicted us", f"predicted {unit}", "of limit", "paced by", "config"]
     rows = []
     for place, trial in enumerate(shown, 1):
         us, limiting = trial.predicted_us, trial.prediction.limiting if trial.prediction else ""
         rates = [number(us), number(us and rate(us)), percent(us and floor.share(us))]
         rows.append([place, trial.status.value, *rates, limiting, trial.config])
     output.print_table(columns, rows, right=["#", "predicted us", f"predicted {unit}", "of limit"], folded=["config"])
+    times = [trial.predicted_us for trial in shown if trial.predicted_us is not None]
+    if times != sorted(times):
+        output.print_text("the model knows more of the order of candidates than of their times: predicted times need not rise")
 
 
 def _rate(floor: Limit, latency_us: float) -> tuple[str, Any]:
@@ -120,8 +128,8 @@ def _trials_line(result: SessionResult) -> str:
     failures = Counter(t.failure.kind.value for t in result.trials if t.failure)
     parts = [f"looked at {len(result.trials)}", *([f"measured {measured}"] if measured else [])]
     parts += [f"{count} {kind}" for kind, count in failures.most_common()]
-    source = "from the database" if result.from_database else f"in {result.seconds:.1f} s"
-    return f"{result.effort.value}: {', '.join(parts)}; {source}"
+    source = "; from the database" if result.from_database else f" in {result.seconds:.1f} s"
+    return f"{result.effort.value}: {', '.join(parts)}{source}"
 
 
 def _vendor_lines(result: SessionResult, floor: Limit) -> list[str]:

@@ -10,6 +10,7 @@ from itertools import pairwise
 from ..costmodel.hybrid import CORRECTION
 from ..space import Value
 from ..target import Target
+from ..trial import ORDER_TERM
 from ..workload import Workload
 from .steps import Step
 from .values import View
@@ -81,7 +82,12 @@ def _verdict(this: View, best: View) -> str:
     spread = 1 + max(this.prediction.uncertainty, best.prediction.uncertainty)
     if this.measured_us and best.measured_us:
         measured = this.measured_us / best.measured_us
-        return f"The model puts a factor of {ratio:.2f} between the two, the clock {measured:.2f}."
+        trained = " It was trained on both." if this.is_training_row and best.is_training_row else ""
+        return f"The model puts a factor of {ratio:.2f} between the two, the clock {measured:.2f}.{trained}"
+    if ratio < 1 and this.prediction.ranking_us > best.prediction.ranking_us:
+        return (
+            f"The predicted time of this one is shorter ({1 / ratio:.2f}x), and yet the model puts it behind: only a measurement decides."
+        )
     if ratio < 1:
         return f"The model expects this one to be faster ({1 / ratio:.2f}x), and it was not measured: measure it."
     if ratio > spread:
@@ -100,7 +106,8 @@ def _differences(this: View, best: View) -> list[Difference]:
     for kind, of_this, of_best in tables:
         pairs = [(name, of_this.get(name, 0.0), of_best.get(name, 0.0)) for name in {**of_this, **of_best}]
         if kind == "term":
-            pairs = [pair for pair in pairs if pair[0] != CORRECTION]  # an error of the other terms, and no reason of its own
+            # an error of the other terms is no reason of its own, and what only orders candidates no part of the time
+            pairs = [pair for pair in pairs if pair[0] not in (CORRECTION, ORDER_TERM)]
             pairs.sort(key=lambda pair: -abs(pair[1] - pair[2]))  # microseconds weigh by their amount
         else:
             pairs.sort(key=lambda pair: -abs(pair[1] - pair[2]) / max(pair[1], pair[2], 1e-9))

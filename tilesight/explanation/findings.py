@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from ..compiled import FIGURES
 from ..costmodel.headroom import Headroom, least_transactions
+from ..costmodel.hybrid import CORRECTION
 from ..costmodel.occupancy import ALLOCATION_UNIT, occupancy
 from ..profile import Access, KernelProfile, Phase, Space
 from ..target import Target
@@ -34,8 +36,14 @@ MEANING: Mapping[str, str] = {
     "atomics": "atomics on one address",
     "launch": "launching the kernel and its blocks",
 }
+CHAIN = "dependency chain"  # a pace without a resource of its own
 # what the figures behind a time are; of these the model's level depends most
 LEVEL_FIGURES = ("core.clock_mhz", "device.memory.dram.gb_per_s", "device.launch_us")
+
+
+def compiled_figures(compiled: Mapping[str, float]) -> dict[str, int]:
+    """The compiler's figures as a cost model takes them."""
+    return {name: round(value) for name, value in compiled.items() if name in FIGURES}
 
 
 def findings(view: View, kernels: Sequence[KernelProfile], target: Target) -> tuple[str, ...]:
@@ -58,10 +66,18 @@ def doubts(view: View, target: Target) -> tuple[str, ...]:
         within = "within" if max(ratio, 1 / ratio) <= 1 + prediction.uncertainty else "beyond"
         off = f"{abs(ratio - 1):.0%} {way}" if abs(ratio - 1) >= 0.005 else "right to 1%"
         found.append(f"Measured {_us(view.measured_us)}: the model is {off}, {within} one sigma.")
+        if view.is_training_row and CORRECTION in prediction.terms_us:
+            alone_us = prediction.latency_us - prediction.terms_us[CORRECTION]
+            found.append(
+                "The learned model was trained on this row: that says nothing of others. "
+                f"The analytical model alone says {_us(alone_us)} ({alone_us / view.measured_us - 1:+.0%})."
+            )
     found += [f"Less sure: {note}." for note in prediction.notes]
     guessed = [path for path in LEVEL_FIGURES if path in target.figures and target.figures[path].provenance != "measured"]
     if guessed and target.is_gpu:
-        found.append(f"Less sure: {', '.join(guessed)} of {target.name} were not measured; they move all its times together.")
+        one = len(guessed) == 1
+        were, moves = ("was", "it moves") if one else ("were", "they move")
+        found.append(f"Less sure: {', '.join(guessed)} of {target.name} {were} not measured; {moves} all its times together.")
     return tuple(found)
 
 
@@ -78,6 +94,10 @@ def _limits(view: View) -> Iterator[str]:
         yield f"No single limit: most would be gained without {named}{busy}: {_left(first)}."
     else:
         yield f"Limited by {named}{busy}: without it {_left(first)}."
+    pace = view.prediction.limiting
+    if pace != first.name:
+        paced = "what each block must do in turn (the dependency chain)" if pace == CHAIN else MEANING.get(pace, pace)
+        yield f"Paced by {paced}, as `tilesight rank` shows: this goes on longest, but most would be gained without the limit."
     if following is not None and following.gain > WORTH:
         what = MEANING.get(following.name, following.name)
         yield f"Next: {what}. With the first gone {_us(first.without_us)} are left, of which {following.gain:.0%} would go without it."
@@ -110,10 +130,15 @@ def _wastes(view: View, kernels: Sequence[KernelProfile]) -> Iterator[str]:
 
 def _spills(view: View, kernels: Sequence[KernelProfile], target: Target) -> Iterator[str]:
     gain = next((h for h in view.limits.limits if h.name == "spills"), None)
+    worth = f": without {_left(gain)}" if gain is not None and gain.gain > WORTH else ""
+    compiled = view.compiled.get("spill_bytes")
+    if target.is_gpu and compiled is not None and len(kernels) == 1:
+        if compiled:
+            yield f"Spills: the compiler spills {compiled:.0f} bytes a thread{worth}."
+        return
     for kernel in kernels if target.is_gpu else ():
         for role, short in occupancy(kernel, target).spilled.items():
             who = "threads" if role == "all" else f"{role} threads"
-            worth = f": without {_left(gain)}" if gain is not None and gain.gain > WORTH else ""
             yield f"Spills: about {short:.0f} registers of the {who} do not fit{worth}."
 
 

@@ -21,11 +21,13 @@ Paths = str | Path | Sequence[str | Path]
 class MeasuredRows:
     """By config: median times, profiles as stored, and the counters of those rows that have them."""
 
-    template_version: str
+    template_version: str  # that they were measured with
     times_us: Mapping[Config, float]
     profiles: Mapping[Config, str]
     counters: Mapping[Config, Mapping[str, float]]
     compiled: Mapping[Config, Mapping[str, float]]  # registers, spill_bytes and smem_bytes, as the compiler says
+    fingerprints: Mapping[Config, str]  # of the generated code that was measured
+    runs: Mapping[Config, str]  # id of the run that measured it
 
     @property
     def best(self) -> Config:
@@ -57,4 +59,6 @@ def measured_rows(paths: Paths, workload: Workload, target: Target, template_ver
         dict(zip(configs, rows["profile"], strict=True)),
         {config: json.loads(text) for config, text in zip(configs, rows["counters"], strict=True) if isinstance(text, str)},
         {config: {str(k): v for k, v in row.items() if v == v} for config, row in zip(configs, compiled, strict=True)},  # no NaN
+        {config: text for config, text in zip(configs, rows["fingerprint"], strict=True) if isinstance(text, str)},
+        dict(zip(configs, rows["run"], strict=True)),
     )

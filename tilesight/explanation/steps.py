@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..costmodel.hybrid import CORRECTION
 from ..space import Config, SearchSpace, Value
-from ..trial import Prediction
+from ..trial import ORDER_TERM, Prediction
 
 LEAST_CHANGE = 0.01  # of the time: terms that move less are not named
 MOST_TERMS = 3
@@ -70,8 +70,8 @@ def _unknown(configs: Iterable[Config], space: SearchSpace, known: Container[Con
 
 
 def _moved(before: Prediction, after: Prediction) -> tuple[TermChange, ...]:
-    """Without what the other terms make together, and without their error."""
-    a, b = before.terms_us, after.terms_us
-    moved = [TermChange(name, a.get(name, 0.0), b.get(name, 0.0)) for name in {**a, **b} if name not in ("makespan", CORRECTION)]
+    """Without what the other terms make together, their error, and what is no part of the time."""
+    a, b, no_reasons = before.terms_us, after.terms_us, ("makespan", CORRECTION, ORDER_TERM)
+    moved = [TermChange(name, a.get(name, 0.0), b.get(name, 0.0)) for name in {**a, **b} if name not in no_reasons]
     moved = [t for t in moved if abs(t.after_us - t.before_us) > LEAST_CHANGE * before.latency_us]
     return tuple(sorted(moved, key=lambda t: -abs(t.after_us - t.before_us))[:MOST_TERMS])

@@ -6,8 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..costmodel.headroom import Limits
+from ..costmodel.hybrid import CORRECTION
 from ..space import Config
-from ..trial import Prediction
+from ..trial import ORDER_TERM, Prediction
+
+ADDED = ("launch", "fill")  # terms that come before all else
+BUSY = "cores and memory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +49,7 @@ class Counted:
 class View:
     """`measured_us` is None where it was not measured. `launch` has figures of the launch: grid, blocks, threads and shared
     memory per block, pipeline depth, blocks a core holds. `findings` are sentences: what holds it back, largest first;
-    `doubts` say why the prediction may be wrong."""
+    `doubts` say why the prediction may be wrong. `is_training_row`: the learned model was trained on what was measured."""
 
     config: Config | None
     prediction: Prediction
@@ -55,6 +59,7 @@ class View:
     limits: Limits
     counters: tuple[Counted, ...] = ()
     compiled: Mapping[str, float] = field(default_factory=dict)  # the compiler's own figures: registers, spill_bytes, smem_bytes
+    is_training_row: bool = False
     findings: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
 
@@ -62,6 +67,20 @@ class View:
     def uses(self) -> tuple[Use, ...]:
         """Resources, most used first."""
         return tuple(Use(r, s) for r, s in sorted(self.prediction.utilization.items(), key=lambda item: -item[1]))
+
+    @property
+    def sum_us(self) -> dict[str, float]:
+        """What adds up to the predicted time. The model takes cores and memory for busy side by side, so that they are one
+        part here; `busy_us` has what it is made of."""
+        terms, latency_us = self.prediction.terms_us, self.prediction.latency_us
+        before = {name: terms[name] for name in ADDED if name in terms}
+        after = {name: terms[name] for name in (CORRECTION,) if name in terms}
+        return {**before, BUSY: latency_us - sum(before.values()) - sum(after.values()), **after}
+
+    @property
+    def busy_us(self) -> dict[str, float]:
+        """Terms that go on side by side within the predicted time, or contain one another: they do not add up."""
+        return {name: us for name, us in self.prediction.terms_us.items() if name not in (*ADDED, CORRECTION, ORDER_TERM)}
 
     @property
     def limit(self) -> str:

@@ -12,7 +12,7 @@ from ..profile import KernelProfile, Role, Space
 from ..space import Config
 from ..target import Target
 from ..trial import Prediction
-from .findings import doubts, findings
+from .findings import compiled_figures, doubts, findings
 from .values import Asked, Counted, View
 
 
@@ -24,13 +24,15 @@ def view(
     measured_us: float | None = None,
     counters: Mapping[str, float] | None = None,
     compiled: Mapping[str, float] | None = None,
+    is_training_row: bool = False,
 ) -> View:
-    """`counters` and the compiler's own figures (`compiled`) are those of a dataset's row, where there is one."""
+    """`counters` and the compiler's own figures (`compiled`) are those of a dataset's row, where there is one;
+    `is_training_row`: the learned part of `prediction` was trained on it."""
     asked = tuple(_asked(number, role) for number, kernel in enumerate(kernels) for role in kernel.roles)
-    limited = limits(kernels, target, prediction.latency_us)
+    limited = limits(kernels, target, prediction.latency_us, compiled_figures(compiled or {}))
     facts = launch_facts(kernels, target)
     counted = tuple(_counted(prediction, target, counters)) if counters else ()
-    made = View(config, prediction, measured_us, facts, asked, limited, counted, compiled or {})
+    made = View(config, prediction, measured_us, facts, asked, limited, counted, compiled or {}, is_training_row=is_training_row)
     return replace(made, findings=findings(made, kernels, target), doubts=doubts(made, target))
 
 

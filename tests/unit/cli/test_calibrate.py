@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
-from tests.unit.calibration.fake_gpu import FakeGpu
+from tests.unit.calibration.fake_gpu import FIGURES, FakeGpu
 from tests.unit.cli.documented import check_fields
 from tilesight.calibration import loads
 from tilesight.cli.calibrate import calibrate
@@ -24,12 +25,13 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Device]:
     """An empty folder, and a machine whose devices are those in the list."""
     devices = [H200]
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(loads, "LOAD_S", 0.0)
+    for name in ("LOAD_S", "MATRIX_LOAD_S", "PAUSE_S", "WARM_UP_S"):
+        monkeypatch.setattr(loads, name, 0.0)
     monkeypatch.setattr("tilesight.device.find_devices", lambda: devices)
     monkeypatch.setattr("tilesight.where.find_devices", lambda: devices)
     monkeypatch.setattr("tilesight.calibration.measuring.compile_probes", lambda _: b"")
     monkeypatch.setattr("tilesight.calibration.measuring._torch_index", lambda device: device.index)
-    monkeypatch.setattr("tilesight.calibration.measuring.CudaGpu", lambda *_: FakeGpu())
+    monkeypatch.setattr("tilesight.calibration.measuring.CudaGpu", lambda *_: FakeGpu(figures={**FIGURES, "core.unit.special.lanes": 15.9}))
     return devices
 
 
@@ -54,7 +56,7 @@ def test_the_gpu_at_hand_is_measured_and_the_file_is_a_target() -> None:
     assert "new" in result.stdout
     assert lines[-1] == "written to h200-calibrated.toml; use it: --target ./h200-calibrated.toml"
     assert max(map(len, lines)) <= 100
-    assert "measuring: matrix load" in result.stderr
+    assert "measuring: sustained matrix load" in result.stderr
 
 
 @pytest.mark.usefixtures("machine")
@@ -65,7 +67,10 @@ def test_json() -> None:
     figures = {figure["path"]: figure for figure in found["figures"]}
     dram = figures["device.memory.dram.gb_per_s"]
     assert (dram["value"], dram["before"], dram["unit"]) == (4310, load_target("h200")["device.memory.dram.gb_per_s"], "GB/s")
-    assert figures["device.block_turnover_us"]["before"] is None or load_target("h200").get("device.block_turnover_us")
+    sustained = figures["device.sustained_matrix_tflops"]
+    assert sustained["before"] == load_target("h200").get("device.sustained_matrix_tflops", None)
+    lanes = figures["core.unit.special.lanes"]
+    assert (lanes["value"], lanes["measured"]) == (16, pytest.approx(15.9, rel=1e-3)), "a rate by design that is nearly reached stays"
     assert load_target("./there.toml").name == "mine"
     check_fields("calibrate", [found])
 
@@ -76,7 +81,27 @@ def test_no_gpu(machine: list[Device]) -> None:
     assert isinstance(error, ToolchainError)
     assert error.exit_code == 5
     assert "no GPU was found here" in str(error)
-    assert isinstance(refused(), ToolchainError)  # --target auto
+    error = refused()  # --target auto
+    assert isinstance(error, ToolchainError)
+    assert str(error).endswith("could mean; this needs one: run it on a machine with a GPU and its driver")
+
+
+def test_an_unknown_gpu_is_not_sent_to_predictions(machine: list[Device]) -> None:
+    machine[:] = [replace(OTHER, name="NVIDIA T4")]
+    assert str(refused()).endswith("('NVIDIA T4'); describe it in a file (--target ./mychip.toml)")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--out", "x.txt"], "must end in .toml"),
+        (["--out", "nowhere/x.toml"], "there is no folder 'nowhere'"),
+        (["--name", "a b"], "target name 'a b' must be letters"),
+    ],
+)
+def test_wrong_input_is_said_before_a_gpu_is_looked_for(machine: list[Device], arguments: list[str], message: str) -> None:
+    machine.clear()
+    assert message in str(refused(*arguments))
 
 
 def test_a_gpu_of_another_target(machine: list[Device]) -> None:

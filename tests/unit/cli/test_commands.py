@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -200,8 +201,8 @@ def test_error_of_ours_is_exit_code_1_and_says_how_to_report(shell: Shell, monke
 
 
 def test_explain_shows_uses_and_why_it_loses(shell: Shell) -> None:
-    code, out, _ = shell("explain", "axpy", "--target", "cpu", "--shape", "X0", "--config", "block=10,stages=1,swizzle=true")
-    assert code == 0
+    code, out, err = shell("explain", "axpy", "--target", "cpu", "--shape", "X0", "--config", "block=10,stages=1,swizzle=true")
+    assert code == 0, err
     assert "limited by: launch; next: vector" in out  # as the analytical model sees the stand-in's small profile
     assert "Why it loses: predicted 102.0 us, the best 30.00 us (3.40x)" in out
     assert "best: block=30,stages=3,swizzle=" in out
@@ -213,7 +214,22 @@ def test_explain_shows_uses_and_why_it_loses(shell: Shell) -> None:
     assert found["kind"] == "explain"
     assert found["best"] is None
     assert found["this"]["utilization"] == {"vector": 0.5, "dram": 0.25}
-    assert found["this"]["limiting"] == found["this"]["limits"][0]["name"]
+    assert found["this"]["first_limit"] == found["this"]["limits"][0]["name"]
+
+
+def test_rank_and_explain_name_the_same_pace(shell: Shell) -> None:
+    (ranked,) = json.loads(shell("rank", "axpy", "--target", "cpu", "--shape", "X0", "--top", "200", "--json")[1])["sessions"]
+    slow = next(c for c in ranked["candidates"] if c["config"] == {"block": 10, "stages": 1, "swizzle": True})
+    arguments = ("explain", "axpy", "--target", "cpu", "--shape", "X0", "--config", "block=10,stages=1,swizzle=true")
+    this = json.loads(shell(*arguments, "--json")[1])["this"]
+    assert this["limiting"] == slow["limiting"] == "vector"
+    assert this["first_limit"] == this["limits"][0]["name"] == "launch"
+    assert "Paced by arithmetic, as `tilesight rank` shows" in shell(*arguments)[1]
+
+
+def test_rank_says_how_sure_it_is(shell: Shell) -> None:
+    out = shell("rank", "axpy", "--target", "cpu", "--shape", "X0")[1]
+    assert re.search(r"^the best is predicted to take 30\.00 us, give or take \d+\.\d % \(one sigma\)$", out, re.MULTILINE)
 
 
 def test_space_counts_and_reasons(shell: Shell) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -58,7 +59,20 @@ def test_table_stays_within_the_page(file: Path, capsys: pytest.CaptureFixture[s
     shown = capsys.readouterr().out
     assert "both, ranking" in shown
     assert "within one sigma" in shown
+    assert re.search(r"^model .* pick$", shown, re.MULTILINE)
+    assert re.search(r"^analytical .* %  +[+-]\d+\.\d %$", shown, re.MULTILINE)
+    assert re.search(r"^random .*  -$", shown, re.MULTILINE)
+    assert "not judged" not in shown
     assert max(map(len, shown.splitlines())) <= 100
+
+
+def test_cases_of_few_rows_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = dataset(OPERATORS[:2], shapes=2)
+    last = whole.frame["workload"].iloc[-1]
+    few = whole.where((whole.frame["workload"] != last) | (whole.frame.groupby("workload").cumcount() < 11))
+    write_dataset(tmp_path / "few.parquet", few)
+    assert run("model", "evaluate", tmp_path / "few.parquet", "--split", "operator") == 0
+    assert "1 case with fewer than 12 candidates is not judged" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -69,8 +83,26 @@ def test_table_stays_within_the_page(file: Path, capsys: pytest.CaptureFixture[s
         (["evaluate", "{file}", "--split", "colour"], "'colour' is not one of"),
         (["show", "nowhere"], "no model is there; train it anew"),
         (["train", "{file}", "--no-evaluate", "--out", "{file}"], "cannot be written"),
+        (["train", "{file}", "--out", "{file}/m"], "/m' cannot be written: Not a directory; name another with --out"),
     ],
 )
 def test_wrong_input_is_one_message(arguments: list[str], message: str, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("model", *(a.format(file=file) for a in arguments)) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_written_is_said_before_anything_is_trained(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def judge(*_: object, **__: object) -> None:
+        raise AssertionError("folds were begun")
+
+    monkeypatch.setattr("tilesight.costmodel.evaluation.evaluate", judge)
+    (tmp_path / "taken").write_text("")
+    assert run("model", "train", file, "--out", tmp_path / "taken") == 2
+    assert f"model folder '{tmp_path / 'taken'}' cannot be written: " in capsys.readouterr().err.replace("\n", " ")
+
+
+def test_nothing_is_made_for_datasets_that_cannot_be_read(tmp_path: Path) -> None:
+    assert run("model", "train", tmp_path / "none.parquet", "--out", tmp_path / "m") == 2
+    assert list(tmp_path.iterdir()) == []

@@ -291,6 +291,52 @@ def thread_sums(n, steps, unrolled, threads=128):
     return main
 
 
+def row_sums(m, n, lanes, unroll, threads=64):
+    """Rows summed by `lanes` threads each, in steps of 8 elements; what lies beyond a row's end is read as zeros."""
+    step, groups = 8 * lanes, threads // lanes if lanes < threads else 1
+    threads = max(threads, lanes)
+
+    def place(u, i, j):
+        return i % groups * lanes + j // 8, u * 8 + j % 8
+
+    @T.prim_func
+    def main(X: T.Tensor((m, n), "bfloat16"), Y: T.Tensor((m,), "float32")):
+        with T.Kernel(m // groups, threads=threads) as bx:
+            part = T.alloc_fragment((unroll, groups, step), "bfloat16")
+            sums = T.alloc_fragment((groups, step), "float32")
+            total = T.alloc_fragment((groups,), "float32")
+            T.annotate_layout(
+                {
+                    part: T.Fragment((unroll, groups, step), forward_fn=place),
+                    sums: T.Fragment((groups, step), forward_fn=lambda i, j: place(0, i, j)),
+                }
+            )
+            T.clear(sums)
+            for k in T.serial(T.ceildiv(n, step * unroll)):
+                for u in T.unroll(unroll):
+                    T.copy(X[bx * groups : bx * groups + groups, (k * unroll + u) * step : (k * unroll + u) * step + step], part[u, :, :])
+                for u in T.unroll(unroll):
+                    for i, j in T.Parallel(groups, step):
+                        sums[i, j] += T.cast(part[u, i, j], "float32")
+            T.reduce_sum(sums, total, dim=1)
+            T.copy(total, Y[bx * groups])
+
+    return main
+
+
+def ragged_tiles(m, n, rows, columns, threads=64):
+    """Tiles that hang over both edges, through shared memory."""
+
+    @T.prim_func
+    def main(X: T.Tensor((m, n), "bfloat16"), Y: T.Tensor((m, n), "bfloat16")):
+        with T.Kernel(T.ceildiv(m, rows), threads=threads) as bx:
+            tile = T.alloc_shared((rows, columns), "bfloat16")
+            T.copy(X[bx * rows, 0], tile, disable_tma=True)
+            T.copy(tile, Y[bx * rows, 0], disable_tma=True)
+
+    return main
+
+
 def first_threads(n, active, threads=128):
     """Only some threads of each block store."""
 

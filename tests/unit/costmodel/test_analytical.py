@@ -6,7 +6,7 @@ import pytest
 
 from tilesight.costmodel.analytical import AnalyticalModel
 from tilesight.costmodel.constants import DEFAULT
-from tilesight.costmodel.demand import demand, matrix_cycles
+from tilesight.costmodel.demand import WAIT_INSTRUCTIONS, WGMMA_INSTRUCTIONS, demand, matrix_cycles
 from tilesight.costmodel.occupancy import misfit, occupancy
 from tilesight.costmodel.pipeline import p_norm
 from tilesight.costmodel.profile import read_profiles
@@ -82,6 +82,50 @@ def test_bank_conflicts_cost_their_wavefronts() -> None:
         return Work(accesses=(Access(Space.SHARED, "s", False, "ld", 4096, wavefronts, 32),))
 
     assert demand(access(1024), H200, DEFAULT, 132).shared == 32 * demand(access(32), H200, DEFAULT, 132).shared
+
+
+def test_warp_group_instructions_and_waits_take_issue_slots() -> None:
+    wgmma, mma = MatrixWork("wgmma.m64n128k16.bf16", 8, 2 * 64 * 128 * 16, warps=4), MatrixWork("mma.m16n8k16", 8, 4096.0)
+    assert demand(Work(matrix=(wgmma,)), H200, DEFAULT, 132).issue == 8 * 4 * WGMMA_INSTRUCTIONS / 4
+    assert demand(Work(matrix=(mma,)), H200, DEFAULT, 132).issue == 8 / 4
+    waiting = demand(Work(barrier_waits=1.0, matrix_waits=1.0), H200, DEFAULT, 132, threads=256)
+    assert waiting.issue == 2 * WAIT_INSTRUCTIONS * 8 / 4
+
+
+def test_addresses_of_an_unrolled_tile_cost_nothing_beside_matrix_work() -> None:
+    load = Access(Space.SHARED, "s", False, "ld", 4096, 32, 32)
+    bare = Work(accesses=(load,), integer_ops=32 * 32 + 64.0)
+    beside = replace(bare, matrix=(MatrixWork("mma.m16n8k16", 1, 4096.0),))
+    assert demand(beside, H200, DEFAULT, 132).vector == 64 / H200["core.unit.vector.int32_lanes"]
+    assert demand(bare, H200, DEFAULT, 132).vector > 10 * demand(beside, H200, DEFAULT, 132).vector
+
+
+def test_steps_through_shared_memory_wait_for_each_other() -> None:
+    def chain(steps: float, *, matrix: bool = True) -> float:
+        through = tuple(Access(Space.SHARED, "s", w, "st" if w else "ld", 2048 * steps, 4 * steps, 4 * steps) for w in (False, True))
+        product = (MatrixWork("mma.m16n8k16", 16, 4096.0),) if matrix else ()
+        return predict(plain(Work(accesses=through, matrix=product), trips=64)).terms_us["dependency chain"]
+
+    us = 64 * 16 * DEFAULT.rewrite_cycles / H200["core.clock_mixed_mhz"]  # four warps go 16 steps each
+    assert chain(32) - chain(16) == pytest.approx(us, rel=0.15)
+    assert chain(32, matrix=False) - chain(16, matrix=False) < us / 4
+
+
+def test_what_a_kernel_moved_last_stays_in_l2() -> None:
+    def written(megabytes: float) -> float:
+        each = megabytes * 1e6 / 132
+        return predict(plain(Work(accesses=(stream(each), stream(each, write=True))))).expected["dram_write_bytes"] / 1e6
+
+    assert written(5) < 0.1
+    assert written(33.5) == pytest.approx(33.5 - 22, abs=2)  # L2 is nearly full of both
+    assert written(500) == pytest.approx(500 - 23.6, abs=1)
+
+
+def test_a_block_waits_until_its_tile_is_stored() -> None:
+    store = replace(stream(32768, write=True), mechanism="tma", asynchronous=True)
+    lanes = stream(32768, write=True)
+    stored, plainly = (predict(plain(Work(vector_ops=1e5, accesses=(a,)), blocks=132 * 8, threads=1024)) for a in (store, lanes))
+    assert stored.terms_us["load latency"] > plainly.terms_us["load latency"]
 
 
 def test_memory_bound_kernels_run_at_memory_speed() -> None:
@@ -183,3 +227,35 @@ def test_a_matrix_rate_that_the_target_does_not_give_is_noted() -> None:
 
 def test_small_kernels_are_limited_by_their_launch() -> None:
     assert predict(plain(Work(vector_ops=1000.0), blocks=1)).limiting == "launch"
+
+
+def test_blocks_start_one_after_another() -> None:
+    short = Work(vector_ops=128.0)
+    assert predict(plain(short, threads=64, blocks=65_536)).latency_us > 65_536 * DEFAULT.dispatch_cycles / H200["core.clock_mhz"]
+
+
+def test_little_traffic_never_fills_the_memory() -> None:
+    terms = [predict(plain(Work(accesses=(stream(each),)))).terms_us["dram"] for each in (512, 1 << 20)]
+    full_us = DEFAULT.dram_ramp * H200["device.memory.dram.latency_ns"] / 1e3
+    assert terms[0] < full_us / 10
+    assert terms[1] > 132 * (1 << 20) / H200["device.memory.dram.read_gb_per_s"] / 1e3 + 0.9 * full_us
+
+
+def test_loads_in_flight_together_share_a_latency() -> None:
+    work = Work(accesses=(replace(stream(4096), loop_dependent=True),), vector_ops=512.0)
+    apart = plain(work, trips=256, blocks=4)
+    (role,) = apart.roles
+    together = replace(apart, roles=(replace(role, phases=(replace(role.phases[0], pipeline_depth=8),)),))
+    assert predict(together).latency_us < 0.5 * predict(apart).latency_us
+
+
+def test_data_that_a_producer_brings_once_are_waited_for() -> None:
+    box = Access(Space.GLOBAL, "x", False, "tma", 16384, 512, 1, 128, asynchronous=True, box_bytes=16384, footprint_bytes=16384)
+    consumer = Role("consumer", 128, (Phase(Trips((1.0,)), Work(vector_ops=1024.0, barrier_waits=1)),), registers_limit=240)
+
+    def launch(accesses: tuple[Access, ...]) -> KernelProfile:
+        producer = Role("producer", 128, (Phase(Trips((1.0,)), Work(accesses=accesses, integer_ops=1.0)),), registers_limit=24)
+        return KernelProfile("cuda", "sm_90a", (132, 1, 1), 256, 1, 16384, (producer, consumer), ())
+
+    waited_us = predict(launch((box,))).terms_us["makespan"] - predict(launch(())).terms_us["makespan"]
+    assert waited_us > (DEFAULT.copy_start_cycles + H200["device.memory.l2.latency_ns"]) / H200["core.clock_mhz"]

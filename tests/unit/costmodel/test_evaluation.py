@@ -56,9 +56,6 @@ def test_nothing_held_out_is_trained_on(made: list[MeasuredRow], split: str, mon
             seen.append(("fit", {float(known[np.abs(known / t - 1).argmin()]) for t in given}))
             return super().fit(X, y, groups=groups, kinds=kinds, offset=offset)
 
-        def predict_with_sigma(self, X: Any) -> Any:  # noqa: N803
-            return np.zeros(len(X)), np.ones(len(X))
-
         def predict(self, X: Any) -> Any:  # noqa: N803
             return np.zeros(len(X))
 
@@ -123,6 +120,16 @@ def test_a_refused_candidate_that_ran_ranks_last_and_is_counted(made: list[Measu
     found = evaluate(some, "shape", yardsticks=False, **FAST)
     assert found.refused == 1
     assert min(c.scores.top1 for c in found.of("analytical") if c.case == fastest.case) < 1
+
+
+def test_cases_of_few_rows_are_counted_and_not_judged(made: list[MeasuredRow]) -> None:
+    some = [row for row in made if row.operator == OPERATORS[0]]
+    few = some[-1].case
+    some = [row for number, row in enumerate(some) if row.case != few or number >= len(some) - (evaluation.FEWEST_ROWS - 1)]
+    found = evaluate(some, "shape", yardsticks=False, **FAST)
+    assert found.unjudged == found.plain()["unjudged"] == 1
+    assert few not in {c.case for c in found.cases}
+    assert found.rows == len(some)
 
 
 def test_nothing_to_train_on_is_said(made: list[MeasuredRow]) -> None:

@@ -88,6 +88,18 @@ def test_spills_are_a_limit_of_their_own() -> None:
     assert gains(gpu(work, registers=100))["spills"] == 0.0
 
 
+def test_the_compilers_figures_take_the_place_of_the_estimate() -> None:
+    work = Work(vector_ops=128 * 200.0)
+    roomy, tight = gpu(work, registers=100), gpu(work, registers=400)
+
+    def spills(profile: KernelProfile, **built: int) -> float:
+        return next(h.gain for h in limits([profile], H200, 100.0, built).limits if h.name == "spills")
+
+    assert spills(roomy, spill_bytes=4096) > 0.02
+    assert spills(tight, spill_bytes=0) == 0.0
+    assert spills(tight, registers=255) > 0.2  # says nothing of spills: the estimate stands
+
+
 def test_a_shallow_pipeline_gains_by_depth() -> None:
     copy = stream(
         mechanism="tma", asynchronous=True, bytes=16384.0, footprint_bytes=16384.0, transactions=512, instructions=1, box_bytes=16384.0

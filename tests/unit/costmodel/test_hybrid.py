@@ -19,10 +19,12 @@ from tilesight.costmodel.features import NAMES
 from tilesight.costmodel.hybrid import CORRECTION, HybridModel, NotedModel
 from tilesight.costmodel.learned import LatencyCorrection
 from tilesight.costmodel.measured import measured_rows
+from tilesight.costmodel.model import was_trained_on
 from tilesight.costmodel.training import describe, train_correction
+from tilesight.dataset import Dataset
 from tilesight.errors import InputError
 from tilesight.target import load_target
-from tilesight.trial import Prediction
+from tilesight.trial import ORDER_TERM, Prediction
 
 from .measured_samples import FAST, H200, dataset, hidden_factor, kernel
 
@@ -56,7 +58,7 @@ def test_prediction_is_corrected_and_says_by_how_much(trained: Path) -> None:
     truth = before.latency_us * hidden_factor(5)
     assert abs(after.latency_us / truth - 1) < 0.5 * abs(before.latency_us / truth - 1)
     assert after.terms_us[CORRECTION] == pytest.approx(after.latency_us - before.latency_us)
-    assert {k: v for k, v in after.terms_us.items() if k != CORRECTION} == before.terms_us
+    assert {k: v for k, v in after.terms_us.items() if k not in (CORRECTION, ORDER_TERM)} == before.terms_us
     factor = after.latency_us / before.latency_us
     for resource, share in before.utilization.items():
         assert after.utilization[resource] == pytest.approx(min(1.0, share / factor))
@@ -84,8 +86,9 @@ def test_files_give_the_model_back(trained: Path) -> None:
     described = describe(rows, AnalyticalModel())
     original = train_correction(rows, described, **FAST)
     read = model_file.load(trained).correction
-    for mine, theirs in zip(original.correction_.apply(described.features), read.apply(described.features), strict=True):
-        np.testing.assert_allclose(mine, theirs, rtol=1e-3, atol=1e-4)
+    mine, theirs = original.correction_.apply(described.features), read.apply(described.features)
+    for part in ("time", "sigma", "trust", "order"):
+        np.testing.assert_allclose(getattr(mine, part), getattr(theirs, part), rtol=1e-3, atol=1e-4)
 
 
 def test_card_says_data_protocol_and_errors(trained: Path) -> None:
@@ -99,6 +102,37 @@ def test_card_says_data_protocol_and_errors(trained: Path) -> None:
     written = (trained / "card.md").read_text(encoding="utf-8")
     assert "| shape | both | 6 |" in written
     assert AnalyticalModel().version in written
+
+
+def test_card_names_the_runs_that_trained_it(trained: Path, folder: Path) -> None:
+    model = hybrid(trained)
+    assert model_file.read_card(trained)["data"]["runs"] == ["made"]
+    assert was_trained_on(model, "made")
+    assert not was_trained_on(model, "another")
+    assert not was_trained_on(AnalyticalModel(), "made")
+    assert not was_trained_on(NotedModel(AnalyticalModel(), "alone"), "made")
+    card = model_file.read_card(folder)
+    del card["data"]["runs"]  # a card of before
+    (folder / "card.json").write_text(json.dumps(card))
+    assert not was_trained_on(hybrid(folder), "made")
+
+
+def test_runs_without_a_training_row_are_not_in_the_card() -> None:
+    data = dataset(("copying",), shapes=1)
+    frame = data.frame.copy()
+    frame.loc[0, ["run", "profile"]] = ["failed", None]
+    frame.loc[1, ["run", "target"]] = ["elsewhere", "cpu"]
+    runs = {**data.runs, "failed": {"date": "2026-11-21"}, "elsewhere": {"date": "2026-11-21"}}
+    other = Dataset(frame, {**data.metadata, "runs": runs})
+    assert facts(other, measured_rows(other), "x", [])["data"]["runs"] == ["made"]
+
+
+def test_the_card_says_what_was_not_judged(trained: Path) -> None:
+    card = model_file.read_card(trained)
+    assert card["held_out"][0]["unjudged"] == 0
+    assert "not judged" not in text(card)
+    card["held_out"][0]["unjudged"] = 3
+    assert "Of the split by shape, 3 cases with fewer than 12 candidates are not judged." in text(card)
 
 
 def test_kernels_of_another_chip_are_left_to_the_analytical_model(trained: Path) -> None:
@@ -173,8 +207,15 @@ def test_default_model_takes_what_ships_only_where_it_fits(
     assert outdated.version == AnalyticalModel().version
     assert any("analytical-0.old" in note for note in outdated.predict([profile], H200).notes)
     (folder / "card.json").write_text(json.dumps(card))
-    (folder / "spread.ubj").write_bytes(b"")
-    assert any("damaged" in note for note in default_model().predict([profile], H200).notes)
+    for name, content, named in (
+        ("spread.ubj", "", f"{card['version']}, the learned model"),
+        ("card.json", "{", "the learned model that ships"),
+    ):
+        (folder / name).write_text(content)
+        (note,) = (note for note in default_model().predict([profile], H200).notes if "learned" in note)
+        assert note.startswith(f"{named}")
+        assert "`tilesight model show` says why" in note
+        assert str(folder) not in note
     monkeypatch.setattr(model_file, "shipped", lambda: tmp_path / "empty")
     assert isinstance(default_model(), AnalyticalModel)
     with pytest.raises(ValueError, match="corrects"):

@@ -12,6 +12,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from tilesight.costmodel import metrics
 from tilesight.costmodel.boosting import OBJECTIVES
 from tilesight.costmodel.learned import LatencyCorrection
+from tilesight.costmodel.spread import few_kinds_factor
 
 from .measured_samples import FAST
 
@@ -95,7 +96,26 @@ def test_uncertainty_covers_and_grows_with_distance() -> None:
     predicted, sigma = model.predict_with_sigma(new_features)
     assert 0.5 < np.mean(np.abs(new_ratio - predicted) <= sigma) < 0.9
     assert 0.55 < model.coverage_ < 0.8
-    assert model.predict_with_sigma(new_features + 50)[1].mean() >= sigma.mean()
+    near, far = (model.spread_.sigma(new_features, np.full(len(new_features), distance)) for distance in (0.5, 6.0))
+    assert (far >= near).all()
+
+
+def test_other_kinds_widen_what_few_kinds_say() -> None:
+    assert few_kinds_factor(5) == pytest.approx(1.25, abs=0.02)
+    assert few_kinds_factor(2) > few_kinds_factor(3) > few_kinds_factor(100) == pytest.approx(1.01, abs=0.01)
+
+
+def test_order_is_learned_beside_the_time() -> None:
+    features, ratio, offset, groups = cases()
+    with_order = LatencyCorrection(**FAST).fit(features, ratio, groups=groups, offset=offset)
+    without = LatencyCorrection(**{**FAST, "order_share": 0.0}).fit(features, ratio, groups=groups, offset=offset)
+    assert all(member.order is not None for member in with_order.members_)
+    assert all(member.order is None for member in without.members_)
+    np.testing.assert_array_equal(with_order.predict(features), without.predict(features))  # it is no part of the time
+    moved = with_order.applied(features).order
+    assert np.std(moved) > 1e-3  # candidates move against each other, on average not at all
+    assert abs(np.mean(moved)) < 0.3 * np.std(moved) + 0.02
+    assert not without.applied(features).order.any()
 
 
 def test_of_one_kind_nothing_is_concluded_about_others() -> None:
@@ -110,7 +130,7 @@ def test_cases_weigh_the_same_however_many_rows_they_have() -> None:
     ratio = np.r_[np.full(100, 1.0), np.full(10, -1.0)]
     groups = np.r_[np.zeros(100), np.ones(10)]
     model = LatencyCorrection(**{**FAST, "members": 1}).fit(features, ratio, groups=groups)
-    assert model.members_[0].intercept == pytest.approx(0.0, abs=1e-6)
+    assert model.members_[0].time.intercept == pytest.approx(0.0, abs=1e-6)
 
 
 def test_is_deterministic_and_clonable() -> None:
@@ -127,6 +147,7 @@ def test_is_deterministic_and_clonable() -> None:
     [
         ({"objective": "guessing"}, {}, "objective 'guessing' is unknown; use one of regression, ranking, classification"),
         ({"members": 0}, {}, "members=0"),
+        ({"order_share": 1.5}, {}, "order_share=1.5"),
         ({}, {"groups": [1, 2]}, "groups has 2 values for 60 rows"),
         ({}, {"kinds": [1]}, "kinds has 1 values"),
         ({}, {"offset": [0.0]}, "offset has 1 values"),

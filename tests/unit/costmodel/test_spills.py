@@ -8,8 +8,8 @@ import pytest
 
 from tilesight.costmodel.analytical import AnalyticalModel
 from tilesight.costmodel.occupancy import occupancy
-from tilesight.costmodel.spills import LOOP_SHARE, MATRIX_LOOP_SHARE, SPILL_BYTES_PER_CYCLE, spill_cycles
-from tilesight.profile import Access, KernelProfile, MatrixWork, Phase, Role, Space, Trips, Work
+from tilesight.costmodel.spills import LOOP_SHARE, MATRIX_LOOP_SHARE, share_beyond_core, spilled_bytes, spilled_registers
+from tilesight.profile import Access, KernelProfile, MatrixWork, Phase, Role, Space, Tensor, Trips, Work
 from tilesight.target import load_target
 
 H200 = load_target("h200")
@@ -25,9 +25,9 @@ def kernel(loop: Work, registers: float = 136.0, limit: int | None = 160, loops:
     return KernelProfile("cuda", "sm_90a", (1056, 1, 1), 512, 1, 98304, (producer, consumer), ())
 
 
-def cycles(profile: KernelProfile, spill_bytes: int) -> list[float]:
+def moved(profile: KernelProfile, spill_bytes: int) -> list[float]:
     held = occupancy(profile, H200, {"spill_bytes": spill_bytes})
-    return [spill_cycles(profile, role, phase, held) for role in profile.roles for phase in role.phases]
+    return [spilled_bytes(profile, role, phase, held) for role in profile.roles for phase in role.phases]
 
 
 def test_the_compilers_figures_take_the_place_of_the_estimate() -> None:
@@ -45,15 +45,24 @@ def test_the_compilers_figures_take_the_place_of_the_estimate() -> None:
     assert spilling.blocks == 1
 
 
-def test_registers_for_loads_in_flight_do_not_lower_the_occupancy() -> None:
-    load = Access(Space.GLOBAL, "x", False, "ld", 4096, 128, 8)
+def test_loads_in_flight_take_registers() -> None:
+    load = Access(Space.GLOBAL, "x", False, "ld", 4096, 128, 8, 16)  # four words a thread
     loop = Phase(Trips((64.0,)), Work(accesses=(load,), vector_ops=2048.0), is_loop=True)
     streaming = KernelProfile("cuda", "sm_90a", (1056, 1, 1), 256, 1, 0, (Role("all", 256, (loop,), local_registers=8.0),), ())
-    estimated = occupancy(streaming, H200)
-    assert occupancy(streaming, H200, {"registers": 120}).blocks == estimated.blocks > 2
-    with_matrix = replace(loop, work=replace(loop.work, matrix=MATRIX.matrix))
-    other = replace(streaming, roles=(replace(streaming.roles[0], phases=(with_matrix,)),))
-    assert occupancy(other, H200, {"registers": 120}).blocks == 2
+    unrolled = replace(streaming, roles=(replace(streaming.roles[0], phases=(replace(loop, pipeline_depth=8),)),))
+    assert occupancy(unrolled, H200).registers == occupancy(streaming, H200).registers + 24  # 7 x 4 more, by eights
+    assert occupancy(streaming, H200, {"registers": 120}).blocks == 2
+
+
+def test_what_straight_code_loads_and_stores_again_takes_registers() -> None:
+    load = Access(Space.GLOBAL, "x", False, "ld", 256 * 64, 512, 32, 16)
+    store = replace(load, write=True, mechanism="st", tensor="y")
+    tensors = (Tensor("x", 1 << 20, 2), Tensor("y", 1 << 20, 2))
+    sums, scaled = (
+        KernelProfile("cuda", "sm_90a", (1056, 1, 1), 256, 1, 0, (Role("all", 256, (Phase(ONCE, Work(accesses=a)),), None, 20.0),), tensors)
+        for a in ((load,), (load, store))
+    )
+    assert occupancy(scaled, H200).registers > occupancy(sums, H200).registers
 
 
 def test_figures_that_the_compiler_does_not_give_stay_estimates() -> None:
@@ -62,31 +71,65 @@ def test_figures_that_the_compiler_does_not_give_stay_estimates() -> None:
 
 
 def test_full_registers_spill_in_the_loop() -> None:
-    producer, before, loop, after = cycles(kernel(SOFTMAX), 320)
+    producer, before, loop, after = moved(kernel(SOFTMAX), 320)
     assert producer == before == after == 0
-    assert loop == pytest.approx(LOOP_SHARE * 320 * 384 / SPILL_BYTES_PER_CYCLE)
+    assert loop == pytest.approx(LOOP_SHARE * 320 * 384)
 
 
 def test_a_loop_that_only_issues_matrix_work_runs_less_of_them() -> None:
-    assert cycles(kernel(MATRIX), 320)[2] == pytest.approx(MATRIX_LOOP_SHARE * 320 * 384 / SPILL_BYTES_PER_CYCLE)
+    assert moved(kernel(MATRIX), 320)[2] == pytest.approx(MATRIX_LOOP_SHARE * 320 * 384)
 
 
 @pytest.mark.parametrize(("registers", "spill_bytes"), [(64.0, 320), (136.0, 16)])
 def test_what_the_loop_has_room_for_spills_once_a_block(registers: float, spill_bytes: int) -> None:
-    _, before, loop, after = cycles(kernel(SOFTMAX, registers), spill_bytes)
+    _, before, loop, after = moved(kernel(SOFTMAX, registers), spill_bytes)
     assert loop == 0
-    assert before + after == pytest.approx(spill_bytes * 384 / SPILL_BYTES_PER_CYCLE)
+    assert before + after == pytest.approx(spill_bytes * 384)
 
 
 def test_straight_code_alone_runs_all_of_them_once() -> None:
-    assert sum(cycles(kernel(SOFTMAX, loops=False), 320)) == pytest.approx(320 * 384 / SPILL_BYTES_PER_CYCLE)
+    assert sum(moved(kernel(SOFTMAX, loops=False), 320)) == pytest.approx(320 * 384)
 
 
-def test_nothing_spilled_or_not_asked_costs_nothing() -> None:
-    profile = kernel(SOFTMAX)
-    assert cycles(profile, 0) == [0, 0, 0, 0]
+def test_nothing_spilled_moves_nothing() -> None:
+    assert moved(kernel(SOFTMAX), 0) == [0, 0, 0, 0]
+
+
+def estimated(profile: KernelProfile) -> list[float]:
+    """Registers that each of the consumer's phases spills, from the IR alone."""
+    held, consumer = occupancy(profile, H200), profile.roles[1]
+    return [spilled_registers(consumer, phase, held) for phase in consumer.phases]
+
+
+def test_one_product_spills_what_does_not_fit() -> None:
+    # beside its buffers, each of three groups needs 28 registers
+    assert estimated(kernel(SOFTMAX, registers=132.0)) == [0, 0, 0]
+    assert estimated(kernel(SOFTMAX, registers=134.0)) == [0, 2, 0]
+    assert estimated(kernel(SOFTMAX, registers=170.0)) == [0, 38, 0]
+
+
+def test_two_products_make_room_for_each_other_by_fragments() -> None:
+    scores = MatrixWork("wgmma.m64n160k16.bf16", 8, 2 * 64 * 160 * 16, warps=4)
+    both = replace(SOFTMAX, matrix=(scores, *MATRIX.matrix), matrix_waits=2.0)
+    assert estimated(kernel(both, registers=136.0)) == [0, 4, 0]  # so few need no fragment
+    assert estimated(kernel(both, registers=152.0)) == [0, 160, 0]
+    profile = kernel(both, registers=152.0)
     consumer = profile.roles[1]
-    assert spill_cycles(profile, consumer, consumer.phases[1], occupancy(profile, H200)) == 0
+    assert spilled_bytes(profile, consumer, consumer.phases[1], occupancy(profile, H200)) == 8 * 160 * 384
+
+
+def test_stores_pass_the_first_level_cache_and_loads_follow_where_it_is_full() -> None:
+    assert share_beyond_core(10, 384, 1e6) == 0.5
+    assert share_beyond_core(10, 384, 4 * 10 * 384 / 2) == 0.75
+    assert share_beyond_core(10, 384, -1.0) == 1.0
+    assert share_beyond_core(0, 384, 0.0) == 0.5
+
+
+def test_spills_cost_more_where_shared_memory_leaves_no_cache() -> None:
+    model, built = AnalyticalModel(), {"registers": 128, "spill_bytes": 1200}
+    kernels = (kernel(SOFTMAX), replace(kernel(SOFTMAX), shared_bytes=225 * 1024))
+    extra = [model.predict([k], H200, built).latency_us - model.predict([k], H200, {**built, "spill_bytes": 0}).latency_us for k in kernels]
+    assert 0 < 1.2 * extra[0] < extra[1]
 
 
 def test_a_prediction_follows_the_compiler() -> None:

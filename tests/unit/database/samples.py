@@ -43,6 +43,7 @@ def context(**changes: Any) -> Context:
         "target_fingerprint": "f00d",
         "arch": "sm_90a",
         "model": "analytical-1",
+        "space": "5face",
         "software": {"tilelang": "0.1.15", "nvcc": "13.0"},
         "device": "NVIDIA H200",
     }

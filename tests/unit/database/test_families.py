@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from tests.unit.test_families import MATMUL, TEMPLATE, config_of, probed
+from tests.unit.test_families import MATMUL, config_of, seen_at
 from tilesight.database import Store, open_store
-from tilesight.families import PROBES, Families, FamilyKey, ProfileFamily
-from tilesight.shape_class import ShapeClass
+from tilesight.families import FamilyKey, ProfileFamily
 
 KEY = FamilyKey("matmul", "abc", "sm_80", "class", "reader")
 
@@ -23,11 +22,9 @@ def store(tmp_path: Path) -> Iterator[Store]:
         yield opened
 
 
-def family(stages: int) -> ProfileFamily:
-    families = Families(ShapeClass(TEMPLATE, MATMUL.workload("M0")))
-    made = families.make(config_of(stages=stages), f"code {stages}", probed(families, config_of(stages=stages), PROBES))
-    assert made is not None
-    return made
+def family(stages: int, shape: str = "M0") -> ProfileFamily:
+    config = config_of(stages=stages)
+    return ProfileFamily(config, "structure", (seen_at(MATMUL.workload(shape), config, f"code {stages}"),))
 
 
 def test_families_come_back_under_their_key_alone(store: Store) -> None:
@@ -42,6 +39,13 @@ def test_keeping_twice_or_nothing_changes_nothing(store: Store) -> None:
     for _ in range(2):
         store.keep_families(KEY, [family(2)])
     assert store.kept_families(KEY) == [family(2)]
+
+
+def test_what_is_known_later_takes_the_place_of_what_was_known(store: Store) -> None:
+    store.keep_families(KEY, [family(2), family(3)])
+    more = family(2).with_seen(family(2, "M5"))
+    store.keep_families(KEY, [more])
+    assert sorted(store.kept_families(KEY), key=str) == sorted([more, family(3)], key=str)
 
 
 def test_a_family_that_cannot_be_read_is_left_out(store: Store) -> None:

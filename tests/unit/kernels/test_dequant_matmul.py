@@ -12,8 +12,9 @@ from tilesight.build import build_kernel, device_source
 from tilesight.candidate import Candidate
 from tilesight.errors import WorkloadError
 from tilesight.kernels import operator, templates
-from tilesight.kernels.dequant_matmul import UNITS, dequantised
+from tilesight.kernels.dequant_matmul import RUNS, UNITS, dequantised
 from tilesight.lowering import lower
+from tilesight.search_spaces import dequant_matmul as search_space
 from tilesight.space import Config
 from tilesight.target import load_target
 from tilesight.toolchain import missing_compiler
@@ -140,6 +141,10 @@ def test_costs() -> None:
 def test_other_groups_are_refused(group: int) -> None:
     with pytest.raises(WorkloadError, match=rf"group={group} is not supported; take 32.*or -1 for one scale a row"):
         DEQUANT.workload(f"m=1,n=64,k=64,group={group}")
+
+
+def test_runs_are_those_that_the_space_allows_for() -> None:
+    assert RUNS == search_space.RUNS
 
 
 def test_vendor_names_what_it_leaves_out() -> None:

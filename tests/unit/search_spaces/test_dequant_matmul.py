@@ -66,6 +66,13 @@ def test_base_is_legal_on_nvidia() -> None:
             "rows of weights in registers",
             "2 warpgroups along block_n=256 have 128 rows each.*take block_n=128, policy=full_row with threads=512, or weights=shared",
         ),
+        (
+            "h200",
+            "m=8,n=1000,k=4096,group=-1",
+            {"block_m": 16, "block_n": 32, "threads": 64},
+            "aligned scales",
+            "stages of 64 bytes of scales.*n=1000.*a multiple of 128: take a larger block_n, or num_stages=1",
+        ),
     ],
 )
 def test_reasons(target: str, shape: str, changes: dict[str, int | str], constraint: str, message: str) -> None:
@@ -106,3 +113,17 @@ def test_a_kernel_for_one_row_has_hundreds_of_configs() -> None:
 @pytest.mark.parametrize(("block_k", "group", "rows"), [(64, 128, 1), (128, 128, 1), (256, 128, 2), (256, 32, 8), (256, -1, 1)])
 def test_scales_of_an_iteration(block_k: int, group: int, rows: int) -> None:
     assert dequant_matmul.scale_rows(block_k, group) == rows
+
+
+@pytest.mark.parametrize(
+    ("target", "shape", "changes"),
+    [
+        ("h200", "m=8,n=1024,k=4096,group=-1", {}),  # no tile reaches beyond n: one row is copied
+        ("h200", "m=8,n=1001,k=4096,group=-1", {}),  # rows of scales that bulk copies cannot take
+        ("h200", "m=8,n=1000,k=4096,group=-1", {"num_stages": 1}),
+        ("h200", "m=8,n=1000,k=4096,group=32", {"block_k": 64}),  # two rows of scales a stage
+        ("a100", "m=8,n=1000,k=4096,group=-1", {}),
+    ],
+)
+def test_scales_that_are_aligned(target: str, shape: str, changes: dict[str, int | str]) -> None:
+    assert "aligned scales" not in reasons(target, shape, **{"block_m": 16, "block_n": 32, "threads": 64, **changes})

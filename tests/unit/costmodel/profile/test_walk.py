@@ -28,7 +28,28 @@ def test_a_short_loop_of_loads_is_what_the_compiler_makes_of_it() -> None:
 
 def test_loads_of_a_longer_loop_overlap() -> None:
     (loop,) = [p for p in role(read(kernels.thread_sums(1 << 16, 64, unrolled=False)), "all").phases if p.is_loop]
-    assert (loop.trips.mean, loop.pipeline_depth) == (64, 4)
+    assert (loop.trips.mean, loop.pipeline_depth) == (64, 8)
+
+
+@pytest.mark.parametrize(("lanes", "unroll", "phases", "depth"), [(8, 1, 2, 8), (8, 4, 2, 1), (512, 1, 1, 1)])
+def test_a_loop_of_loads_overlaps_as_far_as_the_compiler_unrolls_it(lanes: int, unroll: int, phases: int, depth: int) -> None:
+    # a row in steps of 8 elements a thread: many small ones, fewer large ones, one alone
+    p = read(kernels.row_sums(256, 4096, lanes, unroll))
+    assert len(role(p, "all").phases) == phases
+    assert role(p, "all").phases[0].pipeline_depth == depth
+
+
+def test_guarded_loads_of_a_loop_hardly_overlap() -> None:
+    whole, guarded = (role(read(kernels.row_sums(256, n, 8, 2)), "all").phases[0] for n in (4096, 4088))
+    assert (whole.pipeline_depth, guarded.pipeline_depth) == (8, 2)
+    assert role(read(kernels.row_sums(256, 4088, 8, 4)), "all").phases[0].pipeline_depth == 1
+
+
+def test_a_tile_of_ragged_rows_is_loaded_one_by_one() -> None:
+    # rows of 48 pairs and 64 threads: each load has two conditions that depend on its thread
+    ragged, even = (read(kernels.ragged_tiles(1001, 90, 16, columns)) for columns in (96, 128))
+    assert [p.trips.mean for p in role(ragged, "all").phases if p.is_loop] == [12.0]  # two elements at a time
+    assert not any(p.is_loop for p in role(even, "all").phases)
 
 
 def test_a_loop_that_synchronises_keeps_its_iterations_apart() -> None:

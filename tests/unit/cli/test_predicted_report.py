@@ -1,0 +1,58 @@
+"""How predictions are reported: in an order that is not that of their times, and with terms that add up apart from others."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.unit.cli.test_commands import Shell
+from tests.unit.conftest import FakeLine
+from tests.unit.fakes import FakeModel
+from tilesight.target import Target
+from tilesight.trial import ORDER_TERM, Prediction
+
+
+@pytest.fixture
+def shell(capsys: pytest.CaptureFixture[str], fake_line: FakeLine) -> Shell:
+    return Shell(capsys, fake_line)
+
+
+class Ordering(FakeModel):
+    """Puts config 30 behind config 29, though its time is shorter."""
+
+    version = "ordering-1"
+
+    def predict(self, kernels: Sequence[Any], target: Target) -> Prediction:
+        found = super().predict(kernels, target)
+        worse = '"block":30,' in kernels[0].notes[0]
+        return replace(found, terms_us={**found.terms_us, ORDER_TERM: 9.0 if worse else 0.0})
+
+
+def test_predicted_times_out_of_order_are_explained(shell: Shell, fake_line: FakeLine) -> None:
+    asked = ("axpy", "--target", "cpu", "--shape", "X0")
+    footnote = "predicted times need not rise"
+    assert footnote not in shell("rank", *asked)[1]
+    fake_line.model = Ordering()
+    out = shell("rank", *asked, "--top", "30")[1]
+    times = [float(line.split()[2]) for line in out.splitlines() if re.match(r" *\d+ +predicted ", line)]
+    assert times != sorted(times)
+    assert footnote in out
+    assert max(map(len, out.splitlines())) <= 100
+    explained = shell("explain", *asked, "--config", "block=30,stages=3,swizzle=true")[1]
+    assert "put in order as if it took 39.00 us: " in explained
+    assert not re.search(r"^order ", explained, re.MULTILINE)
+    assert "put in order" not in shell("explain", *asked, "--config", "block=10,stages=3,swizzle=true")[1]
+
+
+def test_explain_groups_terms_and_says_its_title_once(shell: Shell) -> None:
+    asked = ("explain", "axpy", "--target", "cpu", "--shape", "X0")
+    _, out, err = shell(*asked)  # nothing is known: the space is ranked first
+    assert "explore: " in err
+    assert (out + err).count("axpy X0: n=1024") == 1
+    added, beside = (out.index(text) for text in ("What adds up to the predicted time", "they do not add up"))
+    assert re.search(r"^launch +1\.000\ncores and memory +29\.00\npredicted time +30\.00$", out[added:beside], re.MULTILINE)
+    assert re.search(r"^vector +29\.00$", out[beside:], re.MULTILINE)
