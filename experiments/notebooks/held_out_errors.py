@@ -70,7 +70,7 @@ plt.show()
 # %% [markdown]
 # ## Held-out shapes
 # Whole shapes are held out, fold by fold, in all their dtypes. Yardsticks on the same rows: random choice, boosting on config
-# values, boosting on plain counts without the analytical model.
+# values, boosting on plain counts without the analytical model. Cases of which fewer than 12 rows are left are not judged.
 #
 # *top-1* is the case's best measured time over that of the model's first choice, *top-8* over the best of its first eight.
 
@@ -112,7 +112,7 @@ plt.show()
 # %% [markdown]
 # ## Held-out operators
 # Each operator in turn is predicted by models that have seen the other five only. Boosting on configs has nothing to learn
-# from there; it is trained on the operator's other shapes, which is kind to it.
+# from there and is left out.
 
 # %%
 operators_out = evaluate(rows, "operator", members=MEMBERS, yardsticks=False)

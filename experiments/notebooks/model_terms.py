@@ -54,8 +54,8 @@ for name, row in chosen.items():
     print(f"{name:8} {predictions[name].limiting:16} {', '.join(f'{k}={v}' for k, v in json.loads(row['config']).items())}")
 
 # %% [markdown]
-# The same as shares of the predicted time. Where one bar reaches nearly 1, that resource limits. Where none does, somebody
-# waits: the pipeline is too shallow, or the chain of dependent steps too long.
+# The same as shares of the predicted time. The nearer a bar comes to 1, the more of the time goes with what it stands for.
+# Where `load latency` is the longest, the pipeline is too shallow; where `dependency chain` is, steps wait for one another.
 
 # %%
 least = 0.02 * table.loc["predicted"].min()
@@ -85,7 +85,7 @@ display((100 * shown[shown.max(axis=1) > 0.01]).round(0).rename_axis("% of the t
 # %% [markdown]
 # ## One term against its cause: pipeline depth
 # The dataset's rows of M0 by `num_stages`. One stage leaves no time for a copy to arrive; with each further one the load
-# latency term falls.
+# latency term falls, until copies arrive before they are needed and nothing is left of it.
 
 # %%
 known = pd.DataFrame([{**json.loads(row.config), "measured": row.measured_us, "profile": row.profile} for row in case.itertuples()])
@@ -97,7 +97,7 @@ display(known.groupby("num_stages")[["measured", "predicted", "load latency", "m
 
 # %% [markdown]
 # ## Predicted against measured
-# All candidates of two cases, coloured by what the model says limits them. Lines: equal, and a quarter off either way.
+# All candidates of two cases, coloured by what the model says sets their pace. Lines: equal, and a quarter off either way.
 
 # %%
 attention = rows[(rows["operator"] == "flash_attention") & (rows["shape"] == "FA4") & (rows["dtype"] == "bfloat16")]

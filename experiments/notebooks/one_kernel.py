@@ -146,7 +146,7 @@ plt.show()
 
 # %%
 prediction = tilesight.predict(function, target)
-print(f"predicted {prediction.latency_us:.1f} us, measured {best['measured_us']:.1f} us, limited by {prediction.limiting}")
+print(f"predicted {prediction.latency_us:.1f} us, measured {best['measured_us']:.1f} us, paced by {prediction.limiting}")
 display(pd.DataFrame({"busy share": prediction.utilization}).round(3).sort_values("busy share", ascending=False))
 
 # %% [markdown]
@@ -172,4 +172,4 @@ def row_sums(rows: int, columns: int, block: int):
 
 
 answers = {block: tilesight.predict(row_sums(16384, 2048, block), target) for block in (1, 2, 4, 8)}
-display(pd.DataFrame([{"rows a block": b, "predicted us": p.latency_us, "limited by": p.limiting} for b, p in answers.items()]).round(1))
+display(pd.DataFrame([{"rows a block": b, "predicted us": p.latency_us, "paced by": p.limiting} for b, p in answers.items()]).round(1))

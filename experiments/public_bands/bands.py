@@ -126,7 +126,7 @@ def main(seconds: float, only: list[str]) -> None:
             begin = time.monotonic()
             rows.append(row(band, seconds, Path(folder) / "bands.db"))
             print(json.dumps(rows[-1] | {"seconds": round(time.monotonic() - begin)}), file=sys.stderr)
-    print(f"{'chip':7} {'workload':82} {'published':>11} {'PREDICTED':>9} {'WITH COMPILER':>13} {'off':>7}  limited by")
+    print(f"{'chip':7} {'workload':82} {'published':>11} {'PREDICTED':>9} {'WITH COMPILER':>13} {'off':>7}  paced by")
     for found in rows:
         low, high = found["published_tflops"]
         published = f"{low:g}" if low == high else f"{low:g}-{high:g}"
