@@ -96,14 +96,14 @@ def text(card: Mapping[str, Any]) -> str:
         *sorted({f"Constants of the analytical model, {entry['split']}: {entry['constants']}." for entry in card["held_out"]}),
         "",
         *(
-            f"Of the split by {entry['split']}, {entry['unjudged']} cases with fewer than {FEWEST_ROWS} candidates are not judged."
+            f"Cases with fewer than {FEWEST_ROWS} candidates, which are not judged in the split by {entry['split']}: {entry['unjudged']}."
             for entry in card["held_out"]
             if entry.get("unjudged")
         ),
         "",
         "## Use",
         f"For kernels of {', '.join(data['archs'])} and this version of the analytical model only; elsewhere the analytical model "
-        "answers alone. Corrections fade with the distance from the training data. Versions: "
+        "answers alone. Corrections of the time fade with the distance from the training data. Versions: "
         + ", ".join(f"{name} {number}" for name, number in card["software"].items())
         + ".",
         "",

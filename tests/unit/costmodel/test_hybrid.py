@@ -132,7 +132,7 @@ def test_the_card_says_what_was_not_judged(trained: Path) -> None:
     assert card["held_out"][0]["unjudged"] == 0
     assert "not judged" not in text(card)
     card["held_out"][0]["unjudged"] = 3
-    assert "Of the split by shape, 3 cases with fewer than 12 candidates are not judged." in text(card)
+    assert "Cases with fewer than 12 candidates, which are not judged in the split by shape: 3." in text(card)
 
 
 def test_kernels_of_another_chip_are_left_to_the_analytical_model(trained: Path) -> None:
