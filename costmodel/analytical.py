@@ -220,7 +220,7 @@ class _Evaluation:
             "dram_read_bytes": self.traffic.dram_read,
             "dram_write_bytes": self._written_back,
             "l2_bytes": self.traffic.l2,
-            "l2_hit": self.traffic.hit_share,
+            "l2_hit": self.traffic.counted_hit_share if self.profile.kind == "cuda" else self.traffic.hit_share,
             "shared_wavefronts": sum(times * self._wavefronts(w) for w, times in work),
             "special_instructions": sum(times * w.special_ops for w, times in work) / self.target["warp.threads"],
             "occupancy": min(1.0, resident_threads / self.target["core.max_threads"]),

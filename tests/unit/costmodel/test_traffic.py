@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tilesight.costmodel.schedule import list_makespan, uniform_makespan
-from tilesight.costmodel.traffic import tile_coordinates, traffic
+from tilesight.costmodel.traffic import Traffic, tile_coordinates, traffic
 from tilesight.profile import Access, KernelProfile, Phase, Rasterization, Role, Space, Tensor, Trips, Work
 from tilesight.target import load_target
 
@@ -132,3 +132,11 @@ def test_uneven_blocks_go_where_a_place_is_free() -> None:
     assert list_makespan([4, 1, 1, 1, 1], 2) == 4
     assert list_makespan([1, 1, 1, 1, 4], 2) == 6  # the long one last
     assert list_makespan([3.0], 100) == 3
+
+
+def test_counters_show_another_hit_rate_than_the_bytes() -> None:
+    streamed = Traffic(l2_read=1e6, l2_write=1e6, dram_read=1e6, dram_write=1e6)
+    assert streamed.counted_hit_share == streamed.hit_share == 0.5  # nothing is read twice: nothing is merged
+    reused = Traffic(l2_read=1e7, l2_write=0.0, dram_read=1e6, dram_write=0.0)
+    assert reused.counted_hit_share < reused.hit_share == 0.9
+    assert Traffic(0.0, 0.0, 0.0, 0.0).counted_hit_share == 1.0
