@@ -44,16 +44,12 @@ class Gate:
 
     def trust(self, distance: NDArray[np.float64]) -> NDArray[np.float64]:
         """Share of a correction that is left at `distance`: 1 at home, 0 far away."""
-        return trust(distance, self.reach)
+        if self.reach <= 0:
+            return np.zeros_like(distance)
+        return np.asarray(1 / (1 + (distance / self.reach) ** 4))
 
     def _place(self, features: Array) -> NDArray[np.float64]:
         return _placed(features, self.centre, self.spread, self.scale)
-
-
-def trust(distance: NDArray[np.float64], reach: float) -> NDArray[np.float64]:
-    if reach <= 0:
-        return np.zeros_like(distance)
-    return np.asarray(1 / (1 + (distance / reach) ** 4))
 
 
 def fit_gate(features: Array, groups: NDArray[np.integer[Any]], importance: Array, seed: int) -> Gate:

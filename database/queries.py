@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Connection, func, select
 
 from ..errors import InputError, ToolchainError, UnknownNameError
+from ..out_file import replacing
 from . import faults, migrate, schema
 from .connection import Database
 from .store import Store
@@ -86,18 +86,8 @@ def export(store: Store, path: str | Path, format: str | None = None, view: str 
         raise InputError(f"export to '{path}': '{format or path.suffix}' is no known format; name a file that ends in {', '.join(FORMATS)}")
     if not _is_name(view):
         raise UnknownNameError("view or table", view, _names())
-    partial_path = path.with_name(path.name + ".partial")
-    try:
-        try:
-            count = _write_parquet(store, partial_path, view) if chosen == "parquet" else _write_text(store, partial_path, view, chosen)
-            os.replace(partial_path, path)
-        finally:
-            partial_path.unlink(missing_ok=True)
-    except OSError as error:
-        raise InputError(
-            f"export to '{path}' failed: {error.strerror or error}; name a file in a folder that exists and has space"
-        ) from error
-    return count
+    with replacing(path, f"export to '{path}' failed") as partial_path:
+        return _write_parquet(store, partial_path, view) if chosen == "parquet" else _write_text(store, partial_path, view, chosen)
 
 
 def _write_text(store: Store, path: Path, view: str, format: str) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from ..space import Config, Constraint
 from ..target import Target
-from .matrix_unit import POLICIES, is_hopper, launch, matrix_unit
+from .matrix_unit import POLICIES, MatrixUnit, is_hopper, launch, matrix_unit
 
 MIN_WGMMA_COLUMNS = 16  # "Not a canonical GMMA_MN layout" with 8
 WGMMA_REGISTERS = 26  # that ptxas 13.0 asks for beside the sums of one wgmma: "register target of 154" for 256 columns
@@ -141,19 +141,30 @@ def whole_instructions(target: Target, row_parameter: str, column_parameter: str
             return f"threads={threads} is no whole warpgroup, so {row_parameter}={rows} would miss wgmma: take threads=128 or more"
         split = unit.split(policy, rows, cols, threads)
         if split is None:
-            return (
-                f"a tile of {rows}x{cols} cannot be divided evenly over {threads // unit.warp_threads} warps: {unit.name} needs "
-                f"multiples of {unit.rows * unit.group}x{unit.cols} a {'warpgroup' if unit.group > 1 else 'warp'}; take fewer threads"
-            )
+            return uneven(unit, rows, cols, threads)
         if unit.name == "wgmma" and cols // split[1] < MIN_WGMMA_COLUMNS:
             return (
                 f"policy={policy} leaves each of {split[1]} warpgroups side by side {cols // split[1]} columns of "
                 f"{column_parameter}={cols}, and TileLang 0.1.15 cannot lower wgmma on fewer than {MIN_WGMMA_COLUMNS} of a shared "
                 f"tile: take a larger {column_parameter}"
             )
-        for other in POLICIES[: POLICIES.index(policy)]:
-            if unit.split(other, rows, cols, threads) == split:
-                return f"policy={policy} divides {rows}x{cols} over {split[0]}x{split[1]} warps as policy={other} does: take {other}"
-        return None
+        return same_division(unit, policy, rows, cols, threads)
 
     return Constraint("whole matrix instructions", violation)
+
+
+def uneven(unit: MatrixUnit, rows: int, cols: int, threads: int) -> str:
+    """Why a tile that `unit` cannot split is no choice."""
+    return (
+        f"a tile of {rows}x{cols} cannot be divided evenly over {threads // unit.warp_threads} warps: {unit.name} needs "
+        f"multiples of {unit.rows * unit.group}x{unit.cols} a {'warpgroup' if unit.group > 1 else 'warp'}; take fewer threads"
+    )
+
+
+def same_division(unit: MatrixUnit, policy: str, rows: int, cols: int, threads: int) -> str | None:
+    """Of policies that mean the same kernel only the first is a choice."""
+    split = unit.split(policy, rows, cols, threads)
+    for other in POLICIES[: POLICIES.index(policy)]:
+        if split is not None and unit.split(other, rows, cols, threads) == split:
+            return f"policy={policy} divides {rows}x{cols} over {split[0]}x{split[1]} warps as policy={other} does: take {other}"
+    return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..space import Config, Constraint, Parameter, SearchSpace
 from ..target import Target
 from ..workload import DTYPE_BYTES, Workload
-from .constraints import fits_block, fits_registers, fits_shared_memory, not_beyond, pipelines, stages_within_loop
+from .constraints import fits_block, fits_registers, fits_shared_memory, not_beyond, pipelines, same_division, stages_within_loop, uneven
 from .matrix_unit import POLICIES, MatrixUnit, is_hopper, launch, matrix_unit
 
 MAX_GRID_Y = 65535  # blocks along the second axis of a CUDA or HIP grid
@@ -147,14 +147,8 @@ def _whole_instructions(target: Target) -> Constraint:
         if is_hopper(target) and rows >= 64 and unit.name != "wgmma":
             return f"threads={threads} is no whole warpgroup, so {rows} rows would miss wgmma: take threads=128 or more"
         if split is None:
-            return (
-                f"a tile of {rows}x{cols} cannot be divided evenly over {threads // unit.warp_threads} warps: {unit.name} needs "
-                f"multiples of {unit.rows * unit.group}x{unit.cols} a {'warpgroup' if unit.group > 1 else 'warp'}; take fewer threads"
-            )
-        for other in POLICIES[: POLICIES.index(policy)]:
-            if unit.split(other, rows, cols, threads) == split:
-                return f"policy={policy} divides {rows}x{cols} over {split[0]}x{split[1]} warps as policy={other} does: take {other}"
-        return None
+            return uneven(unit, rows, cols, threads)
+        return same_division(unit, policy, rows, cols, threads)
 
     return Constraint("whole matrix instructions", violation)
 

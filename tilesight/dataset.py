@@ -7,13 +7,13 @@ workload on one target are a case: within it candidates are ranked. Where a valu
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .errors import InputError, ToolchainError
+from .out_file import replacing
 from .profile_json import profiles_of
 from .trial import Status
 
@@ -196,19 +196,9 @@ def write_dataset(path: str | Path, dataset: Dataset) -> None:
     columns = {c.name: pa.array(dataset.frame[c.name], kinds[c.kind], from_pandas=True) for c in COLUMNS}
     metadata = {METADATA_KEY: json.dumps(dataset.metadata, sort_keys=True).encode()}
     table = pa.table(columns, schema=pa.schema([(c.name, kinds[c.kind]) for c in COLUMNS], metadata=metadata))
-    partial_path = path.with_name(path.name + ".partial")
-    try:
-        try:
-            # large pages: profiles resemble each other, and each page is compressed by itself
-            parquet.write_table(table, partial_path, compression="zstd", compression_level=12, data_page_size=2**23)
-            os.replace(partial_path, path)
-        finally:
-            partial_path.unlink(missing_ok=True)
-    except OSError as error:
-        raise InputError(
-            f"dataset '{path}' cannot be written: {os.strerror(error.errno) if error.errno else error}; "
-            "name a file in a folder that exists and has space"
-        ) from error
+    with replacing(path, f"dataset '{path}' cannot be written") as partial_path:
+        # large pages: profiles resemble each other, and each page is compressed by itself
+        parquet.write_table(table, partial_path, compression="zstd", compression_level=12, data_page_size=2**23)
 
 
 def _read(path: Path) -> Dataset:

@@ -1,7 +1,10 @@
-"""The file that a long command writes in the end: what can go wrong with it is said before the work begins."""
+"""Files that commands write: what can go wrong with one is said before a long work begins, and none is left half written."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
 
@@ -23,3 +26,22 @@ def check_out(out: Path, suffix: str, what: str) -> None:
         raise InputError(
             f"--out {out}: nothing can be written in folder '{out.parent}': {error.strerror or error}; name another file"
         ) from error
+
+
+@contextmanager
+def replacing(path: Path, complaint: str) -> Iterator[Path]:
+    """A path beside `path` to write to: it takes that one's place once all of it is there, and is gone otherwise.
+
+    Raises `InputError` that begins with `complaint` where the file system refuses.
+    """
+    partial_path = path.with_name(path.name + ".partial")
+    try:
+        try:
+            yield partial_path
+            os.replace(partial_path, path)
+        finally:
+            partial_path.unlink(missing_ok=True)
+    except OSError as error:
+        # pyarrow's own texts repeat paths and numbers
+        reason = os.strerror(error.errno) if error.errno else error
+        raise InputError(f"{complaint}: {reason}; name a file in a folder that exists and has space") from error

@@ -172,7 +172,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
     def fail(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("tilesight.dataset.os.replace", fail)
+    monkeypatch.setattr("tilesight.out_file.os.replace", fail)
     with pytest.raises(InputError, match="No space left"):
         write_dataset(path, Dataset.of([row(1), row(2)], RUNS))
     assert len(read_dataset(path)) == 1
