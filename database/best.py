@@ -16,8 +16,9 @@ from .trials import sound
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """The fastest verified candidate of a workload on a target, on any device and software of it that was recorded; where
-    nothing was verified, the one predicted fastest in the latest session, with `status` saying so."""
+    """The fastest verified candidate of a workload on a target under a protocol, on any device and software of it that was
+    recorded. Where a session compared its finalists, the one that it decided for stands for all that it measured; where
+    nothing was verified, the one predicted best in the latest session, with `status` saying so."""
 
     operator: str
     workload: str  # canonical key
@@ -25,6 +26,7 @@ class Best:
     dtype: str
     target: str
     device: str  # "" where nothing was measured
+    protocol_key: str  # `Context.protocol`; "" for the first version's protocol and where nothing was measured
     status: Status  # verified or predicted
     latency_us: float  # measured or predicted, as `status` says
     tflops: float | None
@@ -40,13 +42,13 @@ class Best:
 
 
 def best(connection: Connection, kernel: str | None = None, target: str | None = None) -> list[Best]:
-    """Rows of the view `best`, by operator, workload and target. `kernel` is an operator's or a template's name.
+    """Rows of the view `best`, by operator, workload, target and protocol. `kernel` is an operator's or a template's name.
 
     Raises `InputError` for a kernel or target of which nothing is recorded.
     """
     rows = [row._mapping for row in connection.execute(text("SELECT * FROM best"))]
     # databases do not agree on where NULL comes in an order
-    rows.sort(key=lambda row: (row["operator"], row["shape"] or "", row["workload"], row["target"]))
+    rows.sort(key=lambda row: (row["operator"], row["shape"] or "", row["workload"], row["target"], row["protocol_key"]))
     if kernel is not None:
         names = {name for row in rows for name in (row["operator"], row["template"])}
         _check("kernel", kernel, names)

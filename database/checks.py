@@ -21,10 +21,12 @@ def check_finite(trial: TrialRecord) -> None:
             "prediction.uncertainty": p and p.uncertainty,
             "prediction.utilization": p and p.utilization,
             "prediction.terms_us": p and p.terms_us,
+            "prediction.ranking_us": p and p.ranking_us,
             "build.seconds": b and b.seconds,
             "measurement.samples_us": m and m.samples_us,
             "measurement.relative_error": m and m.relative_error,
             "measurement.protocol": m and m.protocol,
+            "measurement.observed": m and m.observed,
         },
     )
 

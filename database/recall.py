@@ -1,14 +1,17 @@
 """What earlier sessions know that still holds in a context.
 
 Each part of a trial holds as long as that on which it depends: the generated code on template, workload, architecture,
-config and software; a prediction also on the target's figures and the model; a measurement also on the device, but not
-on the model. So a trial of another session is taken apart, and what holds of it is put together again.
+config and software; a prediction also on the target's figures and the model; a measurement also on the device and the
+protocol, but not on the model. So a trial of another session is taken apart, and what holds of it is put together again.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import replace
+from enum import Enum, auto
+from types import MappingProxyType
 from typing import Any
 
 from sqlalchemy import Connection, select
@@ -19,17 +22,39 @@ from . import schema
 from .rows import Place
 from .trials import TrialRow, load, sound
 
-# failures that depend on the code alone, on the model's reading or the target's figures too, and on the device
-_OF_CODE = {
-    FailureKind.LOWER_ERROR,
-    FailureKind.LOWER_CRASH,
-    FailureKind.LOWER_TIMEOUT,
-    FailureKind.BUILD_ERROR,
-    FailureKind.BUILD_CRASH,
-    FailureKind.BUILD_TIMEOUT,
-}
-# a duplicate is one only beside the candidate that was kept, which is recalled by its prediction
-_OF_MODEL = {FailureKind.DOES_NOT_FIT, FailureKind.DUPLICATE, FailureKind.PROFILE_ERROR}
+
+class Holds(Enum):
+    """Where a failure is held against a candidate again."""
+
+    CODE = auto()  # wherever its code is the same
+    MODEL = auto()  # under the same target figures and model, too
+    RUN = auto()  # on the same device, under the same protocol
+    VERDICT = auto()  # on the same device, whatever the protocol: what is wrong is wrong however it is timed
+    MOMENT = auto()  # nowhere: it was the machine's, not the candidate's
+
+
+HOLDS: Mapping[FailureKind, Holds] = MappingProxyType(
+    {
+        FailureKind.LOWER_ERROR: Holds.CODE,
+        FailureKind.LOWER_CRASH: Holds.CODE,
+        FailureKind.LOWER_TIMEOUT: Holds.CODE,
+        FailureKind.LOWER_MEMORY: Holds.MOMENT,
+        FailureKind.DOES_NOT_FIT: Holds.MODEL,
+        # one is a duplicate only beside the candidate that was kept, which is recalled by its prediction
+        FailureKind.DUPLICATE: Holds.MODEL,
+        FailureKind.PROFILE_ERROR: Holds.MODEL,
+        FailureKind.BUILD_ERROR: Holds.CODE,
+        FailureKind.BUILD_CRASH: Holds.CODE,
+        FailureKind.BUILD_TIMEOUT: Holds.CODE,
+        FailureKind.BUILD_MEMORY: Holds.MOMENT,
+        FailureKind.RUN_ERROR: Holds.RUN,
+        FailureKind.RUN_CRASH: Holds.RUN,
+        FailureKind.RUN_TIMEOUT: Holds.RUN,
+        FailureKind.RUN_MEMORY: Holds.MOMENT,
+        FailureKind.WRONG_RESULT: Holds.VERDICT,
+        FailureKind.NONDETERMINISTIC: Holds.VERDICT,
+    }
+)
 _OF_BUILD = {FailureKind.BUILD_ERROR, FailureKind.BUILD_CRASH, FailureKind.BUILD_TIMEOUT}
 
 
@@ -40,7 +65,7 @@ def recall(connection: Connection, place: Place) -> dict[str, TrialRecord]:
         with sound(row.config):
             holding = _what_holds(row)
             if holding is not None:
-                known[row.config].append((_strength(holding, row.kind), holding))
+                known[row.config].append((_strength(holding, row.kind, is_built=bool(row.is_built)), holding))
     return load(connection, [_merge(rows) for rows in known.values()])
 
 
@@ -61,6 +86,7 @@ def _statement(place: Place) -> Any:
             (sessions.target_id == place.target_id).label("same_target"),
             (sessions.model == place.context.model).label("same_model"),
             (schema.environments.c.device == place.context.device).label("same_device"),
+            (sessions.protocol == place.context.protocol).label("same_protocol"),
         )
         .select_from(schema.candidates)
         .join(schema.trials, trials.candidate_id == candidates.id)
@@ -82,8 +108,18 @@ def _what_holds(row: Any) -> TrialRow | None:
     """The part of a trial that holds; None where nothing does. Its software is the same already."""
     same_model = bool(row.same_target and row.same_model)
     prediction_id = row.prediction_id if same_model else None
-    measurement_id = row.measurement_id if row.same_device else None
-    failure_holds = row.failure_id is not None and _failure_holds(FailureKind(row.kind), same_model, row.same_device)
+    same_run = bool(row.same_device and row.same_protocol)
+    measurement_id = row.measurement_id if same_run else None
+    failure_holds = (
+        row.failure_id is not None
+        and {
+            Holds.CODE: True,
+            Holds.MODEL: same_model,
+            Holds.RUN: same_run,
+            Holds.VERDICT: bool(row.same_device),
+            Holds.MOMENT: False,
+        }[_holds(FailureKind(row.kind), is_built=bool(row.is_built))]
+    )
     failure_id = row.failure_id if failure_holds else None
     status = Status(row.status)
     if failure_id is not None:
@@ -102,23 +138,20 @@ def _what_holds(row: Any) -> TrialRow | None:
     return TrialRow(row.config, status, prediction_id, build_id, measurement_id, failure_id, row.fingerprint, row.lowering_seconds)
 
 
-def _failure_holds(kind: FailureKind, same_model: bool, same_device: bool) -> bool:
-    if kind in _OF_CODE:
-        return True
-    return same_model if kind in _OF_MODEL else same_device
+def _holds(kind: FailureKind, *, is_built: bool) -> Holds:
+    # one whose machine code is another's needed no model to be found out
+    return Holds.CODE if kind is FailureKind.DUPLICATE and is_built else HOLDS[kind]
 
 
-def _strength(row: TrialRow, kind: str | None) -> int:
+def _strength(row: TrialRow, kind: str | None, *, is_built: bool) -> int:
     """What outdoes what. Success outdoes a failure of the same stage or an earlier one (a time limit that was too short),
     a later stage's failure what came before it; and a wrong result outdoes everything: a race shows only sometimes."""
     if row.status is not Status.FAILED:
         return {Status.PREDICTED: 1, Status.BUILT: 3, Status.MEASURED: 5, Status.VERIFIED: 6}[row.status]
     failure = FailureKind(str(kind))
-    if failure is FailureKind.WRONG_RESULT:
-        return 7
-    if failure in _OF_BUILD:
+    if failure in _OF_BUILD or (failure is FailureKind.DUPLICATE and is_built):
         return 2
-    return 0 if failure in _OF_CODE | _OF_MODEL else 4
+    return {Holds.VERDICT: 7, Holds.RUN: 4}.get(HOLDS[failure], 0)
 
 
 def _merge(rows: list[tuple[int, TrialRow]]) -> TrialRow:

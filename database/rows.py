@@ -1,4 +1,7 @@
-"""From the line's values to rows. Ids are taken from the content, so that equal facts are one row."""
+"""From the line's values to rows. Ids are taken from the content, so that equal facts are one row.
+
+What later versions added to facts is part of their ids only where it says something: facts of older databases keep theirs.
+"""
 
 from __future__ import annotations
 
@@ -138,10 +141,11 @@ def baseline_rows(session_id: int, baselines: Iterable[Baseline]) -> list[Row]:
     return rows
 
 
-def _add(rows: Rows, table: Table, natural: Row) -> int:
-    """Append the row of these values, its id taken from them; return the id."""
-    row_id = content_id(table.name, *natural.values())
-    rows.append((table, {"id": row_id, **_cleaned(natural)}))
+def _add(rows: Rows, table: Table, natural: Row, added: Row | None = None) -> int:
+    """Append the row of these values, its id taken from them; return the id. `added` counts where it is not empty."""
+    told = [(name, value) for name, value in (added or {}).items() if value]
+    row_id = content_id(table.name, *natural.values(), *told)
+    rows.append((table, {"id": row_id, **_cleaned(natural), **_cleaned(added or {})}))
     return row_id
 
 
@@ -161,7 +165,7 @@ def _add_prediction(rows: Rows, place: Place, candidate_id: int, prediction: Pre
         "terms_us": _floats(prediction.terms_us),
         "notes": list(prediction.notes),
     }
-    return _add_at(rows, schema.predictions, natural, moment)
+    return _add_at(rows, schema.predictions, natural, moment, derived={"ranking_us": float(prediction.ranking_us)})
 
 
 def _add_build(rows: Rows, place: Place, candidate_id: int, build: BuildResult | None, moment: datetime) -> int | None:
@@ -177,7 +181,7 @@ def _add_build(rows: Rows, place: Place, candidate_id: int, build: BuildResult |
         "seconds": float(build.seconds),
         "failure_id": _add_failure(rows, build.failure),
     }
-    return _add_at(rows, schema.builds, natural, moment)
+    return _add_at(rows, schema.builds, natural, moment, added={"binary": build.binary})
 
 
 def _add_measurement(rows: Rows, place: Place, candidate_id: int, measurement: Measurement | None, moment: datetime) -> int | None:
@@ -195,7 +199,8 @@ def _add_measurement(rows: Rows, place: Place, candidate_id: int, measurement: M
         "protocol": dict(measurement.protocol),
         "failure_id": _add_failure(rows, measurement.failure),
     }
-    return _add_at(rows, schema.measurements, natural, moment)
+    added = {"protocol_key": place.context.protocol, "observed": _floats(measurement.observed)}
+    return _add_at(rows, schema.measurements, natural, moment, added=added)
 
 
 def _add_failure(rows: Rows, failure: Failure | None) -> int | None:
@@ -204,10 +209,10 @@ def _add_failure(rows: Rows, failure: Failure | None) -> int | None:
     return _add(rows, schema.failure_reasons, {"kind": failure.kind.value, "message": failure.message, "detail": failure.detail})
 
 
-def _add_at(rows: Rows, table: Table, natural: Row, moment: datetime) -> int:
-    """As `_add`, with the time at which the fact was first written: it is not part of its identity."""
-    row_id = _add(rows, table, natural)
-    rows[-1][1]["created_at"] = moment
+def _add_at(rows: Rows, table: Table, natural: Row, moment: datetime, *, added: Row | None = None, derived: Row | None = None) -> int:
+    """As `_add`, with what is no part of a fact's identity: `derived` values, and the time at which it was first written."""
+    row_id = _add(rows, table, natural, added)
+    rows[-1][1].update(derived or {}, created_at=moment)
     return row_id
 
 

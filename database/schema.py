@@ -24,14 +24,17 @@ from sqlalchemy import (
     PrimaryKeyConstraint,
     Table,
     Text,
+    text,
 )
 
-REVISIONS = ("0001", "0002")  # oldest first; a later one than the last is a newer TileSight's
+REVISIONS = ("0001", "0002", "0003")  # oldest first; a later one than the last is a newer TileSight's
 HEAD = REVISIONS[-1]
 VERSION_TABLE = "tilesight_version"
 
 # SQLite makes only an INTEGER (not a BIGINT) primary key the row's own address
 Id = BigInteger().with_variant(Integer(), "sqlite")
+
+_EMPTY = text("''")  # of columns that later versions added: what their rows of before have
 
 metadata = MetaData(
     naming_convention={
@@ -124,6 +127,7 @@ predictions = Table(
     Column("model", Text, nullable=False),  # version that the context states
     Column("stated_model", Text, nullable=False),  # name that the prediction itself carries
     Column("latency_us", Double, nullable=False),
+    Column("ranking_us", Double),  # what candidates are ordered by: `Prediction.ranking_us`
     Column("limiting", Text, nullable=False),
     Column("uncertainty", Double, nullable=False),
     Column("utilization", JSON, nullable=False),
@@ -149,6 +153,7 @@ builds = Table(
     _refers("candidates"),
     _refers("software"),
     Column("artifact", Text),
+    Column("binary", Text, nullable=False, server_default=_EMPTY),  # hash of the machine code; "" where it is not known
     Column("entry", Text, nullable=False),
     Column("resources", JSON, nullable=False),
     Column("compiler", Text, nullable=False),
@@ -169,6 +174,8 @@ measurements = Table(
     Column("latency_us", Double),  # median of the samples
     Column("relative_error", Double),
     Column("protocol", JSON, nullable=False),
+    Column("protocol_key", Text, nullable=False, server_default=_EMPTY),  # `Context.protocol`; "" is the first version's one
+    Column("observed", JSON, nullable=False, server_default=text("'{}'")),  # of the device meanwhile: name -> number
     _refers("failure_reasons", optional=True),
     Column("created_at", DateTime, nullable=False),
     Index(None, "candidate_id"),
@@ -184,6 +191,7 @@ sessions = Table(
     _refers("targets"),
     _refers("environments"),
     Column("model", Text, nullable=False),
+    Column("protocol", Text, nullable=False, server_default=_EMPTY),  # `Context.protocol`
     Column("effort", Text, nullable=False),
     Column("seed", BigInteger, nullable=False),
     Column("options", JSON, nullable=False),
@@ -198,6 +206,8 @@ sessions = Table(
     Column("census", JSON, nullable=False),
     Column("counts", JSON, nullable=False),  # trials by status when it finished
     Column("messages", JSON, nullable=False),
+    Column("decision", JSON(none_as_null=True)),  # winner, those that cannot be told from it, reason
+    Column("winner_id", Id, ForeignKey("candidates.id")),  # the decision's, to join with
     Index(None, "context_key"),
     Index(None, "workload_id"),
 )

@@ -10,9 +10,10 @@ from typing import Any
 from sqlalchemy import Connection, func, select, update
 
 from ..errors import DatabaseError, InputError
-from ..session import Baseline, Context, Effort, SessionResult, State, ranked
-from ..space import Census
+from ..session import Baseline, Context, Decision, Effort, SessionResult, State, ranked
+from ..space import Census, Config
 from . import owner, schema
+from .checks import clean
 from .rows import Place, content_id, now
 from .trials import session_trials, sound
 
@@ -47,6 +48,7 @@ def session_row(
         "target_id": place.target_id,
         "environment_id": place.environment_id,
         "model": place.context.model,
+        "protocol": clean(place.context.protocol),
         "effort": effort.value,
         "seed": seed,
         "options": dict(options),
@@ -61,6 +63,8 @@ def session_row(
         "census": {"size": census.size, "legal": census.legal, "rejected": dict(census.rejected)},
         "counts": {},
         "messages": [],
+        "decision": None,
+        "winner_id": None,
     }
 
 
@@ -72,8 +76,11 @@ def context_key(connection: Connection, session_id: int) -> str:
     return str(found)
 
 
-def finish(connection: Connection, session_id: int, state: State, messages: Iterable[str], seconds: float) -> None:
+def finish(
+    connection: Connection, session_id: int, state: State, messages: Iterable[str], seconds: float, decision: Decision | None
+) -> None:
     context_key(connection, session_id)
+    winner_id = None if decision is None else _winner_id(connection, session_id, decision)
     status = schema.trials.c.status
     counts = connection.execute(
         select(status, func.count()).where(schema.trials.c.session_id == session_id).group_by(status).order_by(status)
@@ -87,6 +94,8 @@ def finish(connection: Connection, session_id: int, state: State, messages: Iter
             seconds=float(seconds),
             messages=list(messages),
             counts={str(name): int(count) for name, count in counts},
+            decision=None if decision is None else _stored(decision),
+            winner_id=winner_id,
         )
     )
 
@@ -104,13 +113,14 @@ def find_complete(connection: Connection, context: Context, effort: Effort, key:
             effort=effort,
             state=State.COMPLETE,
             census=Census(row.census["size"], row.census["legal"], row.census["rejected"]),
-            trials=ranked(session_trials(connection, row.id)),
+            trials=ranked(session_trials(connection, row.id), None if row.decision is None else _decision(row.decision)),
             baselines=tuple(Baseline(name, tuple(samples)) for name, samples in baselines),
             flops=int(row.flops),
             min_bytes=int(row.min_bytes),
             seconds=row.seconds,
             from_database=True,
             messages=tuple(row.messages),
+            decision=None if row.decision is None else _decision(row.decision),
         )
 
 
@@ -133,6 +143,29 @@ def take_over(connection: Connection, context: Context, effort: Effort, key: str
             changes = {"state": State.INTERRUPTED.value}
         connection.execute(update(schema.sessions).where(_COLUMNS.id == row.id).values(changes))
     return taken
+
+
+def _winner_id(connection: Connection, session_id: int, decision: Decision) -> int:
+    candidates, trials = schema.candidates.c, schema.trials.c
+    statement = (
+        select(candidates.id)
+        .join_from(schema.trials, schema.candidates)
+        .where(trials.session_id == session_id, candidates.config == clean(decision.winner.key))
+    )
+    found = connection.execute(statement).scalar()
+    if found is None:
+        raise InputError(
+            f"session {session_id}: its winner '{decision.winner}' is no trial of it; record it before the session is finished"
+        )
+    return int(found)
+
+
+def _stored(decision: Decision) -> dict[str, Any]:
+    return {"winner": dict(decision.winner), "tied": [dict(config) for config in decision.tied], "reason": decision.reason}
+
+
+def _decision(stored: Any) -> Decision:
+    return Decision(Config(stored["winner"]), tuple(Config(config) for config in stored["tied"]), stored["reason"])
 
 
 def _same(context: Context, effort: Effort, key: str) -> Any:

@@ -12,7 +12,7 @@ from sqlalchemy.engine import URL
 
 from ..errors import InputError
 from ..families import FamilyKey, ProfileFamily
-from ..session import Baseline, Context, Effort, SessionResult, State
+from ..session import Baseline, Context, Decision, Effort, SessionResult, State
 from ..space import Census
 from ..trial import TrialRecord
 from . import rows, schema, sessions
@@ -93,12 +93,15 @@ class Store:
         self._contexts[row["id"]] = context.key
         return int(row["id"])
 
-    def finish(self, session_id: int, state: State, messages: Iterable[str] = (), seconds: float = 0.0) -> None:
-        """Close a session as complete or interrupted. `seconds` is what it took in all."""
+    def finish(
+        self, session_id: int, state: State, messages: Iterable[str] = (), seconds: float = 0.0, *, decision: Decision | None = None
+    ) -> None:
+        """Close a session as complete or interrupted. `seconds` is what it took in all; the winner of `decision` is one of
+        its trials."""
         if state is State.RUNNING:
             raise InputError(f"session {session_id}: finish it as complete or interrupted, not as running")
         said = list(messages)
-        self.database.write(lambda connection: sessions.finish(connection, session_id, state, said, seconds))
+        self.database.write(lambda connection: sessions.finish(connection, session_id, state, said, seconds, decision))
 
     def find_complete(self, context: Context, effort: Effort, options: Mapping[str, Option]) -> SessionResult | None:
         """The latest complete session of the same context, effort and options (the seed is none of them), or None.
@@ -125,8 +128,9 @@ class Store:
         """What any session has learned that holds in `context`: config key -> best-known record.
 
         A record is composed of the parts that hold: predictions of the same target figures, model and software (whatever
-        device), builds of the same software and architecture, measurements of the same device and software. Verified goes
-        before measured, built, predicted; a failure goes before what an earlier stage said, and a wrong result before all.
+        device), builds of the same software and architecture, measurements of the same device, software and protocol.
+        Verified goes before measured, built, predicted; a failure goes before what an earlier stage said, and a wrong result
+        before all. A failure for want of memory is not held against a candidate.
         An artifact's path is as it was recorded: look whether the file is still there.
         """
         place = self._place(context)

@@ -114,6 +114,7 @@ def _build(row: Any, failures: dict[int, Failure]) -> BuildResult:
         resources=row.resources,
         compiler=row.compiler,
         seconds=row.seconds,
+        binary=row.binary,
     )
 
 
@@ -124,6 +125,7 @@ def _measurement(row: Any, failures: dict[int, Failure], environments: dict[int,
         relative_error=row.relative_error,
         environment=environments[row.environment_id].observed,
         protocol=row.protocol,
+        observed=row.observed,
     )
 
 

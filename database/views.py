@@ -12,12 +12,12 @@ _RECORDS = """
 SELECT t.session_id, s.effort, s.state AS session_state, w.operator, w.key AS workload, w.name AS shape, w.dtype, w.dims, w.attrs,
        k.name AS template, k.version AS template_version, g.name AS target, g.fingerprint AS target_fingerprint, c.arch,
        e.device, v.versions AS software, s.model, c.config, t.status,
-       p.latency_us AS predicted_us, p.limiting, p.uncertainty, p.utilization, p.terms_us, p.notes AS prediction_notes,
+       p.latency_us AS predicted_us, p.ranking_us, p.limiting, p.uncertainty, p.utilization, p.terms_us, p.notes AS prediction_notes,
        CASE WHEN t.status = 'verified' THEN m.latency_us END AS measured_us,
        CASE WHEN t.status = 'verified' THEN NULLIF(s.flops, 0) / m.latency_us / 1e6 END AS tflops,
        CASE WHEN t.status = 'verified' THEN NULLIF(s.min_bytes, 0) / m.latency_us / 1e3 END AS gb_per_s,
-       m.relative_error, m.sample_count, m.samples_us, m.protocol, o.observed AS environment,
-       b.artifact, b.compiler, b.resources, b.seconds AS build_seconds,
+       m.relative_error, m.sample_count, m.samples_us, m.protocol, s.protocol AS protocol_key, m.observed, o.observed AS environment,
+       b.artifact, b.binary, b.compiler, b.resources, b.seconds AS build_seconds,
        f.kind AS failure_kind, f.message AS failure_message, f.detail AS failure_detail,
        t.fingerprint, t.lowering_seconds, t.recorded_at,
        t.candidate_id, t.prediction_id, t.build_id, t.measurement_id, s.workload_id, s.target_id, s.environment_id
@@ -41,33 +41,51 @@ LEFT JOIN failure_reasons f ON f.id = t.failure_id
 _LEADERBOARD = """
 WITH runs AS (
     SELECT t.session_id, t.candidate_id, t.status,
-           ROW_NUMBER() OVER (PARTITION BY t.candidate_id, g.name, s.environment_id, t.status ORDER BY t.session_id DESC) AS recency,
-           SUM(CASE WHEN f.kind = 'wrong_result' THEN 1 ELSE 0 END) OVER (PARTITION BY t.candidate_id, s.environment_id) AS wrong
+           ROW_NUMBER() OVER (
+               PARTITION BY t.candidate_id, g.name, s.environment_id, s.protocol, t.status ORDER BY t.session_id DESC
+           ) AS recency,
+           SUM(CASE WHEN t.status = 'failed' THEN 1 ELSE 0 END) OVER (PARTITION BY t.candidate_id, s.environment_id) AS wrong
     FROM trials t
     JOIN sessions s ON s.id = t.session_id
     JOIN targets g ON g.id = s.target_id
     LEFT JOIN failure_reasons f ON f.id = t.failure_id
-    WHERE t.status = 'verified' OR f.kind = 'wrong_result'
+    WHERE t.status = 'verified' OR f.kind IN ('wrong_result', 'nondeterministic')
 )
-SELECT r.operator, r.workload, r.shape, r.dtype, r.target, r.device,
-       RANK() OVER (PARTITION BY r.workload_id, r.target, r.environment_id ORDER BY r.measured_us) AS place,
+SELECT r.operator, r.workload, r.shape, r.dtype, r.target, r.device, r.protocol_key,
+       RANK() OVER (PARTITION BY r.workload_id, r.target, r.environment_id, r.protocol_key ORDER BY r.measured_us) AS place,
        r.template, r.template_version, r.config, r.measured_us, r.tflops, r.gb_per_s, r.predicted_us, r.limiting, r.relative_error,
-       r.sample_count, r.software, r.model, r.session_id, r.recorded_at, r.candidate_id, r.workload_id, r.environment_id
+       r.sample_count, r.software, r.model, r.session_id, r.recorded_at, r.candidate_id, r.measurement_id, r.workload_id, r.environment_id
 FROM runs
 JOIN records r ON r.session_id = runs.session_id AND r.candidate_id = runs.candidate_id
 WHERE runs.status = 'verified' AND runs.recency = 1 AND runs.wrong = 0
 """
 
+# A decision holds for the measurements that it was made on, as long as its winner is on the board.
+# Times by the first version's protocol (its key is empty) stand only where there are no others.
 _BEST = """
-WITH verified AS (
+WITH board AS (
+    SELECT * FROM leaderboard
+), beaten AS (
+    SELECT DISTINCT t.candidate_id, t.measurement_id
+    FROM sessions s
+    JOIN board w ON w.candidate_id = s.winner_id AND w.environment_id = s.environment_id
+    JOIN trials t ON t.session_id = s.id
+    WHERE t.status = 'verified' AND t.candidate_id <> s.winner_id
+), verified AS (
     SELECT * FROM (
-        SELECT leaderboard.*, ROW_NUMBER() OVER (PARTITION BY workload_id, target ORDER BY measured_us, session_id DESC) AS turn
-        FROM leaderboard
-    ) AS measured WHERE turn = 1
+        SELECT board.*, ROW_NUMBER() OVER (
+                   PARTITION BY board.workload_id, board.target, board.protocol_key
+                   ORDER BY measured_us, session_id DESC, board.candidate_id
+               ) AS turn,
+               MAX(board.protocol_key) OVER (PARTITION BY board.workload_id, board.target) AS last_key
+        FROM board
+        LEFT JOIN beaten ON beaten.candidate_id = board.candidate_id AND beaten.measurement_id = board.measurement_id
+        WHERE beaten.candidate_id IS NULL
+    ) AS measured WHERE turn = 1 AND (protocol_key <> '' OR last_key = '')
 ), predicted AS (
     SELECT session_id, candidate_id FROM (
         SELECT t.session_id, t.candidate_id,
-               ROW_NUMBER() OVER (PARTITION BY s.workload_id, g.name ORDER BY t.session_id DESC, p.latency_us) AS turn
+               ROW_NUMBER() OVER (PARTITION BY s.workload_id, g.name ORDER BY t.session_id DESC, p.ranking_us, t.candidate_id) AS turn
         FROM trials t
         JOIN predictions p ON p.id = t.prediction_id
         JOIN sessions s ON s.id = t.session_id
@@ -75,13 +93,14 @@ WITH verified AS (
         WHERE t.status IN ('predicted', 'built', 'measured')
     ) AS ranked WHERE turn = 1
 )
-SELECT operator, workload, shape, dtype, target, device, 'verified' AS status, measured_us AS latency_us, tflops, gb_per_s,
+SELECT operator, workload, shape, dtype, target, device, protocol_key, 'verified' AS status, measured_us AS latency_us, tflops, gb_per_s,
        (SELECT MIN(n.latency_us) FROM baselines n JOIN sessions s ON s.id = n.session_id
-        WHERE s.workload_id = verified.workload_id AND s.environment_id = verified.environment_id) AS vendor_us,
+        WHERE s.workload_id = verified.workload_id AND s.environment_id = verified.environment_id
+        AND s.protocol = verified.protocol_key) AS vendor_us,
        predicted_us, limiting, relative_error, template, template_version, config, software, model, session_id, recorded_at
 FROM verified
 UNION ALL
-SELECT r.operator, r.workload, r.shape, r.dtype, r.target, r.device, 'predicted', r.predicted_us,
+SELECT r.operator, r.workload, r.shape, r.dtype, r.target, r.device, r.protocol_key, 'predicted', r.predicted_us,
        NULLIF(s.flops, 0) / r.predicted_us / 1e6, NULLIF(s.min_bytes, 0) / r.predicted_us / 1e3, NULL,
        r.predicted_us, r.limiting, NULL, r.template, r.template_version, r.config, r.software, r.model, r.session_id, r.recorded_at
 FROM predicted p
@@ -132,6 +151,7 @@ JSON_COLUMNS = frozenset(
         "prediction_notes",
         "samples_us",
         "protocol",
+        "observed",
         "environment",
         "resources",
     )

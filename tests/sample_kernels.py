@@ -17,7 +17,10 @@ from tilesight.target import Target, load_target
 from tilesight.template import KernelTemplate, Operator, Tensors
 from tilesight.workload import Workload
 
-FAULTS = ("none", "wrong", "unwritten", "infinite", "unlowerable", "uncompilable", "stack overflow", "trap", "too much shared")
+FAULTS = (
+    *("none", "wrong", "unwritten", "infinite", "unlowerable", "uncompilable", "stack overflow", "trap", "too much shared"),
+    *("not a number", "endless", "illegal address", "writes input", "race", "atomics", "random", "large local"),
+)
 
 
 class Scale(Operator):
@@ -73,7 +76,11 @@ class ScaleTemplate(KernelTemplate):
             return _large_local(n, block, dtype)
         if fault == "too much shared":
             return _shared(n, block, dtype)
-        factor = {"wrong": 3.5, "infinite": 3e38}.get(fault, 3.0)
+        if fault == "large local":
+            return _spread_local(n, block, dtype)
+        if fault in _ODD:
+            return _ODD[fault](n, block, dtype)
+        factor = {"wrong": 3.5, "infinite": 3e38, "not a number": float("nan")}.get(fault, 3.0)
         return _scaled(n, block, dtype, factor, blocks=n // block - (fault == "unwritten"))
 
 
@@ -130,6 +137,126 @@ def _shared(n: int, block: int, dtype: str) -> Any:
                 y[b * block + i] = kept[i, i] * 3
 
     return main
+
+
+def _spread_local(n: int, block: int, dtype: str) -> Any:
+    """400 KB of local memory a thread: a GPU sets it aside for every thread that fits on it, when the kernel is launched."""
+    import tilelang.language as T  # noqa: N812
+
+    @T.prim_func
+    def main(x: T.Tensor((n,), dtype), y: T.Tensor((n,), dtype)):  # type: ignore[no-untyped-def, valid-type]
+        with T.Kernel(n // block, threads=128) as b:
+            kept = T.alloc_local((100_000,), dtype)
+            for i in T.serial(block):
+                kept[(i * 700 + b * 997) % 100_000] = x[b * block + i]
+            for i in T.serial(block):
+                y[b * block + i] = kept[(i * 700 + b * 997) % 100_000] * 3
+
+    return main
+
+
+def _endless(n: int, block: int, dtype: str) -> Any:
+    import tilelang.language as T  # noqa: N812
+
+    @T.prim_func
+    def main(x: T.Tensor((n,), dtype), y: T.Tensor((n,), dtype)):  # type: ignore[no-untyped-def, valid-type]
+        with T.Kernel(n // block, threads=128) as b:
+            for i in T.Parallel(block):
+                y[b * block + i] = x[b * block + i]
+            for _ in T.serial(2**30):
+                for _ in T.serial(2**30):
+                    y[b * block] = y[b * block] * 0.5 + x[b * block]
+
+    return main
+
+
+def _illegal_address(n: int, block: int, dtype: str) -> Any:
+    import tilelang.language as T  # noqa: N812
+
+    @T.prim_func
+    def main(x: T.Tensor((n,), dtype), y: T.Tensor((n,), dtype)):  # type: ignore[no-untyped-def, valid-type]
+        with T.Kernel(n // block, threads=128) as b:
+            for i in T.Parallel(block):
+                y[b * block + i] = x[b * block + i] * 3
+            far = T.Tensor((2**43,), dtype, y.data)
+            far[T.int64(2**42) + b] = 1.0  # 16 TiB from where y is
+
+    return main
+
+
+def _writes_input(n: int, block: int, dtype: str) -> Any:
+    import tilelang.language as T  # noqa: N812
+
+    @T.prim_func
+    def main(x: T.Tensor((n,), dtype), y: T.Tensor((n,), dtype)):  # type: ignore[no-untyped-def, valid-type]
+        with T.Kernel(n // block, threads=128) as b:
+            for i in T.Parallel(block):
+                y[b * block + i] = x[b * block + i] * 3
+            if b == 0:
+                x[0] = x[0] + 1
+
+    return main
+
+
+def _race(n: int, block: int, dtype: str) -> Any:
+    """Each block also writes what belongs to its neighbour, off by a bit: whoever comes last is read."""
+    import tilelang.language as T  # noqa: N812
+
+    @T.prim_func
+    def main(x: T.Tensor((n,), dtype), y: T.Tensor((n,), dtype)):  # type: ignore[no-untyped-def, valid-type]
+        with T.Kernel(n // block, threads=128) as b:
+            for i in T.Parallel(block):
+                y[b * block + i] = x[b * block + i] * 3
+            for i in T.Parallel(block):
+                y[(b + 1) % (n // block) * block + i] = x[(b + 1) % (n // block) * block + i] * 3.0000002
+
+    return main
+
+
+def _atomics(n: int, block: int, dtype: str) -> Any:
+    """y as a sum of sixteen unequal parts, each added by another block, in whatever order they come."""
+    import tilelang.language as T  # noqa: N812
+
+    @T.prim_func
+    def main(x: T.Tensor((n,), dtype), y: T.Tensor((n,), dtype)):  # type: ignore[no-untyped-def, valid-type]
+        with T.Kernel(n // block, threads=128) as b:
+            for i in T.Parallel(block):
+                y[b * block + i] = 0
+        with T.Kernel(16, n // block, threads=128) as (part, b):  # neighbours add to the same sums at the same time
+            for i in T.Parallel(block):
+                T.atomic_add(y[b * block + i], x[b * block + i] * T.Cast(dtype, part + 1) * (3 / 136))
+
+    return main
+
+
+def _random(n: int, block: int, dtype: str) -> Any:
+    """For processors: the last bits come from the C library's random numbers."""
+    import tilelang.language as T  # noqa: N812
+
+    @T.prim_func
+    def main(x: T.Tensor((n,), dtype), y: T.Tensor((n,), dtype)):  # type: ignore[no-untyped-def, valid-type]
+        with T.Kernel(n // block, threads=128) as b:
+            for i in T.serial(block):
+                y[b * block + i] = x[b * block + i] * 3 + T.Cast(dtype, T.call_extern("int32", "rand")) * 1e-17
+
+    return main
+
+
+_ODD: Mapping[str, Callable[[int, int, str], Any]] = {
+    "endless": _endless,
+    "illegal address": _illegal_address,
+    "writes input": _writes_input,
+    "race": _race,
+    "atomics": _atomics,
+    "random": _random,
+}
+
+
+class AtomicScaleTemplate(ScaleTemplate):
+    """Says that it adds in changing order."""
+
+    name = "scale_atomics"
+    deterministic = False
 
 
 class Product(Operator):
@@ -224,6 +351,13 @@ def _tensor_core_product(m: int, n: int, k: int, tile: int, stages: int, dtype: 
 def scale(target: str = "cpu", fault: str = "none", block: int = 128, dtype: str = "float32", n: int = 4096) -> Candidate:
     template = ScaleTemplate()
     return Candidate(template.operator.workload(f"n={n}", dtype), load_target(target), template, Config({"block": block, "fault": fault}))
+
+
+def added(target: str = "cpu", fault: str = "atomics", n: int = 4096) -> Candidate:
+    """`scale` by a template that says that its outputs may differ in their last bits."""
+    template = AtomicScaleTemplate()
+    config = Config({"block": 128, "fault": fault})
+    return Candidate(template.operator.workload(f"n={n}", "float32"), load_target(target), template, config)
 
 
 def product(target: str = "cpu", tile: int = 64, stages: int = 2, shape: str = "P0") -> Candidate:

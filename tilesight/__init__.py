@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .explanation import Explanation
     from .observers import Observer
     from .profile import KernelProfile
+    from .replaying import Replay, replay
     from .session import Baseline, Context, Effort, SessionResult, State
     from .space import Config, Constraint, Parameter, SearchSpace
     from .target import Target, load_target, target_names
@@ -40,6 +41,7 @@ _HOMES = {
     "explanation": ("Explanation",),
     "observers": ("Observer",),
     "profile": ("KernelProfile",),
+    "replaying": ("Replay", "replay"),
     "session": ("Baseline", "Context", "Effort", "SessionResult", "State"),
     "space": ("Config", "Constraint", "Parameter", "SearchSpace"),
     "target": ("Target", "load_target", "target_names"),
@@ -68,6 +70,7 @@ __all__ = [
     "Operator",
     "Parameter",
     "Prediction",
+    "Replay",
     "SearchSpace",
     "SessionResult",
     "State",
@@ -81,6 +84,7 @@ __all__ = [
     "load_target",
     "predict",
     "rank",
+    "replay",
     "target_names",
     "tune",
 ]

@@ -33,6 +33,8 @@ def tune(
     seed: int = 0,
     workers: int | None = None,
     sampler: str = "tpe",
+    protocol: str = "default",
+    cluster: str | None = None,
     observer: Observer | None = None,
 ) -> list[SessionResult]:
     """Search the fastest config of `kernel` for each workload, and record all that was learned.
@@ -47,6 +49,9 @@ def tune(
     budget_s  wall-clock seconds for the whole call; it stops asking then, finishes what runs, and says so
     database  a SQLAlchemy URL or the path of an SQLite file; None: `TILESIGHT_DB`, or one in the user's data folder
     workers   processes that lower and build; None: `TILESIGHT_WORKERS`, or one a core
+    protocol  conditions of the measurements, see `tilesight.protocol.PROTOCOLS`: `default` or `serving`
+    cluster   a Ray cluster that lowers, builds and measures in place of this machine: `auto`, `local`, host:port or
+              ray://host:port; `workers` is then the most of its cores that are used
 
     Returns one result a workload, in order. Raises `InputError` for what is asked wrongly, `NoCandidateError` where
     nothing is legal or nothing works for one of the workloads (the others are tuned first), `DatabaseError`,
@@ -59,12 +64,26 @@ def tune(
     if budget_s is not None and not 0 < budget_s < math.inf:
         raise InputError(f"budget {budget_s} must be a number of seconds above 0; leave it out for no limit")
     operator = find_operator(kernel)
-    where = locate(target, measures=chosen is not Effort.PREDICT)
+    if cluster is not None and target == "auto":
+        raise InputError("target 'auto' means the GPU of this machine; name the target of the cluster")
+    measures = chosen is not Effort.PREDICT
+    where = locate(target, measures=measures and cluster is None)
     workloads = find_workloads(operator, where.target, shape, dtype)
     end = None if budget_s is None else time.monotonic() + budget_s
     results: list[SessionResult] = []
     failed: NoCandidateError | None = None
-    with Run(where, database=database, workers=workers, seed=seed, sampler=sampler, observer=observer) as run:
+    run = Run(
+        where,
+        database=database,
+        workers=workers,
+        seed=seed,
+        sampler=sampler,
+        protocol=protocol,
+        cluster=cluster,
+        measures=measures,
+        observer=observer,
+    )
+    with run:
         for position, workload in enumerate(workloads):
             share = None if end is None else max(0.0, end - time.monotonic()) / (len(workloads) - position)
             try:

@@ -15,6 +15,7 @@ from .building.compiler import CompileError
 from .building.cpu import build_cpu, cpu_flags
 from .building.cuda import build_cuda, cuda_flags
 from .building.hip import build_code_object, build_hip, code_object_flags, hip_flags
+from .building.identity import NotElfError, binary_identity
 from .building.plan import LaunchPlan, UnsupportedLaunchError, read_plan
 from .candidate import Candidate
 from .device import cpu_identity
@@ -27,10 +28,11 @@ from .trial import BuildResult
 ENTRY = "tilesight_call"
 
 
-def build_kernel(candidate: Candidate, cache_dir: Path, *, runnable: bool = True) -> BuildResult:
+def build_kernel(candidate: Candidate, cache_dir: Path, *, runnable: bool = True, front_ends: str = "") -> BuildResult:
     """Build `candidate`, or find it built. The same source is compiled once, whichever config and process it comes from.
 
     What need not be `runnable` may be a code object: the GPU's part alone, without an `entry` to call.
+    `front_ends`: `FrontEnds.address`, with which many CUDA kernels are built faster.
     """
     begin = time.perf_counter()
     target = candidate.target
@@ -48,10 +50,15 @@ def build_kernel(candidate: Candidate, cache_dir: Path, *, runnable: bool = True
         return failed(FailureKind.LOWER_ERROR, f"{type(error).__name__}: {headline(str(error))}", str(error)[-4000:])
     try:
         plan = read_plan(lowered)
-        entry = _compile(source, plan, target, candidate.template.compile_flags.get(target.kind, ()), KernelCache(cache_dir))
+        flags = candidate.template.compile_flags.get(target.kind, ())
+        entry = _compile(source, plan, target, flags, KernelCache(cache_dir), front_ends)
     except UnsupportedLaunchError as error:
         return failed(FailureKind.BUILD_ERROR, f"the kernel cannot be called: {error}")
+    except NotElfError as error:
+        return failed(FailureKind.BUILD_ERROR, f"the compiler wrote {error}")
     except CompileError as error:
+        if error.is_killed:
+            return failed(FailureKind.BUILD_MEMORY, str(error), error.detail)
         if "No space left on device" in error.detail:
             return failed(FailureKind.BUILD_ERROR, _no_space(cache_dir), error.detail)
         return failed(FailureKind.BUILD_ERROR, str(error), error.detail)
@@ -62,7 +69,7 @@ def build_kernel(candidate: Candidate, cache_dir: Path, *, runnable: bool = True
             FailureKind.BUILD_ERROR, f"kernel cache '{cache_dir}': {error}; set TILESIGHT_CACHE_DIR to a folder that can be written"
         )
     symbol = "" if entry.library.suffix == CODE_OBJECT else ENTRY
-    return BuildResult(str(entry.library), None, symbol, entry.resources, entry.compiler, time.perf_counter() - begin)
+    return BuildResult(str(entry.library), None, symbol, entry.resources, entry.compiler, time.perf_counter() - begin, entry.binary)
 
 
 def device_source(lowered: Lowered, target: Target) -> str:
@@ -76,7 +83,7 @@ def device_source(lowered: Lowered, target: Target) -> str:
         return str(device_codegen_without_compile(lowered.device, create_backend_context(tvm_target)).inspect_source())
 
 
-def _compile(source: str, plan: LaunchPlan, target: Target, extra: tuple[str, ...], cache: KernelCache) -> Entry:
+def _compile(source: str, plan: LaunchPlan, target: Target, extra: tuple[str, ...], cache: KernelCache, front_ends: str) -> Entry:
     compiler, cxx = compiler_for(target), find_cxx()
     if compiler is None and target.kind == "hip":
         return _compile_code_object(source, plan, target, extra, cache)
@@ -93,12 +100,14 @@ def _compile(source: str, plan: LaunchPlan, target: Target, extra: tuple[str, ..
         if entry := cache.find(key):  # another process has just built it
             return entry
         if target.kind == "cuda":
-            files, resources = build_cuda(folder, source, plan, flags, compiler, cxx)
+            files, resources = build_cuda(folder, source, plan, flags, compiler, cxx, front_ends)
         elif target.kind == "hip":
             files, resources = build_hip(folder, source, plan, flags, compiler)
         else:
             files, resources = build_cpu(folder, source, plan, flags, compiler)
-        return cache.store(key, files, resources, version)
+        # a launcher's own code says nothing of the kernel, whose cubin lies beside it
+        binary = binary_identity((folder / "kernel.cubin" if target.kind == "cuda" else files[0]).read_bytes(), plan)
+        return cache.store(key, files, resources, version, binary)
 
 
 def _compile_code_object(source: str, plan: LaunchPlan, target: Target, extra: tuple[str, ...], cache: KernelCache) -> Entry:
@@ -114,7 +123,7 @@ def _compile_code_object(source: str, plan: LaunchPlan, target: Target, extra: t
         if entry := cache.find(key):
             return entry
         files, resources = build_code_object(folder, source, plan, flags, found.clang, found.rocm)
-        return cache.store(key, files, resources, version)
+        return cache.store(key, files, resources, version, binary_identity(files[0].read_bytes(), plan))
 
 
 LAUNCHER_VERSION = 1  # raise it when a launcher changes, so that libraries with the old one are built again

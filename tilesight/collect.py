@@ -18,6 +18,7 @@ from .ledger import Ledger
 from .lookup import find_operator, find_template, find_workloads
 from .observers import Observer
 from .out_file import check_out
+from .protocol import PROTOCOLS, Protocol
 from .sampling import stratified
 from .settings import available_cores, load_settings
 from .target import Target
@@ -61,6 +62,7 @@ def collect(
     dtypes: Sequence[str] = (),
     workloads: str | Path | None = None,
     template: str | None = None,
+    protocol: str = "default",
     seed: int = 0,
     workers: int | None = None,
     budget_s: float | None = None,
@@ -79,6 +81,7 @@ def collect(
     workloads a file in place of names, shapes and dtypes: a line has a kernel, a shape, and where they are not the usual
               ones a dtype and the number of samples; what follows # is left out
     template  a template by name where a kernel has several for the target
+    protocol  the conditions of the measurements, a name in `protocol.PROTOCOLS`: one for all times in a file
     budget_s  wall-clock seconds
     program   what the file says that its rows were collected by
 
@@ -86,7 +89,6 @@ def collect(
     missing, `NoCandidateError` where no workload has a legal config.
     """
     from .executor import LocalExecutor
-    from .preparing import Preparer
 
     if samples is not None and samples < 1:
         raise InputError(f"samples={samples} must be at least 1")
@@ -94,6 +96,8 @@ def collect(
         raise InputError(f"workers={workers} must lie in 1 .. 1024")
     if budget_s is not None and not 0 < budget_s < math.inf:
         raise InputError(f"budget {budget_s} must be a number of seconds above 0; leave it out for no limit")
+    if protocol not in PROTOCOLS:
+        raise UnknownNameError("protocol", protocol, PROTOCOLS)
     start = time.monotonic()
     observer = observer or Observer()
     if workloads is None:
@@ -120,14 +124,17 @@ def collect(
         "cores": available_cores(),
     }
     ledger = Ledger(Path(out), f"{begin:%Y%m%dT%H%M%SZ}-{os.urandom(2).hex()}", facts)
-    ledger.check()
+    conditions = Protocol.named(protocol, where.target)
+    ledger.check(where.target.name, conditions)
     observer.started(f"{len(cases)} workloads on {where.target.title}, {sum(len(case.wanted) for case in cases)} candidates, to {out}")
     settings = load_settings()
-    count = workers or settings.workers
-    executor = LocalExecutor(count, settings.cache_dir)
+    # all devices of the target that are here, each measured alone
+    executor = LocalExecutor(workers or settings.workers, settings.cache_dir, where.devices if where.target.is_gpu else ())
     try:
+        if where.target.is_gpu:
+            executor.start(measures=True)  # what measures is ready when the first kernels are
         left_s = None if budget_s is None else budget_s - (time.monotonic() - start)  # large spaces take seconds to enumerate
-        return Collector(cases, ledger, executor, lambda: Preparer(count, settings.cache_dir), observer, left_s).run()
+        return Collector(cases, ledger, executor, conditions, observer, left_s).run()
     finally:
         executor.close()
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from .candidate import Candidate
 from .costmodel import default_model
 from .errors import Failure, FailureKind, NoCandidateError, ToolchainError
-from .executor import LOWER_TIMEOUT_S
-from .jobs import Profiled, lower_and_profile, start_compiler
+from .executor import LIMITS
+from .jobs import Profiled, lower_and_profile, preload_compiler
 from .lookup import Shape, find_operator, find_template, find_workloads
 from .profile import KernelProfile
 from .settings import load_settings
@@ -19,7 +19,8 @@ from .target import Target
 from .toolchain import missing_compiler
 from .trial import BuildResult, Prediction
 from .where import locate
-from .workers import Done, WorkerPool, failure_of, thread_limits
+from .work import Build
+from .workers.pool import Done, WorkerPool, failure_of, thread_limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ def compile_candidate(candidate: Candidate, cache_dir: Path) -> Compilation:
     missing = missing_compiler(candidate.target, runnable=False)
     if missing:
         raise ToolchainError(missing)
-    with WorkerPool(1, timeout_s=LOWER_TIMEOUT_S, initializer=start_compiler, environment=thread_limits(1)) as pool:
+    with WorkerPool(1, timeout_s=LIMITS[Build], preload=preload_compiler, environment=thread_limits(1)) as pool:
         (outcome,) = (found for _, found in pool.run(_work, [(candidate, cache_dir)]))
     faults = (FailureKind.BUILD_ERROR, FailureKind.BUILD_CRASH, FailureKind.BUILD_TIMEOUT)
     if not isinstance(outcome, Done):

@@ -52,12 +52,18 @@ COLUMNS = (
     Column("failure", "text", "why it failed"),
     Column("fingerprint", "text", "hash of the generated device code; missing where it did not lower"),
     Column("profile", "text", "what its kernels ask of the hardware: JSON, read it with profiles_of"),
+    Column("binary", "text", "hash of the machine code and of how it is launched: rows of one workload that share it are one kernel"),
     Column("registers", "number", "registers of a thread, as the compiler says"),
     Column("spill_bytes", "number", "bytes of a thread that the compiler spilled"),
     Column("smem_bytes", "number", "shared memory of a block in bytes, static and dynamic, as the compiler says"),
     Column("measured_us", "number", "median time in microseconds; only where the result was right"),
     Column("samples_us", "numbers", "the samples that it is the median of, in the order taken (single precision)"),
     Column("relative_error", "number", "||out - ref|| / ||ref||"),
+    Column(
+        "observed",
+        "text",
+        "what was seen while it was measured (clock, power, temperature, samples retaken, seed of inputs), JSON object of numbers",
+    ),
     Column("vendor_us", "number", "the fastest vendor implementation's time on the same workload, in the run that finished the case"),
     Column("vendor", "text", "name of that implementation"),
     Column("counters", "text", "hardware counters, a JSON object of numbers"),
@@ -217,6 +223,8 @@ def _read(path: Path) -> Dataset:
     for column in COLUMNS:
         if column.name in table.column_names:
             columns[column.name] = _column(name, column, table.column(column.name), pa)
+        elif not column.required:  # a file of the time before there was this column
+            columns[column.name] = pd.Series([None] * len(table), dtype=_DTYPES[column.kind])
     dataset = Dataset(pd.DataFrame(columns), metadata)
     dataset.check(name)
     return dataset

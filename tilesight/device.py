@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .settings import load_settings
 from .target import Target, load_target, target_names
 
 _TOOL_TIMEOUT_S = 30
@@ -54,8 +55,30 @@ class NoDevice:
 
 
 def find_devices() -> list[Device]:
-    """The GPUs that a driver reports, NVIDIA's first; empty where there are none."""
-    return [*_nvidia_devices(), *_amd_devices()]
+    """The GPUs that a driver reports and that the user lets programs see, NVIDIA's first; empty where there are none."""
+    settings = load_settings()
+    return [*visible(_nvidia_devices(), settings.cuda_visible), *visible(_amd_devices(), settings.hip_visible)]
+
+
+def visible(devices: Sequence[Device], setting: str | None) -> list[Device]:
+    """Those of `devices` that a list of indices and beginnings of UUIDs names, in its order; all for None. As the drivers
+    read it, the list ends at the first entry that names none."""
+    if setting is None:
+        return list(devices)
+    found: list[Device] = []
+    for entry in (part.strip() for part in setting.split(",")):
+        named = [d for d in devices if (str(d.index) == entry if entry.isdecimal() else bool(entry) and d.uuid.startswith(entry))]
+        if len(named) != 1:
+            break
+        found += named
+    return found
+
+
+def restricted_to(device: Device) -> dict[str, str]:
+    """Environment in which a process sees that GPU and no other; empty for a processor."""
+    if device.kind == "cuda":
+        return {"CUDA_VISIBLE_DEVICES": device.uuid or str(device.index)}
+    return {"HIP_VISIBLE_DEVICES": str(device.index)} if device.kind == "hip" else {}
 
 
 def cpu_device() -> Device:
@@ -95,15 +118,22 @@ def target_for(device: Device) -> str | None:
     return None
 
 
-def device_for(target: Target, devices: Sequence[Device]) -> Device | NoDevice:
-    """The device on which `target` may be measured, or why there is none. A `cpu` target means this machine."""
+def devices_for(target: Target, devices: Sequence[Device]) -> tuple[Device, ...] | NoDevice:
+    """All devices on which `target` may be measured, at least one, or why there is none. A `cpu` target means this machine."""
     if target.kind == "cpu":
-        return cpu_device()
-    for device in devices:
-        if device.kind == target.kind and device.name in target.device_names:
-            return device
+        return (cpu_device(),)
+    right = tuple(device for device in devices if device.kind == target.kind and device.name in target.device_names)
+    if right:
+        # one name each, or their times are no one's
+        return tuple(device for device in right if device.name == right[0].name)
     fitting = {name: None for device in devices if (name := target_for(device)) is not None}
     return NoDevice(target, tuple(devices), tuple(fitting))
+
+
+def device_for(target: Target, devices: Sequence[Device]) -> Device | NoDevice:
+    """The first of `devices_for`."""
+    found = devices_for(target, devices)
+    return found if isinstance(found, NoDevice) else found[0]
 
 
 def _ask(command: list[str]) -> str:

@@ -100,16 +100,20 @@ class FailureKind(StrEnum):
     LOWER_ERROR = "lower_error"  # the compiler's passes refused it
     LOWER_CRASH = "lower_crash"  # the lowering process died
     LOWER_TIMEOUT = "lower_timeout"
+    LOWER_MEMORY = "lower_memory"  # the lowering process took more host memory than it may
     DOES_NOT_FIT = "does_not_fit"  # shared memory, threads or registers beyond the target's limits
     DUPLICATE = "duplicate"  # generates the same device code as a candidate already kept
     PROFILE_ERROR = "profile_error"  # lowered, but its IR could not be read
     BUILD_ERROR = "build_error"
     BUILD_CRASH = "build_crash"
     BUILD_TIMEOUT = "build_timeout"
-    RUN_ERROR = "run_error"  # launch refused, illegal address, out of memory
+    BUILD_MEMORY = "build_memory"  # the compiler took more host memory than it may
+    RUN_ERROR = "run_error"  # launch refused, illegal address
     RUN_CRASH = "run_crash"
     RUN_TIMEOUT = "run_timeout"
+    RUN_MEMORY = "run_memory"  # the device lacks memory for it, or the measuring process took more of the host's than it may
     WRONG_RESULT = "wrong_result"  # differs from the reference, NaN, or unwritten output
+    NONDETERMINISTIC = "nondeterministic"  # a race: outputs of the same inputs differ from run to run
 
 
 @dataclass(frozen=True, slots=True)

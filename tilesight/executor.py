@@ -1,69 +1,88 @@
-"""Who does the work of a session: lowering, building and measuring, each candidate's outcome as data."""
+"""An executor of this machine: worker processes that lower and build, and one for each device that measures, alone on it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from . import jobs
+from .building.front_ends import FrontEnds
 from .candidate import Candidate
+from .device import Device, restricted_to
+from .device_lock import alone_on, holder_of
 from .errors import Failure, FailureKind, ToolchainError
 from .jobs import Profiled
-from .session import Baseline
 from .trial import BuildResult, Measurement
 from .twins import SharedLowering
-from .workers import Done, Outcome, Raised, WorkerPool, failure_of, thread_limits
+from .work import Build, Built, Compare, Compared, Comparison, Event, Job, Lane, Lower, Lowered, Measure, Measured, OneLane, Source
+from .workers.outcomes import Done, Outcome, Raised, failure_of
+from .workers.pool import WorkerPool, thread_limits, wait_for
+from .workers.time_limits import TimeLimit
 
-LOWER_TIMEOUT_S = 120.0  # attention takes 3 s on an idle core, more where many lower at once
-MEASURE_TIMEOUT_S = 120.0  # one kernel: inputs, reference, check, samples
+if TYPE_CHECKING:
+    from .measuring.measure import Together
 
-Built = tuple[Candidate, BuildResult]
+# most that one job may take; what was seen of others brings the limit down
+LIMITS: Mapping[type[Job], float] = {
+    Lower: 120.0,  # attention lowers in 3 s on an idle core, more where many lower at once
+    Build: 120.0,
+    Measure: 120.0,  # one kernel: inputs, reference, check, samples
+    Compare: 300.0,  # eight of them, and the vendor's
+}
+LOOK_S = 3.0  # without news after which it is looked at what is waited for
 
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """Finalists and vendor implementations, timed in turns on the same inputs."""
-
-    measurements: tuple[Measurement, ...]  # in the order of the finalists
-    baselines: tuple[Baseline, ...]
-    notes: tuple[str, ...] = ()  # vendor implementations that were left out, and why
-
-
-class Executor(Protocol):
-    """Runs the stages of many candidates, in whatever processes or machines it has.
-
-    Items are pulled one by one as there is room for them, so that whoever gives them can stop at any time; results
-    come in the order in which they are ready. No candidate's failure is an exception; where the machine itself cannot
-    go on (no device, no space), `ToolchainError` is raised.
-    """
-
-    def lower(self, candidates: Iterable[Candidate]) -> Iterator[tuple[Candidate, Profiled | Failure]]: ...
-
-    def kept(self, candidates: Iterable[Candidate]) -> Iterator[tuple[Candidate, Profiled | Failure]]:
-        """Those of `candidates` whose outcome is known without lowering them."""
-        ...
-
-    def build(self, candidates: Iterable[Candidate]) -> Iterator[Built]: ...
-
-    def measure(self, builds: Iterable[Built]) -> Iterator[tuple[Candidate, Measurement]]: ...
-
-    def compare(self, finalists: Sequence[Built]) -> Comparison | Failure: ...
+_LOWER_FAULTS = (FailureKind.LOWER_ERROR, FailureKind.LOWER_CRASH, FailureKind.LOWER_TIMEOUT)
+_BUILD_FAULTS = (FailureKind.BUILD_ERROR, FailureKind.BUILD_CRASH, FailureKind.BUILD_TIMEOUT)
+_RUN_FAULTS = (FailureKind.RUN_ERROR, FailureKind.RUN_CRASH, FailureKind.RUN_TIMEOUT)
 
 
 class LocalExecutor:
-    """Worker processes of this machine: `workers` that lower and build, and one that measures, alone on its device."""
+    """Worker processes of this machine; a context manager.
 
-    def __init__(self, workers: int, cache_dir: Path, *, share_lowering: bool = True) -> None:
-        """`share_lowering`: configs that only reorder blocks are derived from one another, with fingerprints of their own."""
+    `devices`: the GPUs to measure on, each by a process of its own that sees no other. None: the target is a processor,
+    which is this machine itself, so nothing else runs while it measures.
+    """
+
+    def __init__(
+        self,
+        workers: int,
+        cache_dir: Path,
+        devices: Sequence[Device] = (),
+        *,
+        share_lowering: bool = True,
+        notice: Callable[[str], None] | None = None,
+    ) -> None:
+        """`share_lowering`: configs that only reorder blocks are derived from one another, with fingerprints of their own.
+        `notice` is told what a user should know while this goes on."""
         self._cache_dir = cache_dir
-        self._share_lowering = share_lowering
-        self._compilers = WorkerPool(workers, timeout_s=LOWER_TIMEOUT_S, initializer=jobs.start_compiler, environment=thread_limits(1))
-        self._shared = SharedLowering()
-        self._device = WorkerPool(1, timeout_s=MEASURE_TIMEOUT_S, initializer=jobs.start_device)
+        self._devices, self._notice = tuple(devices), notice or _ignore
+        self._shared = SharedLowering() if share_lowering else None
+        self._alternates = not any(device.kind != "cpu" for device in devices)
+        self._limits = {kind: TimeLimit(first_s, floor_s=min(first_s, 10.0)) for kind, first_s in LIMITS.items()}
+        self._front_ends = FrontEnds()
+        self._has_told = False
+        self._lane = Lane.PREPARE  # of the two that alternate, the one that runs
+        self._widths = {Lane.PREPARE: workers, Lane.DEVICE: max(1, len(devices))}
+        self._pools = {
+            Lane.PREPARE: WorkerPool(
+                workers,
+                timeout_s=LIMITS[Build],
+                preload=jobs.preload_compiler,
+                initializer=jobs.start_compiler,
+                environment=thread_limits(1),
+            ),
+            Lane.DEVICE: WorkerPool(
+                self._widths[Lane.DEVICE],
+                timeout_s=LIMITS[Measure],
+                preload=jobs.preload_device,
+                initializer=jobs.start_device,
+                environments=[restricted_to(device) for device in devices] or None,
+                gate=[partial(alone_on, device.uuid) for device in devices] or None,
+            ),
+        }
 
     def __enter__(self) -> Self:
         return self
@@ -71,67 +90,116 @@ class LocalExecutor:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
-    def start(self) -> None:
-        """Start the processes that lower, so that they are ready when there is work."""
-        self._compilers.start()
+    def start(self, *, measures: bool = False) -> None:
+        """Start the processes that lower, with `measures` those that measure too, so that they are ready when there is work."""
+        self._pools[Lane.PREPARE].start()
+        if measures:
+            self._pools[Lane.DEVICE].start()
 
     def close(self) -> None:
-        self._compilers.close()
-        self._device.close()
+        for pool in self._pools.values():
+            pool.close()
+        self._front_ends.close()
 
-    def lower(self, candidates: Iterable[Candidate]) -> Iterator[tuple[Candidate, Profiled | Failure]]:
-        return self._shared.lower(candidates, self._lower) if self._share_lowering else self._lower(candidates)
-
-    def _lower(self, candidates: Iterable[Candidate]) -> Iterator[tuple[Candidate, Profiled | Failure]]:
-        faults = (FailureKind.LOWER_ERROR, FailureKind.LOWER_CRASH, FailureKind.LOWER_TIMEOUT)
-        for candidate, outcome in _run(self._compilers, jobs.lower_and_profile, candidates):
-            yield candidate, outcome.value if isinstance(outcome, Done) else failure_of(outcome, *faults)
+    def width(self, lane: Lane) -> int:
+        return self._widths[lane]
 
     def kept(self, candidates: Iterable[Candidate]) -> Iterator[tuple[Candidate, Profiled | Failure]]:
         return iter(())
 
-    def build(self, candidates: Iterable[Candidate]) -> Iterator[Built]:
-        faults = (FailureKind.BUILD_ERROR, FailureKind.BUILD_CRASH, FailureKind.BUILD_TIMEOUT)
-        job = partial(jobs.build, cache_dir=self._cache_dir)
-        self._device.start()  # what is built is measured: torch and the device take seconds to be ready
-        for candidate, outcome in _run(self._compilers, job, candidates):
-            result = outcome.value if isinstance(outcome, Done) else BuildResult(None, failure_of(outcome, *faults))
+    def lower(self, candidates: Iterable[Candidate]) -> Iterator[tuple[Candidate, Profiled | Failure]]:
+        """Each candidate with its outcome, as they are ready."""
+        return self._shared.lower(candidates, self._lower) if self._shared else self._lower(candidates)
+
+    def _lower(self, candidates: Iterable[Candidate]) -> Iterator[tuple[Candidate, Profiled | Failure]]:
+        for event in self.stream(OneLane(Lower(candidate) for candidate in candidates)):
+            assert isinstance(event, Lowered)
+            yield event.job.candidate, event.outcome
+
+    def stream(self, source: Source) -> Generator[Event]:
+        running: dict[tuple[Lane, int], Job] = {}
+        try:
+            while True:
+                self._draw(source, running)
+                if not running:
+                    return
+                for pool, ticket, outcome in self._finished():
+                    lane = next(lane for lane, known in self._pools.items() if known is pool)
+                    yield event_of(running.pop((lane, ticket)), outcome)
+        finally:
+            if running:
+                for lane in {lane for lane, _ in running}:
+                    self._pools[lane].cancel()
+
+    def _finished(self) -> list[tuple[WorkerPool, int, Outcome[Any]]]:
+        """What some jobs under way came to; says once where a device is waited for that another process measures on."""
+        while not (found := wait_for(self._pools.values(), LOOK_S)):
+            taken = [device for device in self._devices if (holder_of(device.uuid) is not None)]
+            if self._pools[Lane.DEVICE].waiting_for_gate and taken and not self._has_told:
+                self._has_told = True
+                names = ", ".join(f"{device.uuid} (process {holder_of(device.uuid)})" for device in taken)
+                self._notice(f"waiting for {self._devices[0].name} {names}: it is being measured on")
+        return found
+
+    def _draw(self, source: Source, running: dict[tuple[Lane, int], Job]) -> None:
+        """Fill the lanes. On a processor they take turns: one runs until it has nothing more and is done."""
+        if not self._alternates:
+            for lane in Lane:
+                self._fill(lane, source, running)
+            return
+        self._fill(self._lane, source, running)
+        if not running:
+            self._lane = Lane.DEVICE if self._lane is Lane.PREPARE else Lane.PREPARE
+            self._fill(self._lane, source, running)
+
+    def _fill(self, lane: Lane, source: Source, running: dict[tuple[Lane, int], Job]) -> None:
+        pool = self._pools[lane]
+        while pool.room() and (job := source.next(lane)) is not None:
+            function, item = self._task(job)
+            running[lane, pool.submit(function, item, fresh=isinstance(job, Compare), timeout_s=self._limits[type(job)])] = job
+
+    def _task(self, job: Job) -> tuple[Any, Any]:
+        """The function that does a job in a worker, and its argument."""
+        match job:
+            case Lower():
+                return jobs.lower_and_profile, job.candidate
+            case Build():
+                address = self._front_ends.address if job.candidate.target.kind == "cuda" else ""
+                return partial(jobs.build, cache_dir=self._cache_dir, front_ends=address), job.candidate
+            case Measure():
+                return jobs.measure, (job.candidate, job.build, job.protocol, job.rival_us)
+            case Compare():
+                return jobs.measure_together, (job.finalists, job.protocol)
+
+
+def _ignore(text: str) -> None:
+    """Nobody wants to know."""
+
+
+def event_of(job: Job, outcome: Outcome[Any]) -> Event:
+    """What an outcome means for its job. Raises `ToolchainError` where no other job could do better."""
+    if isinstance(outcome, Raised) and outcome.type_name == ToolchainError.__name__:
+        raise ToolchainError(outcome.message)
+    match job:
+        case Lower():
+            return Lowered(job, outcome.value if isinstance(outcome, Done) else failure_of(outcome, *_LOWER_FAULTS))
+        case Build():
+            result = outcome.value if isinstance(outcome, Done) else BuildResult(None, failure_of(outcome, *_BUILD_FAULTS))
             if result.failure and blames_the_cache(result.failure):
                 raise ToolchainError(result.failure.message)
-            yield candidate, result
-
-    def measure(self, builds: Iterable[Built]) -> Iterator[tuple[Candidate, Measurement]]:
-        for (candidate, _), outcome in _run(self._device, jobs.measure, builds):
-            yield candidate, outcome.value if isinstance(outcome, Done) else Measurement(failure=_run_fault(outcome))
-
-    def compare(self, finalists: Sequence[Built]) -> Comparison | Failure:
-        for _, outcome in _run(self._device, jobs.measure_together, [tuple(finalists)]):
-            if not isinstance(outcome, Done):
-                return _run_fault(outcome)
-            found = outcome.value
-            return Comparison(found.measurements, found.baselines, found.notes)
-        raise AssertionError("a pool answers every item")
+            return Built(job, result)
+        case Measure():
+            measurement = outcome.value if isinstance(outcome, Done) else Measurement(failure=failure_of(outcome, *_RUN_FAULTS))
+            return Measured(job, measurement, outcome.seconds)
+        case Compare():
+            found = _comparison(outcome.value) if isinstance(outcome, Done) else failure_of(outcome, *_RUN_FAULTS)
+            return Compared(job, found, outcome.seconds)
 
 
-def _run(pool: WorkerPool, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[tuple[Any, Outcome[Any]]]:
-    """Each item with its outcome: the pool gives its number only."""
-    drawn: dict[int, Any] = {}
-
-    def noted() -> Iterator[Any]:
-        for number, item in enumerate(items):
-            drawn[number] = item
-            yield item
-
-    for number, outcome in pool.run(function, noted()):
-        if isinstance(outcome, Raised) and outcome.type_name == ToolchainError.__name__:
-            raise ToolchainError(outcome.message)
-        yield drawn.pop(number), outcome
+def _comparison(found: Together) -> Comparison:
+    return Comparison(found.measurements, found.baselines, found.notes, found.decision)
 
 
 def blames_the_cache(failure: Failure) -> bool:
     """Whether a build failed for want of space or permission: no fault of the candidate, and no reason to try the next."""
     return failure.kind is FailureKind.BUILD_ERROR and "kernel cache '" in failure.message
-
-
-def _run_fault(outcome: Any) -> Failure:
-    return failure_of(outcome, FailureKind.RUN_ERROR, FailureKind.RUN_CRASH, FailureKind.RUN_TIMEOUT)

@@ -3,7 +3,9 @@ there and not by the process that asks."""
 
 from __future__ import annotations
 
+import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +16,10 @@ from .profile import KernelProfile
 from .trial import BuildResult, Measurement
 
 if TYPE_CHECKING:
-    from .measure import Together
+    from .measuring.measure import Together
+    from .protocol import Protocol
+
+NICENESS = 10  # of what lowers and builds: the process that measures must not wait for a core
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,21 +31,34 @@ class Profiled:
     seconds: float
 
 
-def start_compiler() -> None:
-    """Import what lowering needs, once in each process and outside any time limit."""
+def preload_compiler() -> None:
+    """Import what lowering needs, in the process that workers are forked from."""
     import gc
 
     import tilelang  # noqa: F401
 
-    from .costmodel import profile  # noqa: F401
+    from . import build, lowering  # noqa: F401
+    from .costmodel import occupancy, profile  # noqa: F401
 
     # modules stay: looking through them for garbage again and again takes a tenth of a lowering's time
     gc.collect()
     gc.freeze()
 
 
+def start_compiler() -> None:
+    """A worker that lowers or builds gives way to one that measures, which must not wait for a core."""
+    os.nice(NICENESS)
+
+
+def preload_device() -> None:
+    """Import what measuring needs, in the process that workers are forked from; the driver must not begin there."""
+    import torch  # noqa: F401
+
+    from .measuring import measure  # noqa: F401
+
+
 def start_device() -> None:
-    """Import what measuring needs, and let the driver begin."""
+    """Let the driver begin."""
     import torch
 
     if torch.cuda.is_available():
@@ -69,22 +87,24 @@ def lower_and_profile(candidate: Candidate) -> Profiled | Failure:
     return Profiled(kernels, lowered.fingerprint, time.perf_counter() - begin)
 
 
-def build(candidate: Candidate, cache_dir: Path) -> BuildResult:
+def build(candidate: Candidate, cache_dir: Path, front_ends: str = "") -> BuildResult:
+    """`front_ends`: the address of compilers that have read the headers, where there are some."""
     from .build import build_kernel
 
-    return build_kernel(candidate, cache_dir)
+    return build_kernel(candidate, cache_dir, front_ends=front_ends)
 
 
-def measure(built: tuple[Candidate, BuildResult]) -> Measurement:
-    """Check and time one built kernel, by the default protocol of its target."""
-    from .measure import measure_kernel
+def measure(item: tuple[Candidate, BuildResult, Protocol, float | None]) -> Measurement:
+    """Check and time one built kernel; no longer than it takes to see that it is slower than the last, the time of a rival."""
+    from .measuring.measure import measure_kernel
 
-    candidate, result = built
-    return measure_kernel(result, candidate)
+    candidate, result, protocol, rival_us = item
+    return measure_kernel(result, candidate, protocol, rival_us)
 
 
-def measure_together(finalists: tuple[tuple[Candidate, BuildResult], ...]) -> Together:
-    """Check and time several in turns, the vendor's library beside them."""
-    from .measure import measure_together as run
+def measure_together(item: tuple[Sequence[tuple[Candidate, BuildResult]], Protocol]) -> Together:
+    """Check and time several in turns, the vendor's library beside them, and decide which wins."""
+    from .measuring.measure import measure_together as run
 
-    return run([(result, candidate) for candidate, result in finalists])
+    finalists, protocol = item
+    return run([(result, candidate) for candidate, result in finalists], protocol)

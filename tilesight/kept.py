@@ -7,10 +7,10 @@ of a class on, two probes for each structure of profiles (`lessons.py`) take the
 from __future__ import annotations
 
 import hashlib
-import itertools
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.metadata import version
@@ -20,7 +20,6 @@ from typing import Protocol
 from .candidate import Candidate
 from .costmodel.occupancy import misfit
 from .errors import Failure, FailureKind
-from .executor import Built, Comparison, Executor
 from .families import FamilyKey, ProfileFamily
 from .jobs import Profiled
 from .lessons import PROBES, Lessons
@@ -28,8 +27,8 @@ from .profile import KernelProfile, Rasterization
 from .shape_class import ShapeClass
 from .space import Config
 from .target import Target
-from .trial import Measurement
 from .twins import ordered
+from .work import Event, Executor, Job, Lane, Lower, Lowered, Source
 from .workload import Workload
 
 # configs of one structure after which it is learned in passing: an eighth more lowerings of them, and other workloads
@@ -68,23 +67,17 @@ class KeptExecutor:
         self._latest: tuple[Candidate, _Class | None] | None = None
         self._instance: tuple[ProfileFamily, Workload, tuple[KernelProfile, ...] | None] | None = None
 
-    def lower(self, candidates: Iterable[Candidate]) -> Iterator[Answer]:
-        return _Call(self, self._inner, self._store).answers(candidates)
+    def stream(self, source: Source) -> Generator[Event]:
+        return _Call(self, self._inner, self._store, source).events()
+
+    def width(self, lane: Lane) -> int:
+        return self._inner.width(lane)
 
     def kept(self, candidates: Iterable[Candidate]) -> Iterator[Answer]:
         for candidate in candidates:
             answer = self.known(candidate)
             if answer is not None:
                 yield candidate, answer
-
-    def build(self, candidates: Iterable[Candidate]) -> Iterator[Built]:
-        return self._inner.build(candidates)
-
-    def measure(self, builds: Iterable[Built]) -> Iterator[tuple[Candidate, Measurement]]:
-        return self._inner.measure(builds)
-
-    def compare(self, finalists: Sequence[Built]) -> Comparison | Failure:
-        return self._inner.compare(finalists)
 
     # ---- what is kept
 
@@ -154,10 +147,10 @@ class _Study:
 
 
 class _Call:
-    """One call of `lower`: candidates, and probes that teach something of them, in one stream through the workers."""
+    """One call of `stream`: the source's jobs, and probes that teach something of them, in one stream through the workers."""
 
-    def __init__(self, keeper: KeptExecutor, inner: Executor, store: FamilyStore) -> None:
-        self._keeper, self._inner, self._store = keeper, inner, store
+    def __init__(self, keeper: KeptExecutor, inner: Executor, store: FamilyStore, source: Source) -> None:
+        self._keeper, self._inner, self._store, self._source = keeper, inner, store, source
         self._next: deque[Candidate] = deque()  # to be lowered before others are looked at
         self._ready: deque[Answer] = deque()
         self._waiting: dict[str, list[tuple[Candidate, Rasterization | None]]] = {}  # by key of what is lowered for them
@@ -166,32 +159,38 @@ class _Call:
         self._probes: dict[str, tuple[_Study, int]] = {}  # by key of the candidate at the probe
         self._changed: dict[tuple[str, Config], tuple[FamilyKey, ProfileFamily]] = {}
 
-    def answers(self, candidates: Iterable[Candidate]) -> Iterator[Answer]:
-        source = iter(candidates)
+    def events(self) -> Generator[Event]:
         try:
-            # an answer may ask for more after the workers' stream has ended; without work none is begun
-            while (first := next(items := self._items(source), None)) is not None:
-                for lowered, outcome in self._inner.lower(itertools.chain([first], items)):
-                    self._take(lowered, outcome)
+            came = True
+            while came:  # what needed no worker may have more asked for after the workers' stream has ended
+                came = False
+                with closing(self._inner.stream(self)) as stream:
+                    for event in stream:
+                        came = True
+                        if isinstance(event, Lowered):
+                            self._take(event.job.candidate, event.outcome)
+                        else:
+                            yield event
+                        yield from self._drained()
+                while self._ready:
+                    came = True
                     yield from self._drained()
-            yield from self._drained()
         finally:
             self._write()
 
-    def _items(self, source: Iterator[Candidate]) -> Iterator[Candidate]:
-        """What to lower, as the workers have room for it."""
-        while True:
-            if not self._next:
-                candidate = next(source, None)
-                if candidate is None:
-                    return
-                self._begin(candidate)
-            if self._next:
-                yield self._next.popleft()
+    def next(self, lane: Lane) -> Job | None:
+        """What to lower, as the workers have room for it; other jobs as they are."""
+        while lane is Lane.DEVICE or not self._next:
+            job = self._source.next(lane)
+            if not isinstance(job, Lower):
+                return job
+            self._begin(job.candidate)
+        return Lower(self._next.popleft())
 
-    def _drained(self) -> Iterator[Answer]:
+    def _drained(self) -> Iterator[Event]:
         while self._ready:
-            yield self._ready.popleft()
+            candidate, outcome = self._ready.popleft()
+            yield Lowered(Lower(candidate), outcome)
 
     def _begin(self, candidate: Candidate) -> None:
         answer = self._keeper.known(candidate)

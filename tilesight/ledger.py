@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from .candidate import Candidate
 from .dataset import Dataset, read_dataset, write_dataset
-from .errors import Failure
+from .errors import Failure, FailureKind, InputError
 from .jobs import Profiled
-from .preparing import Kept, Prepared
 from .profile_json import profiles_text
+from .protocol import Protocol
 from .session import Baseline
 from .space import Config
 from .trial import BuildResult, Measurement, Status
@@ -22,9 +22,13 @@ from .workload import Workload
 
 Row = dict[str, Any]
 Key = tuple[str, str, str, str, str]  # as dataset.CANDIDATE
+# workload's key and hash of a code -> the config that stands for it
+Codes = MutableMapping[tuple[str, str], Config]
 # serial numbers of a device and folders of a machine are nobody's business
 _PRIVATE = ("uuid",)
 _FOLDER = re.compile(r"(?<![\w.])/(?:[\w.+@~-]+/)+")
+_CONDITIONS = ("l2", "launch", "inputs", "input_sets", "version")  # of a protocol: times under other ones are not compared
+_WRONG = (FailureKind.WRONG_RESULT, FailureKind.NONDETERMINISTIC)
 
 
 class Ledger:
@@ -47,43 +51,57 @@ class Ledger:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def kept(self) -> Kept:
+    def codes(self) -> Codes:
         """The device codes of the rows and the configs that stand for them."""
-        found: Kept = {}
+        return self._standing("fingerprint")
+
+    def binaries(self) -> Codes:
+        """The same for what compilers made of them."""
+        return self._standing("binary")
+
+    def _standing(self, column: str) -> Codes:
+        found: Codes = {}
         for row in self._rows.values():
-            if row["fingerprint"] and row["failure_kind"] != "duplicate":
-                found.setdefault((row["workload"], row["fingerprint"]), Config(json.loads(row["config"])))
+            if row.get(column) and row["failure_kind"] != "duplicate":
+                found.setdefault((row["workload"], row[column]), Config(json.loads(row["config"])))
         return found
 
-    def failed(self, prepared: Prepared) -> None:
-        """A candidate that could not be built."""
-        assert prepared.failure is not None
-        self._add(prepared.candidate, prepared.lowered, None, prepared.failure)
+    def failed(self, candidate: Candidate, failure: Failure, lowered: Profiled | None = None, build: BuildResult | None = None) -> None:
+        """A candidate that is not measured. `lowered` and `build`: what is known of it all the same."""
+        self._add(candidate, lowered, build, failure)
 
-    def measured(self, prepared: Prepared, measurement: Measurement) -> None:
+    def measured(self, candidate: Candidate, lowered: Profiled, build: BuildResult, measurement: Measurement) -> None:
         for part, found in (("environment", measurement.environment), ("protocol", measurement.protocol)):
             self._facts[part] = self._facts[part] or {name: value for name, value in found.items() if name not in _PRIVATE}
         times = {} if measurement.failure else {"measured_us": measurement.latency_us, "samples_us": measurement.samples_us}
-        found_out = {"relative_error": measurement.relative_error, **times}
-        self._add(prepared.candidate, prepared.lowered, prepared.build, measurement.failure, found_out)
+        observed = json.dumps(dict(measurement.observed), separators=(",", ":")) if measurement.observed else None
+        found_out = {"relative_error": measurement.relative_error, "observed": observed, **times}
+        self._add(candidate, lowered, build, measurement.failure, found_out)
 
-    def compared(
-        self, workload: Workload, target: str, finalists: Sequence[Config], again: Sequence[Measurement], vendor: Sequence[Baseline]
-    ) -> None:
-        """Vendor times of a case, and how long its fastest took when they were timed again beside them."""
-        rows = self._of(workload, target)
-        first = {Config(json.loads(row["config"])): row.get("measured_us") for row in rows}
+    def compared(self, finalists: Sequence[Candidate], again: Sequence[Measurement], vendor: Sequence[Baseline]) -> None:
+        """Vendor times of a case, and how long its fastest took when they were timed again beside them. One that turns out
+        wrong is a failure from now on: a race shows only now and then."""
+        workload, target = finalists[0].workload, finalists[0].target.name
+        pairs = list(zip(finalists, again, strict=True))
         self._facts["vendor"][workload.key] = {
             "times_us": {baseline.name: baseline.latency_us for baseline in vendor},
             "fastest": [
-                {"config": config.key, "measured_us": first[config], "again_us": None if found.failure else found.latency_us}
-                for config, found in zip(finalists, again, strict=True)
+                {
+                    "config": candidate.config.key,
+                    "measured_us": self._rows[_key(candidate)].get("measured_us"),
+                    "again_us": None if found.failure else found.latency_us,
+                }
+                for candidate, found in pairs
             ],
         }
         best = min(vendor, key=lambda baseline: baseline.latency_us, default=None)
-        for row in rows:
+        for row in self._of(workload, target):
             if best and not row.get("vendor_us"):
                 row["vendor"], row["vendor_us"] = best.name, best.latency_us
+        for candidate, found in pairs:
+            if found.failure and found.failure.kind in _WRONG:
+                nothing = {"measured_us": None, "samples_us": None, "relative_error": found.relative_error}
+                self._rows[_key(candidate)] = {**self._rows[_key(candidate)], **nothing, **_outcome(found.failure)}
         self._added += 1
 
     def is_compared(self, workload: Workload, target: str) -> bool:
@@ -100,8 +118,18 @@ class Ledger:
         rows = [row for row in self._of(workload, target) if row.get("measured_us") and row["template_version"] == version]
         return [Config(json.loads(row["config"])) for row in sorted(rows, key=lambda row: float(row["measured_us"]))[:count]]
 
-    def check(self) -> None:
-        """Raise now what `save` would raise after hours: no pyarrow, or a folder that cannot be written."""
+    def check(self, target: str, protocol: Protocol) -> None:
+        """Raise now what `save` would raise after hours: no pyarrow, or a folder that cannot be written. And `InputError` where
+        the file has times of `target` that were taken under other conditions than those of `protocol`."""
+        asked = {name: protocol.record()[name] for name in _CONDITIONS}
+        for facts in self._runs.values():
+            used = facts.get("protocol")
+            if used and facts.get("target", {}).get("name") == target and asked != {name: used.get(name) for name in _CONDITIONS}:
+                theirs = _listed({name: used[name] for name in _CONDITIONS if name in used}) or "those of an earlier version"
+                raise InputError(
+                    f"{self.path}: its times on {target} were taken under other conditions ({theirs}) than protocol {protocol.name} has "
+                    f"({_listed(asked)}), and cannot be compared with them; name another file"
+                )
         write_dataset(self.path, self.dataset())
 
     def dataset(self) -> Dataset:
@@ -133,11 +161,10 @@ class Ledger:
         resources = build.resources if build else {}
         row = {
             **_identity(candidate),
-            "status": Status.FAILED.value if failure else Status.VERIFIED.value,
-            "failure_kind": failure.kind.value if failure else None,
-            "failure": _FOLDER.sub("", failure.message) if failure else None,
+            **_outcome(failure),
             "fingerprint": lowered.fingerprint if lowered else None,
             "profile": profiles_text(lowered.kernels) if lowered else None,
+            "binary": (build.binary or None) if build else None,
             **{name: resources.get(name) for name in ("registers", "spill_bytes", "smem_bytes")},
             **found_out,
             "run": self.run,
@@ -145,6 +172,16 @@ class Ledger:
         # whole rows only: an interrupt may come between any two statements, and what is here is saved then
         self._rows[_key(candidate)] = row
         self._added += 1
+
+
+def _outcome(failure: Failure | None) -> Row:
+    if failure is None:
+        return {"status": Status.VERIFIED.value, "failure_kind": None, "failure": None}
+    return {"status": Status.FAILED.value, "failure_kind": failure.kind.value, "failure": _FOLDER.sub("", failure.message)}
+
+
+def _listed(conditions: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in conditions.items())
 
 
 def _identity(candidate: Candidate) -> Row:

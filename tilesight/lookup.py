@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from . import kernels
 from .errors import InputError
+from .protocol import Protocol
 from .session import Context
 from .space import SearchSpace
 from .target import Target
@@ -44,7 +45,7 @@ def find_workloads(operator: Operator, target: Target, shape: Shape | Sequence[S
     return list({workload.key: workload for workload in found}.values())
 
 
-def find_context(template: KernelTemplate, workload: Workload, where: Where, model: str, space: SearchSpace) -> Context:
+def find_context(template: KernelTemplate, workload: Workload, where: Where, model: str, space: SearchSpace, protocol: Protocol) -> Context:
     """Everything that a result's validity depends on."""
     from .toolchain import software_versions
 
@@ -57,8 +58,9 @@ def find_context(template: KernelTemplate, workload: Workload, where: Where, mod
         arch=where.target.arch,
         model=model,
         space=space.fingerprint,
-        software=software_versions(where.target, where.device),
+        software=dict(where.software) or software_versions(where.target, where.device),
         device=where.device.name if where.device else "",
+        protocol=protocol.key if where.device else "",
     )
 
 

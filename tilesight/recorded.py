@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,11 +12,12 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from .costmodel.model import CostModel
-from .executor import Executor
 from .observers import Observer, Observers
+from .request import Request
 from .session import Baseline, Context, Effort, SessionResult
 from .trial import TrialRecord
-from .tuner import Request, Tuner
+from .tuner import Tuner
+from .work import Executor
 
 if TYPE_CHECKING:
     from .database.store import Store
@@ -41,7 +43,7 @@ class Recorder(Observer):
 
     def finished(self, result: SessionResult) -> None:
         with interrupts_deferred():
-            self._store.finish(self._id, result.state, result.messages, result.seconds)
+            self._store.finish(self._id, result.state, result.messages, result.seconds, decision=result.decision)
 
 
 def find_answer(store: Store, request: Request) -> SessionResult | None:
@@ -70,6 +72,9 @@ def run_recorded(
 
 def _run(request: Request, store: Store, model: CostModel, executor: Executor, observer: Observer) -> SessionResult:
     known = _recall(store, request)
+    counts = Counter(trial.status.value for trial in known.values())
+    if counts:
+        observer.message("known from earlier sessions: " + ", ".join(f"{count} {status}" for status, count in counts.most_common()))
     tuner = Tuner(request, model, executor, observer, known.values())
     session_id = store.find_interrupted(request.context, request.effort, _options(request))
     if session_id is None:
@@ -85,7 +90,7 @@ def _recall(store: Store, request: Request) -> dict[str, TrialRecord]:
     """What holds in this context; predictions hold whatever device measures, and whatever its driver."""
     context = request.context
     software = {name: version for name, version in context.software.items() if name != "driver"}
-    return {**store.recall(replace(context, device="", software=software)), **store.recall(context)}
+    return {**store.recall(replace(context, device="", protocol="", software=software)), **store.recall(context)}
 
 
 def _options(request: Request) -> Mapping[str, str]:

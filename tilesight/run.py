@@ -15,6 +15,7 @@ from .errors import Failure, InputError, NoCandidateError, headline
 from .lookup import find_context, find_template
 from .observers import Observer
 from .profile import KernelProfile
+from .protocol import Protocol
 from .session import Effort, SessionResult
 from .settings import load_settings
 from .space import Config
@@ -26,9 +27,11 @@ from .workload import Workload
 if TYPE_CHECKING:
     from .costmodel.model import CostModel
     from .database.store import Store
-    from .executor import Executor, LocalExecutor
+    from .distributed import RayExecutor
+    from .executor import LocalExecutor
     from .explanation import MeasuredRows, View
-    from .tuner import Request
+    from .request import Request
+    from .work import Executor
 
 
 class Run:
@@ -42,8 +45,12 @@ class Run:
         workers: int | None = None,
         seed: int = 0,
         sampler: str = "tpe",
+        protocol: str = "default",
+        cluster: str | None = None,
+        measures: bool = True,
         observer: Observer | None = None,
     ) -> None:
+        """`cluster`: address of a Ray cluster that does the work; `measures`: it must have a device of the target."""
         if workers is not None and not 1 <= workers <= 1024:
             raise InputError(f"workers={workers} must lie in 1 .. 1024")
         from .costmodel import default_model
@@ -51,11 +58,14 @@ class Run:
 
         settings = load_settings()
         self.where, self.seed, self.sampler = where, seed, sampler
+        self.protocol = Protocol.named(protocol, where.target)
         self.observer = observer or Observer()
         self._workers = workers or settings.workers
         self._cache_dir = settings.cache_dir
         self._model: CostModel = default_model()
         self._store: Store = open_store(database or settings.database_url)
+        if cluster is not None:
+            self._join(cluster, measures, workers)
 
     def __enter__(self) -> Self:
         return self
@@ -67,11 +77,25 @@ class Run:
         finally:
             self._store.close()
 
+    def _join(self, address: str, measures: bool, workers: int | None) -> None:
+        """Let a cluster do the work: what it has takes the place of what is here."""
+        from .distributed import RayExecutor
+
+        try:
+            message = self.observer.message
+            joined = RayExecutor(address, self.where.target, self._cache_dir, measures=measures, workers=workers, message=message)
+        except BaseException:
+            self._store.close()
+            raise
+        self.executor = joined
+        self.where = replace(joined.where, software=joined.software)
+
     @cached_property
-    def executor(self) -> LocalExecutor:
+    def executor(self) -> LocalExecutor | RayExecutor:
         from .executor import LocalExecutor
 
-        return LocalExecutor(self._workers, self._cache_dir)
+        devices = self.where.devices if self.where.target.is_gpu else ()
+        return LocalExecutor(self._workers, self._cache_dir, devices, notice=self.observer.message)
 
     def session(self, operator: Operator, workload: Workload, effort: Effort, budget_s: float | None = None) -> SessionResult:
         """One session: from the database, resumed or new. Raises what `Tuner.run` raises, and `DatabaseError`."""
@@ -87,7 +111,10 @@ class Run:
     def _keeping_executor(self) -> Executor:
         from .kept import KeptExecutor
 
-        # processes start when something must be lowered: kept profiles need none
+        if self.where.devices:
+            # what is measured will be built: what these processes import is there when the first jobs come
+            self.executor.start(measures=True)
+        # else they start when something must be lowered: kept profiles need none
         return KeptExecutor(self.executor, self._store)
 
     def best_known(self, operator: Operator, workload: Workload) -> SessionResult:
@@ -97,7 +124,7 @@ class Run:
         template = find_template(operator, self.where.target, workload.dtype)
         device = device_for(self.where.target, find_devices() if self.where.target.is_gpu else [])
         if isinstance(device, Device):
-            answer = find_answer(self._store, self._request(template, workload, Effort.QUICK, replace(self.where, device=device)))
+            answer = find_answer(self._store, self._request(template, workload, Effort.QUICK, replace(self.where, devices=(device,))))
             if answer is not None:
                 return answer
         return self.session(operator, workload, Effort.PREDICT)
@@ -162,9 +189,19 @@ class Run:
                 yield candidate.config, outcome if isinstance(outcome, Failure) else outcome.kernels
 
     def _request(self, template: KernelTemplate, workload: Workload, effort: Effort, where: Where) -> Request:
-        from .tuner import Request
+        from .request import Request
 
         space = template.space(workload, where.target)
-        context = find_context(template, workload, where, self._model.version, space)
-        measures = where.device is not None
-        return Request(workload, where.target, template, space, context, effort, measures, seed=self.seed, sampler=self.sampler)
+        context = find_context(template, workload, where, self._model.version, space, self.protocol)
+        return Request(
+            workload,
+            where.target,
+            template,
+            space,
+            context,
+            effort,
+            self.protocol,
+            measures=bool(where.devices),
+            seed=self.seed,
+            sampler=self.sampler,
+        )

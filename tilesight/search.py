@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -18,7 +18,7 @@ import numpy as np
 from .errors import ToolchainError, UnknownNameError
 from .space import Config, Parameter, SearchSpace, Value
 
-ENOUGH_TOLD = 48  # answers from which a regression on the parameters begins to say something
+ENOUGH_TOLD = 24  # answers from which a regression on the parameters begins to say something
 # proposals of the sampler that may be illegal or known before the nearest unseen legal config is taken instead
 _MISSES = 2
 
@@ -33,6 +33,10 @@ class Search(Protocol):
 
     def ask(self, count: int) -> list[Config]:
         """Up to `count` legal configs never handed out before; fewer, or none, when the space is exhausted."""
+        ...
+
+    def take(self, configs: Sequence[Config]) -> list[Config]:
+        """Hand out `configs`, those that can be: legal ones that were neither asked nor told."""
         ...
 
     def promising(self, count: int) -> list[Config]:
@@ -54,10 +58,19 @@ class Searcher:
     The same seed and the same answers give the same questions.
     """
 
-    def __init__(self, space: SearchSpace, *, sampler: str = "tpe", seed: int = 0, first: Config | None = None) -> None:
+    def __init__(
+        self,
+        space: SearchSpace,
+        *,
+        sampler: str = "tpe",
+        seed: int = 0,
+        first: Config | None = None,
+        configs: Sequence[Config] | None = None,
+    ) -> None:
+        """`configs`: those of the legal ones that may be asked and told, where not all; `first` is asked first."""
         self._space = space
         self._open = [p for p in space.parameters if len(p.values) > 1]
-        self._legal = space.configs()
+        self._legal = space.configs() if configs is None else tuple(configs)
         self._row = {config: row for row, config in enumerate(self._legal)}
         self._unseen = np.ones(len(self._legal), dtype=bool)
         self._axes = [_Axis(parameter) for parameter in self._open]
@@ -95,6 +108,11 @@ class Searcher:
             asked.append(config)
         return asked
 
+    def take(self, configs: Sequence[Config]) -> list[Config]:
+        rows = [row for config in configs if (row := self._row.get(config)) is not None and self._unseen[row]]
+        self._unseen[rows] = False
+        return [self._legal[row] for row in rows]
+
     def tell(self, config: Config, value: float | None, *, measured: bool = False) -> None:
         if config not in self._row:
             raise ValueError(f"'{config}' is not a legal config of this space")
@@ -125,7 +143,7 @@ class Searcher:
     def promising(self, count: int) -> list[Config]:
         """Samplers keep exploring; trees on the parameters find what lies between the good ones already seen."""
         rows = np.flatnonzero(self._unseen)
-        if len(self._scores) < ENOUGH_TOLD or not len(rows) or not self._axes:
+        if count < 1 or len(self._scores) < ENOUGH_TOLD or not len(rows) or not self._axes:
             return []
         from sklearn.ensemble import ExtraTreesRegressor
 

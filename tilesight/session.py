@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from statistics import median
 
-from .space import Census
+from .space import Census, Config
 from .trial import Status, TrialRecord
 from .workload import Workload
 
@@ -19,7 +19,7 @@ class Effort(StrEnum):
 
     predict     model only: nothing is built or measured
     quick       the model explores, at most 16 candidates are measured
-    full        the model explores widely, up to 128 are measured in rounds that learn from each other
+    full        the model explores widely, up to 128 are measured, each chosen by what was learned from those before
     exhaustive  every legal candidate is lowered, built and measured
     """
 
@@ -54,6 +54,7 @@ class Context:
     space: str
     software: Mapping[str, str] = field(default_factory=dict)
     device: str = ""
+    protocol: str = ""  # conditions of its measurements: `Protocol.key`; "" where nothing is measured
 
     @property
     def key(self) -> str:
@@ -69,6 +70,7 @@ class Context:
             self.space,
             dict(sorted(self.software.items())),
             self.device,
+            self.protocol,
         ]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
@@ -85,10 +87,19 @@ class Baseline:
         return median(self.samples_us)
 
 
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Which finalist won. `tied` are those that paired samples cannot tell from it; `reason` says why it is preferred."""
+
+    winner: Config
+    tied: tuple[Config, ...] = ()
+    reason: str = ""
+
+
 @dataclass(frozen=True)
 class SessionResult:
-    """What one session on one workload found. `trials` come best first: verified ones by measured time, then
-    predicted ones by predicted time, then failures."""
+    """What one session on one workload found. `trials` come best first: the finalist that won, those that cannot be told
+    from it, the other verified ones by measured time, then predicted ones by predicted time, then failures."""
 
     context: Context
     effort: Effort
@@ -101,10 +112,16 @@ class SessionResult:
     seconds: float = 0.0
     from_database: bool = False
     messages: tuple[str, ...] = ()  # what a user must know, e.g. why nothing was measured
+    decision: Decision | None = None  # of the finalists, where they were compared
 
     @property
     def best(self) -> TrialRecord | None:
-        """The fastest verified trial; without one, the one predicted fastest; None where all failed."""
+        """The finalist that won; without a comparison the fastest verified trial, else the one predicted fastest; None where
+        all failed."""
+        if self.decision is not None:
+            won = next((t for t in self.trials if t.config == self.decision.winner and t.status is Status.VERIFIED), None)
+            if won is not None:
+                return won
         return next((t for t in self.trials if t.status is not Status.FAILED), None)
 
     @property
@@ -116,10 +133,13 @@ class SessionResult:
         return min(self.baselines, key=lambda b: b.latency_us, default=None)
 
 
-def ranked(trials: Mapping[str, TrialRecord]) -> tuple[TrialRecord, ...]:
+def ranked(trials: Mapping[str, TrialRecord], decision: Decision | None = None) -> tuple[TrialRecord, ...]:
     """Trials best first, in the order that `SessionResult` promises. Keys are config keys."""
+    leading = {} if decision is None else {decision.winner: -2, **dict.fromkeys(decision.tied, -1)}
 
     def order(trial: TrialRecord) -> tuple[int, float, str]:
+        if trial.measured_us is not None and trial.config in leading:
+            return leading[trial.config], trial.measured_us, trial.config.key
         if trial.measured_us is not None:
             return 0, trial.measured_us, trial.config.key
         if trial.status is not Status.FAILED and trial.ranking_us is not None:

@@ -19,11 +19,14 @@ class Settings:
     cuda_home: Path | None = None  # a CUDA toolkit other than the one whose nvcc is on PATH; TileLang reads the same variables
     rocm_home: Path | None = None
     cxx: str | None = None  # a C++ compiler other than g++, clang++ or c++
+    cuda_visible: str | None = None  # GPUs that the user lets programs see, as the drivers read it; None: all
+    hip_visible: str | None = None
 
 
 def load_settings(environ: dict[str, str] | None = None) -> Settings:
     """Read `TILESIGHT_DB`, `TILESIGHT_CACHE_DIR` and `TILESIGHT_WORKERS`, or their defaults, and where compilers are
-    (`CUDA_HOME` or `CUDA_PATH`, `ROCM_PATH` or `ROCM_HOME`, `CXX`).
+    (`CUDA_HOME` or `CUDA_PATH`, `ROCM_PATH` or `ROCM_HOME`, `CXX`), and which GPUs may be used (`CUDA_VISIBLE_DEVICES`,
+    `HIP_VISIBLE_DEVICES`).
 
     A malformed `TILESIGHT_WORKERS` raises `InputError`.
     """
@@ -42,6 +45,8 @@ def load_settings(environ: dict[str, str] | None = None) -> Settings:
         cuda_home=Path(cuda_home) if cuda_home else None,
         rocm_home=Path(rocm_home) if rocm_home else None,
         cxx=env.get("CXX") or None,
+        cuda_visible=env.get("CUDA_VISIBLE_DEVICES"),
+        hip_visible=env.get("HIP_VISIBLE_DEVICES"),
     )
 
 

@@ -130,6 +130,8 @@ class KernelTemplate(ABC):
     compile_flags: ClassVar[Mapping[str, tuple[str, ...]]] = {}  # extra flags of the device compiler, by kind of target
     # dimensions that only trip counts, the grid and extents follow: profiles are kept over their values. Empty: none is
     scales: ClassVar[Mapping[str, Scale]] = {}
+    # False where it adds in changing order by design, as atomics do: then outputs may differ in their last bits from run to run
+    deterministic: ClassVar[bool] = True
 
     @abstractmethod
     def space(self, workload: Workload, target: Target) -> SearchSpace: ...

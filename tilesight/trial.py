@@ -69,6 +69,7 @@ class BuildResult:
     resources: Mapping[str, int] = field(default_factory=dict)
     compiler: str = ""  # name and version
     seconds: float = 0.0
+    binary: str = ""  # hash of the machine code and of how it is launched: equal ones are the same kernel
 
     def __post_init__(self) -> None:
         if (self.artifact is None) == (self.failure is None):
@@ -84,6 +85,7 @@ class Measurement:
     relative_error: float | None = None  # ||out - ref|| / ||ref|| where it was checked
     environment: Mapping[str, str] = field(default_factory=dict)  # device, driver, compiler, library versions
     protocol: Mapping[str, str | int | float | bool] = field(default_factory=dict)  # how the samples were taken
+    observed: Mapping[str, float] = field(default_factory=dict)  # of the device meanwhile: clock, power, temperature, retaken samples
 
     def __post_init__(self) -> None:
         if bool(self.samples_us) == (self.failure is not None):

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from .errors import Failure, FailureKind
 from .jobs import Profiled
-from .selection import corrected
+from .residuals import corrected
 from .space import Config
 from .trial import BuildResult, Measurement, Prediction, Status, TrialRecord
 
@@ -19,12 +19,16 @@ class Trials:
     def __init__(self) -> None:
         self.records: dict[Config, TrialRecord] = {}
         self._kept: dict[str, Config] = {}  # fingerprint of device code -> the config that stands for it
+        self._binaries: dict[str, Config] = {}  # the same for what compilers made of it
         self._pairs: list[tuple[Config, float, float]] | None = None  # predicted and measured; None: to be collected
+        self._factors: dict[Config, float] = {}  # by which predictions are corrected, as far as they were asked for
 
     def recall(self, record: TrialRecord) -> TrialRecord:
         """Take over a record of an earlier session."""
         if record.fingerprint and record.status is not Status.FAILED:
             self._kept.setdefault(record.fingerprint, record.config)
+        if record.build and record.build.binary and record.status is not Status.FAILED:
+            self._binaries.setdefault(record.build.binary, record.config)
         return self._set(record)
 
     def failed(self, config: Config, failure: Failure, lowered: Profiled | None = None) -> TrialRecord:
@@ -39,10 +43,15 @@ class Trials:
         return self._set(replace(_failed(config, failure, lowered), prediction=prediction))
 
     def built(self, config: Config, build: BuildResult, prediction: Prediction | None = None) -> TrialRecord:
-        """`prediction` takes the place of the earlier one: it was made with the compiler's figures."""
-        trial = self.records[config]
-        status = Status.FAILED if build.failure else Status.BUILT
-        return self._set(replace(trial, status=status, build=build, failure=build.failure, prediction=prediction or trial.prediction))
+        """`prediction` takes the place of the earlier one: it was made with the compiler's figures. A candidate whose machine
+        code is that of another is a failure of kind DUPLICATE."""
+        trial, failure = self.records[config], build.failure
+        if failure is None and build.binary:
+            first = self._binaries.setdefault(build.binary, config)
+            if first != config:
+                failure = Failure(FailureKind.DUPLICATE, f"builds to the same binary as {first}")
+        status = Status.FAILED if failure else Status.BUILT
+        return self._set(replace(trial, status=status, build=build, failure=failure, prediction=prediction or trial.prediction))
 
     def measured(self, config: Config, measurement: Measurement) -> TrialRecord:
         trial = self.records[config]
@@ -70,13 +79,18 @@ class Trials:
             for config, trial in self.records.items()
             if trial.status in (Status.PREDICTED, Status.BUILT) and trial.ranking_us is not None
         }
-        return corrected(waiting, self._measured_pairs())
+        pairs = self._measured_pairs()
+        unknown = {config: 1.0 for config in waiting if config not in self._factors}
+        self._factors.update(corrected(unknown, pairs))  # of a config, whatever its prediction
+        return {config: us * self._factors[config] for config, us in waiting.items()}
 
-    def fastest(self, count: int, margin: float) -> list[Config]:
-        """Up to `count` verified configs within `margin` (a factor) of the fastest, fastest first."""
+    def fastest(self, count: int, margin: float, least: int = 1) -> list[Config]:
+        """Up to `count` verified configs within `margin` (a factor) of the fastest, and `least` of them in any case, fastest
+        first."""
         times = {config: trial.measured_us for config, trial in self.records.items() if trial.measured_us is not None}
         limit = margin * min(times.values(), default=0.0)
-        return sorted((config for config, us in times.items() if us <= limit), key=lambda config: times[config])[:count]
+        ordered = sorted(times, key=lambda config: times[config])[:count]
+        return [config for place, config in enumerate(ordered) if place < least or times[config] <= limit]
 
     def value(self, config: Config) -> float | None:
         """What a search is told of a config: its time, on the scale of predictions; None where it failed."""
@@ -113,6 +127,7 @@ class Trials:
     def _set(self, record: TrialRecord) -> TrialRecord:
         if record.measurement is not None:
             self._pairs = None
+            self._factors.clear()
         self.records[record.config] = record
         return record
 

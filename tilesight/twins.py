@@ -10,6 +10,7 @@ from .candidate import Candidate
 from .errors import Failure
 from .jobs import Profiled
 from .profile import Rasterization
+from .space import Config
 from .template import KernelTemplate
 
 MOST_KEPT = 20_000  # lowered bases that are remembered
@@ -22,6 +23,40 @@ def twin(base: Profiled, order: Rasterization) -> Profiled:
     code = f"{base.fingerprint}|{order.order}|{order.factor}"
     kernels = tuple(replace(kernel, rasterization=order) for kernel in base.kernels)
     return Profiled(kernels, hashlib.sha256(code.encode()).hexdigest()[:16], base.seconds)
+
+
+class Groups:
+    """The legal configs of a space by what is lowered for them: one of each group, its first, stands for all."""
+
+    def __init__(self, template: KernelTemplate, configs: Iterable[Config]) -> None:
+        bases: dict[Config, tuple[Config, Rasterization | None]] = {}
+        for config in configs:
+            bases[config] = template.reordered(config) or (config, None)
+        self._orders = {config: order for config, (_, order) in bases.items()}
+        # a base that is not legal itself stands for no one: each of its twins is lowered by its own name
+        self._first = {config: base if base in bases else config for config, (base, _) in bases.items()}
+        self._members: dict[Config, list[Config]] = {}
+        for config, first in self._first.items():
+            self._members.setdefault(first, []).append(config)
+
+    @property
+    def firsts(self) -> list[Config]:
+        """One config of each group, in the order of the space."""
+        return list(self._members)
+
+    def first(self, config: Config) -> Config:
+        """The config that stands for the group of `config`."""
+        return self._first[config]
+
+    def members(self, config: Config) -> list[Config]:
+        """All configs of the group of `config`, itself included."""
+        return self._members[self._first[config]]
+
+    def spread(self, config: Config, outcome: Profiled | Failure) -> list[tuple[Config, Profiled | Failure]]:
+        """What the lowering of `config` says of its whole group, `config` first."""
+        if self._first[config] != config:
+            return [(config, outcome)]
+        return [(member, ordered(outcome, None if member == config else self._orders[member])) for member in self._members[config]]
 
 
 class SharedLowering:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from .device import Device, NoDevice, device_for, find_devices, target_for
+from .device import Device, NoDevice, devices_for, find_devices, target_for
 from .errors import ToolchainError
 from .target import Target, load_target, target_names
 from .toolchain import missing_compiler
@@ -12,11 +13,18 @@ from .toolchain import missing_compiler
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """`device` is None where nothing is measured; `messages` say why, where that was not asked for."""
+    """`devices` are those of the target that are measured on, none where nothing is measured; `messages` say why, where that
+    was not asked for."""
 
     target: Target
-    device: Device | None = None
+    devices: tuple[Device, ...] = ()
     messages: tuple[str, ...] = ()
+    software: Mapping[str, str] = field(default_factory=dict)  # of the machines that do the work, where that is not this one
+
+    @property
+    def device(self) -> Device | None:
+        """The first of `devices`: all bear one name."""
+        return self.devices[0] if self.devices else None
 
 
 def locate(target: str | Target, *, measures: bool, predicts: bool = True, takes_cpu: bool = True) -> Where:
@@ -30,13 +38,13 @@ def locate(target: str | Target, *, measures: bool, predicts: bool = True, takes
     chosen = _automatic(predicts, takes_cpu) if target == "auto" else load_target(target) if isinstance(target, str) else target
     if not measures:
         return Where(chosen)
-    device = device_for(chosen, find_devices() if chosen.is_gpu else [])
-    if isinstance(device, NoDevice):
-        return Where(chosen, None, (f"nothing is measured, all times are predicted: {device.message}" if predicts else device.message,))
+    found = devices_for(chosen, find_devices() if chosen.is_gpu else [])
+    if isinstance(found, NoDevice):
+        return Where(chosen, (), (f"nothing is measured, all times are predicted: {found.message}" if predicts else found.message,))
     missing = missing_compiler(chosen)
     if missing:
         raise ToolchainError(f"{missing}. Predictions need no compiler: --effort predict" if predicts else missing)
-    return Where(chosen, device)
+    return Where(chosen, found)
 
 
 def _automatic(predicts: bool, takes_cpu: bool) -> Target:

@@ -19,8 +19,8 @@ def main(path: str) -> int:
     import torch
 
     from tilesight.artifact import LoadedKernel
-    from tilesight.bench import Case
     from tilesight.kernels import operator
+    from tilesight.measuring.bench import Case, InputSet
 
     job = json.loads(Path(path).read_text())
     torch.cuda.init()
@@ -45,9 +45,9 @@ def main(path: str) -> int:
                     found = operator(item["operator"])
                     workload = found.workload(item["shape"], item["dtype"])
                     inputs = {name: tensor.contiguous() for name, tensor in found.inputs(workload, "cuda", job["seed"]).items()}
-                    case, held = Case(found, workload, job["seed"], inputs, {}), wanted
+                    case, held = Case(found, workload, job["seed"], (InputSet(inputs, {}, {}),)), wanted
                 kernel = LoadedKernel(item["artifact"], item["entry"])
-                call = kernel.bind([*case.inputs.values(), *case.outputs().values()], stream)
+                call = kernel.bind([*case.sets[0].inputs.values(), *case.outputs().values()], stream)
                 for _ in range(WARM_UPS):
                     call()
                 torch.cuda.synchronize()

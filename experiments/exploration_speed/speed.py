@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,15 +81,18 @@ def count(report: Path, arguments: Sequence[str]) -> None:
     """Run `tilesight ARGUMENTS` and write what was lowered, and how many candidates the result has."""
     from tilesight import executor, recorded
     from tilesight.cli.main import main as command
+    from tilesight.work import Lowered
 
     counts = {"own": 0, "probes": 0, "candidates": 0}
     asked: list[str] = []
-    lower, run = executor.LocalExecutor._lower, recorded.run_recorded
+    stream, run = executor.LocalExecutor.stream, recorded.run_recorded
 
-    def counted(self: Any, candidates: Any) -> Iterator[Any]:
-        for candidate, outcome in lower(self, candidates):
-            counts["own" if candidate.workload.key == asked[0] else "probes"] += 1
-            yield candidate, outcome
+    def counted(self: Any, source: Any) -> Iterator[Any]:
+        with closing(stream(self, source)) as events:
+            for event in events:
+                if isinstance(event, Lowered):
+                    counts["own" if event.job.candidate.workload.key == asked[0] else "probes"] += 1
+                yield event
 
     def noted(request: Any, *others: Any) -> Any:
         asked.append(request.workload.key)
@@ -96,7 +100,7 @@ def count(report: Path, arguments: Sequence[str]) -> None:
         counts["candidates"] = len(result.trials)
         return result
 
-    executor.LocalExecutor._lower, recorded.run_recorded = counted, noted  # type: ignore[method-assign, assignment]
+    executor.LocalExecutor.stream, recorded.run_recorded = counted, noted  # type: ignore[method-assign, assignment]
     sys.argv = ["tilesight", *arguments]
     try:
         command()

@@ -15,7 +15,6 @@ import json
 import sys
 import tempfile
 import time
-from contextlib import closing
 from pathlib import Path
 
 import tilesight
@@ -25,9 +24,10 @@ from tilesight.device import Device, device_for, find_devices
 from tilesight.errors import Failure
 from tilesight.executor import LocalExecutor
 from tilesight.kernels import operator, template_for
+from tilesight.protocol import Protocol
 from tilesight.settings import available_cores
 from tilesight.target import load_target
-from tilesight.trial import BuildResult
+from tilesight.work import Build, Built, Compare, Compared, Measure, Measured, OneLane
 
 
 def main(out: Path, kernel: str, shape: str, sample: int | None) -> None:
@@ -53,8 +53,12 @@ def main(out: Path, kernel: str, shape: str, sample: int | None) -> None:
 
     chosen = list(space.configs()) if sample is None else space.sample(sample, seed=20261121)
     candidates = [Candidate(workload, target, template, config) for config in chosen]
-    model, predicted, builds = default_model(), {}, {}
-    with (out / f"{kernel}-{shape}.csv").open("w", newline="") as file, closing(LocalExecutor(available_cores(), scratch)) as executor:
+    model, predicted = default_model(), {}
+    protocol, builds = Protocol.named("default", target), {}
+    with (
+        (out / f"{kernel}-{shape}.csv").open("w", newline="") as file,
+        LocalExecutor(available_cores(), scratch, [device]) as executor,
+    ):
         rows = csv.writer(file)
         rows.writerow(["config", "status", "predicted_us", "measured_us", "relative_error", "spill_bytes", "registers", "at_seconds"])
         begin = time.perf_counter()
@@ -65,7 +69,9 @@ def main(out: Path, kernel: str, shape: str, sample: int | None) -> None:
                 predicted[candidate.config] = model.predict(lowered.kernels, target).latency_us
         print(f"lowered {len(predicted)} of {len(candidates)} in {time.perf_counter() - begin:.1f} s", flush=True)
         begin = time.perf_counter()
-        for candidate, build in executor.build(c for c in candidates if c.config in predicted):
+        for event in executor.stream(OneLane(Build(c) for c in candidates if c.config in predicted)):
+            assert isinstance(event, Built)
+            candidate, build = event.job.candidate, event.result
             if build.failure:
                 rows.writerow([candidate.config, build.failure.kind, predicted[candidate.config], "", "", "", "", ""])
             else:
@@ -73,8 +79,9 @@ def main(out: Path, kernel: str, shape: str, sample: int | None) -> None:
         print(f"built {len(builds)} in {time.perf_counter() - begin:.1f} s", flush=True)
         begin = time.perf_counter()
         measured: dict[object, float] = {}
-        for candidate, measurement in executor.measure(builds[c] for c in builds):
-            build: BuildResult = builds[candidate.config][1]
+        for event in executor.stream(OneLane(Measure(*pair, protocol) for pair in builds.values())):
+            assert isinstance(event, Measured)
+            candidate, build, measurement = event.job.candidate, event.job.build, event.measurement
             kind = "verified" if not measurement.failure else measurement.failure.kind
             time_us = measurement.latency_us if not measurement.failure else ""
             rows.writerow(
@@ -89,8 +96,12 @@ def main(out: Path, kernel: str, shape: str, sample: int | None) -> None:
         best = sorted(measured, key=lambda c: measured[c])[:5]
         assert quick.best is not None
         winner = Candidate(workload, target, template, quick.best.config)
-        (built,) = executor.build([winner])
-        together = executor.compare([built, *(builds[c] for c in best if c != winner.config)])
+        (built,) = executor.stream(OneLane([Build(winner)]))
+        assert isinstance(built, Built)
+        finalists = ((winner, built.result), *(builds[c] for c in best if c != winner.config))
+        (compared,) = executor.stream(OneLane([Compare(finalists, protocol.careful())]))
+        assert isinstance(compared, Compared)
+    together = compared.found
     assert not isinstance(together, Failure), together
     ours, *others = (m.latency_us for m in together.measurements)
     summary = {

@@ -59,11 +59,20 @@ def test_the_same_source_is_compiled_once(target: str, cache: Path) -> None:
     second = built(product(target), cache)
     assert second.artifact == first.artifact
     assert Path(first.artifact).stat().st_mtime_ns == stamp
-    assert (second.resources, second.compiler) == (first.resources, first.compiler)
+    assert (second.resources, second.compiler, second.binary) == (first.resources, first.compiler, first.binary)
 
 
 def test_other_source_is_another_library(target: str, cache: Path) -> None:
-    assert built(product(target, tile=32), cache).artifact != built(product(target, tile=64), cache).artifact
+    small, large = (built(product(target, tile=tile), cache) for tile in (32, 64))
+    assert small.artifact != large.artifact
+    assert small.binary != large.binary
+
+
+def test_a_build_says_which_kernel_it_is(target: str, cache: Path, tmp_path: Path) -> None:
+    first, elsewhere = (built(product(target), folder) for folder in (cache, tmp_path))
+    assert len(first.binary) == 24
+    assert elsewhere.artifact != first.artifact
+    assert elsewhere.binary == first.binary, "the same kernel, built again in another folder"
 
 
 def test_a_gpu_build_tells_its_resources(target: str, cache: Path) -> None:

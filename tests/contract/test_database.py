@@ -11,8 +11,9 @@ import pytest
 
 from tests.unit.database import samples
 from tilesight.database import Store, open_store, overview, query
+from tilesight.database.recall import HOLDS
 from tilesight.errors import DatabaseError, FailureKind, InputError
-from tilesight.session import Baseline, Context, Effort, State, ranked
+from tilesight.session import Baseline, Context, Decision, Effort, State, ranked
 from tilesight.space import Census, Config
 from tilesight.trial import Measurement, Prediction, Status, TrialRecord
 from tilesight.workload import Workload
@@ -54,7 +55,9 @@ def only(records: dict[str, TrialRecord]) -> TrialRecord:
 @pytest.mark.parametrize("seed", range(20))
 def test_every_field_comes_back_as_it_went_in(store: Store, url: str, seed: int) -> None:
     draw = samples.Draw(seed)
-    context = samples.context(device=draw.text(), model=draw.text(), software=draw.mapping(draw.text), template=draw.text())
+    context = samples.context(
+        device=draw.text(), model=draw.text(), software=draw.mapping(draw.text), template=draw.text(), protocol=draw.text()
+    )
     trials = [draw.trial(number) for number in range(25)]
     session_id = begin(store, context)
     for trial in trials[:5]:
@@ -63,18 +66,20 @@ def test_every_field_comes_back_as_it_went_in(store: Store, url: str, seed: int)
     baselines = (Baseline(draw.text(), (draw.positive(), draw.positive(), draw.positive())), Baseline("b", (1.0,)))
     store.record_baselines(session_id, baselines)
     messages = [draw.text() for _ in range(3)]
-    store.finish(session_id, State.COMPLETE, messages, 1 / 3)
+    decision = Decision(trials[3].config, tuple(trial.config for trial in trials[: seed % 3]), draw.text())
+    store.finish(session_id, State.COMPLETE, messages, 1 / 3, decision=decision)
 
     with open_store(url) as again:
         result = again.find_complete(context, Effort.QUICK, OPTIONS)
     assert result is not None
-    assert result.trials == ranked({trial.config.key: trial for trial in trials})
+    assert result.trials == ranked({trial.config.key: trial for trial in trials}, decision)
     for found in result.trials:
         wanted = next(trial for trial in trials if trial.config == found.config)
         assert repr(found) == repr(wanted)  # True is not 1, and mappings keep their order
     assert result.context == context
     assert result.census == CENSUS
     assert (result.baselines, result.messages, result.seconds) == (baselines, tuple(messages), 1 / 3)
+    assert repr(result.decision) == repr(decision)
     assert (result.flops, result.min_bytes, result.state, result.effort) == (2**50, 3**30, State.COMPLETE, Effort.QUICK)
     assert result.from_database
 
@@ -107,6 +112,7 @@ def test_numbers_that_are_none_are_refused(store: Store, bad: float) -> None:
         r"measurement.samples_us\[1\]": replace(good, measurement=replace(good.measurement, samples_us=(1.0, bad))),
         "measurement.relative_error": replace(good, measurement=replace(good.measurement, relative_error=bad)),
         r"measurement.protocol\[x\]": replace(good, measurement=replace(good.measurement, protocol={"x": bad})),
+        r"measurement.observed\[x\]": replace(good, measurement=replace(good.measurement, observed={"x": bad})),
     }
     for name, trial in spoiled.items():
         with pytest.raises(InputError, match=rf"block_m=1.*{name}=.*finite"):
@@ -173,7 +179,11 @@ def test_another_context_or_an_unknown_session_is_refused(store: Store, url: str
         store.record_baselines(12, [])
     with pytest.raises(InputError, match="not as running"):
         store.finish(session_id, State.RUNNING)
+    stranger = Decision(samples.config(3))
+    with pytest.raises(InputError, match=r"its winner 'block_m=3.*' is no trial of it"):
+        store.finish(session_id, State.COMPLETE, decision=stranger)
     assert overview(store).tables["trials"] == 0
+    assert overview(store).sessions == {"running": 1}
 
 
 def test_huge_seed_is_refused_before_anything_is_written(store: Store) -> None:
@@ -230,6 +240,23 @@ def test_another_device_keeps_predictions_and_builds_but_no_measurement(store: S
     assert found[samples.config(2).key] == samples.predicted(2)
 
 
+@pytest.mark.parametrize("protocol", ["", "warm"])
+def test_another_protocol_keeps_predictions_and_builds_but_no_measurement(store: Store, protocol: str) -> None:
+    told(store, samples.context(), samples.verified(1, 10.0), samples.predicted(2), samples.measured(3, 10.0))
+    assert store.recall(samples.context(protocol=protocol)) == {
+        samples.config(1).key: replace(samples.verified(1, 10.0), status=Status.BUILT, measurement=None),
+        samples.config(2).key: samples.predicted(2),
+        samples.config(3).key: replace(samples.measured(3, 10.0), status=Status.BUILT, measurement=None),
+    }
+
+
+def test_equal_samples_under_two_protocols_are_two_facts(store: Store) -> None:
+    for protocol in ("cold", "warm"):
+        told(store, samples.context(protocol=protocol), samples.verified(1, 10.0))
+    found = query(store, "SELECT protocol_key, COUNT(*) FROM measurements GROUP BY protocol_key ORDER BY protocol_key")[1]
+    assert found == [("cold", 1), ("warm", 1)]
+
+
 def test_predictions_made_without_a_device_serve_where_one_measures(store: Store) -> None:
     told(store, samples.context(device=""), samples.predicted(1), samples.failed(2, FailureKind.LOWER_ERROR))
     assert store.recall(samples.context()) == store.recall(samples.context(device=""))
@@ -248,16 +275,47 @@ def test_predictions_made_without_a_device_serve_where_one_measures(store: Store
         (FailureKind.DUPLICATE, {"model": "m2"}, False),
         (FailureKind.RUN_ERROR, {"model": "m2", "target_fingerprint": "t2"}, True),
         (FailureKind.RUN_ERROR, {"device": "d2"}, False),
+        (FailureKind.RUN_ERROR, {"protocol": "warm"}, False),
         (FailureKind.WRONG_RESULT, {"device": "d2"}, False),
+        (FailureKind.WRONG_RESULT, {"protocol": "warm", "model": "m2"}, True),
+        (FailureKind.NONDETERMINISTIC, {"device": "d2"}, False),
+        (FailureKind.NONDETERMINISTIC, {"protocol": "warm"}, True),
+        (FailureKind.LOWER_MEMORY, {}, False),
+        (FailureKind.BUILD_MEMORY, {}, False),
+        (FailureKind.RUN_MEMORY, {}, False),
     ],
 )
 def test_failures_hold_as_far_as_their_stage(store: Store, kind: FailureKind, changes: dict[str, str], holds: bool) -> None:
     told(store, samples.context(), samples.failed(1, kind))
     found = store.recall(samples.context(**changes)).get(samples.config(1).key)
     assert (found is not None and found.status is Status.FAILED) == holds
-    if kind in (FailureKind.RUN_ERROR, FailureKind.WRONG_RESULT) and not holds:
+    ran = kind.value.startswith("run") or kind in (FailureKind.WRONG_RESULT, FailureKind.NONDETERMINISTIC)
+    if ran and not holds:
         assert found is not None
         assert (found.status, found.measurement, found.failure) == (Status.BUILT, None, None)
+
+
+def test_a_duplicate_by_its_machine_code_holds_whatever_the_model(store: Store) -> None:
+    why = samples.failure(FailureKind.DUPLICATE, "builds to the same binary as another")
+    duplicate = replace(samples.built(1), status=Status.FAILED, failure=why)
+    told(store, samples.context(), duplicate)
+    told(store, samples.context(model="m2"), samples.predicted(1))  # knows less of it
+    found = only(store.recall(samples.context(model="m2", device="d2", protocol="warm")))
+    assert (found.status, found.failure, found.build) == (Status.FAILED, why, samples.build())
+    # one that was the kept one elsewhere is no duplicate
+    told(store, samples.context(), samples.verified(1, 10.0))
+    assert only(store.recall(samples.context())).status is Status.VERIFIED
+
+
+def test_every_failure_is_held_somewhere_or_nowhere() -> None:
+    """A new kind must be sorted: how far is it held against a candidate?"""
+    assert set(HOLDS) == set(FailureKind)
+
+
+def test_a_build_that_lacked_memory_leaves_the_prediction(store: Store) -> None:
+    told(store, samples.context(), samples.failed(1, FailureKind.BUILD_MEMORY))
+    found = only(store.recall(samples.context()))
+    assert (found.status, found.prediction, found.build) == (Status.PREDICTED, samples.prediction(), None)
 
 
 STRONGER = [
@@ -269,6 +327,11 @@ STRONGER = [
     (samples.failed(1, FailureKind.BUILD_ERROR), samples.predicted(1)),
     (samples.predicted(1), samples.failed(1, FailureKind.LOWER_TIMEOUT)),
     (samples.failed(1, FailureKind.WRONG_RESULT), samples.verified(1, 10.0)),
+    (samples.failed(1, FailureKind.NONDETERMINISTIC), samples.verified(1, 10.0)),
+    (samples.failed(1, FailureKind.NONDETERMINISTIC), samples.failed(1, FailureKind.RUN_CRASH)),
+    (samples.verified(1, 10.0), samples.failed(1, FailureKind.RUN_MEMORY)),
+    (samples.built(1), samples.failed(1, FailureKind.BUILD_MEMORY)),
+    (samples.failed(1, FailureKind.BUILD_ERROR), samples.failed(1, FailureKind.BUILD_MEMORY)),
 ]
 
 

@@ -1,25 +1,30 @@
-"""What measuring keeps, on the processor always and on a GPU where there is one."""
+"""What measuring keeps, on the processor always and on a GPU where there is one: under every protocol, and whatever fault a
+kernel has."""
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
-from sample_kernels import Product, Scale, product, scale
+from sample_kernels import Product, added, product, scale
 
 from tilesight.build import build_kernel
 from tilesight.candidate import Candidate
 from tilesight.errors import FailureKind
-from tilesight.measure import Together, measure_kernel, measure_together, measure_vendor
+from tilesight.measuring.measure import Together, measure_kernel, measure_together
+from tilesight.protocol import PROTOCOLS, Protocol
 from tilesight.target import Target, load_target
-from tilesight.timing import Protocol
 from tilesight.trial import BuildResult, Measurement
-from tilesight.workers import Done, WorkerPool
+from tilesight.workers.pool import Crashed, Done, Outcome, TimedOut, WorkerPool, wait_for
 
 Kernel = tuple[BuildResult, Candidate]
+
+N = 1 << 20  # blocks enough that a GPU runs them in an order of its own
 
 
 @pytest.fixture(params=["cpu", pytest.param("gpu", marks=pytest.mark.gpu)], scope="module")
@@ -36,10 +41,20 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cache")
 
 
+def quick(name: str, target: Target) -> Protocol:
+    usual = Protocol.named(name, target)
+    effort = replace(usual, warmup_ms=1.0, min_samples=6, max_samples=12, max_ms=50.0, precision=0.05)
+    return effort if target.is_gpu else replace(effort, stretch_us=100.0, retakes=2)
+
+
+@pytest.fixture(params=list(PROTOCOLS))
+def protocol(request: pytest.FixtureRequest, target: Target) -> Protocol:
+    return quick(request.param, target)
+
+
 @pytest.fixture
-def protocol(target: Target) -> Protocol:
-    usual = Protocol.of(target)
-    return Protocol(1.0, 3, 5, 50.0, 0.05, usual.flush_l2, min(usual.min_sample_us, 100.0))
+def default(target: Target) -> Protocol:
+    return quick("default", target)
 
 
 def kernel(candidate: Candidate, cache: Path) -> Kernel:
@@ -48,8 +63,13 @@ def kernel(candidate: Candidate, cache: Path) -> Kernel:
     return build, candidate
 
 
-def measure(item: Kernel, protocol: Protocol) -> Measurement:
-    return measure_kernel(*item, protocol)
+@pytest.fixture(scope="module")
+def good(target: Target, cache: Path) -> Kernel:
+    return kernel(scale(target.name, n=N), cache)
+
+
+def measure(item: Kernel, protocol: Protocol, rival_us: float | None = None) -> Measurement:
+    return measure_kernel(*item, protocol, rival_us)
 
 
 @pytest.fixture(scope="module")
@@ -59,50 +79,59 @@ def pool() -> Iterator[WorkerPool]:
 
 
 def run(pool: WorkerPool, protocol: Protocol, *kernels: Kernel) -> list[Measurement]:
-    found: dict[int, Measurement] = {}
+    return [outcome.value for outcome in outcomes(pool, protocol, *kernels)]
+
+
+def outcomes(pool: WorkerPool, protocol: Protocol, *kernels: Kernel) -> list[Any]:
+    found: dict[int, Outcome[Measurement]] = {}
     for index, outcome in pool.run(partial(measure, protocol=protocol), kernels):
         assert isinstance(outcome, Done), outcome
-        found[index] = outcome.value
+        found[index] = outcome
     return [found[index] for index in range(len(kernels))]
+
+
+def alone(pool: WorkerPool, protocol: Protocol, item: Kernel, timeout_s: float) -> Outcome[Measurement]:
+    pool.submit(partial(measure, protocol=protocol), item, timeout_s=timeout_s)
+    ((_, _, outcome),) = wait_for([pool])
+    return outcome
+
+
+# a right kernel
 
 
 def test_a_right_kernel_has_samples_and_an_error(target: Target, cache: Path, protocol: Protocol, pool: WorkerPool) -> None:
     (measurement,) = run(pool, protocol, kernel(product(target.name), cache))
     assert measurement.failure is None
-    assert 3 <= len(measurement.samples_us) <= 5
+    assert 3 <= len(measurement.samples_us) <= 12
     assert 0 < measurement.latency_us < 1e6
     assert measurement.relative_error is not None
     assert 0 < measurement.relative_error <= Product().max_relative_error(product(target.name).workload)
 
 
-def test_environment_and_protocol_are_recorded(target: Target, cache: Path, protocol: Protocol, pool: WorkerPool) -> None:
-    (measurement,) = run(pool, protocol, kernel(scale(target.name), cache))
+def test_conditions_are_recorded(target: Target, good: Kernel, protocol: Protocol, pool: WorkerPool) -> None:
+    (measurement,) = run(pool, protocol, good)
     assert set(measurement.environment) >= {"device", "torch", "tilelang", "compiler"}
     assert all(measurement.environment[name] for name in ("device", "torch", "tilelang", "compiler"))
     assert measurement.protocol == protocol.record()
+    assert measurement.observed["samples"] == len(measurement.samples_us)
+    assert measurement.observed["input_seed"] > 0
     if target.is_gpu:
         assert measurement.environment["device"] in target.device_names
         assert measurement.environment["uuid"]
         assert measurement.environment["driver"]
 
 
-@pytest.mark.parametrize(("fault", "text"), [("wrong", "relative error"), ("unwritten", "128 of 4096"), ("infinite", "NaN or infinite")])
-def test_a_wrong_kernel_is_a_failure_and_has_no_time(
-    target: Target, cache: Path, protocol: Protocol, pool: WorkerPool, fault: str, text: str
-) -> None:
-    bad, good = run(pool, protocol, kernel(scale(target.name, fault), cache), kernel(scale(target.name), cache))
-    assert bad.failure is not None
-    assert bad.failure.kind is FailureKind.WRONG_RESULT
-    assert text in bad.failure.message
-    assert bad.samples_us == ()
-    assert good.failure is None
+def test_a_rival_shortens_what_is_slow(good: Kernel, default: Protocol, pool: WorkerPool) -> None:
+    ((_, outcome),) = pool.run(partial(measure, protocol=replace(default, min_samples=20, max_samples=20), rival_us=1e-3), [good])
+    assert isinstance(outcome, Done), outcome
+    assert outcome.value.observed["stopped_early"] == 1
+    assert len(outcome.value.samples_us) < 20
 
 
-def test_the_process_loads_no_compiler(target: Target, cache: Path, protocol: Protocol) -> None:
+def test_the_process_loads_no_compiler(good: Kernel, default: Protocol) -> None:
     """A library needs neither TileLang nor TVM: a worker that only measures is small and starts fast."""
     with WorkerPool(1, timeout_s=120) as fresh:
-        built = kernel(scale(target.name), cache)
-        ((_, outcome),) = fresh.run(partial(loaded_modules, protocol=protocol), [built])
+        ((_, outcome),) = fresh.run(partial(loaded_modules, protocol=default), [good])
     assert isinstance(outcome, Done), outcome
     assert outcome.value == []
 
@@ -114,17 +143,89 @@ def loaded_modules(item: Kernel, protocol: Protocol) -> list[str]:
     return sorted({"tilelang", "tvm", "tvm_ffi"} & set(sys.modules))
 
 
-def test_results_travel_between_processes(target: Target, cache: Path, protocol: Protocol, pool: WorkerPool) -> None:
-    (measurement,) = run(pool, protocol, kernel(scale(target.name), cache))
+def test_results_travel_between_processes(good: Kernel, default: Protocol, pool: WorkerPool) -> None:
+    (measurement,) = run(pool, default, good)
     assert pickle.loads(pickle.dumps(measurement)) == measurement
 
 
-def together(kernels: list[Kernel], protocol: Protocol) -> Together:
+# faults
+
+
+@pytest.mark.parametrize(
+    ("fault", "text"),
+    [
+        ("wrong", "relative error"),
+        ("unwritten", f"128 of {N} elements were never written"),
+        ("infinite", "NaN or infinite"),
+        ("not a number", f"{N} of {N} elements are NaN or infinite"),
+        ("writes input", "input 'x' was written to"),
+    ],
+)
+def test_a_wrong_kernel_is_a_failure_and_has_no_time(
+    target: Target, cache: Path, protocol: Protocol, pool: WorkerPool, good: Kernel, fault: str, text: str
+) -> None:
+    bad, fine = run(pool, protocol, kernel(scale(target.name, fault, n=N), cache), good)
+    assert bad.failure is not None
+    assert bad.failure.kind is FailureKind.WRONG_RESULT
+    assert text in bad.failure.message
+    assert bad.samples_us == ()
+    assert fine.failure is None
+
+
+def test_a_race_is_a_failure_though_each_result_is_right(
+    target: Target, cache: Path, default: Protocol, pool: WorkerPool, good: Kernel
+) -> None:
+    racing = kernel(scale(target.name, "atomics" if target.is_gpu else "random", n=N), cache)
+    bad, fine = run(pool, default, racing, good)
+    assert bad.failure is not None
+    assert bad.failure.kind is FailureKind.NONDETERMINISTIC, bad.failure
+    assert "differ between runs" in bad.failure.message
+    assert bad.samples_us == ()
+    assert fine.failure is None
+
+
+def test_a_template_may_add_in_changing_order(target: Target, cache: Path, protocol: Protocol, pool: WorkerPool) -> None:
+    (measurement,) = run(pool, protocol, kernel(added(target.name, "atomics" if target.is_gpu else "random", n=N), cache))
+    assert measurement.failure is None
+    assert measurement.samples_us
+
+
+def test_an_endless_kernel_costs_its_time_limit(target: Target, cache: Path, default: Protocol, pool: WorkerPool, good: Kernel) -> None:
+    endless = kernel(scale(target.name, "endless", n=N), cache)
+    run(pool, default, good)  # the device is ready: what follows takes no longer than a launch
+    assert isinstance(alone(pool, default, endless, 10.0 if target.is_gpu else 3.0), TimedOut)
+    (fine,) = run(pool, default, good)
+    assert fine.failure is None
+
+
+def test_an_illegal_address_costs_the_kernel_and_its_process(
+    target: Target, cache: Path, default: Protocol, pool: WorkerPool, good: Kernel
+) -> None:
+    run(pool, default, good)
+    before = pool.pids()
+    outcome = alone(pool, default, kernel(scale(target.name, "illegal address", n=N), cache), 120)
+    if target.is_gpu:
+        assert isinstance(outcome, Done), outcome
+        assert outcome.value.failure is not None
+        assert outcome.value.failure.kind is FailureKind.RUN_ERROR
+        assert "illegal" in outcome.value.failure.message or "invalid" in outcome.value.failure.message
+    else:
+        assert isinstance(outcome, Crashed), outcome
+        assert "SIGSEGV" in outcome.reason
+    (fine,) = run(pool, default, good)
+    assert fine.failure is None
+    assert not set(before) & set(pool.pids())
+
+
+# finalists
+
+
+def together(kernels: Sequence[Kernel], protocol: Protocol) -> Together:
     return measure_together(kernels, protocol)
 
 
 def test_finalists_and_vendor_are_timed_in_one_process(target: Target, cache: Path, protocol: Protocol, pool: WorkerPool) -> None:
-    kernels = [kernel(scale(target.name, fault, block), cache) for fault, block in (("none", 128), ("wrong", 128), ("none", 256))]
+    kernels = [kernel(scale(target.name, fault, block, n=N), cache) for fault, block in (("none", 128), ("wrong", 128), ("none", 256))]
     ((_, outcome),) = pool.run(partial(together, protocol=protocol), [kernels])
     assert isinstance(outcome, Done), outcome
     first, wrong, second = outcome.value.measurements
@@ -134,14 +235,16 @@ def test_finalists_and_vendor_are_timed_in_one_process(target: Target, cache: Pa
     assert vendor.name == "torch"
     assert vendor.latency_us > 0
     assert outcome.value.notes == ("broken was left out: no such backend here",)
+    decision = outcome.value.decision
+    assert decision is not None
+    assert decision.winner in (kernels[0][1].config, kernels[2][1].config)
+    assert kernels[1][1].config not in decision.tied
+    assert decision.reason
 
 
-def vendor_alone(target: Target, protocol: Protocol) -> Together:
-    return measure_vendor(Scale(), scale(target.name).workload, target, protocol)
-
-
-def test_the_vendor_can_be_timed_alone(target: Target, protocol: Protocol, pool: WorkerPool) -> None:
-    ((_, outcome),) = pool.run(partial(vendor_alone, protocol=protocol), [target])
+def test_without_a_right_finalist_nothing_is_decided(target: Target, cache: Path, default: Protocol, pool: WorkerPool) -> None:
+    ((_, outcome),) = pool.run(partial(together, protocol=default), [[kernel(scale(target.name, "wrong", n=N), cache)]])
     assert isinstance(outcome, Done), outcome
-    assert len(outcome.value.baselines) == 1
-    assert outcome.value.measurements == ()
+    assert outcome.value.decision is None
+    assert outcome.value.measurements[0].failure is not None
+    assert outcome.value.baselines, "the vendor's time is known all the same"

@@ -18,14 +18,16 @@ from tilesight.candidate import Candidate
 from tilesight.device import Device, device_for, find_devices
 from tilesight.errors import FailureKind
 from tilesight.lowering import lower
-from tilesight.measure import measure_kernel
+from tilesight.measuring.measure import measure_kernel
+from tilesight.measuring.timing import GpuTimer
+from tilesight.measuring.turns import collect
+from tilesight.protocol import Protocol
 from tilesight.settings import available_cores
 from tilesight.space import Config
 from tilesight.target import Target
-from tilesight.timing import GpuTimer, Protocol, collect
 from tilesight.toolchain import find_cxx, find_nvcc
 from tilesight.trial import BuildResult, Measurement
-from tilesight.workers import Done, WorkerPool
+from tilesight.workers.pool import Done, WorkerPool
 
 pytestmark = pytest.mark.gpu
 
@@ -183,7 +185,7 @@ def test_libraries_can_be_loaded_and_closed_many_times(gpu_target: Target, cache
 def test_a_sample_is_the_time_of_one_launch() -> None:
     """A call that keeps the device busy for a known number of cycles must be seen to take at least that."""
     cycles = 2_000_000
-    (short,), (long,) = (collect(GpuTimer(1 << 20), [partial(torch.cuda._sleep, n)], QUICK) for n in (cycles, 4 * cycles))
+    (short,), (long,) = (collect(GpuTimer(1 << 20), [partial(torch.cuda._sleep, n)], QUICK).samples_us for n in (cycles, 4 * cycles))
     ratio = sorted(long)[len(long) // 2] / sorted(short)[len(short) // 2]
     assert 3.0 < ratio < 5.0
     assert min(short) > cycles / 3000, "no GPU runs at 3 GHz"

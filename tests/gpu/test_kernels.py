@@ -9,12 +9,12 @@ import pytest
 from tilesight.build import build_kernel
 from tilesight.candidate import Candidate
 from tilesight.kernels import operator, operators, template_for, templates
-from tilesight.measure import measure_kernel
+from tilesight.measuring.measure import measure_kernel
+from tilesight.protocol import Protocol
 from tilesight.settings import available_cores
 from tilesight.target import Target
-from tilesight.timing import Protocol
 from tilesight.trial import BuildResult, Measurement
-from tilesight.workers import Done, WorkerPool
+from tilesight.workers.pool import Done, WorkerPool
 
 pytestmark = pytest.mark.gpu
 

@@ -8,10 +8,10 @@ import pytest
 
 import tilesight
 from tilesight.device import find_devices
+from tilesight.request import PLANS, Plan
 from tilesight.session import Effort
 from tilesight.target import Target
 from tilesight.trial import Status
-from tilesight.tuner import PLANS, Plan
 
 pytestmark = pytest.mark.gpu
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.gpu
 @pytest.fixture
 def small_quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
     """A quick effort of seconds, and a database and kernel cache of its own."""
-    monkeypatch.setattr("tilesight.tuner.PLANS", {**PLANS, Effort.QUICK: Plan(24, 4, round=4), Effort.PREDICT: Plan(24, 0)})
+    monkeypatch.setattr("tilesight.tuner.PLANS", {**PLANS, Effort.QUICK: Plan(24, 4), Effort.PREDICT: Plan(24, 0)})
     monkeypatch.setenv("TILESIGHT_CACHE_DIR", str(tmp_path / "cache"))
     return f"sqlite:///{tmp_path}/performance.db"
 

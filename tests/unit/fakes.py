@@ -2,22 +2,39 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 from tilesight.candidate import Candidate
 from tilesight.errors import Failure, FailureKind
-from tilesight.executor import Comparison
 from tilesight.jobs import Profiled
 from tilesight.observers import Observer
 from tilesight.profile import KernelProfile, Phase, Role, Trips, Work
+from tilesight.protocol import Protocol
+from tilesight.request import Request
 from tilesight.session import Baseline, Context, Effort
 from tilesight.space import Config, Constraint, Parameter, SearchSpace
 from tilesight.target import Target, load_target
 from tilesight.template import KernelTemplate, Operator, Tensors
 from tilesight.trial import BuildResult, Measurement, Prediction, TrialRecord
-from tilesight.tuner import Request
+from tilesight.work import (
+    Build,
+    Built,
+    Compare,
+    Compared,
+    Comparison,
+    Event,
+    Job,
+    Lane,
+    Lower,
+    Lowered,
+    Measure,
+    Measured,
+    Source,
+)
 from tilesight.workload import Workload
 
 
@@ -103,6 +120,10 @@ class FakeModel:
         return Prediction(latency_us, {"vector": 0.5, "dram": 0.25}, "vector", terms, uncertainty=0.2, model=self.version)
 
 
+def measured(candidate: Candidate) -> Measurement:
+    return Measurement((true_us(candidate.config),), relative_error=0.0)
+
+
 class FakeExecutor:
     """Counts what it is asked. `on_stage(stage, config)` may raise or return a failure."""
 
@@ -111,34 +132,57 @@ class FakeExecutor:
         self.is_closed = False
         self.done: dict[str, list[Config]] = {"lower": [], "build": [], "measure": [], "compare": []}
 
-    def lower(self, candidates: Iterable[Candidate]) -> Iterator[tuple[Candidate, Profiled | Failure]]:
-        for candidate in candidates:
-            failure = self._stage("lower", candidate.config)
-            yield candidate, failure or Profiled((profile_of(candidate.config),), f"code-{candidate.config}", 0.01)
+    widths: ClassVar[Mapping[Lane, int]] = {Lane.PREPARE: 4, Lane.DEVICE: 1}
+
+    def width(self, lane: Lane) -> int:
+        return self.widths[lane]
 
     def kept(self, candidates: Iterable[Candidate]) -> Iterator[tuple[Candidate, Profiled | Failure]]:
         return iter(())
 
-    def build(self, candidates: Iterable[Candidate]) -> Iterator[tuple[Candidate, BuildResult]]:
+    def stream(self, source: Source) -> Generator[Event]:
+        """As many jobs as there is room for, then their answers."""
+        while jobs := [job for lane in Lane for job in itertools.islice(iter(partial(source.next, lane), None), self.width(lane))]:
+            for job in self.in_order(jobs):
+                yield self.event(job)
+
+    def in_order(self, jobs: list[Job]) -> Iterable[Job]:
+        """The order in which they are answered."""
+        return jobs
+
+    def event(self, job: Job) -> Event:
+        match job:
+            case Lower(candidate):
+                return Lowered(job, self.lowered(candidate))
+            case Build(candidate):
+                return Built(job, self.built(candidate))
+            case Measure(candidate, build):
+                assert build.artifact
+                failure = self._stage("measure", candidate.config)
+                return Measured(job, Measurement(failure=failure) if failure else measured(candidate), 0.25)
+            case Compare(finalists):
+                return Compared(job, self.compared([candidate for candidate, _ in finalists]))
+
+    def lower(self, candidates: Iterable[Candidate]) -> Iterator[tuple[Candidate, Profiled | Failure]]:
+        """As `LocalExecutor` has it."""
+        return ((candidate, self.lowered(candidate)) for candidate in candidates)
+
+    def lowered(self, candidate: Candidate) -> Profiled | Failure:
+        failure = self._stage("lower", candidate.config)
+        return failure or Profiled((profile_of(candidate.config),), f"code-{candidate.config}", 0.01)
+
+    def built(self, candidate: Candidate) -> BuildResult:
+        failure = self._stage("build", candidate.config)
+        return BuildResult(None, failure) if failure else BuildResult(f"/cache/{candidate.config}.so", entry="f")
+
+    def compared(self, candidates: Sequence[Candidate]) -> Comparison | Failure:
         for candidate in candidates:
-            failure = self._stage("build", candidate.config)
-            yield candidate, BuildResult(None, failure) if failure else BuildResult(f"/cache/{candidate.config}.so", entry="f")
-
-    def measure(self, builds: Iterable[tuple[Candidate, BuildResult]]) -> Iterator[tuple[Candidate, Measurement]]:
-        for candidate, build in builds:
-            assert build.artifact
-            failure = self._stage("measure", candidate.config)
-            yield candidate, Measurement(failure=failure) if failure else Measurement((true_us(candidate.config),), relative_error=0.0)
-
-    def compare(self, finalists: Sequence[tuple[Candidate, BuildResult]]) -> Comparison | Failure:
-        for candidate, _ in finalists:
             failure = self._stage("compare", candidate.config)
             if failure:
                 return failure
-        measurements = tuple(Measurement((true_us(c.config),), relative_error=0.0) for c, _ in finalists)
-        return Comparison(measurements, (Baseline("vendor", (12.0,)),))
+        return Comparison(tuple(measured(c) for c in candidates), (Baseline("vendor", (12.0,)),))
 
-    def start(self) -> None:
+    def start(self, *, measures: bool = False) -> None:
         pass
 
     def close(self) -> None:
@@ -175,11 +219,13 @@ def failing(kind: FailureKind, stage: str) -> Callable[[str, Config], Failure | 
     return lambda at, _config: Failure(kind, f"{stage} failed") if at == stage else None
 
 
-def request(effort: Effort = Effort.QUICK, *, measures: bool = True, template: KernelTemplate | None = None, **changes: Any) -> Request:
-    template = template or AxpyTemplate()
-    target = load_target("cpu")
+def request(
+    effort: Effort = Effort.QUICK, *, measures: bool = True, template: KernelTemplate | None = None, target: str = "cpu", **changes: Any
+) -> Request:
+    template, chosen = template or AxpyTemplate(), load_target(target)
     workload = template.operator.workload("X0")
-    space = template.space(workload, target)
-    figures = target.name, target.fingerprint, target.arch
+    space = template.space(workload, chosen)
+    figures = chosen.name, chosen.fingerprint, chosen.arch
     context = Context(template.name, template.version, workload, *figures, "fake-1", space.fingerprint)
-    return Request(workload, target, template, space, context, effort, measures, **changes)
+    protocol = Protocol.named("default", chosen)
+    return Request(workload, chosen, template, space, context, effort, protocol, measures, **changes)

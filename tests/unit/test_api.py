@@ -25,11 +25,11 @@ from tilesight.errors import (
     UnknownNameError,
     WorkloadError,
 )
+from tilesight.request import PLANS, Plan
 from tilesight.session import Effort, SessionResult, State
 from tilesight.space import Config, Constraint, SearchSpace
 from tilesight.target import Target
 from tilesight.trial import Status
-from tilesight.tuner import PLANS, Plan
 from tilesight.workload import Workload
 
 H200 = Device("NVIDIA H200", "GPU-1", "580.159", "cuda", 0, 1 << 37)
@@ -95,11 +95,11 @@ def test_rank_measures_nothing_and_tune_goes_on_from_it(fake_line: FakeLine) -> 
     ranked = tilesight.rank("axpy", "cpu", "X0")[0]
     assert not ranked.is_measured
     assert ranked.effort is Effort.PREDICT
-    assert len(fake_line.executor.done["lower"]) == LEGAL
+    assert len(fake_line.executor.done["lower"]) == PLANS[Effort.PREDICT].explore
     fake_line.executor = FakeExecutor()
     assert tune().is_measured
     assert fake_line.executor.done["lower"] == []
-    assert fake_line.model.calls == LEGAL
+    assert fake_line.model.calls == PLANS[Effort.PREDICT].explore
 
 
 def test_interrupted_call_goes_on(fake_line: FakeLine) -> None:
@@ -300,7 +300,7 @@ def test_names_are_complete() -> None:
 
 @pytest.fixture
 def small_quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
-    monkeypatch.setattr("tilesight.tuner.PLANS", {**PLANS, Effort.QUICK: Plan(6, 2, round=2), Effort.PREDICT: Plan(6, 0)})
+    monkeypatch.setattr("tilesight.tuner.PLANS", {**PLANS, Effort.QUICK: Plan(6, 2), Effort.PREDICT: Plan(6, 0)})
     monkeypatch.setenv("TILESIGHT_CACHE_DIR", str(tmp_path / "cache"))
     return str(tmp_path / "real.db")
 
@@ -319,7 +319,7 @@ def test_whole_line_on_this_processor(small_quick: str, monkeypatch: pytest.Monk
     assert first.baselines
     assert sum(t.measurement is not None for t in first.trials) == 2
 
-    monkeypatch.setattr("tilesight.workers.WorkerPool._start", lambda _pool: pytest.fail("a worker was started"))
+    monkeypatch.setattr("tilesight.workers.crew.Crew.bear", lambda _crew: pytest.fail("a worker was started"))
     second = tilesight.tune("matmul", "cpu", "m=128,n=128,k=128", database=small_quick)[0]
     assert second.from_database
     assert second.best == best

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,10 +25,9 @@ def spills(config: Config) -> int:
 class Compiling(FakeExecutor):
     """Its compiler spills where there are three stages."""
 
-    def build(self, candidates: Iterable[Candidate]) -> Iterator[tuple[Candidate, BuildResult]]:
-        for candidate, build in super().build(candidates):
-            figures = {"registers": 128, "spill_bytes": spills(candidate.config), "stack_bytes": 8}
-            yield candidate, replace(build, resources=figures) if build.artifact else build
+    def built(self, candidate: Candidate) -> BuildResult:
+        figures = {"registers": 128, "spill_bytes": spills(candidate.config), "stack_bytes": 8}
+        return replace(super().built(candidate), resources=figures)
 
 
 class SpillModel(FakeModel):

@@ -54,6 +54,16 @@ def test_empty_dataset_round_trips(tmp_path: Path) -> None:
     assert list(back.cases()) == []
 
 
+def test_files_of_the_time_before_a_column_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "d.parquet"
+    _rewritten(path, lambda frame: frame.drop(columns=["binary", "observed", "counters"]))
+    old = read_dataset(path)
+    assert list(old.frame.columns) == [column.name for column in COLUMNS]
+    assert old.frame[["binary", "observed", "counters"]].isna().all(axis=None)
+    newer = Dataset.of([row(3, binary="ab12", run="r2")], {"r2": {"date": "2026-01-02"}})
+    assert list(Dataset.concat([old, newer]).frame["binary"].fillna("-")) == ["-", "ab12"]
+
+
 def test_a_column_without_any_value_keeps_its_type(tmp_path: Path) -> None:
     write_dataset(tmp_path / "d.parquet", Dataset.of([row(1)], RUNS))
     back = read_dataset(tmp_path / "d.parquet")

@@ -130,3 +130,18 @@ def test_every_module_has_its_place() -> None:
         for path in (ROOT / folder).glob("*.py"):
             named = any(f"`{name}`" in ARCHITECTURE for name in (path.name, f"{folder}/{path.name}"))
             assert named or path.name.startswith("__"), f"{folder}/{path.name} is not in docs/architecture.md"
+
+
+def test_every_package_has_its_place() -> None:
+    packages = {path.parent.name for path in (ROOT / "tilesight").glob("*/__init__.py")}
+    assert packages >= {"workers", "measuring", "distributed"}
+    for name in packages:
+        assert f"`{name}/`" in ARCHITECTURE or f"### {name}" in ARCHITECTURE or f", {name}:" in ARCHITECTURE, name
+
+
+def test_tables_of_packages_are_complete() -> None:
+    tables = dict(re.findall(r"^\| `(\w+)/` \| role \|\n(.*?)(?=\n\n)", ARCHITECTURE, re.MULTILINE | re.DOTALL))
+    assert set(tables) == {"workers", "measuring", "distributed"}
+    for folder, table in tables.items():
+        modules = {path.name for path in (ROOT / "tilesight" / folder).glob("*.py") if path.name != "__init__.py"}
+        assert set(re.findall(r"`(\w+\.py)`", table)) == modules, folder

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,11 @@ from tilesight.errors import Failure, FailureKind, ToolchainError
 from tilesight.executor import LocalExecutor, blames_the_cache
 from tilesight.jobs import Profiled
 from tilesight.kernels import operator, template_for
+from tilesight.protocol import Protocol
 from tilesight.space import Config
 from tilesight.target import load_target
+from tilesight.work import Build, Built, Compare, Compared, Comparison, Event, Job, Measure, Measured, OneLane
+from tilesight.workers.time_limits import TimeLimit
 from tilesight.workload import Workload
 
 CPU = load_target("cpu")
@@ -50,18 +54,19 @@ def candidates(template: AxpyTemplate, *blocks: int) -> list[Candidate]:
     return [Candidate(workload, CPU, template, Config({"block": b, "stages": 1, "swizzle": True})) for b in blocks]
 
 
-@pytest.fixture(autouse=True)
-def light_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Processes that import nothing before they are asked to."""
-    monkeypatch.setattr("tilesight.jobs.start_compiler", jobs_start)
+def done(executor: LocalExecutor, *jobs: Job) -> list[Event]:
+    return list(executor.stream(OneLane(jobs)))
 
 
-def jobs_start() -> None:
-    pass
+@pytest.fixture(scope="module")
+def executor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalExecutor]:
+    """One for many tests: its processes import TileLang once."""
+    with LocalExecutor(1, tmp_path_factory.mktemp("cache")) as made:
+        yield made
 
 
 def test_faults_while_lowering_are_outcomes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("tilesight.executor.LOWER_TIMEOUT_S", 5.0)
+    monkeypatch.setattr("tilesight.executor.TimeLimit", lambda _first_s, **_: TimeLimit(5.0, floor_s=5.0))
     with LocalExecutor(2, tmp_path) as executor:
         found = {c.config["block"]: outcome for c, outcome in executor.lower(candidates(Faulty(), 4, 1, 2, 3))}
     kinds = {block: outcome.kind for block, outcome in found.items() if isinstance(outcome, Failure)}
@@ -75,19 +80,19 @@ def test_faults_while_lowering_are_outcomes(monkeypatch: pytest.MonkeyPatch, tmp
     assert "SIGABRT" in found[2].message  # type: ignore[union-attr]
 
 
-def test_crash_while_building_is_a_failed_build(tmp_path: Path) -> None:
-    with LocalExecutor(1, tmp_path) as executor:
-        [(_, build)] = executor.build(candidates(Faulty(), 2))
-    assert build.failure is not None
-    assert build.failure.kind is FailureKind.BUILD_CRASH
+def test_crash_while_building_is_a_failed_build(executor: LocalExecutor) -> None:
+    [event] = done(executor, Build(candidates(Faulty(), 2)[0]))
+    assert isinstance(event, Built)
+    assert event.result.failure is not None
+    assert event.result.failure.kind is FailureKind.BUILD_CRASH
 
 
-def test_a_machine_without_the_device_ends_the_run(tmp_path: Path) -> None:
-    with LocalExecutor(1, tmp_path) as executor, pytest.raises(ToolchainError, match="no device of that target"):
+def test_a_machine_without_the_device_ends_the_run(executor: LocalExecutor) -> None:
+    with pytest.raises(ToolchainError, match="no device of that target"):
         list(executor.lower(candidates(Faulty(), 5)))
 
 
-def test_items_are_drawn_as_workers_are_free(tmp_path: Path) -> None:
+def test_items_are_drawn_as_workers_are_free(executor: LocalExecutor) -> None:
     drawn: list[int] = []
 
     def source() -> Any:
@@ -95,11 +100,10 @@ def test_items_are_drawn_as_workers_are_free(tmp_path: Path) -> None:
             drawn.append(1)
             yield candidate
 
-    with LocalExecutor(1, tmp_path) as executor:
-        outcomes = executor.lower(source())
-        next(outcomes)
-        assert len(drawn) <= 2
-        outcomes.close()
+    outcomes = executor.lower(source())
+    next(outcomes)
+    assert len(drawn) <= 2
+    outcomes.close()  # type: ignore[attr-defined]
 
 
 def small_product() -> Candidate:
@@ -114,7 +118,7 @@ def test_an_unusable_kernel_cache_ends_the_run(tmp_path: Path) -> None:
     taken = tmp_path / "taken"
     taken.write_text("a file where the folder should be")
     with LocalExecutor(1, taken) as executor, pytest.raises(ToolchainError, match="set TILESIGHT_CACHE_DIR"):
-        list(executor.build([small_product()]))
+        done(executor, Build(small_product()))
 
 
 def test_a_full_disk_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,21 +135,28 @@ def test_a_kernel_that_does_not_compile_does_not() -> None:
     assert not blames_the_cache(Failure(FailureKind.BUILD_ERROR, "nvcc ended with exit code 2: error: no such thing"))
 
 
-def test_lowers_profiles_builds_and_measures(tmp_path: Path) -> None:
-    with LocalExecutor(1, tmp_path) as executor:
-        candidate = small_product()
-        [(_, lowered)] = executor.lower([candidate])
-        assert isinstance(lowered, Profiled)
-        assert lowered.kernels[0].kind == "cpu"
-        assert len(lowered.fingerprint) == 16
-        [(_, build)] = executor.build([candidate])
-        [(_, measurement)] = executor.measure([(candidate, build)])
-        assert measurement.failure is None
-        assert measurement.relative_error is not None
-        found = executor.compare([(candidate, build)])
-        assert not isinstance(found, Failure)
-        assert len(found.measurements) == 1
-        assert found.baselines
+def test_lowers_profiles_builds_and_measures(executor: LocalExecutor) -> None:
+    protocol = Protocol.named("default", CPU)
+    candidate = small_product()
+    [(_, lowered)] = executor.lower([candidate])
+    assert isinstance(lowered, Profiled)
+    assert lowered.kernels[0].kind == "cpu"
+    assert len(lowered.fingerprint) == 16
+    [built] = done(executor, Build(candidate))
+    assert isinstance(built, Built)
+    [found] = done(executor, Measure(candidate, built.result, protocol))
+    assert isinstance(found, Measured)
+    assert found.measurement.failure is None
+    assert found.measurement.relative_error is not None
+    assert found.measurement.protocol == protocol.record()
+    assert found.device_seconds > 0
+    [compared] = done(executor, Compare(((candidate, built.result),), protocol))
+    assert isinstance(compared, Compared)
+    assert isinstance(compared.found, Comparison)
+    assert len(compared.found.measurements) == 1
+    assert compared.found.baselines
+    assert compared.found.decision is not None
+    assert compared.found.decision.winner == candidate.config
 
 
 def test_a_profile_that_cannot_be_read_is_that_candidates_failure(monkeypatch: pytest.MonkeyPatch) -> None:

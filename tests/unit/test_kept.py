@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,12 @@ from tilesight.errors import Failure, FailureKind
 from tilesight.jobs import Profiled
 from tilesight.kept import ENOUGH_ALIKE, KeptExecutor
 from tilesight.lessons import PROBES
-from tilesight.profile import Rasterization
+from tilesight.profile import KernelProfile, Rasterization
+from tilesight.protocol import Protocol
 from tilesight.space import Config
 from tilesight.target import load_target
+from tilesight.trial import BuildResult, Measurement
+from tilesight.work import Build, Built, Event, Job, Lane, Lower, Lowered, Measure, Measured, OneLane, Source
 from tilesight.workload import Workload
 
 TARGET = load_target("a100")
@@ -35,13 +39,28 @@ class Lowerer:
         self.lowered: list[Candidate] = []
         self.fails_at: set[str] = set()
 
-    def lower(self, candidates: Iterable[Candidate]) -> Iterator[tuple[Candidate, Profiled | Failure]]:
-        for candidate in candidates:
-            self.lowered.append(candidate)
-            if candidate.workload.key in self.fails_at:
-                yield candidate, Failure(FailureKind.LOWER_ERROR, "no layout")
-            else:
-                yield candidate, Profiled(profile_of(candidate.workload, candidate.config), f"code {candidate.config}", 0.3)
+    def stream(self, source: Source) -> Generator[Event]:
+        """One job after the other."""
+        while (job := source.next(Lane.PREPARE) or source.next(Lane.DEVICE)) is not None:
+            match job:
+                case Lower(candidate):
+                    self.lowered.append(candidate)
+                    yield Lowered(job, self.outcome(candidate))
+                case Build():
+                    yield Built(job, BuildResult("/cache/x.so"))
+                case Measure():
+                    yield Measured(job, Measurement((2.0,)))
+
+    def outcome(self, candidate: Candidate) -> Profiled | Failure:
+        if candidate.workload.key in self.fails_at:
+            return Failure(FailureKind.LOWER_ERROR, "no layout")
+        return Profiled(self.kernels(candidate), f"code {candidate.config}", 0.3)
+
+    def kernels(self, candidate: Candidate) -> tuple[KernelProfile, ...]:
+        return profile_of(candidate.workload, candidate.config)
+
+    def width(self, lane: Lane) -> int:
+        return {Lane.PREPARE: 3, Lane.DEVICE: 2}[lane]
 
     def __getattr__(self, name: str) -> Any:
         raise AssertionError(f"{name} is not for a test of lowering")
@@ -77,8 +96,15 @@ M0, M5, OTHER = MATMUL.workload("M0"), MATMUL.workload("M5"), MATMUL.workload("m
 BASES = 3  # among CONFIGS, all of one structure
 
 
+def outcomes(executor: KeptExecutor, asked: Iterable[Candidate]) -> Generator[tuple[Candidate, Profiled | Failure]]:
+    with closing(executor.stream(OneLane(Lower(candidate) for candidate in asked))) as events:
+        for event in events:
+            assert isinstance(event, Lowered)
+            yield event.job.candidate, event.outcome
+
+
 def lower(executor: KeptExecutor, workload: Workload, *configs: Config) -> dict[Config, Any]:
-    return kernels_of(executor.lower(candidates(workload, *configs)))
+    return kernels_of(outcomes(executor, candidates(workload, *configs)))
 
 
 def test_a_first_workload_costs_what_lowering_it_costs(store: Store) -> None:
@@ -127,10 +153,8 @@ def test_a_structure_of_many_configs_is_learned_in_passing(store: Store) -> None
 
 def test_where_numbers_are_sampled_a_second_workload_costs_one_study_more(store: Store) -> None:
     class Sampling(Lowerer):
-        def lower(self, candidates):  # type: ignore[no-untyped-def]
-            for candidate, outcome in super().lower(candidates):
-                found = sampled(candidate.workload, candidate.config)
-                yield candidate, replace(outcome, kernels=found)
+        def kernels(self, candidate: Candidate) -> tuple[KernelProfile, ...]:
+            return sampled(candidate.workload, candidate.config)
 
     workers, bases = Sampling(), [c for c in CONFIGS if not c["swizzle"]]
     lower(KeptExecutor(workers, store), M0, *bases)
@@ -143,9 +167,9 @@ def test_where_numbers_are_sampled_a_second_workload_costs_one_study_more(store:
 
 def test_what_is_left_early_is_kept(store: Store) -> None:
     workers = Lowerer()
-    answers = KeptExecutor(workers, store).lower(candidates(M0, *CONFIGS))
+    answers = outcomes(KeptExecutor(workers, store), candidates(M0, *CONFIGS))
     first, _ = next(answers)
-    answers.close()  # type: ignore[attr-defined]
+    answers.close()
     assert [c for c, _ in KeptExecutor(workers, store).kept(candidates(M0, *CONFIGS))] == [first]
 
 
@@ -163,7 +187,7 @@ def test_codes_differ_between_shapes_and_twins(store: Store) -> None:
     executor = KeptExecutor(Lowerer(), store)
     prints = set()
     for workload in (M0, M5, OTHER, M5):
-        for _, outcome in executor.lower(candidates(workload, *CONFIGS)):
+        for _, outcome in outcomes(executor, candidates(workload, *CONFIGS)):
             assert isinstance(outcome, Profiled)
             prints.add(outcome.fingerprint)
     assert len(prints) == 3 * len(CONFIGS)
@@ -171,7 +195,7 @@ def test_codes_differ_between_shapes_and_twins(store: Store) -> None:
 
 def test_another_class_and_another_version_of_the_readers_start_anew(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     executor = KeptExecutor(Lowerer(), store)
-    list(executor.lower(candidates(MATMUL.workload("M0"), *CONFIGS)))
+    list(outcomes(executor, candidates(MATMUL.workload("M0"), *CONFIGS)))
     assert not list(executor.kept(candidates(MATMUL.workload("m=1000,n=1000,k=1000"), *CONFIGS)))
     assert not list(executor.kept(candidates(MATMUL.workload("M0", "float16"), *CONFIGS)))
     monkeypatch.setattr(kept, "reader_version", lambda: "newer")
@@ -235,10 +259,8 @@ def test_what_fails_is_said_of_all_twins_and_not_kept(store: Store) -> None:
 
 def test_a_structure_that_no_rule_explains_is_probed_once(store: Store) -> None:
     class Odd(Lowerer):
-        def lower(self, candidates):  # type: ignore[no-untyped-def]
-            for candidate, outcome in super().lower(candidates):
-                odd = profile_of(candidate.workload, candidate.config, extra=candidate.workload.dims["m"] % 700)
-                yield candidate, replace(outcome, kernels=odd)
+        def kernels(self, candidate: Candidate) -> tuple[KernelProfile, ...]:
+            return profile_of(candidate.workload, candidate.config, extra=candidate.workload.dims["m"] % 700)
 
     workers = Odd()
     lower(KeptExecutor(workers, store), M0, *CONFIGS)
@@ -253,19 +275,19 @@ def test_a_structure_that_no_rule_explains_is_probed_once(store: Store) -> None:
 def test_what_was_kept_damaged_is_lowered_anew(store: Store) -> None:
     workload, config = MATMUL.workload("M0"), full(config_of())
     executor = KeptExecutor(Lowerer(), store)
-    list(executor.lower(candidates(workload, config)))
+    list(outcomes(executor, candidates(workload, config)))
     (place,) = executor._classes.values()
     damaged = replace(place.known[config].seen[0], tree=[{"kind": "cuda"}])
     place.known[config] = replace(place.known[config], seen=(damaged,))
     assert not list(executor.kept(candidates(workload, config)))
-    assert kernels_of(executor.lower(candidates(workload, config))) == {config: expected(workload, config)}
+    assert kernels_of(outcomes(executor, candidates(workload, config))) == {config: expected(workload, config)}
 
 
 def test_what_does_not_fit_the_target_at_hand_is_said(store: Store) -> None:
     """Families are shared by targets of one architecture, which may have cores of different size."""
     executor = KeptExecutor(Lowerer(), store)
     huge = full(config_of(stages=5))
-    list(executor.lower(candidates(MATMUL.workload("M0"), huge)))
+    list(outcomes(executor, candidates(MATMUL.workload("M0"), huge)))
     figures = dict(TARGET.figures)
     figures["core.memory.shared.block_bytes"] = replace(figures["core.memory.shared.block_bytes"], value=16384.0)
     small = replace(TARGET, figures=figures)
@@ -279,4 +301,39 @@ def test_a_template_that_scales_nothing_is_lowered_as_ever(store: Store) -> None
     workload = MATMUL.workload("S512", "float32")
     workers = Lowerer()
     asked = Candidate(workload, load_target("cpu"), cpu, full(config_of()))
-    assert [c for c, _ in KeptExecutor(workers, store).lower([asked])] == [asked] == workers.lowered
+    assert [c for c, _ in outcomes(KeptExecutor(workers, store), [asked])] == [asked] == workers.lowered
+
+
+class Mixed:
+    """A source of jobs for both lanes: it builds what was lowered, and measures what was built."""
+
+    def __init__(self, asked: Iterable[Candidate]) -> None:
+        self.waiting: dict[Lane, list[Job]] = {Lane.PREPARE: [Lower(candidate) for candidate in asked], Lane.DEVICE: []}
+        self.events: list[Event] = []
+
+    def next(self, lane: Lane) -> Job | None:
+        return self.waiting[lane].pop(0) if self.waiting[lane] else None
+
+    def run(self, executor: KeptExecutor) -> None:
+        for event in executor.stream(self):
+            self.events.append(event)
+            if isinstance(event, Lowered):
+                self.waiting[Lane.PREPARE].append(Build(event.job.candidate))
+            elif isinstance(event, Built):
+                measured = Measure(event.job.candidate, event.result, Protocol.named("default", TARGET))
+                self.waiting[Lane.DEVICE].append(measured)
+
+
+def test_other_jobs_pass_through_also_where_all_profiles_are_kept(store: Store) -> None:
+    workers = Lowerer()
+    for known in (False, True):
+        source = Mixed(candidates(M0, *CONFIGS))
+        source.run(KeptExecutor(workers, store))
+        assert len(workers.lowered) == BASES
+        for kind in (Lowered, Built, Measured):
+            assert sorted(e.job.candidate.config.key for e in source.events if isinstance(e, kind)) == sorted(c.key for c in CONFIGS), known
+
+
+def test_it_is_as_wide_as_what_it_wraps(store: Store) -> None:
+    executor = KeptExecutor(Lowerer(), store)
+    assert [executor.width(lane) for lane in (Lane.PREPARE, Lane.DEVICE)] == [3, 2]

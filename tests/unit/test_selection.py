@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
-from tilesight.selection import SIBLING_PENALTY, choose, corrected
+from tilesight.selection import SIBLING_PENALTY, choose
 from tilesight.space import Config
 
 
@@ -38,21 +36,10 @@ def test_equal_times_are_ordered_by_config() -> None:
     assert [c["a"] for c in choose(times, 3)] == [1, 2, 3]
 
 
-def test_without_measurements_predictions_stay() -> None:
-    times = {config(a=1): 2.0}
-    assert corrected(times, []) == times
-
-
-def test_common_factor_moves_all_alike() -> None:
-    measured = [(config(a=1, b=1), 10.0, 20.0), (config(a=9, b=9), 10.0, 20.0)]
-    moved = corrected({config(a=1, b=2): 5.0, config(a=4, b=4): 7.0}, measured)
-    assert moved == {config(a=1, b=2): pytest.approx(10.0), config(a=4, b=4): pytest.approx(14.0)}
-
-
-def test_local_error_moves_its_neighbours_most() -> None:
-    measured = [(config(a=1, b=1, c=1), 10.0, 20.0), (config(a=2, b=2, c=2), 10.0, 10.0)]
-    moved = corrected({config(a=1, b=1, c=5): 10.0, config(a=2, b=2, c=5): 10.0}, measured)
-    assert moved[config(a=1, b=1, c=5)] > moved[config(a=2, b=2, c=5)]
+def test_siblings_of_configs_on_their_way_give_way_too() -> None:
+    times = {config(a=1, b=2): 10.01, config(a=2, b=3): 10.02}
+    assert choose(times, 1) == [config(a=1, b=2)]
+    assert choose(times, 1, beside=[config(a=1, b=1)]) == [config(a=2, b=3)]
 
 
 def test_a_flag_is_not_a_number() -> None:
@@ -62,5 +49,4 @@ def test_a_flag_is_not_a_number() -> None:
 
 def test_thousands_are_no_burden() -> None:
     times = {config(a=i % 10, b=i // 10 % 10, c=i // 100): 1.0 + i for i in range(3000)}
-    measured = [(c, us, us) for c, us in list(times.items())[:1000]]
-    assert len(choose(corrected(times, measured), 64)) == 64
+    assert len(choose(times, 64)) == 64

@@ -8,22 +8,32 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.fakes import AxpyTemplate, FakeExecutor, FakeModel, Journal, failing, request, true_us
+from tilesight.candidate import Candidate
 from tilesight.errors import Failure, FailureKind, NoCandidateError
+from tilesight.jobs import Profiled
+from tilesight.request import PLANS, Plan
 from tilesight.session import Effort, State
 from tilesight.space import Config, Constraint, SearchSpace
 from tilesight.target import Target
 from tilesight.trial import BuildResult, Measurement, Status, TrialRecord
-from tilesight.tuner import PLANS, Plan, Tuner
+from tilesight.tuner import Tuner
+from tilesight.work import Job
 from tilesight.workload import Workload
 
 LEGAL = 40 * 2 * 3 - 20 * 2  # odd blocks have no stages=2
 BEST = Config({"block": 30, "stages": 3, "swizzle": True})
 
 
+@pytest.fixture(autouse=True)
+def wide_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Efforts that see the whole of the small space."""
+    monkeypatch.setattr("tilesight.tuner.PLANS", {effort: replace(plan, explore=plan.explore and 300) for effort, plan in PLANS.items()})
+
+
 @pytest.fixture
 def small_plans(monkeypatch: pytest.MonkeyPatch) -> None:
     """Efforts that do not see the whole of the small space."""
-    small = {Effort.PREDICT: Plan(60, 0), Effort.QUICK: Plan(60, 8, round=8), Effort.FULL: Plan(80, 24, round=8)}
+    small = {Effort.PREDICT: Plan(60, 0), Effort.QUICK: Plan(60, 8, patience=24), Effort.FULL: Plan(80, 24, patience=24)}
     monkeypatch.setattr("tilesight.tuner.PLANS", {**PLANS, **small})
 
 
@@ -83,21 +93,22 @@ def test_exhaustive_measures_all_that_work() -> None:
 @pytest.mark.usefixtures("small_plans")
 def test_same_seed_same_questions_whatever_the_order_of_answers() -> None:
     class Backwards(FakeExecutor):
-        def lower(self, candidates):  # type: ignore[no-untyped-def]
-            yield from reversed(list(super().lower(candidates)))
+        def in_order(self, jobs: list[Job]) -> list[Job]:
+            return jobs[::-1]
 
     asked = []
     for executor in (FakeExecutor(), Backwards()):
         Tuner(request(Effort.PREDICT, seed=5), FakeModel(), executor, Journal()).run()
         asked.append(executor.done["lower"])
-    assert asked[0] == asked[1]
+    assert asked[0] != asked[1]
+    assert set(asked[0]) == set(asked[1])
 
 
 @pytest.mark.usefixtures("small_plans")
 def test_candidates_whose_profiles_are_kept_are_predicted_first_and_all() -> None:
     class Keeping(FakeExecutor):
         def kept(self, candidates):  # type: ignore[no-untyped-def]
-            return FakeExecutor().lower(c for c in candidates if c.config["block"] <= 30)
+            return ((c, FakeExecutor().lowered(c)) for c in candidates if c.config["block"] <= 30)
 
     executor, journal = Keeping(), Journal()
     result = Tuner(request(Effort.PREDICT), FakeModel(), executor, journal).run()
@@ -110,11 +121,11 @@ def test_candidates_whose_profiles_are_kept_are_predicted_first_and_all() -> Non
 @pytest.mark.usefixtures("small_plans")
 @pytest.mark.parametrize("works", [True, False])
 def test_kept_profiles_are_predicted_together_or_where_that_fails_one_by_one(works: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tilesight.tuner.TOGETHER", 64)
+    monkeypatch.setattr("tilesight.predicting.TOGETHER", 64)
 
     class Keeping(FakeExecutor):
         def kept(self, candidates):  # type: ignore[no-untyped-def]
-            return FakeExecutor().lower(candidates)
+            return ((c, FakeExecutor().lowered(c)) for c in candidates)
 
     class Batching(FakeModel):
         batches: tuple[int, ...] = ()
@@ -142,7 +153,7 @@ def test_kept_profiles_are_predicted_together_or_where_that_fails_one_by_one(wor
 def test_a_few_kept_profiles_leave_the_search_its_share() -> None:
     class Keeping(FakeExecutor):
         def kept(self, candidates):  # type: ignore[no-untyped-def]
-            return FakeExecutor().lower(c for c in candidates if c.config["block"] == 1)
+            return ((c, FakeExecutor().lowered(c)) for c in candidates if c.config["block"] == 1)
 
     executor, journal = Keeping(), Journal()
     Tuner(request(Effort.PREDICT), FakeModel(), executor, journal).run()
@@ -178,9 +189,10 @@ def test_faults_of_candidates_are_recorded_and_the_run_goes_on() -> None:
 
 def test_candidates_of_the_same_code_are_measured_once() -> None:
     class Same(FakeExecutor):
-        def lower(self, candidates):  # type: ignore[no-untyped-def]
-            for candidate, found in super().lower(candidates):
-                yield candidate, replace(found, fingerprint=str(candidate.config["block"]))
+        def lowered(self, candidate: Candidate) -> Profiled | Failure:
+            found = super().lowered(candidate)
+            assert isinstance(found, Profiled)
+            return replace(found, fingerprint=str(candidate.config["block"]))
 
     executor, journal = Same(), Journal()
     Tuner(request(Effort.EXHAUSTIVE), FakeModel(), executor, journal).run()
@@ -297,8 +309,8 @@ def test_nothing_works_says_the_most_common_reasons() -> None:
 def test_all_builds_failing_is_no_success() -> None:
     executor = FakeExecutor(failing(FailureKind.BUILD_ERROR, "build"))
     result = Tuner(request(), FakeModel(), executor, Journal()).run()
-    # what was not built still stands as predicted: the run gives up after a few rounds without a kernel
-    assert len(executor.done["build"]) == 3 * 16
+    # what was not built still stands as predicted: the run gives up after as many as its patience allows
+    assert len(executor.done["build"]) == PLANS[Effort.QUICK].patience
     assert result.best is not None
     assert result.best.status is Status.PREDICTED
     assert any("no candidate could be measured" in text for text in result.messages)

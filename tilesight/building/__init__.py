@@ -1,6 +1,8 @@
 """Building: from a candidate's lowered IR to a shared library in the kernel cache, one module a kind of target.
 
-plan (how the kernels are launched, read off the host IR) -> cpu | cuda | hip (source and compiler) -> cache
+plan (how the kernels are launched, read off the host IR) -> cpu | cuda | hip (source and compiler) -> identity -> cache
+
+For many CUDA kernels, `front_ends` keeps processes that have read the headers, and `front_end` has them compile.
 
 Every library has the same C interface, so that it is loaded and called without TileLang or TVM (see `artifact.py`)::
 

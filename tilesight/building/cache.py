@@ -28,6 +28,7 @@ class Entry:
     library: Path
     resources: Mapping[str, int]
     compiler: str
+    binary: str = ""  # see `identity.py`
 
 
 def cache_key(*parts: str) -> str:
@@ -49,7 +50,8 @@ class KernelCache:
         try:
             raw = json.loads((self.folder / f"{key}.json").read_text(encoding="utf-8"))
             found = next(library for library in libraries if library.exists())
-            entry = Entry(found, {str(k): int(v) for k, v in raw["resources"].items()}, str(raw["compiler"]))
+            resources = {str(k): int(v) for k, v in raw["resources"].items()}
+            entry = Entry(found, resources, str(raw["compiler"]), str(raw["binary"]))
         except (FileNotFoundError, StopIteration, ValueError, KeyError, TypeError, AttributeError):
             return None  # absent or damaged: it is built again
         return entry
@@ -69,14 +71,15 @@ class KernelCache:
             finally:
                 shutil.rmtree(folder, ignore_errors=True)
 
-    def store(self, key: str, files: Sequence[Path], resources: Mapping[str, int], compiler: str) -> Entry:
+    def store(self, key: str, files: Sequence[Path], resources: Mapping[str, int], compiler: str, binary: str = "") -> Entry:
         """Move `files` out of the working folder into place, each under its own suffix."""
         for file in files:
             os.replace(file, self.folder / f"{key}{file.suffix}")
         note = files[0].with_suffix(".json")
-        note.write_text(json.dumps({"resources": dict(resources), "compiler": compiler}, indent=1), encoding="utf-8")
+        said = {"resources": dict(resources), "compiler": compiler, "binary": binary}
+        note.write_text(json.dumps(said, indent=1), encoding="utf-8")
         os.replace(note, self.folder / f"{key}.json")
-        return Entry(self.folder / f"{key}{files[0].suffix}", resources, compiler)
+        return Entry(self.folder / f"{key}{files[0].suffix}", resources, compiler, binary)
 
     def _sweep(self) -> None:
         for folder in self.folder.glob("building-*"):

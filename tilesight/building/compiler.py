@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from ..worker_process import end_with_parent
+from ..workers.process import end_with_parent
 
 _DETAIL_TAIL = 4000
 
 
 class CompileError(Exception):
-    """The compiler refused the source. `detail` is the tail of what it printed."""
+    """The compiler refused the source, or was killed (`is_killed`: mostly for want of memory), which says nothing against the
+    source. `detail` is the tail of what it printed."""
 
-    def __init__(self, message: str, detail: str) -> None:
+    def __init__(self, message: str, detail: str, *, is_killed: bool = False) -> None:
         super().__init__(message)
-        self.detail = detail
+        self.detail, self.is_killed = detail, is_killed
 
 
 def compile_in(folder: Path, command: Sequence[str | Path]) -> str:
@@ -44,7 +46,11 @@ def compile_in(folder: Path, command: Sequence[str | Path]) -> str:
     if done.returncode:
         name = Path(command[0]).name
         ended = f"was killed by signal {-done.returncode}" if done.returncode < 0 else f"ended with exit code {done.returncode}"
-        raise CompileError(f"{name} {ended}: {first_error(done.stdout)}", done.stdout[-_DETAIL_TAIL:])
+        # drivers of compilers say so of the programs that they start
+        is_killed = (
+            done.returncode == -signal.SIGKILL or re.search(r"died due to signal 9|Killed signal terminated", done.stdout) is not None
+        )
+        raise CompileError(f"{name} {ended}: {first_error(done.stdout)}", done.stdout[-_DETAIL_TAIL:], is_killed=is_killed)
     return done.stdout
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .plan import Argument, Launch, LaunchPlan, TensorMap
+from .plan import Argument, Launch, LaunchPlan, PixelBox, TensorMap
 
 _C_TYPES = {"int32": "int32_t", "uint32": "uint32_t", "int64": "int64_t", "uint64": "uint64_t", "bool": "int8_t", "int8": "int8_t"}
 
@@ -25,6 +25,7 @@ static struct {
   decltype(&::cuModuleGetFunction) ModuleGetFunction;
   decltype(&::cuFuncSetAttribute) FuncSetAttribute;
   decltype(&::cuTensorMapEncodeTiled) TensorMapEncodeTiled;
+  decltype(&::cuTensorMapEncodeIm2col) TensorMapEncodeIm2col;
   decltype(&::cuLaunchKernelEx) LaunchKernelEx;
   decltype(&::cuGetErrorString) GetErrorString;
 } driver;
@@ -91,8 +92,8 @@ def cuda_launcher(plan: LaunchPlan) -> str:
     lines = [_CUDA_HEAD, _arity(plan)]
     lines += [f"static CUfunction function_{i};" for i in range(len(names))]
     lines += ["", 'extern "C" int tilesight_init(void) {', _CUDA_OPEN.strip("\n")]
-    if plan.descriptors:
-        lines.append('  if (!find(library, driver.TensorMapEncodeTiled, "cuTensorMapEncodeTiled")) return -1;')
+    for encoder in sorted({_encoder(descriptor) for descriptor in plan.descriptors}):
+        lines.append(f'  if (!find(library, driver.{encoder}, "cu{encoder}")) return -1;')
     lines.append('  if (int error = check(driver.ModuleLoadData(&module, tilesight_image), "loading the kernel")) return error;')
     for i, name in enumerate(names):
         shared = max(launch.shared_bytes for launch in plan.launches if launch.function == name)
@@ -185,21 +186,30 @@ def _arguments(arguments: tuple[Argument, ...]) -> tuple[list[str], str]:
     return setup, ", ".join(addresses)
 
 
+def _encoder(d: TensorMap) -> str:
+    return "TensorMapEncodeIm2col" if isinstance(d.box, PixelBox) else "TensorMapEncodeTiled"
+
+
 def _encode(i: int, d: TensorMap) -> list[str]:
     rank = len(d.dims)
 
     def array(name: str, kind: str, values: tuple[int, ...]) -> str:
         return f"    static const {kind} {name}[{max(1, len(values))}] = {{{', '.join(map(str, values)) or '0'}}};"
 
+    if isinstance(d.box, PixelBox):
+        boxes = [array("lower", "int", d.box.lower), array("upper", "int", d.box.upper)]
+        box = f"lower, upper, {d.box.channels}, {d.box.pixels}"
+    else:
+        boxes, box = [array("box", "cuuint32_t", d.box)], "box"
     return [
         f"  CUtensorMap map_{i};",
         "  {",
         array("dims", "cuuint64_t", d.dims),
         array("strides", "cuuint64_t", d.strides),
-        array("box", "cuuint32_t", d.box),
+        *boxes,
         array("steps", "cuuint32_t", d.element_strides),
-        f"    if (int error = check(driver.TensorMapEncodeTiled(&map_{i}, (CUtensorMapDataType){d.dtype}, {rank},",
-        f"            tensors[{d.tensor}], dims, strides, box, steps, (CUtensorMapInterleave){d.interleave},",
+        f"    if (int error = check(driver.{_encoder(d)}(&map_{i}, (CUtensorMapDataType){d.dtype}, {rank},",
+        f"            tensors[{d.tensor}], dims, strides, {box}, steps, (CUtensorMapInterleave){d.interleave},",
         f"            (CUtensorMapSwizzle){d.swizzle}, (CUtensorMapL2promotion){d.l2_promotion}, (CUtensorMapFloatOOBfill){d.oob_fill}),",
         f'            "TMA descriptor {i}")) return error;',
         "  }",

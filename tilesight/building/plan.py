@@ -28,14 +28,25 @@ class Argument:
 
 
 @dataclass(frozen=True, slots=True)
+class PixelBox:
+    """What an im2col descriptor has in place of a box, in the terms of cuTensorMapEncodeIm2col: where the filter's window
+    may start along each axis of the image, and how many channels of how many pixels are copied."""
+
+    lower: tuple[int, ...]
+    upper: tuple[int, ...]
+    channels: int
+    pixels: int
+
+
+@dataclass(frozen=True, slots=True)
 class TensorMap:
-    """A tiled TMA descriptor, in the terms of cuTensorMapEncodeTiled. Strides are in bytes, innermost left out."""
+    """A TMA descriptor, in the terms of cuTensorMapEncodeTiled. Strides are in bytes, innermost left out."""
 
     tensor: int
     dtype: int
     dims: tuple[int, ...]
     strides: tuple[int, ...]
-    box: tuple[int, ...]
+    box: tuple[int, ...] | PixelBox
     element_strides: tuple[int, ...]
     interleave: int
     swizzle: int
@@ -62,7 +73,7 @@ class LaunchPlan:
     launches: tuple[Launch, ...]
 
 
-_DESCRIPTOR = "__tvm_tensormap_create_tiled"
+_TILED, _IM2COL = "__tvm_tensormap_create_tiled", "__tvm_tensormap_create_im2col"
 _IGNORED = ("__tvm_set_device",)  # the caller has made its device current
 _FLAGS = {"tirx.use_programtic_dependent_launch": "programmatic", "tirx.use_cooperative_launch": "cooperative"}  # TVM's spelling
 _AXES = {f"{level}.{axis}": (name, "xyz".index(axis)) for level, name in (("blockIdx", "grid"), ("threadIdx", "block")) for axis in "xyz"}
@@ -85,9 +96,9 @@ def read_plan(lowered: Lowered) -> LaunchPlan:
     described: list[Any] = []  # the variables that hold them
     launches = []
     for name, values in _calls(host.body, set(kernels)):
-        if name == _DESCRIPTOR:
+        if name in (_TILED, _IM2COL):
             described.append(values[0])
-            descriptors.append(_descriptor(values, pointers))
+            descriptors.append(_descriptor(values, pointers, im2col=name == _IM2COL))
         elif name in kernels:
             launches.append(_launch(name, kernels[name], values, pointers, described))
         elif name not in _IGNORED:
@@ -130,18 +141,25 @@ def _position(value: Any, variables: list[Any]) -> int | None:
     return next((i for i, variable in enumerate(variables) if value.same_as(variable)), None)
 
 
-def _descriptor(values: list[Any], pointers: list[Any]) -> TensorMap:
-    """Arguments: variable, dtype, rank, address, then `rank` each of dims, strides, box, element strides, then four modes."""
+def _descriptor(values: list[Any], pointers: list[Any], *, im2col: bool) -> TensorMap:
+    """Arguments: variable, dtype, rank, address, then `rank` each of dims and strides, the box, four modes. A box is `rank`
+    each of sizes and element strides; for im2col `rank` element strides, `rank - 2` each of lower and upper, pixels, channels."""
     where = f"TMA descriptor '{values[0]}'"
     dtype, rank = (_integer(v, where) for v in values[1:3])
     tensor = _position(values[3], pointers)
     if tensor is None:
         raise UnsupportedLaunchError(f"{where} is of '{values[3]}', which is no argument of the function")
     rest = [_integer(v, where) for v in values[4:]]
-    if len(rest) != 4 * rank + 4:
-        raise UnsupportedLaunchError(f"{where} has {len(rest)} parts, expected {4 * rank + 4} for rank {rank}")
-    dims, strides, box, element_strides = (tuple(rest[i * rank : (i + 1) * rank]) for i in range(4))
-    return TensorMap(tensor, dtype, dims, strides[1:], box, element_strides, *rest[4 * rank :])
+    axes = rank - 2
+    expected = 3 * rank + 2 * axes + 6 if im2col else 4 * rank + 4
+    if len(rest) != expected:
+        raise UnsupportedLaunchError(f"{where} has {len(rest)} parts, expected {expected} for rank {rank}")
+    dims, strides, third, more = tuple(rest[:rank]), tuple(rest[rank + 1 : 2 * rank]), tuple(rest[2 * rank : 3 * rank]), rest[3 * rank : -4]
+    if not im2col:
+        return TensorMap(tensor, dtype, dims, strides, third, tuple(more), *rest[-4:])
+    pixels, channels = more[-2:]
+    box = PixelBox(tuple(more[:axes]), tuple(more[axes : 2 * axes]), channels, pixels)
+    return TensorMap(tensor, dtype, dims, strides, box, third, *rest[-4:])
 
 
 def _launch(name: str, kernel: Any, values: list[Any], pointers: list[Any], described: list[Any]) -> Launch:

@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any, Protocol
 
 from ..errors import ToolchainError
-from ..timing import GpuTimer
+from ..measuring.timing import GpuTimer, Stretch
 
 Argument = Any  # a tensor, or a ctypes value of the kernel's own type
 u32, u64 = ctypes.c_uint32, ctypes.c_uint64
@@ -152,8 +152,7 @@ class CudaGpu:
         return _CudaProduct(self, self._torch, rows, columns, depth)
 
     def launch_us(self, kernel: str, blocks: int, threads: int, samples: int) -> list[float]:
-        found: list[float] = self._timer.rounds([lambda: self.launch(kernel, blocks, threads)], samples)[0]
-        return found
+        return [time_us for (time_us,) in self._timer.turns([Stretch(lambda: self.launch(kernel, blocks, threads))], samples)]
 
     def launch(self, kernel: str, blocks: int, threads: int, *arguments: Argument, shared: int = 0, out: Argument = None) -> None:
         if not self.has(kernel):

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 
-from ..timing import Protocol
+from ..protocol import Protocol
 from .gpu import Timing, u32, u64
 from .probes import CHAIN_STEPS, THREADS, WORD, Probe, Subject
 from .reading import INFORMATIVE, REPETITIONS, Reading, reading

@@ -81,11 +81,13 @@ def best(kernel: str | None, target: str | None, database: str | None, as_json: 
             row.target,
             row.status.value,
             *(output.number(value) for value in (row.latency_us, row.tflops, row.gb_per_s, row.vendor_us)),
+            row.protocol_key,
             str(row.config),
         ]
         for row in found
     ]
-    output.print_table(["workload", "target", "status", *rates, "config"], rows, right=rates, folded=["workload", "config"])
+    columns = ["workload", "target", "status", *rates, "protocol", "config"]
+    output.print_table(columns, rows, right=rates, folded=["workload", "protocol", "config"])
 
 
 @db.command()

@@ -22,6 +22,7 @@ COMMANDS = {
     "build": "Build a config for any target, and show what its compiler says.",
     "calibrate": "Measure the GPU at hand and write a target file.",
     "collect": "Measure a sample of a space for a dataset.",
+    "replay": "Compare search strategies on recorded measurements.",
     "explain": "Show what limits a config, and why it loses to the best.",
     "kernels": "List kernels and their shapes.",
     "targets": "List targets, or show one with all its figures.",

@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 
 import click
 
+from ..protocol import PROTOCOLS
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 kernel = click.argument("kernel")
@@ -26,6 +28,18 @@ database = click.option(
 )
 seed = click.option("--seed", metavar="N", type=int, default=0, show_default=True, help="Seed of the search.")
 workers = click.option("--workers", metavar="N", type=click.IntRange(1, 1024), help="Processes that lower and build. [default: one a core]")
+protocol = click.option(
+    "--protocol",
+    type=click.Choice(list(PROTOCOLS)),
+    default="default",
+    show_default=True,
+    help="Measure each launch alone with a cold cache, or as a serving engine runs it: in a CUDA graph with a warm cache.",
+)
+cluster = click.option(
+    "--cluster",
+    metavar="ADDRESS",
+    help="A Ray cluster that does the work: auto, local, host:port, ray://host:port. [default: this machine]",
+)
 as_json = click.option("--json", "as_json", is_flag=True, help="Write one JSON object for programs.")
 debug = click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks.")
 

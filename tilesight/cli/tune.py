@@ -15,6 +15,8 @@ from . import options, report
     options.shapes,
     options.dtype,
     click.option("--effort", type=click.Choice([e.value for e in Effort]), default="quick", show_default=True, help="How much to try."),
+    options.protocol,
+    options.cluster,
     options.budget,
     options.top,
     options.as_json,
@@ -29,6 +31,8 @@ def tune(
     shapes: tuple[str, ...],
     dtype: str | None,
     effort: str,
+    protocol: str,
+    cluster: str | None,
     budget: float | None,
     top: int,
     as_json: bool,
@@ -43,8 +47,8 @@ def tune(
 
     \b
     --effort predict     the model only: nothing is built or measured
-             quick       the model looks at about 300 candidates, at most 16 are measured
-             full        about 1000 candidates, up to 128 measured in rounds that learn from each other
+             quick       about 128 lowerings are looked at, at most 16 candidates are measured
+             full        about 400 lowerings, up to 128 measured, each chosen by what was learned from those before
              exhaustive  every legal candidate is built and measured
     """
     from ..api import tune as run
@@ -57,6 +61,8 @@ def tune(
             shapes or None,
             dtype=dtype,
             effort=effort,
+            protocol=protocol,
+            cluster=cluster,
             budget_s=budget,
             database=database,
             seed=seed,

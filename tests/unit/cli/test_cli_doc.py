@@ -15,6 +15,7 @@ from tilesight.cli.main import COMMANDS, EXIT_BROKEN_PIPE, EXIT_INTERNAL, EXIT_I
 
 OURS = [name for name in COMMANDS if name != "db"]
 CONFIG = "block=7,stages=2,swizzle=true"
+NOT_OF_RANK = {"--effort", "--protocol", "--cluster"}  # it measures nothing; else its options are those of tune
 
 
 def leaves() -> Iterator[tuple[str, str, click.Command]]:
@@ -33,7 +34,7 @@ def test_options_are_documented(name: str, takes: str, command: click.Command) -
     options = {option for p in command.params if isinstance(p, click.Option) and not p.hidden for option in p.opts}
     text = SECTIONS["tilesight tune"] if name == "rank" else SECTIONS[f"tilesight {name}"]
     listed = set(re.findall(r"`(--[\w-]+)`", "".join(line for line in text.splitlines() if f"{takes}`--" in line)))
-    assert listed - ({"--effort"} if name == "rank" else set()) == options
+    assert listed - (NOT_OF_RANK if name == "rank" else set()) == options
     for option in options:
         assert re.search(rf"^\| `{option}( \w+)?` \|", SECTIONS["Options that several commands share"], re.MULTILINE), option
 
@@ -76,7 +77,7 @@ def test_json_fields_are_documented(command: str, calls: list[list[str]], capsys
 
 
 def test_every_json_is_documented() -> None:
-    """The fields of calibrate, collect and model are checked beside their other tests."""
+    """The fields of calibrate, collect, model and replay are checked beside their other tests."""
     headings = " ".join(FIELDS)
     for name, takes, command in leaves():
         if "--json" in [option for p in command.params for option in p.opts]:

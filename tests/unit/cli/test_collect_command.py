@@ -10,7 +10,7 @@ import pytest
 from tests.unit.cli.documented import check_fields
 from tests.unit.cli.test_commands import Shell
 from tests.unit.conftest import FakeLine
-from tests.unit.test_collect import Device, FakePreparer
+from tests.unit.test_collect import Device
 from tests.unit.test_refresh import NewReader, row, write
 from tilesight.dataset import read_dataset
 from tilesight.errors import Failure
@@ -18,8 +18,7 @@ from tilesight.space import Config
 
 
 @pytest.fixture
-def shell(capsys: pytest.CaptureFixture[str], fake_line: FakeLine, monkeypatch: pytest.MonkeyPatch) -> Shell:
-    monkeypatch.setattr("tilesight.preparing.Preparer", FakePreparer())
+def shell(capsys: pytest.CaptureFixture[str], fake_line: FakeLine) -> Shell:
     fake_line.executor = Device()
     return Shell(capsys, fake_line)
 

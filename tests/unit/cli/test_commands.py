@@ -59,7 +59,7 @@ def test_tune_prints_a_table_and_progress_apart(shell: Shell) -> None:
     assert "vendor: vendor 12.00 us" in out
     assert "ours is 1.20x as fast" in out
     assert "space: 200 of 240 configs are legal; the others break: even_stages 40" in out
-    assert "explore: 200 candidates" in err
+    assert "explore: 128 candidates" in err
     assert "explore:" not in out
     assert max(map(len, lines[:-1])) <= 100
 
@@ -154,12 +154,12 @@ def test_nothing_works_is_exit_code_3(shell: Shell, fake_line: FakeLine) -> None
     fake_line.executor = FakeExecutor(failing(FailureKind.LOWER_CRASH, "lower"))
     code, _, err = shell(*TUNE)
     assert code == 3
-    assert "error: none of 200 candidates" in err
+    assert "error: none of 128 candidates" in err
 
 
 def test_one_hopeless_shape_does_not_hide_the_others(shell: Shell, fake_line: FakeLine) -> None:
     def broken(_stage: str, _config: Config) -> Failure | None:
-        return Failure(FailureKind.LOWER_ERROR, "hopeless") if len(fake_line.executor.done["lower"]) < 200 else None
+        return Failure(FailureKind.LOWER_ERROR, "hopeless") if len(fake_line.executor.done["lower"]) < 128 else None
 
     fake_line.executor = FakeExecutor(broken)
     code, out, err = shell("tune", "axpy", "--target", "cpu", "--shape", "X1", "--shape", "X0", "--json")

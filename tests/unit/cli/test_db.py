@@ -50,7 +50,7 @@ def test_status_counts(run: Run, file: Path) -> None:
     assert f"database  {file}" in output
     assert "1 failed, 2 predicted, 1 verified" in output
     found = json.loads(run("status", "--json").output)
-    assert (found["database"], found["exists"], found["revision"]) == (str(file), True, "0002")
+    assert (found["database"], found["exists"], found["revision"]) == (str(file), True, "0003")
     assert found["trials"] == {"failed": 1, "predicted": 2, "verified": 1}
     assert found["sessions"] == {"complete": 1, "running": 1}
     assert found["tables"]["trials"] == 4

@@ -46,6 +46,7 @@ def context(**changes: Any) -> Context:
         "space": "5face",
         "software": {"tilelang": "0.1.15", "nvcc": "13.0"},
         "device": "NVIDIA H200",
+        "protocol": "cold",
     }
     return Context(**{**values, **changes})
 
@@ -63,12 +64,16 @@ def prediction(latency_us: float = 10.0) -> Prediction:
 
 
 def build() -> BuildResult:
-    return BuildResult("/cache/ab12/kernel.so", entry="main_kernel", resources={"registers": 168}, compiler="nvcc 13.0", seconds=1.7)
+    return BuildResult(
+        "/cache/ab12/kernel.so", entry="main_kernel", resources={"registers": 168}, compiler="nvcc 13.0", seconds=1.7, binary="b1"
+    )
 
 
 def measurement(*samples_us: float, relative_error: float | None = 1e-3) -> Measurement:
     protocol: dict[str, str | int | float | bool] = {"l2": "cold", "samples": len(samples_us), "graph": False, "flush_factor": 2.5}
-    return Measurement(samples_us, relative_error=relative_error, environment={"driver": "570.1"}, protocol=protocol)
+    return Measurement(
+        samples_us, relative_error=relative_error, environment={"driver": "570.1"}, protocol=protocol, observed={"clock_mhz": 1980.0}
+    )
 
 
 def predicted(number: int, latency_us: float = 10.0) -> TrialRecord:
@@ -93,7 +98,7 @@ def failed(number: int, kind: FailureKind) -> TrialRecord:
     stage = kind.value.partition("_")[0]
     if stage == "build":
         return TrialRecord(config(number), Status.FAILED, prediction(), BuildResult(None, why), failure=why)
-    if stage in ("run", "wrong"):
+    if stage in ("run", "wrong", "nondeterministic"):
         return TrialRecord(config(number), Status.FAILED, prediction(), build(), Measurement(failure=why), why)
     return TrialRecord(config(number), Status.FAILED, failure=why)
 
@@ -147,12 +152,13 @@ class Draw:
     def build(self, *, works: bool) -> BuildResult:
         resources = self.mapping(lambda: self.random.randint(0, 2**64))
         artifact, why = (self.text() or "k.so", None) if works else (None, self.failure())
-        return BuildResult(artifact, why, self.text(), resources, self.text(), self.number())
+        return BuildResult(artifact, why, self.text(), resources, self.text(), self.number(), self.text())
 
     def measurement(self, *, works: bool, checked: bool) -> Measurement:
         samples = tuple(self.positive() for _ in range(self.random.randint(1, 30))) if works else ()
         error = self.number() if checked else None
-        return Measurement(samples, None if works else self.failure(), error, self.mapping(self.text), self.mapping(self.plain))
+        why = None if works else self.failure()
+        return Measurement(samples, why, error, self.mapping(self.text), self.mapping(self.plain), self.mapping(self.number))
 
     def maybe(self, value: Callable[[], Any]) -> Any:
         return value() if self.random.random() < 0.5 else None

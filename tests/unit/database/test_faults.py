@@ -252,7 +252,7 @@ def test_a_newer_database_names_both_versions(file: Path) -> None:
     with closing(sqlite3.connect(file)) as other, other:
         other.execute("UPDATE tilesight_version SET version_num = '0042'")
     for read_only in (True, False):
-        with pytest.raises(DatabaseVersionError, match=r"schema 0042, .*up to 0002.*pip install --upgrade tilesight.*--db"):
+        with pytest.raises(DatabaseVersionError, match=r"schema 0042, .*up to 0003.*pip install --upgrade tilesight.*--db"):
             open_store(f"sqlite:///{file}", read_only=read_only)
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
@@ -18,14 +21,16 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine, inspect, text
 
 from tests.unit.database import samples
-from tilesight.database import Store, migrate, open_store, schema
+from tilesight.database import Store, migrate, open_store, overview, query, rows, schema, sessions
 from tilesight.database.migrations.versions import v0001_first_tables
 from tilesight.database.views import JSON_COLUMNS, VIEWS
+from tilesight.errors import FailureKind
 from tilesight.session import Effort
 from tilesight.space import Census
+from tilesight.trial import ORDER_TERM, Status, TrialRecord
 
 # Views are made anew by every migration. Whoever changes one adds a revision (empty will do) and puts its digest here.
-VIEWS_DIGEST = {"0002": "e5d5cd4b0094"}
+VIEWS_DIGEST = {"0003": "57b1712230ac"}
 
 
 @pytest.fixture
@@ -56,7 +61,7 @@ def test_migrations_make_the_same_keys_and_options_as_the_schema(store: Store) -
     for table in schema.metadata.tables:
         assert migrated.get_pk_constraint(table) == wanted.get_pk_constraint(table)
         assert migrated.get_table_options(table) == wanted.get_table_options(table)
-        assert _by_name(migrated.get_foreign_keys(table)) == _by_name(wanted.get_foreign_keys(table))
+        assert _references(migrated.get_foreign_keys(table)) == _references(wanted.get_foreign_keys(table))
         assert {c["name"]: c["nullable"] for c in migrated.get_columns(table)} == {
             c["name"]: c["nullable"] for c in wanted.get_columns(table)
         }
@@ -105,23 +110,85 @@ def test_a_failed_migration_leaves_nothing_behind(tmp_path: Path, monkeypatch: p
     open_store(str(path)).close()
 
 
-def test_an_older_database_is_migrated_with_its_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    url, context = f"sqlite:///{tmp_path}/x.db", samples.context()
-    with open_store(url) as store:
-        store.record(store.begin(context, Effort.QUICK, 0, {}, Census(1, 1, {})), context, samples.verified(1, 10.0))
-        # as the first version left it
-        store.database.write(lambda connection: connection.execute(text("DROP TABLE profile_families")))
-        store.database.write(lambda connection: connection.execute(text(f"UPDATE {schema.VERSION_TABLE} SET version_num = '0001'")))
-    monkeypatch.setattr(migrate, "VIEWS", {**VIEWS, "best": "SELECT 1 AS one"})
-    with pytest.raises(Exception, match="has the older schema 0001; open it for writing once"):
+def older_database(path: Path, revision: str, trials: Iterable[TrialRecord]) -> str:
+    """A database as `revision` made it, with a complete session of `trials`; its URL."""
+    engine = create_engine(f"sqlite:///{path}")
+    with engine.begin() as connection:
+        config = Config()
+        config.set_main_option("script_location", "tilesight.database:migrations")
+        config.attributes["connection"] = connection
+        command.upgrade(config, revision)
+        place, prepared = rows.place_of(samples.context(protocol=""))
+        session = sessions.session_row(place, Effort.QUICK, 0, {}, Census(1, 1, {}), 0, 0)
+        prepared.append((schema.sessions, {**session, "context_key": "as computed then", "state": "complete"}))
+        prepared += [row for trial in trials for row in rows.trial_rows(session["id"], place, trial)]
+        unique = {(table, row.get("id", number)): row for number, (table, row) in enumerate(prepared)}
+        known = {name: {c["name"] for c in inspect(connection).get_columns(name)} for name in inspect(connection).get_table_names()}
+        for table in (table for table in schema.metadata.sorted_tables if table.name in known):
+            for row in (row for (of, _), row in unique.items() if of is table):
+                connection.execute(table.insert().values({name: value for name, value in row.items() if name in known[table.name]}))
+    engine.dispose()
+    return f"sqlite:///{path}"
+
+
+def of_old(trial: TrialRecord) -> TrialRecord:
+    """Without what versions before 0003 did not know."""
+    build, measurement = trial.build, trial.measurement
+    return replace(trial, build=build and replace(build, binary=""), measurement=measurement and replace(measurement, observed={}))
+
+
+def ordered(number: int, latency_us: float, order_us: float | None) -> TrialRecord:
+    trial = samples.predicted(number, latency_us)
+    assert trial.prediction is not None
+    terms = {"dram": 1.0} if order_us is None else {"dram": 1.0, ORDER_TERM: order_us}
+    return replace(trial, prediction=replace(trial.prediction, terms_us=terms))
+
+
+@pytest.mark.parametrize("revision", schema.REVISIONS[:-1])
+def test_an_older_database_is_migrated_with_its_data(tmp_path: Path, revision: str) -> None:
+    predicted = [ordered(2, 10.0, None), ordered(3, 10.0, 0.3), ordered(4, 10.0, -2.5), ordered(5, 10.0, -11.0), ordered(6, 1e-5, None)]
+    wrong, slow = of_old(samples.failed(7, FailureKind.WRONG_RESULT)), of_old(samples.failed(8, FailureKind.RUN_TIMEOUT))
+    measured = of_old(samples.verified(1, 10.0, 11.0))
+    url = older_database(tmp_path / "x.db", revision, [measured, *predicted, wrong, slow])
+    with pytest.raises(Exception, match=f"has the older schema {revision}; open it for writing once"):
         open_store(url, read_only=True)
     with open_store(url) as store:
-        assert len(store.recall(context)) == 1
-        assert store.database.read(lambda connection: connection.execute(text("SELECT * FROM best")).all()) == [(1,)]
-        assert store.database.read(lambda connection: connection.execute(text("SELECT * FROM profile_families")).all()) == []
+        sql = "SELECT config, predicted_us, ranking_us, protocol_key, observed, artifact, binary, samples_us FROM records"
+        found = {json.loads(config)["block_m"]: row for config, *row in query(store, sql)[1]}
+        assert {number: row[1] for number, row in found.items() if number < 7} == {
+            1: 10.0,
+            **{trial.config["block_m"]: trial.ranking_us for trial in predicted},
+        }
+        assert found[1] == [10.0, 10.0, "", "{}", "/cache/ab12/kernel.so", "", "[10.0, 11.0]"]
+        assert query(store, "SELECT protocol, decision, winner_id, context_key FROM sessions")[1] == [("", None, None, "as computed then")]
+        # it answers no more, what it built holds everywhere, its times only where no other protocol is asked for
+        context = samples.context(protocol="cold")
+        assert store.find_complete(context, Effort.QUICK, {}) is None
+        recalled = store.recall(context)
+        first = recalled[samples.config(1).key]
+        assert (first.status, first.measurement, first.build) == (Status.BUILT, None, measured.build)
+        assert recalled[predicted[2].config.key] == predicted[2]
+        assert [recalled[trial.config.key].status for trial in (wrong, slow)] == [Status.FAILED, Status.BUILT]
+        assert store.recall(samples.context(protocol=""))[samples.config(1).key] == measured
+        # what is recorded again is no second row
+        before = overview(store).tables
+        store.record_many(store.begin(context, Effort.QUICK, 0, {}, Census(1, 1, {})), context, recalled.values())
+        after = overview(store).tables
+        assert {name for name in after if after[name] != before[name]} == {"sessions", "trials"}
+        assert store.best()[0].latency_us == 10.5
     with open_store(url, read_only=True) as store:
-        assert len(store.recall(context)) == 1
+        assert len(store.recall(context)) == 8
 
 
-def _by_name(keys: list) -> list:  # type: ignore[type-arg]
-    return sorted(keys, key=lambda key: str(key["name"]))
+def test_the_views_of_an_older_database_are_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = older_database(tmp_path / "x.db", schema.REVISIONS[-2], [samples.verified(1, 10.0)])
+    with closing(sqlite3.connect(tmp_path / "x.db")) as connection:
+        connection.execute("CREATE VIEW best AS SELECT 1 AS old")
+    monkeypatch.setattr(migrate, "VIEWS", {**VIEWS, "best": "SELECT 2 AS one"})
+    with open_store(url) as store:
+        assert query(store, "SELECT one FROM best")[1] == [(2,)]
+
+
+def _references(keys: list) -> list:  # type: ignore[type-arg]
+    """Without their names: SQLAlchemy does not read those of columns that were added to a table of SQLite."""
+    return sorted([(key["constrained_columns"], key["referred_table"], key["referred_columns"]) for key in keys])

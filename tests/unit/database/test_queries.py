@@ -20,9 +20,9 @@ import pytest
 from tests.unit.database import samples
 from tilesight.database import Store, export, frame, open_store, overview, query
 from tilesight.errors import FailureKind, InputError, ToolchainError, UnknownNameError
-from tilesight.session import Baseline, Context, Effort, State
+from tilesight.session import Baseline, Context, Decision, Effort, State, ranked
 from tilesight.space import Census
-from tilesight.trial import Status, TrialRecord
+from tilesight.trial import ORDER_TERM, Status, TrialRecord
 from tilesight.workload import Workload
 
 SMALL = Workload("matmul", {"m": 64, "n": 64, "k": 64}, "float16")
@@ -34,12 +34,12 @@ def store(tmp_path: Path) -> Iterator[Store]:
         yield opened
 
 
-def told(store: Store, context: Context, *trials: TrialRecord, vendor_us: float | None = None) -> int:
+def told(store: Store, context: Context, *trials: TrialRecord, vendor_us: float | None = None, decision: Decision | None = None) -> int:
     session_id = store.begin(context, Effort.QUICK, 0, {}, Census(9, 9, {}), flops=2_000_000_000, min_bytes=30_000_000)
     store.record_many(session_id, context, trials)
     if vendor_us is not None:
         store.record_baselines(session_id, [Baseline("slow", (2 * vendor_us,)), Baseline("cuBLAS", (vendor_us,))])
-    store.finish(session_id, State.COMPLETE)
+    store.finish(session_id, State.COMPLETE, decision=decision)
     return session_id
 
 
@@ -83,11 +83,12 @@ def test_leaderboard_takes_the_latest_time_of_a_candidate_on_each_device(store: 
     ]
 
 
+@pytest.mark.parametrize("kind", [FailureKind.WRONG_RESULT, FailureKind.NONDETERMINISTIC])
 @pytest.mark.parametrize("wrong_first", [True, False])
-def test_a_candidate_that_was_ever_wrong_leaves_the_board_of_its_device(store: Store, wrong_first: bool) -> None:
-    sessions = [samples.failed(1, FailureKind.WRONG_RESULT), samples.verified(1, 10.0)]
-    for trial in sessions if wrong_first else reversed(sessions):
-        told(store, samples.context(), trial)
+def test_a_candidate_that_was_ever_wrong_leaves_the_board_of_its_device(store: Store, wrong_first: bool, kind: FailureKind) -> None:
+    sessions = [(samples.failed(1, kind), "warm"), (samples.verified(1, 10.0), "cold")]
+    for trial, protocol in sessions if wrong_first else reversed(sessions):
+        told(store, samples.context(protocol=protocol), trial)
     told(store, samples.context(device="other"), samples.verified(1, 30.0))
     told(store, samples.context(), samples.verified(2, 20.0))
     assert rows(store, "SELECT device, measured_us FROM leaderboard ORDER BY measured_us") == [("NVIDIA H200", 20.0), ("other", 30.0)]
@@ -113,6 +114,56 @@ def test_best_has_one_row_for_each_workload_and_target(store: Store) -> None:
     # of predictions the latest session's count: an older model's are not comparable
     assert (predicted.status, predicted.latency_us, predicted.vendor_us, predicted.device) == (Status.PREDICTED, 9.0, None, "")
     assert predicted.config == samples.config(1)
+
+
+def test_the_winner_of_a_comparison_is_best_and_not_the_least_median(store: Store) -> None:
+    close = Decision(samples.config(2), (samples.config(1),), "fewer stages")
+    told(store, samples.context(), samples.verified(1, 10.0), samples.verified(2, 10.01), samples.verified(3, 12.0), decision=close)
+    assert [(row.config, row.latency_us) for row in store.best()] == [(samples.config(2), 10.01)]
+    # a session that goes on from it does not bring the loser back, whether it ends or not
+    recalled = store.recall(samples.context()).values()
+    session_id = store.begin(samples.context(), Effort.FULL, 0, {}, Census(9, 9, {}))
+    store.record_many(session_id, samples.context(), recalled)
+    assert [row.config for row in store.best()] == [samples.config(2)]
+    # what is found later and faster is best, and another decision outdoes the first
+    store.record(session_id, samples.context(), samples.verified(4, 9.0))
+    assert [row.config for row in store.best()] == [samples.config(4)]
+    again = [samples.verified(1, 9.4), samples.verified(2, 9.3), samples.verified(4, 9.2)]
+    store.record_many(session_id, samples.context(), again)
+    store.finish(session_id, State.COMPLETE, decision=Decision(samples.config(1), (samples.config(4),)))
+    assert [row.config for row in store.best()] == [samples.config(1)]
+
+
+@pytest.mark.parametrize("wrong_elsewhere", [True, False])
+def test_a_decision_falls_with_its_winner(store: Store, wrong_elsewhere: bool) -> None:
+    decision = Decision(samples.config(2), (samples.config(1),))
+    told(store, samples.context(), samples.verified(1, 10.0), samples.verified(2, 10.01), decision=decision)
+    told(store, samples.context(device="other" if wrong_elsewhere else "NVIDIA H200"), samples.failed(2, FailureKind.WRONG_RESULT))
+    assert [row.config for row in store.best()] == [samples.config(2 if wrong_elsewhere else 1)]
+
+
+def test_protocols_are_not_compared(store: Store) -> None:
+    told(store, samples.context(protocol=""), samples.verified(1, 5.0), vendor_us=1.0)
+    assert [(row.protocol_key, row.latency_us) for row in store.best()] == [("", 5.0)]
+    told(store, samples.context(), samples.verified(1, 10.0), samples.verified(2, 11.0), vendor_us=9.0)
+    told(store, samples.context(protocol="warm"), samples.verified(1, 8.0), samples.verified(2, 7.0), vendor_us=6.0)
+    told(store, samples.context(device="", protocol="", model="newer"), samples.predicted(3, 1.0))
+    best = [(row.protocol_key, row.config, row.latency_us, row.vendor_us) for row in store.best()]
+    assert best == [("cold", samples.config(1), 10.0, 9.0), ("warm", samples.config(2), 7.0, 6.0)]
+    board = rows(store, "SELECT protocol_key, place, measured_us FROM leaderboard ORDER BY protocol_key, place")
+    assert board == [("", 1, 5.0), ("cold", 1, 10.0), ("cold", 2, 11.0), ("warm", 1, 7.0), ("warm", 2, 8.0)]
+
+
+def test_predicted_candidates_are_best_in_the_order_of_rank(store: Store) -> None:
+    trials = [samples.predicted(number, latency_us) for number, latency_us in ((1, 10.0), (2, 11.0), (3, 9.0))]
+    for number, order_us in ((1, -2.0), (2, -2.5), (3, 0.5)):
+        trial = trials[number - 1]
+        assert trial.prediction is not None
+        trials[number - 1] = replace(trial, prediction=replace(trial.prediction, terms_us={ORDER_TERM: order_us}))
+    told(store, samples.context(device="", protocol=""), *trials)
+    (best,) = store.best()
+    assert best.config == ranked({trial.config.key: trial for trial in trials})[0].config == samples.config(1)
+    assert (best.latency_us, best.predicted_us) == (10.0, 10.0)
 
 
 def test_best_of_one_kernel_or_target(store: Store) -> None:
@@ -303,6 +354,6 @@ def test_export_to_a_place_that_will_not_do(store: Store, tmp_path: Path) -> Non
 def test_overview_counts(store: Store) -> None:
     told(store, samples.context(), samples.verified(1, 10.0), samples.predicted(2))
     found = overview(store)
-    assert (found.revision, found.trials, found.sessions) == ("0002", {"predicted": 1, "verified": 1}, {"complete": 1})
+    assert (found.revision, found.trials, found.sessions) == ("0003", {"predicted": 1, "verified": 1}, {"complete": 1})
     assert found.size_bytes % 4096 == 0
     assert found.tables["candidates"] == 2

@@ -1,0 +1,1 @@
+"""Checking and timing built kernels, in a process that owns the device."""

@@ -1,0 +1,98 @@
+"""Check a kernel's outputs against the operator's reference, and runs of it against each other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..errors import Failure, FailureKind
+from ..template import Operator
+from ..workload import Workload
+
+if TYPE_CHECKING:
+    import torch
+
+# quiet NaNs that no arithmetic makes, by element size: an element that still holds it was never written
+_POISON: Mapping[int, int] = {2: 0x7FE5, 4: 0x7FE5A55A, 8: 0x7FFE5A55A55A5A5A}
+_CHUNK = 1 << 24  # elements compared at a time, which bounds the memory that double precision takes
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`relative_error` is the largest ||out - ref|| / ||ref|| over the outputs, over elements that are finite in both."""
+
+    relative_error: float
+    failure: Failure | None = None
+
+
+def poison(outputs: Mapping[str, torch.Tensor]) -> None:
+    """Fill outputs with NaN of a known pattern, so that what a kernel leaves unwritten is seen."""
+    for output in outputs.values():
+        bits(output).fill_(_POISON[output.element_size()])
+
+
+def check_outputs(
+    operator: Operator, workload: Workload, outputs: Mapping[str, torch.Tensor], reference: Mapping[str, torch.Tensor]
+) -> Verdict:
+    """Compare poisoned and then computed `outputs` with `reference`, both on one device. The first fault found is told."""
+    limit, worst, failure = operator.max_relative_error(workload), 0.0, None
+    for name, expected in reference.items():
+        unwritten, wild, error = _compare(outputs[name], expected)
+        size = outputs[name].numel()
+        worst = max(worst, error)
+        if failure is not None:
+            continue
+        if unwritten:
+            failure = _wrong(f"output '{name}': {unwritten} of {size} elements were never written")
+        elif wild:
+            failure = _wrong(f"output '{name}': {wild} of {size} elements are NaN or infinite where the reference is finite")
+        elif not error <= limit:
+            failure = _wrong(f"output '{name}': relative error {error:.3g} exceeds {limit:.3g}, the limit for {workload.dtype}")
+    return Verdict(worst, failure)
+
+
+def check_repeat(outputs: Mapping[str, torch.Tensor], first: Mapping[str, torch.Tensor]) -> Failure | None:
+    """Compare what two runs on the same inputs wrote, bit by bit. A difference is a race."""
+    import torch
+
+    for name, output in outputs.items():
+        ours, theirs = bits(output), bits(first[name])
+        if not torch.equal(ours, theirs):
+            text = f"output '{name}': {int((ours != theirs).sum())} of {output.numel()} elements differ between runs on the same inputs"
+            return Failure(FailureKind.NONDETERMINISTIC, text)
+    return None
+
+
+def bits(tensor: torch.Tensor) -> torch.Tensor:
+    """The same memory as whole numbers."""
+    import torch
+
+    return tensor.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()])
+
+
+def _wrong(message: str) -> Failure:
+    return Failure(FailureKind.WRONG_RESULT, message)
+
+
+def _compare(output: torch.Tensor, expected: torch.Tensor) -> tuple[int, int, float]:
+    """(elements never written, elements not finite where the reference is, relative error over the rest)."""
+    import torch
+
+    if output.shape != expected.shape:
+        raise ValueError(f"an output of shape {tuple(output.shape)} has a reference of shape {tuple(expected.shape)}")
+    flat, flat_expected, flat_bits = output.reshape(-1), expected.reshape(-1), bits(output).reshape(-1)
+    sums = torch.zeros(4, dtype=torch.float64, device=output.device)
+    for start in range(0, flat.numel(), _CHUNK):
+        part = slice(start, start + _CHUNK)
+        got, want = flat[part].double(), flat_expected[part].double()
+        unwritten = flat_bits[part] == _POISON[output.element_size()]
+        both = torch.isfinite(got) & torch.isfinite(want)
+        wild = torch.isfinite(want) & ~torch.isfinite(got) & ~unwritten
+        difference = torch.where(both, got - want, 0.0)
+        norm = torch.where(both, want, 0.0)
+        sums += torch.stack([unwritten.sum().double(), wild.sum().double(), difference.square().sum(), norm.square().sum()])
+    unwritten_count, wild_count, squared_error, squared_norm = sums.tolist()
+    error = math.sqrt(squared_error / squared_norm) if squared_norm else (math.inf if squared_error else 0.0)
+    return int(unwritten_count), int(wild_count), error

@@ -1,0 +1,21 @@
+"""Worker processes: untrusted work (lowering, building, measuring) where a fault costs one item and no more."""
+
+from __future__ import annotations
+
+from .outcomes import Crashed, Done, Outcome, OutOfMemory, Raised, TimedOut, failure_of
+from .pool import WorkerPool, thread_limits, wait_for
+from .time_limits import TimeLimit
+
+__all__ = [
+    "Crashed",
+    "Done",
+    "OutOfMemory",
+    "Outcome",
+    "Raised",
+    "TimeLimit",
+    "TimedOut",
+    "WorkerPool",
+    "failure_of",
+    "thread_limits",
+    "wait_for",
+]
