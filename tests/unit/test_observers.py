@@ -21,7 +21,7 @@ def test_a_line_a_phase() -> None:
     Tuner(request(), FakeModel(), FakeExecutor(), Lines(lines.append)).run()
     assert [line.split(":")[0].strip() for line in lines] == ["explore", "measure", "compare"]
     assert re.search(r"128 candidates, 12\d predicted, \d failed \(\d profile_error\), best predicted 30 us", lines[0])
-    assert lines[1].startswith("  measure: 16 built, 16 measured, fastest 10 us, the device busy ")
+    assert lines[1].startswith("  measure: 16 built, 16 measured, fastest 10 us (")
 
 
 def test_bars_on_a_terminal_leave_only_their_lines() -> None:

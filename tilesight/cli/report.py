@@ -9,7 +9,7 @@ from typing import Any
 from ..errors import NoCandidateError
 from ..observers import Observer, Observers
 from ..rates import Limit, limit
-from ..session import SessionResult
+from ..session import Decision, SessionResult
 from ..target import Target, load_target
 from ..trial import Status, TrialRecord
 from . import output
@@ -159,6 +159,7 @@ def session_fields(result: SessionResult, target: Target, top: int) -> dict[str,
         "dtype": workload.dtype,
         "target": context.target,
         "device": context.device or None,
+        "protocol": context.protocol or None,
         "model": context.model,
         "software": context.software,
         "effort": result.effort.value,
@@ -177,9 +178,14 @@ def session_fields(result: SessionResult, target: Target, top: int) -> dict[str,
             for place, trial in enumerate([t for t in result.trials if t.status is not Status.FAILED][:top], 1)
         ],
         "vendor": [{"name": b.name, "latency_us": b.latency_us, "samples_us": b.samples_us} for b in result.baselines],
+        "decision": None if result.decision is None else decision_fields(result.decision),
         "speedup_over_vendor": vendor.latency_us / best.measured_us if vendor and best and best.measured_us else None,
         "messages": result.messages,
     }
+
+
+def decision_fields(decision: Decision) -> dict[str, Any]:
+    return {"winner": dict(decision.winner), "tied": [dict(config) for config in decision.tied], "reason": decision.reason}
 
 
 def trial_fields(place: int, trial: TrialRecord, floor: Limit) -> dict[str, Any]:
