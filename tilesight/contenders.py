@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from .compiled import SPARE, SecondLook, clearly_worse
 from .selection import choose
 from .space import Config
-from .trial import BuildResult, Prediction, TrialRecord
+from .trial import BuildResult, Prediction, Status, TrialRecord
 from .trials import Trials
 
 GAIN = 0.995  # a time is an improvement where it is below this share of the best before it
@@ -35,7 +35,7 @@ class Contenders:
         self._wanted = math.inf if limit is None else math.ceil((SPARE if spare else 1.0) * limit)
         self._builds_left = math.inf if limit is None else MOST_BUILDS * limit
         self._picks: deque[Config] = deque()
-        self._picked_at = -1  # measurements known when the picks were made
+        self._picked_at = (-1, -1)  # measurements and candidates known when the picks were made
         self._building: set[Config] = set()
         self._measuring: set[Config] = set()
         self._tried: set[Config] = set()  # handed out for building
@@ -43,12 +43,13 @@ class Contenders:
         self._fruitless = 0  # since the last improvement, once all is explored
         self._is_explored = False
         self._best_us = trials.fastest_us
+        self._waiting: dict[Config, None] = {}  # built, and neither measured nor being measured
         self.builds: dict[Config, BuildResult] = {}
 
     @property
     def wanted(self) -> int:
         """Measurements still to come, at most."""
-        possible = len(self._trials.open())
+        possible = sum(t.status in (Status.PREDICTED, Status.BUILT) for t in self._trials.records.values())
         return possible if self._limit is None else min(possible, max(0, self._limit - self._trials.measured_count))
 
     @property
@@ -65,12 +66,12 @@ class Contenders:
         """The most promising candidate that is not built; none while enough are on their way. `at_most`: handed out in all."""
         if self.is_over or self._builds_left <= 0:
             return None
+        if at_most is not None and len(self._tried) >= at_most:
+            return None
         waiting = len(self._building) + len(self._worth_measuring())
         if waiting >= self._window or waiting + len(self._measuring) + self._trials.measured_count >= self._wanted:
             return None
-        if at_most is not None and len(self._tried) >= at_most:
-            return None
-        if not self._picks or self._picked_at != self._trials.measured_count:
+        if not self._picks or self._picked_at != self._known():
             self._pick()
         if not self._picks:
             return None
@@ -91,6 +92,7 @@ class Contenders:
         if record.failure:  # the same binary as another's
             return record
         self.builds[config] = build
+        self._waiting[config] = None
         self._before[config] = predicted
         return record
 
@@ -102,6 +104,7 @@ class Contenders:
         if not ready:
             return None
         self._measuring.add(ready[0])
+        del self._waiting[ready[0]]
         return ready[0]
 
     def measured(self, config: Config) -> None:
@@ -116,16 +119,18 @@ class Contenders:
     def left_out(self) -> list[Config]:
         """Built candidates that are not measured: with the compiler's figures they are slow."""
         worth = self._worth_measuring()
-        return [config for config in self._ready() if config not in worth]
+        return [config for config in self._waiting if config not in worth]
 
-    def _ready(self) -> list[Config]:
-        """Built, and neither measured nor being measured."""
-        return [c for c in self.builds if c not in self._measuring and self._trials.records[c].measurement is None]
+    def _known(self) -> tuple[int, int]:
+        """What picks go by: measurements, and candidates to choose from."""
+        return self._trials.measured_count, len(self._trials.records)
 
     def _worth_measuring(self) -> list[Config]:
         """Those ready that the compiler's figures do not show to be too slow beside what else there is, best first."""
-        open_us, ready = self._trials.open(), self._ready()
-        if self._limit is not None and ready:
+        if not self._waiting:
+            return []
+        open_us, ready = self._trials.open(), list(self._waiting)
+        if self._limit is not None:
             best_us = min([*open_us.values(), *([self._best_us] if self._best_us else [])])
             now = {config: prediction for config in ready if (prediction := self._trials.records[config].prediction) is not None}
             slow = set(clearly_worse(self._before, now, open_us, best_us))
@@ -134,6 +139,6 @@ class Contenders:
 
     def _pick(self) -> None:
         open_us = {config: us for config, us in self._trials.open().items() if config not in self._tried}
-        beside: Sequence[Config] = [*self._building, *self._ready(), *self._measuring]
+        beside: Sequence[Config] = [*self._building, *self._waiting, *self._measuring]
         self._picks = deque(choose(open_us, self._window, beside))
-        self._picked_at = self._trials.measured_count
+        self._picked_at = self._known()

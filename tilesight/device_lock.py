@@ -18,6 +18,7 @@ from pathlib import Path
 from .errors import ToolchainError
 
 _SHARED = "tilesight-devices"
+_BASE = Path("/tmp")  # not TMPDIR, which may be a user's or a job's own
 
 
 @contextmanager
@@ -60,7 +61,7 @@ def _open(uuid: str, folder: Path | None) -> int:
 
 
 def _folders() -> tuple[Path, ...]:
-    base = Path(tempfile.gettempdir())
+    base = _BASE if _BASE.is_dir() else Path(tempfile.gettempdir())
     return base / _SHARED, base / f"{_SHARED}-{os.getuid()}"
 
 

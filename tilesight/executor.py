@@ -134,10 +134,14 @@ class LocalExecutor:
     def _finished(self) -> list[tuple[WorkerPool, int, Outcome[Any]]]:
         """What some jobs under way came to; says once where a device is waited for that another process measures on."""
         while not (found := wait_for(self._pools.values(), LOOK_S)):
-            taken = [device for device in self._devices if (holder_of(device.uuid) is not None)]
-            if self._pools[Lane.DEVICE].waiting_for_gate and taken and not self._has_told:
+            if self._has_told or not self._pools[Lane.DEVICE].waiting_for_gate:
+                continue
+            ours = set(self._pools[Lane.DEVICE].pids())
+            holders = {device.uuid: holder_of(device.uuid) for device in self._devices}
+            taken = {uuid: holder for uuid, holder in holders.items() if holder is not None and holder not in ours}
+            if taken:
                 self._has_told = True
-                names = ", ".join(f"{device.uuid} (process {holder_of(device.uuid)})" for device in taken)
+                names = ", ".join(f"{uuid} (process {holder})" for uuid, holder in taken.items())
                 self._notice(f"waiting for {self._devices[0].name} {names}: it is being measured on")
         return found
 

@@ -38,9 +38,14 @@ class Exploration:
         self.wanted = self._left
 
     @property
+    def is_asked(self) -> bool:
+        """No question is left; answers may be."""
+        return self._left <= 0 and not self._queue
+
+    @property
     def is_over(self) -> bool:
         """All that was asked is answered, and no question is left."""
-        return self._left <= 0 and not self._queue and not any(batch.open for batch in self._batches)
+        return self.is_asked and not any(batch.open for batch in self._batches)
 
     def next(self) -> Config | None:
         """The next config to lower; None where there is none, or none before more answers came."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from .candidate import Candidate
 from .protocol import Protocol
 from .session import Context, Effort
-from .space import SearchSpace
+from .space import Config, SearchSpace
 from .target import Target
 from .template import KernelTemplate
 from .workload import Workload
@@ -47,3 +48,6 @@ class Request:
     budget_s: float | None = None
     seed: int = 0
     sampler: str = "tpe"
+
+    def candidate(self, config: Config) -> Candidate:
+        return Candidate(self.workload, self.target, self.template, config)

@@ -9,6 +9,7 @@ tried that teaches more. The figures were chosen by replays of held-out predicti
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -37,11 +38,19 @@ def corrected(predicted_us: Mapping[Config, float], measured: Sequence[tuple[Con
     errors = np.log([actual / predicted for _, predicted, actual in measured])
     shared = COMMON_SIGMA**2 + LOCAL_SIGMA**2 * points.likeness(known, known)
     between = COMMON_SIGMA**2 + LOCAL_SIGMA**2 * points.likeness(waiting, known)
-    solved = np.linalg.solve(shared + NOISE_SIGMA**2 * np.eye(len(errors)), np.column_stack([errors, between.T]))
-    mean = between @ solved[:, 0]
+    with _threads().limit(limits=1, user_api="blas"):  # beside busy workers, threads for so little only wait for each other
+        solved = np.linalg.solve(shared + NOISE_SIGMA**2 * np.eye(len(errors)), np.column_stack([errors, between.T]))
+        mean = between @ solved[:, 0]
     variance = COMMON_SIGMA**2 + LOCAL_SIGMA**2 - np.einsum("ij,ji->i", between, solved[:, 1:])
     factors = np.exp(mean - CURIOSITY * np.sqrt(np.maximum(variance, 0.0)))
     return {config: us * float(factor) for (config, us), factor in zip(predicted_us.items(), factors, strict=True)}
+
+
+@cache
+def _threads() -> Any:
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
 
 
 class _Points:

@@ -11,6 +11,7 @@ from statistics import median
 from .errors import Failure
 from .space import Config
 
+BYSTANDER = "not measured: "  # begins the failures of kernels that are not to blame
 ORDER_TERM = "order"  # a term that is no part of the time
 
 
@@ -90,6 +91,11 @@ class Measurement:
     def __post_init__(self) -> None:
         if bool(self.samples_us) == (self.failure is not None):
             raise ValueError("a measurement has either samples or a failure")
+
+    @property
+    def is_bystander(self) -> bool:
+        """Whether it was not measured because another kernel left the device unusable."""
+        return self.failure is not None and self.failure.message.startswith(BYSTANDER)
 
     @property
     def latency_us(self) -> float:

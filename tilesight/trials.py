@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, insort
 from collections import Counter
 from dataclasses import replace
 
@@ -12,6 +13,10 @@ from .residuals import corrected
 from .space import Config
 from .trial import BuildResult, Measurement, Prediction, Status, TrialRecord
 
+# of those not measured yet, the best predicted: none of the others is worth a look beside them
+MOST_OPEN = 1024
+MOST_PAIRS = 128  # measurements by which predictions are corrected, the latest
+
 
 class Trials:
     """One record a config. Each method that moves a candidate on returns its new record."""
@@ -20,6 +25,12 @@ class Trials:
         self.records: dict[Config, TrialRecord] = {}
         self._kept: dict[str, Config] = {}  # fingerprint of device code -> the config that stands for it
         self._binaries: dict[str, Config] = {}  # the same for what compilers made of it
+        self._times: dict[Config, float] = {}  # measured, of right results
+        self._measured: set[Config] = set()  # with a measurement, were it a failure
+        self._waiting: dict[Config, tuple[float, str, Config]] = {}  # predicted and not measured: their places in the order
+        self._order: list[tuple[float, str, Config]] = []  # of those, best predicted first
+        self._built: dict[Config, None] = {}  # of those, the built ones
+        self._open: dict[Config, float] | None = None  # None: to be made
         self._pairs: list[tuple[Config, float, float]] | None = None  # predicted and measured; None: to be collected
         self._factors: dict[Config, float] = {}  # by which predictions are corrected, as far as they were asked for
 
@@ -66,28 +77,27 @@ class Trials:
 
     @property
     def measured_count(self) -> int:
-        return sum(t.measurement is not None for t in self.records.values())
+        return len(self._measured)
 
     @property
     def fastest_us(self) -> float | None:
-        return min((t.measured_us for t in self.records.values() if t.measured_us is not None), default=None)
+        return min(self._times.values(), default=None)
 
     def open(self) -> dict[Config, float]:
-        """Configs that were predicted and not measured yet, with their time as predicted and corrected by what was measured."""
-        waiting = {
-            config: trial.ranking_us
-            for config, trial in self.records.items()
-            if trial.status in (Status.PREDICTED, Status.BUILT) and trial.ranking_us is not None
-        }
-        pairs = self._measured_pairs()
-        unknown = {config: 1.0 for config in waiting if config not in self._factors}
-        self._factors.update(corrected(unknown, pairs))  # of a config, whatever its prediction
-        return {config: us * self._factors[config] for config, us in waiting.items()}
+        """Configs that were predicted and not measured yet, with their time as predicted and corrected by what was measured:
+        the `MOST_OPEN` best predicted, and all that are built."""
+        if self._open is None:
+            places = [*self._order[:MOST_OPEN], *(self._waiting[config] for config in self._built)]
+            waiting = {config: us for us, _, config in places}
+            unknown = {config: 1.0 for config in waiting if config not in self._factors}
+            self._factors.update(corrected(unknown, self._measured_pairs()[-MOST_PAIRS:]))  # of a config, whatever its prediction
+            self._open = {config: us * self._factors[config] for config, us in waiting.items()}
+        return self._open
 
     def fastest(self, count: int, margin: float, least: int = 1) -> list[Config]:
         """Up to `count` verified configs within `margin` (a factor) of the fastest, and `least` of them in any case, fastest
         first."""
-        times = {config: trial.measured_us for config, trial in self.records.items() if trial.measured_us is not None}
+        times = self._times
         limit = margin * min(times.values(), default=0.0)
         ordered = sorted(times, key=lambda config: times[config])[:count]
         return [config for place, config in enumerate(ordered) if place < least or times[config] <= limit]
@@ -118,17 +128,34 @@ class Trials:
     def _measured_pairs(self) -> list[tuple[Config, float, float]]:
         if self._pairs is None:
             self._pairs = [
-                (config, trial.predicted_us, trial.measured_us)
-                for config, trial in self.records.items()
-                if trial.predicted_us is not None and trial.measured_us is not None
+                (config, predicted, time_us)
+                for config, time_us in self._times.items()
+                if (predicted := self.records[config].predicted_us) is not None
             ]
         return self._pairs
 
     def _set(self, record: TrialRecord) -> TrialRecord:
+        config = record.config
+        self.records[config] = record
         if record.measurement is not None:
+            self._measured.add(config)
             self._pairs = None
-            self._factors.clear()
-        self.records[record.config] = record
+            # the more is known, the less one more time says: a large space is not weighed up anew after each
+            if len(self._measured) % (1 + len(self._measured) // (2 * MOST_PAIRS)) == 0:
+                self._factors.clear()
+        self._times.pop(config, None)
+        if record.measured_us is not None:
+            self._times[config] = record.measured_us
+        place = self._waiting.pop(config, None)
+        if place is not None:
+            del self._order[bisect_left(self._order, place)]
+        self._built.pop(config, None)
+        if record.status in (Status.PREDICTED, Status.BUILT) and record.ranking_us is not None:
+            place = self._waiting[config] = record.ranking_us, config.key, config
+            insort(self._order, place)
+            if record.status is Status.BUILT:
+                self._built[config] = None
+        self._open = None
         return record
 
 

@@ -11,20 +11,20 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import closing
 from functools import cached_property
 
-from .candidate import Candidate
 from .compiled import SecondLook
 from .contenders import Contenders
 from .costmodel.model import CostModel
 from .device_time import DeviceTime
-from .errors import Failure, FailureKind, UnknownNameError
+from .errors import UnknownNameError
 from .exploration import EVEN, Exploration
+from .finals import Finals
 from .observers import Observer
 from .predicting import Predicting, without_garbage
-from .reasons import common_failures, no_legal_config, nothing_worked
+from .reasons import no_legal_config, nothing_worked
 from .request import PLANS, Request
 from .sampling import stratified
 from .search import SAMPLERS, Searcher
@@ -33,16 +33,12 @@ from .space import Config
 from .trial import TrialRecord
 from .trials import Trials
 from .twins import Groups
-from .work import Build, Built, Compare, Compared, Comparison, Event, Executor, Job, Lane, Lower, Lowered, Measure, Measured, OneLane
+from .work import Build, Built, Compared, Event, Executor, Job, Lane, Lower, Lowered, Measure, Measured
 
 MOST_KEPT = 10_000  # candidates predicted from kept profiles in one go
 NEARBY = 16  # asked of the search after as many measurements: near what turned out fast
 EXPLORE_SHARE, BUILD_SHARE = 0.5, 0.75  # of a time budget: when these end, where a first measurement follows
 EARLY_AFTER = 64  # groups explored after which the first candidates are built
-# measured again beside the vendor: those within this factor of the fastest, and some in any case, since it may have been lucky
-FINALISTS, LEAST_FINALISTS, FINALIST_MARGIN = 8, 3, 1.05
-
-WRONG = (FailureKind.WRONG_RESULT, FailureKind.NONDETERMINISTIC)
 
 
 class Tuner:
@@ -117,7 +113,7 @@ class Tuner:
     def _take_kept(self) -> None:
         """Predict whatever needs no lowering: all of it, since it costs no more than looking for the promising part."""
         open_configs = (config for config in self.space.configs() if config not in self.trials.records)
-        found = self.executor.kept(self._candidate(config) for config in itertools.islice(open_configs, MOST_KEPT))
+        found = self.executor.kept(self.request.candidate(config) for config in itertools.islice(open_configs, MOST_KEPT))
         with without_garbage():
             records = self.predicting.many(found)
             if not records:
@@ -149,21 +145,22 @@ class Tuner:
 
     def next(self, lane: Lane) -> Job | None:
         """The next job for an executor that has room on a lane. Builds go before exploring further: devices wait for them."""
+        if not self.exploration.is_asked and self._late(EXPLORE_SHARE if self.measures else 1.0):
+            self.exploration.stop()
         if self.exploration.is_over:
             self._leave_exploration()
         if lane is Lane.DEVICE:
             return self._next_measurement()
         config = self._next_build()
         if config is not None:
-            return Build(self._candidate(config))
-        if self._late(EXPLORE_SHARE if self.measures else 1.0):
-            self.exploration.stop()
-            self._leave_exploration()
+            return Build(self.request.candidate(config))
+        if self.is_explored and self.contenders.is_over:
+            return None  # what is near the fastest will not be measured any more
         config = self.exploration.next()
-        return None if config is None else Lower(self._candidate(config))
+        return None if config is None else Lower(self.request.candidate(config))
 
     def _next_build(self) -> Config | None:
-        if not self.measures or self._late(1.0 if self.trials.measured_count else BUILD_SHARE):
+        if not self.measures or self.contenders.is_over or self._late(1.0 if self.trials.measured_count else BUILD_SHARE):
             return None
         if self.is_explored:
             return self.contenders.next_build()
@@ -175,13 +172,13 @@ class Tuner:
         return self.contenders.next_build(at_most=None if self.plan.measure is None else int(self.plan.early * self.plan.measure))
 
     def _next_measurement(self) -> Job | None:
-        if not self.measures or self._late():
+        if not self.measures or self.contenders.is_over or self._late():
             return None
         config = self.contenders.next_measure()
         if config is None:
             return None
         self.device_time.began()
-        candidate, build, protocol = self._candidate(config), self.contenders.builds[config], self.request.protocol
+        candidate, build, protocol = self.request.candidate(config), self.contenders.builds[config], self.request.protocol
         # time in which a device would wait for others to be built is well spent on knowing this one better
         if self.request.target.is_gpu and self.device_time.share(self.executor.width(Lane.DEVICE)) < self.plan.care_below:
             return Measure(candidate, build, protocol.careful())
@@ -227,7 +224,9 @@ class Tuner:
 
     def _look_nearby(self) -> None:
         """Ask for more configs near what turned out fast."""
-        if self.device_time.count % NEARBY == 0 and self.plan.explore and not self.contenders.is_over and not self._late():
+        if self.device_time.count % NEARBY or not self.plan.explore or self.contenders.is_over or self._late():
+            return
+        if len(self.trials.records) < len(self.space.configs()):
             self.exploration.more(NEARBY)
 
     def _leave_exploration(self) -> None:
@@ -240,7 +239,7 @@ class Tuner:
             self._take_kept()  # what was lowered meanwhile may stand for others
         self.contenders.explored()
         if self.measures:
-            self.observer.phase("measure", self.contenders.wanted)
+            self.observer.phase("measure", self.contenders.wanted + self.device_time.count)
             self.observer.advanced(self.device_time.count)
 
     def _measured_summary(self) -> str:
@@ -258,49 +257,11 @@ class Tuner:
         return ", ".join(parts)
 
     def _compare(self) -> None:
-        """Time the finalists and the vendor's library in turns: what was measured minutes apart is no fair comparison."""
-        finalists = self.trials.fastest(FINALISTS, FINALIST_MARGIN, LEAST_FINALISTS)
-        if not finalists:
-            broken = [t for t in self.trials.records.values() if t.build and t.failure]
-            if broken:
-                self._say(f"no candidate could be measured: {common_failures(broken)}")
-            return
-        if self._late():
-            return
-        self.observer.phase("compare", None)
-        builds = self.contenders.builds
-        missing = OneLane(Build(self._candidate(c)) for c in finalists if c not in builds)
-        for event in self.executor.stream(missing):
-            if isinstance(event, Built) and event.result.artifact:
-                builds[event.job.candidate.config] = event.result
-        ready = [c for c in finalists if c in builds]
-        pairs = tuple((self._candidate(c), builds[c]) for c in ready)
-        [event] = self.executor.stream(OneLane([Compare(pairs, self.request.protocol.careful())]))
-        assert isinstance(event, Compared)
-        if isinstance(event.found, Failure):
-            self._say(f"no comparison with the vendor's library: {event.found.message}")
-            self.observer.phase_done("failed")
-            return
-        self._decide(ready, event.found)
-
-    def _decide(self, ready: Sequence[Config], found: Comparison) -> None:
-        for config, measurement in zip(ready, found.measurements, strict=True):
-            # one that turns out wrong is no result, however right it was before; other faults say nothing against its time
-            if not measurement.failure or measurement.failure.kind in WRONG:
-                self.observer.trial(self.trials.measured(config, measurement))
-        for note in found.notes:
-            self._say(note)
-        self.decision = found.decision
-        if found.decision is not None and found.decision.tied:
-            self._say(f"the winner: {found.decision.reason}")
-        self.baselines = found.baselines
-        self.observer.baselines(found.baselines)
-        vendor = ", ".join(f"{b.name} {b.latency_us:.4g} us" for b in found.baselines)
-        ours = "the fastest" if len(ready) == 1 else f"the {len(ready)} fastest"
-        self.observer.phase_done(f"{ours} in turns with {vendor or 'no vendor library: none is here'}")
-
-    def _candidate(self, config: Config) -> Candidate:
-        return Candidate(self.request.workload, self.request.target, self.request.template, config)
+        finals = Finals(self.request, self.executor, self.trials, self.observer, self._say)
+        finalists = finals.choose()
+        if finalists and not self._late():
+            finals.run(finalists, self.contenders.builds)
+            self.decision, self.baselines = finals.decision, finals.baselines
 
     def _tell(self, *configs: Config) -> None:
         """What is recorded of `configs` is news for the search, should it be asked again."""

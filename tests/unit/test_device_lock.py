@@ -7,7 +7,6 @@ import signal
 import stat
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +19,7 @@ from tilesight.errors import ToolchainError
 
 @pytest.fixture(autouse=True)
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr("tilesight.device_lock._BASE", tmp_path)
     return tmp_path
 
 
@@ -28,9 +27,11 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def other(folder: Path, uuid: str) -> Iterator[subprocess.Popen[str]]:
     """Another process that holds the lock, having said so."""
     code = f"""
-import tempfile, time
+import time
+from pathlib import Path
+from tilesight import device_lock
 from tilesight.device_lock import alone_on
-tempfile.tempdir = {str(folder)!r}
+device_lock._BASE = Path({str(folder)!r})
 with alone_on({uuid!r}):
     print("held", flush=True)
     time.sleep(3600)

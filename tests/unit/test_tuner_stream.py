@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import ClassVar
 
 import pytest
 
-from tests.unit.fakes import AxpyTemplate, FakeExecutor, FakeModel, Journal, measured, request, true_us
+from tests.unit.fakes import AxpyTemplate, FakeExecutor, FakeModel, Journal, failing, measured, request, true_us
 from tilesight.candidate import Candidate
 from tilesight.contenders import AHEAD
 from tilesight.errors import Failure, FailureKind
 from tilesight.jobs import Profiled
 from tilesight.profile import Rasterization
 from tilesight.request import PLANS
-from tilesight.session import Decision, Effort, SessionResult
+from tilesight.session import Decision, Effort, SessionResult, State
 from tilesight.space import Config
-from tilesight.trial import BuildResult, Measurement, Status
+from tilesight.trial import BYSTANDER, BuildResult, Measurement, Status
 from tilesight.tuner import EARLY_AFTER, Tuner
 from tilesight.work import Comparison, Event, Job, Lane, Measure, Source
 
@@ -172,6 +173,41 @@ def test_other_faults_of_a_comparison_say_nothing_against_a_time() -> None:
     assert sum(t.status is Status.VERIFIED for t in result.trials) == PLANS[Effort.QUICK].measure
 
 
+def test_a_finalist_that_spoils_the_device_is_left_out_and_the_others_are_compared() -> None:
+    class Spoiling(FakeExecutor):
+        rounds = 0
+
+        def compared(self, candidates: list[Candidate]) -> Comparison:  # type: ignore[override]
+            self.rounds += 1
+            if self.rounds > 1:
+                return Comparison(tuple(measured(c) for c in candidates), ())
+            guilty = Measurement(failure=Failure(FailureKind.RUN_ERROR, "illegal memory access"))
+            others = Measurement(failure=Failure(FailureKind.RUN_ERROR, f"{BYSTANDER}the device is unusable"))
+            return Comparison((guilty, *[others] * (len(candidates) - 1)), ())
+
+    executor = Spoiling()
+    result, journal = run(Effort.QUICK, executor)
+    guilty = Config({"block": 30, "stages": 3, "swizzle": True})
+    assert executor.rounds == 2
+    assert journal.records[guilty].status is Status.FAILED
+    assert result.best is not None
+    assert result.best.config != guilty
+    assert sum(t.status is Status.VERIFIED for t in result.trials) == 15
+    assert any("is left out: run_error: illegal memory access" in text for text in result.messages)
+
+
+def test_a_comparison_of_which_nothing_is_left_says_so() -> None:
+    class Gone(FakeExecutor):
+        def compared(self, candidates: list[Candidate]) -> Comparison:  # type: ignore[override]
+            lost = Measurement(failure=Failure(FailureKind.RUN_ERROR, "the device fell off the bus"))
+            return Comparison((lost,) * len(candidates), ())
+
+    result, _ = run(Effort.QUICK, Gone())
+    assert result.baselines == ()
+    assert sum(t.status is Status.VERIFIED for t in result.trials) == 16
+    assert "no comparison with the vendor's library: the device fell off the bus" in result.messages
+
+
 def test_the_stream_is_closed_when_the_session_is_interrupted() -> None:
     closed = []
 
@@ -188,3 +224,82 @@ def test_the_stream_is_closed_when_the_session_is_interrupted() -> None:
     with pytest.raises(KeyboardInterrupt):
         run(Effort.PREDICT, Stopped())
     assert closed == [True]
+
+
+class OneByOne(FakeExecutor):
+    """One process: nothing runs while it asks."""
+
+    widths: ClassVar = {Lane.PREPARE: 1, Lane.DEVICE: 1}
+
+
+def test_the_end_of_the_time_to_explore_leaves_the_rest_for_measuring(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = itertools.count()
+    monkeypatch.setattr("tilesight.tuner.time.monotonic", lambda: float(next(clock)))
+    executor = OneByOne()
+    result, _ = run(Effort.QUICK, executor, budget_s=60.0)
+    assert 0 < len(executor.done["lower"]) < 100
+    assert executor.done["measure"]
+    assert result.state is State.INTERRUPTED
+
+
+def test_a_budget_that_was_enough_has_ended_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+
+    class Slow(FakeExecutor):
+        def event(self, job: Job) -> Event:
+            nonlocal now
+            now += 5.0 if isinstance(job, Measure) else 0.0
+            return super().event(job)
+
+    monkeypatch.setattr("tilesight.tuner.time.monotonic", lambda: now)
+    result, _ = run(Effort.QUICK, Slow(), budget_s=120.0)  # two thirds of it are used, more than exploring may take
+    assert result.state is State.COMPLETE
+    assert not any("budget" in text for text in result.messages)
+
+
+def test_finalists_of_an_earlier_session_that_no_longer_build_are_not_compared() -> None:
+    _, journal = run(Effort.QUICK)
+    executor = FakeExecutor(failing(FailureKind.BUILD_ERROR, "build"))
+    result = Tuner(request(Effort.QUICK), FakeModel(), executor, Journal(), known=journal.records.values()).run()
+    assert executor.done["compare"] == []
+    assert any("do not build any more" in text for text in result.messages)
+    assert result.is_measured
+
+
+def test_candidates_are_picked_anew_when_more_are_known() -> None:
+    class Unmeasured(Watched):
+        def stream(self, source: Source) -> Iterator[Event]:  # type: ignore[override]
+            """The device takes until all is lowered: only what is known changes the picks."""
+            held: list[Job] = []
+            while True:
+                job = source.next(Lane.PREPARE) or source.next(Lane.DEVICE)
+                if isinstance(job, Measure):
+                    held.append(job)
+                elif job is not None:
+                    yield self.event(job)
+                elif not held:
+                    return
+                else:
+                    yield self.event(held.pop(0))
+
+    executor = Unmeasured()
+    run(Effort.QUICK, executor, target="h200", template=Reordering())  # the first lowering shows two candidates
+    lowered = [p for p, job in enumerate(executor.jobs) if type(job).__name__ == "Lower"]
+    second = [p for p, job in enumerate(executor.jobs) if type(job).__name__ == "Build"][1]
+    known = {executor.jobs[p].candidate.config for p in lowered if p < second}  # type: ignore[union-attr]
+    best = min((config for config in known if config["block"] != 13), key=lambda c: true_us(Config({**c, "swizzle": True})))
+    chosen = executor.jobs[second].candidate.config  # type: ignore[union-attr]
+    assert true_us(Config({**chosen, "swizzle": True})) == true_us(Config({**best, "swizzle": True}))
+
+
+def test_the_bar_of_the_measurements_counts_those_made_while_exploring() -> None:
+    totals: list[int] = []
+
+    class Counting(Journal):
+        def phase(self, name: str, total: int | None) -> None:
+            if name == "measure":
+                totals.append(total or 0)
+
+    executor = Watched()
+    Tuner(request(Effort.QUICK, target="h200"), FakeModel(), executor, Counting()).run()
+    assert totals == [len(executor.done["measure"])] == [16]

@@ -57,7 +57,7 @@ def _assembled(folder: Path, source: str, nvcc: Path, options: tuple[str, ...], 
         steps = _steps(nvcc, options)
         compile_to_ptx(folder, source, steps, cxx, versions, front_ends)
         return compile_in(folder, steps.assemble)
-    except (UnavailableError, UnknownStepsError, CompileError):
+    except (UnavailableError, UnknownStepsError, CompileError, OSError):
         return None
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from .cache import cache_key
-from .front_end_hook import BODY
+from .front_end_hook import BODY, DONE
 from .steps import Steps
 
 
@@ -34,29 +34,38 @@ def compile_to_ptx(folder: Path, source: str, steps: Steps, cxx: Path, versions:
     """Write `kernel.ptx` in `folder`. `versions`: of the compilers and headers that the steps name. `front_ends`: the address
     of who keeps them. Raises `UnavailableError`."""
     headers, kernel = split_source(source)
+    name, _, secret = front_ends.partition("/")
     key = cache_key(headers, versions, *steps.preprocess, *steps.front_end)
     (folder / BODY).write_text(kernel, encoding="utf-8")
-    request = {"key": key, "headers": headers, "preprocess": steps.preprocess, "front_end": steps.front_end, "cxx": str(cxx)}
+    request = {
+        "key": key,
+        "headers": headers,
+        "preprocess": steps.preprocess,
+        "front_end": steps.front_end,
+        "cxx": str(cxx),
+        "secret": secret,
+    }
     try:
         try:
-            server = connected(f"{front_ends}-{key}")
+            server = connected(f"{name}-{key}")
         except ConnectionRefusedError:
-            _ask(front_ends, request)
-            server = connected(f"{front_ends}-{key}")
+            _ask(name, request)
+            server = connected(f"{name}-{key}")
         with server:
             server.sendall(f"{folder}\n".encode())
-            while server.recv(4096):
-                pass
+            said = b""
+            while part := server.recv(4096):
+                said += part
     except OSError as error:
         raise UnavailableError(f"no answer: {error}") from error
     ptx = folder / "kernel.ptx"
-    if not ptx.exists() or not ptx.stat().st_size:
+    if said != DONE.encode() or not ptx.exists() or not ptx.stat().st_size:
         raise UnavailableError("the front end wrote no PTX")
 
 
-def _ask(front_ends: str, request: Mapping[str, object]) -> None:
+def _ask(name: str, request: Mapping[str, object]) -> None:
     """Have a front end started. Raises `UnavailableError` where it cannot be, `OSError`."""
-    with connected(front_ends) as keeper, keeper.makefile("rw", encoding="utf-8") as lines:
+    with connected(name) as keeper, keeper.makefile("rw", encoding="utf-8") as lines:
         lines.write(json.dumps(request) + "\n")
         lines.flush()
         answer = lines.readline().strip()

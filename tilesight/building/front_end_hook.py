@@ -1,11 +1,12 @@
 """C source of the hook that is preloaded into NVIDIA's front end: it stops where the kernel is opened, and forks for each one.
 
 Whoever wants a kernel compiled connects and sends the folder that it lies in. The copy keeps the connection, which so
-closes when it ends, whatever its end: that is the answer. What it wrote lies in the folder.
+closes when it ends, whatever its end; before a good end it says `DONE`. What it wrote lies in the folder.
 """
 
 from __future__ import annotations
 
+DONE = "+"  # what a copy says that has come to its end
 BODY = "tilesight_kernel.cu"  # the file of which the hook knows that the headers are read
 
 HOOK = r"""
@@ -16,11 +17,20 @@ HOOK = r"""
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
+
+static int asker = -1;
+
+/* In the copy, at its regular end. One that is killed may leave half a file, and says nothing. */
+static void tell(int status, void *unused) {
+  (void)unused;
+  if (!status && write(asker, "DONE", 1) != 1) _exit(1);
+}
 
 static int threads(void) {
   int count = 0;
@@ -57,6 +67,8 @@ static void take(int client) {
   fcntl(client, F_SETFL, O_ASYNC);
   char byte;
   if (recv(client, &byte, 1, MSG_DONTWAIT) == 0) _exit(1);
+  asker = client;
+  on_exit(tell, NULL);
 }
 
 /* Standard input is a listening socket. Returns in the copies only. */
@@ -88,4 +100,4 @@ static FILE *open_after(const char *function, const char *path, const char *mode
 
 FILE *fopen(const char *path, const char *mode) { return open_after("fopen", path, mode); }
 FILE *fopen64(const char *path, const char *mode) { return open_after("fopen64", path, mode); }
-""".replace("BODY", BODY)
+""".replace("BODY", BODY).replace("DONE", DONE)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
+from hmac import compare_digest
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
@@ -36,11 +38,13 @@ _NICENESS = 10  # the process that measures must not wait for a core
 _MOST = 6  # front ends at once; each holds half a gigabyte
 _TRIES = 3  # starts of the same one, which may have been killed
 _WAITING = 1024  # who may wait for one to be ready
+_TICK_S = 1.0  # between looks at whether the owner lives
+_CLOSE_S = 3.0
 _START = """
 import sys
-name, listening, *sys.path[:] = sys.argv[1:]
+name, listening, owner_pid, *sys.path[:] = sys.argv[1:]
 from tilesight.building.front_ends import keep
-keep(name, int(listening))
+keep(name, int(listening), int(owner_pid))
 """
 
 
@@ -49,7 +53,7 @@ class FrontEnds:
 
     def __init__(self) -> None:
         self._keeper: subprocess.Popen[bytes] | None = None
-        self._name = ""
+        self._name = self._secret = ""
         self._lock = threading.Lock()  # several threads may be the first to ask
 
     def __enter__(self) -> Self:
@@ -65,30 +69,41 @@ class FrontEnds:
             return ""
         with self._lock:
             self._start()
-        return self._name
+        return f"{self._name}/{self._secret}"
 
     def _start(self) -> None:
         if self._keeper is None:
             # a name that is no file: it is free again when its process ends, however that comes
+            self._secret = os.urandom(16).hex()  # names can be read by whoever shares the network: they may not give orders
             self._name = f"tilesight-{os.getuid()}-{os.getpid()}-{os.urandom(6).hex()}"
             with socket.socket(socket.AF_UNIX) as listening:
                 listening.bind(f"\0{self._name}")
                 listening.listen(_WAITING)
                 paths = [path or os.getcwd() for path in sys.path]
                 self._keeper = subprocess.Popen(
-                    [sys.executable, "-c", _START, self._name, str(listening.fileno()), *paths],
+                    [sys.executable, "-c", _START, self._name, str(listening.fileno()), str(os.getpid()), *paths],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
                     pass_fds=[listening.fileno()],
                     start_new_session=True,  # Ctrl-C on the terminal is not for it
                 )
+            assert self._keeper.stdin is not None
+            self._keeper.stdin.write(f"{self._secret}\n".encode())
+            self._keeper.stdin.flush()
 
     def close(self) -> None:
         if self._keeper is not None:
             assert self._keeper.stdin is not None
-            self._keeper.stdin.close()  # which is its sign to end
-            self._keeper.wait()
+            self._keeper.stdin.close()  # which is its sign to end, unless a fork of this process holds it too
+            for then in (self._keeper.terminate, self._keeper.kill):
+                try:
+                    self._keeper.wait(_CLOSE_S)
+                    break
+                except subprocess.TimeoutExpired:
+                    then()
+            with suppress(subprocess.TimeoutExpired):
+                self._keeper.wait(_CLOSE_S)
             self._keeper = None
 
 
@@ -153,17 +168,21 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.wait(5)
 
 
-def keep(name: str, descriptor: int) -> None:
-    """The life of the process that keeps front ends, on a listening socket; it ends when its standard input does."""
+def keep(name: str, descriptor: int, owner_pid: int) -> None:
+    """The life of the process that keeps front ends, on a listening socket; it ends when its standard input or its owner does."""
     os.nice(_NICENESS)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     listening = socket.socket(fileno=descriptor)
+    secret = sys.stdin.readline().strip()
     with TemporaryDirectory(prefix="tilesight-", ignore_cleanup_errors=True) as folder:
         keeper = _Keeper(name, Path(folder))
-        while sys.stdin not in (ready := select.select([sys.stdin, listening], [], [])[0]):
+        while sys.stdin not in (ready := select.select([sys.stdin, listening], [], [], _TICK_S)[0]) and os.getppid() == owner_pid:
             if listening in ready:
                 client, _ = listening.accept()
                 with client, client.makefile("rw", encoding="utf-8") as lines, suppress(OSError, ValueError, KeyError):
                     if peer(client) == os.getuid():
-                        lines.write(keeper.answer(json.loads(lines.readline())) + "\n")
-                        lines.flush()
+                        request = json.loads(lines.readline())
+                        if compare_digest(str(request["secret"]), secret):
+                            lines.write(keeper.answer(request) + "\n")
+                            lines.flush()
         keeper.end()

@@ -90,7 +90,7 @@ class Bench:
         """Inputs and reference; made anew where the last ones were others'."""
         kept, asked = self._case, (protocol.seed, protocol.input_sets)
         if kept is None or (kept.operator.name, kept.workload, self._asked) != (operator.name, workload, asked):
-            self._case = None  # its memory goes first
+            kept = self._case = None  # its memory goes first
             seed = protocol.seed or random.SystemRandom().randrange(1, 2**31 - protocol.input_sets)
             first = self._set(operator, workload, seed)
             more = range(1, self._room(operator, workload, first, protocol.input_sets))

@@ -15,7 +15,7 @@ from ..artifact import LaunchError, LoadedKernel
 from ..candidate import Candidate
 from ..errors import Failure, FailureKind, headline
 from ..protocol import Protocol
-from ..trial import BuildResult, Measurement
+from ..trial import BYSTANDER, BuildResult, Measurement
 from .bench import Bench, Case
 from .timing import Call
 from .verify import check_outputs, check_repeat, poison
@@ -58,7 +58,7 @@ class KernelRun:
         if self.build.artifact is None:
             raise ValueError("a kernel that was not built cannot be measured")
         if not self.bench.answers():
-            self.failure = Failure(FailureKind.RUN_ERROR, "not measured: a kernel that ran before it left the device unusable")
+            self.failure = Failure(FailureKind.RUN_ERROR, f"{BYSTANDER}a kernel that ran before it left the device unusable")
             return
         self.observed |= {"input_seed": float(case.seed), "input_sets": float(len(case.sets))}
         try:

@@ -11,6 +11,7 @@ before the next item.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from ..candidate import Candidate
@@ -138,7 +139,8 @@ def _close(runs: Sequence[KernelRun], bench: Bench) -> None:
     if failures:
         bench.forget()
     if any(failure.kind is FailureKind.RUN_MEMORY for failure in failures):
-        bench.give_back_memory()
+        with suppress(RuntimeError):  # of a device that does nothing any more: seen below
+            bench.give_back_memory()
     if bench.timer.broken or (failures and not bench.answers()):
         retire()
 

@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any
 
 from ..errors import ToolchainError
-from .link import Task, Why, Worker
+from .link import ANSWER_S, Task, Why, Worker, limit_waiting
 from .nursery import Born, Ended, Grown, Nurture
 from .nursery_client import NurseryClient
 from .outcomes import Done, Outcome
@@ -126,14 +126,17 @@ class Crew:
             # appending, or a worker would write on where it stood after the file was emptied
             fcntl.fcntl(log, fcntl.F_SETFL, fcntl.fcntl(log, fcntl.F_GETFL) | os.O_APPEND)
             ours, theirs = Pipe()
+            limit_waiting(ours, self._start_timeout_s)
         except OSError as error:  # no memory, no process, no disk space, too many open files
             raise self._given_up(f"cannot be started: {error}") from error
         self._numbers += 1
         due = time.monotonic() + self._start_timeout_s
         self.workers.append(Worker(self._numbers, slot, self._slots[slot].gated, ours, log, due))
-        with theirs, suppress(OSError):  # what has died at once is noticed when it is heard
-            ours.send_bytes(self._slots[slot].setup)
+        with theirs:
             self.nursery.bear(self._numbers, theirs, log.fileno())
+        with suppress(OSError):  # what has died at once is noticed when it is heard
+            ours.send_bytes(self._slots[slot].setup)  # a large one waits here until there is somebody who reads it
+            limit_waiting(ours, ANSWER_S)
 
     def _end(self, w: Worker, why: Why) -> None:
         if w.ending is None and w.ended is None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
 import signal
+import socket
+import struct
 import time
 from dataclasses import dataclass, field
 from enum import Enum
@@ -138,3 +141,11 @@ class Worker:
     def close(self) -> None:
         self.connection.close()
         self.log.close()
+
+
+def limit_waiting(connection: Connection, seconds: float) -> None:
+    """Where the other end stops in the midst of a message, reading and writing raise `OSError` after so long."""
+    with socket.socket(fileno=os.dup(connection.fileno())) as end:
+        end.setblocking(True)  # whatever the program's default for its sockets is
+        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            end.setsockopt(socket.SOL_SOCKET, option, struct.pack("@ll", math.ceil(seconds), 0))

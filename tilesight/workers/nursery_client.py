@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import secrets
+import socket
 import subprocess
 import sys
 import tempfile
@@ -112,6 +113,8 @@ class NurseryClient:
 
     def close(self) -> None:
         """End it, its workers and everything that they started."""
+        with suppress(OSError), socket.socket(fileno=os.dup(self.control.fileno())) as end:
+            end.shutdown(socket.SHUT_RDWR)  # closing is no sign to it where a fork of this process holds the connection too
         self.control.close()
         if not self.grown:  # it imports, hears nothing, and has started nothing
             self._process.kill()

@@ -29,6 +29,7 @@ from tilesight.toolchain import find_cxx, find_nvcc
 
 # reads the headers, then what they include last; does as that file says
 FAKE = r"""
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -51,6 +52,10 @@ int main(int count, char **arguments) {
   }
   FILE *out = fopen(arguments[3], "w");
   fprintf(out, "%d %d\n%s", reader, defined, body);
+  if (strstr(body, "killed")) {
+    fflush(out);
+    raise(SIGKILL);
+  }
   fclose(out);
 }
 """
@@ -164,7 +169,7 @@ def test_other_headers_are_read_by_another_process(compiled: Compiled) -> None:
     assert reader(compiled("kernel")) != reader(compiled("kernel", "#include <stddef.h>\n#define FOUR 4\n"))
 
 
-@pytest.mark.parametrize("fault", ["crash", "refuse"])
+@pytest.mark.parametrize("fault", ["crash", "refuse", "killed while it writes"])
 def test_a_kernel_that_fails_costs_nothing_else(compiled: Compiled, fault: str) -> None:
     first = compiled("kernel")
     with pytest.raises(UnavailableError, match="wrote no PTX"):
@@ -202,11 +207,54 @@ def test_all_workers_use_the_same(compiled: Compiled) -> None:
     assert [lines[2] for lines in found] == [f"kernel {i}" for i in range(12)]
 
 
+def test_who_does_not_know_the_secret_is_not_served(tmp_path: Path, steps: Steps, front_ends: FrontEnds) -> None:
+    name, _, secret = front_ends.address.partition("/")
+    assert len(secret) == 32
+    (tmp_path / "w").mkdir()
+    with pytest.raises(UnavailableError, match="it was not started"):
+        compile_to_ptx(tmp_path / "w", "#include <stddef.h>\nkernel\n", steps, Path("g++"), "", f"{name}/{'0' * 32}")
+
+
 def test_they_end_with_their_owner(compiled: Compiled, front_ends: FrontEnds) -> None:
     first = reader(compiled("kernel"))
     front_ends.close()
     assert eventually_gone(first)
     front_ends.close()
+
+
+@pytest.mark.parametrize("end", ["closes them", "is killed"])
+def test_a_fork_of_the_owner_holds_nothing_up(end: str, tmp_path: Path) -> None:
+    owner = subprocess.Popen(
+        [sys.executable, "-c", FORKED_OWNER, end],
+        env={**os.environ, "PYTHONPATH": ":".join(sys.path), "TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert owner.stdout is not None
+    keeper, fork = map(int, owner.stdout.readline().split())
+    assert eventually_gone(keeper)
+    os.kill(fork, signal.SIGKILL)
+    owner.wait(10)
+    assert list(tmp_path.iterdir()) == []
+
+
+FORKED_OWNER = """
+import os, signal, sys, time
+from pathlib import Path
+from tilesight.building.front_ends import FrontEnds
+front_ends = FrontEnds()
+front_ends.address
+while not list(Path(os.environ["TMPDIR"]).iterdir()):
+    time.sleep(0.01)
+fork = os.fork()
+if not fork:
+    time.sleep(60)
+    os._exit(0)
+print(front_ends._keeper.pid, fork, flush=True)
+if sys.argv[1] == "is killed":
+    os.kill(os.getpid(), signal.SIGKILL)
+front_ends.close()
+"""
 
 
 OWNER = """
@@ -282,7 +330,7 @@ def test_the_code_is_that_of_nvcc(front_ends: FrontEnds, tmp_path: Path) -> None
     source, plan, flags = device_source(lowered, candidate.target), read_plan(lowered), cuda_flags("sm_90a", ("--use_fast_math",))
     found = []
     for address in (front_ends.address, ""):
-        folder = tmp_path / (address or "nvcc")
+        folder = tmp_path / ("front end" if address else "nvcc")
         folder.mkdir()
         _, resources = build_cuda(folder, source, plan, flags, nvcc, cxx, address)
         found.append((binary_identity((folder / "kernel.cubin").read_bytes(), plan), resources))

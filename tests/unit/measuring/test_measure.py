@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -64,6 +65,20 @@ def test_inputs_and_reference_stay_for_the_next_kernel(built: BuildResult, monke
     bench().case(Scale(), Scale().workload("n=8"), FAST)
     bench().case(Scale(), Scale().workload("n=8"), replace(FAST, seed=6))
     assert len(made) == 3 * FAST.input_sets
+
+
+def test_the_memory_of_one_workload_is_free_before_that_of_the_next_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    last = weakref.ref(bench().case(Scale(), Scale().workload("n=8"), FAST))
+    plain, held = Scale.inputs, []
+
+    def watched(self: Scale, workload: Workload, device: str, seed: int) -> dict[str, torch.Tensor]:
+        held.append(last() is not None)
+        return plain(self, workload, device, seed)
+
+    monkeypatch.setattr(Scale, "inputs", watched)
+    bench().case(Scale(), Scale().workload("n=16"), FAST)
+    assert held
+    assert not any(held)
 
 
 def test_inputs_differ_from_process_to_process_unless_a_seed_is_given(built: BuildResult) -> None:
@@ -179,6 +194,17 @@ def failing_turns(text: str) -> Callable[..., list[tuple[float, ...]]]:
         raise RuntimeError(text)
 
     return turns
+
+
+def test_memory_that_a_dead_device_cannot_give_back_is_no_reason_to_keep_it(built: BuildResult, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench().timer, "turns", failing_turns("CUDA error: out of memory"))
+    monkeypatch.setattr(bench(), "give_back_memory", failing_turns("CUDA error: unspecified launch failure"))
+    answers = itertools.chain([True], itertools.repeat(False))
+    monkeypatch.setattr(bench(), "answers", lambda: next(answers))
+    failure = measure_kernel(built, scale(), FAST).failure
+    assert failure is not None
+    assert failure.kind is FailureKind.RUN_MEMORY
+    assert _State.retires
 
 
 def test_a_fault_while_timing_is_a_failure(built: BuildResult, monkeypatch: pytest.MonkeyPatch) -> None:

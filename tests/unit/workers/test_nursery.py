@@ -185,7 +185,7 @@ def test_a_nursery_that_does_not_answer_holds_nothing_up(tmp_path: Path, monkeyp
         os.kill(nursery, signal.SIGSTOP)
         ((_, _, outcome),) = wait_for([pool])
         assert isinstance(outcome, TimedOut)
-        assert left([worker, nursery], 0.0) == []
+        assert left([worker, nursery], 5.0) == []
         ((_, outcome),) = pool.run(os.path.basename, ["a/b"])
         assert isinstance(outcome, Done)
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import struct
 import subprocess
 import sys
 import textwrap
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -487,6 +489,32 @@ def test_waiting_for_the_gate_is_outside_the_limit(tmp_path: Path) -> None:
         assert pool.waiting_for_gate == 0
         pool.submit(behave, "hang")
         assert isinstance(wait_for([pool])[0][2], TimedOut), "past the gate the limit holds"
+
+
+def take_much(given: bytes) -> None:
+    """An initializer whose argument is more than a connection holds."""
+
+
+def test_a_worker_may_be_given_much_to_begin_with() -> None:
+    with WorkerPool(1, timeout_s=60, preload=ready, initializer=partial(take_much, bytes(2**22))) as pool:
+        assert isinstance(results(pool, ["fine"])[0], Done)
+
+
+def half_a_message(_: str) -> None:
+    """Write the length of a message into the worker's connection, and no message."""
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            if os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+                os.write(int(name), struct.pack("!i", 2**20))
+    time.sleep(3600)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_an_item_that_writes_into_the_connection_costs_itself_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tilesight.workers.crew.ANSWER_S", 1.0)
+    with WorkerPool(1, timeout_s=60, preload=ready) as pool:
+        assert isinstance(dict(pool.run(half_a_message, ["it"]))[0], Crashed)
+        assert isinstance(results(pool, ["fine"])[0], Done)
 
 
 def closed_gate() -> object:
