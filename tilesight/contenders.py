@@ -55,7 +55,8 @@ class Contenders:
     @property
     def is_over(self) -> bool:
         under_way = self._trials.measured_count + len(self._measuring)
-        stale = self._is_explored and self._patience is not None and self._fruitless >= self._patience
+        patient = not self._is_explored and self._best_us is not None  # more promising ones may come yet
+        stale = not patient and self._patience is not None and self._fruitless >= self._patience
         return stale or (self._limit is not None and under_way >= self._limit)
 
     def explored(self) -> None:

@@ -60,6 +60,8 @@ class Run:
         self.where, self.seed, self.sampler = where, seed, sampler
         self.protocol = Protocol.named(protocol, where.target)
         self.observer = observer or Observer()
+        if protocol != "default" and self.protocol.key == Protocol.named("default", where.target).key:
+            self.observer.message(f"on {where.target.name} protocol {protocol} means the same as default")
         self._workers = workers or settings.workers
         self._cache_dir = settings.cache_dir
         self._model: CostModel = default_model()

@@ -189,7 +189,7 @@ class Tuner:
         match event:
             case Lowered(job, outcome):
                 config = job.candidate.config
-                found = [(c, o) for c, o in self.groups.spread(config, outcome) if c == config or c not in self.trials.records]
+                found = [(c, o) for c, o in self.groups.spread(config, outcome) if c not in self.trials.records]
                 self.observer.trials(self.predicting.records(found))
                 if not self.is_explored:
                     self.observer.advanced()
@@ -215,7 +215,12 @@ class Tuner:
     def _unknown(self) -> int:
         """Groups still to be lowered."""
         groups = len(self.groups.firsts)
-        return min(self.plan.explore or groups, groups) - len({self.groups.first(config) for config in self.trials.records})
+        known = {self.groups.first(config) for config in self.trials.records}
+        return min(self.plan.explore or groups, groups) - sum(self._is_known(first) for first in known)
+
+    def _is_known(self, first: Config) -> bool:
+        """Whether nothing is left to be learned of a group: of one that an earlier model knew, only measured ones are recalled."""
+        return all(config in self.trials.records for config in self.groups.members(first))
 
     def _even_sample(self) -> list[Config]:
         """Groups to begin with, those of an even sample of the space."""
@@ -247,6 +252,8 @@ class Tuner:
         if left_out:
             built = len(self.contenders.builds)
             self._say(f"{left_out} of {built} built candidates are not measured: with the compiler's registers and spills they are slow")
+        if not self.contenders.builds and not self.device_time.count:
+            return "nothing is left to be measured"
         fastest = self.trials.fastest_us
         parts = [f"{len(self.contenders.builds)} built", f"{self.device_time.count} measured"]
         parts += [f"fastest {fastest:.4g} us"] if fastest else []
@@ -272,8 +279,8 @@ class Tuner:
         need none, nor the packages behind it."""
         records, news = self.trials.records, dict.fromkeys(self.groups.first(config) for config in self._untold)
         self._untold.clear()
-        for first in news:
-            known = [config for config in self.groups.members(first) if config in records]
+        for first in filter(self._is_known, news):
+            known = self.groups.members(first)
             values = [value for config in known if (value := self.trials.value(config)) is not None]
             is_measured = any(records[config].measured_us is not None for config in known)
             self._search.tell(first, min(values, default=None), measured=is_measured)

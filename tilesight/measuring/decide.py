@@ -96,13 +96,13 @@ def _reason(finalists: Sequence[Finalist], fastest: Finalist, winner: Finalist, 
     if not tied:
         rest = [_slower_by(f.samples_us, fastest.samples_us)[0] for f in finalists if f is not fastest]
         return f"the fastest: every other one is certainly slower, by at least {100 * min(rest):.1f} %"
-    shown = f"{tied + 1} finalists cannot be told apart by {100 * MARGIN:.1f} %"
+    shown = f"{tied + 1} finalists cannot be told apart ({100 * MARGIN:.1f} %)"
     if winner is fastest:
-        return f"{shown}; the fastest of them is preferred: none that is certainly close to it is simpler"
+        return f"{shown}; the fastest is taken, since none of the others is simpler"
     mine, theirs = winner.qualities(), fastest.qualities()
     quality = next((name for name in mine if mine[name] != theirs[name]), None)
     if quality is None:
-        return f"{shown}; as simple as the fastest, and the first by name"
+        return f"{shown}; it is as simple as the fastest, and the first by name"
     times = f"at {_ratio(winner, fastest):.4f} of the fastest's time"
     return f"{shown}; preferred for less {quality} ({mine[quality]} against {theirs[quality]}), {times}"
 
