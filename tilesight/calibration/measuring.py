@@ -12,6 +12,7 @@ from pathlib import Path
 from ..building.compiler import CompileError, compile_in
 from ..building.cuda import cuda_flags
 from ..device import Device
+from ..device_lock import alone_on, holder_of
 from ..errors import InputError, ToolchainError
 from ..target import Figure, Target, is_plain_name, target_names
 from ..toolchain import compiler_version, find_cxx, find_nvcc, missing_compiler, package_version
@@ -95,9 +96,18 @@ def calibrate(base: Target, device: Device, name: str, progress: Progress | None
     check_name(name)
     check_kind(base)
     tell = progress or (lambda _: None)
-    if gpu is None:
-        tell("building the probes")
-        gpu = CudaGpu(_torch_index(device), compile_probes(base))
+    if gpu is not None:
+        return _calibrated(base, device, name, tell, gpu)
+    tell("building the probes")
+    code = compile_probes(base)
+    holder = holder_of(device.uuid)
+    if holder is not None:
+        tell(f"waiting for {device.uuid}, which process {holder} measures on")
+    with alone_on(device.uuid):
+        return _calibrated(base, device, name, tell, CudaGpu(_torch_index(device), code))
+
+
+def _calibrated(base: Target, device: Device, name: str, tell: Progress, gpu: Gpu) -> Calibration:
     readings: list[Reading] = []
     notes: list[str] = []
     for probe in (*LOADS, *PROBES, *SUSTAINED):
