@@ -23,11 +23,12 @@ from .jobs import Profiled
 from .ledger import Codes, Ledger
 from .observers import Observer
 from .protocol import Protocol
+from .session import Comparison
 from .space import Config
 from .target import Target
 from .template import KernelTemplate
 from .trial import BuildResult, Measurement
-from .work import Build, Built, Compare, Compared, Comparison, Event, Executor, Job, Lane, Lower, Lowered, Measure, Measured
+from .work import Build, Built, Compare, Compared, Event, Executor, Job, Lane, Lower, Lowered, Measure, Measured
 from .workload import Workload
 
 if TYPE_CHECKING:
@@ -278,9 +279,7 @@ class Collector:
         self._observer.message(f"{case.workload.label}: {'; '.join(parts)}")
 
     def _busy_text(self) -> str:
-        devices = self._executor.width(Lane.DEVICE)
-        where = "the device" if devices == 1 else f"{devices} devices"
-        return f"; {where} busy {self._device_time.share(devices):.0%} of the time" if self._device_time.count else ""
+        return f"; {self._device_time.text(self._executor.width(Lane.DEVICE))}" if self._device_time.count else ""
 
     def _late(self) -> bool:
         return self._budget_s is not None and time.monotonic() - self._begin > self._budget_s

@@ -20,7 +20,7 @@ from .toolchain import missing_compiler
 from .trial import BuildResult, Prediction
 from .where import locate
 from .work import Build
-from .workers.pool import Done, WorkerPool, failure_of, thread_limits
+from .workers import Done, WorkerPool, failure_of, thread_limits
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,11 @@ class DeviceTime:
         self._seconds += seconds
         self._last = time.monotonic()
 
+    def text(self, devices: int) -> str:
+        """`the device busy 71% of the time`."""
+        where = "the device" if devices == 1 else f"{devices} devices"
+        return f"{where} busy {self.share(devices):.0%} of the time"
+
     def share(self, devices: int) -> float:
         """Busy share between the first work and the last result, 0 .. 1."""
         span = self._last - self._first if self._first is not None else 0.0

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from . import jobs
 from .building.front_ends import FrontEnds
@@ -17,13 +17,8 @@ from .errors import Failure, FailureKind, ToolchainError
 from .jobs import Profiled
 from .trial import BuildResult, Measurement
 from .twins import SharedLowering
-from .work import Build, Built, Compare, Compared, Comparison, Event, Job, Lane, Lower, Lowered, Measure, Measured, OneLane, Source
-from .workers.outcomes import Done, Outcome, Raised, failure_of
-from .workers.pool import WorkerPool, thread_limits, wait_for
-from .workers.time_limits import TimeLimit
-
-if TYPE_CHECKING:
-    from .measuring.measure import Together
+from .work import Build, Built, Compare, Compared, Event, Job, Lane, Lower, Lowered, Measure, Measured, Source, lower_all
+from .workers import Done, Outcome, Raised, TimeLimit, WorkerPool, failure_of, thread_limits, wait_for
 
 # most that one job may take; what was seen of others brings the limit down
 LIMITS: Mapping[type[Job], float] = {
@@ -37,6 +32,11 @@ LOOK_S = 3.0  # without news after which it is looked at what is waited for
 _LOWER_FAULTS = (FailureKind.LOWER_ERROR, FailureKind.LOWER_CRASH, FailureKind.LOWER_TIMEOUT)
 _BUILD_FAULTS = (FailureKind.BUILD_ERROR, FailureKind.BUILD_CRASH, FailureKind.BUILD_TIMEOUT)
 _RUN_FAULTS = (FailureKind.RUN_ERROR, FailureKind.RUN_CRASH, FailureKind.RUN_TIMEOUT)
+
+
+def time_limits() -> dict[type[Job], TimeLimit]:
+    """One for each kind of job, which come down with what is seen of them."""
+    return {kind: TimeLimit(first_s, floor_s=min(first_s, 10.0)) for kind, first_s in LIMITS.items()}
 
 
 class LocalExecutor:
@@ -61,11 +61,10 @@ class LocalExecutor:
         self._devices, self._notice = tuple(devices), notice or _ignore
         self._shared = SharedLowering() if share_lowering else None
         self._alternates = not any(device.kind != "cpu" for device in devices)
-        self._limits = {kind: TimeLimit(first_s, floor_s=min(first_s, 10.0)) for kind, first_s in LIMITS.items()}
+        self._limits = time_limits()
         self._front_ends = FrontEnds()
         self._has_told = False
         self._lane = Lane.PREPARE  # of the two that alternate, the one that runs
-        self._widths = {Lane.PREPARE: workers, Lane.DEVICE: max(1, len(devices))}
         self._pools = {
             Lane.PREPARE: WorkerPool(
                 workers,
@@ -75,7 +74,7 @@ class LocalExecutor:
                 environment=thread_limits(1),
             ),
             Lane.DEVICE: WorkerPool(
-                self._widths[Lane.DEVICE],
+                max(1, len(devices)),
                 timeout_s=LIMITS[Measure],
                 preload=jobs.preload_device,
                 initializer=jobs.start_device,
@@ -102,19 +101,15 @@ class LocalExecutor:
         self._front_ends.close()
 
     def width(self, lane: Lane) -> int:
-        return self._widths[lane]
+        return self._pools[lane].count
 
     def kept(self, candidates: Iterable[Candidate]) -> Iterator[tuple[Candidate, Profiled | Failure]]:
         return iter(())
 
     def lower(self, candidates: Iterable[Candidate]) -> Iterator[tuple[Candidate, Profiled | Failure]]:
         """Each candidate with its outcome, as they are ready."""
-        return self._shared.lower(candidates, self._lower) if self._shared else self._lower(candidates)
-
-    def _lower(self, candidates: Iterable[Candidate]) -> Iterator[tuple[Candidate, Profiled | Failure]]:
-        for event in self.stream(OneLane(Lower(candidate) for candidate in candidates)):
-            assert isinstance(event, Lowered)
-            yield event.job.candidate, event.outcome
+        run = partial(lower_all, self)
+        return self._shared.lower(candidates, run) if self._shared else run(candidates)
 
     def stream(self, source: Source) -> Generator[Event]:
         running: dict[tuple[Lane, int], Job] = {}
@@ -196,12 +191,8 @@ def event_of(job: Job, outcome: Outcome[Any]) -> Event:
             measurement = outcome.value if isinstance(outcome, Done) else Measurement(failure=failure_of(outcome, *_RUN_FAULTS))
             return Measured(job, measurement, outcome.seconds)
         case Compare():
-            found = _comparison(outcome.value) if isinstance(outcome, Done) else failure_of(outcome, *_RUN_FAULTS)
+            found = outcome.value if isinstance(outcome, Done) else failure_of(outcome, *_RUN_FAULTS)
             return Compared(job, found, outcome.seconds)
-
-
-def _comparison(found: Together) -> Comparison:
-    return Comparison(found.measurements, found.baselines, found.notes, found.decision)
 
 
 def blames_the_cache(failure: Failure) -> bool:

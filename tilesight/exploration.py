@@ -76,7 +76,7 @@ class Exploration:
     def _ask(self) -> None:
         if self._left <= 0:
             return
-        # a batch is told just before the second one after it is asked: what is asked depends on that, and on no clock
+        # a batch is told just before the one `OVERLAP` after it is asked: what is asked depends on that, and on no clock
         if len(self._batches) >= OVERLAP and self._batches[0].open:
             return
         self._settle(OVERLAP - 1)

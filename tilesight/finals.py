@@ -9,11 +9,11 @@ from .errors import Failure, FailureKind
 from .observers import Observer
 from .reasons import common_failures
 from .request import Request
-from .session import Baseline, Decision
+from .session import Baseline, Comparison, Decision
 from .space import Config
 from .trial import BuildResult
 from .trials import Trials
-from .work import Build, Built, Compare, Compared, Comparison, Executor, OneLane
+from .work import Build, Built, Compare, Compared, Executor, OneLane
 
 # those within this factor of the fastest, and some in any case, since it may have been lucky
 FINALISTS, LEAST_FINALISTS, FINALIST_MARGIN = 8, 3, 1.05

@@ -16,8 +16,8 @@ from .profile import KernelProfile
 from .trial import BuildResult, Measurement
 
 if TYPE_CHECKING:
-    from .measuring.measure import Together
     from .protocol import Protocol
+    from .session import Comparison
 
 NICENESS = 10  # of what lowers and builds: the process that measures must not wait for a core
 
@@ -102,7 +102,7 @@ def measure(item: tuple[Candidate, BuildResult, Protocol, float | None]) -> Meas
     return measure_kernel(result, candidate, protocol, rival_us)
 
 
-def measure_together(item: tuple[Sequence[tuple[Candidate, BuildResult]], Protocol]) -> Together:
+def measure_together(item: tuple[Sequence[tuple[Candidate, BuildResult]], Protocol]) -> Comparison:
     """Check and time several in turns, the vendor's library beside them, and decide which wins."""
     from .measuring.measure import measure_together as run
 

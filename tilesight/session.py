@@ -10,7 +10,7 @@ from enum import StrEnum
 from statistics import median
 
 from .space import Census, Config
-from .trial import Status, TrialRecord
+from .trial import Measurement, Status, TrialRecord
 from .workload import Workload
 
 
@@ -94,6 +94,16 @@ class Decision:
     winner: Config
     tied: tuple[Config, ...] = ()
     reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Finalists and vendor implementations, timed in turns on the same inputs."""
+
+    measurements: tuple[Measurement, ...]  # in the order of the finalists
+    baselines: tuple[Baseline, ...]
+    notes: tuple[str, ...] = ()  # vendor implementations that were left out, and why
+    decision: Decision | None = None  # None where no finalist came through
 
 
 @dataclass(frozen=True)

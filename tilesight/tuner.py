@@ -257,10 +257,8 @@ class Tuner:
         fastest = self.trials.fastest_us
         parts = [f"{len(self.contenders.builds)} built", f"{self.device_time.count} measured"]
         parts += [f"fastest {fastest:.4g} us"] if fastest else []
-        devices = self.executor.width(Lane.DEVICE)
         if self.device_time.count and self.request.target.is_gpu:  # a processor builds and measures by turns
-            where = "the device" if devices == 1 else f"{devices} devices"
-            parts.append(f"{where} busy {self.device_time.share(devices):.0%} of the time")
+            parts.append(self.device_time.text(self.executor.width(Lane.DEVICE)))
         return ", ".join(parts)
 
     def _compare(self) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from .candidate import Candidate
 from .errors import Failure
 from .jobs import Profiled
-from .session import Baseline, Decision
+from .session import Comparison
 from .trial import BuildResult, Measurement
 
 if TYPE_CHECKING:
@@ -81,16 +81,6 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
-    """Finalists and vendor implementations, timed in turns on the same inputs."""
-
-    measurements: tuple[Measurement, ...]  # in the order of the finalists
-    baselines: tuple[Baseline, ...]
-    notes: tuple[str, ...] = ()  # vendor implementations that were left out, and why
-    decision: Decision | None = None  # None where no finalist came through
-
-
-@dataclass(frozen=True, slots=True)
 class Compared:
     job: Compare
     found: Comparison | Failure
@@ -143,6 +133,13 @@ class OneLane:
             return job
         self._waiting = job
         return None
+
+
+def lower_all(executor: Executor, candidates: Iterable[Candidate]) -> Iterator[tuple[Candidate, Profiled | Failure]]:
+    """Each candidate with the outcome of its lowering, as they are ready."""
+    for event in executor.stream(OneLane(Lower(candidate) for candidate in candidates)):
+        assert isinstance(event, Lowered)
+        yield event.job.candidate, event.outcome
 
 
 def lane_of(job: Job) -> Lane:

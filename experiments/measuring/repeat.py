@@ -19,9 +19,10 @@ from tilesight.candidate import Candidate
 from tilesight.executor import LocalExecutor
 from tilesight.lookup import find_operator, find_template, find_workloads
 from tilesight.protocol import Protocol
+from tilesight.session import Comparison
 from tilesight.settings import available_cores, load_settings
 from tilesight.where import locate
-from tilesight.work import Build, Built, Compare, Compared, Comparison, OneLane
+from tilesight.work import Build, Built, Compare, Compared, OneLane
 
 
 def main() -> None:

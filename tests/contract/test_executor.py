@@ -34,7 +34,7 @@ from tilesight.errors import Failure, FailureKind, ToolchainError
 from tilesight.jobs import Profiled
 from tilesight.trial import BuildResult
 from tilesight.work import Build, Built, Compare, Compared, Event, Executor, Job, Lane, Lower, Lowered, Measure, Measured
-from tilesight.workers.time_limits import TimeLimit
+from tilesight.workers import TimeLimit
 
 Make = Callable[[Path], Any]
 

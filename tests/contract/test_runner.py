@@ -16,11 +16,12 @@ from sample_kernels import Product, added, product, scale
 from tilesight.build import build_kernel
 from tilesight.candidate import Candidate
 from tilesight.errors import FailureKind
-from tilesight.measuring.measure import Together, measure_kernel, measure_together
+from tilesight.measuring.measure import measure_kernel, measure_together
 from tilesight.protocol import PROTOCOLS, Protocol
+from tilesight.session import Comparison
 from tilesight.target import Target, load_target
 from tilesight.trial import BuildResult, Measurement
-from tilesight.workers.pool import Crashed, Done, Outcome, TimedOut, WorkerPool, wait_for
+from tilesight.workers import Crashed, Done, Outcome, TimedOut, WorkerPool, wait_for
 
 Kernel = tuple[BuildResult, Candidate]
 
@@ -220,7 +221,7 @@ def test_an_illegal_address_costs_the_kernel_and_its_process(
 # finalists
 
 
-def together(kernels: Sequence[Kernel], protocol: Protocol) -> Together:
+def together(kernels: Sequence[Kernel], protocol: Protocol) -> Comparison:
     return measure_together(kernels, protocol)
 
 

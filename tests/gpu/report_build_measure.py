@@ -19,12 +19,13 @@ from sample_kernels import product
 
 from tilesight.build import build_kernel
 from tilesight.candidate import Candidate
-from tilesight.measuring.measure import Together, measure_kernel, measure_together
+from tilesight.measuring.measure import measure_kernel, measure_together
 from tilesight.protocol import Protocol
+from tilesight.session import Comparison
 from tilesight.settings import available_cores
 from tilesight.toolchain import report
 from tilesight.trial import BuildResult, Measurement
-from tilesight.workers.pool import Done, WorkerPool
+from tilesight.workers import Done, WorkerPool
 
 SHAPE = "m=4096,n=1024,k=8192"
 Kernel = tuple[BuildResult, Candidate]
@@ -39,7 +40,7 @@ def measure(item: Kernel, protocol: Protocol) -> tuple[Measurement, float]:
     return measure_kernel(*item, protocol), time.perf_counter() - begin
 
 
-def compare(items: list[Kernel], protocol: Protocol) -> Together:
+def compare(items: list[Kernel], protocol: Protocol) -> Comparison:
     return measure_together(items, protocol.careful())
 
 

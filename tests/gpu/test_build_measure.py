@@ -27,7 +27,7 @@ from tilesight.space import Config
 from tilesight.target import Target
 from tilesight.toolchain import find_cxx, find_nvcc
 from tilesight.trial import BuildResult, Measurement
-from tilesight.workers.pool import Done, WorkerPool
+from tilesight.workers import Done, WorkerPool
 
 pytestmark = pytest.mark.gpu
 

@@ -14,13 +14,14 @@ from sample_kernels import added, product, scale
 from tilesight.build import build_kernel
 from tilesight.candidate import Candidate
 from tilesight.errors import Failure, FailureKind
-from tilesight.measuring.measure import Together, measure_kernel, measure_together
+from tilesight.measuring.measure import measure_kernel, measure_together
 from tilesight.measuring.timing import GpuTimer, GraphTimer, Stretch
 from tilesight.protocol import PROTOCOLS, Protocol
+from tilesight.session import Comparison
 from tilesight.settings import available_cores
 from tilesight.target import Target
 from tilesight.trial import BuildResult, Measurement
-from tilesight.workers.pool import Done, Outcome, TimedOut, WorkerPool, wait_for
+from tilesight.workers import Done, Outcome, TimedOut, WorkerPool, wait_for
 
 pytestmark = pytest.mark.gpu
 
@@ -235,7 +236,7 @@ def test_a_capture_that_fails_is_an_error_and_not_a_hang() -> None:
     assert message
 
 
-def together(items: Sequence[Kernel], protocol: Protocol) -> Together:
+def together(items: Sequence[Kernel], protocol: Protocol) -> Comparison:
     return measure_together(items, protocol.careful())
 
 

@@ -14,7 +14,7 @@ from tilesight.protocol import Protocol
 from tilesight.settings import available_cores
 from tilesight.target import Target
 from tilesight.trial import BuildResult, Measurement
-from tilesight.workers.pool import Done, WorkerPool
+from tilesight.workers import Done, WorkerPool
 
 pytestmark = pytest.mark.gpu
 

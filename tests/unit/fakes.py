@@ -15,7 +15,7 @@ from tilesight.observers import Observer
 from tilesight.profile import KernelProfile, Phase, Role, Trips, Work
 from tilesight.protocol import Protocol
 from tilesight.request import Request
-from tilesight.session import Baseline, Context, Effort
+from tilesight.session import Baseline, Comparison, Context, Effort
 from tilesight.space import Config, Constraint, Parameter, SearchSpace
 from tilesight.target import Target, load_target
 from tilesight.template import KernelTemplate, Operator, Tensors
@@ -25,7 +25,6 @@ from tilesight.work import (
     Built,
     Compare,
     Compared,
-    Comparison,
     Event,
     Job,
     Lane,

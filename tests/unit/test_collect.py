@@ -23,10 +23,11 @@ from tilesight.jobs import Profiled
 from tilesight.ledger import Ledger
 from tilesight.protocol import Protocol
 from tilesight.sampling import stratified
+from tilesight.session import Comparison
 from tilesight.space import Config
 from tilesight.target import load_target
 from tilesight.trial import BuildResult, Measurement
-from tilesight.work import Compare, Comparison, Event, Job, Lane, Measure, Measured, Source
+from tilesight.work import Compare, Event, Job, Lane, Measure, Measured, Source
 
 Fault = Callable[[str, Config], Failure | None]
 

@@ -24,7 +24,7 @@ from tilesight.space import Config
 from tilesight.target import load_target
 from tilesight.toolchain import find_hip_clang, missing_compiler
 from tilesight.trial import BuildResult
-from tilesight.workers.pool import Done, Outcome
+from tilesight.workers import Done, Outcome
 
 __all__ = ["bare"]  # the fixture
 

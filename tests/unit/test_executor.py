@@ -19,10 +19,11 @@ from tilesight.executor import LocalExecutor, blames_the_cache
 from tilesight.jobs import Profiled
 from tilesight.kernels import operator, template_for
 from tilesight.protocol import Protocol
+from tilesight.session import Comparison
 from tilesight.space import Config
 from tilesight.target import load_target
-from tilesight.work import Build, Built, Compare, Compared, Comparison, Event, Job, Measure, Measured, OneLane
-from tilesight.workers.time_limits import TimeLimit
+from tilesight.work import Build, Built, Compare, Compared, Event, Job, Measure, Measured, OneLane
+from tilesight.workers import TimeLimit
 from tilesight.workload import Workload
 
 CPU = load_target("cpu")

@@ -16,11 +16,11 @@ from tilesight.errors import Failure, FailureKind
 from tilesight.jobs import Profiled
 from tilesight.profile import Rasterization
 from tilesight.request import PLANS
-from tilesight.session import Decision, Effort, SessionResult, State
+from tilesight.session import Comparison, Decision, Effort, SessionResult, State
 from tilesight.space import Config
 from tilesight.trial import BYSTANDER, BuildResult, Measurement, Status
 from tilesight.tuner import EARLY_AFTER, Tuner
-from tilesight.work import Comparison, Event, Job, Lane, Measure, Source
+from tilesight.work import Event, Job, Lane, Measure, Source
 
 
 class Watched(FakeExecutor):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -14,8 +15,7 @@ from ..jobs import Profiled
 from ..target import Target
 from ..twins import SharedLowering
 from ..where import Where
-from ..work import Event, Lane, Lower, Lowered, OneLane, Source
-from ..workers.time_limits import TimeLimit
+from ..work import Event, Lane, Source, lower_all
 from .cluster import Cluster
 from .connection import Connection
 from .crew import Crew
@@ -49,7 +49,7 @@ class RayExecutor:
         if not address:
             raise InputError("cluster '' is no address; give auto, local, host:port or ray://host:port")
         self._cache_dir, self._workers = cache_dir, workers
-        self._limits = {kind: TimeLimit(first_s, floor_s=min(first_s, 10.0)) for kind, first_s in local.LIMITS.items()}
+        self._limits = local.time_limits()
         self._shared = SharedLowering() if share_lowering else None
         self._built: dict[str, Any] = {}
         self._connection = Connection(address, workers)
@@ -102,12 +102,8 @@ class RayExecutor:
 
     def lower(self, candidates: Iterable[Candidate]) -> Iterator[tuple[Candidate, Profiled | Failure]]:
         """Each candidate with its outcome, as they are ready."""
-        return self._shared.lower(candidates, self._lower) if self._shared else self._lower(candidates)
-
-    def _lower(self, candidates: Iterable[Candidate]) -> Iterator[tuple[Candidate, Profiled | Failure]]:
-        for event in self.stream(OneLane(Lower(candidate) for candidate in candidates)):
-            assert isinstance(event, Lowered)
-            yield event.job.candidate, event.outcome
+        run = partial(lower_all, self)
+        return self._shared.lower(candidates, run) if self._shared else run(candidates)
 
     def stream(self, source: Source) -> Generator[Event]:
         return Stream(self._cluster, self._crew, source, self._cache_dir, self._limits, self._workers, self._built).events()

@@ -21,7 +21,7 @@ from ..settings import load_settings
 from ..target import Target
 from ..trial import BuildResult
 from ..work import Build, Compare, Job, Lower, Measure
-from ..workers.pool import Done, Outcome, Raised, WorkerPool, thread_limits, wait_for
+from ..workers import Done, Outcome, Raised, WorkerPool, thread_limits, wait_for
 from .facts import fits
 from .parcels import Parcel, key_of, pack, stored_at, unpack
 

@@ -14,8 +14,7 @@ from ..errors import Failure, FailureKind, ToolchainError, headline
 from ..executor import event_of
 from ..trial import BuildResult, Measurement
 from ..work import Build, Built, Compare, Compared, Event, Job, Lane, Lower, Lowered, Measured, Source
-from ..workers.pool import Done, Raised
-from ..workers.time_limits import TimeLimit
+from ..workers import Done, Raised, TimeLimit
 from .cluster import PATIENCE_S, Cluster, Node
 from .crew import Crew, Post
 from .node import FETCH_S, LibraryGone, Unfit, prepare, send

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ..candidate import Candidate
 from ..errors import FailureKind, headline
 from ..protocol import Protocol
-from ..session import Baseline, Decision
+from ..session import Baseline, Comparison
 from ..trial import BuildResult, Measurement
 from ..workers.process import retire
 from .bench import Bench, Case, bench_for
@@ -25,16 +25,6 @@ from .decide import Finalist, decide, settled
 from .kernel_run import RUN_FAULTS, KernelRun, in_turn, run_failure
 from .timing import Call
 from .turns import Taken, collect
-
-
-@dataclass(frozen=True, slots=True)
-class Together:
-    """Kernels and vendor implementations, timed in turns on the same inputs."""
-
-    measurements: tuple[Measurement, ...]  # in the order of the kernels
-    baselines: tuple[Baseline, ...]
-    notes: tuple[str, ...] = ()  # vendor implementations that were left out, and why
-    decision: Decision | None = None  # which kernel won; None where none came through
 
 
 def measure_kernel(build: BuildResult, candidate: Candidate, protocol: Protocol, rival_us: float | None = None) -> Measurement:
@@ -62,7 +52,7 @@ def _alone(run: KernelRun, rival_us: float | None) -> None:
         run.check_again(case)
 
 
-def measure_together(kernels: Sequence[tuple[BuildResult, Candidate]], protocol: Protocol) -> Together:
+def measure_together(kernels: Sequence[tuple[BuildResult, Candidate]], protocol: Protocol) -> Comparison:
     """Check several kernels for one workload, time in turns those that are right, with the vendor's beside them, until it is
     clear who is fastest, and decide who wins.
 
@@ -74,7 +64,7 @@ def measure_together(kernels: Sequence[tuple[BuildResult, Candidate]], protocol:
     bench = bench_for(first.target, protocol)
     bench.conditions.begin()
     runs = [KernelRun(build, candidate, bench, protocol) for build, candidate in kernels]
-    found = Together((), ())
+    found = Comparison((), ())
     try:
         found = _in_turns(runs)
     except RUN_FAULTS as error:
@@ -85,7 +75,7 @@ def measure_together(kernels: Sequence[tuple[BuildResult, Candidate]], protocol:
     return replace(found, measurements=tuple(r.measurement() for r in runs), decision=decide(finalists) if finalists else None)
 
 
-def _in_turns(runs: Sequence[KernelRun]) -> Together:
+def _in_turns(runs: Sequence[KernelRun]) -> Comparison:
     """The vendor's part of what is found; the kernels' stays with their runs."""
     bench, case = runs[0].bench, _case(runs[0])
     for run in runs:
@@ -105,7 +95,7 @@ def _in_turns(runs: Sequence[KernelRun]) -> Together:
     for run in right:
         run.check_again(case)
     vendor = zip(calls, taken.samples_us[len(right) :], strict=True)
-    return Together((), tuple(Baseline(name, samples) for name, samples in vendor), notes)
+    return Comparison((), tuple(Baseline(name, samples) for name, samples in vendor), notes)
 
 
 def _case(run: KernelRun) -> Case:

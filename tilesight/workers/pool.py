@@ -25,22 +25,9 @@ from .crew import Crew, Slot
 from .host_memory import available_bytes
 from .link import Task
 from .nursery import Nurture
-from .outcomes import Crashed, Done, Outcome, OutOfMemory, Raised, TimedOut, failure_of
+from .outcomes import Outcome, Raised
 from .process import Gate, Setup, is_worker
 from .time_limits import TimeLimit
-
-__all__ = [
-    "Crashed",
-    "Done",
-    "OutOfMemory",
-    "Outcome",
-    "Raised",
-    "TimedOut",
-    "WorkerPool",
-    "failure_of",
-    "thread_limits",
-    "wait_for",
-]
 
 _LEAST_BYTES = 2**30  # that a worker may hold by default, where memory seems to be gone: less builds no kernel
 

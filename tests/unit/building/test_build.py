@@ -27,7 +27,7 @@ from tilesight.building.plan import Argument, Launch, LaunchPlan, PixelBox, Tens
 from tilesight.lowering import lower
 from tilesight.target import load_target
 from tilesight.toolchain import find_cxx, find_nvcc
-from tilesight.workers.pool import Done, WorkerPool
+from tilesight.workers import Done, WorkerPool
 
 PLAN = LaunchPlan(
     tensors=3,

@@ -12,11 +12,10 @@ from multiprocessing.connection import Connection, Pipe
 import pytest
 
 from tilesight.errors import FailureKind
+from tilesight.workers import Crashed, OutOfMemory, Raised, TimedOut, TimeLimit, failure_of
 from tilesight.workers.link import Task, Why, Worker
 from tilesight.workers.nursery import Ended
-from tilesight.workers.outcomes import Crashed, OutOfMemory, Raised, TimedOut, failure_of
 from tilesight.workers.process import Began, Ready, Result
-from tilesight.workers.time_limits import TimeLimit
 
 KINDS = (FailureKind.BUILD_ERROR, FailureKind.BUILD_CRASH, FailureKind.BUILD_TIMEOUT)
 LIMIT_BYTES = 2**31

@@ -16,7 +16,7 @@ import pytest
 
 from tilesight.building.compiler import compile_in
 from tilesight.errors import ToolchainError
-from tilesight.workers.pool import Crashed, Done, TimedOut, WorkerPool, wait_for
+from tilesight.workers import Crashed, Done, TimedOut, WorkerPool, wait_for
 
 
 def ready() -> None:
@@ -229,7 +229,7 @@ def tree_of(root: int) -> list[int]:
 def test_nothing_survives_the_death_of_the_parent(tmp_path: Path, state: str) -> None:
     program = f"""
         from functools import partial
-        from tilesight.workers.pool import WorkerPool
+        from tilesight.workers import WorkerPool
         from {__name__} import *
         folder = {str(tmp_path)!r}
         {STATES[state]}

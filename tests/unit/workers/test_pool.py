@@ -18,10 +18,21 @@ from pathlib import Path
 import pytest
 
 from tilesight.errors import FailureKind, ToolchainError
+from tilesight.workers import (
+    Crashed,
+    Done,
+    Outcome,
+    OutOfMemory,
+    Raised,
+    TimedOut,
+    TimeLimit,
+    WorkerPool,
+    failure_of,
+    thread_limits,
+    wait_for,
+)
 from tilesight.workers.nursery import LOG_BYTES
-from tilesight.workers.pool import Crashed, Done, Outcome, OutOfMemory, Raised, TimedOut, WorkerPool, failure_of, thread_limits, wait_for
 from tilesight.workers.process import retire
-from tilesight.workers.time_limits import TimeLimit
 
 
 def behave(how: str) -> object:
@@ -335,7 +346,7 @@ def test_scripts_without_a_main_guard(tmp_path: Path, guarded: bool) -> None:
     body = """
         def double(x): return 2 * x
         GUARD
-        from tilesight.workers.pool import WorkerPool
+        from tilesight.workers import WorkerPool
         with WorkerPool(1, timeout_s=60) as pool:
             print(*(getattr(o, "value", o) for _, o in pool.run(abs, [-1])))
             print(*(getattr(o, "value", o) for _, o in pool.run(double, [4])))

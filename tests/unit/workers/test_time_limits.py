@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tilesight.workers.time_limits import TimeLimit
+from tilesight.workers import TimeLimit
 
 
 def after(limit: TimeLimit, *seconds: float) -> float:
