@@ -178,12 +178,14 @@ def test_a_kernel_that_fails_costs_nothing_else(compiled: Compiled, fault: str) 
 
 
 def test_headers_that_do_not_compile_are_tried_a_few_times(compiled: Compiled) -> None:
-    said = []
-    for _ in range(8):
+    said = [""]
+    until = time.monotonic() + 30
+    # on a busy machine one that is ending may be asked several times before the next is started
+    while "started 3 times" not in said[-1] and time.monotonic() < until:
         with pytest.raises(UnavailableError) as error:
             compiled("kernel", "#include <stddef.h>\n#define BROKEN\n")
         said.append(str(error.value))
-    assert "PTX" in said[0] or "no answer" in said[0]
+    assert "PTX" in said[1] or "no answer" in said[1]
     assert "started 3 times" in said[-1]
     assert compiled("kernel")[2] == "kernel", "others are still compiled"
 
