@@ -47,8 +47,8 @@ class Protocol:
     # the conditions
     l2: str = "cold"  # cold | warm
     launch: str = "eager"  # eager | graph | call
-    burst_ms: float = 8.0  # GPU: after so much work the device rests
-    rest: float = 2.0  # for so many times as long; 0: it is kept busy
+    burst_ms: float = 15.0  # GPU: after so much work the device rests
+    rest: float = 3.0  # for so many times as long; 0: it is kept busy
     inputs: str = "random"  # drawn by `Operator.inputs` as in real use, from a seed of the session's own
     # Up to so many sets of inputs take turns, where they all fit half of the cache together: only small problems can be
     # lucky with their addresses or values, and larger ones would no longer be warm. The half is for what else goes through.
