@@ -16,8 +16,11 @@ class Candidate:
     target: Target
     template: KernelTemplate
     config: Config
+    # dimensions that the built kernel takes at run time: one kernel for all their values; `workload` is where it is measured
+    open: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
         """Canonical identity of what would be lowered: template and its version, workload, target's architecture, config."""
-        return f"{self.template.name}@{self.template.version}|{self.workload.key}|{self.target.kind}:{self.target.arch}|{self.config.key}"
+        code = f"{self.template.name}@{self.template.version}|{self.workload.key}|{self.target.kind}:{self.target.arch}|{self.config.key}"
+        return f"{code}|open {','.join(self.open)}" if self.open else code

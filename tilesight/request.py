@@ -50,4 +50,4 @@ class Request:
     sampler: str = "tpe"
 
     def candidate(self, config: Config) -> Candidate:
-        return Candidate(self.workload, self.target, self.template, config)
+        return Candidate(self.workload, self.target, self.template, config, self.context.open)

@@ -14,6 +14,12 @@ from .trial import Measurement, Status, TrialRecord
 from .workload import Workload
 
 
+# The driver launches what was compiled and torch brings the vendor libraries that results stand beside: neither changes
+# the code that is built, and torch not its time either.
+NO_PART_OF_TIME = frozenset({"torch"})
+NO_PART_OF_CODE = NO_PART_OF_TIME | {"driver"}
+
+
 class Effort(StrEnum):
     """How much a session may try.
 
@@ -40,8 +46,9 @@ class Context:
     """Everything that a stored result's validity depends on. Results are re-used only within one context.
 
     `space` is the fingerprint of the search space: a session that chose among other configs is no answer, while what it
-    learned of single configs holds in any space. `software` holds the versions that can change the generated code or its
-    time (tilelang, nvcc, ...). `device` is the driver's name of the device that measures, "" where nothing is measured.
+    learned of single configs holds in any space. `software` holds the versions that can change the generated code
+    (tilelang, nvcc), its time (driver) or what it is compared with (torch). `device` is the driver's name of the device that
+    measures, "" where nothing is measured.
     """
 
     template: str
@@ -55,6 +62,17 @@ class Context:
     software: Mapping[str, str] = field(default_factory=dict)
     device: str = ""
     protocol: str = ""  # conditions of its measurements: `Protocol.key`; "" where nothing is measured
+    open: tuple[str, ...] = ()  # dimensions that its kernels take at run time: `Candidate.open`
+
+    @property
+    def code_software(self) -> dict[str, str]:
+        """The versions on which the generated code depends, names sorted."""
+        return {name: version for name, version in sorted(self.software.items()) if name not in NO_PART_OF_CODE}
+
+    @property
+    def time_software(self) -> dict[str, str]:
+        """The versions on which a kernel's time depends: those of its code, and the driver."""
+        return {name: version for name, version in sorted(self.software.items()) if name not in NO_PART_OF_TIME}
 
     @property
     def key(self) -> str:
@@ -71,6 +89,7 @@ class Context:
             dict(sorted(self.software.items())),
             self.device,
             self.protocol,
+            *([list(self.open)] if self.open else []),
         ]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 

@@ -1,0 +1,1 @@
+"""Dispatch: which built kernel serves a shape, at run time."""
