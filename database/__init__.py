@@ -10,7 +10,8 @@ Values of the line go in and come out; rows, SQL and drivers stay inside. docs/d
 """
 
 from .best import Best
+from .layers import LayeredStore, open_layers
 from .queries import export, frame, overview, query
 from .store import Store, open_store
 
-__all__ = ["Best", "Store", "export", "frame", "open_store", "overview", "query"]
+__all__ = ["Best", "LayeredStore", "Store", "export", "frame", "open_layers", "open_store", "overview", "query"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -37,6 +38,7 @@ class Best:
     relative_error: float | None
     template: str
     config: Config
+    open: tuple[str, ...]  # dimensions that the kernel takes at run time
     session_id: int
     recorded_at: datetime
 
@@ -47,16 +49,6 @@ def best(connection: Connection, kernel: str | None = None, target: str | None =
     Raises `InputError` for a kernel or target of which nothing is recorded.
     """
     rows = [row._mapping for row in connection.execute(text("SELECT * FROM best"))]
-    # databases do not agree on where NULL comes in an order
-    rows.sort(key=lambda row: (row["operator"], row["shape"] or "", row["workload"], row["target"], row["protocol_key"]))
-    if kernel is not None:
-        names = {name for row in rows for name in (row["operator"], row["template"])}
-        _check("kernel", kernel, names)
-        rows = [row for row in rows if kernel in (row["operator"], row["template"])]
-    if target is not None:
-        names = {row["target"] for row in rows}
-        _check("target", target, names)
-        rows = [row for row in rows if row["target"] == target]
     found = []
     for row in rows:
         with sound(row["config"]):
@@ -67,12 +59,26 @@ def best(connection: Connection, kernel: str | None = None, target: str | None =
                     **{
                         **values,
                         "config": Config(json.loads(row["config"])),
+                        "open": tuple(row["open"].split(",")) if row["open"] else (),
                         "status": Status(row["status"]),
                         "recorded_at": datetime.fromisoformat(moment) if isinstance(moment, str) else moment,
                     }
                 )
             )
-    return found
+    return chosen(found, kernel, target)
+
+
+def chosen(found: Iterable[Best], kernel: str | None, target: str | None) -> list[Best]:
+    """Those of `kernel` and `target`, in the order and with the errors of `best`."""
+    # databases do not agree on where NULL comes in an order
+    rows = sorted(found, key=lambda row: (row.operator, row.shape or "", row.workload, row.target, row.protocol_key))
+    if kernel is not None:
+        _check("kernel", kernel, {name for row in rows for name in (row.operator, row.template)})
+        rows = [row for row in rows if kernel in (row.operator, row.template)]
+    if target is not None:
+        _check("target", target, {row.target for row in rows})
+        rows = [row for row in rows if row.target == target]
+    return rows
 
 
 def _check(kind: str, name: str, known: set[str]) -> None:

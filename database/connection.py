@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
+from functools import partial
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from sqlalchemy import Connection, Table, exc, make_url
 from sqlalchemy.engine import URL
@@ -26,11 +27,18 @@ def parse_url(text: str) -> URL:
     if "://" not in text:
         if text.endswith(_FILE_ENDINGS) and "//" not in text and ":" not in text:
             return URL.create("sqlite", database=text)
-        raise InputError(f"'{text}' is not a database URL; write e.g. sqlite:///{text or 'performance'}.db or postgresql://user@host/name")
+        raise InputError(
+            f"'{faults.without_password(text)}' is not a database URL; "
+            f"write e.g. sqlite:///{faults.without_password(text) or 'performance'}.db or postgresql://user@host/name"
+        )
     try:
         url = make_url(text)
     except (exc.ArgumentError, ValueError) as error:
-        raise InputError(f"'{text}' is not a database URL ({error}); write e.g. sqlite:////home/me/performance.db") from error
+        # not `from error`: its text may have the password
+        raise InputError(
+            f"'{faults.without_password(text)}' is not a database URL ({faults.without_password(str(error))}); "
+            "write e.g. sqlite:////home/me/performance.db or postgresql://user@host:5432/name"
+        ) from None
     if url.get_backend_name() not in _BACKENDS:
         raise InputError(
             f"database '{faults.display_name(url)}': '{url.get_backend_name()}' is not supported; use one of: {', '.join(_BACKENDS)}"
@@ -60,23 +68,27 @@ class Database:
         self.url, self.is_read_only, self.busy_seconds = url, read_only, busy_seconds
         self.name = faults.display_name(url)
         self.backend: Any = _BACKENDS[url.get_backend_name()]
+        self._was_reached = False
         with faults.translated(url):
-            self._engine = self.backend.make_engine(url, read_only=read_only)
+            self._engine = self.backend.make_engine(url, read_only=read_only, busy_seconds=busy_seconds)
         try:
             self._prepare()
         except BaseException:
             self.close()
             raise
+        self._was_reached = True
 
-    def read(self, work: Callable[[Connection], T]) -> T:
-        """`work(connection)` in one transaction that sees one state."""
-        return self._patiently(lambda: self._transaction(work, writes=False))
+    def read(self, work: Callable[[Connection], T], *, trusted: bool = True) -> T:
+        """`work(connection)` in one transaction that sees one state. It may be run more than once. What is not `trusted` to change
+        nothing is rolled back at its end; not so else, since psycopg forgets then which statements are prepared."""
+        return self._patiently(partial(self._transaction, work, writes=False, trusted=trusted))
 
     def write(self, work: Callable[[Connection], T]) -> T:
-        """`work(connection)` in one transaction of its own: all of it is kept or nothing. It may be run more than once."""
+        """`work(connection)` in one transaction of its own: all of it is kept, and once, or nothing. It may be run more than
+        once: where a lock is in the way, and where the server is lost before the transaction is committed."""
         if self.is_read_only:
-            raise faults.read_only(self.name, "it was opened for reading only")
-        return self._patiently(lambda: self._transaction(work, writes=True))
+            raise faults.read_only(self.name, "it was opened for reading only", self.url)
+        return self._patiently(_Write(self, work).attempt)
 
     def insert(self, table: Table) -> Any:
         """An INSERT that has `on_conflict_do_nothing` and `on_conflict_do_update`, which SQLAlchemy gives by dialect only."""
@@ -87,7 +99,7 @@ class Database:
             self._engine.dispose()
 
     def _prepare(self) -> None:
-        found = self.read(lambda connection: migrate.revision(connection, self.name))
+        found = self.read(self._find_revision)
         migrate.check_revision(found, self.name)
         if found == HEAD:
             if not self.is_read_only:
@@ -101,6 +113,10 @@ class Database:
             self._patiently(self._use_wal)
         self.write(self._upgrade)
 
+    def _find_revision(self, connection: Connection) -> str | None:
+        self.backend.check_server(connection, self.name)
+        return migrate.revision(connection, self.name)
+
     def _use_wal(self) -> None:
         with faults.translated(self.url):
             sqlite.use_wal(self._engine)
@@ -109,11 +125,14 @@ class Database:
         self.backend.lock_schema(connection)
         migrate.upgrade(connection, self.name)
 
-    def _transaction(self, work: Callable[[Connection], T], *, writes: bool) -> T:
+    def _transaction(self, work: Callable[[Connection], T], *, writes: bool, trusted: bool = True) -> T:
         with faults.translated(self.url), self._engine.connect() as connection:
             connection = connection.execution_options(tilesight_writes=writes)
-            with connection.begin():
-                return work(connection)
+            with connection.begin() as transaction:
+                result = work(connection)
+                if not trusted:
+                    transaction.rollback()  # of what a query may have changed all the same nothing stays
+                return result
 
     def _patiently(self, attempt: Callable[[], T]) -> T:
         deadline = time.monotonic() + self.busy_seconds
@@ -124,6 +143,45 @@ class Database:
             except DatabaseBusyError as error:
                 if time.monotonic() + pause > deadline:
                     raise faults.busy(self.name, f"waited {self.busy_seconds:g} s") from error
+            except faults.ConnectionLostError as error:
+                if not self._was_reached:
+                    raise
+                if time.monotonic() + pause > deadline:
+                    raise faults.lost(self.name, error.cause, self.busy_seconds) from error
+                self._engine.dispose()  # other connections of the pool were lost with it
             # random, so that two waiting processes do not meet again and again
             time.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(2 * pause, 0.1)
+
+
+class _Write(Generic[T]):
+    """One write, tried until it is known to be done: where the server is lost while it commits, it is asked afterwards."""
+
+    def __init__(self, database: Database, work: Callable[[Connection], T]) -> None:
+        self._database, self._work = database, work
+        self._mark: Any = None  # of the last transaction, where it is not known how that ended
+        self._result: list[T] = []  # its result, once there was nothing left but to commit
+
+    def attempt(self) -> T:
+        # asked even where it cannot have been committed: the server may not have noticed, and hold its locks
+        if self._mark is not None and self._was_committed() and self._result:
+            return self._result[0]
+        self._mark = None
+        try:
+            return self._database._transaction(self._marked, writes=True)
+        except faults.ConnectionLostError:
+            raise  # and it may have been committed
+        except BaseException:
+            self._mark = None
+            raise
+
+    def _marked(self, connection: Connection) -> T:
+        self._result = []
+        self._mark = self._database.backend.mark(connection)
+        result = self._work(connection)
+        self._result = [result]
+        return result
+
+    def _was_committed(self) -> bool:
+        was_committed = self._database.backend.was_committed
+        return self._database._transaction(lambda connection: bool(was_committed(connection, self._mark)), writes=False)

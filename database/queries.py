@@ -9,15 +9,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from sqlalchemy import Connection, func, select
 
 from ..errors import InputError, ToolchainError, UnknownNameError
 from ..out_file import replacing
+from ..settings import load_settings
 from . import faults, migrate, schema
 from .connection import Database
-from .store import Store
+from .store import Store, open_store
 from .views import JSON_COLUMNS, VIEWS
 
 if TYPE_CHECKING:
@@ -63,14 +64,28 @@ def query(store: Store, sql: str) -> tuple[list[str], list[tuple[Any, ...]]]:
         with _running(store.database, connection, sql) as (columns, batches):
             return columns, [row for batch in batches for row in batch]
 
-    return store.database.read(work)
+    return store.database.read(work, trusted=False)
 
 
-def frame(store: Store, view_or_sql: str) -> pd.DataFrame:
-    """A view or table by its name (`best`), or the result of a reading statement, as a pandas DataFrame."""
+@overload
+def frame(source: str, view_or_sql: None = None) -> pd.DataFrame: ...
+@overload
+def frame(source: Store | Path | str | None, view_or_sql: str) -> pd.DataFrame: ...
+def frame(source: Store | Path | str | None, view_or_sql: str | None = None) -> pd.DataFrame:
+    """A view or table by its name (`best`), or the result of a reading statement, as a pandas DataFrame.
+
+    `source` is an open store, the URL or file of a database, or None: the user's own. `frame("best")` is that of the user's own.
+    """
     import pandas as pd
 
-    columns, rows = query(store, _statement(view_or_sql))
+    if view_or_sql is None:
+        source, view_or_sql = None, str(source)
+    statement = _statement(view_or_sql)
+    if isinstance(source, Store):
+        columns, rows = query(source, statement)
+    else:
+        with open_store(str(source) if source is not None else load_settings().database_url, read_only=True) as store:
+            columns, rows = query(store, statement)
     return pd.DataFrame.from_records(rows, columns=columns)
 
 
@@ -108,7 +123,7 @@ def _write_text(store: Store, path: Path, view: str, format: str) -> int:
                     file.writelines(json.dumps(_as_object(columns, row)) + "\n" for row in batch)
             return count
 
-    return store.database.read(work)
+    return store.database.read(work, trusted=False)
 
 
 def _write_parquet(store: Store, path: Path, view: str) -> int:

@@ -1,8 +1,9 @@
 """What earlier sessions know that still holds in a context.
 
-Each part of a trial holds as long as that on which it depends: the generated code on template, workload, architecture,
-config and software; a prediction also on the target's figures and the model; a measurement also on the device and the
-protocol, but not on the model. So a trial of another session is taken apart, and what holds of it is put together again.
+Each part of a trial holds as long as that on which it depends: the generated code on template, workload, open dimensions,
+architecture, config and the software that makes it; a prediction also on the target's figures and the model; a measurement
+also on the device, its driver and the protocol, but not on the model. So a trial of another session is taken apart, and what
+holds of it is put together again.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from sqlalchemy import Connection, select
 from ..errors import FailureKind
 from ..trial import Status, TrialRecord
 from . import schema
+from .checks import clean
 from .rows import Place
 from .trials import TrialRow, load, sound
 
@@ -28,8 +30,8 @@ class Holds(Enum):
 
     CODE = auto()  # wherever its code is the same
     MODEL = auto()  # under the same target figures and model, too
-    RUN = auto()  # on the same device, under the same protocol
-    VERDICT = auto()  # on the same device, whatever the protocol: what is wrong is wrong however it is timed
+    RUN = auto()  # on the same device and driver, under the same protocol
+    VERDICT = auto()  # on the same device, whatever the driver and the protocol: what is wrong is wrong however it is timed
     MOMENT = auto()  # nowhere: it was the machine's, not the candidate's
 
 
@@ -84,31 +86,34 @@ def _statement(place: Place) -> Any:
             schema.failure_reasons.c.kind,
             (schema.builds.c.artifact.is_not(None)).label("is_built"),
             (sessions.target_id == place.target_id).label("same_target"),
-            (sessions.model == place.context.model).label("same_model"),
-            (schema.environments.c.device == place.context.device).label("same_device"),
-            (sessions.protocol == place.context.protocol).label("same_protocol"),
+            (sessions.model == clean(place.context.model)).label("same_model"),
+            (schema.environments.c.device == clean(place.context.device)).label("same_device"),
+            (sessions.protocol == clean(place.context.protocol)).label("same_protocol"),
+            (schema.software.c.time_key == place.time_key).label("same_time"),
         )
         .select_from(schema.candidates)
         .join(schema.trials, trials.candidate_id == candidates.id)
         .join(schema.sessions, sessions.id == trials.session_id)
         .join(schema.environments, schema.environments.c.id == sessions.environment_id)
+        .join(schema.software, schema.software.c.id == schema.environments.c.software_id)
         .join(schema.builds, schema.builds.c.id == trials.build_id, isouter=True)
         .join(schema.failure_reasons, schema.failure_reasons.c.id == trials.failure_id, isouter=True)
         .where(
             candidates.template_id == place.template_id,
             candidates.workload_id == place.workload_id,
-            candidates.arch == place.context.arch,
-            schema.environments.c.software_id == place.software_id,
+            candidates.arch == clean(place.context.arch),
+            candidates.open == place.open,
+            schema.software.c.code_key == place.code_key,
         )
-        .order_by(trials.recorded_at.desc(), trials.session_id.desc())
+        .order_by(trials.session_id.desc())  # later sessions have higher ids, also where the clock was set back
     )
 
 
 def _what_holds(row: Any) -> TrialRow | None:
-    """The part of a trial that holds; None where nothing does. Its software is the same already."""
+    """The part of a trial that holds; None where nothing does. The software that makes its code is the same already."""
     same_model = bool(row.same_target and row.same_model)
     prediction_id = row.prediction_id if same_model else None
-    same_run = bool(row.same_device and row.same_protocol)
+    same_run = bool(row.same_device and row.same_protocol and row.same_time)
     measurement_id = row.measurement_id if same_run else None
     failure_holds = (
         row.failure_id is not None

@@ -17,14 +17,20 @@ from typing import Any
 from sqlalchemy import Table
 
 from ..errors import Failure, InputError
-from ..session import Baseline, Context
+from ..session import NO_PART_OF_CODE, NO_PART_OF_TIME, Baseline, Context
 from ..space import Config
 from ..trial import BuildResult, Measurement, Prediction, TrialRecord
+from ..workload import Workload
 from . import schema
-from .checks import check_finite, clean, refuse_unless_finite
+from .checks import check_finite, check_name, check_names, clean, cleaned, is_suspect, refuse_unless_finite
+from .shapes import code_of
 
 Row = dict[str, Any]
 Rows = list[tuple[Table, Row]]
+
+# by the names of `toolchain.software_versions`: what turns generated source into a library
+_TOOLKITS = ("nvcc", "hipcc", "c++")
+_canonical = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +43,24 @@ class Place:
     target_id: int
     software_id: int
     environment_id: int
+    code_key: str  # `software.code_key`
+    time_key: str
+    open: str  # as columns have it: names with commas
+    shape_family: int
+    shape_code: int
 
 
 def content_id(*parts: object) -> int:
-    """63 bits of SHA-256 over the canonical JSON of `parts`."""
-    text = json.dumps(parts, separators=(",", ":"), allow_nan=False)
+    """63 bits of SHA-256 over the canonical JSON of `parts`, their text as databases can hold it."""
+    text = _canonical(parts)
+    if is_suspect(text):
+        text = _canonical(cleaned(parts))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+
+
+def versions_key(versions: Mapping[str, str]) -> str:
+    """16 hex digits, equal for equal versions of the same names in any order."""
+    return f"{content_id(dict(sorted(versions.items()))):016x}"
 
 
 def now() -> datetime:
@@ -52,22 +70,46 @@ def now() -> datetime:
 def place_of(context: Context) -> tuple[Place, Rows]:
     """The ids of a context's parts, and the rows that hold them."""
     workload = context.workload
-    versions = dict(sorted(context.software.items()))
+    check_name("context", "architecture", context.arch)
     rows: Rows = []
-    software_id = _add(rows, schema.software, {"versions": versions})
+    software_id = software_row(rows, context.software)
+    template_id = add_row(rows, schema.templates, {"name": context.template, "version": context.template_version})
+    keys = software_keys(context.software)
+    environment = {"device": context.device, "software_id": software_id, "observed": {}}
     place = Place(
         context=context,
-        template_id=_add(rows, schema.templates, {"name": context.template, "version": context.template_version}),
+        template_id=template_id,
         workload_id=content_id("workloads", workload.key),
-        target_id=_add(rows, schema.targets, {"name": context.target, "fingerprint": context.target_fingerprint, "arch": context.arch}),
+        target_id=add_row(rows, schema.targets, {"name": context.target, "fingerprint": context.target_fingerprint, "arch": context.arch}),
         software_id=software_id,
-        environment_id=_add(rows, schema.environments, {"device": context.device, "software_id": software_id, "observed": {}}),
+        environment_id=add_row(rows, schema.environments, environment, derived=_versions(context.software, {})),
+        **keys,
+        open=clean(",".join(context.open)),
+        shape_family=_shape_family(context, template_id, keys["time_key"]),
+        shape_code=code_of(workload.dims),
     )
-    rows.append(
+    return place, rows + workload_rows(workload)
+
+
+def software_row(rows: Rows, versions: Mapping[str, str]) -> int:
+    """Append the row of these versions; return its id."""
+    return add_row(rows, schema.software, {"versions": dict(sorted(versions.items()))}, derived=software_keys(versions))
+
+
+def software_keys(versions: Mapping[str, str]) -> dict[str, str]:
+    """Columns of `software`: hashes of what of it code depends on, and time."""
+    left_out = {"code_key": NO_PART_OF_CODE, "time_key": NO_PART_OF_TIME}
+    return {key: versions_key({name: version for name, version in versions.items() if name not in out}) for key, out in left_out.items()}
+
+
+def workload_rows(workload: Workload) -> Rows:
+    check_names(workload)
+    workload_id = content_id("workloads", workload.key)
+    rows: Rows = [
         (
             schema.workloads,
             {
-                "id": place.workload_id,
+                "id": workload_id,
                 "key": clean(workload.key),
                 "operator": clean(workload.operator),
                 "dtype": clean(workload.dtype),
@@ -76,12 +118,19 @@ def place_of(context: Context) -> tuple[Place, Rows]:
                 "name": None if workload.name is None else clean(workload.name),
             },
         )
-    )
+    ]
     rows += [
-        (schema.workload_dims, {"workload_id": place.workload_id, "dim": clean(dim), "size": size, "log2": math.log2(size)})
+        (schema.workload_dims, {"workload_id": workload_id, "dim": clean(dim), "size": size, "log2": math.log2(size)})
         for dim, size in workload.dims.items()
     ]
-    return place, rows
+    return rows
+
+
+def _shape_family(context: Context, template_id: int, time_key: str) -> int:
+    """Equal where the winner of one workload may stand in for another's, which differs in its sizes alone."""
+    workload = context.workload
+    asked = (workload.operator, workload.dtype, dict(sorted(workload.attrs.items())), sorted(workload.dims))
+    return content_id("shape family", *asked, template_id, context.arch, time_key, context.device, context.protocol)
 
 
 def candidate_row(place: Place, config: Config) -> Row:
@@ -91,7 +140,8 @@ def candidate_row(place: Place, config: Config) -> Row:
         "arch": place.context.arch,
         "config": config.key,
     }
-    return {"id": content_id("candidates", *natural.values()), **_cleaned(natural)}
+    told = [("open", place.open)] if place.open else []
+    return {"id": content_id("candidates", *natural.values(), *told), **_cleaned(natural), "open": place.open}
 
 
 def trial_rows(session_id: int, place: Place, trial: TrialRecord) -> Rows:
@@ -116,6 +166,7 @@ def trial_rows(session_id: int, place: Place, trial: TrialRecord) -> Rows:
                 "fingerprint": clean(trial.fingerprint),
                 "lowering_seconds": float(trial.lowering_seconds),
                 "recorded_at": moment,
+                "measured_us": trial.measured_us,
             },
         )
     )
@@ -125,8 +176,8 @@ def trial_rows(session_id: int, place: Place, trial: TrialRecord) -> Rows:
 def baseline_rows(session_id: int, baselines: Iterable[Baseline]) -> list[Row]:
     rows = []
     for position, baseline in enumerate(baselines):
+        refuse_unless_finite(f"baseline '{clean(baseline.name[:200])}'", {"samples_us": baseline.samples_us})
         samples = [float(sample) for sample in baseline.samples_us]
-        refuse_unless_finite(f"baseline '{baseline.name}'", {"samples_us": samples})
         if not samples:
             raise InputError(f"baseline '{baseline.name}' has no samples; leave it out where it could not be measured")
         rows.append(
@@ -141,12 +192,20 @@ def baseline_rows(session_id: int, baselines: Iterable[Baseline]) -> list[Row]:
     return rows
 
 
-def _add(rows: Rows, table: Table, natural: Row, added: Row | None = None) -> int:
-    """Append the row of these values, its id taken from them; return the id. `added` counts where it is not empty."""
+def add_row(rows: Rows, table: Table, natural: Row, added: Row | None = None, derived: Row | None = None) -> int:
+    """Append the row of these values, its id taken from them; return the id. `added` counts where it is not empty, what is
+    `derived` from the others, or from the moment, is no part of its identity."""
     told = [(name, value) for name, value in (added or {}).items() if value]
     row_id = content_id(table.name, *natural.values(), *told)
-    rows.append((table, {"id": row_id, **_cleaned(natural), **_cleaned(added or {})}))
+    rows.append((table, {"id": row_id, **_cleaned(natural), **_cleaned(added or {}), **_cleaned(derived or {})}))
     return row_id
+
+
+def _versions(software: Mapping[str, str], observed: Mapping[str, str]) -> Row:
+    """Columns of an environment: what a measurement saw goes before what its session was begun with."""
+    known = {**software, **observed}
+    toolkit = observed.get("compiler") or next((software[name] for name in _TOOLKITS if name in software), "")
+    return {"toolkit": toolkit, **{name: known.get(name, "") for name in ("uuid", "driver", "tilelang", "torch")}}
 
 
 def _add_prediction(rows: Rows, place: Place, candidate_id: int, prediction: Prediction | None, moment: datetime) -> int | None:
@@ -165,7 +224,7 @@ def _add_prediction(rows: Rows, place: Place, candidate_id: int, prediction: Pre
         "terms_us": _floats(prediction.terms_us),
         "notes": list(prediction.notes),
     }
-    return _add_at(rows, schema.predictions, natural, moment, derived={"ranking_us": float(prediction.ranking_us)})
+    return add_row(rows, schema.predictions, natural, derived={"ranking_us": float(prediction.ranking_us), "created_at": moment})
 
 
 def _add_build(rows: Rows, place: Place, candidate_id: int, build: BuildResult | None, moment: datetime) -> int | None:
@@ -181,17 +240,18 @@ def _add_build(rows: Rows, place: Place, candidate_id: int, build: BuildResult |
         "seconds": float(build.seconds),
         "failure_id": _add_failure(rows, build.failure),
     }
-    return _add_at(rows, schema.builds, natural, moment, added={"binary": build.binary})
+    return add_row(rows, schema.builds, natural, {"binary": build.binary}, {"created_at": moment})
 
 
 def _add_measurement(rows: Rows, place: Place, candidate_id: int, measurement: Measurement | None, moment: datetime) -> int | None:
     if measurement is None:
         return None
     observed = {"device": place.context.device, "software_id": place.software_id, "observed": dict(measurement.environment)}
+    versions = _versions(place.context.software, measurement.environment)
     samples = [float(sample) for sample in measurement.samples_us]
     natural = {
         "candidate_id": candidate_id,
-        "environment_id": _add(rows, schema.environments, observed),
+        "environment_id": add_row(rows, schema.environments, observed, derived=versions),
         "samples_us": samples,
         "sample_count": len(samples),
         "latency_us": statistics.median(samples) if samples else None,
@@ -200,20 +260,13 @@ def _add_measurement(rows: Rows, place: Place, candidate_id: int, measurement: M
         "failure_id": _add_failure(rows, measurement.failure),
     }
     added = {"protocol_key": place.context.protocol, "observed": _floats(measurement.observed)}
-    return _add_at(rows, schema.measurements, natural, moment, added=added)
+    return add_row(rows, schema.measurements, natural, added, {"created_at": moment})
 
 
 def _add_failure(rows: Rows, failure: Failure | None) -> int | None:
     if failure is None:
         return None
-    return _add(rows, schema.failure_reasons, {"kind": failure.kind.value, "message": failure.message, "detail": failure.detail})
-
-
-def _add_at(rows: Rows, table: Table, natural: Row, moment: datetime, *, added: Row | None = None, derived: Row | None = None) -> int:
-    """As `_add`, with what is no part of a fact's identity: `derived` values, and the time at which it was first written."""
-    row_id = _add(rows, table, natural, added)
-    rows[-1][1].update(derived or {}, created_at=moment)
-    return row_id
+    return add_row(rows, schema.failure_reasons, {"kind": failure.kind.value, "message": failure.message, "detail": failure.detail})
 
 
 def _floats(values: Mapping[str, float]) -> dict[str, float]:

@@ -27,14 +27,16 @@ from sqlalchemy import (
     text,
 )
 
-REVISIONS = ("0001", "0002", "0003")  # oldest first; a later one than the last is a newer TileSight's
+REVISIONS = ("0001", "0002", "0003", "0004")  # oldest first; a later one than the last is a newer TileSight's
 HEAD = REVISIONS[-1]
 VERSION_TABLE = "tilesight_version"
 
 # SQLite makes only an INTEGER (not a BIGINT) primary key the row's own address
 Id = BigInteger().with_variant(Integer(), "sqlite")
 
-_EMPTY = text("''")  # of columns that later versions added: what their rows of before have
+# of columns that later versions added: what their rows of before have
+_EMPTY = text("''")
+_ZERO = text("0")
 
 metadata = MetaData(
     naming_convention={
@@ -50,6 +52,10 @@ def _id() -> Column[int]:
     return Column("id", Id, primary_key=True, autoincrement=False)
 
 
+def _added_text(name: str) -> Column[str]:
+    return Column(name, Text, nullable=False, server_default=_EMPTY)
+
+
 def _refers(table: str, *, optional: bool = False) -> Column[int]:
     singular = {"software": "software", "failure_reasons": "failure"}.get(table, table.removesuffix("s"))
     return Column(f"{singular}_id", Id, ForeignKey(f"{table}.id"), nullable=optional)
@@ -60,6 +66,8 @@ software = Table(
     metadata,
     _id(),
     Column("versions", JSON, nullable=False),  # name -> version, names sorted
+    _added_text("code_key"),  # hash of those on which generated code depends: `Context.code_software`
+    _added_text("time_key"),  # of those on which its time depends: `Context.time_software`
 )
 
 environments = Table(
@@ -68,7 +76,9 @@ environments = Table(
     _id(),
     Column("device", Text, nullable=False),  # the driver's name; "" where nothing is measured
     _refers("software"),
-    Column("observed", JSON, nullable=False),  # what a measurement saw beside that: driver, clocks, host, ...
+    Column("observed", JSON, nullable=False),  # what a measurement saw beside that: uuid, driver, compiler, ...
+    # of that, or of `software` where it says nothing; "" where neither does
+    *(_added_text(name) for name in ("uuid", "driver", "toolkit", "tilelang", "torch")),
 )
 
 templates = Table("templates", metadata, _id(), Column("name", Text, nullable=False), Column("version", Text, nullable=False))
@@ -114,6 +124,7 @@ candidates = Table(
     _refers("workloads"),
     Column("arch", Text, nullable=False),
     Column("config", Text, nullable=False),  # canonical JSON: `Config.key`
+    _added_text("open"),  # dimensions that the kernel takes at run time, with commas: `Candidate.open`
     Index(None, "workload_id", "template_id", "arch"),
 )
 
@@ -208,8 +219,14 @@ sessions = Table(
     Column("messages", JSON, nullable=False),
     Column("decision", JSON(none_as_null=True)),  # winner, those that cannot be told from it, reason
     Column("winner_id", Id, ForeignKey("candidates.id")),  # the decision's, to join with
+    _added_text("open"),  # `Context.open`
+    # Where dispatch finds it: sessions whose winners may stand in for each other, and the shape's place among them, both as
+    # `shapes.py` makes them.
+    Column("shape_family", BigInteger, nullable=False, server_default=_ZERO),
+    Column("shape_code", BigInteger, nullable=False, server_default=_ZERO),
     Index(None, "context_key"),
     Index(None, "workload_id"),
+    Index(None, "shape_family", "shape_code", "workload_id", "open"),
 )
 
 trials = Table(
@@ -225,9 +242,19 @@ trials = Table(
     Column("fingerprint", Text, nullable=False),
     Column("lowering_seconds", Double, nullable=False),
     Column("recorded_at", DateTime, nullable=False),
+    Column("measured_us", Double),  # `TrialRecord.measured_us`: of verified trials only
     PrimaryKeyConstraint("session_id", "candidate_id"),
     Index(None, "candidate_id"),
     sqlite_with_rowid=False,
+)
+
+# the fastest of a session, without looking at all of it
+Index(
+    "ix_trials_measured",
+    trials.c.session_id,
+    trials.c.measured_us,
+    sqlite_where=trials.c.measured_us.is_not(None),
+    postgresql_where=trials.c.measured_us.is_not(None),
 )
 
 baselines = Table(
@@ -255,4 +282,38 @@ profile_families = Table(
     Column("body", LargeBinary, nullable=False),  # JSON, compressed by zlib
     Column("created_at", DateTime, nullable=False),
     Index(None, "family_key"),
+)
+
+calibrations = Table(
+    "calibrations",
+    metadata,
+    _id(),
+    Column("name", Text, nullable=False),  # of the target that it made
+    Column("base", Text, nullable=False),  # of the target that it began from
+    Column("device", Text, nullable=False),
+    Column("uuid", Text, nullable=False),
+    Column("fingerprint", Text, nullable=False),  # of the made target: `targets.fingerprint`
+    Column("figures", JSON, nullable=False),  # path -> value, of those that were measured
+    Column("readings", JSON, nullable=False),  # path -> value as measured, spread, samples, method
+    Column("notes", JSON, nullable=False),
+    _refers("software"),
+    Column("created_at", DateTime, nullable=False),
+    Index(None, "name"),
+)
+
+dispatch_misses = Table(
+    "dispatch_misses",
+    metadata,
+    _id(),  # of workload, target, device and template
+    _refers("workloads"),
+    Column("target", Text, nullable=False),
+    Column("device", Text, nullable=False),
+    Column("template", Text, nullable=False),
+    Column("count", BigInteger, nullable=False),  # calls since it was first seen
+    Column("config", Text, nullable=False),  # what served it last, canonical JSON: `Config.key`
+    Column("source", Text, nullable=False),  # where that came from: `dispatch.Source`
+    Column("expected_us", Double),  # of one call
+    Column("first_at", DateTime, nullable=False),
+    Column("last_at", DateTime, nullable=False),
+    Index(None, "workload_id"),
 )

@@ -13,7 +13,7 @@ from ..errors import DatabaseError, InputError
 from ..session import Baseline, Context, Decision, Effort, SessionResult, State, ranked
 from ..space import Census, Config
 from . import owner, schema
-from .checks import clean
+from .checks import clean, refuse_unless_finite
 from .rows import Place, content_id, now
 from .trials import session_trials, sound
 
@@ -24,10 +24,8 @@ _COLUMNS = schema.sessions.c
 
 def options_key(options: Mapping[str, Option]) -> str:
     """Equal for equal options, in whatever order. Raises `InputError` for NaN."""
-    try:
-        return f"{content_id(dict(sorted(options.items()))):016x}"
-    except ValueError as error:
-        raise InputError(f"session options {dict(options)}: numbers must be finite to be recorded") from error
+    refuse_unless_finite("session", {"options": options})
+    return f"{content_id(dict(sorted(options.items()))):016x}"
 
 
 def new_session_id() -> int:
@@ -38,6 +36,8 @@ def new_session_id() -> int:
 def session_row(
     place: Place, effort: Effort, seed: int, options: Mapping[str, Option], census: Census, flops: int, min_bytes: int
 ) -> dict[str, Any]:
+    counted = {"size": census.size, "legal": census.legal, "rejected": census.rejected}
+    refuse_unless_finite("session", {"flops": flops, "min_bytes": min_bytes, "census": counted})
     if not -(2**63) <= seed < 2**63:
         raise InputError(f"seed={seed} must fit into 64 bits to be recorded; take a smaller one")
     return {
@@ -47,7 +47,7 @@ def session_row(
         "workload_id": place.workload_id,
         "target_id": place.target_id,
         "environment_id": place.environment_id,
-        "model": place.context.model,
+        "model": clean(place.context.model),
         "protocol": clean(place.context.protocol),
         "effort": effort.value,
         "seed": seed,
@@ -60,17 +60,32 @@ def session_row(
         "seconds": 0.0,
         "flops": float(flops),
         "min_bytes": float(min_bytes),
-        "census": {"size": census.size, "legal": census.legal, "rejected": dict(census.rejected)},
+        "census": {**counted, "rejected": dict(census.rejected)},
         "counts": {},
         "messages": [],
         "decision": None,
         "winner_id": None,
+        "open": place.open,
+        "shape_family": place.shape_family,
+        "shape_code": place.shape_code,
     }
 
 
+def add(connection: Connection, insert: Any, row: dict[str, Any]) -> None:
+    """Insert a session. Its id is above those of all that are there, also where the clock was set back since."""
+    added = 0
+    while not added:  # another process may begin one with this id at this moment
+        last = connection.execute(select(func.max(_COLUMNS.id))).scalar() or 0
+        if row["id"] <= last:
+            row["id"] = last + 1 + secrets.randbits(11)
+        added = connection.execute(insert.on_conflict_do_nothing(index_elements=["id"]), row).rowcount
+
+
 def context_key(connection: Connection, session_id: int) -> str:
-    """The context that a session was begun in. Raises `DatabaseError` for a session that is not here."""
-    found = connection.execute(select(_COLUMNS.context_key).where(_COLUMNS.id == session_id)).scalar()
+    """The context that a session was begun in; until the transaction ends, no other process writes of that session. Raises
+    `DatabaseError` for a session that is not here."""
+    held = select(_COLUMNS.context_key).where(_COLUMNS.id == session_id).with_for_update()
+    found = connection.execute(held).scalar() if 0 <= session_id < 2**63 else None
     if found is None:
         raise DatabaseError(f"session {session_id} is not in this database; begin one, or open the database that it was begun in")
     return str(found)
@@ -79,6 +94,8 @@ def context_key(connection: Connection, session_id: int) -> str:
 def finish(
     connection: Connection, session_id: int, state: State, messages: Iterable[str], seconds: float, decision: Decision | None
 ) -> None:
+    decided = {} if decision is None else {"winner": decision.winner, "tied": decision.tied}
+    refuse_unless_finite(f"session {session_id}", {"seconds": seconds, **decided})
     context_key(connection, session_id)
     winner_id = None if decision is None else _winner_id(connection, session_id, decision)
     status = schema.trials.c.status
@@ -131,7 +148,8 @@ def take_over(connection: Connection, context: Context, effort: Effort, key: str
     in a living process, or on another host where nobody can tell, is left alone. Nothing is lost by that: whatever it
     recorded is recalled by every later session, whether that takes it over or begins anew.
     """
-    unfinished = connection.execute(_same(context, effort, key).where(_COLUMNS.state != State.COMPLETE.value)).all()
+    # held, so that of several processes that look at once only one finds it unfinished
+    unfinished = connection.execute(_same(context, effort, key).where(_COLUMNS.state != State.COMPLETE.value).with_for_update()).all()
     taken = None
     for row in unfinished:  # latest first
         if row.state == State.RUNNING.value and owner.is_alive(row.owner):

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy import Connection, DateTime, Dialect, Engine, create_engine, event
+from sqlalchemy.dialects.sqlite import DATETIME
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 from sqlalchemy.engine import URL
 from sqlalchemy.pool import StaticPool
 
 from ..errors import DatabaseError, DatabaseReadOnlyError
 from . import faults
+from .checks import json_text, refused_text
 
 insert = sqlite_insert
 
@@ -33,8 +37,9 @@ def file_of(url: URL) -> Path | None:
     return Path(name)
 
 
-def make_engine(url: URL, *, read_only: bool) -> Engine:
-    """An engine whose transactions are begun here. Creates the folder of a new file unless `read_only`."""
+def make_engine(url: URL, *, read_only: bool, busy_seconds: float = 30.0) -> Engine:
+    """An engine whose transactions are begun here. Creates the folder of a new file unless `read_only`. A caller that would wait
+    for a lock longer than a moment tries again."""
     path = file_of(url)
     options: dict[str, Any] = {}
     if path is not None:
@@ -44,8 +49,9 @@ def make_engine(url: URL, *, read_only: bool) -> Engine:
     elif not url.database or url.database == ":memory:":
         # one connection, or each would see an empty database of its own
         options = {"poolclass": StaticPool, "connect_args": {"check_same_thread": False}}
-    engine = create_engine(url, **options)
-    event.listen(engine, "connect", _configure)
+    engine = create_engine(url, json_serializer=json_text, json_deserializer=_json_of, **options)
+    engine.dialect.colspecs = {**engine.dialect.colspecs, DateTime: _Moment}
+    event.listen(engine, "connect", partial(_configure, min(_WAIT_MS, round(1000 * busy_seconds))))
     event.listen(engine, "begin", _begin)
     return engine
 
@@ -61,8 +67,16 @@ def use_wal(engine: Engine) -> None:
         raw.close()
 
 
+def check_server(connection: Connection, name: str) -> None:
+    """Nothing to check: there is none."""
+
+
 def lock_schema(connection: Connection) -> None:
     """Nothing to do: a writing transaction is alone from its BEGIN IMMEDIATE on."""
+
+
+def mark(connection: Connection) -> None:
+    """What becomes of a commit is known at once: there is no server to lose."""
 
 
 def size_bytes(connection: Connection) -> int:
@@ -72,6 +86,8 @@ def size_bytes(connection: Connection) -> int:
 
 def start_query(connection: Connection, sql: str) -> tuple[Any, Sequence[Any]]:
     """Run one reading statement; return the driver's cursor and its description. All else is refused by the authorizer."""
+    if (reason := refused_text(sql)) is not None:
+        raise faults.RefusedStatementError(reason)
     driver: sqlite3.Connection = connection.connection.driver_connection  # type: ignore[assignment]
     driver.set_authorizer(_authorize)
     # the callback lets Python handle Ctrl-C, which then ends the statement
@@ -86,9 +102,31 @@ def end_query(connection: Connection) -> None:
     driver.set_progress_handler(None, 0)
 
 
-def _configure(driver: sqlite3.Connection, _record: object) -> None:
+class _Moment(DATETIME):
+    """A column of times, where SQLite may hold anything."""
+
+    def result_processor(self, dialect: Dialect, coltype: object) -> Any:
+        read: Any = super().result_processor(dialect, coltype)
+
+        def process(value: Any) -> Any:
+            try:
+                return read(value)
+            except (ValueError, TypeError) as error:
+                raise faults.UnsoundRecordError(f"a time: {error}") from error
+
+        return process
+
+
+def _json_of(value: Any) -> Any:
+    try:
+        return json.loads(value)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise faults.UnsoundRecordError(f"JSON: {error}") from error
+
+
+def _configure(wait_ms: int, driver: sqlite3.Connection, _record: object) -> None:
     driver.isolation_level = None  # transactions begin in _begin, never by themselves
-    driver.execute(f"PRAGMA busy_timeout={_WAIT_MS}")
+    driver.execute(f"PRAGMA busy_timeout={wait_ms}")
     driver.execute("PRAGMA foreign_keys=ON")
     # a commit outlives the process at once, a power cut after the next checkpoint; the file stays whole in both
     driver.execute("PRAGMA synchronous=NORMAL")
@@ -147,6 +185,6 @@ def _read_only_url(path: Path) -> URL:
             # a WAL database in a folder where its index file cannot be made; without a log it can be read as it lies
             if getattr(error, "sqlite_errorname", "").startswith(("SQLITE_CANTOPEN", "SQLITE_READONLY")):
                 query["immutable"] = "1"
-        except sqlite3.DatabaseError:
+        except (sqlite3.DatabaseError, UnicodeDecodeError):
             pass  # damaged: the first real use says so
     return URL.create("sqlite", database=f"file:{quote(str(path.absolute()))}", query=query)

@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Self
 
-from sqlalchemy import Connection, Table, delete, func
+from sqlalchemy import Connection, delete, exc
 from sqlalchemy.engine import URL
 
-from ..errors import InputError
+from ..errors import DatabaseError, InputError
 from ..families import FamilyKey, ProfileFamily
+from ..known import Known, Miss
 from ..session import Baseline, Context, Decision, Effort, SessionResult, State
 from ..space import Census
 from ..trial import TrialRecord
-from . import rows, schema, sessions
+from . import lookups, misses, rows, schema, sessions
 from .best import Best, best
+from .calibrations import CalibrationRecord, calibration_rows, calibrations
 from .connection import Database, parse_url
 from .families import family_rows, kept_families
 from .recall import recall
 from .rows import Place, Rows
 from .sessions import Option
+from .writing import Writer
+
+if TYPE_CHECKING:
+    from ..calibration import Calibration
 
 BUSY_SECONDS = 30.0
-_MOST_KNOWN = 200_000  # ids remembered as written, about 20 MB
-_TABLES = tuple(schema.metadata.sorted_tables)  # those first that others refer to
+_MOST_PLACES = 1000
 _BATCH = 200  # trials of `record_many` in one transaction
 
 
@@ -50,8 +55,7 @@ class Store:
         self.database = database
         self._places: dict[str, Place] = {}  # by context key
         self._contexts: dict[int, str] = {}  # session id -> context key
-        self._known: set[int] = set()  # ids of facts that are in the database
-        self._inserts: dict[Table, Any] = {}
+        self._writer = Writer(database)
 
     def __enter__(self) -> Self:
         return self
@@ -85,8 +89,8 @@ class Store:
         row = sessions.session_row(place, effort, seed, options, census, flops, min_bytes)
 
         def work(connection: Connection) -> None:
-            self._insert(connection, place_rows)
-            connection.execute(schema.sessions.insert(), row)
+            self._writer.write(connection, place_rows)
+            sessions.add(connection, self.database.insert(schema.sessions), row)
 
         self.database.write(work)
         self._places[context.key] = place
@@ -127,8 +131,9 @@ class Store:
     def recall(self, context: Context) -> dict[str, TrialRecord]:
         """What any session has learned that holds in `context`: config key -> best-known record.
 
-        A record is composed of the parts that hold: predictions of the same target figures, model and software (whatever
-        device), builds of the same software and architecture, measurements of the same device, software and protocol.
+        A record is composed of the parts that hold: predictions of the same target figures and model (whatever device), builds
+        of the same architecture, measurements of the same device, driver and protocol; and of all of them, those of the same
+        template, open dimensions and software that makes the code.
         Verified goes before measured, built, predicted; a failure goes before what an earlier stage said, and a wrong result
         before all. A failure for want of memory is not held against a candidate.
         An artifact's path is as it was recorded: look whether the file is still there.
@@ -149,8 +154,7 @@ class Store:
         listed = list(trials)
         for start in range(0, len(listed), _BATCH):
             prepared = [row for trial in listed[start : start + _BATCH] for row in rows.trial_rows(session_id, place, trial)]
-            self.database.write(partial(self._record, session_id, context, prepared))
-            self._remember(prepared)
+            self._write(prepared, partial(self._check_context, session_id, context))
 
     def record_baselines(self, session_id: int, baselines: Iterable[Baseline]) -> None:
         """Keep the vendor libraries' times of a session, in place of earlier ones."""
@@ -168,6 +172,54 @@ class Store:
         """The best known of each workload on each target; see `Best`."""
         return self.database.read(lambda connection: best(connection, kernel, target))
 
+    # ---- for dispatch
+
+    def winner(self, context: Context, *, any_open: bool = False) -> Known | None:
+        """The winner of the context's workload, or None: what the latest complete session decided for, else the fastest verified
+        candidate, of the same template, architecture, software, device and protocol; never one that was wrong there.
+
+        Its kernel takes `context.open` at run time; with `any_open` whatever dimensions.
+        """
+        place = self._place(context)
+        return self.database.read(lambda connection: lookups.winner(connection, place, any_open=any_open))
+
+    def nearest(self, context: Context, count: int = 4, *, any_open: bool = False) -> list[Known]:
+        """`winner` of the workloads that differ from the context's in their dimensions alone: the nearest first, by the distance
+        of the dimensions' logarithms."""
+        place = self._place(context)
+        return self.database.read(lambda connection: lookups.nearest(connection, place, count, any_open=any_open))
+
+    def winners(self, context: Context, fixed: Mapping[str, int], *, any_open: bool = False) -> list[Known]:
+        """`winner` of all workloads that differ from the context's in dimensions alone and agree with `fixed`, in their order."""
+        place = self._place(context)
+        return self.database.read(lambda connection: lookups.winners(connection, place, fixed, any_open=any_open))
+
+    def record_misses(self, found: Iterable[Miss]) -> None:
+        """Add to what is counted of workloads that dispatchers had no record of."""
+        workloads, counted = misses.miss_rows(found)
+        if counted:
+            insert = self.database.insert(schema.dispatch_misses)
+            self._write(workloads, then=lambda connection: misses.add(connection, insert, counted))
+
+    def misses(self, operator: str | None = None, target: str | None = None) -> list[Miss]:
+        """What was counted, of an operator, on a target; most costly first. Times are UTC."""
+        return self.database.read(lambda connection: misses.misses(connection, operator, target))
+
+    def forget_misses(self, workload_keys: Iterable[str]) -> int:
+        """Forget what was counted of these workloads; returns how many entries that were."""
+        keys = list(workload_keys)
+        return self.database.write(lambda connection: misses.forget(connection, keys))
+
+    # ---- calibrations
+
+    def record_calibration(self, found: Calibration, software: Mapping[str, str]) -> None:
+        """Keep what `tilesight calibrate` measured, with the versions that it measured with."""
+        self._write(calibration_rows(found, software))
+
+    def calibrations(self, name: str | None = None) -> list[CalibrationRecord]:
+        """Those that made the target `name`, or all; latest first."""
+        return self.database.read(lambda connection: calibrations(connection, name))
+
     # ---- kept profiles
 
     def kept_families(self, key: FamilyKey) -> list[ProfileFamily]:
@@ -177,51 +229,45 @@ class Store:
     def keep_families(self, key: FamilyKey, families: Iterable[ProfileFamily]) -> None:
         """Keep profile families, in place of what was kept of their configs."""
         prepared = family_rows(key, families)
-        if prepared:
-            self.database.write(lambda connection: connection.execute(self._insert_into(schema.profile_families), prepared))
+        self._write([(schema.profile_families, row) for row in prepared])
 
     # ---- writing
 
     def _place(self, context: Context) -> Place:
         key = context.key
-        if key not in self._places:
-            self._places[key], _ = rows.place_of(context)
-        return self._places[key]
+        place = self._places.get(key)
+        if place is None:
+            place, _ = rows.place_of(context)
+            if len(self._places) >= _MOST_PLACES:  # look-ups of many shapes
+                self._places = {}
+            self._places[key] = place
+        return place
 
-    def _record(self, session_id: int, context: Context, prepared: Rows, connection: Connection) -> None:
+    def _write(
+        self, prepared: Rows, first: Callable[[Connection], None] | None = None, then: Callable[[Connection], None] | None = None
+    ) -> None:
+        """`prepared` in a transaction, after `first` and before `then`."""
+        if not prepared:
+            return
+
+        def work(connection: Connection) -> None:
+            if first is not None:
+                first(connection)
+            self._writer.write(connection, prepared)
+            if then is not None:
+                then(connection)
+
+        try:
+            self.database.write(work)
+        except DatabaseError as error:
+            # facts that were written once may be gone: another process cleaned up. All of them are written again
+            if not isinstance(error.__cause__, exc.IntegrityError) or not self._writer.forget():
+                raise
+            self.database.write(work)
+        self._writer.remember(prepared)
+
+    def _check_context(self, session_id: int, context: Context, connection: Connection) -> None:
         expected = self._contexts.get(session_id) or sessions.context_key(connection, session_id)
         if expected != context.key:
             raise InputError(f"session {session_id} was begun in context {expected}, not {context.key}; a session has one context")
         self._contexts[session_id] = expected
-        self._insert(connection, prepared)
-
-    def _insert(self, connection: Connection, prepared: Rows) -> None:
-        """Write `prepared`, facts that are there already left out, in the order in which tables refer to each other."""
-        by_table: dict[Table, dict[object, rows.Row]] = {}
-        for table, row in prepared:
-            if row.get("id") not in self._known:
-                by_table.setdefault(table, {})[row.get("id", len(by_table.get(table, ())))] = row
-        for table in _TABLES:
-            if table in by_table:
-                connection.execute(self._insert_into(table), list(by_table[table].values()))
-
-    def _insert_into(self, table: Table) -> Any:
-        if table not in self._inserts:
-            insert = self.database.insert(table)
-            key = list(table.primary_key.columns)
-            if table in (schema.trials, schema.profile_families):
-                changes = {column.name: insert.excluded[column.name] for column in table.c if not column.primary_key}
-                statement = insert.on_conflict_do_update(index_elements=key, set_=changes)
-            elif table is schema.workloads:
-                # a workload first met without its published name learns it
-                name = func.coalesce(insert.excluded.name, table.c.name)
-                statement = insert.on_conflict_do_update(index_elements=key, set_={"name": name})
-            else:
-                statement = insert.on_conflict_do_nothing(index_elements=key)
-            self._inserts[table] = statement
-        return self._inserts[table]
-
-    def _remember(self, prepared: Rows) -> None:
-        if len(self._known) > _MOST_KNOWN:
-            self._known.clear()
-        self._known.update(row["id"] for _, row in prepared if "id" in row)

@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Table, select
 
-from ..errors import Failure, FailureKind
+from ..errors import Failure, FailureKind, WorkloadError
 from ..space import Config
 from ..trial import BuildResult, Measurement, Prediction, Status, TrialRecord
 from . import schema
@@ -90,7 +90,7 @@ def sound(config: str) -> Iterator[None]:
     """Around the making of a value from stored parts: raises `UnsoundRecordError`, which becomes a `DatabaseCorruptError`."""
     try:
         yield
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, WorkloadError) as error:
         raise UnsoundRecordError(f"config {config}: {error!r}") from error
 
 
@@ -131,7 +131,8 @@ def _measurement(row: Any, failures: dict[int, Failure], environments: dict[int,
 
 def _fetch(connection: Connection, table: Table, ids: Iterable[int | None]) -> dict[int, Any]:
     """Rows of `table` by id, those of `ids` that are not None."""
-    wanted = sorted({key for key in ids if key is not None})
+    with sound(f"of {table.name}"):
+        wanted = sorted({key for key in ids if key is not None})
     statement = select(table)
     found = (row for chunk in _chunks(wanted) for row in connection.execute(statement.where(table.c.id.in_(chunk))))
     return {row.id: row for row in found}

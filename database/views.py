@@ -8,14 +8,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+# Rates and ratios are left out where a time or an amount is absurd (0, 1e300): PostgreSQL would refuse the whole view for one
+# division by 0 or overflow.
 _RECORDS = """
 SELECT t.session_id, s.effort, s.state AS session_state, w.operator, w.key AS workload, w.name AS shape, w.dtype, w.dims, w.attrs,
        k.name AS template, k.version AS template_version, g.name AS target, g.fingerprint AS target_fingerprint, c.arch,
-       e.device, v.versions AS software, s.model, c.config, t.status,
+       e.device, v.versions AS software, s.model, c.config, c.open, t.status,
        p.latency_us AS predicted_us, p.ranking_us, p.limiting, p.uncertainty, p.utilization, p.terms_us, p.notes AS prediction_notes,
        CASE WHEN t.status = 'verified' THEN m.latency_us END AS measured_us,
-       CASE WHEN t.status = 'verified' THEN NULLIF(s.flops, 0) / m.latency_us / 1e6 END AS tflops,
-       CASE WHEN t.status = 'verified' THEN NULLIF(s.min_bytes, 0) / m.latency_us / 1e3 END AS gb_per_s,
+       CASE WHEN t.status = 'verified' AND m.latency_us BETWEEN 1e-9 AND 1e18 AND s.flops BETWEEN 1 AND 1e60
+            THEN s.flops / m.latency_us / 1e6 END AS tflops,
+       CASE WHEN t.status = 'verified' AND m.latency_us BETWEEN 1e-9 AND 1e18 AND s.min_bytes BETWEEN 1 AND 1e60
+            THEN s.min_bytes / m.latency_us / 1e3 END AS gb_per_s,
        m.relative_error, m.sample_count, m.samples_us, m.protocol, s.protocol AS protocol_key, m.observed, o.observed AS environment,
        b.artifact, b.binary, b.compiler, b.resources, b.seconds AS build_seconds,
        f.kind AS failure_kind, f.message AS failure_message, f.detail AS failure_detail,
@@ -53,7 +57,7 @@ WITH runs AS (
 )
 SELECT r.operator, r.workload, r.shape, r.dtype, r.target, r.device, r.protocol_key,
        RANK() OVER (PARTITION BY r.workload_id, r.target, r.environment_id, r.protocol_key ORDER BY r.measured_us) AS place,
-       r.template, r.template_version, r.config, r.measured_us, r.tflops, r.gb_per_s, r.predicted_us, r.limiting, r.relative_error,
+       r.template, r.template_version, r.config, r.open, r.measured_us, r.tflops, r.gb_per_s, r.predicted_us, r.limiting, r.relative_error,
        r.sample_count, r.software, r.model, r.session_id, r.recorded_at, r.candidate_id, r.measurement_id, r.workload_id, r.environment_id
 FROM runs
 JOIN records r ON r.session_id = runs.session_id AND r.candidate_id = runs.candidate_id
@@ -97,12 +101,14 @@ SELECT operator, workload, shape, dtype, target, device, protocol_key, 'verified
        (SELECT MIN(n.latency_us) FROM baselines n JOIN sessions s ON s.id = n.session_id
         WHERE s.workload_id = verified.workload_id AND s.environment_id = verified.environment_id
         AND s.protocol = verified.protocol_key) AS vendor_us,
-       predicted_us, limiting, relative_error, template, template_version, config, software, model, session_id, recorded_at
+       predicted_us, limiting, relative_error, template, template_version, config, open, software, model, session_id, recorded_at
 FROM verified
 UNION ALL
 SELECT r.operator, r.workload, r.shape, r.dtype, r.target, r.device, r.protocol_key, 'predicted', r.predicted_us,
-       NULLIF(s.flops, 0) / r.predicted_us / 1e6, NULLIF(s.min_bytes, 0) / r.predicted_us / 1e3, NULL,
-       r.predicted_us, r.limiting, NULL, r.template, r.template_version, r.config, r.software, r.model, r.session_id, r.recorded_at
+       CASE WHEN r.predicted_us BETWEEN 1e-9 AND 1e18 AND s.flops BETWEEN 1 AND 1e60 THEN s.flops / r.predicted_us / 1e6 END,
+       CASE WHEN r.predicted_us BETWEEN 1e-9 AND 1e18 AND s.min_bytes BETWEEN 1 AND 1e60 THEN s.min_bytes / r.predicted_us / 1e3 END, NULL,
+       r.predicted_us, r.limiting, NULL, r.template, r.template_version, r.config, r.open, r.software, r.model,
+       r.session_id, r.recorded_at
 FROM predicted p
 JOIN records r ON r.session_id = p.session_id AND r.candidate_id = p.candidate_id
 JOIN sessions s ON s.id = p.session_id
@@ -111,22 +117,30 @@ WHERE v.workload_id IS NULL
 """
 
 _FAILURES = """
-SELECT operator, workload, shape, dtype, target, device, template, config,
+SELECT operator, workload, shape, dtype, target, device, template, config, open,
        failure_kind AS kind, failure_message AS message, failure_detail AS detail, session_id, recorded_at
 FROM records
 WHERE status = 'failed'
 """
 
 _PREDICTION_ERROR = """
-SELECT operator, workload, shape, dtype, target, device, template, config, model, predicted_us, measured_us,
+SELECT operator, workload, shape, dtype, target, device, template, config, open, model, predicted_us, measured_us,
        predicted_us / measured_us - 1 AS relative_error, ABS(predicted_us / measured_us - 1) AS absolute_relative_error,
        uncertainty, limiting, session_id, recorded_at
 FROM (
     SELECT records.*, ROW_NUMBER() OVER (PARTITION BY prediction_id, measurement_id ORDER BY session_id) AS turn
     FROM records
-    WHERE status = 'verified' AND predicted_us IS NOT NULL
+    WHERE status = 'verified' AND predicted_us BETWEEN 1e-9 AND 1e18 AND measured_us BETWEEN 1e-9 AND 1e18
 ) AS pairs
 WHERE turn = 1
+"""
+
+_MISSES = """
+SELECT w.operator, w.key AS workload, w.name AS shape, w.dtype, w.dims, w.attrs, d.target, d.device, d.template,
+       d.count AS calls, d.expected_us,
+       CASE WHEN d.expected_us < 1e280 THEN d.count * d.expected_us ELSE 0 END AS cost_us, d.source, d.config, d.first_at, d.last_at
+FROM dispatch_misses d
+JOIN workloads w ON w.id = d.workload_id
 """
 
 VIEWS: Mapping[str, str] = MappingProxyType(
@@ -136,6 +150,7 @@ VIEWS: Mapping[str, str] = MappingProxyType(
         "best": _BEST.strip(),
         "failures": _FAILURES.strip(),
         "prediction_error": _PREDICTION_ERROR.strip(),
+        "misses": _MISSES.strip(),
     }
 )
 

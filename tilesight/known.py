@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from .session import SessionResult
 from .space import Config
 from .workload import Workload
 
@@ -40,3 +41,35 @@ class Miss:
     def cost_us(self) -> float:
         """Time that its calls took together, as far as it is known: what tuning it can save a share of."""
         return self.count * (self.expected_us or 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """What tuning a missed workload brought. `served_us` is the time of what served it: measured in the same session, else what
+    was expected of it; None where neither is known."""
+
+    miss: Miss
+    result: SessionResult
+
+    @property
+    def is_measured(self) -> bool:
+        """Of `served_us`."""
+        return self._measured_us is not None
+
+    @property
+    def served_us(self) -> float | None:
+        return self.miss.expected_us if self._measured_us is None else self._measured_us
+
+    @property
+    def best_us(self) -> float | None:
+        """Of the kernel that was found; None where nothing was measured."""
+        return self.result.best.measured_us if self.result.best is not None else None
+
+    @property
+    def saved_us(self) -> float | None:
+        """Of one call: below 0 where what served it was expected to be faster than anything is."""
+        return None if self.served_us is None or self.best_us is None else self.served_us - self.best_us
+
+    @property
+    def _measured_us(self) -> float | None:
+        return next((trial.measured_us for trial in self.result.trials if trial.config == self.miss.config), None)

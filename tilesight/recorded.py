@@ -71,7 +71,7 @@ def run_recorded(
 
 
 def _run(request: Request, store: Store, model: CostModel, executor: Executor, observer: Observer) -> SessionResult:
-    known = _recall(store, request)
+    known = store.recall(request.context)
     counts = Counter(trial.status.value for trial in known.values())
     if counts:
         observer.message("known from earlier sessions: " + ", ".join(f"{count} {status}" for status, count in counts.most_common()))
@@ -84,13 +84,6 @@ def _run(request: Request, store: Store, model: CostModel, executor: Executor, o
     store.record_many(session_id, request.context, known.values())
     tuner.observer = Observers([Recorder(store, session_id, request.context), observer])
     return tuner.run()
-
-
-def _recall(store: Store, request: Request) -> dict[str, TrialRecord]:
-    """What holds in this context; predictions hold whatever device measures, and whatever its driver."""
-    context = request.context
-    software = {name: version for name, version in context.software.items() if name != "driver"}
-    return {**store.recall(replace(context, device="", protocol="", software=software)), **store.recall(context)}
 
 
 def _options(request: Request) -> Mapping[str, str]:

@@ -1,11 +1,9 @@
-"""What every database behind `open_store` promises. The suite runs on each URL that `url` gives."""
+"""What every database behind `open_store` promises. The suite runs on each kind of database that `url` gives."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -20,17 +18,6 @@ from tilesight.workload import Workload
 
 CENSUS = Census(10**20, 5, samples.CENSUS_REJECTED)
 OPTIONS = {"top": 5, "budget": None, "share": 0.1, "order": "model", "cold": True}
-
-
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    return samples.empty_database(tmp_path / "performance.db")
-
-
-@pytest.fixture
-def store(url: str) -> Iterator[Store]:
-    with open_store(url, busy_seconds=5) as opened:
-        yield opened
 
 
 def begin(store: Store, context: Context, effort: Effort = Effort.QUICK) -> int:

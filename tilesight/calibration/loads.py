@@ -73,7 +73,8 @@ def launches(subject: Subject) -> Iterator[Reading]:
     before = {path: base[path] for path in ("device.launch_us", "device.block_start_us")}
     for path, value in before.items():
         share = value / sum(before.values())
-        yield Reading(path, whole * share, (max(turns) - whole) / whole, f"{method}, of which {100 * share:.0f} % as in target {base.name}")
+        how = f"{method}, of which {100 * share:.0f} % as in target {base.name}"
+        yield Reading(path, whole * share, (max(turns) - whole) / whole, how, samples=tuple(share * turn for turn in turns))
 
 
 def _hold(once: Callable[[], Timing]) -> list[Timing]:

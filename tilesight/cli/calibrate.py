@@ -9,6 +9,7 @@ import click
 
 from ..errors import InputError, TargetFileError, ToolchainError
 from ..out_file import check_out
+from ..settings import load_settings
 from ..target import FIGURES, Target, load_target
 from . import options, output
 
@@ -26,15 +27,18 @@ if TYPE_CHECKING:
     click.option("--name", metavar="NAME", help="Name of the calibrated target. [default: the target's, with -calibrated]"),
     click.option("--out", metavar="FILE", type=click.Path(path_type=Path), help="Where to write it. [default: NAME.toml, here]"),
     options.as_json,
+    options.database,
     options.debug,
 )
-def calibrate(target: str, number: int | None, name: str | None, out: Path | None, as_json: bool) -> None:
-    """Measure the GPU at hand, and write a target file with what was found.
+def calibrate(target: str, number: int | None, name: str | None, out: Path | None, as_json: bool, database: str | None) -> None:
+    """Measure the GPU at hand, write a target file with what was found, and record it in the database.
 
     Takes about half a minute; nothing else should run on the GPU. Figures that are not measured are copied from the target.
     """
     from ..calibration import calibrate as measure
     from ..calibration import check_kind, check_name
+    from ..database import open_store
+    from ..toolchain import software_versions
     from ..where import locate
 
     if name is not None:
@@ -49,11 +53,13 @@ def calibrate(target: str, number: int | None, name: str | None, out: Path | Non
     check_out(out, ".toml", "target files")
     _check_file(out, name)
     device = _device(base, number)
-    found = measure(base, device, name, lambda title: click.echo(f"measuring: {title}", err=True))
-    try:
-        out.write_text(found.text(), encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"'{out}' cannot be written: {error.strerror or error}; name another file with --out") from error
+    with open_store(database or load_settings().database_url) as store:
+        found = measure(base, device, name, lambda title: click.echo(f"measuring: {title}", err=True))
+        try:
+            out.write_text(found.text(), encoding="utf-8")
+        except OSError as error:
+            raise InputError(f"'{out}' cannot be written: {error.strerror or error}; name another file with --out") from error
+        store.record_calibration(found, software_versions(base, device))
     calibrated = load_target(str(out.absolute()))
     if as_json:
         facts = {"file": str(out), "target": name, "base": base.name, "device": device.name, "driver": device.driver}

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -12,8 +13,10 @@ from tests.unit.calibration.fake_gpu import FIGURES, FakeGpu
 from tests.unit.cli.documented import check_fields
 from tilesight.calibration import loads
 from tilesight.cli.calibrate import calibrate
+from tilesight.database import open_store
 from tilesight.device import Device
-from tilesight.errors import InputError, TileSightError, ToolchainError
+from tilesight.errors import DatabaseError, InputError, TileSightError, ToolchainError
+from tilesight.settings import load_settings
 from tilesight.target import load_target
 
 H200 = Device("NVIDIA H200", "GPU-1", "580.159.04", "cuda", 0, 141 << 30)
@@ -25,6 +28,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Device]:
     """An empty folder, and a machine whose devices are those in the list."""
     devices = [H200]
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TILESIGHT_DB", f"sqlite:///{tmp_path}/performance.db")
     for name in ("LOAD_S", "MATRIX_LOAD_S", "PAUSE_S", "WARM_UP_S"):
         monkeypatch.setattr(loads, name, 0.0)
     monkeypatch.setattr("tilesight.device.find_devices", lambda: devices)
@@ -143,3 +147,33 @@ def test_a_file_of_something_else_is_not_written_over() -> None:
     assert Path("mine.toml").read_text() == "precious = true\n"
     assert run("--name", "ours").exit_code == 0
     assert run("--name", "ours").exit_code == 0, "a new calibration takes the place of the old one"
+
+
+@pytest.mark.usefixtures("machine")
+def test_what_was_measured_is_recorded() -> None:
+    for _ in range(2):
+        assert run("--target", "h200", "--name", "mine").exit_code == 0
+    assert run("--target", "h200", "--name", "yours", "--db", "elsewhere.db").exit_code == 0
+    with open_store(load_settings().database_url, read_only=True) as store:
+        assert store.calibrations("yours") == []
+        found = store.calibrations()[0]
+    target = load_target("./mine.toml")
+    assert (found.name, found.base, found.device, found.uuid) == ("mine", "h200", H200.name, H200.uuid)
+    assert found.fingerprint == target.fingerprint
+    assert found.software["driver"] == H200.driver
+    assert {path: target[path] for path in found.figures} == found.figures
+    assert found.figures.keys() == found.readings.keys() >= {"core.clock_mhz", "device.launch_us"}
+    lanes = found.readings["core.unit.special.lanes"]
+    assert (found.figures["core.unit.special.lanes"], lanes["value"]) == (16, pytest.approx(15.9, rel=1e-3))
+    assert len(lanes["samples"]) > 1
+    assert median(lanes["samples"]) == lanes["value"]
+    assert lanes["method"]
+
+
+@pytest.mark.usefixtures("machine")
+def test_a_database_that_cannot_be_written_is_said_before_anything_is_measured(tmp_path: Path) -> None:
+    (tmp_path / "x.db").mkdir()
+    result = run("--target", "h200", "--db", str(tmp_path / "x.db"))
+    assert isinstance(result.exception, DatabaseError)
+    assert "measuring" not in result.output
+    assert not list(tmp_path.glob("*.toml"))

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import json
+import re
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
 from tests.unit.database import samples
 from tilesight.cli.db import db
+from tilesight.cli.db.why import today
 from tilesight.database import open_store
+from tilesight.database.schema import HEAD
 from tilesight.errors import DatabaseError, FailureKind, InputError
 from tilesight.session import Baseline, Effort, State
 from tilesight.space import Census
 
 Run = Callable[..., Result]
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "database.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture
@@ -50,7 +57,7 @@ def test_status_counts(run: Run, file: Path) -> None:
     assert f"database  {file}" in output
     assert "1 failed, 2 predicted, 1 verified" in output
     found = json.loads(run("status", "--json").output)
-    assert (found["database"], found["exists"], found["revision"]) == (str(file), True, "0003")
+    assert (found["database"], found["exists"], found["revision"]) == (str(file), True, HEAD)
     assert found["trials"] == {"failed": 1, "predicted": 2, "verified": 1}
     assert found["sessions"] == {"complete": 1, "running": 1}
     assert found["tables"]["trials"] == 4
@@ -63,7 +70,22 @@ def test_status_of_a_database_that_is_not_there(run: Run, tmp_path: Path) -> Non
     assert not (tmp_path / "none.db").exists()
 
 
-@pytest.mark.parametrize("command", [["best"], ["query", "SELECT 1"], ["export", "out.csv"]])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["best"],
+        ["query", "SELECT 1"],
+        ["export", "out.csv"],
+        ["export", "out.jsonl", "--everything"],
+        ["export", "out.json"],
+        ["backup", "out.db"],
+        ["check"],
+        ["gc"],
+        ["why", "axpy", "--target", "cpu"],
+    ],
+    ids=" ".join,
+)
+@pytest.mark.usefixtures("fake_line")
 def test_reading_makes_no_database(run: Run, tmp_path: Path, command: list[str]) -> None:
     result = run(*command, "--db", tmp_path / "none.db")
     assert isinstance(result.exception, DatabaseError)
@@ -122,3 +144,198 @@ def test_export(run: Run, tmp_path: Path) -> None:
     assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 4
     assert run("export", tmp_path / "failures.csv", "--view", "failures").output.startswith("1 rows of failures")
     assert isinstance(run("export", tmp_path / "out.xlsx").exception, InputError)
+
+
+# ---- files
+
+
+def test_everything_out_and_in_again(run: Run, tmp_path: Path) -> None:
+    rows = json.loads(run("export", tmp_path / "all.jsonl", "--everything", "--json").output)["rows"]
+    assert f"{rows} rows of everything written to" in run("export", tmp_path / "all.jsonl", "--everything").output
+    new = tmp_path / "new.db"
+    found = json.loads(run("import", tmp_path / "all.jsonl", "--trust", "--db", new, "--json").output)
+    assert (found["trusted"], found["origin"], sum(found["written"].values())) == (True, "", rows)
+    again = run("import", tmp_path / "all.jsonl", "--trust", "--db", new).output
+    assert " ".join(again.split()).endswith("nothing is new: all of it was here already")
+    assert json.loads(run("best", "--db", new, "--json").output) == json.loads(run("best", "--json").output)
+
+
+def test_an_import_is_marked_and_said_to_be(run: Run, tmp_path: Path) -> None:
+    run("export", tmp_path / "all.jsonl", "--everything")
+    output = run("import", tmp_path / "all.jsonl", "--origin", "lab 3").output
+    assert "marked as imported from 'lab 3': views show it, and nothing here is decided by it" in output
+    text = run("best").output
+    assert "h200 (imported)" in text
+    assert "those of targets marked '(imported)' are others' and count for nothing here" in text
+    assert "h200 (imported)" not in run("best", "--target", "h200").output
+    removed = json.loads(run("gc", "--imported", "--dry-run", "--json", "--db", _idle(tmp_path, run)).output)
+    assert removed["dry_run"] is True
+
+
+def _idle(tmp_path: Path, run: Run) -> Path:
+    """The same database without the session that still runs."""
+    run("export", tmp_path / "idle.jsonl", "--everything")
+    run("import", tmp_path / "idle.jsonl", "--trust", "--db", tmp_path / "idle.db")
+    return tmp_path / "idle.db"
+
+
+def test_t4_out_and_in_again(run: Run, tmp_path: Path) -> None:
+    assert run("export", tmp_path / "x.json").output == f"2 rows of T4 written to {tmp_path}/x.json\n"
+    assert "marked as imported from 'x.json'" in run("import", tmp_path / "x.json").output
+    document = json.loads((tmp_path / "x.json").read_text())
+    del document["tilesight"]
+    (tmp_path / "theirs.json").write_text(json.dumps(document))
+    assert "--kernel K --shape S" in str(run("import", tmp_path / "theirs.json").exception)
+    assert "--shape, --target, --device missing" in str(run("import", tmp_path / "theirs.json", "--kernel", "matmul").exception)
+    about = ["--kernel", "matmul", "--shape", "M0", "--target", "h200", "--device", "NVIDIA H200"]
+    assert run("import", tmp_path / "theirs.json", *about).exit_code == 0
+    (row,) = json.loads(run("query", "SELECT dims FROM records WHERE template = 't4' LIMIT 1", "--json").output)["rows"]
+    assert json.loads(row["dims"])["m"] == 4096
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["export", "x.jsonl", "--everything", "--view", "best"], "--view and --everything exclude each other"),
+        (["export", "x.json", "--view", "best"], "--view and a .json file (T4) exclude each other"),
+        (["export", "x.csv", "--session", "7"], "--session is for T4; name a file that ends in .json, not '.csv'"),
+        (["export", "x.json", "--session", "7"], "session 7 is not in this database"),
+        (["export", "x.csv", "--everything"], "written as JSON lines"),
+        (["import", "x.json", "--trust"], "--trust is for files of `tilesight db export --everything`"),
+        (["import", "x.jsonl", "--trust", "--origin", "me"], "--trust and --origin exclude each other"),
+        (["import", "x.jsonl", "--shape", "M0"], "--shape is for T4 files"),
+        (["import", "none.jsonl"], "name a file that can be read"),
+        (["gc", "--predictions-older-than", "-1"], "must be a number of days"),
+        (["why", "matmull"], "did you mean matmul"),
+        (["why", "matmul", "--target", "h200", "--dynamic", "z"], "unknown matmul dimension 'z'"),
+    ],
+)
+def test_wrong_input(run: Run, arguments: list[str], message: str) -> None:
+    result = run(*arguments)
+    assert isinstance(result.exception, InputError), result.output
+    assert message in str(result.exception)
+
+
+# ---- upkeep
+
+
+def test_merge(run: Run, tmp_path: Path) -> None:
+    other = _idle(tmp_path, run)
+    found = json.loads(run("merge", other, "--json", "--db", tmp_path / "new.db").output)
+    assert found["merged"][0]["database"] == str(other)
+    assert found["merged"][0]["written"]["trials"] == 4
+    assert "nothing is new" in run("merge", other, "--db", tmp_path / "new.db").output
+    missing = run("merge", tmp_path / "none.db").exception
+    assert isinstance(missing, DatabaseError)
+    assert "none.db' is not there; mend it, or leave it out" in str(missing)
+
+
+def test_backup(run: Run, tmp_path: Path) -> None:
+    size = json.loads(run("backup", tmp_path / "safe.db", "--json").output)["size_bytes"]
+    assert size == (tmp_path / "safe.db").stat().st_size
+    assert run("best", "--db", tmp_path / "safe.db").output == run("best").output
+    assert run("backup", tmp_path / "safe.db").output == f"{size / 1e6:.1f} MB written to {tmp_path}/safe.db\n"
+
+
+def test_gc(run: Run, tmp_path: Path) -> None:
+    assert "runs on" in str(run("gc").exception)  # a session of this very process
+    idle = _idle(tmp_path, run)
+    assert run("gc", "--db", idle).output == "nothing to remove\n"
+    options = ["--predictions-older-than", "0", "--db", idle]
+    text = run("gc", "--dry-run", *options).output
+    assert "old predictions" in text
+    assert text.endswith("rows would go; without --dry-run they do\n")
+    found = json.loads(run("gc", *options, "--json").output)
+    assert found["removed"]["old predictions"] == {"trials": 2, "sessions": 1}
+    assert run("gc", *options).output == "nothing to remove\n"
+
+
+def test_check(run: Run, file: Path) -> None:
+    result = run("check")
+    assert (result.exit_code, result.output.splitlines()[-1]) == (0, "all is well")
+    with closing(sqlite3.connect(file)) as other, other:
+        other.execute("UPDATE trials SET status = 'splendid' WHERE status = 'verified'")
+    result = run("check")
+    assert result.exit_code == 4
+    assert "'splendid'" in " ".join(result.output.split())
+    assert "restore a backup" in result.output
+    found = json.loads(run("check", "--json").output)
+    assert (found["ok"], len(found["faults"])) == (False, 1)
+    assert run("check", "--json").exit_code == 4
+
+
+@pytest.mark.usefixtures("fake_line")
+def test_why(run: Run, file: Path) -> None:
+    asked = ["why", "axpy", "--target", "cpu"]
+    assert "nothing else is recorded of this kernel" in run(*asked).output
+    context, _ = today("axpy", "cpu", None, None, "default", ())
+    with open_store(str(file)) as store:
+        session_id = store.begin(context, Effort.QUICK, 0, {}, Census(9, 9, {}))
+        store.record(session_id, context, samples.verified(1, 12.5))
+        store.finish(session_id, State.COMPLETE)
+    text = run(*asked).output
+    assert f"answered: effort quick and below, by session {session_id}" in text
+    assert "re-used: 1 predictions, 1 builds, 1 measurements, 0 failures" in " ".join(text.split())
+    shape = ",".join(f"{name}={2 * size}" for name, size in context.workload.dims.items())
+    other = run(*asked, "--shape", shape).output
+    assert "not answered" in other
+    assert f"near: session {session_id}" in other
+    assert "another problem" in " ".join(other.split())
+    assert max(map(len, other.splitlines())) <= 100
+    assert "cannot be open in" in str(run(*asked, "--dynamic", next(iter(context.workload.dims))).exception)
+    found = json.loads(run(*asked, "--json").output)
+    assert found["answers"][0]["session_id"] == session_id
+    assert found["context"]["template_version"] == context.template_version
+
+
+def test_layers_are_shown_and_asked(run: Run, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILESIGHT_LAYERS", str(file))
+    own = tmp_path / "own.db"
+    open_store(str(own)).close()
+    assert f"layer     {file}: 1 failed, 2 predicted, 1 verified" in run("status", "--db", own).output
+    found = json.loads(run("status", "--db", own, "--json").output)
+    assert found["layers"] == [{"layer": str(file), "layer_trials": {"failed": 1, "predicted": 2, "verified": 1}}]
+    assert "12.50" in run("best", "--db", own).output
+    monkeypatch.setenv("TILESIGHT_LAYERS", str(tmp_path / "none.db"))
+    assert "take it out of TILESIGHT_LAYERS" in str(run("best", "--db", own).exception)
+
+
+# ---- docs/database.md
+
+
+def test_every_command_and_option_is_documented() -> None:
+    for name, command in db.commands.items():
+        assert f"`db {name}" in PAGE, name
+        for parameter in command.params:
+            for option in parameter.opts if isinstance(parameter, click.Option) else ():
+                assert option in ("--debug", "--json") or option in PAGE, (name, option)
+
+
+@pytest.mark.usefixtures("fake_line")
+def test_json_fields_are_documented(run: Run, tmp_path: Path) -> None:
+    table = dict(re.findall(r"^\| `db \w+` \| `(\w+)` \| (.*) \|$", PAGE, re.MULTILINE))
+    idle, lines = _idle(tmp_path, run), tmp_path / "idle.jsonl"
+    answers = [
+        run(*command, "--json").output
+        for command in (
+            ["path"],
+            ["status"],
+            ["best"],
+            ["query", "SELECT 1 AS one"],
+            ["why", "axpy", "--target", "cpu"],
+            ["export", tmp_path / "x.csv"],
+            ["import", lines],
+            ["merge", idle],
+            ["backup", tmp_path / "b.db"],
+            ["gc", "--db", idle],
+            ["check"],
+        )
+    ]
+    found = {answer.pop("kind"): answer for answer in map(json.loads, answers)}
+    assert set(found) == set(table)
+    for kind, answer in found.items():
+        for field in set(answer) - {"schema_version"}:
+            assert f"`{field}`" in table[kind], (kind, field)
+        for part in (member for value in answer.values() if isinstance(value, list) for member in value if isinstance(member, dict)):
+            for field in part if kind != "db_query" else ():
+                assert f"`{field}`" in table[kind], (kind, field)

@@ -1,0 +1,265 @@
+"""What can no longer be used, and its removal: `tilesight db gc`.
+
+Verified measurements are never among it unless their age is given, nor is anything of a session that still runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Table, Text, and_, cast, delete, exists, not_, or_, select, true
+
+from ..errors import DatabaseError, InputError
+from ..session import State
+from ..trial import Status
+from . import faults, owner, schema
+from .recall import HOLDS, Holds
+from .rows import now
+from .store import Store
+from .untrusted import MARK
+
+PREDICTIONS_DAYS = 90.0
+_STRANGERS_DAYS = 7.0  # a session of another host is taken for a running one so long: nobody can look
+_GRACE_DAYS = 1.0  # facts that nothing refers to yet may be about to be referred to
+_MOST_DAYS = 36_500.0
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What may go. `templates` are today's versions by name (a template that is not among them is left alone), `reader`
+    is today's version of all that makes profiles; None: kept profiles are left alone."""
+
+    templates: Mapping[str, str] = field(default_factory=dict)
+    reader: str | None = None
+    predictions_days: float = PREDICTIONS_DAYS
+    measurements_days: float | None = None
+    imported: bool = False  # all that was imported from strangers
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """`rows` by why they went, and of which table: reason -> table -> number; `bytes_before` and `bytes_after` of the database."""
+
+    rows: Mapping[str, Mapping[str, int]]
+    bytes_before: int
+    bytes_after: int
+    is_dry_run: bool
+
+    @property
+    def total(self) -> int:
+        return sum(count for tables in self.rows.values() for count in tables.values())
+
+
+class _TakenBackError(Exception):
+    """Ends the transaction without a trace, and carries what it did."""
+
+    def __init__(self, rows: dict[str, dict[str, int]]) -> None:
+        super().__init__("dry run")
+        self.rows = rows
+
+
+def gc(store: Store, rules: Rules, *, dry_run: bool = False) -> Removed:
+    """Remove what `rules` name, in one transaction, and give its space back. A dry run does the same and takes it back.
+
+    Raises `InputError` for an age that is none, `DatabaseError` where a session runs: it may refer to anything.
+    """
+    for name, days in (("predictions", rules.predictions_days), ("measurements", rules.measurements_days)):
+        if days is not None and not 0 <= days <= _MOST_DAYS:
+            raise InputError(f"--{name}-older-than {days} must be a number of days in 0 .. {_MOST_DAYS:g}")
+    before = _size(store)
+
+    def work(connection: Connection) -> dict[str, dict[str, int]]:
+        _check_idle(store, connection)
+        sweep = _Sweep(connection)
+        for reason, step in _STEPS.items():
+            sweep.reason = reason
+            step(sweep, rules)
+        if dry_run:
+            raise _TakenBackError(sweep.removed)
+        return sweep.removed
+
+    try:
+        removed = store.database.write(work)
+    except _TakenBackError as done:
+        return Removed(done.rows, before, before, True)
+    _give_back_space(store)
+    return Removed(removed, before, _size(store), False)
+
+
+def _check_idle(store: Store, connection: Connection) -> None:
+    sessions = schema.sessions.c
+    here = owner.this_process().partition("|")[0]
+    recent = now() - timedelta(days=_STRANGERS_DAYS)
+    running = connection.execute(select(sessions.id, sessions.owner, sessions.started_at).where(sessions.state == State.RUNNING.value))
+    for session in running:
+        if owner.is_alive(session.owner) and (session.owner.startswith(f"{here}|") or session.started_at > recent):
+            host, since = session.owner.partition("|")[0], f"{session.started_at:%Y-%m-%d %H:%M} UTC"
+            raise DatabaseError(
+                f"database '{store.name}': session {session.id} runs on {host} since {since}, and may refer to anything; "
+                "remove when it has finished"
+            )
+
+
+class _Sweep:
+    """Deletes, and counts what it deleted by reason and table."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.reason = ""
+        self.removed: dict[str, dict[str, int]] = {}
+
+    def delete(self, table: Table, condition: ColumnElement[bool]) -> None:
+        count = max(0, self.connection.execute(delete(table).where(condition)).rowcount)
+        if count:
+            tables = self.removed.setdefault(self.reason, {})
+            tables[table.name] = tables.get(table.name, 0) + count
+
+    def delete_sessions(self, condition: ColumnElement[bool]) -> None:
+        """With their trials and baselines; running ones stay."""
+        chosen = select(_SESSIONS.id).where(condition, _SESSIONS.state != State.RUNNING.value)
+        for table in (schema.trials, schema.baselines):
+            self.delete(table, table.c.session_id.in_(chosen))
+        self.delete(schema.sessions, and_(condition, _SESSIONS.state != State.RUNNING.value))
+
+
+_SESSIONS, _TRIALS = schema.sessions.c, schema.trials.c
+_VERDICTS = tuple(kind.value for kind, holds in HOLDS.items() if holds is Holds.VERDICT)
+
+
+def _imported(sweep: _Sweep, rules: Rules) -> None:
+    if not rules.imported:
+        return
+    strangers = select(schema.software.c.id).where(cast(schema.software.c.versions, Text).like(f'%"{MARK}": %'))
+    places = select(schema.environments.c.id).where(schema.environments.c.software_id.in_(strangers))
+    sweep.delete_sessions(_SESSIONS.environment_id.in_(places))
+    sweep.delete(schema.measurements, schema.measurements.c.environment_id.in_(places))
+    for table in (schema.predictions, schema.builds):
+        sweep.delete(table, table.c.software_id.in_(strangers))
+
+
+def _older_code(sweep: _Sweep, rules: Rules) -> None:
+    if not rules.templates:
+        return
+    families = schema.profile_families.c
+    templates = schema.templates.c
+
+    def outdated(name: Any, version: Any) -> ColumnElement[bool]:
+        return or_(*(and_(name == known, version != today) for known, today in rules.templates.items()))
+
+    chosen = select(templates.id).where(outdated(templates.name, templates.version))
+    sessions = select(_SESSIONS.id).where(_SESSIONS.template_id.in_(chosen), _idle())
+    sweep.delete(schema.trials, and_(_TRIALS.session_id.in_(sessions), _TRIALS.status != Status.VERIFIED.value))
+    sweep.delete(schema.profile_families, outdated(families.template, families.template_version))
+
+
+def _other_reader(sweep: _Sweep, rules: Rules) -> None:
+    if rules.reader is not None:
+        sweep.delete(schema.profile_families, schema.profile_families.c.reader != rules.reader)
+
+
+def _superseded(sweep: _Sweep, _rules: Rules) -> None:
+    later = schema.sessions.alias("later")
+    same = and_(
+        *(later.c[name] == schema.sessions.c[name] for name in ("context_key", "effort", "options_key")),
+        later.c.id > _SESSIONS.id,
+        later.c.state == State.COMPLETE.value,
+    )
+    chosen = select(_SESSIONS.id).where(exists().where(same), _idle())
+    verdicts = select(schema.failure_reasons.c.id).where(schema.failure_reasons.c.kind.in_(_VERDICTS))
+    spared = or_(_TRIALS.status == Status.VERIFIED.value, and_(_TRIALS.failure_id.is_not(None), _TRIALS.failure_id.in_(verdicts)))
+    sweep.delete(schema.trials, and_(_TRIALS.session_id.in_(chosen), not_(spared)))
+
+
+def _old_predictions(sweep: _Sweep, rules: Rules) -> None:
+    cutoff = now() - timedelta(days=rules.predictions_days)
+    # a session that verified nothing answers with its predictions: without some of them its answer would be another one
+    sweep.delete_sessions(and_(_SESSIONS.started_at < cutoff, not_(_has_trial(_TRIALS.measurement_id.is_not(None)))))
+    measured = select(_SESSIONS.id).where(_idle(), _has_trial(_TRIALS.status == Status.VERIFIED.value))
+    sweep.delete(
+        schema.trials,
+        and_(_TRIALS.status == Status.PREDICTED.value, _TRIALS.recorded_at < cutoff, _TRIALS.session_id.in_(measured)),
+    )
+
+
+def _old_measurements(sweep: _Sweep, rules: Rules) -> None:
+    if rules.measurements_days is None:
+        return
+    cutoff = now() - timedelta(days=rules.measurements_days)
+    # whole sessions: one that lost only its times would still count as the answer to its question
+    sweep.delete_sessions(and_(_SESSIONS.started_at < cutoff, _has_trial(_TRIALS.measurement_id.is_not(None))))
+    table = schema.measurements
+    sweep.delete(table, and_(table.c.created_at < cutoff, not_(_referred(table, _TRIALS.measurement_id))))
+
+
+def _empty_sessions(sweep: _Sweep, _rules: Rules) -> None:
+    sweep.delete_sessions(and_(_SESSIONS.started_at < now() - timedelta(days=_GRACE_DAYS), not_(_has_trial(true()))))
+
+
+def _orphans(sweep: _Sweep, _rules: Rules) -> None:
+    old = now() - timedelta(days=_GRACE_DAYS)
+    measurements = schema.measurements
+    is_verified = and_(measurements.c.sample_count > 0, measurements.c.relative_error.is_not(None))
+    sweep.delete(
+        measurements, and_(measurements.c.created_at < old, not_(is_verified), not_(_referred(measurements, _TRIALS.measurement_id)))
+    )
+    for table, column in ((schema.builds, _TRIALS.build_id), (schema.predictions, _TRIALS.prediction_id)):
+        sweep.delete(table, and_(table.c.created_at < old, not_(_referred(table, column))))
+    reasons = (_TRIALS.failure_id, schema.builds.c.failure_id, measurements.c.failure_id)
+    sweep.delete(schema.failure_reasons, _nowhere(schema.failure_reasons, *reasons))
+    facts = (schema.predictions, schema.builds, measurements, schema.trials)
+    sweep.delete(schema.candidates, _nowhere(schema.candidates, *(table.c.candidate_id for table in facts), _SESSIONS.winner_id))
+    sweep.delete(schema.environments, _nowhere(schema.environments, measurements.c.environment_id, _SESSIONS.environment_id))
+
+
+def _idle() -> ColumnElement[bool]:
+    return _SESSIONS.state != State.RUNNING.value
+
+
+def _has_trial(condition: ColumnElement[bool]) -> ColumnElement[bool]:
+    return exists().where(_TRIALS.session_id == _SESSIONS.id, condition).correlate(schema.sessions)
+
+
+def _referred(table: Table, column: Any) -> ColumnElement[bool]:
+    """Whether a trial refers to a fact; over its candidate, for which there is an index."""
+    return exists().where(_TRIALS.candidate_id == table.c.candidate_id, column == table.c.id).correlate(table)
+
+
+def _nowhere(table: Table, *columns: Any) -> ColumnElement[bool]:
+    return and_(*(table.c.id.not_in(select(column).where(column.is_not(None))) for column in columns))
+
+
+_STEPS: Mapping[str, Callable[[_Sweep, Rules], None]] = {
+    "imported from strangers": _imported,
+    "older code of a template": _older_code,
+    "profiles of another reader": _other_reader,
+    "superseded by a later session": _superseded,
+    "old predictions": _old_predictions,
+    "old measurements": _old_measurements,
+    "empty sessions": _empty_sessions,
+    "facts that nothing refers to": _orphans,
+}
+
+
+def _size(store: Store) -> int:
+    return int(store.database.read(store.database.backend.size_bytes))
+
+
+def _give_back_space(store: Store) -> None:
+    with faults.translated(store.database.url):
+        engine = store.database._engine
+        raw = engine.raw_connection()
+        try:
+            driver: Any = raw.driver_connection
+            if engine.dialect.name == "postgresql":
+                driver.rollback()
+                driver.autocommit = True
+            driver.execute("VACUUM")
+            if engine.dialect.name == "postgresql":
+                driver.autocommit = False
+            else:
+                driver.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        finally:
+            raw.close()

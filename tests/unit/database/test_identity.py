@@ -1,0 +1,45 @@
+"""The ids and the fields of rows are known of every table: what a later version adds must be told there, too."""
+
+from __future__ import annotations
+
+from sqlalchemy import JSON
+
+from tests.unit.database import samples
+from tilesight.database import rows, schema
+from tilesight.database.fields import SHAPES
+from tilesight.database.identity import NATURAL, expected_id
+from tilesight.database.rows import software_keys
+
+# their ids are times, and a hash over the keys of what they refer to
+OTHERS = {"sessions", "dispatch_misses"}
+
+
+def test_the_identity_of_every_fact_is_known() -> None:
+    assert set(NATURAL) == {name for name, table in schema.metadata.tables.items() if "id" in table.c} - OTHERS
+    for name, (natural, added) in NATURAL.items():
+        assert {*natural, *added} <= set(schema.metadata.tables[name].c.keys())
+
+
+def test_the_shape_of_every_json_column_is_known() -> None:
+    tables = schema.metadata.tables.values()
+    assert set(SHAPES) == {f"{table.name}.{column.name}" for table in tables for column in table.c if isinstance(column.type, JSON)}
+
+
+def test_ids_are_those_of_the_rows() -> None:
+    for seed in range(20):
+        draw = samples.Draw(seed)
+        context = samples.context(open=("m",) if seed % 2 else (), software={"nvcc": draw.text(), "driver": "1"})
+        place, found = rows.place_of(context)
+        found += rows.trial_rows(1, place, draw.trial(seed))
+        told = [(table.name, row) for table, row in found if table.name in NATURAL]
+        assert {name for name, _ in told} >= {"software", "candidates"}
+        for name, row in told:
+            assert expected_id(name, row) == row["id"], name
+            if name == "software":
+                assert software_keys(row["versions"]) == {"code_key": row["code_key"], "time_key": row["time_key"]}
+
+
+def test_what_was_replaced_cannot_be_told() -> None:
+    row = {"id": 7, "name": "a\ufffdb", "version": "1"}
+    assert expected_id("templates", row) is None
+    assert expected_id("sessions", {"id": 7}) is None

@@ -1,0 +1,289 @@
+"""Checking, copying and cleaning a database."""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.unit.database import samples
+from tests.unit.database.stocked import FAMILY, LARGE, stock, stocked, told
+from tilesight.database import Store, open_store, overview, query
+from tilesight.database.gc import Rules, gc
+from tilesight.database.transfer import export_everything, import_everything
+from tilesight.database.upkeep import MOST_SHOWN, backup, check
+from tilesight.errors import DatabaseError, FailureKind, InputError
+from tilesight.session import Effort, State
+from tilesight.space import Census
+
+TODAY = {"matmul_hopper": "0123456789ab"}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with open_store(stocked(tmp_path / "x.db")) as opened:
+        yield opened
+
+
+def run(store: Store, *statements: str) -> None:
+    """Damage that foreign keys would not let through."""
+    with closing(sqlite3.connect(store.name)) as raw, raw:  # foreign keys are off by default
+        for statement in statements:
+            raw.execute(statement)
+
+
+def age(store: Store, days: int) -> None:
+    """As if all had been recorded so long ago."""
+    columns = {
+        "sessions": ("started_at", "finished_at"),
+        "trials": ("recorded_at",),
+        **dict.fromkeys(("predictions", "builds", "measurements", "profile_families"), ("created_at",)),
+    }
+    for table, names in columns.items():
+        for name in names:
+            run(store, f"UPDATE {table} SET {name} = strftime('%Y-%m-%d %H:%M:%f000', {name}, '-{days} days') WHERE {name} IS NOT NULL")
+
+
+# ---- check
+
+
+def test_a_sound_database(store: Store) -> None:
+    found = check(store)
+    assert found.faults == ()
+    assert found.rows == {name: count for name, count in overview(store).tables.items() if count}
+
+
+DAMAGE = {
+    "UPDATE trials SET status = 'splendid' WHERE status = 'verified'": r"trials session_id=\d+ candidate_id=\d+: .*'splendid' must",
+    "UPDATE measurements SET samples_us = '[1.0, 2.0]', latency_us = 1.5 WHERE sample_count = 2": "not the id of this content",
+    "UPDATE measurements SET samples_us = 'no json'": "measurements id=.*: JSON cannot be read",
+    "UPDATE measurements SET samples_us = '[NaN]'": "JSON cannot be read: NaN is no number",
+    "UPDATE predictions SET latency_us = -1": "predictions.latency_us=-1.0 must be a finite number above 0",
+    "UPDATE predictions SET latency_us = 'fast'": "predictions: a value is of another type|predictions.latency_us='fast'",
+    "DELETE FROM candidates WHERE id = (SELECT MIN(candidate_id) FROM trials)": r"\d+ rows refer to rows of candidates that are not",
+    "UPDATE trials SET measured_us = 1.0 WHERE status = 'verified'": r"trials.measured_us=1.0 is not the time of its measurement \(12.75\)",
+    "UPDATE trials SET recorded_at = 'yesterday'": "trials: a value is of another type",
+    "UPDATE software SET code_key = 'f' ": "software.code_key='f' does not follow from its versions",
+    "UPDATE sessions SET options = '{\"a\": 1}'": "sessions.options_key=.* does not follow",
+    "UPDATE workloads SET dims = '{\"m\": 1}'": "workloads.key=.* is not that of its dimensions",
+    "UPDATE profile_families SET body = x'00'": "profile_families.body is no profile family",
+    "DROP VIEW leaderboard": "view (leaderboard|best) does not work: .*leaderboard",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damage_is_found(store: Store, damage: str) -> None:
+    run(store, damage)
+    faults = check(store).faults
+    assert any(re.search(DAMAGE[damage], fault) for fault in faults), faults
+
+
+def test_many_faults_of_one_table_are_told_shortly(store: Store) -> None:
+    run(store, "UPDATE failure_reasons SET kind = 'x'")
+    found = check(store)
+    assert found.rows["failure_reasons"] > MOST_SHOWN + 1
+    told_of = [fault for fault in found.faults if fault.startswith("failure_reasons")]
+    assert len(told_of) == MOST_SHOWN + 1
+    assert told_of[-1] == f"failure_reasons: {found.rows['failure_reasons'] - MOST_SHOWN} more rows like these"
+
+
+def test_a_damaged_file(store: Store) -> None:
+    store.close()
+    content = bytearray(Path(store.name).read_bytes())
+    content[20 * 4096 : 22 * 4096] = b"\xa5" * 2 * 4096
+    Path(store.name).write_bytes(content)
+    with open_store(store.name, read_only=True) as opened:
+        assert [fault for fault in check(opened).faults if "damaged" in fault or "JSON" in fault]
+
+
+# ---- backup
+
+
+def test_a_backup_is_the_database(store: Store, tmp_path: Path) -> None:
+    size = backup(store, tmp_path / "copy.db")
+    assert size == (tmp_path / "copy.db").stat().st_size
+    with open_store(str(tmp_path / "copy.db")) as copy:
+        export_everything(copy, tmp_path / "a.jsonl")
+        assert check(copy).faults == ()
+        stock(copy)  # it works on
+    export_everything(store, tmp_path / "b.jsonl")
+    assert (tmp_path / "a.jsonl").read_bytes() == (tmp_path / "b.jsonl").read_bytes()
+
+
+def test_a_backup_while_others_write_is_of_one_moment(store: Store, tmp_path: Path) -> None:
+    context = samples.context(model="busy")
+    stop = threading.Event()
+
+    def write() -> None:
+        with open_store(store.name) as other:
+            session_id = other.begin(context, Effort.FULL, 0, {}, Census(1, 1, {}))
+            number = 100
+            while not stop.is_set():
+                number += 1
+                other.record(session_id, context, samples.verified(number, 10.0))
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        for number in range(3):
+            backup(store, tmp_path / f"{number}.db")
+    finally:
+        stop.set()
+        thread.join()
+    for number in range(3):
+        with open_store(str(tmp_path / f"{number}.db"), read_only=True) as copy:
+            assert check(copy).faults == ()
+
+
+def test_a_backup_replaces_a_file_only_when_it_is_whole(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "copy.db").write_text("of before")
+    backup(store, tmp_path / "copy.db")
+    with open_store(str(tmp_path / "copy.db"), read_only=True) as copy:
+        assert overview(copy).tables == overview(store).tables
+    with pytest.raises(InputError, match="that is the database itself"):
+        backup(store, Path(store.name))
+    with pytest.raises(InputError, match=r"backup to '.*none/copy.db' failed"):
+        backup(store, tmp_path / "none" / "copy.db")
+    assert not list(tmp_path.glob("*.partial"))
+
+
+def test_a_database_in_memory_has_no_backup() -> None:
+    with open_store("sqlite://") as store, pytest.raises(InputError, match=r"copies SQLite files.*--everything"):
+        backup(store, "copy.db")
+
+
+# ---- gc
+
+
+def verified(store: Store) -> int:
+    return int(query(store, "SELECT COUNT(*) FROM trials WHERE status = 'verified'")[1][0][0])
+
+
+def test_nothing_goes_that_can_be_used(store: Store) -> None:
+    before = overview(store).tables
+    found = gc(store, Rules(TODAY, FAMILY.reader))
+    assert found.rows == {}
+    assert overview(store).tables == before
+
+
+def test_a_dry_run_says_what_would_go_and_leaves_it(store: Store) -> None:
+    age(store, 200)
+    before = overview(store).tables
+    rules = Rules({"matmul_hopper": "changed"}, "reader-2")
+    would = gc(store, rules, dry_run=True)
+    assert overview(store).tables == before
+    assert would.total > 10
+    assert (would.bytes_after, would.is_dry_run) == (would.bytes_before, True)
+    assert gc(store, rules).rows == would.rows
+
+
+def test_older_code_goes_but_for_its_verified_measurements(store: Store) -> None:
+    age(store, 2)
+    kept = verified(store)
+    measured = query(store, "SELECT measured_us FROM leaderboard ORDER BY 1")[1]
+    found = gc(store, Rules({"matmul_hopper": "changed"}))
+    assert set(found.rows) >= {"older code of a template", "facts that nothing refers to"}
+    assert overview(store).trials == {"verified": kept}
+    assert query(store, "SELECT measured_us FROM leaderboard ORDER BY 1")[1] == measured
+    assert overview(store).tables["profile_families"] == 0
+    assert check(store).faults == ()
+    assert gc(store, Rules({"matmul_hopper": "changed"})).rows == {}
+
+
+def test_templates_that_are_not_known_are_left_alone(store: Store) -> None:
+    before = overview(store).tables
+    assert gc(store, Rules({"another": "changed"})).rows == {}
+    assert overview(store).tables == before
+
+
+def test_profiles_of_another_reader_go(store: Store) -> None:
+    assert gc(store, Rules(TODAY, "reader-2")).rows == {"profiles of another reader": {"profile_families": 1}}
+
+
+def test_superseded_sessions_go_but_not_what_they_verified_or_saw_wrong(tmp_path: Path) -> None:
+    context = samples.context()
+    with open_store(samples.empty_database(tmp_path / "x.db")) as store:
+        told(store, context, samples.verified(1, 10.0), samples.predicted(2), samples.failed(3, FailureKind.WRONG_RESULT), samples.built(4))
+        told(store, context, samples.predicted(5))  # a later one of the same question
+        told(store, context, samples.predicted(6), state=State.INTERRUPTED)
+        told(store, samples.context(model="m2"), samples.predicted(7))
+        assert gc(store, Rules()).rows == {"superseded by a later session": {"trials": 2}}
+        left = query(store, "SELECT config ->> 'block_m' FROM records ORDER BY 1")[1]
+        assert [int(block) for (block,) in left] == [1, 3, 5, 6, 7]
+
+
+def test_old_predictions_go_with_their_session_and_those_beside_measurements_alone(tmp_path: Path) -> None:
+    with open_store(samples.empty_database(tmp_path / "x.db")) as store:
+        told(store, samples.context(), samples.verified(1, 10.0), samples.predicted(2), samples.failed(3, FailureKind.BUILD_ERROR))
+        told(store, samples.context(device=""), samples.predicted(4), samples.failed(5, FailureKind.LOWER_ERROR))
+        age(store, 100)
+        told(store, samples.context(workload=LARGE, device=""), samples.predicted(6))
+        assert gc(store, Rules(predictions_days=101)).rows == {}
+        found = gc(store, Rules(predictions_days=99))
+        assert found.rows["old predictions"] == {"trials": 3, "sessions": 1}
+        assert sorted(int(b) for (b,) in query(store, "SELECT config ->> 'block_m' FROM records")[1]) == [1, 3, 6]
+        assert check(store).faults == ()
+
+
+def test_verified_measurements_go_only_when_asked(store: Store) -> None:
+    age(store, 400)
+    kept = verified(store)
+    gc(store, Rules(predictions_days=0))
+    assert verified(store) == kept
+    gc(store, Rules(predictions_days=0, measurements_days=399))
+    assert overview(store).tables | {"templates": 0, "targets": 0, "software": 0, "workloads": 0, "workload_dims": 0} == dict.fromkeys(
+        overview(store).tables, 0
+    ) | {"profile_families": 1, "dispatch_misses": 1, "calibrations": 1}
+    assert query(store, "SELECT * FROM misses")[1]
+
+
+def test_what_was_imported_goes_when_asked(tmp_path: Path) -> None:
+    with open_store(stocked(tmp_path / "a.db")) as store:
+        before = overview(store).tables
+        export_everything(store, tmp_path / "x.jsonl")
+        import_everything(store, tmp_path / "x.jsonl")
+        gc(store, Rules(TODAY, FAMILY.reader))
+        assert overview(store).tables["sessions"] == 2 * before["sessions"]
+        age(store, 2)
+        gc(store, Rules(TODAY, FAMILY.reader, imported=True))
+        after = overview(store).tables
+        parts = {"software", "targets"}  # names that a key may bear again
+        assert {n: c for n, c in after.items() if n not in parts} == {n: c for n, c in before.items() if n not in parts}
+        assert check(store).faults == ()
+
+
+def test_while_a_session_runs_nothing_goes(store: Store) -> None:
+    session_id = store.begin(samples.context(), Effort.QUICK, 0, {}, Census(1, 1, {}))
+    with pytest.raises(DatabaseError, match=rf"session {session_id} runs on .*; remove when it has finished"):
+        gc(store, Rules())
+    # one of another host is believed for a week
+    run(store, "UPDATE sessions SET owner = 'elsewhere|1|1' WHERE state = 'running'")
+    with pytest.raises(DatabaseError, match="runs on elsewhere"):
+        gc(store, Rules())
+    age(store, 8)
+    gc(store, Rules())
+    assert query(store, "SELECT COUNT(*) FROM sessions WHERE state = 'running'")[1] == [(1,)]
+
+
+@pytest.mark.parametrize("days", [-1.0, float("nan"), float("inf"), 1e9])
+def test_an_age_is_a_number_of_days(store: Store, days: float) -> None:
+    with pytest.raises(InputError, match=r"--predictions-older-than .* must be a number of days in 0 \.\. 36500"):
+        gc(store, Rules(predictions_days=days))
+    with pytest.raises(InputError, match="--measurements-older-than"):
+        gc(store, Rules(measurements_days=days))
+
+
+def test_the_space_is_given_back(tmp_path: Path) -> None:
+    with open_store(samples.empty_database(tmp_path / "x.db")) as store:
+        told(store, samples.context(device=""), *(samples.predicted(number) for number in range(800)))
+        age(store, 100)
+        found = gc(store, Rules())
+        assert found.bytes_after < found.bytes_before / 2
+        assert (tmp_path / "x.db").stat().st_size == found.bytes_after
+        assert json.dumps(found.rows)

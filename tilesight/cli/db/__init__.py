@@ -1,0 +1,18 @@
+"""`tilesight db`: where the performance database is, what is in it, how it gets in and out, and how it is kept well."""
+
+from __future__ import annotations
+
+import click
+
+from . import contents, files, upkeep, why
+
+
+@click.group()
+def db() -> None:
+    """Look into the performance database, move it, and keep it well."""
+
+
+for command in (*contents.COMMANDS, *files.COMMANDS, *upkeep.COMMANDS, why.why):
+    db.add_command(command)
+
+__all__ = ["db"]

@@ -1,0 +1,119 @@
+"""`tilesight db path | status | best | query`: what is in the database."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, fields
+from typing import TYPE_CHECKING
+
+import click
+
+from .. import options, output
+from .opening import counts, open_for_reading, open_with_layers, place_of, url_of
+
+if TYPE_CHECKING:
+    from ...database import Best
+
+
+@click.command()
+@options.with_options(options.database, options.as_json, options.debug)
+def path(database: str | None, as_json: bool) -> None:
+    """Print the file of the database, or its URL without the password."""
+    place = place_of(url_of(database))
+    if as_json:
+        output.print_json("db_path", database=place)
+    else:
+        output.print_line(place)
+
+
+@click.command()
+@options.with_options(options.database, options.as_json, options.debug)
+def status(database: str | None, as_json: bool) -> None:
+    """Show size, schema and number of records, and the layers below."""
+    from ...database import overview
+    from ...database.connection import exists
+
+    url = url_of(database)
+    if not exists(url):
+        if as_json:
+            output.print_json("db_status", database=place_of(url), exists=False)
+        else:
+            output.print_line(f"no database at {place_of(url)} yet; `tilesight tune` makes it")
+        return
+    with open_with_layers(url) as store:
+        found = overview(store)
+        layers = [overview(layer) for layer in store.layers]
+    if as_json:
+        values = {name: value for name, value in asdict(found).items() if name != "name"}
+        below = [{"layer": layer.name, "layer_trials": layer.trials} for layer in layers]
+        output.print_json("db_status", database=place_of(url), exists=True, **values, layers=below)
+        return
+    output.print_line(f"database  {place_of(url)}")
+    output.print_line(f"size      {found.size_bytes / 1e6:.1f} MB, schema {found.revision}")
+    output.print_line(f"sessions  {counts(found.sessions)}")
+    output.print_line(f"trials    {counts(found.trials)}")
+    for layer in layers:
+        output.print_line(f"layer     {layer.name}: {counts(layer.trials)}")
+    output.print_line("")
+    output.print_table(["table", "rows"], list(found.tables.items()), right=["rows"])
+
+
+@click.command()
+@click.argument("kernel", required=False)
+@click.option("--target", metavar="T", help="Only this target.")
+@options.with_options(options.database, options.as_json, options.debug)
+def best(kernel: str | None, target: str | None, database: str | None, as_json: bool) -> None:
+    """Show the best known config of each workload, of KERNEL or of all.
+
+    Verified times; where nothing was measured, what the model predicts, marked so. Layers below the database count, too.
+    """
+    from ...database.untrusted import MARK
+
+    with open_with_layers(url_of(database)) as store:
+        found = store.best(kernel, target)
+    if as_json:
+        output.print_json("db_best", best=[_fields(row) for row in found])
+        return
+    if not found:
+        output.print_line("nothing is recorded yet; `tilesight tune KERNEL` records")
+        return
+    rates = ["us", "TFLOP/s", "GB/s", "vendor us"]
+    rows = [
+        [
+            f"{row.operator} {row.shape} {row.dtype}" if row.shape else row.workload,
+            row.target,
+            row.status.value,
+            *(output.number(value) for value in (row.latency_us, row.tflops, row.gb_per_s, row.vendor_us)),
+            row.protocol_key,
+            str(row.config),
+        ]
+        for row in found
+    ]
+    columns = ["workload", "target", "status", *rates, "protocol", "config"]
+    output.print_table(columns, rows, right=rates, folded=["workload", "protocol", "config"])
+    imported = sum(row.target.endswith(f"({MARK})") for row in found)
+    if imported:
+        output.print_text(f"those of targets marked '({MARK})' are others' and count for nothing here")
+
+
+@click.command()
+@click.argument("sql")
+@options.with_options(options.database, options.as_json, options.debug)
+def query(sql: str, database: str | None, as_json: bool) -> None:
+    """Run one reading SQL statement, e.g. 'SELECT * FROM leaderboard LIMIT 5'."""
+    from ...database import query as run
+
+    with open_for_reading(url_of(database)) as store:
+        columns, found = run(store, sql)
+    rows = [[value.hex() if isinstance(value, bytes) else value for value in row] for row in found]
+    if as_json:
+        output.print_json("db_query", columns=columns, rows=[dict(zip(columns, row, strict=True)) for row in rows])
+        return
+    shown = [[f"{value:.6g}" if isinstance(value, float) else value for value in row] for row in rows]
+    output.print_table(columns, shown, folded=columns)
+
+
+def _fields(row: Best) -> dict[str, object]:
+    return {**{field.name: getattr(row, field.name) for field in fields(row)}, "config": dict(row.config)}
+
+
+COMMANDS = (status, path, query, best)

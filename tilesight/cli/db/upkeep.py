@@ -1,0 +1,89 @@
+"""`tilesight db gc | check`: what may go, and whether all is well."""
+
+from __future__ import annotations
+
+import click
+
+from ...errors import DatabaseError
+from .. import options, output
+from .opening import counts, open_for_reading, place_of, url_of
+
+
+@click.command()
+@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+@click.option(
+    "--predictions-older-than", metavar="DAYS", type=float, default=90.0, show_default=True, help="Predictions that nothing came of."
+)
+@click.option(
+    "--measurements-older-than", metavar="DAYS", type=float, help="Sessions that measured, verified times and all. [default: none]"
+)
+@click.option("--imported", is_flag=True, help="All that `tilesight db import` marked as another's.")
+@options.with_options(options.database, options.as_json, options.debug)
+def gc(
+    dry_run: bool,
+    predictions_older_than: float,
+    measurements_older_than: float | None,
+    imported: bool,
+    database: str | None,
+    as_json: bool,
+) -> None:
+    """Remove what can no longer be used, and give its space back.
+
+    That is what older code of a template left, sessions that a later one of the same question superseded, old predictions,
+    profiles that another version of the reader made, and what nothing refers to any more. Verified measurements stay unless
+    you give their age.
+    """
+    from ...database import open_store
+    from ...database.connection import exists
+    from ...database.gc import Rules
+    from ...database.gc import gc as remove
+    from ...kept import reader_version
+    from ...kernels import operators, templates
+
+    url = url_of(database)
+    if not exists(url):
+        raise DatabaseError(f"there is no database at '{place_of(url)}' yet; `tilesight tune` makes it, or name another with --db")
+    versions = {template.name: template.version for name in operators() for template in templates(name)}
+    rules = Rules(versions, reader_version(), predictions_older_than, measurements_older_than, imported)
+    with open_store(url) as store:
+        found = remove(store, rules, dry_run=dry_run)
+    if as_json:
+        sizes = {"bytes_before": found.bytes_before, "bytes_after": found.bytes_after}
+        output.print_json("db_gc", dry_run=found.is_dry_run, removed=found.rows, **sizes)
+        return
+    if not found.rows:
+        output.print_line("nothing to remove")
+        return
+    rows = [[reason, table, count] for reason, tables in found.rows.items() for table, count in tables.items()]
+    output.print_table(["why", "table", "rows"], rows, right=["rows"])
+    if dry_run:
+        output.print_text(f"{found.total} rows would go; without --dry-run they do")
+    else:
+        output.print_text(f"{found.total} rows removed: {found.bytes_before / 1e6:.1f} MB before, {found.bytes_after / 1e6:.1f} MB now")
+
+
+@click.command()
+@options.with_options(options.database, options.as_json, options.debug)
+@click.pass_context
+def check(context: click.Context, database: str | None, as_json: bool) -> None:
+    """Read all of the database and say what is not as it must be. Exit code 4 where something is not."""
+    from ...database.upkeep import check as examine
+
+    url = url_of(database)
+    with open_for_reading(url) as store:
+        found = examine(store)
+    if as_json:
+        output.print_json("db_check", database=place_of(url), ok=not found.faults, checked=found.rows, faults=found.faults)
+    else:
+        output.print_text(f"{sum(found.rows.values())} rows read: {counts(found.rows)}")
+        for fault in found.faults:
+            output.print_text(f"- {fault}")
+        if found.faults:
+            output.print_text("restore a backup; or save what is sound: tilesight db export saved.jsonl --everything, and import it anew")
+        else:
+            output.print_line("all is well")
+    if found.faults:
+        context.exit(DatabaseError.exit_code)
+
+
+COMMANDS = (gc, check)

@@ -1,0 +1,135 @@
+"""`tilesight db why`: why a question is answered from the database, or is not."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ...errors import ToolchainError
+from .. import options, output
+from .opening import open_with_layers, url_of
+
+if TYPE_CHECKING:
+    from ...database.why import Seen, Why
+    from ...session import Context
+    from ...where import Where
+
+
+@click.command()
+@options.with_options(
+    options.kernel,
+    options.target,
+    options.shape,
+    options.dtype,
+    options.protocol,
+    click.option("--dynamic", metavar="D", multiple=True, help="A dimension that the kernel takes at run time; may be repeated."),
+    options.as_json,
+    options.database,
+    options.debug,
+)
+def why(
+    kernel: str,
+    target: str,
+    shape: str | None,
+    dtype: str | None,
+    protocol: str,
+    dynamic: tuple[str, ...],
+    as_json: bool,
+    database: str | None,
+) -> None:
+    """Show whether tuning KERNEL here and now is answered from the database, what is re-used, and what is not and why."""
+    from ...database.why import why as find
+
+    context, notes = today(kernel, target, shape, dtype, protocol, dynamic)
+    with open_with_layers(url_of(database)) as store:
+        found = find(store, context)
+    if as_json:
+        output.print_json("db_why", **_fields(found), notes=notes)
+    else:
+        _print(found, notes)
+
+
+def today(
+    kernel: str, target: str, shape: str | None, dtype: str | None, protocol: str, dynamic: tuple[str, ...]
+) -> tuple[Context, tuple[str, ...]]:
+    """Today's: what `tilesight tune` would ask for."""
+    from ...costmodel import default_model
+    from ...lookup import find_context, find_operator, find_template, find_workloads
+    from ...protocol import Protocol
+
+    operator = find_operator(kernel)
+    where = _locate(target)
+    workload = find_workloads(operator, where.target, shape, dtype)[0]
+    template = find_template(operator, where.target, workload.dtype)
+    template.check_open(dynamic)
+    space = template.space(workload, where.target)
+    conditions = Protocol.named(protocol, where.target)
+    return find_context(template, workload, where, default_model().version, space, conditions, dynamic), where.messages
+
+
+def _locate(target: str) -> Where:
+    from ...where import locate
+
+    try:
+        return locate(target, measures=True)
+    except ToolchainError as error:
+        if target == "auto":
+            raise
+        return replace(locate(target, measures=False), messages=(str(error),))  # a device that nothing can be built for
+
+
+def _print(found: Why, notes: tuple[str, ...]) -> None:
+    context = found.context
+    place = f"{context.target}{', ' + context.device if context.device else ', no device'}"
+    output.print_text(f"{context.workload.label} on {place}", bold=True)
+    for note in notes:
+        output.print_text(note)
+    for seen in found.answers:
+        output.print_text(f"answered: effort {seen.effort} and below, by {_named(seen)}")
+    if not found.answers:
+        output.print_text("not answered: no session of just this question is complete")
+    for seen in found.unfinished:
+        output.print_text(f"{seen.state.value}: {_named(seen)}; the same command goes on from there")
+    holds = found.holds
+    output.print_text(
+        f"re-used: {holds.predictions} predictions, {holds.builds} builds, {holds.measurements} measurements, {holds.failures} failures"
+    )
+    if not found.near:
+        output.print_text("nothing else is recorded of this kernel")
+    for seen in found.near:
+        output.print_line("")
+        output.print_text(f"near: {_named(seen)}, where these differ:")
+        rows = [[d.part, d.recorded or "-", d.now or "-", d.meaning] for d in seen.differences]
+        columns = ["part", "recorded", "now", "meaning"]
+        output.print_table(columns, rows, folded=columns[1:])
+
+
+def _named(seen: Seen) -> str:
+    counted = f", {seen.verified} verified" if seen.verified else ""
+    return f"session {seen.session_id} ({seen.effort}, {seen.state.value}, {seen.started_at:%Y-%m-%d %H:%M} UTC{counted}) in {seen.layer}"
+
+
+def _fields(found: Why) -> dict[str, Any]:
+    context = found.context
+    return {
+        "workload": context.workload.key,
+        "context": {
+            "template": context.template,
+            "template_version": context.template_version,
+            "target": context.target,
+            "target_fingerprint": context.target_fingerprint,
+            "arch": context.arch,
+            "model": context.model,
+            "space": context.space,
+            "device": context.device,
+            "protocol": context.protocol,
+            "open": list(context.open),
+            "software": dict(context.software),
+        },
+        "answers": [asdict(seen) for seen in found.answers],
+        "unfinished": [asdict(seen) for seen in found.unfinished],
+        "near": [asdict(seen) for seen in found.near],
+        "holds": asdict(found.holds),
+    }
