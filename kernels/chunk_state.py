@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from ..axes import Axes, Parts
 from ..errors import WorkloadError
 from ..search_spaces import chunk_state as search_space
 from ..space import Config, SearchSpace
@@ -35,6 +36,14 @@ class ChunkState(Operator):
     name = "chunk_state"
     dims = ("batch", "seq_len", "nheads", "head_dim", "d_state")
     attrs: ClassVar[Mapping[str, bool | int]] = {"chunk": 256}
+    axes: ClassVar[Axes] = {
+        "x": ("batch", "seq_len", "nheads", "head_dim"),
+        "B": ("batch", "seq_len", "d_state"),
+        "dt": ("batch", "nheads", Parts("seq_len", "chunk"), "chunk"),
+        "dA_cumsum": ("batch", "nheads", Parts("seq_len", "chunk"), "chunk"),
+        "states": ("batch", Parts("seq_len", "chunk"), "nheads", "head_dim", "d_state"),
+    }
+    tensor_dtypes: ClassVar[Mapping[str, str]] = {"dt": "float32", "dA_cumsum": "float32"}
     # TileLang paper, appendix A
     named: ClassVar[Mapping[str, Mapping[str, bool | int]]] = {
         f"CT{i}": {"batch": batch, "seq_len": seq_len, "nheads": 64, "head_dim": 64, "d_state": 128, "chunk": 256}
@@ -183,6 +192,11 @@ class ChunkStateGpu(KernelTemplate):
     dtypes = ("bfloat16", "float16")
     # blocks take whole chunks: only their number follows the sequence
     scales: ClassVar[Mapping[str, Scale]] = {"batch": Scale(), "seq_len": Scale((), CHUNKS), "nheads": Scale()}
+    openable = ("batch", "seq_len", "nheads")
+    closed: ClassVar[Mapping[str, str]] = {
+        "head_dim": "rows of x are head_dim elements apart, and what copies them takes for granted that they start at whole vectors",
+        "d_state": "rows of B are d_state elements apart, and what copies them takes for granted that they start at whole vectors",
+    }
     compile_flags: ClassVar[Mapping[str, tuple[str, ...]]] = {"cuda": ("--use_fast_math",)}  # exp2 as a single instruction
 
     def space(self, workload: Workload, target: Target) -> SearchSpace:
@@ -223,7 +237,11 @@ class ChunkStateGpu(KernelTemplate):
             "full_col": T.GemmWarpPolicy.FullCol,
         }[config.str("policy")]
 
-        chunks, tiles_p, tiles_n = -(-seq_len // chunk), -(-head_dim // block_p), -(-d_state // block_n)
+        chunks, tiles_p, tiles_n = (seq_len + chunk - 1) // chunk, -(-head_dim // block_p), -(-d_state // block_n)
+        tiles = tiles_p * tiles_n
+        # the order of blocks is the same both ways; a block's place is only divided by what is known
+        is_open = not all(isinstance(extent, int) for extent in (batch, seq_len, nheads))
+        grid = (tiles * nheads, chunks, batch) if is_open else (tiles, nheads, batch * chunks)
         decay_shape = (batch, nheads, chunks, chunk)
         log2_e = math.log2(math.e)  # exp2 instead of exp
         # warps read columns of x, and write 8 rows of the state at once: without a swizzle these share a few banks
@@ -238,8 +256,9 @@ class ChunkStateGpu(KernelTemplate):
             states: T.Tensor((batch, chunks, nheads, head_dim, d_state), dtype),  # type: ignore[valid-type]
         ):
             # tiles of one head run together and share x, heads of one chunk share B
-            with T.Kernel(tiles_p * tiles_n, nheads, batch * chunks, threads=threads) as (tile, head, place):
-                item, at = place // chunks, place % chunks
+            with T.Kernel(*grid, threads=threads) as (i0, i1, i2):
+                tile, head = (i0 % tiles, i0 // tiles) if is_open else (i0, i1)
+                item, at = (i2, i1) if is_open else (i2 // chunks, i2 % chunks)
                 p, n = tile // tiles_n * block_p, tile % tiles_n * block_n
 
                 x_tile = T.alloc_shared((block_k, block_p), dtype)

@@ -11,6 +11,7 @@ Annotations are evaluated here (no `from __future__`): TileLang reads those of i
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from ..axes import Axes, Parts
 from ..errors import WorkloadError
 from ..profile import Rasterization
 from ..search_spaces import dequant_matmul as search_space
@@ -35,6 +36,8 @@ class DequantMatmul(Operator):
     dims = ("m", "n", "k")
     attrs: ClassVar[Mapping[str, bool | int]] = {"group": 128}  # weights of a row that share a scale; -1: the whole row
     dtypes = ("float16", "bfloat16")
+    axes: ClassVar[Axes] = {"A": ("m", "k"), "B": ("n", Parts("k", 2)), "S": (Parts("k", "group"), "n"), "C": ("m", "n")}
+    tensor_dtypes: ClassVar[Mapping[str, str]] = {"B": "uint8"}
     # TileLang paper, appendix A: D0 .. D7 are V0 .. V7 (m = 1), D8 .. D15 are M0 .. M7.
     # D16 .. D19: V5 and V2 for a batch of 16 and of 64 tokens, between the two
     named: ClassVar[Mapping[str, Mapping[str, bool | int]]] = {
@@ -189,6 +192,11 @@ class DequantMatmulGpu(KernelTemplate):
         "m": Scale(("block_m",), search_space.TILES),
         "n": Scale(("block_n",), search_space.TILES),
         "k": Scale(("block_k",), search_space.DEPTHS),
+    }
+    openable = ("m",)
+    closed: ClassVar[Mapping[str, str]] = {
+        "n": "rows of S and C are n elements apart, and what copies them takes for granted that they start at whole 16 bytes",
+        "k": "rows of A and W are as long as k says, and what copies them takes for granted that they start at whole 16 bytes",
     }
 
     def space(self, workload: Workload, target: Target) -> SearchSpace:

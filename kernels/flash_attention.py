@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from ..axes import Axes
 from ..errors import WorkloadError
 from ..search_spaces import flash_attention as search_space
 from ..space import Config, SearchSpace
@@ -26,6 +27,7 @@ class FlashAttention(Operator):
     name = "flash_attention"
     dims = ("batch", "heads", "seq_len", "head_dim")
     attrs: ClassVar[Mapping[str, bool | int]] = {"causal": False}
+    axes: ClassVar[Axes] = dict.fromkeys(("Q", "K", "V", "O"), ("batch", "seq_len", "heads", "head_dim"))
     # TileLang paper, appendix A
     named: ClassVar[Mapping[str, Mapping[str, bool | int]]] = {
         "FA0": {"batch": 1, "heads": 32, "seq_len": 512, "head_dim": 128, "causal": True},
@@ -158,6 +160,8 @@ class FlashAttentionGpu(KernelTemplate):
         "heads": Scale(),
         "seq_len": Scale(("block_m", "block_n"), search_space.TILES),
     }
+    openable = ("batch", "heads", "seq_len")
+    closed: ClassVar[Mapping[str, str]] = {"head_dim": "a block keeps whole rows of that many elements in registers"}
 
     def space(self, workload: Workload, target: Target) -> SearchSpace:
         return search_space.space(workload, target)
@@ -182,10 +186,10 @@ class FlashAttentionGpu(KernelTemplate):
 
         shape = (batch, seq_len, heads, head_dim)
         width = -(-head_dim // 16) * 16  # a matrix instruction takes 16 elements of a row at once
-        query_blocks, key_blocks = -(-seq_len // block_m), -(-seq_len // block_n)
+        query_blocks, key_blocks = (seq_len + block_m - 1) // block_m, (seq_len + block_n - 1) // block_n
         # the last axis moves slowest; causal blocks of the last queries take longest and must not start last
         grid = (heads, batch, query_blocks) if by_length else (query_blocks, heads, batch)
-        masked = causal or seq_len % block_n != 0
+        masked = causal or not isinstance(seq_len, int) or seq_len % block_n != 0
         scale = head_dim**-0.5 * math.log2(math.e)  # exp2 instead of exp
         policy = T.GemmWarpPolicy.FullRow  # a row's softmax stays within one warp
 

@@ -6,6 +6,7 @@ Annotations are evaluated here (no `from __future__`): TileLang reads those of i
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from ..axes import Axes
 from ..errors import WorkloadError
 from ..search_spaces import gemv as search_space
 from ..space import Config, SearchSpace
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 class Gemv(Operator):
     name = "gemv"
     dims = ("n", "k")
+    axes: ClassVar[Axes] = {"W": ("n", "k"), "x": ("k",), "y": ("n",)}
     # TileLang paper, appendix A: the matmuls with m = 1
     named: ClassVar[Mapping[str, Mapping[str, bool | int]]] = {
         "V0": {"n": 16384, "k": 16384},
@@ -109,6 +111,10 @@ class GemvGpu(KernelTemplate):
     dtypes = ("bfloat16", "float16")
     # k does not scale: the loop over it is often short enough to be unrolled, and few of its many steps divide a k
     scales: ClassVar[Mapping[str, Scale]] = {"n": Scale(("block_n",), search_space.ROWS)}
+    openable = ("n",)
+    closed: ClassVar[Mapping[str, str]] = {
+        "k": "rows of W are k elements apart, and what loads them must know where they start at whole vectors"
+    }
 
     def space(self, workload: Workload, target: Target) -> SearchSpace:
         return search_space.space(workload, target)

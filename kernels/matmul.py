@@ -6,6 +6,7 @@ Annotations are evaluated here (no `from __future__`): TileLang reads those of i
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from ..axes import Axes
 from ..errors import WorkloadError
 from ..profile import Rasterization
 from ..search_spaces import matmul as search_space
@@ -22,6 +23,7 @@ class Matmul(Operator):
     name = "matmul"
     dims = ("m", "n", "k")
     dtypes = ("bfloat16", "float16", "float32")
+    axes: ClassVar[Axes] = {"A": ("m", "k"), "B": ("k", "n"), "C": ("m", "n")}
     # M0 .. M7: TileLang paper, appendix A. S512, S1024: small enough for one CPU core
     named: ClassVar[Mapping[str, Mapping[str, bool | int]]] = {
         "M0": {"m": 4096, "n": 1024, "k": 8192},
@@ -132,6 +134,11 @@ class MatmulGpu(KernelTemplate):
         "m": Scale(("block_m",), search_space.GPU_TILES),
         "n": Scale(("block_n",), search_space.GPU_TILES),
         "k": Scale(("block_k",), search_space.GPU_DEPTHS),
+    }
+    openable = ("m",)
+    closed: ClassVar[Mapping[str, str]] = {
+        "n": "rows of B and C are n elements apart, and what copies them takes for granted that they start at whole 16 bytes",
+        "k": "rows of A are k elements apart, and what copies them takes for granted that they start at whole 16 bytes",
     }
 
     def space(self, workload: Workload, target: Target) -> SearchSpace:

@@ -22,6 +22,7 @@ class MatmulCpu(KernelTemplate):
     name = "matmul_cpu"
     target_kinds = ("cpu",)
     dtypes = ("float32",)
+    openable = ("m", "n", "k")
 
     def space(self, workload: Workload, target: Target) -> SearchSpace:
         return search_space.space(workload, target)
@@ -50,7 +51,9 @@ class MatmulCpu(KernelTemplate):
 
         def parts(extent: int, block: int, index: Any, part: int) -> Any:
             # how many parts of the block lie within the extent; a plain number where all blocks are whole
-            return block // part if extent % block == 0 else T.ceildiv(T.min(block, extent - index * block), part)
+            return (
+                block // part if isinstance(extent, int) and extent % block == 0 else T.ceildiv(T.min(block, extent - index * block), part)
+            )
 
         @T.prim_func
         def matmul(A: T.Tensor((m, k), dtype), B: T.Tensor((k, n), dtype), C: T.Tensor((m, n), dtype)):  # type: ignore[no-untyped-def, valid-type]  # noqa: N803

@@ -6,6 +6,7 @@ Annotations are evaluated here (no `from __future__`): TileLang reads those of i
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from ..axes import Axes
 from ..errors import WorkloadError
 from ..search_spaces import rms_norm as search_space
 from ..space import Config, SearchSpace
@@ -23,6 +24,7 @@ PANEL = 1 << 26  # elements that the reference has in float32 at once
 class RmsNorm(Operator):
     name = "rms_norm"
     dims = ("m", "n")
+    axes: ClassVar[Axes] = {"x": ("m", "n"), "w": ("n",), "y": ("m", "n")}
     # n: hidden_size (or head_dim) in the public config.json of the model; m: tokens, or tokens times heads
     named: ClassVar[Mapping[str, Mapping[str, bool | int]]] = {
         "R0": {"m": 4096, "n": 4096},  # Llama 3.1 8B, 4096 tokens
@@ -107,6 +109,8 @@ class RmsNormGpu(KernelTemplate):
     dtypes = ("bfloat16", "float16")
     # n shapes the code: a row lies in registers or shared memory as a whole
     scales: ClassVar[Mapping[str, Scale]] = {"m": Scale(("block_m",), search_space.ROWS)}
+    openable = ("m",)
+    closed: ClassVar[Mapping[str, str]] = {"n": "a row of n elements lies in registers or shared memory as a whole"}
 
     def space(self, workload: Workload, target: Target) -> SearchSpace:
         return search_space.space(workload, target)

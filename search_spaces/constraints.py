@@ -91,7 +91,7 @@ def not_beyond(parameter: str, values: tuple[int, ...], dimension: str, extent: 
             return None
         return f"{parameter}={value} is wasted on {dimension}={extent}: {largest} covers it"
 
-    return Constraint(f"{parameter} within {dimension}", violation)
+    return Constraint(f"{parameter} within {dimension}", violation, is_waste=True)
 
 
 def divides(part: str, whole: str, wholes: tuple[int, ...]) -> Constraint:

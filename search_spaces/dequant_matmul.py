@@ -134,7 +134,7 @@ def _enough_tile(m: int, n: int, cores: int) -> Constraint:
                 )
         return None
 
-    return Constraint("tile not too small", violation)
+    return Constraint("tile not too small", violation, is_waste=True)
 
 
 def _whole_instructions(target: Target) -> Constraint:
@@ -188,7 +188,7 @@ def _swizzle_matters(m: int, n: int, cores: int) -> Constraint:
             return f"swizzle={panel} has no panel to make of {rows}x{cols} blocks: take swizzle=0"
         return None
 
-    return Constraint("swizzle", violation)
+    return Constraint("swizzle", violation, is_waste=True)
 
 
 def _aligned_scales(target: Target, n: int, group: int, element_bytes: int) -> Constraint:

@@ -110,4 +110,4 @@ def _order_matters(workload: Workload, causal: bool, cores: int) -> Constraint:
             return f"block_order=by_length changes nothing where {reason}: take by_head"
         return None
 
-    return Constraint("block order", violation)
+    return Constraint("block order", violation, is_waste=True)

@@ -109,7 +109,7 @@ def _enough_tile(m: int, n: int, cores: int) -> Constraint:
                 )
         return None
 
-    return Constraint("tile not too small", violation)
+    return Constraint("tile not too small", violation, is_waste=True)
 
 
 def _swizzle_matters(blocks: Callable[[Config], tuple[int, int]], cores: int) -> Constraint:
@@ -129,7 +129,7 @@ def _swizzle_matters(blocks: Callable[[Config], tuple[int, int]], cores: int) ->
             return f"swizzle={panel} covers all {rows} block rows as swizzle={same} does: take {same}"
         return None
 
-    return Constraint("swizzle", violation)
+    return Constraint("swizzle", violation, is_waste=True)
 
 
 def _cpu_space(workload: Workload, target: Target) -> SearchSpace:

@@ -54,7 +54,7 @@ def no_idle_threads(block: str, rows_name: str, rows: int, length_name: str, len
             return f"{block}={config[block]} is wasted on {rows_name}={rows}: take {block}={config.int(block) // 2}"
         return None
 
-    return Constraint("idle threads", violation)
+    return Constraint("idle threads", violation, is_waste=True)
 
 
 def widest_vectors(length_name: str, length: int, element_bytes: int, values: tuple[int, ...]) -> Constraint:

@@ -12,7 +12,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,11 @@ def on_cpu() -> Iterator[None]:
 
 def run_c(function: Any, tensors: Mapping[str, Any], folder: Path) -> None:
     """Lower `function` for the cpu target, build it, and call it once on torch tensors by parameter name."""
+    built_c(function, folder)(tensors)
+
+
+def built_c(function: Any, folder: Path) -> Callable[[Mapping[str, Any]], None]:
+    """Lower `function` for the cpu target and build it: a call on torch tensors, and sizes as numbers, by parameter name."""
     from tilelang.backend.module import create_backend_context
     from tilelang.engine.lower import device_codegen_without_compile
     from tilelang.env import TILELANG_TEMPLATE_PATH
@@ -75,5 +80,10 @@ def run_c(function: Any, tensors: Mapping[str, Any], folder: Path) -> None:
     ]
     subprocess.run(command, check=True)
     # the backend orders parameters as it likes
-    order = [parameter.split("*")[1].strip() for parameter in parameters.split(",")]
-    getattr(ctypes.CDLL(str(library)), name)(*(ctypes.c_void_p(tensors[p].data_ptr()) for p in order))
+    order = [re.split(r"[*\s]+", parameter.strip())[-1] for parameter in parameters.split(",")]
+    compiled = getattr(ctypes.CDLL(str(library)), name)
+
+    def call(given: Mapping[str, Any]) -> None:
+        compiled(*(ctypes.c_int32(given[p]) if isinstance(given[p], int) else ctypes.c_void_p(given[p].data_ptr()) for p in order))
+
+    return call

@@ -20,7 +20,8 @@ from .building.plan import LaunchPlan, UnsupportedLaunchError, read_plan
 from .candidate import Candidate
 from .device import cpu_identity
 from .errors import Failure, FailureKind, headline
-from .lowering import Lowered, lower
+from .lowering import Lowered
+from .open_dims import lower_candidate
 from .target import Target
 from .toolchain import compiler_for, compiler_version, find_cxx, find_hip_clang, missing_compiler, package_version
 from .trial import BuildResult
@@ -29,7 +30,8 @@ ENTRY = "tilesight_call"
 
 
 def build_kernel(candidate: Candidate, cache_dir: Path, *, runnable: bool = True, front_ends: str = "") -> BuildResult:
-    """Build `candidate`, or find it built. The same source is compiled once, whichever config and process it comes from.
+    """Build `candidate`, or find it built. The same source is compiled once, whichever config and process it comes from, and
+    that of a kernel with open dimensions once for all their values.
 
     What need not be `runnable` may be a code object: the GPU's part alone, without an `entry` to call.
     `front_ends`: `FrontEnds.address`, with which many CUDA kernels are built faster.
@@ -44,7 +46,7 @@ def build_kernel(candidate: Candidate, cache_dir: Path, *, runnable: bool = True
     if missing:
         return failed(FailureKind.BUILD_ERROR, missing)
     try:
-        lowered = lower(candidate.template.build(candidate.workload, candidate.config), target)
+        lowered = lower_candidate(candidate)
         source = device_source(lowered, target)
     except Exception as error:  # TileLang raises whatever it likes
         return failed(FailureKind.LOWER_ERROR, f"{type(error).__name__}: {headline(str(error))}", str(error)[-4000:])
@@ -126,7 +128,7 @@ def _compile_code_object(source: str, plan: LaunchPlan, target: Target, extra: t
         return cache.store(key, files, resources, version, binary_identity(files[0].read_bytes(), plan))
 
 
-LAUNCHER_VERSION = 1  # raise it when a launcher changes, so that libraries with the old one are built again
+LAUNCHER_VERSION = 2  # raise it when a launcher changes, so that libraries with the old one are built again
 
 
 def _no_space(cache_dir: Path) -> str:

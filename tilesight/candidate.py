@@ -20,6 +20,11 @@ class Candidate:
     open: tuple[str, ...] = ()
 
     @property
+    def open_sizes(self) -> tuple[int, ...]:
+        """Values of the open dimensions where it is measured: what a built kernel takes after its tensors."""
+        return tuple(self.workload.dims[dim] for dim in self.open)
+
+    @property
     def key(self) -> str:
         """Canonical identity of what would be lowered: template and its version, workload, target's architecture, config."""
         code = f"{self.template.name}@{self.template.version}|{self.workload.key}|{self.target.kind}:{self.target.arch}|{self.config.key}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,9 +49,17 @@ class Compilation:
 
 
 def build(
-    kernel: str, target: str | Target, shape: Shape | None = None, *, config: str | Mapping[str, Value], dtype: str | None = None
+    kernel: str,
+    target: str | Target,
+    shape: Shape | None = None,
+    *,
+    config: str | Mapping[str, Value],
+    dtype: str | None = None,
+    dynamic: str | Sequence[str] = (),
 ) -> Compilation:
     """Build `config` of `kernel` for a target that need not be here; see `api.tune` for the arguments.
+
+    A kernel with `dynamic` dimensions is one library for all their values; the shape is what its predictions are for.
 
     Raises `InputError` for what is asked wrongly, and what `compile_candidate` raises.
     """
@@ -59,10 +67,12 @@ def build(
     chosen = locate(target, measures=False).target
     workload = find_workloads(operator, chosen, shape, dtype)[0]
     template = find_template(operator, chosen, workload.dtype)
+    open_dims = (dynamic,) if isinstance(dynamic, str) else tuple(dynamic)
+    template.check_open(open_dims)
     space = template.space(workload, chosen)
     wanted = space.parse(config) if isinstance(config, str) else Config(config)
     space.check(wanted)
-    return compile_candidate(Candidate(workload, chosen, template, wanted), load_settings().cache_dir)
+    return compile_candidate(Candidate(workload, chosen, template, wanted, open_dims), load_settings().cache_dir)
 
 
 def compile_candidate(candidate: Candidate, cache_dir: Path) -> Compilation:

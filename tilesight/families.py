@@ -69,6 +69,7 @@ class ProfileFamily:
     seen: tuple[Seen, ...]
     rules: Rules | None = None
     refusal: Refusal | None = None
+    open: tuple[str, ...] = ()  # dimensions that its kernels take at run time: their IR is one for all values
 
     def kernels(self, dims: Dims) -> tuple[KernelProfile, ...] | None:
         """The profiles at `dims`; None where they are not known, or the config makes another IR there: loops too short,
@@ -81,17 +82,21 @@ class ProfileFamily:
         changes: dict[Path, Leaf] = {}
         for path, rule in self.rules.items():
             found = rule.values(dims, self.config) if isinstance(rule, Ramp) else rule.value(dims, self.config)
-            if not self._keeps_structure(path, found):
+            if not self._keeps_structure(path, rule, found):
                 return None
-            changes[path] = found
+            # a line that is followed far beyond where it was seen may leave what can be
+            changes[path] = found if isinstance(found, list) else max(0.0, found)
         return _made(changed(self.seen[0].tree, changes, ()))
 
     def fingerprint(self, dims: Dims) -> str:
         """Of the code at `dims`: configs that made the same code at the first workload make the same at others."""
+        fixed = {dim: size for dim, size in dims.items() if dim not in self.open}
+        if self.open and fixed == {dim: size for dim, size in self.seen[0].dims.items() if dim not in self.open}:
+            return self.seen[0].fingerprint
         for seen in self.seen:
             if seen.dims == dims:
                 return seen.fingerprint
-        return hashlib.sha256(f"{self.seen[0].fingerprint}|{sorted(dims.items())}".encode()).hexdigest()[:16]
+        return hashlib.sha256(f"{self.seen[0].fingerprint}|{sorted(fixed.items())}".encode()).hexdigest()[:16]
 
     def with_seen(self, again: ProfileFamily) -> ProfileFamily:
         """This family and where its config was lowered again. One that has rules stays as it is."""
@@ -102,29 +107,39 @@ class ProfileFamily:
         new = [seen.dims for seen in again.seen]
         return replace(self, seen=(*(s for s in self.seen if s.dims not in new), *again.seen)[-MOST_SEEN:])
 
-    def _keeps_structure(self, path: Path, value: Leaf) -> bool:
+    def _keeps_structure(self, path: Path, rule: Rule | Ramp, value: Leaf) -> bool:
         if path[1] == "grid" or "tile_digits" in path:  # blocks along an axis, and how they share tiles: whole numbers
             is_divisor = path[1] != "grid" and path[-1] == 1
-            return not isinstance(value, list) and abs(value - round(value)) < WHOLE and round(value) >= (1 if is_divisor else 2)
+            least = 1 if is_divisor or self._is_open(rule) else 2
+            return not isinstance(value, list) and abs(value - round(value)) < WHOLE and round(value) >= least
         if "trips" in path:
             phase = part_at(self.seen[0].tree, path[: path.index("trips")])
             accesses = phase["work"].get("accesses", ())
-            # in shorter loops, buffers are used in part and pipelines fold into straight code
+            # in shorter loops, buffers are used in part and pipelines fold into straight code, unless they fold at no size
             needed = max([LEAST_TRIPS, phase.get("pipeline_depth", 1), *(a.get("slots", 1) for a in accesses)])
+            if self._is_open(rule):
+                needed = 1
             if not phase["work"].get("matrix") and all(a["mechanism"] in ("ld", "st") for a in accesses):
                 needed = max(needed, LEAST_PLAIN_TRIPS)
             return bool(max(value if isinstance(value, list) else [value]) >= needed)
         return True
 
+    def _is_open(self, rule: Rule | Ramp) -> bool:
+        """Whether it follows dimensions alone that its kernels take at run time: what it counts is in their IR at all sizes."""
+        dims = [rule.dim] if isinstance(rule, Ramp) else [term.dim for term in rule.terms]
+        return bool(self.open) and all(dim in self.open for dim in dims)
+
     def text(self) -> str:
         """One line of JSON, from which `family_of` makes the same value."""
-        parts = {
+        parts: dict[str, Any] = {
             "config": dict(self.config),
             "structure": self.structure,
             "seen": [[dict(s.dims), s.fingerprint, s.tree] for s in self.seen],
             "rules": None if self.rules is None else [[list(path), _plain_rule(rule)] for path, rule in self.rules.items()],
             "refusal": self.refusal,
         }
+        if self.open:
+            parts["open"] = list(self.open)
         return json.dumps(parts, separators=(",", ":"), allow_nan=False)
 
 
@@ -136,7 +151,7 @@ def family_of(text: str) -> ProfileFamily:
     seen = tuple(Seen(dims, fingerprint, tree) for dims, fingerprint, tree in parts["seen"])
     if not seen:
         raise ValueError("a family was lowered somewhere")
-    return ProfileFamily(Config(parts["config"]), parts["structure"], seen, rules, refusal)
+    return ProfileFamily(Config(parts["config"]), parts["structure"], seen, rules, refusal, tuple(parts.get("open", ())))
 
 
 def _made(tree: Tree) -> tuple[KernelProfile, ...]:

@@ -37,7 +37,7 @@ def preload_compiler() -> None:
 
     import tilelang  # noqa: F401
 
-    from . import build, lowering  # noqa: F401
+    from . import build, open_dims  # noqa: F401
     from .costmodel import occupancy, profile  # noqa: F401
 
     # modules stay: looking through them for garbage again and again takes a tenth of a lowering's time
@@ -66,14 +66,15 @@ def start_device() -> None:
 
 
 def lower_and_profile(candidate: Candidate) -> Profiled | Failure:
-    """Trace and lower a candidate and read its profiles. Raises what the template or TileLang raises."""
+    """Trace and lower a candidate and read its profiles, of a kernel with open dimensions at the workload's sizes. Raises
+    what the template or TileLang raises."""
     from .costmodel.profile import read_profiles
-    from .lowering import lower
+    from .open_dims import at, lower_candidate
 
     begin = time.perf_counter()
-    lowered = lower(candidate.template.build(candidate.workload, candidate.config), candidate.target)
+    lowered = lower_candidate(candidate)
     try:
-        kernels = read_profiles(lowered, candidate.target)
+        kernels = read_profiles(at(lowered, candidate.workload.dims), candidate.target)
     except Exception as error:
         return Failure(FailureKind.PROFILE_ERROR, f"its lowered IR could not be read: {type(error).__name__}: {error}")
     if candidate.target.is_gpu:

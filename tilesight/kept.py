@@ -116,14 +116,15 @@ class KeptExecutor:
         """What is known of its class; None where the template says of no dimension that it may scale."""
         if self._latest is not None:
             latest = self._latest[0]
-            if latest.workload is candidate.workload and latest.template is candidate.template and latest.target is candidate.target:
+            same = latest.workload is candidate.workload and latest.template is candidate.template and latest.open == candidate.open
+            if same and latest.target is candidate.target:
                 return self._latest[1]
         found = self._find_class(candidate) if candidate.template.scales else None
         self._latest = candidate, found
         return found
 
     def _find_class(self, candidate: Candidate) -> _Class | None:
-        shape_class = ShapeClass(candidate.template, candidate.workload)
+        shape_class = ShapeClass(candidate.template, candidate.workload, candidate.open)
         if not shape_class.free:
             return None
         template = candidate.template
@@ -315,6 +316,6 @@ def reader_version() -> str:
 
 
 _MAKERS = (
-    *("lowering", "template", "twins", "profile", "profile_json", "profile_tree"),
+    *("lowering", "open_dims", "template", "twins", "profile", "profile_json", "profile_tree"),
     *("families", "lessons", "scaling", "shape_class"),
 )

@@ -58,7 +58,8 @@ class Lessons:
         """The family of a config that was lowered at `dims`."""
         tree = tree_of(kernels)
         refusal = Refusal.CONFIG if lists_tiles(kernels) else None
-        return ProfileFamily(config, self._structure(config, tree), (Seen(dict(dims), fingerprint, tree),), None, refusal)
+        seen = Seen(dict(dims), fingerprint, tree)
+        return ProfileFamily(config, self._structure(config, tree), (seen,), None, refusal, self.shape_class.open)
 
     def place(self, family: ProfileFamily) -> ProfileFamily:
         """`family` with its rules, where its structure's are known and it was lowered often enough to check them."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ class Lowered:
     traced: Any  # tirx.PrimFunc with its tile operators intact
     host: Any  # IRModule: argument checks, TMA descriptors, launches
     device: Any  # IRModule: the kernels
+    sizes: tuple[Any, ...] = ()  # variables of its open dimensions: what the kernels take beside tensors
 
     @property
     def fingerprint(self) -> str:
@@ -27,8 +28,8 @@ class Lowered:
 
 
 def lower(prim_func: Any, target: Target, pass_configs: Mapping[str, Any] | None = None) -> Lowered:
-    """Run TileLang's passes for `target` on `prim_func`, with options of its own where `pass_configs` gives some. Raises
-    whatever TileLang raises.
+    """Run TileLang's passes for `target` on `prim_func`, with options of its own where its attribute `tilelang_pass_configs`
+    or `pass_configs` gives some. Raises whatever TileLang raises.
 
     Call it in a worker process where the function is not trusted: TileLang can abort the process.
     """
@@ -42,10 +43,32 @@ def lower(prim_func: Any, target: Target, pass_configs: Mapping[str, Any] | None
     tvm_target = TvmTarget(target.tvm_target())
     with contextlib.ExitStack() as stack:
         stack.enter_context(tvm_target)
-        if pass_configs:
-            stack.enter_context(PassContext(opt_level=3, config=dict(pass_configs)))
+        attributes = getattr(prim_func, "attrs", None) or {}
+        options = {**dict(attributes.get("tilelang_pass_configs") or {}), **(pass_configs or {})}
+        if options:
+            stack.enter_context(PassContext(opt_level=3, config=options))
         host, device, _params, _target, _target_host = lower_to_host_device_ir(prim_func, create_backend_context(tvm_target))
     return Lowered(prim_func, host, device)
+
+
+def calls_of(body: Any, kernels: set[str]) -> Iterator[tuple[str, list[Any]]]:
+    """(callee, arguments) of the packed calls and the direct kernel calls (C backend) of a host program, in order."""
+    from tvm import ir, tirx
+
+    found: list[tuple[str, list[Any]]] = []
+
+    def visit(node: Any) -> None:
+        if not isinstance(node, tirx.Call):
+            return
+        if isinstance(node.op, ir.GlobalVar):
+            found.append((str(node.op.name_hint), list(node.args)))
+        elif node.op.name in ("tirx.tvm_call_packed", "tirx.call_extern"):
+            callee = str(getattr(node.args[0], "value", node.args[0]))
+            if node.op.name == "tirx.tvm_call_packed" or callee in kernels:
+                found.append((callee, list(node.args[1:])))
+
+    tirx.stmt_functor.post_order_visit(body, visit)
+    return iter(found)
 
 
 def _descriptors(host: Any) -> str:

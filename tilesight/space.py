@@ -108,10 +108,12 @@ class Parameter:
 @dataclass(frozen=True, slots=True)
 class Constraint:
     """A rule between parameters. `violation(config)` is None where the rule holds, else the reason with its numbers; it
-    depends on nothing but the values that it takes from the config."""
+    depends on nothing but the values that it takes from the config. `is_waste`: what breaks it works, but another config of the
+    space does as well or better; a kernel that is built for many sizes may break it at some of them."""
 
     name: str
     violation: Callable[[Config], str | None]
+    is_waste: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +195,10 @@ class SearchSpace:
         if outside:
             return outside
         return [Violation(c.name, reason) for c in self.constraints if (reason := c.violation(config)) is not None]
+
+    def works(self, config: Config) -> bool:
+        """Whether `config` breaks no rule but those against waste. Its values are those of the parameters."""
+        return not any(not c.is_waste and c.violation(config) is not None for c in self.constraints)
 
     def check(self, config: Config) -> None:
         """Raise `ConfigError` with every broken rule and the nearest legal configs unless `config` is legal."""

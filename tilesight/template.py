@@ -7,12 +7,13 @@ import inspect
 import io
 import tokenize
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from .errors import UnknownNameError, WorkloadError
+from .axes import Axes
+from .errors import InputError, UnknownNameError, WorkloadError
 from .profile import Rasterization
 from .space import Config, SearchSpace
 from .target import Target
@@ -39,6 +40,8 @@ class Operator(ABC):
     dims: ClassVar[tuple[str, ...]]
     attrs: ClassVar[Mapping[str, bool | int]] = {}  # with their defaults
     dtypes: ClassVar[tuple[str, ...]] = ("bfloat16", "float16")  # the first is the default
+    axes: ClassVar[Axes] = {}  # of inputs, then outputs, in the order of the kernel's arguments: what a dispatcher needs
+    tensor_dtypes: ClassVar[Mapping[str, str]] = {}  # of tensors that do not have the workload's
     named: ClassVar[Mapping[str, Mapping[str, bool | int]]]  # published name -> dims and attrs
     default_names: ClassVar[tuple[str, ...]]  # what a command without --shape takes
 
@@ -69,6 +72,21 @@ class Operator(ABC):
     @abstractmethod
     def max_relative_error(self, workload: Workload) -> float:
         """Largest accepted ||out - ref|| / ||ref||."""
+
+    @property
+    def identity(self) -> str:
+        """What tells it from other operators in a process that measures."""
+        return self.name
+
+    def own_check(self, workload: Workload, outputs: Tensors, reference: Tensors) -> tuple[float | None, str] | None:
+        """A check that takes the place of the one by `max_relative_error`: the relative error (None: nothing was compared, and
+        a time says nothing of the result) and what is wrong ("": nothing is). None: there is no such check."""
+        return None
+
+    def preset(self, workload: Workload, outputs: Tensors) -> bool:
+        """Write what a kernel must find in `outputs` before it runs; whether there is anything: kernels that also read what
+        they write do not compute the same again without it."""
+        return False
 
     def element_bytes(self, workload: Workload) -> int:
         return DTYPE_BYTES[workload.dtype]
@@ -130,6 +148,9 @@ class KernelTemplate(ABC):
     compile_flags: ClassVar[Mapping[str, tuple[str, ...]]] = {}  # extra flags of the device compiler, by kind of target
     # dimensions that only trip counts, the grid and extents follow: profiles are kept over their values. Empty: none is
     scales: ClassVar[Mapping[str, Scale]] = {}
+    # dimensions that a kernel can take at run time, and why it cannot take the others
+    openable: ClassVar[tuple[str, ...]] = ()
+    closed: ClassVar[Mapping[str, str]] = {}
     # False where it adds in changing order by design, as atomics do: then outputs may differ in their last bits from run to run
     deterministic: ClassVar[bool] = True
 
@@ -151,6 +172,18 @@ class KernelTemplate(ABC):
         """Where `config` merely reorders the blocks of another config: that config, whose lowering it shares, and its own
         order. None where it does not."""
         return None
+
+    def check_open(self, dims: Sequence[str]) -> None:
+        """Raise `InputError` that says why, where a kernel of this template cannot take these dimensions at run time."""
+        ways_out = f"take {' or '.join(self.openable)}" if self.openable else "none of its dimensions can be open"
+        for position, dim in enumerate(dims):
+            if dim not in self.operator.dims:
+                raise UnknownNameError(f"{self.operator.name} dimension", dim, self.operator.dims)
+            if dim in dims[:position]:
+                raise InputError(f"{self.operator.name}: open dimension {dim} is given twice")
+            if dim not in self.openable:
+                reason = self.closed.get(dim, "its template is not written for that")
+                raise InputError(f"{self.operator.name}: {dim} cannot be open in {self.name}: {reason}; {ways_out}")
 
     @cached_property
     def version(self) -> str:

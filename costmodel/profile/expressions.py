@@ -38,8 +38,20 @@ def evaluate(expression: Any, bindings: Bindings) -> Any:
 
 
 def constant(expression: Any) -> int | None:
-    """The whole number that `expression` is, or None."""
-    return int(expression.value) if type(expression).__name__ == "IntImm" else None
+    """The whole number that `expression` is, or None. Sizes that were put in for open dimensions stand in expressions of
+    numbers."""
+    kind = type(expression).__name__
+    if kind == "IntImm":
+        return int(expression.value)
+    if kind not in _COMPOSED:
+        return None
+    try:
+        return int(evaluate(expression, {}))
+    except UnevaluableError:
+        return None
+
+
+_COMPOSED = frozenset({"Add", "Sub", "Mul", "FloorDiv", "FloorMod", "Min", "Max", "Cast"})
 
 
 def variables(expression: Any) -> set[int]:

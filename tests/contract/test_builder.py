@@ -11,6 +11,7 @@ from sample_kernels import product, scale
 from tilesight.build import ENTRY, build_kernel
 from tilesight.candidate import Candidate
 from tilesight.errors import FailureKind
+from tilesight.kernels import operator, template_for
 from tilesight.target import load_target
 from tilesight.toolchain import missing_compiler
 from tilesight.trial import BuildResult
@@ -126,3 +127,31 @@ def test_a_missing_compiler_is_a_failure(target: str, tmp_path: Path, monkeypatc
     assert failure is not None
     assert failure.kind is FailureKind.BUILD_ERROR
     assert "was not found" in failure.message
+
+
+# kernels with open dimensions
+
+
+def opened(target: str, shape: str, *dims: str) -> Candidate:
+    found = load_target(target)
+    workload = operator("matmul").workload(shape, "bfloat16" if found.is_gpu else "float32")
+    template = template_for("matmul", found, workload.dtype)
+    config = template.default_config(operator("matmul").workload("m=512,n=512,k=512", workload.dtype), found)
+    assert config is not None
+    return Candidate(workload, found, template, config, dims)
+
+
+def test_an_open_dimension_is_built_once_for_all_its_values(target: str, cache: Path) -> None:
+    results = [built(opened(target, f"m={m},n=512,k=512", "m"), cache) for m in (1, 512, 777, 8192)]
+    assert len({(result.artifact, result.binary) for result in results}) == 1
+    fixed = built(opened(target, "m=777,n=512,k=512"), cache)
+    assert fixed.artifact != results[0].artifact
+    other = built(opened(target, "m=777,n=512,k=1024", "m"), cache)
+    assert other.artifact != results[0].artifact, "what is not open is part of the kernel"
+
+
+def test_a_dimension_that_cannot_be_open_is_a_failure(target: str, cache: Path) -> None:
+    failure = build_kernel(opened(target, "m=777,n=512,k=512", "m", "m"), cache).failure
+    assert failure is not None
+    assert failure.kind is FailureKind.LOWER_ERROR
+    assert "open dimension m is given twice" in failure.message

@@ -16,6 +16,7 @@ from sample_kernels import Product, added, product, scale
 from tilesight.build import build_kernel
 from tilesight.candidate import Candidate
 from tilesight.errors import FailureKind
+from tilesight.kernels import operator, template_for
 from tilesight.measuring.measure import measure_kernel, measure_together
 from tilesight.protocol import PROTOCOLS, Protocol
 from tilesight.session import Comparison
@@ -69,6 +70,17 @@ def good(target: Target, cache: Path) -> Kernel:
     return kernel(scale(target.name, n=N), cache)
 
 
+@pytest.fixture(scope="module")
+def open_kernel(target: Target, cache: Path) -> Kernel:
+    """matmul with an open m."""
+    dtype = "bfloat16" if target.is_gpu else "float32"
+    template = template_for("matmul", target, dtype)
+    workload = operator("matmul").workload("m=77,n=192,k=200", dtype)
+    config = template.default_config(workload, target)
+    assert config is not None
+    return kernel(Candidate(workload, target, template, config, ("m",)), cache)
+
+
 def measure(item: Kernel, protocol: Protocol, rival_us: float | None = None) -> Measurement:
     return measure_kernel(*item, protocol, rival_us)
 
@@ -107,6 +119,24 @@ def test_a_right_kernel_has_samples_and_an_error(target: Target, cache: Path, pr
     assert 0 < measurement.latency_us < 1e6
     assert measurement.relative_error is not None
     assert 0 < measurement.relative_error <= Product().max_relative_error(product(target.name).workload)
+
+
+@pytest.mark.parametrize("m", [1, 77, 128, 300])
+def test_one_library_is_right_at_every_size(m: int, open_kernel: Kernel, default: Protocol, pool: WorkerPool) -> None:
+    build, first = open_kernel
+    workload = first.template.operator.workload(f"m={m},n=192,k=200", first.workload.dtype)
+    candidate = replace(first, workload=workload)
+    (measurement,) = run(pool, default, (build, candidate))
+    assert measurement.failure is None
+    assert measurement.latency_us > 0
+
+
+def test_sizes_that_a_kernel_does_not_take_are_a_failure(open_kernel: Kernel, default: Protocol, pool: WorkerPool) -> None:
+    """A record that says nothing of open dimensions, with a library that has some: no time, and no other fault."""
+    build, first = open_kernel
+    ((_, outcome),) = pool.run(partial(measure, protocol=default), [(build, replace(first, open=()))])
+    assert not isinstance(outcome, Done), "it is the caller's mistake"
+    assert "takes 1 sizes" in str(outcome)
 
 
 def test_conditions_are_recorded(target: Target, good: Kernel, protocol: Protocol, pool: WorkerPool) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from tests.unit.cli.documented import check_fields
 from tests.unit.fakes import AxpyTemplate
 from tests.unit.test_toolchain import bare, settings, tool
 from tilesight import compilation, toolchain
@@ -111,10 +112,28 @@ def test_the_command_prints_both(compiler: Callable[[Any, Any], None], tmp_path:
     assert "__global__ void axpy();" in done.output
     fields = json.loads(CliRunner().invoke(command, [*asked, "--json"], catch_exceptions=False).output)
     assert fields["kind"] == "build"
+    check_fields("build", [fields])
     assert fields["resources"] == {"registers": 122, "spill_bytes": 0, "smem_bytes": 80_000}
     assert fields["from_compiler"]["limited_by"] in {"shared memory", "registers"}
     assert fields["source"] is None
     assert fields["runnable"] is True
+
+
+def test_a_kernel_with_an_open_dimension_says_so(
+    compiler: Callable[[Any, Any], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (dim, *_) = AxpyTemplate.operator.dims
+    compiler(lowered(), result(tmp_path, registers=122, spill_bytes=0, smem_bytes=80_000))
+    asked = ["axpy", "--target", "h200", "--shape", "X0", "--config", "block=20,stages=1,swizzle=false", "--dynamic", dim]
+    with pytest.raises(InputError, match=f"axpy: {dim} cannot be open in .*none of its dimensions can be open"):
+        CliRunner().invoke(command, asked, catch_exceptions=False)
+    monkeypatch.setattr(AxpyTemplate, "openable", (dim,))
+    done = CliRunner().invoke(command, asked, catch_exceptions=False)
+    assert f"takes {dim} at run time: one library for all values" in done.output
+    assert json.loads(CliRunner().invoke(command, [*asked, "--json"], catch_exceptions=False).output)["dynamic"] == [dim]
+    assert build("axpy", H200, "X0", config=dict(CONFIG), dynamic=dim).candidate.open == (dim,)
+    with pytest.raises(InputError, match=f"{dim} is given twice"):
+        build("axpy", H200, "X0", config=dict(CONFIG), dynamic=(dim, dim))
 
 
 @pytest.mark.parametrize("stage", ["lower", "compile"])

@@ -161,7 +161,8 @@ def test_lowers_profiles_builds_and_measures(executor: LocalExecutor) -> None:
 
 
 def test_a_profile_that_cannot_be_read_is_that_candidates_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tilesight.lowering.lower", lambda *_: None)
+    monkeypatch.setattr("tilesight.open_dims.lower_candidate", lambda *_: None)
+    monkeypatch.setattr("tilesight.open_dims.at", lambda lowered, _: lowered)
     monkeypatch.setattr("tilesight.costmodel.profile.read_profiles", lambda *_: 1 / 0)
     [candidate] = candidates(Faulty(), 9)
     found = jobs.lower_and_profile(candidate)

@@ -202,7 +202,14 @@ def test_another_class_and_another_version_of_the_readers_start_anew(store: Stor
     assert not list(KeptExecutor(Lowerer(), store).kept(candidates(MATMUL.workload("M0"), *CONFIGS)))
 
 
-ASKED = {"errors", "space", "target", "workload"}  # what is asked is in the key of a family, not in the reader's version
+ASKED = {
+    "axes",
+    "candidate",
+    "errors",
+    "space",
+    "target",
+    "workload",
+}  # what is asked is in the key of a family, not in the reader's version
 
 
 def imported(file: Path, root: Path) -> Iterator[str]:
@@ -337,3 +344,25 @@ def test_other_jobs_pass_through_also_where_all_profiles_are_kept(store: Store) 
 def test_it_is_as_wide_as_what_it_wraps(store: Store) -> None:
     executor = KeptExecutor(Lowerer(), store)
     assert [executor.width(lane) for lane in (Lane.PREPARE, Lane.DEVICE)] == [3, 2]
+
+
+def test_kernels_with_an_open_dimension_are_kept_apart_and_for_all_its_values(store: Store) -> None:
+    workers = Lowerer()
+
+    def asked(shape: str, *dims: str) -> list[Candidate]:
+        return [replace(candidate, open=dims) for candidate in candidates(MATMUL.workload(shape), *CONFIGS)]
+
+    executor = KeptExecutor(workers, store)
+    for shape in ("m=4096,n=4096,k=4096", "m=8192,n=4096,k=4096"):
+        list(outcomes(executor, asked(shape)))
+    static = len(workers.lowered)
+    assert not list(executor.kept(asked("m=4096,n=4096,k=4096", "m"))), "what static kernels are says nothing of open ones"
+    for shape in ("m=4096,n=4096,k=4096", "m=777,n=4096,k=4096"):
+        list(outcomes(executor, asked(shape, "m")))
+    assert [c.open for c in workers.lowered[static:]] == [("m",)] * (BASES + PROBES)
+    for keeping in (executor, KeptExecutor(workers, store)):
+        for m in (1, 17, 128, 777, 5000):  # less than a tile, cut with a rest or without one
+            workload = MATMUL.workload(f"m={m},n=4096,k=4096")
+            found = kernels_of(keeping.kept(asked(f"m={m},n=4096,k=4096", "m")))
+            assert found == {c: expected(workload, c) for c in CONFIGS}, m
+    assert not list(executor.kept(asked("m=17,n=4096,k=4096")))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from .checks import checks, prologue
 from .plan import Argument, Launch, LaunchPlan, PixelBox, TensorMap
+from .sizes import Expression, Size
 
 _C_TYPES = {"int32": "int32_t", "uint32": "uint32_t", "int64": "int64_t", "uint64": "uint64_t", "bool": "int8_t", "int8": "int8_t"}
 
@@ -89,7 +91,7 @@ def cuda_launcher(plan: LaunchPlan) -> str:
     The module belongs to the CUDA context that is current in `tilesight_init`: one device for one loaded library.
     """
     names = list(dict.fromkeys(launch.function for launch in plan.launches))
-    lines = [_CUDA_HEAD, _arity(plan)]
+    lines = [_CUDA_HEAD, *prologue(plan, "error_text")]
     lines += [f"static CUfunction function_{i};" for i in range(len(names))]
     lines += ["", 'extern "C" int tilesight_init(void) {', _CUDA_OPEN.strip("\n")]
     for encoder in sorted({_encoder(descriptor) for descriptor in plan.descriptors}):
@@ -99,9 +101,9 @@ def cuda_launcher(plan: LaunchPlan) -> str:
         shared = max(launch.shared_bytes for launch in plan.launches if launch.function == name)
         large = any(launch.cluster and _volume(launch.cluster) > 8 for launch in plan.launches if launch.function == name)
         lines.append(f'  if (int error = prepare(&function_{i}, "{name}", {shared}, {str(large).lower()})) return error;')
-    lines += ["  return 0;", "}", "", 'extern "C" int tilesight_call(void **tensors, void *stream) {']
+    lines += ["  return 0;", "}", "", 'extern "C" int tilesight_call(void **arguments, void *stream) {', *checks(plan)]
     for i, descriptor in enumerate(plan.descriptors):
-        lines += _encode(i, descriptor)
+        lines += _encode(i, descriptor, len(plan.sizes))
     for launch in plan.launches:
         lines += _launch(launch, names.index(launch.function))
     lines += ["  return 0;", "}", ""]
@@ -113,20 +115,28 @@ def host_launcher(plan: LaunchPlan) -> str:
     calls = []
     for launch in plan.launches:
         arguments = ", ".join(
-            f"tilesight_pointer{{tensors[{a.index}]}}" if a.kind == "tensor" else str(a.index) for a in _no_descriptors(launch)
+            f"tilesight_pointer{{arguments[{a.index}]}}" if a.kind == "tensor" else _integer(a) for a in _no_descriptors(launch)
         )
-        calls.append(f"  if (int error = {launch.function}({arguments})) return error;")
+        calls.append(
+            f"  if (int error = {launch.function}({arguments})) {{\n"
+            '    snprintf(tilesight_error_text, sizeof tilesight_error_text, "the kernel returned error code %d", error);\n'
+            "    return error;\n  }"
+        )
     return "\n".join(
         [
             "struct tilesight_pointer {",
             "  void *address;",
             "  template <typename T> operator T *() const { return static_cast<T *>(address); }",
             "};",
-            _arity(plan),
+            "#include <stdint.h>",
+            "#include <stdio.h>",
+            "static char tilesight_error_text[512];",
+            *prologue(plan, "tilesight_error_text"),
             'extern "C" int tilesight_init(void) { return 0; }',
             'extern "C" void tilesight_unload(void) {}',
-            'extern "C" const char *tilesight_error(void) { return "the kernel returned an error code"; }',
-            'extern "C" int tilesight_call(void **tensors, void *) {',
+            'extern "C" const char *tilesight_error(void) { return tilesight_error_text; }',
+            'extern "C" int tilesight_call(void **arguments, void *) {',
+            *checks(plan),
             *calls,
             "  return 0;",
             "}",
@@ -138,6 +148,7 @@ def host_launcher(plan: LaunchPlan) -> str:
 def hip_launcher(plan: LaunchPlan) -> str:
     """HIP source that launches the kernels; it follows their source in the same file."""
     lines = [
+        "#include <stdint.h>",
         "#include <stdio.h>",
         "static char tilesight_error_text[512];",
         "static int tilesight_check(hipError_t result, const char *what) {",
@@ -147,22 +158,28 @@ def hip_launcher(plan: LaunchPlan) -> str:
         "  return result;",
         "}",
         'extern "C" const char *tilesight_error(void) { return tilesight_error_text; }',
-        _arity(plan),
+        *prologue(plan, "tilesight_error_text"),
         'extern "C" int tilesight_init(void) { return 0; }',
         'extern "C" void tilesight_unload(void) {}',
-        'extern "C" int tilesight_call(void **tensors, void *stream) {',
+        'extern "C" int tilesight_call(void **arguments, void *stream) {',
+        *checks(plan),
     ]
     for launch in plan.launches:
-        setup, arguments = _arguments(_no_descriptors(launch))
-        grid, block = (f"dim3({', '.join(map(str, e))})" for e in (launch.grid, launch.block))
-        call = f"hipLaunchKernel((const void *)&{launch.function}, {grid}, {block}, arguments, {launch.shared_bytes}, (hipStream_t)stream)"
-        lines += ["  {", *setup, f"    void *arguments[] = {{{arguments}}};"]
+        setup, given = _arguments(_no_descriptors(launch))
+        grid, block = (f"dim3({', '.join(_unsigned(extent) for extent in e)})" for e in (launch.grid, launch.block))
+        call = f"hipLaunchKernel((const void *)&{launch.function}, {grid}, {block}, given, {launch.shared_bytes}, (hipStream_t)stream)"
+        lines += ["  {", *setup, f"    void *given[] = {{{given}}};"]
         lines += [f'    if (int error = tilesight_check({call}, "{launch.function}")) return error;', "  }"]
     return "\n".join([*lines, "  return 0;", "}", ""])
 
 
-def _arity(plan: LaunchPlan) -> str:
-    return f'extern "C" int tilesight_arity(void) {{ return {plan.tensors}; }}'
+def _integer(argument: Argument) -> str:
+    value = argument.index
+    return f"({_C_TYPES[argument.dtype]})({value})" if isinstance(value, Expression) else str(value)
+
+
+def _unsigned(extent: Size) -> str:
+    return f"(unsigned){extent}" if isinstance(extent, Expression) else str(extent)
 
 
 def _volume(extents: tuple[int, int, int]) -> int:
@@ -179,9 +196,9 @@ def _arguments(arguments: tuple[Argument, ...]) -> tuple[list[str], str]:
     setup, addresses = [], []
     for i, argument in enumerate(arguments):
         if argument.kind == "integer":
-            setup.append(f"    {_C_TYPES[argument.dtype]} integer_{i} = {argument.index};")
+            setup.append(f"    {_C_TYPES[argument.dtype]} integer_{i} = {_integer(argument)};")
         addresses.append(
-            {"tensor": f"&tensors[{argument.index}]", "descriptor": f"&map_{argument.index}"}.get(argument.kind, f"&integer_{i}")
+            {"tensor": f"&arguments[{argument.index}]", "descriptor": f"&map_{argument.index}"}.get(argument.kind, f"&integer_{i}")
         )
     return setup, ", ".join(addresses)
 
@@ -190,38 +207,47 @@ def _encoder(d: TensorMap) -> str:
     return "TensorMapEncodeIm2col" if isinstance(d.box, PixelBox) else "TensorMapEncodeTiled"
 
 
-def _encode(i: int, d: TensorMap) -> list[str]:
+def _encode(i: int, d: TensorMap, sizes: int) -> list[str]:
+    """A descriptor is encoded again where its tensor or a size is another than in the last call of this thread."""
     rank = len(d.dims)
 
-    def array(name: str, kind: str, values: tuple[int, ...]) -> str:
-        return f"    static const {kind} {name}[{max(1, len(values))}] = {{{', '.join(map(str, values)) or '0'}}};"
+    def array(name: str, kind: str, values: tuple[Size, ...]) -> str:
+        how = "const" if any(isinstance(value, Expression) for value in values) else "static const"
+        listed = ", ".join(f"({kind}){v}" if isinstance(v, Expression) else str(v) for v in values)
+        return f"    {how} {kind} {name}[{max(1, len(values))}] = {{{listed or '0'}}};"
 
     if isinstance(d.box, PixelBox):
         boxes = [array("lower", "int", d.box.lower), array("upper", "int", d.box.upper)]
         box = f"lower, upper, {d.box.channels}, {d.box.pixels}"
     else:
         boxes, box = [array("box", "cuuint32_t", d.box)], "box"
+    varying = any(isinstance(value, Expression) for value in (*d.dims, *d.strides))
+    made_for = [f"size_{number}" for number in range(sizes)] if varying else []
+    same = [f"made_{i}.tensor", f"made_{i}.tensor == arguments[{d.tensor}]", *(f"made_{i}.{size} == {size}" for size in made_for)]
     return [
-        f"  CUtensorMap map_{i};",
-        "  {",
+        f"  static thread_local struct {{ void *tensor; {''.join(f'int64_t {size}; ' for size in made_for)}CUtensorMap map; }} made_{i};",
+        f"  CUtensorMap &map_{i} = made_{i}.map;",
+        f"  if (!({' && '.join(same)})) {{",
         array("dims", "cuuint64_t", d.dims),
         array("strides", "cuuint64_t", d.strides),
         *boxes,
         array("steps", "cuuint32_t", d.element_strides),
+        f"    made_{i}.tensor = nullptr;",
         f"    if (int error = check(driver.{_encoder(d)}(&map_{i}, (CUtensorMapDataType){d.dtype}, {rank},",
-        f"            tensors[{d.tensor}], dims, strides, {box}, steps, (CUtensorMapInterleave){d.interleave},",
+        f"            arguments[{d.tensor}], dims, strides, {box}, steps, (CUtensorMapInterleave){d.interleave},",
         f"            (CUtensorMapSwizzle){d.swizzle}, (CUtensorMapL2promotion){d.l2_promotion}, (CUtensorMapFloatOOBfill){d.oob_fill}),",
         f'            "TMA descriptor {i}")) return error;',
+        f"    made_{i}.tensor = arguments[{d.tensor}]{''.join(f', made_{i}.{size} = {size}' for size in made_for)};",
         "  }",
     ]
 
 
 def _launch(launch: Launch, function: int) -> list[str]:
-    setup, arguments = _arguments(launch.arguments)
-    lines = ["  {", *setup, f"    void *arguments[] = {{{arguments}}};" if arguments else "    void **arguments = nullptr;"]
+    setup, given = _arguments(launch.arguments)
+    lines = ["  {", *setup, f"    void *given[] = {{{given}}};" if given else "    void **given = nullptr;"]
     lines.append("    CUlaunchConfig config = {};")
     for axis, grid, block in zip("XYZ", launch.grid, launch.block, strict=True):
-        lines.append(f"    config.gridDim{axis} = {grid}, config.blockDim{axis} = {block};")
+        lines.append(f"    config.gridDim{axis} = {_unsigned(grid)}, config.blockDim{axis} = {block};")
     lines.append(f"    config.sharedMemBytes = {launch.shared_bytes}, config.hStream = (CUstream)stream;")
     attributes = _attributes(launch)
     if attributes:
@@ -229,7 +255,7 @@ def _launch(launch: Launch, function: int) -> list[str]:
         for i, (name, field, value) in enumerate(attributes):
             lines.append(f"    attributes[{i}].id = CU_LAUNCH_ATTRIBUTE_{name}, attributes[{i}].value.{field} = {value};")
         lines.append(f"    config.attrs = attributes, config.numAttrs = {len(attributes)};")
-    call = f"driver.LaunchKernelEx(&config, function_{function}, arguments, nullptr)"
+    call = f"driver.LaunchKernelEx(&config, function_{function}, given, nullptr)"
     lines.append(f'    if (int error = check({call}, "{launch.function}")) return error;')
     return [*lines, "  }"]
 

@@ -1,17 +1,18 @@
 """How the kernels of one function are launched, read off the host part of its lowered IR.
 
 TileLang's host program checks its arguments, makes the TMA descriptors and launches the kernels, all as calls of packed
-functions with constant arguments (shapes are static). The plan keeps the last two as plain values, from which a small
-launcher in C is written; the checks are made once, in Python, where the artifact is loaded.
+functions. Their arguments are constants, or expressions of the function's open dimensions. The plan keeps the last two as
+plain values, from which a small launcher in C is written; the checks are made once, in Python, where the artifact is loaded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..lowering import Lowered
+from ..lowering import Lowered, calls_of
+from .sizes import Expression, Size, UnsupportedSizeError, read_size
 
 
 class UnsupportedLaunchError(Exception):
@@ -23,7 +24,7 @@ class Argument:
     """One argument of a kernel: `tensor` number `index`, TMA `descriptor` number `index`, or an `integer` of `index`."""
 
     kind: str  # tensor | descriptor | integer
-    index: int
+    index: Size  # a number but for an integer
     dtype: str = ""  # of an integer
 
 
@@ -44,8 +45,8 @@ class TensorMap:
 
     tensor: int
     dtype: int
-    dims: tuple[int, ...]
-    strides: tuple[int, ...]
+    dims: tuple[Size, ...]
+    strides: tuple[Size, ...]
     box: tuple[int, ...] | PixelBox
     element_strides: tuple[int, ...]
     interleave: int
@@ -58,7 +59,7 @@ class TensorMap:
 class Launch:
     function: str
     arguments: tuple[Argument, ...]
-    grid: tuple[int, int, int] = (1, 1, 1)
+    grid: tuple[Size, Size, Size] = (1, 1, 1)
     block: tuple[int, int, int] = (1, 1, 1)
     cluster: tuple[int, int, int] | None = None
     shared_bytes: int = 0  # dynamic
@@ -71,9 +72,12 @@ class LaunchPlan:
     tensors: int  # arguments of the function, inputs then outputs
     descriptors: tuple[TensorMap, ...]
     launches: tuple[Launch, ...]
+    sizes: tuple[str, ...] = ()  # names of its open dimensions, which follow the tensors among its arguments
+    extents: tuple[tuple[str, tuple[Size, ...]], ...] = ()  # name and shape of each tensor whose shape they make
 
 
 _TILED, _IM2COL = "__tvm_tensormap_create_tiled", "__tvm_tensormap_create_im2col"
+_TMA_ALIGNMENT = 16  # bytes
 _IGNORED = ("__tvm_set_device",)  # the caller has made its device current
 _FLAGS = {"tirx.use_programtic_dependent_launch": "programmatic", "tirx.use_cooperative_launch": "cooperative"}  # TVM's spelling
 _AXES = {f"{level}.{axis}": (name, "xyz".index(axis)) for level, name in (("blockIdx", "grid"), ("threadIdx", "block")) for axis in "xyz"}
@@ -95,53 +99,49 @@ def read_plan(lowered: Lowered) -> LaunchPlan:
     descriptors: list[TensorMap] = []
     described: list[Any] = []  # the variables that hold them
     launches = []
-    for name, values in _calls(host.body, set(kernels)):
+    sizes = lowered.sizes
+    for name, values in calls_of(host.body, set(kernels)):
         if name in (_TILED, _IM2COL):
             described.append(values[0])
-            descriptors.append(_descriptor(values, pointers, im2col=name == _IM2COL))
+            descriptors.append(_descriptor(values, pointers, sizes, im2col=name == _IM2COL))
         elif name in kernels:
-            launches.append(_launch(name, kernels[name], values, pointers, described))
+            launches.append(_launch(name, kernels[name], values, pointers, described, sizes))
         elif name not in _IGNORED:
             raise UnsupportedLaunchError(f"its host program calls '{name}', which the launcher does not know")
     missing = sorted(set(kernels) - {launch.function for launch in launches})
     if missing:
         raise UnsupportedLaunchError(f"no launch was found for {', '.join(missing)}")
-    return LaunchPlan(len(pointers), tuple(descriptors), tuple(launches))
+    return LaunchPlan(len(pointers), tuple(descriptors), tuple(launches), tuple(size.name for size in sizes), _extents(traced, sizes))
 
 
-def _calls(body: Any, kernels: set[str]) -> Iterator[tuple[str, list[Any]]]:
-    """(callee, arguments) of the packed calls and the direct kernel calls (C backend) of a host program, in order."""
-    from tvm import ir, tirx
-
-    found: list[tuple[str, list[Any]]] = []
-
-    def visit(node: Any) -> None:
-        if not isinstance(node, tirx.Call):
-            return
-        if isinstance(node.op, ir.GlobalVar):
-            found.append((str(node.op.name_hint), list(node.args)))
-        elif node.op.name in ("tirx.tvm_call_packed", "tirx.call_extern"):
-            callee = str(getattr(node.args[0], "value", node.args[0]))
-            if node.op.name == "tirx.tvm_call_packed" or callee in kernels:
-                found.append((callee, list(node.args[1:])))
-
-    tirx.stmt_functor.post_order_visit(body, visit)
-    return iter(found)
+def _extents(traced: Any, sizes: Sequence[Any]) -> tuple[tuple[str, tuple[Size, ...]], ...]:
+    buffers = [traced.buffer_map[parameter] for parameter in traced.params]
+    shapes = {str(b.data.name): tuple(_size(extent, sizes, f"shape of '{b.data.name}'") for extent in b.shape) for b in buffers}
+    return tuple((name, shape) for name, shape in shapes.items() if any(isinstance(extent, Expression) for extent in shape))
 
 
 def _integer(value: Any, where: str) -> int:
     from tvm import tirx
 
     if not isinstance(value, tirx.IntImm):
-        raise UnsupportedLaunchError(f"{where} is '{value}' and no constant; kernels take tensors of static shape only")
+        raise UnsupportedLaunchError(f"{where} is '{value}' and no constant")
     return int(value.value)
+
+
+def _size(value: Any, sizes: Sequence[Any], where: str) -> Size:
+    try:
+        return read_size(value, sizes)
+    except UnsupportedSizeError as error:
+        raise UnsupportedLaunchError(
+            f"{where}: {error}; only open dimensions may vary, and kernels take tensors of known shape else"
+        ) from None
 
 
 def _position(value: Any, variables: list[Any]) -> int | None:
     return next((i for i, variable in enumerate(variables) if value.same_as(variable)), None)
 
 
-def _descriptor(values: list[Any], pointers: list[Any], *, im2col: bool) -> TensorMap:
+def _descriptor(values: list[Any], pointers: list[Any], sizes: Sequence[Any], *, im2col: bool) -> TensorMap:
     """Arguments: variable, dtype, rank, address, then `rank` each of dims and strides, the box, four modes. A box is `rank`
     each of sizes and element strides; for im2col `rank` element strides, `rank - 2` each of lower and upper, pixels, channels."""
     where = f"TMA descriptor '{values[0]}'"
@@ -149,12 +149,14 @@ def _descriptor(values: list[Any], pointers: list[Any], *, im2col: bool) -> Tens
     tensor = _position(values[3], pointers)
     if tensor is None:
         raise UnsupportedLaunchError(f"{where} is of '{values[3]}', which is no argument of the function")
-    rest = [_integer(v, where) for v in values[4:]]
     axes = rank - 2
     expected = 3 * rank + 2 * axes + 6 if im2col else 4 * rank + 4
-    if len(rest) != expected:
-        raise UnsupportedLaunchError(f"{where} has {len(rest)} parts, expected {expected} for rank {rank}")
-    dims, strides, third, more = tuple(rest[:rank]), tuple(rest[rank + 1 : 2 * rank]), tuple(rest[2 * rank : 3 * rank]), rest[3 * rank : -4]
+    if len(values) - 4 != expected:
+        raise UnsupportedLaunchError(f"{where} has {len(values) - 4} parts, expected {expected} for rank {rank}")
+    dims = tuple(_size(v, sizes, where) for v in values[4 : 4 + rank])
+    strides = tuple(_stride(v, sizes, where) for v in values[5 + rank : 4 + 2 * rank])  # the innermost is no choice
+    rest = [_integer(v, where) for v in values[4 + 2 * rank :]]
+    third, more = tuple(rest[:rank]), rest[rank:-4]
     if not im2col:
         return TensorMap(tensor, dtype, dims, strides, third, tuple(more), *rest[-4:])
     pixels, channels = more[-2:]
@@ -162,7 +164,19 @@ def _descriptor(values: list[Any], pointers: list[Any], *, im2col: bool) -> Tens
     return TensorMap(tensor, dtype, dims, strides, box, third, *rest[-4:])
 
 
-def _launch(name: str, kernel: Any, values: list[Any], pointers: list[Any], described: list[Any]) -> Launch:
+def _stride(value: Any, sizes: Sequence[Any], where: str) -> Size:
+    """TileLang takes TMA for strides that it does not know, whatever they turn out to be."""
+    from tvm import arith, tirx
+
+    found = _size(value, sizes, where)
+    if isinstance(found, Expression) and not arith.Analyzer().can_prove_equal(tirx.floormod(value, _TMA_ALIGNMENT), 0):
+        raise UnsupportedLaunchError(
+            f"{where} has a stride of '{value}' bytes, which need not be whole {_TMA_ALIGNMENT}s: give that dimension a fixed size"
+        )
+    return found
+
+
+def _launch(name: str, kernel: Any, values: list[Any], pointers: list[Any], described: list[Any], sizes: Sequence[Any]) -> Launch:
     count = len(kernel.params)
     arguments = []
     for value, parameter in zip(values[:count], kernel.params, strict=True):
@@ -172,24 +186,28 @@ def _launch(name: str, kernel: Any, values: list[Any], pointers: list[Any], desc
         elif (descriptor := _position(value, described)) is not None:
             arguments.append(Argument("descriptor", descriptor))
         else:
-            arguments.append(Argument("integer", _integer(value, where), str(parameter.dtype)))
+            arguments.append(Argument("integer", _size(value, sizes, where), str(parameter.dtype)))
     tags = [str(tag) for tag in kernel.attrs.get("tirx.kernel_launch_params", ())]
     sized = [tag for tag in tags if tag not in _FLAGS]
-    sizes = [_integer(v, f"launch of {name}") for v in values[count:]]
-    if len(sized) != len(sizes):
-        raise UnsupportedLaunchError(f"launch of {name} has {len(sizes)} sizes for {', '.join(sized) or 'none'}")
-    extents = {"grid": [1, 1, 1], "block": [1, 1, 1], "cluster": [1, 1, 1]}
+    asked = values[count:]
+    if len(sized) != len(asked):
+        raise UnsupportedLaunchError(f"launch of {name} has {len(asked)} sizes for {', '.join(sized) or 'none'}")
+    grid: list[Size] = [1, 1, 1]
+    fixed = {"block": [1, 1, 1], "cluster": [1, 1, 1]}
     shared_bytes = 0
-    for tag, size in zip(sized, sizes, strict=True):
+    for tag, value in zip(sized, asked, strict=True):
+        where = f"launch of {name}, {tag},"
         if tag == "tirx.use_dyn_shared_memory":
-            shared_bytes = size
+            shared_bytes = _integer(value, where)
         elif tag in _AXES:
             group, axis = _AXES[tag]
-            extents[group][axis] = size
+            if group == "grid":
+                grid[axis] = _size(value, sizes, where)
+            else:
+                fixed[group][axis] = _integer(value, where)
         else:
             raise UnsupportedLaunchError(f"launch of {name} has a parameter '{tag}', which the launcher does not know")
-    grid, block, cluster = ((x, y, z) for x, y, z in extents.values())
+    block, cluster = ((x, y, z) for x, y, z in fixed.values())
     flags = {field: tag in tags for tag, field in _FLAGS.items()}
-    return Launch(
-        name, tuple(arguments), grid, block, cluster if any(t.startswith("tir.cluster") for t in tags) else None, shared_bytes, **flags
-    )
+    clustered = cluster if any(t.startswith("tir.cluster") for t in tags) else None
+    return Launch(name, tuple(arguments), (grid[0], grid[1], grid[2]), block, clustered, shared_bytes, **flags)

@@ -28,19 +28,26 @@ _ROWS = {  # what is shown -> field of `Resources`
     click.option("--config", metavar="C", required=True, help="A config as k=v,..."),
     options.shape,
     options.dtype,
+    click.option(
+        "--dynamic", metavar="D", multiple=True, help="A dimension that the kernel takes at run time; may be repeated. One kernel for all."
+    ),
     click.option("--source", is_flag=True, help="Show the generated source too."),
     options.as_json,
     options.debug,
 )
-def build(kernel: str, target: str, config: str, shape: str | None, dtype: str | None, source: bool, as_json: bool) -> None:
+def build(
+    kernel: str, target: str, config: str, shape: str | None, dtype: str | None, dynamic: tuple[str, ...], source: bool, as_json: bool
+) -> None:
     """Build a config of KERNEL for a target that need not be here, and show what the compiler says of it.
 
     Its registers, spills and shared memory stand beside what the model had estimated from the IR, and correct the
     prediction. Nothing runs; a compiler for the target is needed (`tilesight doctor`).
+
+    With --dynamic it is one kernel for all values of a dimension; predictions are for the shape that is given.
     """
     from ..compilation import build as run
 
-    found = run(kernel, target, shape, config=config, dtype=dtype)
+    found = run(kernel, target, shape, config=config, dtype=dtype, dynamic=dynamic)
     if as_json:
         output.print_json("build", **_fields(found, source))
     else:
@@ -51,6 +58,10 @@ def _print(found: Compilation, source: bool) -> None:
     candidate, built = found.candidate, found.build
     output.print_text(f"{candidate.workload.label} on {candidate.target.title}", bold=True)
     output.print_line(f"config: {candidate.config}")
+    if candidate.open:
+        output.print_text(
+            f"takes {', '.join(candidate.open)} at run time: one {'library' if built.entry else 'code object'} for all values"
+        )
     output.print_text(f"compiler: {built.compiler}, {number(built.seconds, 3)} s (lowering included)")
     what = "library" if built.entry else "code object, which runs where the vendor's runtime is"
     output.print_line(f"{what}: {built.artifact}")
@@ -89,6 +100,7 @@ def _fields(found: Compilation, source: bool) -> dict[str, Any]:
         "target": candidate.target.name,
         "template": candidate.template.name,
         "config": candidate.config,
+        "dynamic": list(candidate.open),
         "compiler": built.compiler,
         "seconds": built.seconds,
         "artifact": built.artifact,

@@ -52,10 +52,12 @@ class Case:
         """New memory for a kernel's outputs, of the workload's dtype."""
         import torch
 
-        device = next(iter(self.sets[0].inputs.values())).device
-        dtype = getattr(torch, self.workload.dtype)
-        shapes = self.operator.outputs(self.workload)
-        return {name: torch.empty(shape, dtype=dtype, device=device) for name, shape in shapes.items()}
+        known = (*self.sets[0].inputs.values(), *self.sets[0].reference.values())
+        found = {}
+        for name, shape in self.operator.outputs(self.workload).items():
+            dtype = getattr(torch, self.operator.tensor_dtypes.get(name, self.workload.dtype))
+            found[name] = torch.empty(shape, dtype=dtype, device=known[0].device)
+        return found
 
     def overwritten(self) -> str | None:
         """An input that does not hold any more what was drawn, if there is one: a kernel has written to it."""
@@ -89,7 +91,7 @@ class Bench:
     def case(self, operator: Operator, workload: Workload, protocol: Protocol) -> Case:
         """Inputs and reference; made anew where the last ones were others'."""
         kept, asked = self._case, (protocol.seed, protocol.input_sets)
-        if kept is None or (kept.operator.name, kept.workload, self._asked) != (operator.name, workload, asked):
+        if kept is None or (kept.operator.identity, kept.workload, self._asked) != (operator.identity, workload, asked):
             kept = self._case = None  # its memory goes first
             seed = protocol.seed or random.SystemRandom().randrange(1, 2**31 - protocol.input_sets)
             first = self._set(operator, workload, seed)
@@ -107,7 +109,9 @@ class Bench:
         """How many sets take turns: as many as fit the cache together, one at least."""
         import torch
 
-        outputs = sum(map(math.prod, operator.outputs(workload).values())) * getattr(torch, workload.dtype).itemsize
+        dtypes = operator.tensor_dtypes
+        shapes = operator.outputs(workload)
+        outputs = sum(math.prod(s) * getattr(torch, dtypes.get(name, workload.dtype)).itemsize for name, s in shapes.items())
         used = outputs + sum(tensor.nbytes for tensor in first.inputs.values())
         room = _CACHE_SHARE * self.cache_bytes
         if self.device != "cpu":

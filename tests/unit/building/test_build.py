@@ -318,7 +318,7 @@ def test_a_machine_without_a_driver_is_reported(fake_cuda: Path) -> None:
 def test_the_hip_launcher_launches_in_order() -> None:
     launches = tuple(Launch(name, (Argument("tensor", 1), Argument("integer", 3, "int32")), (2, 1, 1), (64, 1, 1)) for name in ("a", "b"))
     text = hip_launcher(LaunchPlan(2, (), launches))
-    assert text.index("&a, dim3(2, 1, 1), dim3(64, 1, 1), arguments, 0") < text.index("&b, dim3")
+    assert text.index("&a, dim3(2, 1, 1), dim3(64, 1, 1), given, 0") < text.index("&b, dim3")
     assert "int32_t integer_1 = 3;" in text
 
 

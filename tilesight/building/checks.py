@@ -1,0 +1,65 @@
+"""What a launcher checks before it launches a kernel with open dimensions, in C: their values, and what follows from them."""
+
+from __future__ import annotations
+
+from .plan import Launch, LaunchPlan
+from .sizes import SIZE_FUNCTIONS, Expression
+
+MOST_ELEMENTS = 2**31  # of a tensor: TileLang counts in 32-bit integers
+MOST_SIZE = 2**31 - 2**16  # of one dimension, as `Workload` allows
+# blocks along x, y and z of a CUDA or HIP grid
+MOST_BLOCKS = (2**31 - 1, 65535, 65535)
+
+
+def prologue(plan: LaunchPlan, error_text: str) -> list[str]:
+    """What stands before the functions of a library: how many arguments it takes, and how it refuses some."""
+    lines = [
+        f'extern "C" int tilesight_arity(void) {{ return {plan.tensors}; }}',
+        f'extern "C" int tilesight_sizes(void) {{ return {len(plan.sizes)}; }}',
+    ]
+    if plan.sizes:
+        lines += [
+            SIZE_FUNCTIONS,
+            "template <typename... V> static int tilesight_refuse(const char *format, V... values) {",
+            f"  snprintf({error_text}, sizeof {error_text}, format, values...);",
+            "  return -1;",
+            "}",
+        ]
+    return lines
+
+
+def checks(plan: LaunchPlan) -> list[str]:
+    """Statements at the begin of `tilesight_call`: they declare `size_i` and return where one cannot be."""
+    lines = []
+    for i, name in enumerate(plan.sizes):
+        lines += [
+            f"  const int64_t size_{i} = (int64_t)(intptr_t)arguments[{plan.tensors + i}];",
+            f"  if (size_{i} < 1 || size_{i} > INT64_C({MOST_SIZE}))",
+            f'    return tilesight_refuse("{name}=%lld must lie in 1 .. {MOST_SIZE}", (long long)size_{i});',
+        ]
+    where, values = ", ".join(f"{name}=%lld" for name in plan.sizes), ", ".join(f"(long long)size_{i}" for i in range(len(plan.sizes)))
+    checked = set()
+    for tensor, shape in plan.extents:
+        elements = " * ".join(f"(double){extent}" if isinstance(extent, Expression) else f"{extent}.0" for extent in shape)
+        if elements in checked:
+            continue
+        checked.add(elements)
+        lines += [
+            f"  if ({elements} > {MOST_ELEMENTS}.0)",  # in double: no product of sizes overflows it
+            f'    return tilesight_refuse("{tensor} would have more than {MOST_ELEMENTS} elements at {where}", {values});',
+        ]
+    for launch in plan.launches:
+        lines += _grid(launch, where, values)
+    return lines
+
+
+def _grid(launch: Launch, where: str, values: str) -> list[str]:
+    lines = []
+    for axis, extent, most in zip("xyz", launch.grid, MOST_BLOCKS, strict=True):
+        if isinstance(extent, Expression):
+            message = f"%lld blocks along {axis} at {where}: a grid has 1 to {most}"
+            lines += [
+                f"  if ({extent} < 1 || {extent} > {most})",
+                f'    return tilesight_refuse("{message}", (long long){extent}, {values});',
+            ]
+    return lines
