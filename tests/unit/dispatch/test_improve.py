@@ -1,0 +1,112 @@
+"""Another kernel serves only once it is measured to be faster, beyond the noise of the pairs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.unit.dispatch.stand import Stand, config, stand
+from tilesight.dispatch.choice import Choice, Source
+from tilesight.dispatch.improve import judged
+from tilesight.errors import Failure, FailureKind, InputError
+from tilesight.session import Comparison, Decision
+from tilesight.trial import BYSTANDER, Measurement
+
+
+def two(tmp_path: Path) -> Stand:
+    """m=100 is served by the winner of m=64; that of m=256 is its challenger."""
+    return stand(tmp_path, known=lambda s: [s.known(64, 16), s.known(256, 32)])
+
+
+@pytest.mark.parametrize(
+    ("present_us", "other_us", "stays"),
+    [(10.0, 8.0, False), (10.0, 9.99, True), (10.0, 10.0, True), (10.0, 12.0, True)],
+)
+def test_what_serves_is_replaced_only_where_it_is_certainly_slower(tmp_path: Path, present_us: float, other_us: float, stays: bool) -> None:
+    made = two(tmp_path)
+    made.executor.times_us = {16: present_us, 32: other_us}
+    x = torch.randn(100, 4)
+    made.d(x)
+    found = made.d.improve(m=100)
+    assert found.is_better is not stays
+    assert [c.config for c in made.executor.compared[0]][:2] == [config(16), config(32)]
+    now = made.d.choose(m=100)
+    assert now.config == (config(16) if stays else config(32))
+    assert (now.source, now.is_measured) == (Source.RECORD, True)
+    assert now.expected_us == (present_us if stays else other_us)
+    assert torch.equal(made.d(x), 3 * x)
+    if not stays:
+        assert "it replaced block_m=16" in now.reason
+    made.d.close()
+
+
+def test_the_next_shape_learns_from_it(tmp_path: Path) -> None:
+    made = two(tmp_path)
+    made.executor.times_us = {16: 10.0, 32: 8.0}
+    made.d.improve(m=100)
+    assert made.d.choose(m=101).config == config(32)
+    made.d.close()
+
+
+def test_nothing_to_compare_with_leaves_it_in_place(tmp_path: Path) -> None:
+    made = stand(tmp_path)
+    found = made.d.improve(m=9)
+    assert not found.is_better
+    assert "no other config" in found.reason
+    assert made.executor.compared == []
+    with pytest.raises(InputError, match="challengers=0 must lie in 1"):
+        made.d.improve(m=9, challengers=0)
+    made.d.close()
+
+
+def test_in_the_background_shapes_without_a_record_are_tried_once(tmp_path: Path) -> None:
+    made = stand(tmp_path, background=True, known=lambda s: [s.known(64, 16), s.known(256, 32)])
+    made.executor.times_us = {16: 10.0, 32: 8.0}
+    x = torch.randn(100, 4)
+    assert torch.equal(made.d(x), 3 * x)
+    made.service.background.workshop.submit(bool).result(10)
+    assert made.d.choose(m=100).config == config(32)
+    assert torch.equal(made.d(x), 3 * x)
+    made.d(torch.randn(64, 4))  # recorded: nothing to try
+    made.service.background.workshop.submit(bool).result(10)
+    assert len(made.executor.compared) == 1
+    made.d.close()
+
+
+def test_faults_in_the_background_disturb_no_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = stand(tmp_path, background=True, known=lambda s: [s.known(64, 16), s.known(256, 32)])
+
+    def fails(*_: object) -> Comparison:
+        raise RuntimeError("the device is gone")
+
+    monkeypatch.setattr(made.executor, "_compare", fails)
+    x = torch.randn(100, 4)
+    for _ in range(3):
+        assert torch.equal(made.d(x), 3 * x)
+    made.service.background.workshop.submit(bool).result(10)
+    assert made.d.choose(m=100).config == config(16)
+    with pytest.raises(RuntimeError, match="the device is gone"):
+        made.d.improve(m=100)  # who asks is told
+    made.d.close()
+
+
+def choice(made: Stand, block: int) -> Choice:
+    return Choice(made.problem.workload((100,)), config(block), Source.NEIGHBOUR, "near")
+
+
+def test_a_wrong_kernel_is_replaced_and_a_disturbed_one_is_not(tmp_path: Path) -> None:
+    made = stand(tmp_path)
+    present, other = choice(made, 16), choice(made, 32)
+    right = Measurement((8.0,) * 3, relative_error=0.0)
+    decision = Decision(config(32), ())
+    wrong = Measurement(failure=Failure(FailureKind.WRONG_RESULT, "differs"))
+    found = judged(present, [present, other], Comparison((wrong, right), (), (), decision))
+    assert found.after.config == config(32)
+    assert "wrong results" in found.reason
+    for failure in (Failure(FailureKind.RUN_ERROR, "no memory"), Failure(FailureKind.RUN_ERROR, f"{BYSTANDER}another one failed")):
+        stays = judged(present, [present, other], Comparison((Measurement(failure=failure), right), (), (), decision))
+        assert stays.after is present
+    none = judged(present, [present], Comparison((Measurement(failure=Failure(FailureKind.RUN_ERROR, "x")),), (), (), None))
+    assert none.after is present

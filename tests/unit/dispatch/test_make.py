@@ -1,0 +1,227 @@
+"""`tilesight.dispatcher`: from names to a dispatcher; TileLang's kernels for real, on the processor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tilesight import kernels
+from tilesight.candidate import Candidate
+from tilesight.database import open_layers
+from tilesight.dispatch.choice import Source
+from tilesight.dispatch.dispatcher import Dispatcher
+from tilesight.dispatch.make import dispatcher
+from tilesight.dispatch.table import DispatchTable, Segment, write_table
+from tilesight.errors import DatabaseError, InputError, UnknownNameError, WorkloadError
+from tilesight.space import Config
+from tilesight.target import load_target
+
+FIXED: dict[str, dict[str, int]] = {
+    "matmul": {"n": 1024, "k": 1024},
+    "gemv": {"k": 4096},
+    "rms_norm": {"n": 4096},
+    "flash_attention": {"batch": 1, "heads": 8, "head_dim": 128},
+    "dequant_matmul": {"n": 1024, "k": 1024},
+    "chunk_state": {"nheads": 8, "head_dim": 64, "d_state": 128},
+}
+
+
+@pytest.fixture(autouse=True)
+def _own_places(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TILESIGHT_DB", f"sqlite:///{tmp_path}/performance.db")
+    monkeypatch.setenv("TILESIGHT_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.delenv("TILESIGHT_LAYERS", raising=False)
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Dispatcher, str]]:
+    """One whose kernels take any m."""
+    folder = tmp_path_factory.mktemp("dispatch")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TILESIGHT_CACHE_DIR", str(folder / "cache"))
+        url = f"sqlite:///{folder}/performance.db"
+        with dispatcher("matmul", "cpu", database=url, dynamic=("m",), n=40, k=48, workers=1) as made:
+            yield made, url
+
+
+def close_to_torch(made: Dispatcher, m: int) -> bool:
+    a, b = torch.randn(m, 40 if made.problem.fixed["k"] == 40 else 48), torch.randn(48, 40)
+    found = made(a, b)
+    return bool((found - a @ b).norm() < 1e-5 * (a @ b).norm())
+
+
+def test_it_computes_for_any_m_by_one_kernel(real: tuple[Dispatcher, str]) -> None:
+    made, _ = real
+    assert all(close_to_torch(made, m) for m in (1, 7, 32, 100))
+    first = made.choose(m=7)
+    assert (first.source, first.open) == (Source.DEFAULT, ("m",))
+    assert sum(miss.count for miss in made.misses) == 4
+
+
+def test_compiled_by_torch_with_a_symbolic_m(real: tuple[Dispatcher, str]) -> None:
+    made, _ = real
+    b = torch.randn(48, 40)
+    compiled = torch.compile(lambda a: made(a, b).relu(), fullgraph=True, dynamic=True, backend="aot_eager")
+    for m in (7, 32):
+        a = torch.randn(m, 48)
+        assert torch.allclose(compiled(a), (a @ b).relu(), atol=1e-4)
+    result = torch.library.opcheck(made.op, (torch.randn(7, 48), b))
+    assert set(result.values()) == {"SUCCESS"}
+
+
+def test_what_was_compared_is_recorded_and_serves_the_next_one(real: tuple[Dispatcher, str]) -> None:
+    made, url = real
+    present = made.choose(m=32)
+    unroll = 4 if present.config["unroll"] != 4 else 2
+    other = replace(present, config=Config({**present.config, "unroll": unroll}), source=Source.MODEL)
+    service = made._service
+    found = service.background.workshop.submit(lambda tools: service._compared(tools, present, [other])).result()
+    assert found.after.is_measured
+    assert found.decision is not None
+    assert found.after.config in (present.config, other.config)
+    with dispatcher("matmul", "cpu", database=url, dynamic=("m",), n=40, k=48, workers=1) as again:
+        recorded = again.choose(m=32)
+        assert (recorded.source, recorded.config) == (Source.RECORD, found.after.config)
+        beside = again.choose(m=48)
+        assert beside.source is Source.NEIGHBOUR
+        assert close_to_torch(again, 32)
+    with dispatcher("matmul", "cpu", database=url, n=41, k=48, workers=1) as other:
+        assert other.choose(m=32).source is Source.DEFAULT  # another n
+
+
+def test_misses_reach_the_database(real: tuple[Dispatcher, str]) -> None:
+    made, url = real
+    close_to_torch(made, 9)
+    assert made._service.misses is not None
+    assert made._service.misses.write()
+    with open_layers(url) as store:
+        found = {miss.workload.dims["m"]: miss for miss in store.misses()}
+    assert found[9].count == 1
+    assert found[9].workload.dims == {"m": 9, "n": 40, "k": 48}
+
+
+@pytest.mark.parametrize("target", ["h200", "mi300x"])
+@pytest.mark.parametrize("kernel", sorted(FIXED))
+def test_it_chooses_what_is_legal_for_every_operator_and_target_without_a_device(kernel: str, target: str) -> None:
+    with dispatcher(kernel, target, **FIXED[kernel]) as made:  # type: ignore[arg-type]
+        sizes: dict[str, int] = {name: {"batch": 2}.get(name, 300) for name in made.problem.free}
+        chosen = made.choose(**sizes)
+        template = made.problem.template
+        assert chosen.config in template.space(chosen.workload, load_target(target))
+        assert "note: nothing can be called or measured here" in made.explain() or torch.cuda.is_available()
+        names = [*made.problem.inputs]
+        inputs = [torch.empty(1, dtype=torch.float32) for _ in names]
+        with pytest.raises(InputError, match=f"{names[0]} is float32 and must be|{names[0]} lies on cpu and target {target} runs on cuda"):
+            made(*inputs)
+
+
+def test_attributes_may_stand_beside_dimensions() -> None:
+    with dispatcher("flash_attention", "h200", batch=1, heads=8, head_dim=128, causal=True) as made:  # type: ignore[arg-type]
+        assert made.problem.attrs == {"causal": True}
+        assert made.choose(seq_len=1000).workload.attrs["causal"] is True
+        assert made.problem.free == ("seq_len",)
+
+
+def test_all_dimensions_may_be_fixed() -> None:
+    with dispatcher("matmul", "cpu", m=8, n=16, k=16) as made:
+        assert made.choose().workload.dims == {"m": 8, "n": 16, "k": 16}
+        assert "for any call" in repr(made)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"kernel": "matmull"}, UnknownNameError, "did you mean matmul"),
+        ({"target": "h20"}, UnknownNameError, "h200"),
+        ({"q": 3}, UnknownNameError, "unknown matmul dimension 'q'"),
+        ({"n": 0}, WorkloadError, "n=0 must lie in 1"),
+        ({"n": 2.5}, WorkloadError, "n=2.5 must be a whole number"),
+        ({"dtype": "float64"}, InputError, "float64"),
+        ({"dtype": "bfloat16"}, InputError, "has no bfloat16 kernel for target 'cpu'"),
+        ({"attrs": {"causal": True}}, UnknownNameError, "unknown matmul attribute 'causal'"),
+        ({"dynamic": ("z",)}, UnknownNameError, "unknown matmul dimension 'z'"),
+        ({"dynamic": ("n",), "n": 8}, InputError, "n=8 is fixed and cannot be dynamic too"),
+        ({"on_miss": "hope"}, UnknownNameError, "wait, serve, refuse"),
+        ({"protocol": "none"}, UnknownNameError, "default"),
+        ({"workers": 0}, InputError, "workers=0 must lie in 1 .. 1024"),
+        ({"table": "no/such.json"}, InputError, "dispatch table 'no/such.json'"),
+        ({"database": "nonsense://x"}, InputError, "nonsense"),
+    ],
+)
+def test_what_is_asked_wrongly_is_refused_by_name(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
+    given: dict[str, Any] = {"kernel": "matmul", "target": "cpu", **arguments}
+    with pytest.raises(error, match=message):
+        dispatcher(given.pop("kernel"), given.pop("target"), **given)
+
+
+def test_a_database_that_cannot_be_read_is_said_at_once(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.db"
+    broken.write_text("this is no database, and long enough to be told from one " * 20)
+    with pytest.raises(DatabaseError):
+        dispatcher("matmul", "cpu", database=str(broken), n=16, k=16)
+
+
+def table_for(made: Dispatcher, **changes: Any) -> DispatchTable:
+    problem, context = made.problem, made._supply
+    config = context.choice((64,)).config
+    template, target = problem.template, problem.target
+    table = DispatchTable(
+        "matmul",
+        "float32",
+        {},
+        ("m", "n", "k"),
+        {"n": 16, "k": 16},
+        "m",
+        (),
+        template.name,
+        template.version,
+        target.name,
+        target.fingerprint,
+        target.arch,
+        "another processor",
+        "",
+        {"tilelang": "0"},
+        "a model",
+        (config,),
+        (Segment(32, 100, 0),),
+    )
+    return replace(table, **changes)
+
+
+def test_a_table_serves_its_sizes_and_says_what_is_different(tmp_path: Path) -> None:
+    with dispatcher("matmul", "cpu", n=16, k=16) as made:
+        table = table_for(made)
+    path = tmp_path / "table.json"
+    write_table(table, path)
+    with dispatcher("matmul", "cpu", n=16, k=16, table=path) as made:
+        assert made.choose(m=64).source is Source.TABLE
+        assert made.choose(m=101).source is Source.DEFAULT
+        assert "table: software tilelang: the table was made with 0" in made.explain()
+    for wrong, message in (
+        (replace(table, fixed={"n": 32, "k": 16}), "the table varies m with k=16, n=32 fixed"),
+        (replace(table, dtype="float16"), "cannot serve matmul.*dtype"),
+        (replace(table, template="other"), "template: the table was made for other"),
+    ):
+        with pytest.raises(InputError, match=message):
+            dispatcher("matmul", "cpu", n=16, k=16, table=wrong)
+
+
+def test_names_of_what_is_built_differ_where_the_code_does() -> None:
+    from tilesight.dispatch.builds import name_of
+
+    target = load_target("cpu")
+    operator = kernels.operator("matmul")
+    template = kernels.template_for("matmul", target, "float32")
+    one = operator.workload("m=8,n=16,k=16", "float32")
+    other = operator.workload("m=9,n=16,k=16", "float32")
+    config = template.default_config(one, target)
+    assert config is not None
+    static = [name_of(Candidate(w, target, template, config)) for w in (one, other)]
+    dynamic = [name_of(Candidate(w, target, template, config, ("m",))) for w in (one, other)]
+    assert len({*static, *dynamic}) == 3
+    assert dynamic[0] == dynamic[1]

@@ -1,0 +1,133 @@
+"""Which config is chosen for a shape, and why."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from tests.unit.dispatch.stand import config, stand
+from tilesight.dispatch.choice import Source
+from tilesight.dispatch.table import DispatchTable, Segment
+from tilesight.errors import InputError, NoCandidateError, UnknownNameError, WorkloadError
+
+
+def table(open_dims: tuple[str, ...] = (), blocks: tuple[int, ...] = (16, 32)) -> DispatchTable:
+    segments = (Segment(1, 100, 0), Segment(101, 1000, 1))
+    kernels = tuple(config(block) for block in blocks)
+    place = ("scaling", "0", "cpu", "f", "native", "a processor", "p", {}, "fake")
+    return DispatchTable("scaling", "float32", {"factor": 3}, ("m", "n"), {"n": 4}, "m", open_dims, *place, kernels, segments)
+
+
+def test_the_order_of_sources(tmp_path: Path) -> None:
+    made = stand(tmp_path, table=table(), known=lambda s: [s.known(64, 16, 5.0)])
+    recorded = made.d.choose(m=64)
+    assert (recorded.source, recorded.config, recorded.expected_us, recorded.is_measured) == (Source.RECORD, config(16), 5.0, True)
+    tabled = made.d.choose(m=300)
+    assert (tabled.source, tabled.config) == (Source.TABLE, config(32))
+    assert "m=101..1000" in tabled.reason
+    beside = made.d.choose(m=2000)  # beyond the table
+    assert (beside.source, beside.config) == (Source.NEIGHBOUR, config(16))
+    assert "m=64" in beside.reason
+    alone = stand(tmp_path)
+    assert alone.d.choose(m=64).source is Source.DEFAULT
+
+
+def test_neighbours_go_by_the_model_corrected_by_their_own_records(tmp_path: Path) -> None:
+    made = stand(tmp_path, known=lambda s: [s.known(64, 16, 20.0), s.known(256, 32, 10.0)])
+    teach, shape = made.supply.selector.forecaster.teach, made.problem.workload
+    teach(config(16), shape((64,)), 10.0)  # it takes twice what is predicted
+    teach(config(32), shape((256,)), 20.0)  # half
+    teach(config(16), shape((100,)), 12.0)
+    teach(config(32), shape((100,)), 30.0)
+    chosen = made.d.choose(m=100)
+    assert (chosen.config, chosen.source) == (config(32), Source.NEIGHBOUR)
+    assert chosen.expected_us == pytest.approx(15.0)
+    assert not chosen.is_measured
+    assert "m=256" in chosen.reason
+    assert "2 neighbours" in chosen.reason
+
+
+def test_without_profiles_the_nearest_neighbour_is_taken_and_the_reason_says_so(tmp_path: Path) -> None:
+    made = stand(tmp_path, known=lambda s: [s.known(16, 16), s.known(1024, 64)])
+    assert made.d.choose(m=24).config == config(16)
+    assert made.d.choose(m=700).config == config(64)
+    assert "no kept profile" in made.d.choose(m=700).reason
+
+
+def test_a_neighbour_that_does_not_fit_the_target_is_left_out(tmp_path: Path) -> None:
+    made = stand(tmp_path, known=lambda s: [s.known(64, 16), s.known(256, 32)])
+    made.supply.selector.forecaster.teach(config(16), made.problem.workload((100,)), math.inf)
+    assert made.d.choose(m=100).config == config(32)
+
+
+def test_an_illegal_config_is_never_taken(tmp_path: Path) -> None:
+    # 64 rows exceed m=20 (nearest legal: 16), and what the table says for it (32) exceeds it, too
+    made = stand(tmp_path, table=table(blocks=(32, 64)), known=lambda s: [s.known(64, 64)])
+    chosen = made.d.choose(m=20)
+    assert (chosen.source, chosen.config) == (Source.NEIGHBOUR, config(16))
+    assert "with block_m=16" in chosen.reason
+    # a record that is illegal now, since the space has changed, is none
+    broken = stand(tmp_path, known=lambda s: [s.known(20, 64)])
+    assert broken.d.choose(m=20).config != config(64)
+    foreign = stand(tmp_path, known=lambda s: [s.known(20, 8)])
+    foreign.supply.selector.records.exact(foreign.problem.workload((20,)))[0].config._values = {"other": 1}  # type: ignore[assignment]
+    assert foreign.d.choose(m=20).source is Source.DEFAULT
+
+
+def test_a_kernel_with_an_open_dimension_serves_shapes_below_its_tile(tmp_path: Path) -> None:
+    made = stand(tmp_path, dynamic=("m",), known=lambda s: [s.known(64, 64, 5.0, ("m",))])
+    chosen = made.d.choose(m=20)
+    assert (chosen.config, chosen.open, chosen.source) == (config(64), ("m",), Source.NEIGHBOUR)
+
+
+def test_of_two_records_of_one_shape_the_faster_serves(tmp_path: Path) -> None:
+    made = stand(tmp_path, known=lambda s: [s.known(64, 16, 7.0, ("m",)), s.known(64, 32, 6.0), s.known(64, 8, 6.5)])
+    assert made.d.choose(m=64).config == config(32)
+
+
+def test_what_is_asked_wrongly_is_refused_by_name(tmp_path: Path) -> None:
+    made = stand(tmp_path)
+    with pytest.raises(InputError, match="m is free here and must be given"):
+        made.d.choose()
+    with pytest.raises(InputError, match="n=4 is fixed"):
+        made.d.choose(m=1, n=4)
+    with pytest.raises(UnknownNameError, match="unknown scaling dimension 'q'"):
+        made.d.choose(q=1)
+    for bad in (0, -1, True, 1.5, 2**40):
+        with pytest.raises(WorkloadError, match="m="):
+            made.d.choose(m=bad)  # type: ignore[arg-type]
+    with pytest.raises(WorkloadError, match="exceeds 5000"):
+        made.d.choose(m=5001)
+
+
+def test_nothing_legal_is_an_error_that_says_where_to_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = stand(tmp_path)
+    monkeypatch.setattr(type(made.problem.template), "default_config", lambda *_: None)
+    with pytest.raises(NoCandidateError, match="tilesight space scaling"):
+        made.d.choose(m=9)
+
+
+def test_refresh_takes_what_was_recorded_meanwhile(tmp_path: Path) -> None:
+    made = stand(tmp_path)
+    assert made.d.choose(m=64).source is Source.DEFAULT
+    made.store.known = [made.known(64, 32, 4.0)]
+    assert made.d.choose(m=64).source is Source.DEFAULT
+    made.d.refresh()
+    assert made.d.choose(m=64).config == config(32)
+
+
+def test_explore_falls_back_on_what_is_known_where_nothing_can_be_lowered(tmp_path: Path) -> None:
+    made = stand(tmp_path, explore=True, known=lambda s: [s.known(64, 16), s.known(256, 32)])
+    assert made.d.choose(m=100).source in (Source.NEIGHBOUR, Source.DEFAULT)
+    made.d.close()
+
+
+def test_decided_shapes_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tilesight.dispatch.supply.MOST_SHAPES", 10)
+    made = stand(tmp_path)
+    for m in range(1, 100):
+        made.d.choose(m=m)
+    assert len(made.supply._choices) <= 10
+    assert made.d.choose(m=1).workload.dims["m"] == 1
