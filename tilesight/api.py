@@ -1,21 +1,23 @@
-"""The Python interface: `tune`, `rank`, `predict` and `explain`. The command line is a thin skin on it."""
+"""The Python interface: `tune`, `tune_misses`, `plan`, `rank`, `predict` and `explain`. The command line is a thin skin on it."""
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .errors import InputError, NoCandidateError, UnknownNameError, headline
-from .lookup import Shape, find_operator, find_template, find_workloads
+from .asked import plan, tune_misses
+from .errors import InputError, NoCandidateError, headline
+from .lookup import Shape, check_budget, find_effort, find_operator, find_template, find_workloads
 from .observers import Observer
 from .session import Effort, SessionResult
 from .space import Config, Value
 from .target import Target
 from .trial import Prediction
+
+__all__ = ["explain", "plan", "predict", "rank", "tune", "tune_misses"]
 
 if TYPE_CHECKING:
     from .explanation import Explanation
@@ -30,11 +32,13 @@ def tune(
     effort: str | Effort = Effort.QUICK,
     budget_s: float | None = None,
     database: str | None = None,
+    layers: Sequence[str] | None = None,
     seed: int = 0,
     workers: int | None = None,
     sampler: str = "tpe",
     protocol: str = "default",
     cluster: str | None = None,
+    dynamic: str | Sequence[str] = (),
     observer: Observer | None = None,
 ) -> list[SessionResult]:
     """Search the fastest config of `kernel` for each workload, and record all that was learned.
@@ -48,10 +52,13 @@ def tune(
     shape     a published name (`M0`), `k=v,...`, a mapping of dimensions, or several of these; None: the default set
     budget_s  wall-clock seconds for the whole call; it stops asking then, finishes what runs, and says so
     database  a SQLAlchemy URL or the path of an SQLite file; None: `TILESIGHT_DB`, or one in the user's data folder
+    layers    SQLite files or URLs of read-only databases below it, the first on top; None: `TILESIGHT_LAYERS`
     workers   processes that lower and build; None: `TILESIGHT_WORKERS`, or one a core
     protocol  conditions of the measurements, see `tilesight.protocol.PROTOCOLS`: `default` or `serving`
     cluster   a Ray cluster that lowers, builds and measures in place of this machine: `auto`, `local`, host:port or
               ray://host:port; `workers` is then the most of its cores that are used
+    dynamic   dimensions that the kernels take at run time (`m`, or several): one kernel for all their values, tuned for
+              its use at the shapes that are given
 
     Returns one result a workload, in order. Raises `InputError` for what is asked wrongly, `NoCandidateError` where
     nothing is legal or nothing works for one of the workloads (the others are tuned first), `DatabaseError`,
@@ -60,21 +67,24 @@ def tune(
     from .run import Run
     from .where import locate
 
-    chosen = _named_effort(effort)
-    if budget_s is not None and not 0 < budget_s < math.inf:
-        raise InputError(f"budget {budget_s} must be a number of seconds above 0; leave it out for no limit")
+    chosen = find_effort(effort)
+    check_budget(budget_s)
     operator = find_operator(kernel)
     if cluster is not None and target == "auto":
         raise InputError("target 'auto' means the GPU of this machine; name the target of the cluster")
     measures = chosen is not Effort.PREDICT
     where = locate(target, measures=measures and cluster is None)
     workloads = find_workloads(operator, where.target, shape, dtype)
+    open_dims = (dynamic,) if isinstance(dynamic, str) else tuple(dynamic)
+    for workload in workloads:
+        find_template(operator, where.target, workload.dtype).check_open(open_dims)
     end = None if budget_s is None else time.monotonic() + budget_s
     results: list[SessionResult] = []
     failed: NoCandidateError | None = None
     run = Run(
         where,
         database=database,
+        layers=layers,
         workers=workers,
         seed=seed,
         sampler=sampler,
@@ -87,7 +97,7 @@ def tune(
         for position, workload in enumerate(workloads):
             share = None if end is None else max(0.0, end - time.monotonic()) / (len(workloads) - position)
             try:
-                results.append(run.session(operator, workload, chosen, share))
+                results.append(run.session(operator, workload, chosen, share, open_dims))
             except NoCandidateError as error:
                 failed = failed or error
     if failed is not None:
@@ -103,6 +113,7 @@ def rank(
     dtype: str | None = None,
     budget_s: float | None = None,
     database: str | None = None,
+    layers: Sequence[str] | None = None,
     seed: int = 0,
     workers: int | None = None,
     observer: Observer | None = None,
@@ -116,6 +127,7 @@ def rank(
         effort=Effort.PREDICT,
         budget_s=budget_s,
         database=database,
+        layers=layers,
         seed=seed,
         workers=workers,
         observer=observer,
@@ -163,6 +175,7 @@ def explain(
     dtype: str | None = None,
     measured: str | Path | Sequence[str | Path] | None = None,
     database: str | None = None,
+    layers: Sequence[str] | None = None,
     workers: int | None = None,
     observer: Observer | None = None,
 ) -> Explanation:
@@ -189,7 +202,7 @@ def explain(
         wanted = space.read(config) if isinstance(config, str) else Config(config)
         if rows is None or wanted not in rows.times_us:
             space.check(wanted)
-    with Run(where, database=database, workers=workers, observer=observer) as run:
+    with Run(where, database=database, layers=layers, workers=workers, observer=observer) as run:
         if rows is not None:
             best, times = rows.best, dict[Config, float | None](rows.times_us)
         else:
@@ -211,9 +224,3 @@ def explain(
         if notes and steps:
             notes[0] += "; the steps are predicted for today's"
     return compare(workload, where.target, views[0], views[1], steps, notes)
-
-
-def _named_effort(effort: str) -> Effort:
-    if effort not in list(Effort):
-        raise UnknownNameError("effort", effort, [e.value for e in Effort])
-    return Effort(effort)

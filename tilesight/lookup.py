@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from . import kernels
-from .errors import InputError
+from .errors import InputError, UnknownNameError
 from .protocol import Protocol
-from .session import Context
+from .session import Context, Effort
 from .space import SearchSpace
 from .target import Target
 from .template import KernelTemplate, Operator
@@ -25,9 +26,27 @@ def find_operator(name: str) -> Operator:
     return kernels.operator(name)
 
 
+def find_effort(name: str) -> Effort:
+    """Raises `UnknownNameError`."""
+    if name not in list(Effort):
+        raise UnknownNameError("effort", name, [effort.value for effort in Effort])
+    return Effort(name)
+
+
+def check_budget(budget_s: float | None) -> None:
+    """Raise `InputError` unless it is a time, or None."""
+    if budget_s is not None and not 0 < budget_s < math.inf:
+        raise InputError(f"budget {budget_s} must be a number of seconds above 0; leave it out for no limit")
+
+
 def find_template(operator: Operator, target: Target, dtype: str) -> KernelTemplate:
     """Raises `InputError` where the operator has no kernel for this kind of target or this dtype."""
     return kernels.template_for(operator.name, target, dtype)
+
+
+def default_dtype(operator: Operator, target: Target) -> str:
+    """The dtype that is taken where none is named."""
+    return kernels.default_dtype(operator.name, target)
 
 
 def find_workloads(operator: Operator, target: Target, shape: Shape | Sequence[Shape] | None, dtype: str | None) -> list[Workload]:
@@ -45,8 +64,16 @@ def find_workloads(operator: Operator, target: Target, shape: Shape | Sequence[S
     return list({workload.key: workload for workload in found}.values())
 
 
-def find_context(template: KernelTemplate, workload: Workload, where: Where, model: str, space: SearchSpace, protocol: Protocol) -> Context:
-    """Everything that a result's validity depends on."""
+def find_context(
+    template: KernelTemplate,
+    workload: Workload,
+    where: Where,
+    model: str,
+    space: SearchSpace,
+    protocol: Protocol,
+    open: tuple[str, ...] = (),
+) -> Context:
+    """Everything that a result's validity depends on. `open`: dimensions that its kernels take at run time."""
     from .toolchain import software_versions
 
     return Context(
@@ -61,6 +88,7 @@ def find_context(template: KernelTemplate, workload: Workload, where: Where, mod
         software=dict(where.software) or software_versions(where.target, where.device),
         device=where.device.name if where.device else "",
         protocol=protocol.key if where.device else "",
+        open=open,
     )
 
 

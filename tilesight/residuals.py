@@ -9,6 +9,7 @@ tried that teaches more. The figures were chosen by replays of held-out predicti
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any
 
@@ -33,17 +34,23 @@ def corrected(predicted_us: Mapping[Config, float], measured: Sequence[tuple[Con
     """
     if not measured or not predicted_us:
         return dict(predicted_us)
-    points = _Points([*predicted_us, *(config for config, _, _ in measured)])
+    points = Points([*predicted_us, *(config for config, _, _ in measured)])
     waiting, known = slice(0, len(predicted_us)), slice(len(predicted_us), None)
     errors = np.log([actual / predicted for _, predicted, actual in measured])
     shared = COMMON_SIGMA**2 + LOCAL_SIGMA**2 * points.likeness(known, known)
     between = COMMON_SIGMA**2 + LOCAL_SIGMA**2 * points.likeness(waiting, known)
-    with _threads().limit(limits=1, user_api="blas"):  # beside busy workers, threads for so little only wait for each other
+    with one_thread():
         solved = np.linalg.solve(shared + NOISE_SIGMA**2 * np.eye(len(errors)), np.column_stack([errors, between.T]))
         mean = between @ solved[:, 0]
     variance = COMMON_SIGMA**2 + LOCAL_SIGMA**2 - np.einsum("ij,ji->i", between, solved[:, 1:])
     factors = np.exp(mean - CURIOSITY * np.sqrt(np.maximum(variance, 0.0)))
     return {config: us * float(factor) for (config, us), factor in zip(predicted_us.items(), factors, strict=True)}
+
+
+def one_thread() -> AbstractContextManager[object]:
+    """Linear algebra of a few hundred rows in one thread: beside busy workers more of them only wait for each other."""
+    found: AbstractContextManager[object] = _threads().limit(limits=1, user_api="blas")
+    return found
 
 
 @cache
@@ -53,7 +60,7 @@ def _threads() -> Any:
     return ThreadpoolController()
 
 
-class _Points:
+class Points:
     """Configs of one space as coordinates: logarithms of whole numbers, numbers for names and flags."""
 
     def __init__(self, configs: Sequence[Config]) -> None:

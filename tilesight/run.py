@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from .distributed import RayExecutor
     from .executor import LocalExecutor
     from .explanation import MeasuredRows, View
+    from .known import Miss
+    from .planning.planner import Wish
+    from .planning.result import Planned
+    from .planning.sizes import Vary
     from .request import Request
     from .work import Executor
 
@@ -42,6 +46,7 @@ class Run:
         where: Where,
         *,
         database: str | None = None,
+        layers: Sequence[str] | None = None,
         workers: int | None = None,
         seed: int = 0,
         sampler: str = "tpe",
@@ -50,11 +55,12 @@ class Run:
         measures: bool = True,
         observer: Observer | None = None,
     ) -> None:
-        """`cluster`: address of a Ray cluster that does the work; `measures`: it must have a device of the target."""
+        """`layers`: read-only databases below that of `database`, None: those of the settings. `cluster`: address of a Ray cluster
+        that does the work; `measures`: it must have a device of the target."""
         if workers is not None and not 1 <= workers <= 1024:
             raise InputError(f"workers={workers} must lie in 1 .. 1024")
         from .costmodel import default_model
-        from .database import open_store
+        from .database import open_layers
 
         settings = load_settings()
         self.where, self.seed, self.sampler = where, seed, sampler
@@ -65,7 +71,7 @@ class Run:
         self._workers = workers or settings.workers
         self._cache_dir = settings.cache_dir
         self._model: CostModel = default_model()
-        self._store: Store = open_store(database or settings.database_url)
+        self._store: Store = open_layers(database or settings.database_url, layers)
         if cluster is not None:
             self._join(cluster, measures, workers)
 
@@ -99,12 +105,16 @@ class Run:
         devices = self.where.devices if self.where.target.is_gpu else ()
         return LocalExecutor(self._workers, self._cache_dir, devices, notice=self.observer.message)
 
-    def session(self, operator: Operator, workload: Workload, effort: Effort, budget_s: float | None = None) -> SessionResult:
-        """One session: from the database, resumed or new. Raises what `Tuner.run` raises, and `DatabaseError`."""
+    def session(
+        self, operator: Operator, workload: Workload, effort: Effort, budget_s: float | None = None, open: tuple[str, ...] = ()
+    ) -> SessionResult:
+        """One session: from the database, resumed or new. `open`: dimensions that the kernels take at run time. Raises what
+        `Tuner.run` raises, and `DatabaseError`."""
         from .recorded import run_recorded
 
-        self.observer.started(f"{workload.label} on {self.where.target.title}")
-        request = self._request(find_template(operator, self.where.target, workload.dtype), workload, effort, self.where)
+        dynamic = f", {', '.join(open)} taken at run time" if open else ""
+        self.observer.started(f"{workload.label} on {self.where.target.title}{dynamic}")
+        request = self._request(find_template(operator, self.where.target, workload.dtype), workload, effort, self.where, open)
         request = replace(request, budget_s=budget_s)
         result = run_recorded(request, self._store, self._model, self._keeping_executor, self.observer, self.where.messages)
         self.observer.answered(result)
@@ -118,6 +128,30 @@ class Run:
             self.executor.start(measures=True)
         # else they start when something must be lowered: kept profiles need none
         return KeptExecutor(self.executor, self._store)
+
+    def plan(self, template: KernelTemplate, base: Workload, vary: Vary, wish: Wish, *, static: bool = False) -> Planned:
+        """The few kernels that cover a range of sizes. Raises what `Planner.run` raises, and `DatabaseError`."""
+        from .planning.planner import Planner
+        from .planning.sessions import Sessions
+        from .planning.subject import Subject, openings
+
+        open = openings(template, vary, static)
+        subject = Subject(template, self.where, base, vary, open, self.protocol, self._model.version)
+        self.observer.started(f"{subject.label} on {self.where.target.title}: {wish.kernels} kernels")
+        for note in self.where.messages:
+            self.observer.message(note)
+        sessions = Sessions(subject, self._store, wish.effort, wish.seed)
+        return Planner(subject, wish, self._model, self._keeping_executor(), sessions, self.observer).run()
+
+    def misses(self, operator: str | None) -> list[Miss]:
+        """Workloads of `operator` (None: of any) that dispatchers were asked for on this target and had no record of, most costly
+        first: those of its device, where one measures."""
+        device = self.where.device
+        found = self._store.misses(operator, self.where.target.name)
+        return [miss for miss in found if device is None or miss.device in ("", device.name)]
+
+    def forget(self, miss: Miss) -> None:
+        self._store.forget_misses([miss.workload.key])
 
     def best_known(self, operator: Operator, workload: Workload) -> SessionResult:
         """A complete session that measured on this machine, else the predicted ranking, which is made where it is missing."""
@@ -190,11 +224,11 @@ class Run:
             for candidate, outcome in self.executor.lower(candidates):
                 yield candidate.config, outcome if isinstance(outcome, Failure) else outcome.kernels
 
-    def _request(self, template: KernelTemplate, workload: Workload, effort: Effort, where: Where) -> Request:
+    def _request(self, template: KernelTemplate, workload: Workload, effort: Effort, where: Where, open: tuple[str, ...] = ()) -> Request:
         from .request import Request
 
         space = template.space(workload, where.target)
-        context = find_context(template, workload, where, self._model.version, space, self.protocol)
+        context = find_context(template, workload, where, self._model.version, space, self.protocol, open)
         return Request(
             workload,
             where.target,

@@ -13,7 +13,6 @@ from .space import Census, Config
 from .trial import Measurement, Status, TrialRecord
 from .workload import Workload
 
-
 # The driver launches what was compiled and torch brings the vendor libraries that results stand beside: neither changes
 # the code that is built, and torch not its time either.
 NO_PART_OF_TIME = frozenset({"torch"})

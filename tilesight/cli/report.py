@@ -32,8 +32,16 @@ class _Results(Observer):
         self.fields.append(session_fields(result, target, self._top))
 
 
-def show(kind: str, run: Callable[[Observer], object], asked: str, top: int, as_json: bool) -> None:
-    """Run sessions with their progress shown, and print their results. `asked` is the target as the user gave it."""
+def show(
+    kind: str,
+    run: Callable[[Observer], object],
+    asked: str,
+    top: int,
+    as_json: bool,
+    more: Callable[[], dict[str, Any]] = dict,
+) -> None:
+    """Run sessions with their progress shown, and print their results. `asked` is the target as the user gave it; `more` are
+    fields beside the sessions."""
     results = _Results(asked, top, prints=not as_json)
     try:
         with output.progress() as progress:
@@ -43,7 +51,7 @@ def show(kind: str, run: Callable[[Observer], object], asked: str, top: int, as_
             output.print_json(kind, sessions=results.fields)
         raise
     if as_json:
-        output.print_json(kind, sessions=results.fields)
+        output.print_json(kind, sessions=results.fields, **more())
 
 
 def target_of(result: SessionResult, asked: str) -> Target:
@@ -55,7 +63,8 @@ def print_result(result: SessionResult, target: Target, top: int) -> None:
     workload = result.context.workload
     floor = limit(target, workload.dtype, result.flops, result.min_bytes)
     measured_on = f", measured on {result.context.device}" if result.is_measured else ""
-    output.print_text(f"{workload.label} on {target.title}{measured_on}", bold=True)
+    dynamic = f", {', '.join(result.context.open)} taken at run time" if result.context.open else ""
+    output.print_text(f"{workload.label}{dynamic} on {target.title}{measured_on}", bold=True)
     output.print_text(_census_line(result))
     output.print_text(_trials_line(result))
     shown = [t for t in result.trials if t.status is not Status.FAILED][:top]
@@ -157,6 +166,7 @@ def session_fields(result: SessionResult, target: Target, top: int) -> dict[str,
         "dims": workload.dims,
         "attrs": workload.attrs,
         "dtype": workload.dtype,
+        "dynamic": list(context.open),
         "target": context.target,
         "device": context.device or None,
         "protocol": context.protocol or None,

@@ -1,0 +1,268 @@
+"""Whole plans on a line that answers from a formula: what they cover, what they never do, what they record."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tilesight.api import plan
+from tilesight.candidate import Candidate
+from tilesight.database import open_store
+from tilesight.errors import Failure, FailureKind, InputError, NoCandidateError, UnknownNameError
+from tilesight.lookup import find_context
+from tilesight.planning.result import Planned
+from tilesight.protocol import Protocol
+from tilesight.space import Config
+from tilesight.target import load_target
+from tilesight.where import locate
+
+from .conftest import RowsLine
+from .rows_line import RowsExecutor, RowsTemplate, true_us
+
+RANGE = "m=1..4096"
+pytestmark = pytest.mark.usefixtures("rows_line")
+
+
+def planned(**changes: object) -> Planned:
+    options: dict[str, object] = {"target": "cpu", "shape": "n=1024", "kernels": 6, "shapes": 12}
+    return plan("rows", RANGE, **{**options, **changes})  # type: ignore[arg-type]
+
+
+def best_us(m: int) -> float:
+    template = RowsTemplate()
+    workload = template.operator.workload(f"m={m},n=1024")
+    return min(true_us(config, workload.dims) for config in template.space(workload, load_target("cpu")).configs())
+
+
+def losses(found: Planned, sizes: list[int]) -> list[float]:
+    """To the best config of each size, by the formula."""
+    return [true_us(found.table.choose(m).config, {"m": m, "n": 1024}) / best_us(m) - 1 for m in sizes]
+
+
+HELD_OUT = [2, 6, 15, 23, 50, 70, 99, 140, 201, 275, 333, 402, 520, 700, 901, 1100, 1500, 2100, 2900, 3500, 4000]
+
+
+def test_few_kernels_cover_a_range_at_little_loss() -> None:
+    found = planned()
+    assert len(found.table.kernels) <= 6
+    assert found.table.open == ("m",)
+    assert (found.table.first, found.table.last) == (1, 4096)
+    lost = losses(found, HELD_OUT)
+    assert sum(lost) / len(lost) < 0.04
+    assert max(lost) < 0.2
+    one = losses(planned(kernels=1), HELD_OUT)
+    assert sum(one) > 4 * sum(lost)  # several kernels are needed
+
+
+def test_each_kernel_is_built_once_for_all_sizes(rows_line: RowsLine) -> None:
+    planned()
+    executor = rows_line.executor
+    configs = [candidate.config for candidate in executor.built_for]
+    assert len(configs) == len(set(configs))
+    assert all(candidate.open == ("m",) for candidate in executor.built_for)
+    sizes = {size for _, size in executor.measured}
+    assert len(sizes) == 12
+    assert {1, 4096} <= sizes
+    assert len(executor.measured) < 12 * 9
+
+
+def test_the_default_is_measured_everywhere_and_a_doubtful_choice_compared_with_it(rows_line: RowsLine) -> None:
+    found = planned()
+    default = Config({"block": 32, "width": 64, "stages": 1})
+    assert sum(config == default for config, _ in rows_line.executor.measured) >= 9  # where its space has it
+    for piece in found.table.evidence:
+        assert piece.chosen_us <= found.default_us[piece.size] * 1.005
+    doubtful = [
+        piece
+        for piece in found.table.evidence
+        if found.table.kernels[piece.kernel]
+        != RowsTemplate().default_config(RowsTemplate().operator.workload(f"m={piece.size},n=1024"), load_target("cpu"))
+        and found.default_us[piece.size] < 1.05 * piece.chosen_us
+    ]
+    assert {piece.size for piece in doubtful} <= set(rows_line.executor.compared_at)
+
+
+def test_a_kernel_that_is_slower_in_turns_does_not_take_the_place_of_the_default(rows_line: RowsLine) -> None:
+    """Measured apart everything but the default looks a little faster than it is."""
+    default = Config({"block": 32, "width": 64, "stages": 1})
+    compared = rows_line.executor.compared_at
+
+    def factor(candidate: Candidate) -> float:
+        if candidate.config == default:
+            return 0.8
+        return 0.82 if len(compared) == 0 and candidate.workload.dims["m"] >= 1024 else 1.0
+
+    rows_line.executor = RowsExecutor(factor=factor)
+    compared = rows_line.executor.compared_at
+    found = planned(kernels=2)
+    assert compared
+    for piece in found.table.evidence:
+        config = found.table.kernels[piece.kernel]
+        ours = true_us(config, {"m": piece.size, "n": 1024}) * (0.8 if config == default else 1.0)
+        theirs = 0.8 * true_us(default, {"m": piece.size, "n": 1024})
+        if piece.size in compared:
+            assert ours <= theirs * 1.005
+
+
+def test_evidence_says_what_was_measured() -> None:
+    found = planned()
+    assert found.is_measured
+    assert all(piece.chosen_measured and piece.best_measured for piece in found.table.evidence)
+    assert len(found.table.evidence) == 12
+    assert found.worst is not None
+    assert found.mean_loss <= found.worst.loss
+    assert found.table.device
+    assert found.table.protocol
+
+
+def test_without_a_device_all_is_predicted_and_said_to_be(rows_line: RowsLine) -> None:
+    found = planned(target="h200")
+    assert not found.is_measured
+    assert not rows_line.executor.built_for
+    assert not any(piece.best_measured for piece in found.table.evidence)
+    assert found.table.device == ""
+    assert "predicted" in found.messages[0]
+    lost = losses(found, HELD_OUT)
+    assert sum(lost) / len(lost) < 0.2  # the model is wrong by up to an eighth
+
+
+def test_a_second_plan_measures_nothing_again(rows_line: RowsLine) -> None:
+    first = planned()
+    rows_line.executor = RowsExecutor()
+    second = planned()
+    assert second.recalled == first.measured
+    assert second.measured <= first.measured / 10
+    assert second.built <= first.built / 4
+    assert second.table.kernels == first.table.kernels
+
+
+def test_what_was_measured_is_there_for_dispatch() -> None:
+    found = planned()
+    where = locate("cpu", measures=True)
+    template = RowsTemplate()
+    with open_store(os.environ["TILESIGHT_DB"]) as store:
+        for piece in found.table.evidence:
+            workload = template.operator.workload(f"m={piece.size},n=1024")
+            space = template.space(workload, where.target)
+            context = find_context(template, workload, where, "rows-1", space, Protocol.named("default", where.target), ("m",))
+            known = store.winner(context)
+            assert known is not None
+            assert known.open == ("m",)
+            assert known.latency_us == pytest.approx(piece.best_us, rel=0.01)
+
+
+def test_a_config_that_is_wrong_at_one_size_is_in_no_table(rows_line: RowsLine) -> None:
+    good = planned().table.kernels[0]
+
+    def wrong(stage: str, config: Config) -> Failure | None:
+        return Failure(FailureKind.WRONG_RESULT, "it is wrong") if stage == "measure" and config == good else None
+
+    rows_line.executor = RowsExecutor(wrong)
+    found = planned(seed=1, database="sqlite://")
+    assert good not in found.table.kernels
+    assert found.table.kernels
+
+
+def test_where_nothing_builds_it_is_said_why(rows_line: RowsLine) -> None:
+    rows_line.executor = RowsExecutor(lambda stage, _: Failure(FailureKind.BUILD_ERROR, "no compiler") if stage == "build" else None)
+    with pytest.raises(NoCandidateError, match="build_error: no compiler"):
+        planned()
+
+
+def test_where_nothing_lowers_it_is_said(rows_line: RowsLine) -> None:
+    rows_line.executor = RowsExecutor(lambda stage, _: Failure(FailureKind.LOWER_ERROR, "refused") if stage == "lower" else None)
+    with pytest.raises(NoCandidateError, match="none lowers"):
+        planned()
+
+
+def test_static_plans_build_for_each_size(rows_line: RowsLine) -> None:
+    found = planned(static=True, shapes=6)
+    assert found.table.open == ()
+    assert all(candidate.open == () for candidate in rows_line.executor.built_for)
+    pairs = [(candidate.config, candidate.workload.dims["m"]) for candidate in rows_line.executor.built_for]
+    assert len(pairs) == len(set(pairs))
+    assert set(rows_line.executor.measured) <= set(pairs)
+    assert all(piece.chosen_measured for piece in found.table.evidence)
+
+
+def test_without_kept_profiles_only_what_is_promising_is_lowered_at_each_size(rows_line: RowsLine) -> None:
+    rows_line.executor = RowsExecutor(keeps=False)
+    found = planned()
+    lost = losses(found, HELD_OUT)
+    assert sum(lost) / len(lost) < 0.08
+
+
+def test_weights_draw_kernels_to_the_sizes_that_count() -> None:
+    asked = {200: 1.0, 300: 1.0}
+    even = losses(planned(kernels=1), [200, 300])
+    drawn = losses(planned(kernels=1, weights=asked), [200, 300])
+    assert sum(drawn) < sum(even)
+
+
+def test_a_budget_ends_a_plan_early_and_says_so(rows_line: RowsLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(NoCandidateError, match="the time budget ended before anything was predicted"):
+        planned(budget_s=1e-9)
+    now = iter(range(10_000))
+    monkeypatch.setattr("time.monotonic", lambda: float(next(now)))  # each look at the clock is a second later
+    found = planned(budget_s=320.0, database="sqlite://")
+    assert found.is_cut
+    assert 0 < found.measured < 45
+    assert "the time budget ended it early" in found.messages[-1]
+    tried = {config for config, _ in rows_line.executor.measured}
+    assert set(found.table.kernels) <= tried
+    assert (found.table.first, found.table.last) == (1, 4096)
+
+
+def test_few_sizes_are_all_sampled() -> None:
+    found = plan("rows", "m=5..8", "cpu", "n=1024", kernels=2, shapes=24)
+    assert [piece.size for piece in found.table.evidence] == [5, 6, 7, 8]
+    single = plan("rows", "m=64..64", "cpu", "n=1024", kernels=2, shapes=24)
+    assert (single.table.first, single.table.last) == (64, 64)
+    assert len(single.table.kernels) == 1
+
+
+def test_a_published_shape_gives_the_other_dimensions() -> None:
+    found = plan("rows", "m=1..64", "cpu", "R0", kernels=1, shapes=3)
+    assert dict(found.table.fixed) == {"n": 1024}
+    assert plan("rows", "m=1..64", "cpu", kernels=1, shapes=3).table.kernels == found.table.kernels
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"vary": "m"}, InputError, "must name a dimension and its range"),
+        ({"vary": "m=9..3"}, InputError, "must rise"),
+        ({"vary": "m=0..3"}, InputError, "must rise, within 1"),
+        ({"vary": "q=1..3"}, UnknownNameError, "unknown rows dimension 'q'"),
+        ({"vary": "n=1..3", "shape": "m=4"}, InputError, "a row lies in registers.*--static"),
+        ({"shape": "m=4,n=4"}, InputError, "m=4 is varied"),
+        ({"shape": "k=4"}, InputError, "unknown rows dimension 'k'"),
+        ({"shape": {"m": 3, "n": 4}}, InputError, "leave it out of the shape"),
+        ({"kernels": 0}, InputError, "kernels=0 must lie in 1 .. 256"),
+        ({"shapes": 0}, InputError, "shapes=0"),
+        ({"effort": "exhaustive"}, InputError, "cannot be exhaustive"),
+        ({"effort": "half"}, UnknownNameError, "effort"),
+        ({"budget_s": -1.0}, InputError, "budget"),
+        ({"weights": "hits"}, InputError, "`misses`"),
+    ],
+)
+def test_wrong_questions_are_answered_with_the_way_out(changes: dict[str, object], error: type[Exception], message: str) -> None:
+    options: dict[str, object] = {"vary": RANGE, "target": "cpu", "shape": "n=1024", **changes}
+    with pytest.raises(error, match=message):
+        plan("rows", **options)  # type: ignore[arg-type]
+
+
+def test_where_the_default_stays_faster_the_sizes_are_named(rows_line: RowsLine) -> None:
+    """One kernel, and defaults that are far better where they are the default."""
+
+    def factor(candidate: Candidate) -> float:
+        size = candidate.workload.dims["m"]
+        return 0.3 if candidate.config == RowsTemplate().default_config(candidate.workload, candidate.target) and size in (1, 4096) else 1.0
+
+    rows_line.executor = RowsExecutor(factor=factor)
+    found = planned(kernels=1)
+    (text,) = [message for message in found.messages if "default config" in message]
+    slower = [piece.size for piece in found.table.evidence if piece.chosen_us > 1.005 * found.default_us[piece.size]]
+    assert slower
+    assert all(f"m={size} (by" in text for size in slower)

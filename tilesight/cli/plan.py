@@ -1,0 +1,220 @@
+"""`tilesight plan`: the few kernels that cover a range of sizes, as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..errors import InputError
+from . import options, output
+from .output import number, percent
+
+if TYPE_CHECKING:
+    from ..planning.result import Planned
+
+EFFORTS = ("predict", "quick", "full")
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+@click.command()
+@options.with_options(
+    options.kernel,
+    click.option("--vary", metavar="D=A..B", required=True, help="The dimension that varies, and its range: m=1..16384."),
+    click.option(
+        "--shape", metavar="S", help="The other dimensions as k=v,..., or a published name. [default: those of the kernel's first shape]"
+    ),
+    click.option("--kernels", metavar="K", type=click.IntRange(1, 256), default=8, show_default=True, help="How many kernels at most."),
+    options.target,
+    options.dtype,
+    click.option(
+        "--shapes", metavar="N", type=click.IntRange(1, 1024), default=24, show_default=True, help="How many sizes are measured at."
+    ),
+    click.option("--effort", type=click.Choice(EFFORTS), default="quick", show_default=True, help="How much to try at each of them."),
+    options.protocol,
+    click.option("--budget", metavar="TIME", help="Stop after this time and take what is known: 600, 90s, 10m, 1h."),
+    click.option(
+        "--weights", metavar="FILE", help="How much sizes count: a file of lines 'SIZE WEIGHT', or `misses`: what dispatchers counted."
+    ),
+    click.option("--static", is_flag=True, help="Kernels of one size each: the table says which config to build for it."),
+    click.option("--out", metavar="FILE", help="Write the table there, a .json file."),
+    options.as_json,
+    options.database,
+    options.seed,
+    options.workers,
+    options.debug,
+)
+def plan(
+    kernel: str,
+    vary: str,
+    shape: str | None,
+    kernels: int,
+    target: str,
+    dtype: str | None,
+    shapes: int,
+    effort: str,
+    protocol: str,
+    budget: str | None,
+    weights: str | None,
+    static: bool,
+    out: str | None,
+    as_json: bool,
+    database: str | None,
+    seed: int,
+    workers: int | None,
+) -> None:
+    """Choose the few kernels that cover a range of sizes at the least loss, and say what each size loses.
+
+    Each kernel takes the varied dimension at run time, so it is built once and serves all sizes. Configs are predicted over
+    the whole range; those that matter are built and measured at sizes spread over it, awkward ones among them. The table
+    that --out writes is what `tilesight.dispatcher` takes; it can be reviewed, committed and shipped.
+
+    \b
+    tilesight plan matmul --vary m=1..16384 --shape n=8192,k=8192 --kernels 8 --out matmul.json
+    tilesight plan flash_attention --vary seq_len=128..16384 --shape batch=1,heads=32,head_dim=128,causal=true
+
+    \b
+    --effort predict  the model only: nothing is built or measured
+             quick    about 40 configs are built (20 more by what they show), at most 10 measured at each size
+             full     about 96 configs are built (48 more), at most 24 measured at each size
+    """
+    from ..api import plan as run
+    from ..dispatch.table import write_table
+    from ..out_file import check_out
+
+    if out is not None:
+        check_out(Path(out), ".json", "dispatch tables")
+    seconds = None if budget is None else read_time(budget)
+    given: Mapping[int, float] | str | None = weights if weights in (None, "misses") else read_weights(Path(weights))
+    with output.progress() as observer:
+        found = run(
+            kernel,
+            vary,
+            target,
+            shape,
+            kernels=kernels,
+            dtype=dtype,
+            shapes=shapes,
+            effort=effort,
+            budget_s=seconds,
+            weights=given,
+            static=static,
+            protocol=protocol,
+            database=database,
+            seed=seed,
+            workers=workers,
+            observer=observer,
+        )
+    if out is not None:
+        write_table(found.table, out)
+    if as_json:
+        output.print_json("plan", **_fields(found, out))
+    else:
+        _print(found, out)
+
+
+def read_time(text: str) -> float:
+    """Seconds of `600`, `90s`, `10m`, `1.5h`. Raises `InputError`."""
+    count, unit = (text[:-1], text[-1]) if text[-1:] in ("s", "m", "h") else (text, "")
+    try:
+        seconds = float(count) * _UNITS[unit]
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds < float("inf"):
+        raise InputError(f"--budget '{text}' must be a time above 0: seconds (600, 90s), minutes (10m) or hours (1h)")
+    return seconds
+
+
+def read_weights(path: Path) -> dict[int, float]:
+    """A file of lines `SIZE WEIGHT`; what follows # is left out. Raises `InputError`."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"--weights: file '{path}' cannot be read: {error}") from error
+    found: dict[int, float] = {}
+    for place, line in enumerate(lines, 1):
+        words = line.split("#")[0].replace(",", " ").split()
+        if not words:
+            continue
+        try:
+            size, weight = int(words[0]), float(words[1])
+        except (ValueError, IndexError):
+            size, weight = 0, 0.0
+        if len(words) != 2 or size < 1 or not 0 < weight < float("inf"):
+            raise InputError(f"--weights: {path}, line {place}: '{line.strip()}' must be a size and a weight above 0, e.g. 4096 12")
+        found[size] = found.get(size, 0.0) + weight
+    if not found:
+        raise InputError(f"--weights: file '{path}' has no line with a size and a weight")
+    return found
+
+
+def _print(found: Planned, out: str | None) -> None:
+    table = found.table
+    where = f"measured on {table.device}" if found.is_measured else f"predicted for {table.target}"
+    output.print_text(f"{found.label}: {len(table.kernels)} kernels, {where}", bold=True)
+    taken = f"looked at {found.looked_at} configs, built {found.built}, measured {found.measured}"
+    known = f" ({found.recalled} more from the database)" if found.recalled else ""
+    compared = f", held against the default in turns {found.compared} times" if found.compared else ""
+    output.print_text(f"{taken}{known}{compared} in {found.seconds:.1f} s")
+    output.print_text()
+    output.print_table(["kernel", "sizes", "config"], _kernel_rows(found), right=["kernel"], folded=["sizes", "config"])
+    output.print_text()
+    columns = [table.vary, "kernel", "chosen us", "best us", "loss", "default us", "known by"]
+    output.print_table(columns, _size_rows(found), right=columns[:6])
+    output.print_text()
+    worst = found.worst
+    if worst is not None:
+        at = f"worst {percent(worst.loss)} at {table.vary}={worst.size}" if worst.loss else "none of them loses anything"
+        output.print_text(f"loss to the best known at the {len(table.evidence)} sizes: mean {percent(found.mean_loss)}, {at}")
+    expected = f"mean {percent(found.expected_mean)}, worst {percent(found.expected_worst)}"
+    output.print_text(f"expected over the whole range, by the model as corrected by what was measured: {expected}")
+    for message in found.messages:
+        output.print_text(f"note: {message}")
+    if out is not None:
+        output.print_line(f"table: {out}")
+
+
+def _kernel_rows(found: Planned) -> list[list[object]]:
+    rows: list[list[object]] = []
+    for place, config in enumerate(found.table.kernels):
+        spans = [f"{s.first}..{s.last}" if s.first < s.last else str(s.first) for s in found.table.segments if s.kernel == place]
+        rows.append([place, " ".join(spans), config])
+    return rows
+
+
+def _size_rows(found: Planned) -> list[list[object]]:
+    rows: list[list[object]] = []
+    for piece in found.table.evidence:
+        both = piece.chosen_measured, piece.best_measured
+        known = "measured" if all(both) else "predicted" if not any(both) else "in part"
+        default = number(found.default_us.get(piece.size))
+        rows.append([piece.size, piece.kernel, number(piece.chosen_us), number(piece.best_us), percent(piece.loss), default, known])
+    return rows
+
+
+def _fields(found: Planned, out: str | None) -> dict[str, Any]:
+    import json
+
+    worst = found.worst
+    return {
+        "label": found.label,
+        "table": json.loads(found.table.text()),
+        "out": out,
+        "is_measured": found.is_measured,
+        "mean_loss": found.mean_loss,
+        "worst_loss": None if worst is None else worst.loss,
+        "worst_size": None if worst is None else worst.size,
+        "expected_mean_loss": found.expected_mean,
+        "expected_worst_loss": found.expected_worst,
+        "default_us": {str(size): us for size, us in found.default_us.items()},
+        "looked_at": found.looked_at,
+        "built": found.built,
+        "measured": found.measured,
+        "recalled": found.recalled,
+        "compared": found.compared,
+        "seconds": found.seconds,
+        "is_cut": found.is_cut,
+        "messages": found.messages,
+    }
