@@ -1,0 +1,59 @@
+"""One process tunes, others know it: a lock on a file in the kernel cache for each context.
+
+It is an advisory lock of the kernel (`flock`), so it ends with its owner, however that ends. It holds on one machine: on several
+that share a database, each tunes for its own device.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from ..errors import ToolchainError
+
+_FOLDER = "tuning"
+
+
+@contextmanager
+def right_to_tune(cache_dir: Path, context_key: str, *, wait: bool) -> Iterator[bool]:
+    """Hold the right to tune in that context. False: another process has it, and `wait` is not wanted. Raises `ToolchainError`
+    where the folder cannot be written."""
+    descriptor = _open(cache_dir, context_key)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield False
+            return
+        with suppress(OSError):  # a full disk: who has it is then not known
+            os.pwrite(descriptor, f"{os.getpid():<20}".encode(), 0)
+        yield True
+    finally:
+        os.close(descriptor)
+
+
+def who_tunes(cache_dir: Path, context_key: str) -> int | None:
+    """Process id of whoever tunes in that context now; None where nobody does, or it is not known."""
+    descriptor = _open(cache_dir, context_key)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        text = os.pread(descriptor, 20, 0).strip()
+        return int(text) if text.isdigit() else None
+    else:
+        return None
+    finally:
+        os.close(descriptor)
+
+
+def _open(cache_dir: Path, context_key: str) -> int:
+    folder = cache_dir / _FOLDER
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return os.open(folder / f"{context_key}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ToolchainError(f"kernel cache '{cache_dir}': {reason}; set TILESIGHT_CACHE_DIR to a folder that can be written") from error
