@@ -16,6 +16,7 @@ from tests.unit.fakes import AxpyTemplate, FakeExecutor, failing
 from tilesight.device import Device
 from tilesight.errors import (
     ConfigError,
+    DatabaseError,
     DatabaseReadOnlyError,
     Failure,
     FailureKind,
@@ -53,6 +54,35 @@ def test_first_call_works_second_answers_from_the_database(fake_line: FakeLine) 
     assert second.baselines == first.baselines
     assert second.census == first.census
     assert second.state is State.COMPLETE
+
+
+@pytest.mark.usefixtures("fake_line")
+def test_layers_answer_and_stay_as_they_are(tmp_path: Path) -> None:
+    team, own = tmp_path / "team.db", str(tmp_path / "own.db")
+    first = tune(database=str(team))
+    tilesight.rank("axpy", "cpu", "X0", database=str(team))
+    before = team.read_bytes()
+    found = tune(database=own, layers=[str(team)])
+    assert found.from_database
+    assert [t.measured_us for t in found.trials] == [t.measured_us for t in first.trials]
+    [ranked] = tilesight.rank("axpy", "cpu", "X0", database=own, layers=[str(team)])
+    assert ranked.from_database
+    assert not tune(database=own, layers=[]).from_database, "nothing of the layer went into the user's own"
+    assert team.read_bytes() == before
+
+
+@pytest.mark.usefixtures("fake_line")
+def test_every_call_takes_layers(tmp_path: Path) -> None:
+    missing = [str(tmp_path / "missing.db")]
+    for call in (
+        lambda: tilesight.tune("axpy", "cpu", "X0", layers=missing),
+        lambda: tilesight.rank("axpy", "cpu", "X0", layers=missing),
+        lambda: tilesight.explain("axpy", "cpu", "X0", layers=missing),
+        lambda: tilesight.plan("axpy", "n=1..64", "cpu", effort="predict", layers=missing),
+        lambda: tilesight.tune_misses(None, "cpu", layers=missing),
+    ):
+        with pytest.raises(DatabaseError, match=r"layer .*missing\.db"):
+            call()
 
 
 @pytest.mark.usefixtures("fake_line")

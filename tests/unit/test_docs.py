@@ -141,7 +141,7 @@ def test_every_package_has_its_place() -> None:
 
 def test_tables_of_packages_are_complete() -> None:
     tables = dict(re.findall(r"^\| `(\w+)/` \| role \|\n(.*?)(?=\n\n)", ARCHITECTURE, re.MULTILINE | re.DOTALL))
-    assert set(tables) == {"workers", "measuring", "distributed"}
+    assert set(tables) == {"workers", "measuring", "distributed", "autotuning", "planning", "dispatch"}
     for folder, table in tables.items():
         modules = {path.name for path in (ROOT / "tilesight" / folder).glob("*.py") if path.name != "__init__.py"}
         assert set(re.findall(r"`(\w+\.py)`", table)) == modules, folder

@@ -19,6 +19,7 @@ EXIT_INTERNAL, EXIT_INTERRUPT, EXIT_BROKEN_PIPE = 1, 130, 141
 COMMANDS = {
     "tune": "Search the fastest config of a kernel and measure the best.",
     "rank": "Rank configs by the model alone; needs no GPU.",
+    "plan": "Choose the few kernels that cover a range of shapes.",
     "build": "Build a config for any target, and show what its compiler says.",
     "calibrate": "Measure the GPU at hand and write a target file.",
     "collect": "Measure a sample of a space for a dataset.",
@@ -28,7 +29,7 @@ COMMANDS = {
     "targets": "List targets, or show one with all its figures.",
     "space": "Show a search space, and why a config is not in it.",
     "model": "Train, judge and show the learned cost model.",
-    "db": "Look into the performance database.",
+    "db": "Look into the performance database, move it, and keep it well.",
     "doctor": "Check what is installed and what is missing.",
 }
 

@@ -14,6 +14,7 @@ FIELDS = dict(re.findall(r"^### Fields of (.*?)\n(.*?)(?=^##|\Z)", DOCUMENT, re.
 OPEN = {
     *("dims", "attrs", "software", "rejected", "counts", "failures", "config", "utilization", "terms_us", "launch", "per_block"),
     *("matrix_instructions", "unknown_calls", "default_config", "shapes", "nearest", "kept", "card", "compiled", "resources"),
+    *("table", "default_us", "served_by"),
 }
 
 

@@ -15,7 +15,14 @@ from tilesight.cli.main import COMMANDS, EXIT_BROKEN_PIPE, EXIT_INTERNAL, EXIT_I
 
 OURS = [name for name in COMMANDS if name != "db"]
 CONFIG = "block=7,stages=2,swizzle=true"
-NOT_OF_RANK = {"--effort", "--protocol", "--cluster"}  # it measures nothing; else its options are those of tune
+NOT_OF_RANK = {
+    "--effort",
+    "--dynamic",
+    "--misses",
+    "--limit",
+    "--protocol",
+    "--cluster",
+}  # it measures nothing; else its options are those of tune
 
 
 def leaves() -> Iterator[tuple[str, str, click.Command]]:
@@ -36,7 +43,7 @@ def test_options_are_documented(name: str, takes: str, command: click.Command) -
     listed = set(re.findall(r"`(--[\w-]+)`", "".join(line for line in text.splitlines() if f"{takes}`--" in line)))
     assert listed - (NOT_OF_RANK if name == "rank" else set()) == options
     for option in options:
-        assert re.search(rf"^\| `{option}( \w+)?` \|", SECTIONS["Options that several commands share"], re.MULTILINE), option
+        assert re.search(rf"^\| `{option}( [\w=.]+)?` \|", SECTIONS["Options that several commands share"], re.MULTILINE), option
 
 
 def test_every_command_has_a_section() -> None:
@@ -77,7 +84,7 @@ def test_json_fields_are_documented(command: str, calls: list[list[str]], capsys
 
 
 def test_every_json_is_documented() -> None:
-    """The fields of calibrate, collect, model and replay are checked beside their other tests."""
+    """The fields of build, calibrate, collect, model, plan and replay are checked beside their other tests."""
     headings = " ".join(FIELDS)
     for name, takes, command in leaves():
         if "--json" in [option for p in command.params for option in p.opts]:
