@@ -75,9 +75,9 @@ def tune(
     measures = chosen is not Effort.PREDICT
     where = locate(target, measures=measures and cluster is None)
     workloads = find_workloads(operator, where.target, shape, dtype)
-    open_dims = (dynamic,) if isinstance(dynamic, str) else tuple(dynamic)
+    open_dims: tuple[str, ...] = ()
     for workload in workloads:
-        find_template(operator, where.target, workload.dtype).check_open(open_dims)
+        open_dims = find_template(operator, where.target, workload.dtype).check_open(dynamic)
     end = None if budget_s is None else time.monotonic() + budget_s
     results: list[SessionResult] = []
     failed: NoCandidateError | None = None

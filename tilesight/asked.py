@@ -53,7 +53,6 @@ def tune_misses(
         raise InputError(f"limit={limit} must be at least 1; leave it out for all")
     operator_name = None if kernel is None else find_operator(kernel).name
     where = locate(target, measures=chosen is not Effort.PREDICT)
-    open_dims = (dynamic,) if isinstance(dynamic, str) else tuple(dynamic)
     end = None if budget_s is None else time.monotonic() + budget_s
     found: list[Gain] = []
     failed: TileSightError | None = None
@@ -64,7 +63,7 @@ def tune_misses(
             share = None if end is None else max(0.0, end - time.monotonic()) / (len(asked) - position)
             try:
                 operator = find_operator(miss.workload.operator)
-                find_template(operator, where.target, miss.workload.dtype).check_open(open_dims)
+                open_dims = find_template(operator, where.target, miss.workload.dtype).check_open(dynamic)
                 result = run.session(operator, miss.workload, chosen, share, open_dims)
             except (InputError, NoCandidateError) as error:  # one of another version, or beyond this target
                 failed = failed or error

@@ -67,8 +67,7 @@ def build(
     chosen = locate(target, measures=False).target
     workload = find_workloads(operator, chosen, shape, dtype)[0]
     template = find_template(operator, chosen, workload.dtype)
-    open_dims = (dynamic,) if isinstance(dynamic, str) else tuple(dynamic)
-    template.check_open(open_dims)
+    open_dims = template.check_open(dynamic)
     space = template.space(workload, chosen)
     wanted = space.parse(config) if isinstance(config, str) else Config(config)
     space.check(wanted)

@@ -1,12 +1,8 @@
-"""A lock for each GPU that all users of a machine share, so that whoever measures is alone on it.
-
-It is a lock on a file (`flock`), so it ends with the process that holds it, however that ends.
-"""
+"""A lock for each GPU that all users of a machine share, so that whoever measures is alone on it."""
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import re
 import stat
@@ -15,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from . import file_lock
 from .errors import ToolchainError
 
 _SHARED = "tilesight-devices"
@@ -27,9 +24,7 @@ def alone_on(uuid: str, folder: Path | None = None) -> Iterator[None]:
     folder that this machine's users share. Raises `ToolchainError` where no folder can hold it."""
     descriptor = _open(uuid, folder)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        with suppress(OSError):  # a full disk: who holds it is then not known
-            os.pwrite(descriptor, f"{os.getpid():<20}".encode(), 0)
+        file_lock.take(descriptor)
         yield
     finally:
         os.close(descriptor)
@@ -39,12 +34,7 @@ def holder_of(uuid: str, folder: Path | None = None) -> int | None:
     """Process id of whoever holds the lock of that GPU now; None where nobody does, or it is not known."""
     descriptor = _open(uuid, folder)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        text = os.pread(descriptor, 20, 0).strip()
-        return int(text) if text.isdigit() else None
-    else:
-        return None
+        return file_lock.holder(descriptor)
     finally:
         os.close(descriptor)
 

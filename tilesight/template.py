@@ -173,8 +173,10 @@ class KernelTemplate(ABC):
         order. None where it does not."""
         return None
 
-    def check_open(self, dims: Sequence[str]) -> None:
-        """Raise `InputError` that says why, where a kernel of this template cannot take these dimensions at run time."""
+    def check_open(self, dims: str | Sequence[str]) -> tuple[str, ...]:
+        """These dimensions in the operator's order, so that one kernel has one name. Raises `InputError` that says why, where
+        a kernel of this template cannot take them at run time."""
+        dims = (dims,) if isinstance(dims, str) else tuple(dims)
         ways_out = f"take {' or '.join(self.openable)}" if self.openable else "none of its dimensions can be open"
         for position, dim in enumerate(dims):
             if dim not in self.operator.dims:
@@ -184,6 +186,7 @@ class KernelTemplate(ABC):
             if dim not in self.openable:
                 reason = self.closed.get(dim, "its template is not written for that")
                 raise InputError(f"{self.operator.name}: {dim} cannot be open in {self.name}: {reason}; {ways_out}")
+        return tuple(dim for dim in self.operator.dims if dim in dims)
 
     @cached_property
     def version(self) -> str:

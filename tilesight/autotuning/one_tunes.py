@@ -1,17 +1,17 @@
 """One process tunes, others know it: a lock on a file in the kernel cache for each context.
 
-It is an advisory lock of the kernel (`flock`), so it ends with its owner, however that ends. It holds on one machine: on several
-that share a database, each tunes for its own device.
+It ends with its owner, however that ends. It holds on one machine: on several that share a database, each tunes for its own
+device.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
+from .. import file_lock
 from ..errors import ToolchainError
 
 _FOLDER = "tuning"
@@ -23,14 +23,7 @@ def right_to_tune(cache_dir: Path, context_key: str, *, wait: bool) -> Iterator[
     where the folder cannot be written."""
     descriptor = _open(cache_dir, context_key)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            yield False
-            return
-        with suppress(OSError):  # a full disk: who has it is then not known
-            os.pwrite(descriptor, f"{os.getpid():<20}".encode(), 0)
-        yield True
+        yield file_lock.take(descriptor, wait=wait)
     finally:
         os.close(descriptor)
 
@@ -39,12 +32,7 @@ def who_tunes(cache_dir: Path, context_key: str) -> int | None:
     """Process id of whoever tunes in that context now; None where nobody does, or it is not known."""
     descriptor = _open(cache_dir, context_key)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        text = os.pread(descriptor, 20, 0).strip()
-        return int(text) if text.isdigit() else None
-    else:
-        return None
+        return file_lock.holder(descriptor)
     finally:
         os.close(descriptor)
 

@@ -194,7 +194,7 @@ def problem_of(
             raise WorkloadError(f"{operator.name}: {name}={value!r} must be like {name}={example}")
         chosen[name] = value
     if open_dims:
-        template.check_open(tuple(open_dims))
+        open_dims = template.check_open(open_dims)
         closed = [dim for dim in open_dims if dim in fixed]
         if closed:
             dim = closed[0]

@@ -29,7 +29,8 @@ class Board:
         self.trials: dict[int, Trials] = {size: Trials() for size in sizes}
         self.builds: dict[Pair, BuildResult] = {}  # size 0: for all sizes
         self.broken: dict[Config, Failure] = {}  # wrong at some size, or not to be built: no kernel for any
-        self.duplicates: set[Config] = set()  # open kernels that are the same as another one's
+        self.duplicates: set[Config] = set()  # open kernels that are the same as another one's of this plan
+        self._first: dict[str, Config] = {}  # by machine code
         self.paired: dict[Pair, float] = {}  # times that follow from a comparison in turns
         self._recalled: Mapping[int, Mapping[str, TrialRecord]] = {}
         self._corrected: Corrected | None = None
@@ -54,7 +55,7 @@ class Board:
         for size in self.sizes:
             for config in configs:
                 known = recalled.get(size, {}).get(config.key)
-                if known is not None and (known.measurement is not None or known.failure is not None):
+                if known is not None and (known.measurement is not None or _is_a_fault(known)):
                     self._note(size, self.trials[size].recall(known))
                     continue
                 outlook = self.survey.outlook(config, size)
@@ -66,6 +67,8 @@ class Board:
     def built(self, config: Config, size: int, build: BuildResult) -> dict[int, list[TrialRecord]]:
         """A build that serves `size`, or with open dimensions every size (0)."""
         self.builds[config, size] = build
+        if not size and build.binary and self._first.setdefault(build.binary, config) != config:
+            self.duplicates.add(config)
         new: dict[int, list[TrialRecord]] = {}
         for at in [size] if size else self.sizes:
             before = self.trials[at].records.get(config)
@@ -91,8 +94,6 @@ class Board:
             return
         if failure.kind is not FailureKind.DUPLICATE:
             self.broken.setdefault(record.config, failure)
-        elif self.subject.open:
-            self.duplicates.add(record.config)
 
     # ---- what is known
 
@@ -176,6 +177,11 @@ class Board:
         """The least measured time at a size, of any config that is right."""
         known = [self.measured_us(config, size) for config in self.trials[size].records if config not in self.broken]
         return min((us for us in known if us is not None), default=None)
+
+
+def _is_a_fault(known: TrialRecord) -> bool:
+    """What was another one's duplicate in an earlier session is none here, unless that other one is on this board too."""
+    return known.failure is not None and known.failure.kind is not FailureKind.DUPLICATE
 
 
 def _unpredicted(config: Config, build: BuildResult) -> TrialRecord:

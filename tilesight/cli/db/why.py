@@ -63,10 +63,10 @@ def today(
     where = _locate(target)
     workload = find_workloads(operator, where.target, shape, dtype)[0]
     template = find_template(operator, where.target, workload.dtype)
-    template.check_open(dynamic)
+    open_dims = template.check_open(dynamic)
     space = template.space(workload, where.target)
     conditions = Protocol.named(protocol, where.target)
-    return find_context(template, workload, where, default_model().version, space, conditions, dynamic), where.messages
+    return find_context(template, workload, where, default_model().version, space, conditions, open_dims), where.messages
 
 
 def _locate(target: str) -> Where:
