@@ -52,6 +52,8 @@ class KernelCache:
             found = next(library for library in libraries if library.exists())
             resources = {str(k): int(v) for k, v in raw["resources"].items()}
             entry = Entry(found, resources, str(raw["compiler"]), str(raw["binary"]))
+            if found.stat().st_size != int(raw["bytes"]):
+                return None  # cut off: loading it could end the process
         except (FileNotFoundError, StopIteration, ValueError, KeyError, TypeError, AttributeError):
             return None  # absent or damaged: it is built again
         return entry
@@ -76,7 +78,8 @@ class KernelCache:
         for file in files:
             os.replace(file, self.folder / f"{key}{file.suffix}")
         note = files[0].with_suffix(".json")
-        said = {"resources": dict(resources), "compiler": compiler, "binary": binary}
+        size = (self.folder / f"{key}{files[0].suffix}").stat().st_size
+        said = {"resources": dict(resources), "compiler": compiler, "binary": binary, "bytes": size}
         note.write_text(json.dumps(said, indent=1), encoding="utf-8")
         os.replace(note, self.folder / f"{key}.json")
         return Entry(self.folder / f"{key}{files[0].suffix}", resources, compiler, binary)

@@ -90,9 +90,7 @@ def read_plan(lowered: Lowered) -> LaunchPlan:
     pointers = []
     for parameter in traced.params:
         if parameter not in traced.buffer_map:
-            raise UnsupportedLaunchError(
-                f"parameter '{parameter.name}' is a scalar; kernels take tensors, and sizes as open dimensions"
-            )
+            raise UnsupportedLaunchError(f"parameter '{parameter.name}' is a scalar; kernels take tensors, and sizes as open dimensions")
         pointers.append(traced.buffer_map[parameter].data)
     kernels = {str(symbol.name_hint): function for symbol, function in lowered.device.functions.items()}
     (host,) = lowered.host.functions.values()

@@ -63,7 +63,7 @@ class BuiltIndex:
         """Remember it, here and, where the folder can be written, for other processes."""
         key = self._key(candidate)
         self._known[key] = built
-        said = {
+        said: dict[str, object] = {
             "artifact": built.artifact,
             "entry": built.entry,
             "resources": dict(built.resources),
@@ -71,9 +71,10 @@ class BuiltIndex:
             "binary": built.binary,
         }
         try:
+            said["bytes"] = Path(built.artifact or "").stat().st_size
             self._folder.mkdir(parents=True, exist_ok=True)
             with replacing(self._folder / f"{key}{SUFFIX}", "index of built kernels") as partial:
-                partial.write_text(json.dumps({**said, "resources": dict(built.resources)}), encoding="utf-8")
+                partial.write_text(json.dumps(said), encoding="utf-8")
         except Exception:  # no space, no permission: it is looked up by lowering it next time
             return
 
@@ -93,6 +94,8 @@ class BuiltIndex:
         try:
             said = json.loads((self._folder / f"{key}{SUFFIX}").read_text(encoding="utf-8"))
             resources = {str(name): int(value) for name, value in said["resources"].items()}
+            if Path(said["artifact"]).stat().st_size != int(said["bytes"]):
+                return None  # cut off: loading it could end the process
             return BuildResult(str(said["artifact"]), None, str(said["entry"]), resources, str(said["compiler"]), 0.0, str(said["binary"]))
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None  # absent or damaged: it is built again

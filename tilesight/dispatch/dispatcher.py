@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 from types import TracebackType
 from typing import Any, Self
@@ -13,6 +14,7 @@ from torch.compiler import is_dynamo_compiling
 from ..artifact import LaunchError, LoadedKernel
 from ..errors import InputError
 from ..known import Miss
+from ..lookup import check_budget
 from . import loaded
 from .choice import Choice
 from .describe import explanation, headline
@@ -26,6 +28,7 @@ from .torch_op import TorchOperator, named_by_itself
 
 MOST_SIGNATURES = 8192  # calls that are ready in memory; the older half goes when there are more
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
+_NO_GRADIENT = "{}: an input requires a gradient, and kernels have no derivative: none will flow through this call; use torch.no_grad()"
 
 
 class Dispatcher:
@@ -89,6 +92,8 @@ class Dispatcher:
 
     def _first_eager_call(self, inputs: tuple[torch.Tensor, ...], out: Any) -> Any:
         dims, device = self.problem.read(inputs), inputs[0].device
+        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs):
+            warnings.warn(_NO_GRADIENT.format(self.problem.operator.name), stacklevel=3)
         key = self.problem.key_of(dims)
         if device.type != "cpu":
             self._check_gpu(device)
@@ -161,7 +166,7 @@ class Dispatcher:
         """Build the kernels of these shapes ahead, together, and load them on the current device of the target if there is one:
         `prepare(m=[1, 16, 256])`, for all combinations where several dimensions are free. Returns what serves each.
         """
-        lists = [[given] if isinstance(given, int) else list(given) for given in sizes.values()]
+        lists = [list(given) if isinstance(given, Iterable) else [given] for given in sizes.values()]
         keys = list(dict.fromkeys(self.problem.key(dict(zip(sizes, values, strict=True))) for values in product(*lists)))
         fresh = [key for key in keys if self._service.known(key) is None]
         choices = [self._supply.choice(key) for key in fresh]
@@ -182,6 +187,7 @@ class Dispatcher:
         be measured here."""
         if not 1 <= challengers <= 8:
             raise InputError(f"challengers={challengers} must lie in 1 .. 8: all are timed in turns with the present kernel")
+        check_budget(budget_s)
         return self._service.improve(self.problem.key(dims), challengers, budget_s)
 
     def refresh(self) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..device import NoDevice, devices_for, find_devices
-from ..errors import InputError, TileSightError
+from ..errors import DatabaseReadOnlyError, InputError, TileSightError
 from ..kernels import default_dtype
 from ..lookup import find_operator, find_template
 from ..protocol import Protocol
@@ -48,7 +48,7 @@ def dispatcher(
     database: str | None = None,
     layers: Sequence[str | Path] | None = None,
     table: str | Path | DispatchTable | None = None,
-    dynamic: Sequence[str] | None = None,
+    dynamic: str | Sequence[str] | None = None,
     on_miss: str = "wait",
     explore: bool = False,
     background: bool = False,
@@ -98,9 +98,13 @@ def dispatcher(
 
     model = default_model()
     with ExitStack() as opened:
-        store = opened.enter_context(open_layers(url, layers))
-        context = _context(problem, where, model.version, conditions)
         notes = list(where.messages)
+        try:
+            store = opened.enter_context(open_layers(url, layers))
+        except DatabaseReadOnlyError as error:  # what is recorded serves all the same
+            store, misses = opened.enter_context(open_layers(url, layers, read_only=True)), False
+            notes.append(f"nothing is recorded, misses neither: {error}")
+        context = _context(problem, where, model.version, conditions)
         read = _table(table, context, problem, notes)
         forecaster = Forecaster(problem, store, model)
         records = Records.read(store, problem, context)

@@ -175,7 +175,7 @@ def problem_of(
     dtype: str,
     attrs: Mapping[str, bool | int],
     fixed: Mapping[str, int],
-    open_dims: Sequence[str],
+    open_dims: str | Sequence[str],
 ) -> Problem:
     """Raises `InputError` where a dimension, attribute or open dimension is none, and where no tensor says a free one."""
     operator = template.operator

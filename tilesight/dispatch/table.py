@@ -19,7 +19,7 @@ MOST_BYTES = 16 << 20  # of a table file
 def read_table(path: str | Path) -> DispatchTable:
     """The table in a file. Every field is looked at: raises `InputError` that names the file and the field."""
     try:
-        with open(path, "rb") as file:
+        with Path(path).open("rb") as file:
             raw = file.read(MOST_BYTES + 1)
         if len(raw) > MOST_BYTES:
             raise InputError(f"it is larger than {MOST_BYTES >> 20} MiB, and no table is")

@@ -93,9 +93,10 @@ def _work(owner: weakref.ref[Workshop], news: threading.Condition) -> None:
     try:
         while _next(owner, news):
             shop = owner()
-            if shop is None or not shop._tasks:
-                continue
-            work, future = shop._tasks.popleft()
+            with news:
+                if shop is None or not shop._tasks:
+                    continue
+                work, future = shop._tasks.popleft()
             if future.set_running_or_notify_cancel():
                 try:
                     tools = tools or shop._tools()

@@ -511,7 +511,21 @@ def test_a_compiler_that_finds_no_space_is_said_plainly(tmp_path: Path, monkeypa
 def test_the_note_of_an_entry_is_plain_json(tmp_path: Path) -> None:
     artifact = build_kernel(scale(), tmp_path).artifact
     assert artifact is not None
-    assert set(json.loads(Path(artifact).with_suffix(".json").read_text())) == {"resources", "compiler", "binary"}
+    assert set(json.loads(Path(artifact).with_suffix(".json").read_text())) == {"resources", "compiler", "binary", "bytes"}
+
+
+@pytest.mark.parametrize("size", [0, 100, 4096])
+def test_a_library_that_was_cut_off_is_built_again(tmp_path: Path, size: int) -> None:
+    """Loading it would end the process by a bus error."""
+    first = build_kernel(scale(), tmp_path)
+    assert first.artifact is not None
+    whole = Path(first.artifact).stat().st_size
+    assert whole > 4096
+    with Path(first.artifact).open("r+b") as library:
+        library.truncate(size)
+    again = build_kernel(scale(), tmp_path)
+    assert again.artifact == first.artifact
+    assert Path(first.artifact).stat().st_size == whole
 
 
 def test_an_entry_that_does_not_say_which_kernel_it_is_is_built_again(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import warnings
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -230,4 +231,31 @@ def test_it_says_what_it_is(tmp_path: Path) -> None:
     text = made.d.explain()
     assert "m=20: record: block_m=16,fault=none (tuned: measured at 10 us)" in text
     assert "each shape has a kernel of its own" in text
+    made.d.close()
+
+
+def test_a_gradient_that_will_not_flow_is_warned_of(tmp_path: Path) -> None:
+    made = stand(tmp_path)
+    x = torch.randn(20, 4, requires_grad=True)
+    with pytest.warns(UserWarning, match="none will flow through this call"):
+        made.d(x)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        made.d(torch.randn(21, 4, requires_grad=True))
+    made.d.close()
+
+
+@pytest.mark.parametrize("budget_s", [-1.0, 0.0, float("nan"), float("inf")])
+def test_budgets_that_are_none_are_refused(tmp_path: Path, budget_s: float) -> None:
+    made = stand(tmp_path)
+    with pytest.raises(InputError, match="must be a number of seconds above 0"):
+        made.d.improve(m=20, budget_s=budget_s)
+    made.d.close()
+
+
+@pytest.mark.parametrize("size", [2.5, "7", True])
+def test_sizes_that_are_none_are_refused_when_kernels_are_prepared(tmp_path: Path, size: object) -> None:
+    made = stand(tmp_path)
+    with pytest.raises(InputError):
+        made.d.prepare(m=size)  # type: ignore[arg-type]
     made.d.close()

@@ -17,9 +17,10 @@ from tilesight.dispatch.choice import Source
 from tilesight.dispatch.dispatcher import Dispatcher
 from tilesight.dispatch.make import dispatcher
 from tilesight.dispatch.table import DispatchTable, Segment, write_table
-from tilesight.errors import DatabaseError, InputError, UnknownNameError, WorkloadError
+from tilesight.errors import DatabaseError, DatabaseReadOnlyError, InputError, UnknownNameError, WorkloadError
 from tilesight.space import Config
 from tilesight.target import load_target
+from tilesight.trial import BuildResult
 
 FIXED: dict[str, dict[str, int]] = {
     "matmul": {"n": 1024, "k": 1024},
@@ -164,6 +165,41 @@ def test_a_database_that_cannot_be_read_is_said_at_once(tmp_path: Path) -> None:
     broken.write_text("this is no database, and long enough to be told from one " * 20)
     with pytest.raises(DatabaseError):
         dispatcher("matmul", "cpu", database=str(broken), n=16, k=16)
+
+
+def test_a_database_that_cannot_be_written_serves_what_it_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"sqlite:///{tmp_path}/performance.db"
+    open_layers(url).close()
+
+    def opened(url: str, layers: Any = None, *, read_only: bool = False) -> Any:
+        if not read_only:
+            raise DatabaseReadOnlyError("database 'performance.db' cannot be written")
+        return open_layers(url, layers, read_only=True)
+
+    monkeypatch.setattr("tilesight.database.open_layers", opened)
+    with dispatcher("matmul", "cpu", database=url, n=16, k=16) as made:
+        assert "nothing is recorded, misses neither: database 'performance.db' cannot be written" in made.explain()
+        assert made.choose(m=8).source is Source.DEFAULT
+        assert made.misses == []
+
+
+@pytest.mark.parametrize("size", [0, 100, 4096])
+def test_a_library_that_was_cut_off_is_not_in_the_index(tmp_path: Path, size: int) -> None:
+    with dispatcher("matmul", "cpu", n=16, k=16) as made:
+        candidate = made._supply.candidate(made.choose(m=8))
+        library = tmp_path / "kernel.so"
+        library.write_bytes(b"x" * 5000)
+        made._supply.index.keep(candidate, BuildResult(str(library), None, "call", {}, "g++", 1.0, "abc"))
+    with dispatcher("matmul", "cpu", n=16, k=16) as again:
+        assert again._supply.index.find(candidate) is not None
+    library.write_bytes(b"x" * size)
+    with dispatcher("matmul", "cpu", n=16, k=16) as again:
+        assert again._supply.index.find(candidate) is None
+
+
+def test_one_dynamic_dimension_may_be_given_by_its_name() -> None:
+    with dispatcher("matmul", "cpu", dynamic="m", n=16, k=16) as made:
+        assert made.problem.open == ("m",)
 
 
 def table_for(made: Dispatcher, **changes: Any) -> DispatchTable:
