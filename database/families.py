@@ -42,6 +42,6 @@ def kept_families(connection: Connection, key: FamilyKey) -> list[ProfileFamily]
     for (body,) in connection.execute(select(table.c.body).where(table.c.family_key == key.digest)):
         try:
             found.append(family_of(zlib.decompress(body).decode()))
-        except (ValueError, KeyError, TypeError, IndexError, zlib.error):
+        except (AttributeError, ValueError, KeyError, TypeError, IndexError, ArithmeticError, zlib.error):
             continue
     return found

@@ -6,13 +6,14 @@ Verified measurements are never among it unless their age is given, nor is anyth
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Table, Text, and_, cast, delete, exists, not_, or_, select, true
 
-from ..errors import DatabaseError, InputError
+from ..errors import DatabaseBusyError, DatabaseError, DatabaseFullError, InputError
 from ..session import State
 from ..trial import Status
 from . import faults, owner, schema
@@ -25,6 +26,14 @@ PREDICTIONS_DAYS = 90.0
 _STRANGERS_DAYS = 7.0  # a session of another host is taken for a running one so long: nobody can look
 _GRACE_DAYS = 1.0  # facts that nothing refers to yet may be about to be referred to
 _MOST_DAYS = 36_500.0
+# For each row that goes, the database looks for others that refer to it: without an index at every row of theirs. They cost
+# every insert, so they are there only while rows go.
+_REFERENCES = (
+    *((schema.trials, column) for column in ("prediction_id", "build_id", "measurement_id", "failure_id")),
+    *((schema.sessions, column) for column in ("winner_id", "environment_id")),
+    (schema.builds, "failure_id"),
+    *((schema.measurements, column) for column in ("failure_id", "environment_id")),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +50,14 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """`rows` by why they went, and of which table: reason -> table -> number; `bytes_before` and `bytes_after` of the database."""
+    """`rows` by why they went, and of which table: reason -> table -> number; `bytes_before` and `bytes_after` of the database.
+    `space_kept`: why their space is not given back yet; "" where it is."""
 
     rows: Mapping[str, Mapping[str, int]]
     bytes_before: int
     bytes_after: int
     is_dry_run: bool
+    space_kept: str = ""
 
     @property
     def total(self) -> int:
@@ -64,7 +75,9 @@ class _TakenBackError(Exception):
 def gc(store: Store, rules: Rules, *, dry_run: bool = False) -> Removed:
     """Remove what `rules` name, in one transaction, and give its space back. A dry run does the same and takes it back.
 
-    Raises `InputError` for an age that is none, `DatabaseError` where a session runs: it may refer to anything.
+    Space that cannot be given back now, since others hold the database or the disk is full, is no error: the rows are gone, and
+    the next time gives it back. Raises `InputError` for an age that is none, `DatabaseError` where a session runs: it may refer to
+    anything.
     """
     for name, days in (("predictions", rules.predictions_days), ("measurements", rules.measurements_days)):
         if days is not None and not 0 <= days <= _MOST_DAYS:
@@ -74,9 +87,13 @@ def gc(store: Store, rules: Rules, *, dry_run: bool = False) -> Removed:
     def work(connection: Connection) -> dict[str, dict[str, int]]:
         _check_idle(store, connection)
         sweep = _Sweep(connection)
+        for table, column in _REFERENCES:
+            connection.exec_driver_sql(f"CREATE INDEX gc_{table.name}_{column} ON {table.name} ({column})")
         for reason, step in _STEPS.items():
             sweep.reason = reason
             step(sweep, rules)
+        for table, column in _REFERENCES:
+            connection.exec_driver_sql(f"DROP INDEX gc_{table.name}_{column}")
         if dry_run:
             raise _TakenBackError(sweep.removed)
         return sweep.removed
@@ -85,8 +102,8 @@ def gc(store: Store, rules: Rules, *, dry_run: bool = False) -> Removed:
         removed = store.database.write(work)
     except _TakenBackError as done:
         return Removed(done.rows, before, before, True)
-    _give_back_space(store)
-    return Removed(removed, before, _size(store), False)
+    space_kept = _give_back_space(store)
+    return Removed(removed, before, _size(store), False, space_kept)
 
 
 def _check_idle(store: Store, connection: Connection) -> None:
@@ -247,19 +264,36 @@ def _size(store: Store) -> int:
     return int(store.database.read(store.database.backend.size_bytes))
 
 
-def _give_back_space(store: Store) -> None:
-    with faults.translated(store.database.url):
-        engine = store.database._engine
-        raw = engine.raw_connection()
-        try:
-            driver: Any = raw.driver_connection
-            if engine.dialect.name == "postgresql":
-                driver.rollback()
-                driver.autocommit = True
+def _give_back_space(store: Store) -> str:
+    """Why it could not be done, "" where it was."""
+    try:
+        store.database._patiently(lambda: _vacuum(store))
+        with faults.translated(store.database.url):
+            is_shorter = _shorten(store)
+    except (DatabaseBusyError, DatabaseFullError) as error:
+        return str(error)
+    return "" if is_shorter else str(faults.busy(store.name, "others read it"))
+
+
+def _vacuum(store: Store) -> None:
+    with faults.translated(store.database.url), closing(store.database._engine.raw_connection()) as raw:
+        driver: Any = raw.driver_connection
+        if store.database._engine.dialect.name != "postgresql":
             driver.execute("VACUUM")
-            if engine.dialect.name == "postgresql":
-                driver.autocommit = False
-            else:
-                driver.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            return
+        driver.rollback()
+        driver.autocommit = True
+        try:
+            driver.execute("VACUUM")
         finally:
-            raw.close()
+            if not driver.closed:
+                driver.autocommit = False
+
+
+def _shorten(store: Store) -> bool:
+    """Bring SQLite's log into its file; False where others still read what stood there before."""
+    if store.database._engine.dialect.name == "postgresql":
+        return True
+    with closing(store.database._engine.raw_connection()) as raw:
+        driver: Any = raw.driver_connection
+        return not driver.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
+from typing import NamedTuple
 
 from sqlalchemy import Connection, select
 from sqlalchemy.engine import URL
@@ -33,6 +34,19 @@ from .store import BUSY_SECONDS, Store, open_store
 
 SHIPPED = "shipped.db"  # in this package, where a release brings one
 WAY_OUT = "mend it, or take it out of TILESIGHT_LAYERS (in Python: layers=)"
+
+
+class _Kernel(NamedTuple):
+    """One kernel's code on one device, whatever database it stands in."""
+
+    template_id: int  # of name and version
+    arch: str
+    code_key: str
+    device: str
+    workload: str  # canonical key
+    config: str
+    open: str
+
 
 _VERDICTS = tuple(kind.value for kind, holds in HOLDS.items() if holds is Holds.VERDICT)
 
@@ -109,10 +123,8 @@ class LayeredStore(Store):
         """As `Store`'s: of each workload, target and protocol the first layer's that verified it, else the first's at all."""
         found: dict[tuple[str, str, str], Best] = {}
         wrong = _wrong_anywhere(self._all) if self.layers else set()
-        listed = [row for store in self._all for row in store.best()]
+        listed = [row for store in self._all for row in (_right(store, wrong) if wrong else store.best())]
         for row in sorted(listed, key=lambda row: row.status is not Status.VERIFIED):  # stable: the own one stays first
-            if row.status is Status.VERIFIED and (row.workload, row.template, row.config.key, row.device) in wrong:
-                continue
             found.setdefault((row.workload, row.target, row.protocol_key), row)
         measured = {(workload, target) for (workload, target, _), row in found.items() if row.status is Status.VERIFIED}
         shown = [row for row in found.values() if row.status is Status.VERIFIED or (row.workload, row.target) not in measured]
@@ -191,24 +203,53 @@ def _seen_wrong(store: Store, context: Context, configs: Sequence[Config]) -> bo
     return store.database.read(work)
 
 
-def _wrong_anywhere(stores: Iterable[Store]) -> set[tuple[str, str, str, str]]:
-    """Workload, template, config and device of all that was seen to be wrong."""
+def _wrong_anywhere(stores: Iterable[Store]) -> set[_Kernel]:
+    """All that was seen to be wrong: on what a verdict depends, as `recall` has it."""
+    candidates = schema.candidates.c
     statement = (
-        select(schema.workloads.c.key, schema.templates.c.name, schema.candidates.c.config, schema.environments.c.device)
+        select(*(candidates[name] for name in ("template_id", "arch")), schema.software.c.code_key, schema.environments.c.device)
+        .add_columns(schema.workloads.c.key, candidates.config, candidates.open)
         .select_from(schema.trials)
         .join(schema.failure_reasons, schema.failure_reasons.c.id == schema.trials.c.failure_id)
-        .join(schema.candidates, schema.candidates.c.id == schema.trials.c.candidate_id)
-        .join(schema.workloads, schema.workloads.c.id == schema.candidates.c.workload_id)
-        .join(schema.templates, schema.templates.c.id == schema.candidates.c.template_id)
+        .join(schema.candidates, candidates.id == schema.trials.c.candidate_id)
+        .join(schema.workloads, schema.workloads.c.id == candidates.workload_id)
         .join(schema.sessions, schema.sessions.c.id == schema.trials.c.session_id)
         .join(schema.environments, schema.environments.c.id == schema.sessions.c.environment_id)
+        .join(schema.software, schema.software.c.id == schema.environments.c.software_id)
         .where(schema.failure_reasons.c.kind.in_(_VERDICTS))
     )
-    return {
-        (str(workload), str(template), str(config), str(device))
-        for store in stores
-        for workload, template, config, device in store.database.read(lambda connection: connection.execute(statement).all())
-    }
+
+    def work(connection: Connection) -> list[_Kernel]:
+        return [_Kernel(*row) for row in connection.execute(statement)]
+
+    return {kernel for store in stores for kernel in store.database.read(work)}
+
+
+def _right(store: Store, wrong: set[_Kernel]) -> list[Best]:
+    """The best of `store`, without those whose kernel is `wrong`."""
+    sessions = schema.sessions.c
+    statement = (
+        select(sessions.id, sessions.template_id, schema.targets.c.arch, schema.software.c.code_key)
+        .join(schema.targets, schema.targets.c.id == sessions.target_id)
+        .join(schema.environments, schema.environments.c.id == sessions.environment_id)
+        .join(schema.software, schema.software.c.id == schema.environments.c.software_id)
+    )
+    listed = store.best()
+    ids = sorted({row.session_id for row in listed})
+    parts = [ids[start : start + 500] for start in range(0, len(ids), 500)]
+
+    def work(connection: Connection) -> dict[int, tuple[int, str, str]]:
+        rows = (row for part in parts for row in connection.execute(statement.where(sessions.id.in_(part))))
+        return {session_id: (template_id, arch, code_key) for session_id, template_id, arch, code_key in rows}
+
+    known = store.database.read(work)
+    return [
+        row
+        for row in listed
+        if row.status is not Status.VERIFIED
+        or row.session_id not in known  # another process removed it meanwhile
+        or _Kernel(*known[row.session_id], row.device, row.workload, row.config.key, ",".join(row.open)) not in wrong
+    ]
 
 
 def _strongest(records: list[TrialRecord]) -> TrialRecord:

@@ -88,11 +88,12 @@ def misses(connection: Connection, operator: str | None, target: str | None) -> 
         return sorted(found, key=lambda miss: (-miss.cost_us, -miss.count))
 
 
-def forget(connection: Connection, workload_keys: Iterable[str]) -> int:
-    """Forget the misses of these workloads, on whatever target and device; how many there were."""
+def forget(connection: Connection, workload_keys: Iterable[str], target: str | None = None) -> int:
+    """Forget the misses of these workloads on `target` (None: on whatever target), whatever device; how many there were."""
     ids = sorted({content_id("workloads", key) for key in workload_keys})
     parts = (ids[start : start + _CHUNK] for start in range(0, len(ids), _CHUNK))
-    return sum(connection.execute(delete(_TABLE).where(_TABLE.c.workload_id.in_(part))).rowcount for part in parts)
+    chosen = () if target is None else (_TABLE.c.target == clean(target),)
+    return sum(connection.execute(delete(_TABLE).where(_TABLE.c.workload_id.in_(part), *chosen)).rowcount for part in parts)
 
 
 def _miss(row: Any) -> Miss:

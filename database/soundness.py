@@ -160,8 +160,8 @@ class Soundness:
         self.sessions[row["id"]] = row["template_id"], row["workload_id"], row["open"]
         if row["options_key"] != options_key(row["options"]):
             raise FieldError(f"sessions.options_key={shown(row['options_key'])} does not follow from its options")
-        if row["winner_id"] is not None and self.candidates[row["winner_id"]][:2] != (row["template_id"], row["workload_id"]):
-            raise FieldError(f"sessions.winner_id={row['winner_id']} is a candidate of another template or workload")
+        if row["winner_id"] is not None and self.candidates[row["winner_id"]] != self.sessions[row["id"]]:
+            raise FieldError(f"sessions.winner_id={row['winner_id']} is a candidate of another template or workload, or open otherwise")
         try:
             place = self.place_of(row)
         except (TileSightError, ValueError) as error:
@@ -229,7 +229,7 @@ def _family(row: Row) -> None:
         if unpacking.unconsumed_tail or not unpacking.eof:
             raise FieldError(f"profile_families.body has more than {MAX_BODY} bytes, or is cut short")
         found = family_of(json.dumps(parse(body)))
-    except (zlib.error, StrictJsonError, KeyError, TypeError, IndexError, ValueError) as error:
+    except (zlib.error, StrictJsonError, AttributeError, KeyError, TypeError, IndexError, ValueError, ArithmeticError) as error:
         raise FieldError(f"profile_families.body is no profile family: {type(error).__name__}: {shown(str(error))}") from error
     if found.config.key != row["config"]:
         raise FieldError("profile_families.body is of another config")

@@ -205,10 +205,10 @@ class Store:
         """What was counted, of an operator, on a target; most costly first. Times are UTC."""
         return self.database.read(lambda connection: misses.misses(connection, operator, target))
 
-    def forget_misses(self, workload_keys: Iterable[str]) -> int:
-        """Forget what was counted of these workloads; returns how many entries that were."""
+    def forget_misses(self, workload_keys: Iterable[str], target: str | None = None) -> int:
+        """Forget what was counted of these workloads, on `target` or on all; returns how many entries that were."""
         keys = list(workload_keys)
-        return self.database.write(lambda connection: misses.forget(connection, keys))
+        return self.database.write(lambda connection: misses.forget(connection, keys, target))
 
     # ---- calibrations
 

@@ -83,8 +83,7 @@ WITH board AS (
                ) AS turn,
                MAX(board.protocol_key) OVER (PARTITION BY board.workload_id, board.target) AS last_key
         FROM board
-        LEFT JOIN beaten ON beaten.candidate_id = board.candidate_id AND beaten.measurement_id = board.measurement_id
-        WHERE beaten.candidate_id IS NULL
+        WHERE (board.candidate_id, board.measurement_id) NOT IN (SELECT candidate_id, measurement_id FROM beaten)
     ) AS measured WHERE turn = 1 AND (protocol_key <> '' OR last_key = '')
 ), predicted AS (
     SELECT session_id, candidate_id FROM (

@@ -144,7 +144,7 @@ class ProfileFamily:
 
 
 def family_of(text: str) -> ProfileFamily:
-    """Raises `ValueError`, `KeyError` or `TypeError` where it is no text of a family."""
+    """Raises `ValueError`, `KeyError`, `IndexError`, `TypeError`, `AttributeError` or `OverflowError` where it is no text of a family."""
     parts = json.loads(text)
     rules = parts["rules"] if parts["rules"] is None else {tuple(path): _read_rule(rule) for path, rule in parts["rules"]}
     refusal = parts["refusal"] if parts["refusal"] is None else Refusal(parts["refusal"])

@@ -93,7 +93,14 @@ class KeptExecutor:
         begin = time.perf_counter()
         try:
             kernels = self._instantiated(family, candidate.workload)
-        except (KeyError, IndexError, TypeError, ValueError):  # what was kept is damaged: it is lowered anew
+        except (
+            AttributeError,
+            KeyError,
+            IndexError,
+            TypeError,
+            ValueError,
+            ArithmeticError,
+        ):  # what was kept is damaged: it is lowered anew
             del place.known[config]
             return None
         if kernels is None:

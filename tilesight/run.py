@@ -151,7 +151,7 @@ class Run:
         return [miss for miss in found if device is None or miss.device in ("", device.name)]
 
     def forget(self, miss: Miss) -> None:
-        self._store.forget_misses([miss.workload.key])
+        self._store.forget_misses([miss.workload.key], miss.target)
 
     def best_known(self, operator: Operator, workload: Workload) -> SessionResult:
         """A complete session that measured on this machine, else the predicted ranking, which is made where it is missing."""

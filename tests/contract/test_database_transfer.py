@@ -6,10 +6,12 @@ import re
 from pathlib import Path
 
 import pytest
+from sqlalchemy import Connection, inspect
 
 from tests.unit.database import samples
 from tests.unit.database.stocked import stocked
 from tilesight.database import Store, open_layers, open_store, overview, query
+from tilesight.database import gc as cleaning
 from tilesight.database.gc import Rules, gc
 from tilesight.database.layers import LayeredStore
 from tilesight.database.merge import merge
@@ -88,6 +90,22 @@ def test_t4_and_cleaning_up(store: Store, file: Path, tmp_path: Path) -> None:
     gc(store, Rules({"matmul_hopper": "changed"}, "reader-2", predictions_days=0))
     assert set(overview(store).trials) == {"verified"}
     assert check(store).faults == ()
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_indexes_are_there_while_rows_go_and_not_after(store: Store, monkeypatch: pytest.MonkeyPatch, dry_run: bool) -> None:
+    def found(connection: Connection) -> set[str]:
+        tables = inspect(connection).get_table_names()
+        names = {str(index["name"]) for table in tables for index in inspect(connection).get_indexes(table)}
+        return {name for name in names if name.startswith("gc_")}
+
+    meanwhile: list[set[str]] = []
+    monkeypatch.setattr(cleaning, "_STEPS", {"a step": lambda sweep, _: meanwhile.append(found(sweep.connection))})
+    removed = gc(store, Rules(), dry_run=dry_run)
+    assert (removed.rows, removed.space_kept) == ({}, "")
+    assert [len(names) for names in meanwhile] == [len(cleaning._REFERENCES)]
+    assert "gc_trials_measurement_id" in meanwhile[0]
+    assert store.database.read(found) == set()
 
 
 def test_as_a_layer(url: str, file: Path, tmp_path: Path) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from tests.contract.sessions import SMALL, rows, told
 from tests.unit.database import samples
-from tilesight.database import Store, frame
+from tilesight.database import Store, frame, open_store
 from tilesight.errors import FailureKind, InputError, UnknownNameError
 from tilesight.session import Decision, Effort, State, ranked
 from tilesight.space import Census
@@ -80,6 +83,37 @@ def test_best_has_one_row_for_each_workload_and_target(store: Store) -> None:
     # of predictions the latest session's count: an older model's are not comparable
     assert (predicted.status, predicted.latency_us, predicted.vendor_us, predicted.device) == (Status.PREDICTED, 9.0, None, "")
     assert predicted.config == samples.config(1)
+
+
+def test_only_the_measurements_that_a_decision_was_made_on_are_beaten(store: Store) -> None:
+    warm = samples.context(protocol="warm")
+    trials = [samples.verified(number, 10.0 + number) for number in range(6)]
+    told(store, samples.context(), *trials, decision=Decision(samples.config(4), (samples.config(1),)))
+    told(store, warm, *trials, decision=Decision(samples.config(2)))
+    told(store, samples.context(workload=SMALL), *trials)
+    told(store, samples.context(), samples.verified(3, 10.5))  # measured anew: nothing was decided of that
+    found = {(row.workload.partition(",")[0], row.protocol_key): (row.config, row.latency_us) for row in store.best()}
+    assert found == {
+        ("matmul(m=4096", "cold"): (samples.config(3), 10.5),
+        ("matmul(m=4096", "warm"): (samples.config(2), 12.0),
+        ("matmul(m=64", "cold"): (samples.config(0), 10.0),
+    }
+
+
+def test_the_best_takes_twice_the_work_for_twice_the_records(tmp_path: Path) -> None:
+    """Counted in steps of SQLite's machine."""
+
+    def steps(count: int) -> int:
+        with open_store(samples.empty_database(tmp_path / f"{count}.db")) as store:
+            trials = [samples.verified(number, 10.0 + number) for number in range(count)]
+            told(store, samples.context(), *trials, decision=Decision(samples.config(0)))
+        taken = [0]
+        with closing(sqlite3.connect(tmp_path / f"{count}.db")) as connection:
+            connection.set_progress_handler(lambda: taken.__setitem__(0, taken[0] + 1), 100)
+            assert len(connection.execute("SELECT * FROM best").fetchall()) == 1
+        return taken[0]
+
+    assert steps(1000) < 2.6 * steps(500)
 
 
 def test_the_winner_of_a_comparison_is_best_and_not_the_least_median(store: Store) -> None:

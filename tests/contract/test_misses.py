@@ -101,6 +101,16 @@ def test_forgetting_leaves_the_others(store: Store) -> None:
     assert {found.count for found in store.misses()} == {1, 3}
 
 
+def test_forgetting_those_of_a_target_leaves_the_others(store: Store) -> None:
+    evil = "x'; --\0"
+    store.record_misses([miss(1), miss(1, device="other"), miss(1, target="h100"), miss(1, target=evil), miss(2)])
+    key = miss(1).workload.key
+    assert store.forget_misses([key], "a100") == 0
+    assert store.forget_misses([key], "h200") == 2
+    assert store.forget_misses([key], evil) == 1
+    assert {(found.workload.dims["m"], found.target) for found in store.misses()} == {(1, "h100"), (2, "h200")}
+
+
 def test_the_view_of_misses(store: Store) -> None:
     store.record_misses([miss(), miss(2, expected_us=None)])
     sql = "SELECT operator, shape, calls, cost_us, source FROM misses ORDER BY cost_us DESC"

@@ -279,12 +279,13 @@ def test_a_structure_that_no_rule_explains_is_probed_once(store: Store) -> None:
     assert len(list(KeptExecutor(workers, store).kept(candidates(OTHER, *CONFIGS)))) == len(CONFIGS)  # where it was lowered
 
 
-def test_what_was_kept_damaged_is_lowered_anew(store: Store) -> None:
+@pytest.mark.parametrize("tree", [[{"kind": "cuda"}], ["text"], [7], None, {"kind": "cuda"}])
+def test_what_was_kept_damaged_is_lowered_anew(store: Store, tree: Any) -> None:
     workload, config = MATMUL.workload("M0"), full(config_of())
     executor = KeptExecutor(Lowerer(), store)
     list(outcomes(executor, candidates(workload, config)))
     (place,) = executor._classes.values()
-    damaged = replace(place.known[config].seen[0], tree=[{"kind": "cuda"}])
+    damaged = replace(place.known[config].seen[0], tree=tree)
     place.known[config] = replace(place.known[config], seen=(damaged,))
     assert not list(executor.kept(candidates(workload, config)))
     assert kernels_of(outcomes(executor, candidates(workload, config))) == {config: expected(workload, config)}

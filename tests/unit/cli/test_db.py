@@ -247,7 +247,19 @@ def test_gc(run: Run, tmp_path: Path) -> None:
     assert text.endswith("rows would go; without --dry-run they do\n")
     found = json.loads(run("gc", *options, "--json").output)
     assert found["removed"]["old predictions"] == {"trials": 2, "sessions": 1}
+    assert found["space_kept"] == ""
     assert run("gc", *options).output == "nothing to remove\n"
+
+
+def test_gc_says_where_space_is_not_given_back(run: Run, tmp_path: Path) -> None:
+    idle = _idle(tmp_path, run)
+    with closing(sqlite3.connect(idle, isolation_level=None)) as other:
+        other.execute("BEGIN")
+        assert other.execute("SELECT COUNT(*) FROM trials").fetchone()[0]
+        text = " ".join(run("gc", "--predictions-older-than", "0", "--db", idle).output.split())
+    assert "rows removed" in text
+    assert "space is not given back yet" in text
+    assert text.endswith("The next `tilesight db gc` gives it back")
 
 
 def test_check(run: Run, file: Path) -> None:

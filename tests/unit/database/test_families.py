@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +29,10 @@ def family(stages: int, shape: str = "M0") -> ProfileFamily:
     return ProfileFamily(config, "structure", (seen_at(MATMUL.workload(shape), config, f"code {stages}"),))
 
 
+def spoiled(part: str, value: object) -> bytes:
+    return json.dumps({**json.loads(family(2).text()), part: value}).encode()
+
+
 def test_families_come_back_under_their_key_alone(store: Store) -> None:
     kept = [family(2), family(3)]
     store.keep_families(KEY, kept)
@@ -48,8 +54,12 @@ def test_what_is_known_later_takes_the_place_of_what_was_known(store: Store) -> 
     assert sorted(store.kept_families(KEY), key=str) == sorted([more, family(3)], key=str)
 
 
-def test_a_family_that_cannot_be_read_is_left_out(store: Store) -> None:
+BAD = {"config": "x", "rules": [[["grid"], ["rule", [], 10**400, 0]]], "seen": [], "refusal": "no such"}
+
+
+@pytest.mark.parametrize("body", [b"no zlib", *(zlib.compress(spoiled(part, value)) for part, value in BAD.items())], ids=["bytes", *BAD])
+def test_a_family_that_cannot_be_read_is_left_out(store: Store, body: bytes) -> None:
     store.keep_families(KEY, [family(2), family(3)])
     damage = text("UPDATE profile_families SET body = :body WHERE config = :config")
-    store.database.write(lambda connection: connection.execute(damage, {"body": b"no zlib", "config": family(2).config.key}))
+    store.database.write(lambda connection: connection.execute(damage, {"body": body, "config": family(2).config.key}))
     assert store.kept_families(KEY) == [family(3)]

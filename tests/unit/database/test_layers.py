@@ -121,6 +121,29 @@ def test_what_any_layer_saw_wrong_is_wrong_everywhere(layered: Callable[..., Lay
     assert known.latency_us == 7.0
 
 
+OTHERS = {
+    "another version": {"template_version": "ba9876543210"},
+    "another compiler": {"software": {"tilelang": "0.1.15", "nvcc": "12.0"}},
+    "open": {"open": ("m",)},
+    "another architecture": {"arch": "sm_90"},
+}
+
+
+@pytest.mark.parametrize("other", OTHERS)
+@pytest.mark.parametrize("wrong_is_own", [True, False])
+def test_what_another_kernel_did_wrong_leaves_the_best_alone(layered: Callable[..., LayeredStore], other: str, wrong_is_own: bool) -> None:
+    wrong = fill(samples.failed(1, FailureKind.WRONG_RESULT), **OTHERS[other])
+    right = fill(samples.verified(1, 8.0))
+    store = layered(*((wrong, right) if wrong_is_own else (right, wrong)))
+    assert [row.latency_us for row in store.best()] == [8.0]
+    assert store.winner(samples.context()) is not None
+    # the same kernel beside another torch and driver is the same
+    told(
+        store, samples.context(software={"tilelang": "0.1.15", "nvcc": "13.0", "driver": "1"}), samples.failed(1, FailureKind.WRONG_RESULT)
+    )
+    assert [row.latency_us for row in store.best()] == []
+
+
 def test_the_best_of_all_layers(layered: Callable[..., LayeredStore]) -> None:
     other = {"target": "h100", "target_fingerprint": "h"}
     store = layered(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -214,6 +216,14 @@ SPOILED: dict[str, tuple[Change, str]] = {
         lambda found: row(found, "profile_families").update(body="eJwDAAAAAAE="),
         "profile_families.body is no profile family",
     ),
+    "family whose config is a text": (
+        lambda found: row(found, "profile_families").update(body=_body(config="x")),
+        "profile_families.body is no profile family",
+    ),
+    "family with a number beyond all numbers": (
+        lambda found: row(found, "profile_families").update(body=_body(rules=[[["grid"], ["rule", [], 10**400, 0]]])),
+        "profile_families.body is no profile family",
+    ),
     "family of another key": (lambda found: row(found, "profile_families").update(reader="r2"), "family_key=.* does not follow"),
     # forged: whoever changes a fact must change its id, and all that refers to it
     "a faster time": (
@@ -249,7 +259,14 @@ SPOILED: dict[str, tuple[Change, str]] = {
     "a config that is not canonical": (lambda found: row(found, "dispatch_misses").update(config='{"b": 1}'), "must be a config as"),
     "a negative count": (lambda found: row(found, "dispatch_misses").update(count=-(2**63) - 1), "dispatch_misses.count=.* whole number"),
     "a winner of another workload": (lambda found: _winner_of_another(found), "sessions.winner_id=.* another template or workload"),
+    "a winner that is open otherwise": (lambda found: _winner_of_static(found), "sessions.winner_id=.* or open otherwise"),
 }
+
+
+def _body(**changes: Any) -> str:
+    """Of a family that is spoiled by `changes`, as a file has it."""
+    parts = {"config": {"a": 1}, "structure": "s", "seen": [[{"m": 1}, "f", []]], "rules": None, "refusal": None, **changes}
+    return base64.b64encode(zlib.compress(json.dumps(parts).encode())).decode()
 
 
 def _verified(found: list[Line]) -> Line:
@@ -266,6 +283,11 @@ def _winner_of_another(found: list[Line]) -> None:
     sessions = [line["row"] for line in found if line.get("table") == "sessions"]
     decided = next(row for row in sessions if row["winner_id"] is not None)
     next(row for row in sessions if row["workload_id"] != decided["workload_id"]).update(winner_id=decided["winner_id"])
+
+
+def _winner_of_static(found: list[Line]) -> None:
+    sessions = [line["row"] for line in found if line.get("table") == "sessions"]
+    next(row for row in sessions if row["winner_id"] is not None).update(open="m")
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,8 @@ import pytest
 
 from tests.unit.database import samples
 from tests.unit.database.stocked import FAMILY, LARGE, stock, stocked, told
-from tilesight.database import Store, open_store, overview, query
+from tilesight.database import Store, faults, open_store, overview, query, schema
+from tilesight.database import gc as upkeep_gc
 from tilesight.database.gc import Rules, gc
 from tilesight.database.transfer import export_everything, import_everything
 from tilesight.database.upkeep import MOST_SHOWN, backup, check
@@ -277,6 +278,66 @@ def test_an_age_is_a_number_of_days(store: Store, days: float) -> None:
         gc(store, Rules(predictions_days=days))
     with pytest.raises(InputError, match="--measurements-older-than"):
         gc(store, Rules(measurements_days=days))
+
+
+def test_whatever_may_refer_to_a_row_that_goes_is_found_by_an_index() -> None:
+    """Else a delete looks at all rows of another table for each row that goes."""
+    gone = {"trials", "baselines", "sessions", "measurements", "predictions", "builds", "failure_reasons", "candidates", "environments"}
+    for table in schema.metadata.tables.values():
+        found = {next(iter(columns)).name for columns in (table.primary_key.columns, *(index.columns for index in table.indexes))}
+        found |= {column for of, column in upkeep_gc._REFERENCES if of is table}
+        referring = {column.name for column in table.c for key in column.foreign_keys if key.column.table.name in gone}
+        assert referring <= found, table.name
+
+
+def test_space_that_cannot_be_given_back_now_is_said_and_the_rows_are_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = samples.empty_database(tmp_path / "x.db")
+    with open_store(url, busy_seconds=0.1) as store, closing(sqlite3.connect(tmp_path / "x.db", isolation_level=None)) as other:
+        told(store, samples.context(device=""), *(samples.predicted(number) for number in range(300)))
+        age(store, 100)
+        vacuum = upkeep_gc._vacuum
+
+        def locked(of: Store) -> None:
+            if not other.in_transaction:
+                other.execute("BEGIN IMMEDIATE")
+            vacuum(of)
+
+        monkeypatch.setattr(upkeep_gc, "_vacuum", locked)
+        found = gc(store, Rules())
+        other.rollback()
+        assert re.search(r"x.db' is locked by another process", found.space_kept)
+        assert found.total > 300
+        assert overview(store).tables["trials"] == 0
+        assert found.bytes_after >= found.bytes_before
+        monkeypatch.undo()
+        again = gc(store, Rules())
+        assert (again.rows, again.space_kept) == ({}, "")
+        assert again.bytes_after < found.bytes_after / 2
+
+
+def test_one_who_reads_keeps_the_file_from_getting_shorter(tmp_path: Path) -> None:
+    url = samples.empty_database(tmp_path / "x.db")
+    with open_store(url, busy_seconds=0.1) as store, closing(sqlite3.connect(tmp_path / "x.db", isolation_level=None)) as other:
+        told(store, samples.context(device=""), *(samples.predicted(number) for number in range(300)))
+        age(store, 100)
+        other.execute("BEGIN")
+        assert other.execute("SELECT COUNT(*) FROM trials").fetchone() == (300,)
+        found = gc(store, Rules())
+        assert re.search(r"x.db' is locked by another process \(others read it\)", found.space_kept)
+        other.rollback()
+        again = gc(store, Rules())
+        assert again.space_kept == ""
+        assert (tmp_path / "x.db").stat().st_size == again.bytes_after < 0.6 * found.bytes_before
+
+
+def test_a_full_disk_keeps_the_space_and_nothing_else(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(of: Store) -> None:
+        raise faults.full(of.name, "no room for a copy")
+
+    monkeypatch.setattr(upkeep_gc, "_vacuum", full)
+    found = gc(store, Rules({"matmul_hopper": "changed"}))
+    assert found.rows
+    assert "no room for a copy" in found.space_kept
 
 
 def test_the_space_is_given_back(tmp_path: Path) -> None:

@@ -129,7 +129,16 @@ def test_tune_dynamic_says_why_a_dimension_cannot_be_open() -> None:
         called(tune_command, "rows", "--target", "cpu", "--shape", "m=3,n=4", "--dynamic", "m", "--dynamic", "m")
 
 
-def record_miss(m: int, count: int = 3, expected_us: float | None = 50.0, *, operator: str = "rows", device: str = "", **dims: int) -> None:
+def record_miss(
+    m: int,
+    count: int = 3,
+    expected_us: float | None = 50.0,
+    *,
+    operator: str = "rows",
+    target: str = "cpu",
+    device: str = "",
+    **dims: int,
+) -> None:
     from tilesight.where import locate
     from tilesight.workload import Workload
 
@@ -137,7 +146,7 @@ def record_miss(m: int, count: int = 3, expected_us: float | None = 50.0, *, ope
     assert where.device is not None
     now = datetime.now(UTC)
     workload = Workload(operator, {"m": m, "n": 1024, **dims}, "float32", {})
-    miss = Miss(workload, "cpu", device or where.device.name, "rows", count, SERVED, "default", expected_us, now, now)
+    miss = Miss(workload, target, device or where.device.name, "rows", count, SERVED, "default", expected_us, now, now)
     with open_store(os.environ["TILESIGHT_DB"]) as store:
         store.record_misses([miss])
 
@@ -168,6 +177,14 @@ def space_of(dims: dict[str, int] | object) -> tuple[Config, ...]:
     from tilesight.workload import Workload
 
     return RowsTemplate().space(Workload("rows", dims, "float32"), load_target("cpu")).configs()  # type: ignore[arg-type]
+
+
+def test_misses_of_other_targets_stay() -> None:
+    record_miss(100)
+    record_miss(100, target="h200", device="NVIDIA H200")
+    assert [gain.miss.target for gain in tune_misses("rows", "cpu")] == ["cpu"]
+    with open_store(os.environ["TILESIGHT_DB"]) as store:
+        assert [miss.target for miss in store.misses()] == ["h200"]
 
 
 def test_misses_of_other_devices_stay() -> None:

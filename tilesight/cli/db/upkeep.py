@@ -48,11 +48,12 @@ def gc(
     with open_store(url) as store:
         found = remove(store, rules, dry_run=dry_run)
     if as_json:
-        sizes = {"bytes_before": found.bytes_before, "bytes_after": found.bytes_after}
+        sizes = {"bytes_before": found.bytes_before, "bytes_after": found.bytes_after, "space_kept": found.space_kept}
         output.print_json("db_gc", dry_run=found.is_dry_run, removed=found.rows, **sizes)
         return
     if not found.rows:
         output.print_line("nothing to remove")
+        _say_space(found.space_kept)
         return
     rows = [[reason, table, count] for reason, tables in found.rows.items() for table, count in tables.items()]
     output.print_table(["why", "table", "rows"], rows, right=["rows"])
@@ -60,6 +61,12 @@ def gc(
         output.print_text(f"{found.total} rows would go; without --dry-run they do")
     else:
         output.print_text(f"{found.total} rows removed: {found.bytes_before / 1e6:.1f} MB before, {found.bytes_after / 1e6:.1f} MB now")
+    _say_space(found.space_kept)
+
+
+def _say_space(kept: str) -> None:
+    if kept:
+        output.print_text(f"space is not given back yet: {kept}. The next `tilesight db gc` gives it back")
 
 
 @click.command()
