@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import math
 import threading
+import time
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,6 +29,8 @@ from .tuned import Source, Tuned
 from .tuning import Asked, Task, find_known, host_target, make_task, model_choice, opened_store, predicted_only, run_session
 from .user_function import UserFunction
 
+_ASK_AGAIN_S = 1.0  # while an interim kernel serves: how often database and lock are asked
+
 
 @dataclass
 class _Entry:
@@ -34,7 +38,8 @@ class _Entry:
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     tuned: Tuned | None = None
-    interim: Any = None  # a kernel that serves until then
+    interim: dict[Hashable, Any] = field(default_factory=dict)  # kernels that serve until then, by the call
+    asked_s: float = -math.inf  # when database and lock were asked last, by the monotonic clock
 
 
 class Autotuned:
@@ -184,11 +189,14 @@ class Autotuned:
             if found is not None:
                 return found
             if entry.tuned is None:
+                if call.key in entry.interim and time.monotonic() - entry.asked_s < _ASK_AGAIN_S:
+                    return entry.interim[call.key]
+                entry.asked_s = time.monotonic()
                 tuned = self._tuned(self._task(call), wait=self._asked.while_tuning == "wait")
                 if not tuned.is_final:
                     return self._interim(call, entry, tuned)
                 entry.tuned = tuned
-            entry.interim = None
+            entry.interim.clear()
             return self._keep(call, self._built(call, entry.tuned))
         finally:
             entry.lock.release()
@@ -217,16 +225,16 @@ class Autotuned:
                 return find_known(task, store) or run_session(task, store, self._asked)
 
     def _meanwhile(self, call: Call, entry: _Entry, reason: str) -> Any:
-        if entry.interim is not None:
-            return entry.interim
+        if call.key in entry.interim:
+            return entry.interim[call.key]
         task = self._task(call)
         with opened_store(self._asked) as store:
             return self._interim(call, entry, model_choice(task, store, reason))
 
     def _interim(self, call: Call, entry: _Entry, tuned: Tuned) -> Any:
-        if entry.interim is None:
-            entry.interim = self._built(call, tuned)
-        return entry.interim
+        if call.key not in entry.interim:
+            entry.interim[call.key] = self._built(call, tuned)
+        return entry.interim[call.key]
 
     def _captured(self, call: Call, entry: _Entry) -> Any:
         """Inside a CUDA-graph capture: nothing is tuned. A record of the database must be built, which may end the capture."""
@@ -237,8 +245,8 @@ class Autotuned:
             known = find_known(task, store)
         if known is not None:
             return self._keep(call, self._built(call, known))
-        if entry.interim is not None:
-            return entry.interim
+        if call.key in entry.interim:
+            return entry.interim[call.key]
         raise InputError(
             f"{self._function.name} is called with new arguments ({task.request.workload.label}) inside a CUDA-graph capture, where "
             "nothing can be tuned; call it once with them before the capture"

@@ -214,10 +214,13 @@ def _constraint(rule: Any, number: int) -> Constraint:
     name = name if name.isidentifier() else f"constraint {number + 1}"
 
     def violation(config: Mapping[str, Any]) -> str | None:
-        said = function(config)
-        if said is None or said is True:
-            return None
-        return f"{name} does not hold" if said is False else str(said)
+        try:
+            said = function(config)
+        except Exception as error:  # e.g. an argument that it has not
+            raise InputError(f"autotune: the constraint {name} cannot be asked of {dict(config)}: {error!r}") from error
+        if said is None or isinstance(said, str):
+            return said or None
+        return None if said else f"{name} does not hold"  # truth values of numpy, too
 
     return Constraint(name, violation)
 

@@ -24,6 +24,7 @@ from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, Modul
 from typing import Any
 
 from ..template import source_hash
+from .running_code import bytecode, methods, other_values, text_of, unlike
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 _DEEPEST = 24  # levels of containers and calls that are followed
@@ -82,7 +83,7 @@ class _Reader:
         if isinstance(value, str | int | float):  # types derived from them, e.g. TileLang's dtypes
             return f"{type(value).__qualname__}:{value}"
         if isinstance(value, ModuleType):
-            return self._module(value)
+            return self._module(value, depth)
         if id(value) in self._met:
             return f"met:{self._met[id(value)]}"
         self._met[id(value)] = len(self._met)
@@ -99,7 +100,7 @@ class _Reader:
         if isinstance(value, FunctionType):
             return self._function(value, depth)
         if isinstance(value, type):
-            return self._class(value)
+            return self._class(value, depth)
         function = python_function(value)
         if isinstance(function, FunctionType) and function is not value:
             return f"{type(value).__qualname__}({self.read(function, depth + 1)})"
@@ -120,7 +121,7 @@ class _Reader:
         if self._is_library(getattr(sys.modules.get(type(value).__module__), "__file__", None), type(value).__module__):
             has_text = "__str__" in vars(type(value)) or "__repr__" in vars(type(value))
             return f"{kind}:{value}" if has_text else kind
-        return f"{self._class(type(value))}({self.read(getattr(value, '__dict__', {}), depth + 1)})"
+        return f"{self._class(type(value), depth)}({self.read(getattr(value, '__dict__', {}), depth + 1)})"
 
     def _function(self, function: FunctionType, depth: int) -> str:
         if self._is_library(function.__code__.co_filename, function.__module__):
@@ -137,23 +138,66 @@ class _Reader:
         parts += [f"{name}={self.read(seen[name], depth + 1)}" for name in sorted(seen)]
         return f"function({';'.join(parts)})"
 
-    def _class(self, kind: type) -> str:
+    def _class(self, kind: type, depth: int) -> str:
         name = f"{kind.__module__}.{kind.__qualname__}"
         if self._is_library(getattr(sys.modules.get(kind.__module__), "__file__", None), kind.__module__):
             return name
         try:
-            return f"class({_tokens(inspect.getsource(kind))})"
+            source = textwrap.dedent(inspect.getsource(kind))
         except (OSError, TypeError):
-            return name
+            source = ""
+        file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+        found = next((s for s in _body(source) if isinstance(s, ast.ClassDef)), None)
+        others = other_values(found.body if found else (), vars(kind), file)
+        # what its methods and the classes above it use counts as well
+        used = [self.read(value, depth + 1) for value in (*methods(kind), *(base for base in kind.__bases__ if base is not object))]
+        return f"class({_tokens(source) if source else name};{';'.join((*used, *others))})"
 
-    def _module(self, module: ModuleType) -> str:
+    def _module(self, module: ModuleType, depth: int) -> str:
+        """Its text, and that of all modules of the user's that it uses in turn."""
         file = getattr(module, "__file__", None)
         if file is None or self._is_library(file, module.__name__) or not file.endswith(".py"):
             return f"module:{module.__name__}"
+        if id(module) in self._met:
+            return f"met:{self._met[id(module)]}"
+        self._met[id(module)] = len(self._met)
+        self._alive.append(module)
         try:
-            return f"module:{_tokens(Path(file).read_text(encoding='utf-8'))}"
+            text = Path(file).read_text(encoding="utf-8")
         except OSError:
             return f"module:{module.__name__}"
+        used = {name: sys.modules[name] for name in _imported(text, module) if name in sys.modules}
+        used |= {found.__name__: found for found in vars(module).values() if isinstance(found, ModuleType)}
+        running = [*unlike(text, _functions(module, file)), *other_values(_body(text), vars(module), file)]
+        return f"module:{_tokens(text)}:{running}:{[self._module(used[name], depth + 1) for name in sorted(used)]}"
+
+
+def _imported(text: str, module: ModuleType) -> set[str]:
+    """Full names of the modules that a module's text may import."""
+    found: set[str] = set()
+    for node in (node for statement in _body(text) for node in ast.walk(statement)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            package = (module.__package__ or "").split(".")
+            above = package[: len(package) - node.level + 1] if node.level else []
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            found |= {base, *(f"{base}.{alias.name}" for alias in node.names)}
+    return found
+
+
+def _body(text: str) -> list[ast.stmt]:
+    try:
+        return ast.parse(text).body
+    except (SyntaxError, ValueError):
+        return []
+
+
+def _functions(module: ModuleType, file: str) -> Iterator[FunctionType]:
+    """Those that stand in the module's file, and its classes' own."""
+    for value in list(vars(module).values()):
+        functions = methods(value) if isinstance(value, type) else [python_function(value)] if callable(value) else []
+        yield from (f for f in functions if isinstance(f, FunctionType) and f.__code__.co_filename == file)
 
 
 def _attribute(value: Any, name: str) -> Any:
@@ -175,13 +219,15 @@ def _elements(value: Any) -> str:
 
 def _code_of(function: FunctionType) -> tuple[str, set[str]]:
     """Text that stands for the function's code, and all names in it."""
+    code = function.__code__  # not the function: `functools.wraps` would show what is wrapped
+    text = None if code.co_name == "<lambda>" else text_of(code)  # what stands beside a lambda on its lines is not its own
+    if text is None:
+        return bytecode(code), _globals(code)
+    source = textwrap.dedent(text)
     try:
-        source = textwrap.dedent(inspect.getsource(function))
         tree = ast.parse(source)
-    except (OSError, SyntaxError, TypeError):  # no source, or a lambda in the midst of a line
-        return _bytecode(function.__code__), _globals(function.__code__)
-    if function.__name__ == "<lambda>":  # what stands beside it on its lines is not its own
-        return _bytecode(function.__code__), _globals(function.__code__)
+    except SyntaxError:
+        return bytecode(code), _globals(code)
     found = tree.body[0] if tree.body else None
     parts: list[ast.AST] = [tree]
     if isinstance(found, ast.FunctionDef):
@@ -190,7 +236,7 @@ def _code_of(function: FunctionType) -> tuple[str, set[str]]:
         source = "".join(source.splitlines(keepends=True)[found.lineno - 1 :])
     # annotations of local variables are no part of the bytecode, and TileLang reads them
     named = {node.id for part in parts for node in ast.walk(part) if isinstance(node, ast.Name)}
-    return _tokens(source), _globals(function.__code__) | (named - _locals(function.__code__))
+    return _tokens(source), _globals(code) | (named - _locals(code))
 
 
 def _tokens(source: str) -> str:
@@ -198,11 +244,6 @@ def _tokens(source: str) -> str:
         return source_hash(textwrap.dedent(source))
     except (tokenize.TokenError, SyntaxError):
         return hashlib.sha256(source.encode()).hexdigest()
-
-
-def _bytecode(code: CodeType) -> str:
-    constants = [_bytecode(c) if isinstance(c, CodeType) else repr(c) for c in code.co_consts]
-    return hashlib.sha256(repr((code.co_code, constants, code.co_names, code.co_varnames)).encode()).hexdigest()
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:

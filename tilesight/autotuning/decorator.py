@@ -127,10 +127,10 @@ def autotune(
         while_tuning=while_tuning,
         seed=seed,
         workers=workers,
-        observer=observer or _terminal(),
+        observer=_terminal() if observer is None else observer,
     )
     options = CompileOptions(out_idx, None, None, execution_backend, None, pass_configs, compile_flags)
-    rules = tuple(constraints)
+    rules = _rules(constraints)
 
     def decorate(wrapped: Any) -> Autotuned:
         if isinstance(wrapped, Autotuned):
@@ -153,6 +153,12 @@ def _choices(configs: Any, space: Any, rules: tuple[Any, ...], function: UserFun
         return read_choices(found, None, rules, function.signature, function.name)
 
     return made
+
+
+def _rules(constraints: Any) -> tuple[Any, ...]:
+    if isinstance(constraints, str | Mapping) or not isinstance(constraints, Iterable):
+        raise InputError(f"autotune: constraints must be a list of functions of a config, not {type(constraints).__name__}")
+    return tuple(constraints)
 
 
 def _merged(names: Iterable[str] | None, function: UserFunction) -> tuple[str, ...]:

@@ -66,6 +66,12 @@ class Asked:
                 raise UnknownNameError(name, str(getattr(self, name)), known)
         if self.workers is not None and not 1 <= self.workers <= 1024:
             raise InputError(f"workers={self.workers} must lie in 1 .. 1024")
+        if type(self.seed) is not int:
+            raise InputError(f"autotune: seed must be a whole number, not {self.seed!r}")
+        if self.model is not None and not (callable(getattr(self.model, "predict", None)) and hasattr(self.model, "version")):
+            raise InputError(f"autotune: model must be a cost model with `version` and `predict`, not {type(self.model).__name__}")
+        if not callable(getattr(self.observer, "message", None)):
+            raise InputError(f"autotune: observer must be a tilesight.observers.Observer, not {type(self.observer).__name__}")
 
 
 @dataclass(frozen=True)

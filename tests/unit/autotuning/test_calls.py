@@ -185,6 +185,21 @@ def test_arguments_that_are_not_told_apart_share_their_config_and_have_kernels_o
     assert [n for n, _ in line.built] == [64, 128]
 
 
+def test_each_of_them_has_an_interim_kernel_of_its_own(line: Line) -> None:
+    add = autotune(configs=CONFIGS, target="cpu", do_not_specialize=["n"], while_tuning="model")(user_kernels.add_factory)
+    line.may_end.clear()
+    tuner = threading.Thread(target=lambda: add(64))
+    tuner.start()
+    assert line.began.wait(20)
+    kernels = [add(n) for n in (128, 256, 128)]
+    assert kernels[0] is kernels[2] is not kernels[1]
+    assert line.built == [(128, Source.MODEL), (256, Source.MODEL)]
+    line.may_end.set()
+    tuner.join(20)
+    assert add(256).tilesight.source is Source.SESSION
+    assert line.built[-1] == (256, Source.SESSION)
+
+
 def test_never_inside_a_capture(line: Line) -> None:
     add = decorated()
     line.capturing = True
@@ -236,11 +251,19 @@ def test_another_process_is_waited_for(line: Line, tmp_path: Path) -> None:
     assert "waiting for process" in said[0]
 
 
-def test_or_its_result_is_taken_when_it_is_there(line: Line, tmp_path: Path) -> None:
+def test_or_its_result_is_taken_when_it_is_there(line: Line, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(autotuned, "time", SimpleNamespace(monotonic=lambda: now[0]))
     add = decorated(while_tuning="model")
     with one_tunes.right_to_tune(tmp_path, "context64", wait=False):
         assert add(64).tilesight.source is Source.MODEL
+        for now[0] in (1000.1, 1000.9):
+            assert add(64).tilesight.source is Source.MODEL
+        assert line.tasks == 1, "nobody is asked again within a second"
+        now[0] = 1001.5
         assert add(64).tilesight.source is Source.MODEL
+        assert line.tasks == 2
+    now[0] = 1003.0
     line.known[64] = line.tuned(Source.DATABASE)
     assert add(64).tilesight.source is Source.DATABASE
     assert line.built == [(64, Source.MODEL), (64, Source.DATABASE)]

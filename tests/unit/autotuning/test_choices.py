@@ -6,6 +6,7 @@ import enum
 import inspect
 from typing import Any
 
+import numpy
 import pytest
 
 from tilesight.autotuning.choices import Choices, read_choices
@@ -121,3 +122,17 @@ def test_a_constraint_must_be_a_function() -> None:
 def test_a_config_that_lacks_an_argument_leaves_it_to_the_function() -> None:
     choices = read([{"block": 32}, {"block": 64, "stages": 3}])
     assert [choices.values(c) for c in choices.space.configs()] == [{"block": 32}, {"block": 64, "stages": 3}]
+
+
+@pytest.mark.parametrize("yes", [True, 1, numpy.bool_(True), None, ""])
+@pytest.mark.parametrize("no", [False, 0, numpy.bool_(False), "too large"])
+def test_whatever_says_yes_or_no(yes: Any, no: Any) -> None:
+    choices = read(space={"block": [32, 64]}, constraints=[lambda c: yes if c["block"] == 32 else no])
+    assert [dict(c) for c in choices.space.configs()] == [{"block": 32}]
+    reason = choices.space.constraints[0].violation(Config({"block": 64}))
+    assert reason == (no if isinstance(no, str) else "constraint 1 does not hold")
+
+
+def test_a_constraint_that_asks_for_what_is_not_there() -> None:
+    with pytest.raises(InputError, match=r"the constraint constraint 1 cannot be asked of .*KeyError\('blok'\)"):
+        read([{"block": 1}], constraints=[lambda c: c["blok"] < 2])

@@ -82,6 +82,14 @@ def test_partial_functions_and_objects_are_called_as_they_are() -> None:
         ({"configs": CONFIGS, "ref_prog": "a @ b"}, "ref_prog must be a function"),
         ({"configs": CONFIGS, "manual_check_prog": print}, "there is none; give it"),
         ({"configs": CONFIGS, "rtol": -1}, "rtol=-1"),
+        ({"configs": CONFIGS, "seed": "x"}, "seed must be a whole number, not 'x'"),
+        ({"configs": CONFIGS, "seed": True}, "seed must be a whole number"),
+        ({"configs": CONFIGS, "model": 3}, "model must be a cost model with `version` and `predict`, not int"),
+        ({"configs": CONFIGS, "observer": 3}, r"observer must be a tilesight\.observers\.Observer, not int"),
+        ({"configs": CONFIGS, "observer": 0}, "observer must be"),
+        ({"configs": CONFIGS, "constraints": bool}, "constraints must be a list of functions of a config, not type"),
+        ({"configs": CONFIGS, "constraints": "block < 2"}, "constraints must be a list of functions of a config, not str"),
+        ({"configs": CONFIGS, "constraints": None}, "constraints must be a list of functions of a config, not NoneType"),
     ],
 )
 def test_bad_arguments(arguments: dict[str, Any], said: str) -> None:
@@ -118,3 +126,8 @@ def test_names_are_checked_when_it_is_decorated() -> None:
         autotune(configs=[{"blok": 1}])(user_kernels.add_factory)
     with pytest.raises(UnknownNameError, match="argument of add_factory"):
         autotune(configs=CONFIGS, do_not_specialize=["m"])(user_kernels.add_factory)
+
+
+def test_it_has_the_signature_of_what_it_stands_over() -> None:
+    tuned = autotune(configs=CONFIGS)(user_kernels.add_factory)
+    assert inspect.signature(tuned) == inspect.signature(user_kernels.add_factory)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -55,3 +56,21 @@ def test_a_cache_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ToolchainError, match="set TILESIGHT_CACHE_DIR"):
         who_tunes(tmp_path / "file", "abc")
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_a_cache_that_knows_no_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait: bool) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("tilesight.file_lock.fcntl.flock", refuse)
+    with pytest.raises(ToolchainError, match=r"No locks available; set TILESIGHT_CACHE_DIR to a folder"):
+        who_tunes(tmp_path, "abc")
+    with pytest.raises(ToolchainError, match="No locks available"), right_to_tune(tmp_path, "abc", wait=wait):
+        pass
+
+
+def test_what_fails_under_the_lock_is_no_fault_of_the_cache(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="disk") as raised, right_to_tune(tmp_path, "abc", wait=False):
+        raise OSError("disk")
+    assert not isinstance(raised.value, ToolchainError)
