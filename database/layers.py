@@ -27,7 +27,7 @@ from .best import Best, chosen
 from .calibrations import CalibrationRecord
 from .checks import clean
 from .readable import open_readable
-from .recall import HOLDS, Holds
+from .recall import HOLDS, Holds, strength
 from .sessions import Option
 from .shapes import distance
 from .store import BUSY_SECONDS, Store, open_store
@@ -266,10 +266,5 @@ def _strongest(records: list[TrialRecord]) -> TrialRecord:
 
 
 def _strength(record: TrialRecord) -> int:
-    """As `recall` has it, of a record in place of a row."""
-    if record.failure is None:
-        return {Status.PREDICTED: 1, Status.BUILT: 3, Status.MEASURED: 5, Status.VERIFIED: 6}.get(record.status, 0)
-    kind = record.failure.kind
-    if kind.value.startswith("build") or (kind.value == "duplicate" and record.build is not None and record.build.artifact):
-        return 2
-    return {Holds.VERDICT: 7, Holds.RUN: 4}.get(HOLDS[kind], 0)
+    is_built = record.build is not None and record.build.artifact is not None
+    return strength(record.status, record.failure.kind if record.failure else None, is_built=is_built)

@@ -67,7 +67,8 @@ def recall(connection: Connection, place: Place) -> dict[str, TrialRecord]:
         with sound(row.config):
             holding = _what_holds(row)
             if holding is not None:
-                known[row.config].append((_strength(holding, row.kind, is_built=bool(row.is_built)), holding))
+                kind = FailureKind(row.kind) if row.kind else None
+                known[row.config].append((strength(holding.status, kind, is_built=bool(row.is_built)), holding))
     return load(connection, [_merge(rows) for rows in known.values()])
 
 
@@ -148,15 +149,14 @@ def _holds(kind: FailureKind, *, is_built: bool) -> Holds:
     return Holds.CODE if kind is FailureKind.DUPLICATE and is_built else HOLDS[kind]
 
 
-def _strength(row: TrialRow, kind: str | None, *, is_built: bool) -> int:
+def strength(status: Status, kind: FailureKind | None, *, is_built: bool) -> int:
     """What outdoes what. Success outdoes a failure of the same stage or an earlier one (a time limit that was too short),
     a later stage's failure what came before it; and a wrong result outdoes everything: a race shows only sometimes."""
-    if row.status is not Status.FAILED:
-        return {Status.PREDICTED: 1, Status.BUILT: 3, Status.MEASURED: 5, Status.VERIFIED: 6}[row.status]
-    failure = FailureKind(str(kind))
-    if failure in _OF_BUILD or (failure is FailureKind.DUPLICATE and is_built):
+    if status is not Status.FAILED or kind is None:
+        return {Status.PREDICTED: 1, Status.BUILT: 3, Status.MEASURED: 5, Status.VERIFIED: 6}.get(status, 0)
+    if kind in _OF_BUILD or (kind is FailureKind.DUPLICATE and is_built):
         return 2
-    return {Holds.VERDICT: 7, Holds.RUN: 4}.get(HOLDS[failure], 0)
+    return {Holds.VERDICT: 7, Holds.RUN: 4}.get(HOLDS[kind], 0)
 
 
 def _merge(rows: list[tuple[int, TrialRow]]) -> TrialRow:
