@@ -115,6 +115,10 @@ def base_workload(template: KernelTemplate, vary: Vary, shape: str | Mapping[str
             raise InputError(
                 f"{operator.name}: {vary.dim}={given[vary.dim]} is varied over {vary.first} .. {vary.last}; leave it out of the shape"
             )
+        missing = [name for name in operator.dims if name not in given and name != vary.dim]
+        if missing and set(given) <= {*operator.dims, *operator.attrs}:
+            rest = ", ".join(name for name in operator.dims if name != vary.dim)
+            raise InputError(f"{operator.name}: the shape lacks {', '.join(missing)}; beside {vary.dim}, which varies, give {rest}")
         found = operator.workload(",".join(f"{k}={v}" for k, v in {**given, vary.dim: str(vary.first)}.items()), dtype)
     dims = {name: vary.last if name == vary.dim else value for name, value in found.dims.items()}
     largest = Workload(found.operator, dims, found.dtype, found.attrs)

@@ -239,6 +239,7 @@ def test_a_published_shape_gives_the_other_dimensions() -> None:
         ({"shape": "m=4,n=4"}, InputError, "m=4 is varied"),
         ({"shape": "k=4"}, InputError, "unknown rows dimension 'k'"),
         ({"shape": {"m": 3, "n": 4}}, InputError, "leave it out of the shape"),
+        ({"shape": {}}, InputError, "the shape lacks n; beside m, which varies, give n"),
         ({"kernels": 0}, InputError, "kernels=0 must lie in 1 .. 256"),
         ({"shapes": 0}, InputError, "shapes=0"),
         ({"effort": "exhaustive"}, InputError, "cannot be exhaustive"),
