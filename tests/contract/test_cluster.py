@@ -188,7 +188,7 @@ def test_each_device_has_a_process_that_sees_no_other(nodes: Nodes, tmp_path: Pa
         library = tmp_path / "driver" / "kernels" / f"{'0' * 24}.so"
         library.parent.mkdir(parents=True)
         library.write_bytes(b"a library")
-        library.with_suffix(".json").write_text('{"resources": {}, "compiler": "nvcc", "binary": ""}')
+        library.with_suffix(".json").write_text('{"resources": {}, "compiler": "nvcc", "binary": "", "bytes": 9}')
         note = tmp_path / "visible"
         job = Measure(candidate(TellsWhatItSees(note)), BuildResult(str(library)), Protocol())
         with pytest.raises(ToolchainError):  # of the worker, which finds no GPU after all
