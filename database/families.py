@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from sqlalchemy import Connection, select
 
-from ..families import FamilyKey, ProfileFamily, family_of
+from ..families import DAMAGE, FamilyKey, ProfileFamily, family_of
 from . import schema
 from .rows import Row, content_id, now
 
@@ -42,6 +42,6 @@ def kept_families(connection: Connection, key: FamilyKey) -> list[ProfileFamily]
     for (body,) in connection.execute(select(table.c.body).where(table.c.family_key == key.digest)):
         try:
             found.append(family_of(zlib.decompress(body).decode()))
-        except (AttributeError, ValueError, KeyError, TypeError, IndexError, ArithmeticError, zlib.error):
+        except (*DAMAGE, zlib.error):
             continue
     return found

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection
 
@@ -30,6 +30,7 @@ from .trials import sound
 
 _LENGTHS = (1, 16, 128)  # workloads that one statement looks through
 
+T = TypeVar("T")
 Winner = tuple[SessionRow, FastestRow]  # a session on the workload, and its winning trial
 
 
@@ -89,10 +90,7 @@ def winners(connection: Connection, place: Place, fixed: Mapping[str, int], *, a
 def _resolved(connection: Connection, place: Place, near: Sequence[tuple[int, int]], any_open: bool) -> dict[int, Winner]:
     """The winners of workloads, given by id and place on the curve."""
     found: dict[int, Winner] = {}
-    for start in range(0, len(near), _LENGTHS[-1]):
-        part = list(near[start : start + _LENGTHS[-1]])
-        # of a few lengths only, the last one repeated: each length is a statement of its own, which must be planned
-        part += part[-1:] * (next(length for length in _LENGTHS if length >= len(part)) - len(part))
+    for part in _parts(near, _LENGTHS):
         values = {f"w{n}": workload_id for n, (workload_id, _) in enumerate(part)}
         codes = {f"c{n}": code for n, (_, code) in enumerate(part)}
         chosen = f" AND s.shape_code IN ({_names(codes)}) AND s.workload_id IN ({_names(values)})"
@@ -130,15 +128,20 @@ def _fastest(connection: Connection, asked: Mapping[str, object], sessions: Sequ
     """The fastest candidate of each of these sessions that has one."""
     found: dict[int, Winner] = {}
     for of_all in (False, True):
-        left = [row for row in sessions if row.id not in found]
-        for start in range(0, len(left), lookup_sql.LENGTHS[-1]):
-            part = {row.id: row for row in left[start : start + lookup_sql.LENGTHS[-1]]}
-            ids = list(part)
-            ids += ids[-1:] * (next(length for length in lookup_sql.LENGTHS if length >= len(ids)) - len(ids))
+        left = {row.id: row for row in sessions if row.id not in found}
+        for ids in _parts(list(left), lookup_sql.LENGTHS):
             values = {**asked, **{f"session{n}": session_id for n, session_id in enumerate(ids)}}
             for trial in map(FastestRow._make, run(connection, lookup_sql.fastest(len(ids), of_all=of_all), values)):
-                found[trial.session_id] = part[trial.session_id], trial
+                found[trial.session_id] = left[trial.session_id], trial
     return list(found.values())
+
+
+def _parts(values: Sequence[T], lengths: Sequence[int]) -> Iterator[list[T]]:
+    """`values` in parts of a few lengths only, the last value repeated: each length is a statement of its own, which must be
+    planned."""
+    for start in range(0, len(values), lengths[-1]):
+        part = list(values[start : start + lengths[-1]])
+        yield part + part[-1:] * (next(length for length in lengths if length >= len(part)) - len(part))
 
 
 def _known(session: SessionRow, trial: FastestRow) -> Known:

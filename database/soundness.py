@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import Table
 
 from ..errors import InputError, TileSightError
-from ..families import FamilyKey, family_of
+from ..families import DAMAGE, FamilyKey, family_of
 from ..session import Context
 from ..space import Config
 from ..trial import Status
@@ -229,7 +229,7 @@ def _family(row: Row) -> None:
         if unpacking.unconsumed_tail or not unpacking.eof:
             raise FieldError(f"profile_families.body has more than {MAX_BODY} bytes, or is cut short")
         found = family_of(json.dumps(parse(body)))
-    except (zlib.error, StrictJsonError, AttributeError, KeyError, TypeError, IndexError, ValueError, ArithmeticError) as error:
+    except (*DAMAGE, zlib.error, StrictJsonError) as error:
         raise FieldError(f"profile_families.body is no profile family: {type(error).__name__}: {shown(str(error))}") from error
     if found.config.key != row["config"]:
         raise FieldError("profile_families.body is of another config")

@@ -365,3 +365,19 @@ def product(target: str = "cpu", tile: int = 64, stages: int = 2, shape: str = "
     found = load_target(target)
     workload = template.operator.workload(shape, "float32" if found.kind == "cpu" else "bfloat16")
     return Candidate(workload, found, template, Config({"tile": tile, "stages": stages}))
+
+
+def two_kernels() -> Any:
+    """One function, z = x + 1 in a kernel and y = 2 z in the next."""
+    import tilelang.language as T  # noqa: N812
+
+    @T.prim_func
+    def main(x: T.Tensor((1024,), "float32"), y: T.Tensor((1024,), "float32"), z: T.Tensor((1024,), "float32")):  # type: ignore
+        with T.Kernel(8, threads=128) as b:
+            for i in T.Parallel(128):
+                z[b * 128 + i] = x[b * 128 + i] + 1.0
+        with T.Kernel(4, threads=256) as b:
+            for i in T.Parallel(256):
+                y[b * 256 + i] = z[b * 256 + i] * 2.0
+
+    return main

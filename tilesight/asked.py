@@ -130,8 +130,9 @@ def plan(
     operator = find_operator(kernel)
     asked = read_vary(vary)
     where = locate(target, measures=chosen is not Effort.PREDICT)
-    template = find_template(operator, where.target, dtype or default_dtype(operator, where.target))
-    base = base_workload(template, asked, shape, dtype or default_dtype(operator, where.target))
+    dtype = dtype or default_dtype(operator, where.target)
+    template = find_template(operator, where.target, dtype)
+    base = base_workload(template, asked, shape, dtype)
     with Run(where, database=database, layers=layers, workers=workers, seed=seed, protocol=protocol, observer=observer) as run:
         counts = weights
         if isinstance(counts, str):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import platform
 import time
@@ -15,7 +14,7 @@ from . import kernels
 from .collector import Case, Collected, Collector
 from .errors import InputError, NoCandidateError, TileSightError, ToolchainError, UnknownNameError
 from .ledger import Ledger
-from .lookup import find_operator, find_template, find_workloads
+from .lookup import check_budget, check_workers, find_operator, find_template, find_workloads
 from .observers import Observer
 from .out_file import check_out
 from .protocol import PROTOCOLS, Protocol
@@ -92,10 +91,8 @@ def collect(
 
     if samples is not None and samples < 1:
         raise InputError(f"samples={samples} must be at least 1")
-    if workers is not None and not 1 <= workers <= 1024:
-        raise InputError(f"workers={workers} must lie in 1 .. 1024")
-    if budget_s is not None and not 0 < budget_s < math.inf:
-        raise InputError(f"budget {budget_s} must be a number of seconds above 0; leave it out for no limit")
+    check_workers(workers)
+    check_budget(budget_s)
     if protocol not in PROTOCOLS:
         raise UnknownNameError("protocol", protocol, PROTOCOLS)
     start = time.monotonic()

@@ -23,6 +23,9 @@ LEAST_TRIPS = 2  # a loop of one iteration is no loop in the IR
 LEAST_PLAIN_TRIPS = 17  # the reader takes shorter loops of plain loads and stores as unrolled, like the device compiler
 WHOLE = 1e-6
 
+# what text of a family that was damaged, or made up, may raise where it is read, and where its kernels are made
+DAMAGE = (AttributeError, KeyError, IndexError, TypeError, ValueError, ArithmeticError)
+
 Rules = Mapping[Path, Rule | Ramp]
 
 
@@ -144,7 +147,7 @@ class ProfileFamily:
 
 
 def family_of(text: str) -> ProfileFamily:
-    """Raises `ValueError`, `KeyError`, `IndexError`, `TypeError`, `AttributeError` or `OverflowError` where it is no text of a family."""
+    """Raises one of `DAMAGE` where it is no text of a family."""
     parts = json.loads(text)
     rules = parts["rules"] if parts["rules"] is None else {tuple(path): _read_rule(rule) for path, rule in parts["rules"]}
     refusal = parts["refusal"] if parts["refusal"] is None else Refusal(parts["refusal"])

@@ -20,7 +20,7 @@ from typing import Protocol
 from .candidate import Candidate
 from .costmodel.occupancy import misfit
 from .errors import Failure, FailureKind
-from .families import FamilyKey, ProfileFamily
+from .families import DAMAGE, FamilyKey, ProfileFamily
 from .jobs import Profiled
 from .lessons import PROBES, Lessons
 from .profile import KernelProfile, Rasterization
@@ -93,14 +93,7 @@ class KeptExecutor:
         begin = time.perf_counter()
         try:
             kernels = self._instantiated(family, candidate.workload)
-        except (
-            AttributeError,
-            KeyError,
-            IndexError,
-            TypeError,
-            ValueError,
-            ArithmeticError,
-        ):  # what was kept is damaged: it is lowered anew
+        except DAMAGE:  # what was kept is damaged: it is lowered anew
             del place.known[config]
             return None
         if kernels is None:

@@ -44,6 +44,12 @@ def find_template(operator: Operator, target: Target, dtype: str) -> KernelTempl
     return kernels.template_for(operator.name, target, dtype)
 
 
+def check_workers(workers: int | None) -> None:
+    """Raise `InputError` unless it is a number of worker processes, or None."""
+    if workers is not None and not 1 <= workers <= 1024:
+        raise InputError(f"workers={workers} must lie in 1 .. 1024")
+
+
 def default_dtype(operator: Operator, target: Target) -> str:
     """The dtype that is taken where none is named."""
     return kernels.default_dtype(operator.name, target)
@@ -51,7 +57,7 @@ def default_dtype(operator: Operator, target: Target) -> str:
 
 def find_workloads(operator: Operator, target: Target, shape: Shape | Sequence[Shape] | None, dtype: str | None) -> list[Workload]:
     """The workloads that `shape` means, each once; the operator's default set for None. All can be tuned for `target`."""
-    known = dtype or kernels.default_dtype(operator.name, target)
+    known = dtype or default_dtype(operator, target)
     if shape is None:
         found = operator.default_workloads(known)
     else:

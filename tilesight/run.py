@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Self
 
 from .candidate import Candidate
 from .device import Device, device_for, find_devices
-from .errors import Failure, InputError, NoCandidateError, headline
-from .lookup import find_context, find_template
+from .errors import Failure, NoCandidateError, headline
+from .lookup import check_workers, find_context, find_template
 from .observers import Observer
 from .profile import KernelProfile
 from .protocol import Protocol
@@ -57,8 +57,7 @@ class Run:
     ) -> None:
         """`layers`: read-only databases below that of `database`, None: those of the settings. `cluster`: address of a Ray cluster
         that does the work; `measures`: it must have a device of the target."""
-        if workers is not None and not 1 <= workers <= 1024:
-            raise InputError(f"workers={workers} must lie in 1 .. 1024")
+        check_workers(workers)
         from .costmodel import default_model
         from .database import open_layers
 

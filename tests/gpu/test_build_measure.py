@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from sample_kernels import Product, product, scale
+from sample_kernels import Product, product, scale, two_kernels
 
 from tilesight.artifact import LoadedKernel
 from tilesight.build import build_kernel, device_source
@@ -131,7 +131,7 @@ def test_two_kernels_in_one_function_run_in_order(gpu_target: Target, tmp_path: 
     if gpu_target.kind != "cuda":
         pytest.skip("written for CUDA")
     x, y, z = (torch.randn(1024, device="cuda") for _ in range(3))
-    kernel = build_function(_two_kernels(), gpu_target, tmp_path)
+    kernel = build_function(two_kernels(), gpu_target, tmp_path)
     kernel.bind([x, y, z], int(torch.cuda.current_stream().cuda_stream))()
     torch.cuda.synchronize()
     assert torch.equal(z, x + 1)
@@ -195,21 +195,6 @@ def test_config_is_part_of_what_is_built(gpu_target: Target, cache: Path) -> Non
     one, other = (kernel(product(gpu_target.name, tile), cache)[0] for tile in (64, 128))
     assert one.artifact != other.artifact
     assert product(gpu_target.name).config == Config({"tile": 64, "stages": 2})
-
-
-def _two_kernels() -> Any:
-    import tilelang.language as T  # noqa: N812
-
-    @T.prim_func
-    def main(x: T.Tensor((1024,), "float32"), y: T.Tensor((1024,), "float32"), z: T.Tensor((1024,), "float32")):  # type: ignore
-        with T.Kernel(8, threads=128) as b:
-            for i in T.Parallel(128):
-                z[b * 128 + i] = x[b * 128 + i] + 1.0
-        with T.Kernel(4, threads=256) as b:
-            for i in T.Parallel(256):
-                y[b * 256 + i] = z[b * 256 + i] * 2.0
-
-    return main
 
 
 def _in_a_cluster() -> Any:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError, NoCandidateError, UnknownNameError, headline
+from ..lookup import check_workers
 from ..observers import Observer
 from ..session import Effort, SessionResult, ranked
 from ..settings import load_settings
@@ -64,8 +65,7 @@ class Asked:
         for name, known in (("on_miss", ("tune", "model")), ("while_tuning", ("wait", "model"))):
             if getattr(self, name) not in known:
                 raise UnknownNameError(name, str(getattr(self, name)), known)
-        if self.workers is not None and not 1 <= self.workers <= 1024:
-            raise InputError(f"workers={self.workers} must lie in 1 .. 1024")
+        check_workers(self.workers)
         if type(self.seed) is not int:
             raise InputError(f"autotune: seed must be a whole number, not {self.seed!r}")
         if self.model is not None and not (callable(getattr(self.model, "predict", None)) and hasattr(self.model, "version")):

@@ -17,7 +17,7 @@ from ..candidate import Candidate
 from ..costmodel.model import CostModel, predict_many
 from ..costmodel.occupancy import misfit
 from ..errors import Failure, TileSightError
-from ..families import ProfileFamily
+from ..families import DAMAGE, ProfileFamily
 from ..jobs import Profiled
 from ..kept import FamilyStore, KeptExecutor
 from ..profile import KernelProfile, Rasterization
@@ -204,7 +204,7 @@ class Forecaster:
         return math.nan
 
     def _kernels(self, found: _Kept) -> tuple[KernelProfile, ...] | None:
-        with suppress(KeyError, IndexError, TypeError, ValueError):  # what was kept is damaged
+        with suppress(*DAMAGE):
             kernels = found.family.kernels(found.dims)
             made = None if kernels is None else ordered(Profiled(kernels, "", 0.0), found.order)
             return made.kernels if isinstance(made, Profiled) else None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ..device import NoDevice, devices_for, find_devices
 from ..errors import DatabaseReadOnlyError, InputError, TileSightError
 from ..kernels import default_dtype
-from ..lookup import find_operator, find_template
+from ..lookup import check_workers, find_operator, find_template
 from ..protocol import Protocol
 from ..session import Context
 from ..settings import load_settings
@@ -80,8 +80,7 @@ def dispatcher(
     Raises `InputError` for what is asked wrongly, `DatabaseError`, `ToolchainError` where `auto` finds no GPU.
     """
     asked = on_miss_of(on_miss)
-    if workers is not None and not 1 <= workers <= 1024:
-        raise InputError(f"workers={workers} must lie in 1 .. 1024")
+    check_workers(workers)
     where = _where(target)
     operator = find_operator(kernel) if template is None else template.operator
     chosen = template or find_template(operator, where.target, dtype or default_dtype(kernel, where.target))

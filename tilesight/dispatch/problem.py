@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from .. import axes
 from ..candidate import Candidate
 from ..errors import InputError, UnknownNameError, WorkloadError
-from ..space import Config
+from ..space import Config, SearchSpace
 from ..target import Target
 from ..template import KernelTemplate, Operator
 from ..workload import Workload, check_dimension
@@ -87,6 +87,9 @@ class Problem:
         workload = Workload(self.operator.name, {name: dims[name] for name in self.operator.dims}, self.dtype, self.attrs)
         self.operator.validate(workload)
         return workload
+
+    def space(self, workload: Workload) -> SearchSpace:
+        return self.template.space(workload, self.target)
 
     def candidate(self, workload: Workload, config: Config, open_dims: tuple[str, ...]) -> Candidate:
         return Candidate(workload, self.target, self.template, config, open_dims)

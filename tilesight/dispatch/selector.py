@@ -39,7 +39,7 @@ class Selector:
 
     def choices(self, workload: Workload) -> Iterator[Choice]:
         """What may serve `workload`, the best first: the first one that can be built is taken. Looked for one by one."""
-        space = self.problem.template.space(workload, self.problem.target)
+        space = self.problem.space(workload)
         seen: set[tuple[Config, tuple[str, ...]]] = set()
         for found in self._all(workload, space):
             if (found.config, found.open) not in seen:
@@ -48,25 +48,25 @@ class Selector:
 
     def _all(self, workload: Workload, space: SearchSpace) -> Iterator[Choice]:
         yield from self._recorded(workload, space)
-        yield from self._tabled(workload)
+        yield from self._tabled(workload, space)
         yield from self._neighbours(workload, space)
         yield from self._predicted(workload, space)
         yield from self._default(workload)
 
     def _recorded(self, workload: Workload, space: SearchSpace) -> Iterator[Choice]:
         for known in self.records.exact(workload):
-            if self.is_legal(known.config, workload, known.open, space):
+            if self.is_legal(known.config, known.open, space):
                 layer = f" in {known.layer}" if known.layer else ""
                 reason = f"tuned: measured at {known.latency_us:.4g} us{layer}"
                 yield Choice(workload, known.config, Source.RECORD, reason, known.latency_us, True, known.open)
 
-    def _tabled(self, workload: Workload) -> Iterator[Choice]:
+    def _tabled(self, workload: Workload, space: SearchSpace) -> Iterator[Choice]:
         table = self.table
         if table is None or not table.covers(workload):
             return
         size = workload.dims[table.vary]
         chosen = table.choose(size)
-        if self.is_legal(chosen.config, workload, table.open):
+        if self.is_legal(chosen.config, table.open, space):
             span = f"{table.vary}={chosen.segment.first}..{chosen.segment.last}"
             yield Choice(workload, chosen.config, Source.TABLE, f"the table has it for {span}", None, False, table.open)
 
@@ -104,7 +104,7 @@ class Selector:
 
     def unpredicted(self, workload: Workload) -> list[tuple[Config, Workload]]:
         """Configs of neighbours, and the shapes for which the model lacks their profiles: there and at their own."""
-        space = self.problem.template.space(workload, self.problem.target)
+        space = self.problem.space(workload)
         found: dict[tuple[Config, str], tuple[Config, Workload]] = {}
         for known in self.records.nearest(workload, NEIGHBOURS):
             legal = self._made_legal(known.config, workload, space)
@@ -117,7 +117,7 @@ class Selector:
 
     def _predicted(self, workload: Workload, space: SearchSpace) -> Iterator[Choice]:
         def is_legal(config: Config) -> bool:
-            return self.is_legal(config, workload, self.problem.open, space)
+            return self.is_legal(config, self.problem.open, space)
 
         for config, us in self.forecaster.first_choices(workload, is_legal):
             reason = f"the model's choice among kept profiles: it expects {us:.4g} us"
@@ -132,10 +132,9 @@ class Selector:
 
     # ---- what is legal
 
-    def is_legal(self, config: Config, workload: Workload, open_dims: tuple[str, ...], space: SearchSpace | None = None) -> bool:
-        """Whether a kernel of `config` may serve `workload`. One with open dimensions, which is built for many sizes, may be
+    def is_legal(self, config: Config, open_dims: tuple[str, ...], space: SearchSpace) -> bool:
+        """Whether a kernel of `config` may serve the workload of `space`. One with open dimensions, which is built for many sizes, may be
         wasteful at some of them."""
-        space = space or self.problem.template.space(workload, self.problem.target)
         try:
             if config in space:
                 return True
@@ -146,7 +145,7 @@ class Selector:
 
     def _made_legal(self, config: Config, workload: Workload, space: SearchSpace) -> tuple[Config, str] | None:
         """`config`, or the legal one nearest to it that differs in one parameter; None where there is none."""
-        if self.is_legal(config, workload, self.problem.open, space):
+        if self.is_legal(config, self.problem.open, space):
             return config, ""
         for other, changed in _near(config, space):
             if other in space:

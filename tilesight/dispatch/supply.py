@@ -174,9 +174,10 @@ class Supply:
             built = self.index.find(self.candidate(choice))
             if built is not None and usable(built):
                 return Served(choice, built)
+        space = self.problem.space(workload)
         for candidate in reversed(list(self._open.values())):
             built = self.index.find(candidate)
-            if built is not None and usable(built) and self.selector.is_legal(candidate.config, workload, candidate.open):
+            if built is not None and usable(built) and self.selector.is_legal(candidate.config, candidate.open, space):
                 reason = f"it is built, and takes any {', '.join(candidate.open)}: it stands in for what was chosen"
                 return Served(Choice(workload, candidate.config, Source.DEFAULT, reason, None, False, candidate.open), built)
         return None

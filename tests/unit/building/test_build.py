@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sample_kernels import product, scale
+from sample_kernels import product, scale, two_kernels
 
 from tilesight.artifact import LaunchError, LoadedKernel
 from tilesight.build import build_kernel, device_source
@@ -66,21 +66,6 @@ def test_kernels_without_descriptors(target: str, shared: int) -> None:
     assert plan.descriptors == ()
     assert [a.index for a in launch.arguments] == [0, 1, 2]
     assert (launch.grid, launch.block, launch.shared_bytes) == ((8, 8, 1), (128, 1, 1), shared)
-
-
-def two_kernels() -> Any:
-    import tilelang.language as T  # noqa: N812
-
-    @T.prim_func
-    def main(x: T.Tensor((1024,), "float32"), y: T.Tensor((1024,), "float32"), z: T.Tensor((1024,), "float32")):  # type: ignore
-        with T.Kernel(8, threads=128) as b:
-            for i in T.Parallel(128):
-                z[b * 128 + i] = x[b * 128 + i] + 1.0
-        with T.Kernel(4, threads=256) as b:
-            for i in T.Parallel(256):
-                y[b * 256 + i] = z[b * 256 + i] * 2.0
-
-    return main
 
 
 def test_two_kernels_in_one_function_keep_their_order() -> None:

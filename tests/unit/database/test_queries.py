@@ -7,17 +7,14 @@ import importlib.util
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.contract.sessions import told
 from tests.unit.database import samples
-from tilesight.database import Store, export, open_store, overview, query
+from tilesight.database import Store, export, open_store, overview
 from tilesight.database.schema import HEAD
 from tilesight.errors import FailureKind, InputError, ToolchainError, UnknownNameError
-from tilesight.session import Baseline, Context, Decision, Effort, State
-from tilesight.space import Census
-from tilesight.trial import TrialRecord
 from tilesight.workload import Workload
 
 SMALL = Workload("matmul", {"m": 64, "n": 64, "k": 64}, "float16")
@@ -27,19 +24,6 @@ SMALL = Workload("matmul", {"m": 64, "n": 64, "k": 64}, "float16")
 def store(tmp_path: Path) -> Iterator[Store]:
     with open_store(samples.empty_database(tmp_path / "x.db")) as opened:
         yield opened
-
-
-def told(store: Store, context: Context, *trials: TrialRecord, vendor_us: float | None = None, decision: Decision | None = None) -> int:
-    session_id = store.begin(context, Effort.QUICK, 0, {}, Census(9, 9, {}), flops=2_000_000_000, min_bytes=30_000_000)
-    store.record_many(session_id, context, trials)
-    if vendor_us is not None:
-        store.record_baselines(session_id, [Baseline("slow", (2 * vendor_us,)), Baseline("cuBLAS", (vendor_us,))])
-    store.finish(session_id, State.COMPLETE, decision=decision)
-    return session_id
-
-
-def rows(store: Store, sql: str) -> list[tuple[Any, ...]]:
-    return query(store, sql)[1]
 
 
 # ---- files
