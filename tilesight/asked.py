@@ -84,7 +84,7 @@ def plan(
     *,
     kernels: int = 8,
     dtype: str | None = None,
-    shapes: int = 24,
+    shapes: int | None = None,
     effort: str | Effort = Effort.QUICK,
     budget_s: float | None = None,
     weights: Mapping[int, float] | str | None = None,
@@ -99,13 +99,15 @@ def plan(
     """Choose the few kernels that cover a range of sizes at the least loss, and say which size is served by which.
 
     Each kernel is built once and takes the varied dimension at run time. Configs are predicted over the whole range, the few
-    that matter are built, and measured at `shapes` sampled sizes where they may be the best; where no device of `target` is at
-    hand all times are predicted, and the result says so. Everything is recorded: a second plan goes on from there.
+    that matter are built, and measured at sampled sizes where they may be the best; where no device of `target` is at hand all
+    times are predicted, and the result says so. Everything is recorded: a second plan goes on from there.
 
     vary     the dimension and its range: `m=1..16384`
     shape    the other dimensions and attributes: `n=8192,k=8192`, a mapping, or a published name; None: those of the kernel's
              first default shape
     kernels  how many at most
+    shapes   sampled sizes at most: half of them are spread over the range, the others lie where what is chosen by then serves sizes
+             far from those. None: 48, or with `static` 24, all spread
     weights  how much single sizes count: a mapping from sizes to how often they are asked for, or `misses`: what dispatchers
              counted. None: every doubling of the size counts the same
     static   each size has a kernel of its own, built of the config that the table gives it: for templates whose kernels cannot
@@ -124,6 +126,7 @@ def plan(
     if chosen is Effort.EXHAUSTIVE:
         raise InputError("a plan cannot be exhaustive: take effort=full")
     check_budget(budget_s)
+    shapes = shapes if shapes is not None else 24 if static else 48
     for name, value, most in (("kernels", kernels, 256), ("shapes", shapes, 1024)):
         if not 1 <= value <= most:
             raise InputError(f"{name}={value} must lie in 1 .. {most}")

@@ -348,7 +348,7 @@ if __name__ == "__main__":
     parser.add_argument("kernel", choices=list(ASKED))
     parser.add_argument("--budget", type=float, default=200.0, help="seconds for all of it")
     parser.add_argument("--shapes", type=int, default=60, help="held-out sizes")
-    parser.add_argument("--samples", type=int, default=24, help="sizes that the plan measures at")
+    parser.add_argument("--samples", type=int, help="sizes that the plan measures at, instead of its own default")
     parser.add_argument("--kernels", type=int, default=8)
     parser.add_argument("--target", default="h200")
     parser.add_argument("--vary", help="another range")

@@ -30,7 +30,7 @@ _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
     options.target,
     options.dtype,
     click.option(
-        "--shapes", metavar="N", type=click.IntRange(1, 1024), default=24, show_default=True, help="How many sizes are measured at."
+        "--shapes", metavar="N", type=click.IntRange(1, 1024), help="How many sizes are measured at, at most. [default: 48; 24 if --static]"
     ),
     click.option("--effort", type=click.Choice(EFFORTS), default="quick", show_default=True, help="How much to try at each of them."),
     options.protocol,
@@ -53,7 +53,7 @@ def plan(
     kernels: int,
     target: str,
     dtype: str | None,
-    shapes: int,
+    shapes: int | None,
     effort: str,
     protocol: str,
     budget: str | None,

@@ -32,7 +32,7 @@ class Board:
         self.duplicates: set[Config] = set()  # open kernels that are the same as another one's of this plan
         self._first: dict[str, Config] = {}  # by machine code
         self.paired: dict[Pair, float] = {}  # times that follow from a comparison in turns
-        self._recalled: Mapping[int, Mapping[str, TrialRecord]] = {}
+        self._recalled: dict[int, Mapping[str, TrialRecord]] = {}
         self._corrected: Corrected | None = None
         self._corrected_at = -1
 
@@ -40,19 +40,31 @@ class Board:
 
     def begin(self, recalled: Mapping[int, Mapping[str, TrialRecord]]) -> dict[int, list[TrialRecord]]:
         """Take over what is known; the new records by size."""
-        self._recalled = recalled
-        return self._placed(self.configs)
+        self._recalled = dict(recalled)
+        return self._placed(self.configs, self.sizes)
 
     def add(self, configs: Sequence[Config]) -> dict[int, list[TrialRecord]]:
         """More configs that may become kernels; their new records by size."""
         self.configs += configs
         self._corrected = None
-        return self._placed(configs)
+        return self._placed(configs, self.sizes)
 
-    def _placed(self, configs: Sequence[Config]) -> dict[int, list[TrialRecord]]:
+    def add_sizes(self, sizes: Sequence[int], recalled: Mapping[int, Mapping[str, TrialRecord]]) -> dict[int, list[TrialRecord]]:
+        """More sizes to measure at, with what is known of them; the new records by size."""
+        self.sizes = sorted([*self.sizes, *sizes])
+        self.trials.update({size: Trials() for size in sizes})
+        self._recalled.update(recalled)
+        self._corrected = None
+        new = self._placed(self.configs, sizes)
+        for (config, at), build in self.builds.items():
+            if not at:  # it serves these sizes too
+                self._tell_built(config, sizes, build)
+        return new
+
+    def _placed(self, configs: Sequence[Config], sizes: Sequence[int]) -> dict[int, list[TrialRecord]]:
         new: dict[int, list[TrialRecord]] = {}
         recalled = self._recalled
-        for size in self.sizes:
+        for size in sizes:
             for config in configs:
                 known = recalled.get(size, {}).get(config.key)
                 if known is not None and (known.measurement is not None or _is_a_fault(known)):
@@ -69,8 +81,11 @@ class Board:
         self.builds[config, size] = build
         if not size and build.binary and self._first.setdefault(build.binary, config) != config:
             self.duplicates.add(config)
+        return self._tell_built(config, [size] if size else self.sizes, build)
+
+    def _tell_built(self, config: Config, sizes: Sequence[int], build: BuildResult) -> dict[int, list[TrialRecord]]:
         new: dict[int, list[TrialRecord]] = {}
-        for at in [size] if size else self.sizes:
+        for at in sizes:
             before = self.trials[at].records.get(config)
             if before is not None and before.measurement is None and before.failure is None:
                 new[at] = [self.trials[at].built(config, build)]
@@ -139,7 +154,7 @@ class Board:
     def expected(self, configs: Sequence[Config], sizes: Sequence[int]) -> Corrected:
         """The same for any configs and sizes."""
         said = np.array([self.survey.row(config, sizes) for config in configs])
-        found = correct(configs, sizes, said, self._pairs())
+        found = correct(configs, sizes, said, self._pairs(), self.subject.alike)
         times, doubt = found.times, found.doubt
         for row, config in enumerate(configs):
             for column, size in enumerate(sizes):

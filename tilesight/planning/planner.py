@@ -20,6 +20,7 @@ from ..work import Executor
 from .board import Board
 from .cover import Times, choose_kernels
 from .doubts import NO_DIFFERENCE, Doubt, find_doubts, settle
+from .probes import ends_to_try
 from .result import Planned
 from .segments import AS_GOOD
 from .sessions import Sessions
@@ -33,6 +34,7 @@ from .trying import Trying
 IN_CELL = 16  # configs that are predicted between the sampled sizes
 COARSE, FINE = 128, 384  # cells of the range, at most: where kernels are chosen, and where segments are cut
 ROUNDS = 3  # of choosing, and measuring what was chosen where it was not measured
+PROBES = 2  # rounds in which sizes are added where the segments of what is chosen end
 EXPLORE_SHARE, MORE_SHARE, TRY_SHARE = 0.35, 0.65, 0.8  # of a time budget: when these end
 
 
@@ -65,7 +67,8 @@ def extent_for(subject: Subject, effort: Effort) -> Extent:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What is asked for beside the subject. `weights`: how much single sizes count, e.g. how often they are asked for."""
+    """What is asked for beside the subject. `shapes`: sizes that are sampled, at most. `weights`: how much single sizes count, e.g.
+    how often they are asked for."""
 
     kernels: int
     shapes: int
@@ -107,34 +110,30 @@ class Planner:
         subject, wish, extent = self.subject, self.wish, self._extent
         self._coarse = cells(subject.vary, subject.steps, COARSE)
         self._survey.explore(extent.explore, wish.seed)
-        sizes = awkward(subject.vary, wish.shapes, self._outline())
-        around = weights_of(around_each(sizes, subject.vary), wish.weights)
+        measures = bool(extent.measure and subject.where.devices)
+        # where sizes share their kernels, half of them are looked for once it is known what serves where
+        probed = wish.shapes // 2 if measures and subject.open else 0
+        sizes = awkward(subject.vary, wish.shapes - probed, self._outline())
         self._predict(sizes)
-        columns = [*(cell.last for cell in self._coarse), *sizes]
-        self._weights = np.array([*(0.5 * w for w in weights_of(self._coarse, wish.weights)), *(0.5 * w for w in around)])
-        listed = shortlist(subject, self._survey, columns, self._weights, wish.kernels, extent.listed, wish.seed)
+        listed = shortlist(subject, self._survey, self._columns(sizes), self._weights(sizes), wish.kernels, extent.listed, wish.seed)
         if not listed:
             why = "the time budget ended before anything was predicted" if self._late(EXPLORE_SHARE) else "none lowers"
             raise NoCandidateError(f"{subject.label}: of the configs that are legal on {subject.where.target.name} {why}")
         board = self._board = Board(subject, self._survey, listed, sizes)
-        for size, records in board.begin(self._recall(sizes)).items():
-            self._sessions.record(size, records)
+        self._record(board.begin(self._recall(sizes)))
         self._complete(listed)
         chosen = self._choose()
-        if extent.measure and subject.where.devices:
-            chosen = self._measure(chosen)
-        measured = bool(extent.measure and subject.where.devices)
-        fine = cells(subject.vary, subject.steps, FINE)
-        self._survey.predict(((config, cell.last) for config in chosen for cell in fine), lower=False)
-        if not measured:
-            self._messages += self.subject.where.messages or ("nothing was measured: the table and its losses are predicted",)
-        table = make_table(board, chosen, fine, wish.weights, measured=measured)
+        if measures:
+            chosen = self._measure(chosen, probed)
+        else:
+            self._messages += subject.where.messages or ("nothing was measured: the table and its losses are predicted",)
+        table = self._table(chosen, measures)
         # where merging segments gave a sampled size to another kernel
         left = [(table.kernels[e.kernel], e.size) for e in table.evidence if not e.chosen_measured]
-        if measured and left and not self._late(TRY_SHARE):
+        if measures and left and not self._late(TRY_SHARE):
             self._try(left, 0)
-            table = make_table(board, chosen, fine, wish.weights, measured=measured)
-        return self._result(table, dict(zip(sizes, around, strict=True)))
+            table = self._table(chosen, measures)
+        return self._result(table)
 
     # ---- before anything is measured
 
@@ -172,24 +171,35 @@ class Planner:
         sizes = self._board.sizes
         first = listed[: max(1, self._extent.explore // len(sizes))]
         self._survey.predict((c, size) for c in first for size in sizes if self.subject.works(size, c))
-        columns = self._columns()
+        columns = self._columns(sizes)
         self._survey.predict(((c, size) for c in listed for size in columns if self.subject.works(size, c)), lower=False)
 
     def _recall(self, sizes: Sequence[int]) -> Mapping[int, Mapping[str, TrialRecord]]:
         found = self._sessions.recall(sizes)
-        self._recalled = sum(record.measured_us is not None for records in found.values() for record in records.values())
-        if self._recalled:
-            self._observer.message(f"known from earlier sessions: {self._recalled} measurements")
+        count = sum(record.measured_us is not None for records in found.values() for record in records.values())
+        if count:
+            self._observer.message(f"known from earlier sessions: {count} measurements")
+        self._recalled += count
         return found
+
+    def _record(self, new: Mapping[int, Sequence[TrialRecord]]) -> None:
+        for size, records in new.items():
+            self._sessions.record(size, records)
 
     # ---- choosing
 
-    def _columns(self) -> list[int]:
-        return [*(cell.last for cell in self._coarse), *self._board.sizes]
+    def _columns(self, sizes: Sequence[int]) -> list[int]:
+        """What a choice looks at: the cells, and the sampled sizes."""
+        return [*(cell.last for cell in self._coarse), *sizes]
+
+    def _weights(self, sizes: Sequence[int]) -> Times:
+        """Of the columns: cells and sampled sizes count the same on the whole."""
+        around = weights_of(around_each(sizes, self.subject.vary), self.wish.weights)
+        return 0.5 * np.array([*weights_of(self._coarse, self.wish.weights), *around])
 
     def _expected(self) -> Times:
         """Times on the board's configs at the cells and the sampled sizes."""
-        return self._board.expected(self._board.configs, self._columns()).times
+        return self._board.expected(self._board.configs, self._columns(self._board.sizes)).times
 
     def _choose(self, tried: bool = False) -> list[Config]:
         """`tried`: of configs that were measured at some size, if there are any."""
@@ -202,8 +212,9 @@ class Planner:
                 f"{self.subject.label}: none of the {len(board.configs)} configs that were tried works: {self._faults()}"
             )
         number = {config: row for row, config in enumerate(board.configs)}
-        defaults = [number.get(default) if (default := self.subject.default(size)) is not None else None for size in self._columns()]
-        cover = choose_kernels(times, self._weights.tolist(), self.wish.kernels, defaults)
+        columns, weights = self._columns(board.sizes), self._weights(board.sizes).tolist()
+        defaults = [number.get(default) if (default := self.subject.default(size)) is not None else None for size in columns]
+        cover = choose_kernels(times, weights, self.wish.kernels, defaults)
         return [board.configs[row] for row in cover.chosen]
 
     def _faults(self) -> str:
@@ -211,20 +222,18 @@ class Planner:
 
     # ---- measuring
 
-    def _measure(self, chosen: list[Config]) -> list[Config]:
-        """Try what promises to be best, then what was chosen where it was not measured, until nothing changes."""
+    def _measure(self, chosen: list[Config], probed: int) -> list[Config]:
+        """Try what promises to be best, at `probed` sizes more where segments end, and settle what is in doubt."""
         board, extent = self._board, self._extent
-        defaults = [(default, size) for size in board.sizes if (default := self.subject.default(size)) is not None]
-        wanted: list[Pair] = [*defaults, *self._served(chosen)]
-        for round_number in range(1 + ROUNDS):
-            new = [pair for pair in wanted if not self._is_known(pair)]
-            if round_number > 1 and not new:
+        chosen = self._measure_promising(chosen)
+        for probe in range(PROBES):
+            ends = ends_to_try(self._table(chosen, measured=True), board.sizes, self.subject.alike, (probed + probe) // PROBES)
+            if not ends or self._late(MORE_SHARE):
                 break
-            self._try(new, extent.measure)
-            if round_number == 0 and not self._late(MORE_SHARE):
-                self._list_more()
-            chosen = self._choose()
-            wanted = self._served(chosen)
+            self._predict(ends)
+            self._record(board.add_sizes(ends, self._recall(ends)))
+            self._complete(board.configs)
+            chosen = self._measure_promising(self._choose())
         for _ in range(ROUNDS):
             doubts = find_doubts(board, self._served(chosen), list(self._settled))[: extent.compare - len(self._settled)]
             if not doubts or self._late(1.0):
@@ -237,13 +246,28 @@ class Planner:
         # where time was up before all was tried: no prediction alone puts a kernel into a table that was measured
         return self._choose(tried=True) if self._late(TRY_SHARE) else chosen
 
+    def _measure_promising(self, chosen: list[Config]) -> list[Config]:
+        """Measure what may be the best of each size, and what is chosen where it was not measured, until nothing changes."""
+        board = self._board
+        defaults = [(default, size) for size in board.sizes if (default := self.subject.default(size)) is not None]
+        wanted: list[Pair] = [*defaults, *self._served(chosen)]
+        for round_number in range(1 + ROUNDS):
+            new = [pair for pair in wanted if not self._is_known(pair)]
+            if round_number > 1 and not new:
+                break
+            self._try(new, self._extent.measure)
+            if round_number == 0 and not self._late(MORE_SHARE):
+                self._list_more()
+            chosen = self._choose()
+            wanted = self._served(chosen)
+        return chosen
+
     def _list_more(self) -> None:
         """Configs that the short list lacks and that look better by what was measured since."""
         board = self._board
-        around = self._weights[len(self._coarse) :].tolist()
+        around = self._weights(board.sizes)[len(self._coarse) :].tolist()
         more = board.hopeful(near_best(self._survey, board.sizes, ()), around, self._extent.listed // 2)
-        for size, records in board.add(more).items():
-            self._sessions.record(size, records)
+        self._record(board.add(more))
         self._complete(more)
 
     def _is_known(self, pair: Pair) -> bool:
@@ -273,12 +297,17 @@ class Planner:
 
     # ---- the result
 
-    def _result(self, table: DispatchTable, weights: Mapping[int, float]) -> Planned:
+    def _table(self, chosen: Sequence[Config], measured: bool) -> DispatchTable:
+        fine = cells(self.subject.vary, self.subject.steps, FINE)
+        self._survey.predict(((config, cell.last) for config in chosen for cell in fine), lower=False)
+        return make_table(self._board, chosen, fine, self.wish.weights, measured=measured)
+
+    def _result(self, table: DispatchTable) -> Planned:
         board = self._board
         times = self._expected()
         best = times.min(axis=0)
         number = {config: row for row, config in enumerate(board.configs)}
-        rows = [number[table.choose(size).config] for size in self._columns()]
+        rows = [number[table.choose(size).config] for size in self._columns(board.sizes)]
         loss = np.array([times[row, column] / best[column] - 1 if math.isfinite(best[column]) else 0.0 for column, row in enumerate(rows)])
         loss = np.where(np.isfinite(loss), loss, 0.0)
         defaults = {}
@@ -296,8 +325,8 @@ class Planner:
         return Planned(
             label=self.subject.label,
             table=table,
-            weights=weights,
-            expected_mean=float(loss @ self._weights),
+            weights=dict(zip(board.sizes, weights_of(around_each(board.sizes, self.subject.vary), self.wish.weights), strict=True)),
+            expected_mean=float(loss @ self._weights(board.sizes)),
             expected_worst=float(loss.max()),
             default_us=defaults,
             looked_at=len(self._survey.configs),

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ..residuals import Points, one_thread
 from ..space import Config
-from .correction import ALIKE, ALIKE_BY_SIZE, OWN, OWN_BY_SIZE, REACH
+from .correction import ALIKE, ALIKE_BY_SIZE, OWN, OWN_BY_SIZE, near, places
 from .cover import Times, choose_kernels
 from .subject import Subject
 from .survey import Survey
@@ -73,14 +73,13 @@ def _times(subject: Subject, survey: Survey, config: Config, sizes: Sequence[int
 def _draws(configs: Sequence[Config], sizes: Sequence[int], seed: int) -> list[Times]:
     """Errors of the model in log time, as `correction.py` takes them to be: none first."""
     generator = np.random.default_rng(seed)
-    at = np.log2([float(size) for size in sizes])
-    near = np.exp(-np.abs(at[:, None] - at[None, :]) / REACH)
+    at = places(sizes, sizes)
     alike = Points(configs).likeness(slice(None), slice(None))
     shape = len(configs), len(sizes)
     found: list[Times] = [np.zeros(shape)]
     with one_thread():
         by_config = np.linalg.cholesky(alike + 1e-6 * np.eye(len(configs)))
-        by_size = np.linalg.cholesky(near + 1e-6 * np.eye(len(sizes)))
+        by_size = np.linalg.cholesky(near(at, at) + 1e-6 * np.eye(len(sizes)))
         for _ in range(DRAWS):
             noise = ALIKE * by_config @ generator.standard_normal((len(configs), 1)) + OWN * generator.standard_normal((len(configs), 1))
             noise = noise + ALIKE_BY_SIZE * by_config @ generator.standard_normal(shape) @ by_size.T

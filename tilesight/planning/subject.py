@@ -89,8 +89,9 @@ class Subject:
         return Candidate(self.workload(size), self.where.target, self.template, config, self.open)
 
     def alike(self, size: int, config: Config) -> int:
-        """The size at which the profile of an open kernel stands for `size`: its blocks are the same, their last ones full. Masked
-        rows cost what others do, so only traffic differs a little."""
+        """The size at which the profile of an open kernel stands for `size`: its blocks are the same, their last ones full. The model
+        takes masked rows to cost what others do; what they do cost, up to half as much again where a kernel has few tiles,
+        measurements tell."""
         scale = self.template.scales.get(self.vary.dim)
         if not self.open or scale is None or len(scale.tiles) != 1:
             return size

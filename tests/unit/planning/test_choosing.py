@@ -111,11 +111,28 @@ def configs(count: int) -> list[Config]:
     return [Config({"block": 2 ** (n % 5), "stages": n // 5}) for n in range(count)]
 
 
+def as_it_is(size: int, _config: Config) -> int:
+    return size
+
+
+def test_a_measurement_says_more_of_sizes_that_take_as_many_tiles() -> None:
+    """A tile of 192 rows: 160 and 181 take one, 218 takes two."""
+    wide = Config({"block": 192})
+    measured = {(wide, 160): (60.0, 60.0), (wide, 218): (60.0, 100.0)}
+    said = np.full((1, 3), 60.0)
+    rounded = correct([wide], [181, 192, 193], said, measured, lambda size, config: -(-size // config.int("block")) * config.int("block"))
+    assert rounded.times[0, 0] < 65
+    assert rounded.times[0, 1] < 66
+    assert rounded.times[0, 2] > 90
+    plain = correct([wide], [181, 192, 193], said, measured, as_it_is)
+    assert plain.times[0, 1] > 70
+
+
 def test_measurements_correct_their_neighbours_and_leave_doubt_elsewhere() -> None:
     some, sizes = configs(10), [16, 32, 1024, 16384]
     predicted = np.full((10, 4), 100.0)
     measured = {(some[0], 32): (100.0, 130.0), (some[1], 32): (100.0, 120.0)}
-    found = correct(some, sizes, predicted, measured)
+    found = correct(some, sizes, predicted, measured, as_it_is)
     assert found.times[0, 1] == pytest.approx(130, rel=0.02)
     assert 115 < found.times[0, 0] < 135
     assert found.times[0, 1] > found.times[1, 1] > 110
@@ -134,14 +151,14 @@ def test_corrections_are_better_than_predictions() -> None:
     for _ in range(40):
         row, column = generator.integers(10), generator.integers(12)
         measured[some[row], sizes[column]] = (predicted[row, column], true[row, column])
-    found = correct(some, sizes, predicted, measured)
+    found = correct(some, sizes, predicted, measured, as_it_is)
     assert np.abs(np.log(found.times / true)).mean() < 0.25 * np.abs(np.log(predicted / true)).mean()
 
 
 def test_without_measurements_predictions_stay_and_what_is_unknown_stays_unknown() -> None:
     some = configs(2)
     predicted = np.array([[1.0, np.nan], [2.0, 3.0]])
-    found = correct(some, [1, 2], predicted, {})
+    found = correct(some, [1, 2], predicted, {}, as_it_is)
     assert np.array_equal(found.times, predicted, equal_nan=True)
-    found = correct(some, [1, 2], predicted, {(some[1], 1): (2.0, 2.0)})
+    found = correct(some, [1, 2], predicted, {(some[1], 1): (2.0, 2.0)}, as_it_is)
     assert np.isnan(found.times[0, 1])

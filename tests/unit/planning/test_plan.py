@@ -55,6 +55,34 @@ def test_few_kernels_cover_a_range_at_little_loss() -> None:
     assert sum(one) > 4 * sum(lost)  # several kernels are needed
 
 
+def masked(candidate: Candidate) -> float:
+    """Slower by up to a half, the less of its last tile a kernel of few tiles fills: nothing that the model could say."""
+    size, block = candidate.workload.dims["m"], candidate.config.int("block")
+    tiles = -(-size // block)
+    return 1 + 0.5 * (tiles - size / block) / tiles
+
+
+def test_sizes_are_added_where_what_is_chosen_serves_what_was_never_measured(rows_line: RowsLine) -> None:
+    rows_line.executor = RowsExecutor(factor=masked)
+    found = planned(shapes=24)
+    first, added = {size for _, size in rows_line.executor.measured[:60]}, {piece.size for piece in found.table.evidence}
+    assert len(first) <= 12
+    assert 12 < len(added) <= 24
+    ends = {size for piece in found.table.segments for size in (piece.first, piece.last)}
+    assert len(ends & added) >= 6
+
+    def true(config: Config, m: int) -> float:
+        workload = RowsTemplate().operator.workload(f"m={m},n=1024")
+        return true_us(config, workload.dims) * masked(Candidate(workload, load_target("cpu"), RowsTemplate(), config))
+
+    lost = []
+    for m in HELD_OUT:
+        space = RowsTemplate().space(RowsTemplate().operator.workload(f"m={m},n=1024"), load_target("cpu"))
+        lost.append(true(found.table.choose(m).config, m) / min(true(config, m) for config in space.configs()) - 1)
+    assert sum(lost) / len(lost) < 0.05
+    assert max(lost) < 0.2
+
+
 def test_each_kernel_is_built_once_for_all_sizes(rows_line: RowsLine) -> None:
     planned()
     executor = rows_line.executor
