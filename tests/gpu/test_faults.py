@@ -210,7 +210,8 @@ def test_a_sample_of_a_graph_is_the_time_of_one_launch() -> None:
 
 def failed_capture(_: object) -> tuple[bool, str]:
     graph = GraphTimer(400.0)
-    torch.zeros(1, device="cuda")
+    torch.cuda._sleep(1000)  # the first launch loads it, which must not count as its time
+    torch.cuda.synchronize()
     turns = 0
 
     def call() -> None:

@@ -36,7 +36,7 @@ def test_tunes_measures_and_answers_from_the_database(kernel: str, shape: str, g
     assert found.best.status is Status.VERIFIED
     assert found.best.predicted_us is not None
     assert found.baselines
-    assert found.messages == ()
+    assert all(message.startswith("the winner: ") for message in found.messages), found.messages  # nothing went wrong
     [again] = tilesight.tune(kernel, "auto", shape, database=small_quick)
     assert again.from_database
     assert again.best == found.best

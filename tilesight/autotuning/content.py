@@ -12,7 +12,9 @@ import dis
 import enum
 import functools
 import hashlib
+import importlib.metadata
 import inspect
+import json
 import sys
 import sysconfig
 import textwrap
@@ -29,6 +31,8 @@ from .running_code import bytecode, methods, other_values, text_of, unlike
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 _DEEPEST = 24  # levels of containers and calls that are followed
 _MOST_ELEMENTS = 4096  # of a tensor whose values are looked at
+# also where they run from a checkout of their own: their thousands of functions are no user's code
+_OURS = ("tilesight", "tilelang", "tvm", "tvm_ffi", "torch", "triton", "numpy")
 _LIBRARIES = tuple(f"{Path(sysconfig.get_paths()[name]).resolve()}/" for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 
 
@@ -41,12 +45,33 @@ def content_hash(*values: Any, own: Any = None) -> str:
 
 
 def is_library(file: str | None, module: str | None = None) -> bool:
-    """Whether code comes with Python, is installed, or is TileSight's: it changes with a version only."""
-    if module is not None and module.split(".")[0] in ("tilesight", "builtins", *sys.builtin_module_names):
+    """Whether code comes with Python, is installed, is TileSight's or one that it stands on: it changes with a version only."""
+    package = "" if module is None else module.split(".")[0]
+    if package in (*_OURS, "builtins", *sys.builtin_module_names):
         return True
     if not file or file.startswith("<"):
         return False
-    return str(Path(file).resolve()).startswith(_LIBRARIES)
+    place = str(Path(file).resolve())
+    return place.startswith(_LIBRARIES) or place.startswith(_installed_elsewhere().get(package, ()))
+
+
+@functools.cache
+def _installed_elsewhere() -> Mapping[str, tuple[str, ...]]:
+    """Where packages lie that have a version, e.g. folders of PYTHONPATH. Those that were installed to be edited are their author's
+    own code."""
+    found: dict[str, tuple[str, ...]] = {}
+    for package, names in importlib.metadata.packages_distributions().items():
+        distributions = map(importlib.metadata.distribution, set(names))
+        found[package] = tuple(f"{Path(str(d.locate_file(package))).resolve()}/" for d in distributions if not _is_editable(d))
+    return found
+
+
+def _is_editable(distribution: importlib.metadata.Distribution) -> bool:
+    text = distribution.read_text("direct_url.json")
+    try:
+        return text is not None and bool(json.loads(text)["dir_info"]["editable"])
+    except (ValueError, KeyError, TypeError):
+        return False
 
 
 def python_function(value: Any) -> Any:

@@ -17,7 +17,7 @@ from .survey import Pair, Survey
 
 # a fault of the moment or of the machine: it says nothing against the config elsewhere
 OF_THE_SIZE = (FailureKind.RUN_MEMORY, FailureKind.RUN_TIMEOUT, FailureKind.BUILD_TIMEOUT, FailureKind.BUILD_MEMORY)
-ANEW_AFTER = 4  # measurements after which predictions are corrected again
+ANEW_AFTER, ANEW_SHARE = 4, 50  # predictions are corrected again after so many measurements, and a fiftieth of all
 
 
 class Board:
@@ -58,7 +58,8 @@ class Board:
         new = self._placed(self.configs, sizes)
         for (config, at), build in self.builds.items():
             if not at:  # it serves these sizes too
-                self._tell_built(config, sizes, build)
+                for size, records in self._tell_built(config, sizes, build).items():
+                    new.setdefault(size, []).extend(record for record in records if record.failure is not None)
         return new
 
     def _placed(self, configs: Sequence[Config], sizes: Sequence[int]) -> dict[int, list[TrialRecord]]:
@@ -100,7 +101,8 @@ class Board:
             trials.recall(_unpredicted(config, build))
         record = trials.measured(config, measurement)
         self._note(size, record)
-        self._corrected = None if self._known_count() >= self._corrected_at + ANEW_AFTER else self._corrected
+        if self._known_count() >= self._corrected_at + max(ANEW_AFTER, self._corrected_at // ANEW_SHARE):
+            self._corrected = None
         return record
 
     def _note(self, size: int, record: TrialRecord) -> None:
@@ -145,7 +147,7 @@ class Board:
 
     def corrected(self) -> Corrected:
         """Expected times at the sampled sizes, a row for each of `configs`; measured ones as they were measured. Those of a
-        config that is out, or does not work at a size, are infinite. At most `ANEW_AFTER` measurements old."""
+        config that is out, or does not work at a size, are infinite. A few measurements old."""
         if self._corrected is None:
             self._corrected = self.expected(self.configs, self.sizes)
             self._corrected_at = self._known_count()
@@ -154,7 +156,7 @@ class Board:
     def expected(self, configs: Sequence[Config], sizes: Sequence[int]) -> Corrected:
         """The same for any configs and sizes."""
         said = np.array([self.survey.row(config, sizes) for config in configs])
-        found = correct(configs, sizes, said, self._pairs(), self.subject.alike)
+        found = correct(configs, sizes, said, self._pairs(), self.subject.whole)
         times, doubt = found.times, found.doubt
         for row, config in enumerate(configs):
             for column, size in enumerate(sizes):

@@ -20,12 +20,12 @@ from ..work import Executor
 from .board import Board
 from .cover import Times, choose_kernels
 from .doubts import NO_DIFFERENCE, Doubt, find_doubts, settle
-from .probes import ends_to_try
+from .probes import sizes_to_try
 from .result import Planned
 from .segments import AS_GOOD
 from .sessions import Sessions
 from .shortlist import near_best, shortlist
-from .sizes import Cell, around_each, awkward, cells, weights_of
+from .sizes import Cell, around_each, awkward, cells, weights_of, widest_gaps
 from .subject import Subject
 from .survey import Pair, Survey
 from .tabling import make_table, rounded
@@ -95,6 +95,7 @@ class Planner:
         self._messages: list[str] = []
         self._measured = self._recalled = 0
         self._settled: dict[Doubt, str] = {}
+        self._is_cut = False  # time ended it before all sizes were looked at
 
     def run(self) -> Planned:
         """Raises `NoCandidateError` where no config works; what was learned by then is recorded."""
@@ -111,9 +112,7 @@ class Planner:
         self._coarse = cells(subject.vary, subject.steps, COARSE)
         self._survey.explore(extent.explore, wish.seed)
         measures = bool(extent.measure and subject.where.devices)
-        # where sizes share their kernels, half of them are looked for once it is known what serves where
-        probed = wish.shapes // 2 if measures and subject.open else 0
-        sizes = awkward(subject.vary, wish.shapes - probed, self._outline())
+        sizes, probed = self._first_sizes(measures)
         self._predict(sizes)
         listed = shortlist(subject, self._survey, self._columns(sizes), self._weights(sizes), wish.kernels, extent.listed, wish.seed)
         if not listed:
@@ -136,6 +135,15 @@ class Planner:
         return self._result(table)
 
     # ---- before anything is measured
+
+    def _first_sizes(self, measures: bool) -> tuple[list[int], int]:
+        """Sizes to begin with, and how many more are looked for once it is known what serves where: half of them, where sizes
+        share their kernels. Those that an earlier plan looked for are known already."""
+        vary, wanted = self.subject.vary, self.wish.shapes
+        probed = max(0, min(wanted // 2, wanted - 2)) if measures and self.subject.open and vary.last - vary.first >= wanted else 0
+        spread = awkward(vary, wanted - probed, self._outline())
+        again = widest_gaps(self._sessions.known_sizes(), spread, probed) if probed else []
+        return sorted([*spread, *again]), probed - len(again)
 
     def _outline(self) -> list[tuple[Cell, float]]:
         """The best predicted time of each cell, by the configs that are best at the anchors."""
@@ -226,12 +234,16 @@ class Planner:
         """Try what promises to be best, at `probed` sizes more where segments end, and settle what is in doubt."""
         board, extent = self._board, self._extent
         chosen = self._measure_promising(chosen)
+        until = len(board.sizes) + probed
         for probe in range(PROBES):
-            ends = ends_to_try(self._table(chosen, measured=True), board.sizes, self.subject.alike, (probed + probe) // PROBES)
-            if not ends or self._late(MORE_SHARE):
+            most = -(-(until - len(board.sizes)) // (PROBES - probe))
+            self._is_cut = self._is_cut or (most > 0 and self._late(MORE_SHARE))
+            if most <= 0 or self._is_cut:
                 break
-            self._predict(ends)
-            self._record(board.add_sizes(ends, self._recall(ends)))
+            table = self._table(chosen, measured=True)
+            new = sizes_to_try(table, board.sizes, self.subject.whole, most, self.wish.weights)
+            self._predict(new)
+            self._record(board.add_sizes(new, self._recall(new)))
             self._complete(board.configs)
             chosen = self._measure_promising(self._choose())
         for _ in range(ROUNDS):
@@ -319,7 +331,7 @@ class Planner:
         if slower:
             some = f"{len(table.kernels)} kernels do not serve all sizes as well as the default config of each does"
             self._messages.append(f"{some}; it is faster at {', '.join(slower)}")
-        is_cut = self._late(TRY_SHARE)
+        is_cut = self._is_cut or self._late(TRY_SHARE)
         if is_cut:
             self._messages.append("the time budget ended it early; the same command goes on from here")
         return Planned(

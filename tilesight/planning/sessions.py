@@ -22,6 +22,13 @@ class Sessions:
         self._subject, self._store, self._effort, self._seed = subject, store, effort, seed
         self._open: dict[int, int] = {}  # session by size
 
+    def known_sizes(self) -> list[int]:
+        """Sizes of the range at which a kernel was measured that holds here."""
+        subject = self._subject
+        found = self._store.winners(subject.context(subject.vary.last), subject.fixed)
+        sizes = {known.workload.dims[subject.vary.dim] for known in found if known.open == subject.open}
+        return sorted(size for size in sizes if size in subject.vary)
+
     def recall(self, sizes: Iterable[int]) -> dict[int, dict[str, TrialRecord]]:
         """What holds at these sizes."""
         return {size: self._store.recall(self._subject.context(size)) for size in sizes}

@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..errors import InputError
@@ -104,11 +104,20 @@ def awkward(vary: Vary, count: int, times: Sequence[tuple[Cell, float]]) -> list
         low = begin * ratio ** (stripe / stripes) - soft
         high = begin * ratio ** ((stripe + 1) / stripes) - soft
         found.add(_of_stripe(vary, low, high, stripe % 3, times, found))
-    spare = [size for size in even(vary, 4 * count) if size not in found]
-    while len(found) < count and spare:  # stripes of small sizes may hold no whole number of their own
-        found.add(max(spare, key=lambda size: min(abs(math.log(size / other)) for other in found)))
-        spare = [size for size in spare if size not in found]
-    return sorted(found)
+    # stripes of small sizes may hold no whole number of their own
+    return sorted([*found, *widest_gaps(even(vary, 4 * count), found, count - len(found))])
+
+
+def widest_gaps(sizes: Iterable[int], others: Iterable[int], count: int) -> list[int]:
+    """Up to `count` of `sizes`, each the one that lies farthest in log size from the `others` and from those before it."""
+    known = set(others)
+    apart = {size: min((abs(math.log(size / other)) for other in known), default=math.inf) for size in sizes if size not in known}
+    found: list[int] = []
+    while len(found) < count and apart:
+        found.append(max(apart, key=lambda size: apart[size]))
+        del apart[found[-1]]
+        apart = {size: min(least, abs(math.log(size / found[-1]))) for size, least in apart.items()}
+    return found
 
 
 def _of_stripe(vary: Vary, low: float, high: float, turn: int, times: Sequence[tuple[Cell, float]], taken: set[int]) -> int:

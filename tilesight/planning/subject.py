@@ -95,9 +95,16 @@ class Subject:
         scale = self.template.scales.get(self.vary.dim)
         if not self.open or scale is None or len(scale.tiles) != 1:
             return size
+        whole = self.whole(size, config)
+        return whole if whole <= max(self.vary.last, config.int(scale.tiles[0])) else size
+
+    def whole(self, size: int, config: Config) -> int:
+        """`size` rounded up to whole tiles, of the first parameter that tiles the varied dimension."""
+        scale = self.template.scales.get(self.vary.dim)
+        if scale is None or not scale.tiles:
+            return size
         tile = config.int(scale.tiles[0])
-        whole = -(-size // tile) * tile
-        return whole if whole <= max(self.vary.last, tile) else size
+        return -(-size // tile) * tile
 
 
 def base_workload(template: KernelTemplate, vary: Vary, shape: str | Mapping[str, bool | int] | None, dtype: str) -> Workload:

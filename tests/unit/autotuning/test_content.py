@@ -143,6 +143,42 @@ def test_libraries_count_by_name() -> None:
     assert content_hash(numpy.dot) == content_hash(numpy.dot)
 
 
+def installed(folder: Path, name: str, note: str | None = None) -> str:
+    """A package with a version in a folder of its own, as `pip install --target` makes it; its file."""
+    (folder / name).mkdir()
+    (folder / name / "__init__.py").write_text("def helper(x): return x\n")
+    info = folder / f"{name}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (info / "top_level.txt").write_text(f"{name}\n")
+    if note is not None:
+        (info / "direct_url.json").write_text(note)
+    return str(folder / name / "__init__.py")
+
+
+def test_what_was_installed_elsewhere_is_no_code_of_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"elsewhere_{next(_numbers)}" for _ in range(3)]
+    versioned, edited = installed(tmp_path, names[0]), installed(tmp_path, names[1], '{"url": "file:///x", "dir_info": {"editable": true}}')
+    own = tmp_path / names[2] / "__init__.py"
+    own.parent.mkdir()
+    own.touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    content._installed_elsewhere.cache_clear()
+    monkeypatch.setattr(content, "_LIBRARIES", ("/nowhere/",))
+    assert is_library(versioned, names[0])
+    assert not is_library(edited, names[1])
+    assert not is_library(str(own), names[2])
+    other = tmp_path / "other" / names[0] / "module.py"
+    assert not is_library(str(other), f"{names[0]}.module"), "of the same name, from another place"
+    content._installed_elsewhere.cache_clear()
+
+
+@pytest.mark.parametrize("package", ["tilelang", "tvm", "torch"])
+def test_what_tilesight_stands_on_is_not_followed_wherever_it_lies(package: str, tmp_path: Path) -> None:
+    """Its thousands of functions, each with all that it uses, once took all memory."""
+    assert is_library(str(tmp_path / package / "language.py"), f"{package}.language")
+
+
 def test_an_installed_package_of_the_users_own_counts_by_its_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(content, "_LIBRARIES", (f"{tmp_path}/",))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 
 import pytest
 
@@ -163,6 +164,37 @@ def test_a_second_plan_measures_nothing_again(rows_line: RowsLine) -> None:
     assert second.measured <= first.measured / 10
     assert second.built <= first.built / 4
     assert second.table.kernels == first.table.kernels
+
+
+def test_a_second_plan_keeps_to_the_sizes_of_the_first_also_where_times_are_never_the_same(rows_line: RowsLine) -> None:
+    def noisy(seed: int) -> RowsExecutor:
+        generator = random.Random(seed)
+        return RowsExecutor(factor=lambda candidate: masked(candidate) * (1 + 0.02 * generator.random()))
+
+    rows_line.executor = noisy(1)
+    first = planned(shapes=24)
+    rows_line.executor = noisy(2)
+    second = planned(shapes=24)
+    assert {piece.size for piece in second.table.evidence} == {piece.size for piece in first.table.evidence}
+    assert second.recalled == first.measured
+    assert second.measured <= first.measured / 10
+
+
+@pytest.mark.parametrize(("shapes", "kernels"), [(1, 1), (2, 2), (3, 2), (5, 2), (24, 1), (24, 6)])
+def test_as_many_sizes_are_sampled_as_are_asked_for(shapes: int, kernels: int) -> None:
+    sizes = [piece.size for piece in planned(shapes=shapes, kernels=kernels).table.evidence]
+    assert len(sizes) == shapes
+    assert 4096 in sizes
+    assert shapes == 1 or 1 in sizes
+
+
+def test_sizes_that_time_did_not_allow_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter(range(100_000))
+    monkeypatch.setattr("time.monotonic", lambda: float(next(now)))
+    found = planned(budget_s=600.0, shapes=24)
+    assert len(found.table.evidence) < 24
+    assert found.is_cut
+    assert "the time budget ended it early" in found.messages[-1]
 
 
 def test_what_was_measured_is_there_for_dispatch() -> None:

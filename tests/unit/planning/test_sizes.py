@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from tilesight.errors import InputError
-from tilesight.planning.sizes import Cell, Vary, around_each, awkward, cells, even, read_vary, weights_of
+from tilesight.planning.sizes import Cell, Vary, around_each, awkward, cells, even, read_vary, weights_of, widest_gaps
 
 WIDE = Vary("m", 1, 16384)
 TILES = (16, 32, 64, 128, 192, 256)
@@ -92,3 +92,10 @@ def test_weights_are_even_in_doublings_unless_sizes_are_asked_for() -> None:
     assert sum(asked) == pytest.approx(1)
     assert asked == pytest.approx([0.1 / 3, 0.1 / 3 + 0.81, 0.1 / 3 + 0.09])
     assert weights_of(parts, {99: 5.0}) == weights_of(parts)
+
+
+def test_gaps_are_filled_the_widest_first() -> None:
+    assert widest_gaps([2, 8, 100, 1000], [1, 64, 4096], 2) == [8, 1000]
+    assert widest_gaps([2, 8], [2, 8], 2) == []
+    assert widest_gaps([5, 7], [], 1) == [5]
+    assert widest_gaps([5], [1], 0) == []
