@@ -68,8 +68,8 @@ def plan(
     """Choose the few kernels that cover a range of sizes at the least loss, and say what each size loses.
 
     Each kernel takes the varied dimension at run time, so it is built once and serves all sizes. Configs are predicted over
-    the whole range; those that matter are built and measured at sizes spread over it, awkward ones among them. The table
-    that --out writes is what `tilesight.dispatcher` takes; it can be reviewed, committed and shipped.
+    the whole range; those that matter are built and measured at sizes spread over it, then at sizes where what is chosen
+    begins and ends to serve. The table that --out writes is what `tilesight.dispatcher` takes; it can be reviewed, committed and shipped.
 
     \b
     tilesight plan matmul --vary m=1..16384 --shape n=8192,k=8192 --kernels 8 --out matmul.json
@@ -77,8 +77,8 @@ def plan(
 
     \b
     --effort predict  the model only: nothing is built or measured
-             quick    about 40 configs are built (20 more by what they show), at most 10 measured at each size
-             full     about 96 configs are built (48 more), at most 24 measured at each size
+             quick    40 configs are built, up to 60 more by what those show; at most 10 measured at each size
+             full     96 configs are built, up to 144 more; at most 24 measured at each size
     """
     from ..api import plan as run
     from ..dispatch.table import write_table
