@@ -195,13 +195,30 @@ class KernelTemplate(ABC):
 
 
 def source_hash(source: str) -> str:
-    """12 hex digits over the tokens of Python `source`, without comments and blank space."""
+    """12 hex digits over the tokens of Python `source`, without comments and blank space: the same under every Python."""
     skip = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.ENCODING, tokenize.ENDMARKER)
-    digest = hashlib.sha256()
+    digest, lines = hashlib.sha256(), list(io.StringIO(source))
+    begin, open_strings = (0, 0), 0
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type in skip:
             continue
         # block structure matters, its width does not
         text = {tokenize.INDENT: ">", tokenize.DEDENT: "<"}.get(token.type, token.string)
-        digest.update(text.encode() + b"\0")
+        # from Python 3.12 on the parts of an f-string are tokens; before it was one
+        kind = tokenize.tok_name[token.type]
+        if kind in ("FSTRING_START", "TSTRING_START"):
+            begin, open_strings = (begin if open_strings else token.start), open_strings + 1
+        elif kind in ("FSTRING_END", "TSTRING_END"):
+            open_strings -= 1
+            text = _between(lines, begin, token.end)
+        if not open_strings:
+            digest.update(text.encode() + b"\0")
     return digest.hexdigest()[:12]
+
+
+def _between(lines: Sequence[str], begin: tuple[int, int], end: tuple[int, int]) -> str:
+    """The text between two places (line, counted from 1, and column)."""
+    part = lines[begin[0] - 1 : end[0]]
+    part[-1] = part[-1][: end[1]]
+    part[0] = part[0][begin[1] :]
+    return "".join(part)

@@ -100,6 +100,15 @@ def test_hash_sees_code_and_not_its_looks() -> None:
     assert source_hash(KERNEL) != source_hash(KERNEL.replace("        copy(i)", "    copy(i)").replace("        # why\n", "        pass\n"))
 
 
+def test_a_hash_is_the_same_under_every_python() -> None:
+    """Python 3.12 began to take f-strings apart. The digest is what 3.10 to 3.13 found."""
+    source = 'def f(x, y):\n    return f"{x!r:>{y}} of {y + 1}" + f\'\'\'{\n    x}\n{f"{y}" "b"}\'\'\' + "plain"  # why\n'
+    assert source_hash(source) == "064ed97acaf8"
+    assert source_hash(source) != source_hash(source.replace(" of ", " in "))
+    assert source_hash(source) != source_hash(source.replace("y + 1", "y + 2"))
+    assert source_hash(source) == source_hash(source.replace("  # why", ""))
+
+
 def test_version_follows_the_kernel_and_not_its_search_space() -> None:
     import inspect
 
