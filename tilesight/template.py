@@ -218,7 +218,7 @@ def source_hash(source: str) -> str:
 
 def _between(lines: Sequence[str], begin: tuple[int, int], end: tuple[int, int]) -> str:
     """The text between two places (line, counted from 1, and column)."""
-    part = lines[begin[0] - 1 : end[0]]
+    part = list(lines[begin[0] - 1 : end[0]])
     part[-1] = part[-1][: end[1]]
     part[0] = part[0][begin[1] :]
     return "".join(part)
