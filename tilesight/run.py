@@ -139,7 +139,7 @@ class Run:
         self.observer.started(f"{subject.label} on {self.where.target.title}: {wish.kernels} kernels")
         for note in self.where.messages:
             self.observer.message(note)
-        sessions = Sessions(subject, self._store, wish.effort, wish.seed)
+        sessions = Sessions(subject, self._store, wish.effort, wish.seed, wish.asked(vary))
         return Planner(subject, wish, self._model, self._keeping_executor(), sessions, self.observer).run()
 
     def misses(self, operator: str | None) -> list[Miss]:

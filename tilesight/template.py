@@ -196,14 +196,15 @@ class KernelTemplate(ABC):
 
 def source_hash(source: str) -> str:
     """12 hex digits over the tokens of Python `source`, without comments and blank space: the same under every Python."""
-    skip = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.ENCODING, tokenize.ENDMARKER)
+    skip = (tokenize.COMMENT, tokenize.NL, tokenize.ENCODING, tokenize.ENDMARKER)
+    # blocks and ends of statements matter, how wide or long they are does not; no other token has these characters
+    marks = {tokenize.NEWLINE: "\n", tokenize.INDENT: "\x01", tokenize.DEDENT: "\x02"}
     digest, lines = hashlib.sha256(), list(io.StringIO(source))
     begin, open_strings = (0, 0), 0
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type in skip:
             continue
-        # block structure matters, its width does not
-        text = {tokenize.INDENT: ">", tokenize.DEDENT: "<"}.get(token.type, token.string)
+        text = marks.get(token.type, token.string)
         # from Python 3.12 on the parts of an f-string are tokens; before it was one
         kind = tokenize.tok_name[token.type]
         if kind in ("FSTRING_START", "TSTRING_START"):

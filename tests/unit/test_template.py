@@ -103,7 +103,9 @@ def test_hash_sees_code_and_not_its_looks() -> None:
 def test_a_hash_is_the_same_under_every_python() -> None:
     """Python 3.12 began to take f-strings apart. The digest is what 3.10 to 3.13 found."""
     source = 'def f(x, y):\n    return f"{x!r:>{y}} of {y + 1}" + f\'\'\'{\n    x}\n{f"{y}" "b"}\'\'\' + "plain"  # why\n'
-    assert source_hash(source) == "064ed97acaf8"
+    assert source_hash(source) == "325c8c9a7931"
+    assert source_hash("if a:\n  b\nc < d\n") != source_hash("if a:\n  b < c\nd\n")
+    assert source_hash("def f(x):\n  return\n  -x\n") != source_hash("def f(x):\n  return -x\n")
     assert source_hash(source) != source_hash(source.replace(" of ", " in "))
     assert source_hash(source) != source_hash(source.replace("y + 1", "y + 2"))
     assert source_hash(source) == source_hash(source.replace("  # why", ""))

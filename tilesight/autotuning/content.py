@@ -12,9 +12,8 @@ import dis
 import enum
 import functools
 import hashlib
-import importlib.metadata
+import importlib.util
 import inspect
-import json
 import sys
 import sysconfig
 import textwrap
@@ -25,14 +24,14 @@ from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
+from ..errors import InputError
 from ..template import source_hash
 from .running_code import bytecode, methods, other_values, text_of, unlike
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 _DEEPEST = 24  # levels of containers and calls that are followed
 _MOST_ELEMENTS = 4096  # of a tensor whose values are looked at
-# also where they run from a checkout of their own: their thousands of functions are no user's code
-_OURS = ("tilesight", "tilelang", "tvm", "tvm_ffi", "torch", "triton", "numpy")
+_MOST_FOLLOWED = 20_000  # functions, modules and other objects: so many are no kernel's own code but a library's
 _LIBRARIES = tuple(f"{Path(sysconfig.get_paths()[name]).resolve()}/" for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 
 
@@ -45,33 +44,22 @@ def content_hash(*values: Any, own: Any = None) -> str:
 
 
 def is_library(file: str | None, module: str | None = None) -> bool:
-    """Whether code comes with Python, is installed, is TileSight's or one that it stands on: it changes with a version only."""
+    """Whether code comes with Python, is installed, is TileSight's or of a library that it stands on: it changes with a version
+    only. Where it has a file, that decides: a wrapper of a library's function takes over the name of its module."""
     package = "" if module is None else module.split(".")[0]
-    if package in (*_OURS, "builtins", *sys.builtin_module_names):
+    if package in ("tilesight", "builtins", *sys.builtin_module_names):
         return True
     if not file or file.startswith("<"):
         return False
-    place = str(Path(file).resolve())
-    return place.startswith(_LIBRARIES) or place.startswith(_installed_elsewhere().get(package, ()))
+    return str(Path(file).resolve()).startswith((*_LIBRARIES, *_foundations()))
 
 
 @functools.cache
-def _installed_elsewhere() -> Mapping[str, tuple[str, ...]]:
-    """Where packages lie that have a version, e.g. folders of PYTHONPATH. Those that were installed to be edited are their author's
-    own code."""
-    found: dict[str, tuple[str, ...]] = {}
-    for package, names in importlib.metadata.packages_distributions().items():
-        distributions = map(importlib.metadata.distribution, set(names))
-        found[package] = tuple(f"{Path(str(d.locate_file(package))).resolve()}/" for d in distributions if not _is_editable(d))
-    return found
-
-
-def _is_editable(distribution: importlib.metadata.Distribution) -> bool:
-    text = distribution.read_text("direct_url.json")
-    try:
-        return text is not None and bool(json.loads(text)["dir_info"]["editable"])
-    except (ValueError, KeyError, TypeError):
-        return False
+def _foundations() -> tuple[str, ...]:
+    """The folders of what TileSight stands on, also where that runs from a checkout of its own."""
+    specs = [importlib.util.find_spec(name) for name in ("tilelang", "tvm_ffi", "torch", "triton", "numpy")]
+    folders = [folder for spec in specs if spec is not None for folder in spec.submodule_search_locations or ()]
+    return tuple(f"{Path(folder).resolve()}/" for folder in folders)
 
 
 def python_function(value: Any) -> Any:
@@ -111,9 +99,18 @@ class _Reader:
             return self._module(value, depth)
         if id(value) in self._met:
             return f"met:{self._met[id(value)]}"
+        self._meet(value)
+        return self._object(value, depth)
+
+    def _meet(self, value: Any) -> None:
+        if len(self._met) >= _MOST_FOLLOWED:
+            where = getattr(value, "__module__", None) or type(value).__module__
+            raise InputError(
+                f"autotune: what the function uses leads to more than {_MOST_FOLLOWED} functions and objects, lastly in {where}, "
+                "a library that was not installed: install it, or take it out of what the function uses"
+            )
         self._met[id(value)] = len(self._met)
         self._alive.append(value)
-        return self._object(value, depth)
 
     def _object(self, value: Any, depth: int) -> str:
         if isinstance(value, functools.partial):
@@ -185,8 +182,7 @@ class _Reader:
             return f"module:{module.__name__}"
         if id(module) in self._met:
             return f"met:{self._met[id(module)]}"
-        self._met[id(module)] = len(self._met)
-        self._alive.append(module)
+        self._meet(module)
         try:
             text = Path(file).read_text(encoding="utf-8")
         except OSError:

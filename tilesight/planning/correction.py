@@ -57,7 +57,8 @@ def correct(
     prior = np.array([_variance(there) for there in where]).reshape(predicted_us.shape)
     if not measured or not configs:
         return Corrected(predicted_us.copy(), np.sqrt(prior))
-    pairs = list(measured.items())[:: -(-len(measured) // MOST_MEASURED)]
+    every = list(measured.items())
+    pairs = every if len(every) <= MOST_MEASURED else [every[n] for n in np.linspace(0, len(every) - 1, MOST_MEASURED).astype(int)]
     all_configs = list(dict.fromkeys([*configs, *(config for (config, _), _ in pairs)]))
     number = {config: place for place, config in enumerate(all_configs)}
     alike = Points(all_configs).likeness(slice(None), slice(None))

@@ -25,7 +25,7 @@ from .result import Planned
 from .segments import AS_GOOD
 from .sessions import Sessions
 from .shortlist import near_best, shortlist
-from .sizes import Cell, around_each, awkward, cells, weights_of, widest_gaps
+from .sizes import Cell, Vary, around_each, awkward, cells, weights_of, widest_gaps
 from .subject import Subject
 from .survey import Pair, Survey
 from .tabling import make_table, rounded
@@ -76,6 +76,11 @@ class Wish:
     budget_s: float | None = None
     seed: int = 0
     weights: Mapping[int, float] | None = None
+
+    def asked(self, vary: Vary) -> dict[str, str]:
+        """What decides at which sizes it is measured, beside effort and seed."""
+        found = {"range": f"{vary.dim}={vary.first}..{vary.last}", "shapes": str(self.shapes)}
+        return found | {"weights": str(sorted(self.weights.items()))} if self.weights else found
 
 
 class Planner:
@@ -138,7 +143,7 @@ class Planner:
 
     def _first_sizes(self, measures: bool) -> tuple[list[int], int]:
         """Sizes to begin with, and how many more are looked for once it is known what serves where: half of them, where sizes
-        share their kernels. Those that an earlier plan looked for are known already."""
+        share their kernels. Those that an earlier call of this plan looked for are known already."""
         vary, wanted = self.subject.vary, self.wish.shapes
         probed = max(0, min(wanted // 2, wanted - 2)) if measures and self.subject.open and vary.last - vary.first >= wanted else 0
         spread = awkward(vary, wanted - probed, self._outline())

@@ -18,16 +18,28 @@ OPTIONS: Mapping[str, str] = {"made by": "plan"}  # no answer to `tilesight tune
 
 
 class Sessions:
-    def __init__(self, subject: Subject, store: Store, effort: Effort, seed: int) -> None:
+    """`asked` tells one plan of a subject from another, by what decides at which sizes it measures."""
+
+    def __init__(self, subject: Subject, store: Store, effort: Effort, seed: int, asked: Mapping[str, str] | None = None) -> None:
         self._subject, self._store, self._effort, self._seed = subject, store, effort, seed
+        self._options = {**OPTIONS, **(asked or {})}
         self._open: dict[int, int] = {}  # session by size
 
     def known_sizes(self) -> list[int]:
-        """Sizes of the range at which a kernel was measured that holds here."""
-        subject = self._subject
-        found = self._store.winners(subject.context(subject.vary.last), subject.fixed)
-        sizes = {known.workload.dims[subject.vary.dim] for known in found if known.open == subject.open}
-        return sorted(size for size in sizes if size in subject.vary)
+        """Sizes at which an earlier call of this plan measured. Sessions of one that was cut go on."""
+        subject, found = self._subject, []
+        winners = self._store.winners(subject.context(subject.vary.last), subject.fixed)
+        for size in sorted({known.workload.dims[subject.vary.dim] for known in winners if known.open == subject.open}):
+            if size not in subject.vary:
+                continue
+            context = subject.context(size)
+            if self._store.find_complete(context, self._effort, self._options) is None:
+                cut = self._store.find_interrupted(context, self._effort, self._options)
+                if cut is None:
+                    continue
+                self._open[size] = cut
+            found.append(size)
+        return found
 
     def recall(self, sizes: Iterable[int]) -> dict[int, dict[str, TrialRecord]]:
         """What holds at these sizes."""
@@ -42,7 +54,7 @@ class Sessions:
                 operator, workload = self._subject.template.operator, self._subject.workload(size)
                 floor = {"flops": operator.flops(workload), "min_bytes": operator.min_bytes(workload)}
                 census = self._subject.space(size).census()
-                self._open[size] = self._store.begin(context, self._effort, self._seed, OPTIONS, census, **floor)
+                self._open[size] = self._store.begin(context, self._effort, self._seed, self._options, census, **floor)
             self._store.record_many(self._open[size], context, records)
 
     def close(self, state: State, seconds: float) -> None:

@@ -19,6 +19,7 @@ import pytest
 
 from tilesight.autotuning import content, running_code
 from tilesight.autotuning.content import content_hash, is_library
+from tilesight.errors import InputError
 
 SOURCE = """
 import numpy
@@ -143,40 +144,44 @@ def test_libraries_count_by_name() -> None:
     assert content_hash(numpy.dot) == content_hash(numpy.dot)
 
 
-def installed(folder: Path, name: str, note: str | None = None) -> str:
-    """A package with a version in a folder of its own, as `pip install --target` makes it; its file."""
-    (folder / name).mkdir()
-    (folder / name / "__init__.py").write_text("def helper(x): return x\n")
-    info = folder / f"{name}-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-    (info / "top_level.txt").write_text(f"{name}\n")
-    if note is not None:
-        (info / "direct_url.json").write_text(note)
-    return str(folder / name / "__init__.py")
-
-
-def test_what_was_installed_elsewhere_is_no_code_of_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = [f"elsewhere_{next(_numbers)}" for _ in range(3)]
-    versioned, edited = installed(tmp_path, names[0]), installed(tmp_path, names[1], '{"url": "file:///x", "dir_info": {"editable": true}}')
-    own = tmp_path / names[2] / "__init__.py"
-    own.parent.mkdir()
-    own.touch()
-    monkeypatch.syspath_prepend(tmp_path)
-    content._installed_elsewhere.cache_clear()
-    monkeypatch.setattr(content, "_LIBRARIES", ("/nowhere/",))
-    assert is_library(versioned, names[0])
-    assert not is_library(edited, names[1])
-    assert not is_library(str(own), names[2])
-    other = tmp_path / "other" / names[0] / "module.py"
-    assert not is_library(str(other), f"{names[0]}.module"), "of the same name, from another place"
-    content._installed_elsewhere.cache_clear()
-
-
-@pytest.mark.parametrize("package", ["tilelang", "tvm", "torch"])
-def test_what_tilesight_stands_on_is_not_followed_wherever_it_lies(package: str, tmp_path: Path) -> None:
+def test_what_tilesight_stands_on_is_not_followed_wherever_it_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its thousands of functions, each with all that it uses, once took all memory."""
-    assert is_library(str(tmp_path / package / "language.py"), f"{package}.language")
+    import numpy
+    import tilelang
+
+    monkeypatch.setattr(content, "_LIBRARIES", ("/nowhere/",))
+    assert is_library(tilelang.__file__, "tilelang")
+    assert is_library(numpy.__file__)
+    assert not is_library(str(tmp_path / "tilelang" / "language.py"), "tilelang.language"), "of the same name, from another place"
+
+
+def test_a_wrapper_of_a_librarys_function_is_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    source = """
+import functools
+import numpy
+@functools.wraps(numpy.sum)
+def total(a):
+    return numpy.sum(a) * 2
+def kernel(a):
+    return total(a)
+"""
+    one = load(tmp_path, source, f"wrapper_{next(_numbers)}")
+    other = load(tmp_path, source.replace("* 2", "* 3"), f"wrapper_{next(_numbers)}")
+    assert content_hash(one.kernel) != content_hash(other.kernel)
+
+
+def test_what_leads_to_a_whole_library_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(content, "_MOST_FOLLOWED", 100)
+    monkeypatch.syspath_prepend(tmp_path)
+    functions = "\n".join(f"def f{n}(x): return f{n + 1}(x)" for n in range(20))
+    few = load(tmp_path, f"{functions}\ndef f20(x): return x\n", f"few_{next(_numbers)}")
+    assert content_hash(few.f0)
+    many = "\n".join(f"def g{n}(x): return x" for n in range(200))
+    calls = " + ".join(f"g{n}(x)" for n in range(200))
+    library = load(tmp_path, f"{many}\ndef kernel(x): return {calls}\n", f"library_{next(_numbers)}")
+    with pytest.raises(InputError, match=f"more than 100 functions and objects, lastly in {library.__name__}"):
+        content_hash(library.kernel)
 
 
 def test_an_installed_package_of_the_users_own_counts_by_its_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -180,6 +180,25 @@ def test_a_second_plan_keeps_to_the_sizes_of_the_first_also_where_times_are_neve
     assert second.measured <= first.measured / 10
 
 
+def test_another_range_that_was_planned_before_takes_no_sizes_of_this_one() -> None:
+    plan("rows", "m=3900..4096", "cpu", "n=1024", kernels=2, shapes=24)
+    sizes = [piece.size for piece in planned(shapes=24).table.evidence]
+    assert sum(size >= 3900 for size in sizes) < 4
+
+
+def test_a_plan_that_was_cut_goes_on_with_its_sizes(rows_line: RowsLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter(range(100_000))
+    with monkeypatch.context() as patched:
+        patched.setattr("time.monotonic", lambda: float(next(now)))
+        cut = planned(budget_s=800.0, shapes=24)
+    assert cut.is_cut
+    rows_line.executor = RowsExecutor()
+    whole = planned(shapes=24)
+    assert {piece.size for piece in cut.table.evidence} <= {piece.size for piece in whole.table.evidence}
+    assert len(whole.table.evidence) == 24
+    assert not whole.is_cut
+
+
 @pytest.mark.parametrize(("shapes", "kernels"), [(1, 1), (2, 2), (3, 2), (5, 2), (24, 1), (24, 6)])
 def test_as_many_sizes_are_sampled_as_are_asked_for(shapes: int, kernels: int) -> None:
     sizes = [piece.size for piece in planned(shapes=shapes, kernels=kernels).table.evidence]
