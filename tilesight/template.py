@@ -201,7 +201,7 @@ def source_hash(source: str) -> str:
     marks = {tokenize.NEWLINE: "\n", tokenize.INDENT: "\x01", tokenize.DEDENT: "\x02"}
     digest, lines = hashlib.sha256(), list(io.StringIO(source))
     begin, open_strings = (0, 0), 0
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+    for token in tokenize.generate_tokens(iter(lines).__next__):
         if token.type in skip:
             continue
         text = marks.get(token.type, token.string)

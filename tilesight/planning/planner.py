@@ -169,7 +169,7 @@ class Planner:
         the best of the sizes around each cell, in that cell."""
         survey, subject = self._survey, self.subject
         self._observer.phase("predict", None)
-        defaults = [(default, size) for size in sizes if (default := subject.default(size)) is not None]
+        defaults = self._defaults(sizes)
         known = [(config, size) for size in sizes for config in survey.configs if subject.works(size, config)]
         survey.predict(known, lower=False)
         survey.predict([*defaults, *((config, size) for size in sizes for config in survey.promising(size, self._extent.promising))])
@@ -178,6 +178,9 @@ class Planner:
         inside = [(config, cell.last) for cell in self._coarse for config in survey.promising(cell.last, IN_CELL)]
         survey.predict(inside, lower=False)
         self._observer.phase_done(f"{survey.count} predictions at {len(sizes)} sizes and between them, {survey.lowered} lowered in all")
+
+    def _defaults(self, sizes: Sequence[int]) -> list[Pair]:
+        return [(default, size) for size in sizes if (default := self.subject.default(size)) is not None]
 
     def _complete(self, listed: Sequence[Config]) -> None:
         """Predict the short list over the whole range; those first in it also where that takes lowering."""
@@ -207,8 +210,11 @@ class Planner:
 
     def _weights(self, sizes: Sequence[int]) -> Times:
         """Of the columns: cells and sampled sizes count the same on the whole."""
-        around = weights_of(around_each(sizes, self.subject.vary), self.wish.weights)
-        return 0.5 * np.array([*weights_of(self._coarse, self.wish.weights), *around])
+        return 0.5 * np.array([*weights_of(self._coarse, self.wish.weights), *self._around(sizes)])
+
+    def _around(self, sizes: Sequence[int]) -> list[float]:
+        """The weight of each sampled size: that of the sizes that lie nearest to it."""
+        return weights_of(around_each(sizes, self.subject.vary), self.wish.weights)
 
     def _expected(self) -> Times:
         """Times on the board's configs at the cells and the sampled sizes."""
@@ -242,8 +248,10 @@ class Planner:
         until = len(board.sizes) + probed
         for probe in range(PROBES):
             most = -(-(until - len(board.sizes)) // (PROBES - probe))
-            self._is_cut = self._is_cut or (most > 0 and self._late(MORE_SHARE))
-            if most <= 0 or self._is_cut:
+            if most <= 0:
+                break
+            if self._late(MORE_SHARE):
+                self._is_cut = True
                 break
             table = self._table(chosen, measured=True)
             new = sizes_to_try(table, board.sizes, self.subject.whole, most, self.wish.weights)
@@ -266,8 +274,7 @@ class Planner:
     def _measure_promising(self, chosen: list[Config]) -> list[Config]:
         """Measure what may be the best of each size, and what is chosen where it was not measured, until nothing changes."""
         board = self._board
-        defaults = [(default, size) for size in board.sizes if (default := self.subject.default(size)) is not None]
-        wanted: list[Pair] = [*defaults, *self._served(chosen)]
+        wanted = [*self._defaults(board.sizes), *self._served(chosen)]
         for round_number in range(1 + ROUNDS):
             new = [pair for pair in wanted if not self._is_known(pair)]
             if round_number > 1 and not new:
@@ -282,8 +289,7 @@ class Planner:
     def _list_more(self) -> None:
         """Configs that the short list lacks and that look better by what was measured since."""
         board = self._board
-        around = self._weights(board.sizes)[len(self._coarse) :].tolist()
-        more = board.hopeful(near_best(self._survey, board.sizes, ()), around, self._extent.listed // 2)
+        more = board.hopeful(near_best(self._survey, board.sizes, ()), self._around(board.sizes), self._extent.listed // 2)
         self._record(board.add(more))
         self._complete(more)
 
@@ -342,7 +348,7 @@ class Planner:
         return Planned(
             label=self.subject.label,
             table=table,
-            weights=dict(zip(board.sizes, weights_of(around_each(board.sizes, self.subject.vary), self.wish.weights), strict=True)),
+            weights=dict(zip(board.sizes, self._around(board.sizes), strict=True)),
             expected_mean=float(loss @ self._weights(board.sizes)),
             expected_worst=float(loss.max()),
             default_us=defaults,

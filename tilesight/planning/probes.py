@@ -6,14 +6,12 @@ begins a tile, whose rows are mostly masked, and the last one fills it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-
-import numpy as np
+import math
+from collections.abc import Callable, Collection, Mapping
 
 from ..dispatch.table import DispatchTable
 from ..space import Config
-from .correction import Row, places
-from .sizes import Cell, Vary, even, weights_of, widest_gaps
+from .sizes import Cell, Vary, even, farthest, weights_of, widest_gaps
 
 NEAR = 0.15  # doublings of the size, and of its whole tiles, together within which a size that was tried says enough
 
@@ -30,20 +28,12 @@ def sizes_to_try(
     weights of sizes are `given`, ends count by the weight of their segments. Where too few ends lie far from what was tried,
     sizes in the widest gaps are added."""
     ends = {size: place for place, piece in enumerate(table.segments) for size in (piece.first, piece.last)}
-    serves = {size: table.kernels[table.segments[place].kernel] for size, place in ends.items()}
     worth = weights_of([Cell(piece.first, piece.last) for piece in table.segments], given) if given else [1.0] * len(table.segments)
-    left = {size: _apart(size, tried, serves[size], whole) for size in ends if size not in tried}
-    found: list[int] = []
-    while len(found) < most and (far := [size for size, apart in left.items() if apart > NEAR]):
-        found.append(max(far, key=lambda size: worth[ends[size]] * left[size]))
-        del left[found[-1]]
-        left = {size: min(apart, _apart(size, found[-1:], serves[size], whole)) for size, apart in left.items()}
+
+    def apart(size: int, other: int) -> float:
+        config = table.kernels[table.segments[ends[size]].kernel]
+        return abs(math.log2(size) - math.log2(other)) + abs(math.log2(whole(size, config)) - math.log2(whole(other, config)))
+
+    found = farthest(ends, tried, most, apart, lambda size: worth[ends[size]], NEAR)
     spare = even(Vary(table.vary, table.first, table.last), 4 * (len(tried) + most))
     return found + widest_gaps(spare, [*tried, *found], most - len(found))
-
-
-def _apart(size: int, others: Iterable[int], config: Config, whole: Callable[[int, Config], int]) -> float:
-    known = list(others)
-    there: Row = places(known, [whole(other, config) for other in known])
-    here = places([size], [whole(size, config)])
-    return float(np.abs(there - here).sum(axis=1).min())

@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..errors import InputError
@@ -110,13 +110,26 @@ def awkward(vary: Vary, count: int, times: Sequence[tuple[Cell, float]]) -> list
 
 def widest_gaps(sizes: Iterable[int], others: Iterable[int], count: int) -> list[int]:
     """Up to `count` of `sizes`, each the one that lies farthest in log size from the `others` and from those before it."""
+    return farthest(sizes, others, count, lambda size, other: abs(math.log(size / other)))
+
+
+def farthest(
+    sizes: Iterable[int],
+    others: Iterable[int],
+    count: int,
+    apart: Callable[[int, int], float],
+    worth: Callable[[int], float] = lambda _: 1.0,
+    least: float = 0.0,
+) -> list[int]:
+    """Up to `count` of `sizes`, each the one for which most is `worth` times how far it lies from the `others` and from those
+    before it; none that lies no farther than `least`. `apart` says how far a size lies from another."""
     known = set(others)
-    apart = {size: min((abs(math.log(size / other)) for other in known), default=math.inf) for size in sizes if size not in known}
+    left = {size: min((apart(size, other) for other in known), default=math.inf) for size in sizes if size not in known}
     found: list[int] = []
-    while len(found) < count and apart:
-        found.append(max(apart, key=lambda size: apart[size]))
-        del apart[found[-1]]
-        apart = {size: min(least, abs(math.log(size / found[-1]))) for size, least in apart.items()}
+    while len(found) < count and (far := [size for size, nearest in left.items() if nearest > least]):
+        found.append(max(far, key=lambda size: worth(size) * left[size]))
+        del left[found[-1]]
+        left = {size: min(nearest, apart(size, found[-1])) for size, nearest in left.items()}
     return found
 
 
