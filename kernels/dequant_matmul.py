@@ -251,6 +251,7 @@ class DequantMatmulGpu(KernelTemplate):
         word = f"uint{8 * self.operator.element_bytes(workload)}"
         runs = block_k // unpack  # of weights that a thread unpacks at once, in a row of the tile
         tile_rows, tile_cols = (block_n, block_m) if in_registers else (block_m, block_n)
+        is_moved = not (isinstance(m, int) and (m % block_m == 0 or m < block_m))
 
         def number(byte: Any, position: Any) -> Any:
             # q - 8, or units + q, in the dtype
@@ -280,6 +281,7 @@ class DequantMatmulGpu(KernelTemplate):
                 c_sum = T.alloc_fragment((tile_rows, tile_cols), accumulator)
                 T.use_swizzle(swizzle, enable=swizzle > 0)
                 T.clear(c_sum)
+                first = T.min(by * block_m, T.max(m - block_m, 0)) if is_moved else by * block_m
                 if swizzled:
                     T.annotate_layout({b_tile: make_swizzled_layout(b_tile)})
                 if in_registers:
@@ -291,7 +293,7 @@ class DequantMatmulGpu(KernelTemplate):
                     thread = T.get_thread_binding()
                 # copies beyond an edge read zeros: A's make whatever stands beside them add nothing
                 for ko in T.Pipelined(T.ceildiv(k, block_k), num_stages=num_stages):
-                    T.copy(A[by * block_m, ko * block_k], a_tile)
+                    T.copy(A[first, ko * block_k], a_tile)
                     T.copy(B[bx * block_n, ko * (block_k // 2)], b_tile)
                     T.copy(S[0 if group == -1 else ko * block_k // group, bx * block_n], s_tile)
                     if in_registers:
@@ -316,7 +318,7 @@ class DequantMatmulGpu(KernelTemplate):
                         c_tile[j, i] = c_sum[i, j]
                 else:
                     T.copy(c_sum, c_tile)
-                T.copy(c_tile, C[by * block_m, bx * block_n])
+                T.copy(c_tile, C[first, bx * block_n])
 
         return dequant_matmul
 

@@ -16,6 +16,7 @@ from .building.cpu import build_cpu, cpu_flags
 from .building.cuda import build_cuda, cuda_flags
 from .building.hip import build_code_object, build_hip, code_object_flags, hip_flags
 from .building.identity import NotElfError, binary_identity
+from .building.loaders import without_idle_warps
 from .building.plan import LaunchPlan, UnsupportedLaunchError, read_plan
 from .candidate import Candidate
 from .device import cpu_identity
@@ -23,7 +24,7 @@ from .errors import Failure, FailureKind, headline
 from .lowering import Lowered
 from .open_dims import lower_candidate
 from .target import Target
-from .toolchain import compiler_for, compiler_version, find_cxx, find_hip_clang, missing_compiler, package_version
+from .toolchain import BUILD_VERSION, compiler_for, compiler_version, find_cxx, find_hip_clang, missing_compiler, package_version
 from .trial import BuildResult
 
 ENTRY = "tilesight_call"
@@ -82,7 +83,8 @@ def device_source(lowered: Lowered, target: Target) -> str:
 
     tvm_target: Any = TvmTarget(target.tvm_target())
     with tvm_target:
-        return str(device_codegen_without_compile(lowered.device, create_backend_context(tvm_target)).inspect_source())
+        kernels = without_idle_warps(lowered.device)
+        return str(device_codegen_without_compile(kernels, create_backend_context(tvm_target)).inspect_source())
 
 
 def _compile(source: str, plan: LaunchPlan, target: Target, extra: tuple[str, ...], cache: KernelCache, front_ends: str) -> Entry:
@@ -95,7 +97,7 @@ def _compile(source: str, plan: LaunchPlan, target: Target, extra: tuple[str, ..
     flags = {"cuda": cuda_flags(target.arch, extra), "hip": hip_flags(target.arch, extra), "cpu": cpu_flags(extra)}[target.kind]
     # what -march=native means differs from machine to machine
     machine = cpu_identity() if target.kind == "cpu" else compiler_version(cxx)
-    key = cache_key(source, repr(plan), *flags, version, machine, package_version("tilelang"), str(LAUNCHER_VERSION))
+    key = cache_key(source, repr(plan), *flags, version, machine, package_version("tilelang"), BUILD_VERSION)
     if entry := cache.find(key):
         return entry
     with cache.building(key) as folder:
@@ -126,9 +128,6 @@ def _compile_code_object(source: str, plan: LaunchPlan, target: Target, extra: t
             return entry
         files, resources = build_code_object(folder, source, plan, flags, found.clang, found.rocm)
         return cache.store(key, files, resources, version, binary_identity(files[0].read_bytes(), plan))
-
-
-LAUNCHER_VERSION = 2  # raise it when a launcher changes, so that libraries with the old one are built again
 
 
 def _no_space(cache_dir: Path) -> str:

@@ -19,6 +19,7 @@ from .device import Device, cpu_name, find_devices, target_for
 from .settings import Settings, available_cores, load_settings
 from .target import Target
 
+BUILD_VERSION = "3"  # raise it when the same candidate and compiler give another library: a pass or a launcher of ours changed
 CXX_NAMES = ("g++", "clang++", "c++")
 CXX_HINT = "install a C++ compiler: apt-get install g++"
 NVCC_HINT = "install the CUDA toolkit (https://developer.nvidia.com/cuda-downloads), or: pip install 'nvidia-cuda-nvcc>=13.0'"
@@ -169,6 +170,7 @@ def software_versions(target: Target, device: Device | None = None) -> dict[str,
     out. `device` is the one that measures."""
     compiler = compiler_for(target)
     versions = {
+        "tilesight-build": BUILD_VERSION,
         "tilelang": package_version("tilelang"),
         "torch": package_version("torch"),  # brings the vendor library that results are compared with
         {"cuda": "nvcc", "hip": "hipcc", "cpu": "c++"}[target.kind]: compiler_version(compiler) if compiler else "",

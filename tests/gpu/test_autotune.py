@@ -47,6 +47,27 @@ def matmul(m, n, k, block_m=64, block_n=64, block_k=32, stages=2, dtype="float16
     return main
 
 
+def persistent(m: int, n: int, k: int, stages: int = 2) -> Any:
+    """A block makes several tiles: what its producer counts goes on from tile to tile."""
+    blocks = 32
+
+    @T.prim_func
+    def main(A: T.Tensor((m, k), "float16"), B: T.Tensor((k, n), "float16"), C: T.Tensor((m, n), "float16")):
+        with T.Kernel(blocks, threads=128) as (block,):
+            a_shared = T.alloc_shared((64, 64), "float16")
+            b_shared = T.alloc_shared((64, 64), "float16")
+            c_local = T.alloc_fragment((64, 64), "float32")
+            for bx, by in T.Persistent([n // 64, m // 64], blocks, block):
+                T.clear(c_local)
+                for ko in T.Pipelined(k // 64, num_stages=stages):
+                    T.copy(A[by * 64, ko * 64], a_shared)
+                    T.copy(B[ko * 64, bx * 64], b_shared)
+                    T.gemm(a_shared, b_shared, c_local)
+                T.copy(c_local, C[by * 64, bx * 64])
+
+    return main
+
+
 @tilelang.jit
 def doubled(A, block: int = 1024):  # type: ignore[no-untyped-def]
     N = T.const("N")
@@ -105,6 +126,13 @@ def test_kernels_that_add_to_what_they_find() -> None:
     x, s = torch.rand(1 << 16, device="cuda"), torch.full((1 << 16,), 5.0, device="cuda")
     kernel(s, x)
     torch.testing.assert_close(s, x + 5)
+
+
+def test_persistent_kernels() -> None:
+    kernel = autotune(configs=[{"stages": s} for s in (2, 3, 4)], out_idx=[-1], ref_prog=product)(persistent)(512, 768, 512)
+    assert kernel.tilesight.status is Status.VERIFIED
+    a, b = (torch.randn(shape, device="cuda", dtype=torch.float16) for shape in ((512, 512), (512, 768)))
+    torch.testing.assert_close(kernel(a, b), a @ b, rtol=1e-2, atol=1e-2)
 
 
 def test_inputs_of_the_users_own() -> None:

