@@ -77,8 +77,8 @@ def plan(
 
     \b
     --effort predict  the model only: nothing is built or measured
-             quick    40 configs are built, up to 60 more by what those show; at most 10 measured at each size
-             full     96 configs are built, up to 144 more; at most 24 measured at each size
+             quick    64 configs are built, up to 96 more by what those show; at most 10 measured at each size
+             full     128 configs are built, up to 192 more; at most 24 measured at each size
     """
     from ..api import plan as run
     from ..dispatch.table import write_table

@@ -12,6 +12,7 @@ from ..space import Config
 from ..trial import BuildResult, Measurement, Status, TrialRecord
 from ..trials import Trials
 from .correction import Corrected, correct
+from .cover import greedily
 from .subject import Subject
 from .survey import Pair, Survey
 
@@ -179,16 +180,15 @@ class Board:
 
     def hopeful(self, configs: Sequence[Config], weights: Sequence[float], count: int) -> list[Config]:
         """Up to `count` of `configs`, none of them on the board yet, that what was measured lets hope to be faster at some sizes than
-        all that were measured there: those that promise most first."""
+        all that were measured there: each the one that promises most beside those before it."""
         new = [config for config in configs if config not in set(self.configs)]
         if not new:
             return []
         found = self.expected(new, self.sizes)
         best = np.array([us if (us := self.best_us(size)) is not None else math.nan for size in self.sizes])
-        gains = 1 - found.times * np.exp(-found.doubt) / best[None, :]
-        worth = np.where(np.isfinite(gains), np.maximum(gains, 0.0), 0.0) @ np.asarray(weights)
-        order = sorted((row for row in range(len(new)) if worth[row] > 0), key=lambda row: -worth[row])
-        return [new[row] for row in order[:count]]
+        hoped = found.times * np.exp(-found.doubt) / best[None, :]
+        at_best = np.where(np.isfinite(hoped), np.minimum(hoped, 1.0), 1.0)
+        return [new[row] for row in greedily(at_best * weights, count, served=np.asarray(weights))]
 
     def best_us(self, size: int) -> float | None:
         """The least measured time at a size, of any config that is right."""

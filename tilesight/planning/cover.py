@@ -36,18 +36,8 @@ def choose_kernels(times: Times, weights: Sequence[float], count: int, defaults:
 
     `defaults`: the row of the default config at each column, None where it is not known. `keep`: rows that must be chosen.
     """
-    cost = _costs(times, np.asarray(weights, dtype=np.float64), defaults)
-    chosen = list(dict.fromkeys(keep))[:count]
-    served = cost[chosen].min(axis=0) if chosen else np.full(cost.shape[1], np.inf)
-    while len(chosen) < min(count, len(cost)):
-        totals = np.minimum(cost, served).sum(axis=1)
-        totals[chosen] = np.inf
-        best = int(totals.argmin())
-        if chosen and totals[best] >= served.sum() * (1 - 1e-9):
-            break
-        chosen.append(best)
-        served = np.minimum(served, cost[best])
-    chosen = _swapped(cost, chosen, frozenset(keep))
+    cost = costs(times, np.asarray(weights, dtype=np.float64), defaults)
+    chosen = _swapped(cost, greedily(cost, count, list(dict.fromkeys(keep))[:count]), frozenset(keep))
     # a kernel whose sizes others serve as well is none the table needs
     for row in reversed(chosen[:]):
         rest = [other for other in chosen if other != row]
@@ -57,13 +47,32 @@ def choose_kernels(times: Times, weights: Sequence[float], count: int, defaults:
     return Cover(tuple(ordered), tuple(int(place) for place in times[ordered].argmin(axis=0)), float(cost[ordered].min(axis=0).sum()))
 
 
+def greedily(cost: Times, count: int, chosen: Sequence[int] = (), served: Times | None = None) -> list[int]:
+    """`chosen`, and rows of `cost` up to `count` in all, each the one that lowers the sum over the columns most; fewer where more
+    bring nothing. `served`: what each column costs without any."""
+    found = list(chosen)
+    now = np.full(cost.shape[1], np.inf) if served is None else served
+    if found:
+        now = np.minimum(now, cost[found].min(axis=0))
+    while len(found) < min(count, len(cost)):
+        totals = np.minimum(cost, now).sum(axis=1)
+        totals[found] = np.inf
+        best = int(totals.argmin())
+        if (found or served is not None) and totals[best] >= now.sum() * (1 - 1e-9):
+            break
+        found.append(best)
+        now = np.minimum(now, cost[best])
+    return found
+
+
 def losses(times: Times) -> Times:
     """How much longer each row takes than the best of its column, as a share; inf where it does not serve it."""
     best = times.min(axis=0)
     return np.where(np.isfinite(times), times / np.where(np.isfinite(best), best, 1.0) - 1, np.inf)
 
 
-def _costs(times: Times, weights: NDArray[np.float64], defaults: Sequence[int | None]) -> Times:
+def costs(times: Times, weights: NDArray[np.float64], defaults: Sequence[int | None] = ()) -> Times:
+    """What each row costs in each column."""
     loss = np.minimum(losses(times), UNUSABLE)
     cost = loss + SQUARE * loss**2
     for column, row in enumerate(defaults):

@@ -51,9 +51,9 @@ class Extent:
 
 
 EXTENTS: Mapping[Effort, Extent] = {
-    Effort.PREDICT: Extent(384, 48, 48, 0, 0),
-    Effort.QUICK: Extent(384, 48, 40, 10, 8),
-    Effort.FULL: Extent(1200, 96, 96, 24, 24),
+    Effort.PREDICT: Extent(384, 48, 64, 0, 0),
+    Effort.QUICK: Extent(384, 48, 64, 10, 8),
+    Effort.FULL: Extent(1200, 96, 128, 24, 24),
 }
 
 
@@ -119,7 +119,7 @@ class Planner:
         measures = bool(extent.measure and subject.where.devices)
         sizes, probed = self._first_sizes(measures)
         self._predict(sizes)
-        listed = shortlist(subject, self._survey, self._columns(sizes), self._weights(sizes), wish.kernels, extent.listed, wish.seed)
+        listed = shortlist(subject, self._survey, self._columns(sizes), self._weights(sizes), extent.listed, wish.seed)
         if not listed:
             why = "the time budget ended before anything was predicted" if self._late(EXPLORE_SHARE) else "none lowers"
             raise NoCandidateError(f"{subject.label}: of the configs that are legal on {subject.where.target.name} {why}")

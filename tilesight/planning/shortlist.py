@@ -1,7 +1,7 @@
 """The short list: of all configs that were predicted, those that may become kernels of the table. Each is built once.
 
-The model is wrong by some percent, for configs that are alike in the same way. So the kernels are chosen many times over from
-times that are disturbed like that, and those that are chosen, or are the fastest somewhere, are listed by how often.
+The model is wrong by some percent, for configs that are alike in the same way. So times are drawn many times over with errors like
+that, and those are listed of which, on the mean of the draws, the best at each size lose least to the best of all.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ..residuals import Points, one_thread
 from ..space import Config
 from .correction import ALIKE, ALIKE_BY_SIZE, OWN, OWN_BY_SIZE, near, places
-from .cover import Times, choose_kernels
+from .cover import Times, costs, greedily
 from .subject import Subject
 from .survey import Survey
 
@@ -23,9 +23,7 @@ DRAWS = 24
 MOST_LOOKED_AT = 400  # configs among which is drawn: the work grows with their cube
 
 
-def shortlist(
-    subject: Subject, survey: Survey, sizes: Sequence[int], weights: NDArray[np.float64], kernels: int, count: int, seed: int
-) -> list[Config]:
+def shortlist(subject: Subject, survey: Survey, sizes: Sequence[int], weights: NDArray[np.float64], count: int, seed: int) -> list[Config]:
     """Up to `count` configs, the default ones of the sizes first, then those that matter most. `sizes` may come in any order, and
     twice."""
     defaults = list(dict.fromkeys(config for size in sizes if (config := subject.default(size)) is not None))
@@ -33,15 +31,10 @@ def shortlist(
     if not configs:
         return []
     times = np.array([_times(subject, survey, config, sizes) for config in configs])
-    votes: dict[int, float] = {}
-    for noise in _draws(configs, sizes, seed):
-        drawn = times * np.exp(noise)
-        cover = choose_kernels(drawn, weights.tolist(), kernels, [None] * len(sizes))
-        for column, place in enumerate(cover.serves):
-            for row in (cover.chosen[place], int(drawn[:, column].argmin())):
-                votes[row] = votes.get(row, 0.0) + float(weights[column])
-    listed = [*(config for config in defaults if config in configs), *(configs[row] for row in sorted(votes, key=lambda row: -votes[row]))]
-    return list(dict.fromkeys(listed))[: max(count, len(defaults))]
+    drawn = np.hstack([times * np.exp(noise) for noise in _draws(configs, sizes, seed)])
+    first = [row for row, config in enumerate(configs) if config in defaults]
+    listed = greedily(costs(drawn, np.tile(weights, 1 + DRAWS)), max(count, len(first)), first)
+    return [configs[row] for row in listed]
 
 
 def near_best(survey: Survey, sizes: Sequence[int], defaults: Sequence[Config]) -> list[Config]:

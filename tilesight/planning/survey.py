@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -71,14 +72,15 @@ class Survey:
         return math.nan if found is None else found.prediction.ranking_us
 
     def row(self, config: Config, sizes: Sequence[int]) -> Row:
-        """Predicted times at these sizes. Where nothing is predicted, what lies between the sizes where something is: below the
-        first of them, its time, which is too much if anything; NaN above the last."""
+        """Predicted times at these sizes. Where nothing is predicted, what lies between the sizes where something is, all of them
+        rounded up to whole tiles: below the first of them, its time, which is too much if anything; NaN above the last."""
         times = np.array([self.time_us(config, size) for size in sizes])
         known = self._times.get(config, {})
         if known and np.isnan(times).any():
-            at = sorted(known)
-            between = np.interp(np.log(sizes), np.log(at), np.log([known[size] for size in at]))
-            times = np.where(np.isnan(times) & (np.array(sizes) <= at[-1]), np.exp(between), times)
+            by_whole = {self._subject.whole(size, config): known[size] for size in sorted(known)}
+            at, asked = list(by_whole), np.array([self._subject.whole(size, config) for size in sizes])
+            between = np.interp(np.log(asked), np.log(at), np.log(list(by_whole.values())))
+            times = np.where(np.isnan(times) & (asked <= at[-1]), np.exp(between), times)
         return times
 
     # ---- exploring
@@ -118,7 +120,8 @@ class Survey:
         return {config: us for config in configs if not math.isnan(us := self.time_us(config, size))}
 
     def promising(self, size: int, count: int) -> list[Config]:
-        """Configs that look best at the anchors around a size, best first: those worth being predicted there."""
+        """Configs that look best at the anchors around a size: those worth being predicted there. The best of each tile, then the
+        second of each, and so on: at a size between anchors another tile may be the one that fits."""
         around = sorted(self.anchors, key=lambda anchor: abs(math.log(anchor / size)))[:AROUND]
         ratios: dict[Config, float] = {}
         for anchor in around:
@@ -127,7 +130,13 @@ class Survey:
             for config, us in times.items():
                 if us <= NEAR * best and self._subject.works(size, config):
                     ratios[config] = min(us / best, ratios.get(config, math.inf))
-        return sorted(ratios, key=lambda config: (ratios[config], config.key))[:count]
+        tiles, place = sorted({name for scale in self._subject.template.scales.values() for name in scale.tiles}), Counter[object]()
+        turns: dict[Config, int] = {}
+        for config in sorted(ratios, key=lambda config: (ratios[config], config.key)):
+            tile = tuple(config.get(name) for name in tiles)
+            turns[config] = place[tile]
+            place[tile] += 1
+        return sorted(turns, key=lambda config: turns[config])[:count]
 
     # ---- predicting
 
