@@ -251,6 +251,7 @@ class DequantMatmulGpu(KernelTemplate):
         word = f"uint{8 * self.operator.element_bytes(workload)}"
         runs = block_k // unpack  # of weights that a thread unpacks at once, in a row of the tile
         tile_rows, tile_cols = (block_n, block_m) if in_registers else (block_m, block_n)
+        # the last tile of rows begins early enough to be whole, as in matmul
         is_moved = not (isinstance(m, int) and (m % block_m == 0 or m < block_m))
 
         def number(byte: Any, position: Any) -> Any:

@@ -123,8 +123,8 @@ class Matmul(Operator):
 OPERATOR = Matmul()
 
 # Rows beyond the edge of A are not free: copies of them go to memory all the same, and blocks that share columns of B fall out of
-# step. So the last tile of rows begins early enough to be whole, and what two tiles have in common is computed twice, alike. Up to
-# this many columns a tile that takes up to 43 % off the time, and costs at most 3 %; wider tiles lose more than they win
+# step. So the last tile of rows begins early enough to be whole, and what two tiles have in common is computed twice, alike. In
+# tiles of up to this many columns this takes up to 43 % off the time, and costs at most 3 %; wider tiles lose more than they win
 # (experiments/partial_tiles).
 MOVED_COLUMNS = 128
 

@@ -120,7 +120,7 @@ def _compile_code_object(source: str, plan: LaunchPlan, target: Target, extra: t
     flags = code_object_flags(target.arch, found.rocm, extra)
     version = compiler_version(found.clang)
     headers = (found.rocm / "include/hip/hip_version.h").read_text(encoding="utf-8", errors="replace")
-    key = cache_key(source, repr(plan), *flags, version, headers, package_version("tilelang"))
+    key = cache_key(source, repr(plan), *flags, version, headers, package_version("tilelang"), BUILD_VERSION)
     if entry := cache.find(key):
         return entry
     with cache.building(key) as folder:

@@ -273,6 +273,7 @@ def make_table(out: Path, given: argparse.Namespace, say: Callable[[str], None])
         given.shape,
         kernels=given.kernels,
         shapes=given.samples,
+        seed=given.seed,
         budget_s=PLAN_SHARE * given.budget,
         database=str(out / f"{given.kernel}.db"),
         observer=Lines(say),
@@ -350,6 +351,7 @@ if __name__ == "__main__":
     parser.add_argument("--shapes", type=int, default=60, help="held-out sizes")
     parser.add_argument("--samples", type=int, help="sizes that the plan measures at, instead of its own default")
     parser.add_argument("--kernels", type=int, default=8)
+    parser.add_argument("--seed", type=int, default=0, help="of the plan; held-out sizes stay the same")
     parser.add_argument("--target", default="h200")
     parser.add_argument("--vary", help="another range")
     parser.add_argument("--shape", help="other fixed dimensions")

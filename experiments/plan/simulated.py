@@ -10,9 +10,9 @@ drawn for each seed, in log time: of each pair of block_m and block_n 0.03 and 0
 whole tiles), of each config 0.025 and 0.015, and 0.004 of noise. The model's errors on the 444 kernels of `h200/matmul-plan-8f635a4`
 are of that size: 0.059 on the whole, 0.044 between configs, 0.039 within.
 
-A row a seed and size, of 60 sizes drawn uniformly in the logarithm: `us` of the kernel that the table gives it, `best_us` of all
-configs of the space, without noise, and the `loss`. The best of all is the best of a hundred that are predicted alike, so part of
-each loss is what no planner could know.
+A row a seed and size, of 49 different sizes (60 were drawn, uniformly in the logarithm): `us` of the kernel that the table gives
+it, `best_us` of all configs of the space, without noise, and the `loss`. The best of all is the best of a hundred that are
+predicted alike, so part of each loss is what no planner could know.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from tilesight.work import Build, Built, Event, Job, Lane, Lower, Lowered, Measu
 VARY, FIXED, KERNELS, SHAPES, HELD_OUT = Vary("m", 1, 16384), "n=8192,k=8192", 8, 48, 60
 SPACES = (1, 28, 64, 101, 160, 256, 512, 1024, 4096, 16384)  # sizes whose spaces have all configs together
 BY_TILE, BY_TILE_AND_SIZE, OWN, OWN_BY_SIZE, NOISE = 0.03, 0.025, 0.025, 0.015, 0.004
-NEAR, NEAR_TWINS = 1.15, 1.3  # of the best predicted at a size, within which configs, and those that reorder their blocks, may be best
+MAY_BE_BEST, HAS_TWINS = 1.15, 1.3  # of the best predicted at a size: within which a config may be best, or one that reorders its blocks
 AT_ONCE = 16  # jobs under way
 
 
@@ -161,13 +161,13 @@ def may_be_best(subject: Subject, survey: Survey, sizes: Sequence[int]) -> Mappi
         survey.predict(((config, size) for config in works), lower=False)
         times = survey.times(works, size)
         best = min(times.values())
-        near = {config for config, us in times.items() if us <= NEAR_TWINS * best}
-        twins = [twin for groups in spaces for first in near & set(groups.firsts) for twin in groups.members(first)]
+        near = {config for config, us in times.items() if us <= HAS_TWINS * best}
+        twins = [twin for groups in spaces for first in groups.firsts if first in near for twin in groups.members(first)]
         twins = [twin for twin in dict.fromkeys(twins) if subject.works(size, twin)]
         survey.predict(((config, size) for config in twins), lower=False)
         times |= survey.times(twins, size)
         best = min(times.values())
-        found[size] = [config for config, us in times.items() if us <= NEAR * best]
+        found[size] = [config for config, us in times.items() if us <= MAY_BE_BEST * best]
     return found
 
 

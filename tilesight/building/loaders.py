@@ -1,4 +1,4 @@
-"""Of a producer that loads through TMA only the thread that issues the loads waits.
+"""Of a producer that loads through TMA only a thread that issues loads waits.
 
 Where TileLang splits a kernel into producer and consumers, all warps of the producer wait for a stage to be empty, though a
 single thread then fills it. Nothing keeps the other warps in step, and a wait tells phases apart by their parity alone (PTX ISA,
@@ -11,7 +11,7 @@ Roles that a kernel's author splits by hand (`T.ws`) are left as they are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,13 +44,12 @@ def without_idle_warps(kernels: Any) -> Any:
 
 
 def idle_roles(kernels: Any) -> list[Any]:
-    """The roles in `kernels` at whose end threads wait that then do nothing: no load, no arrival, nothing that keeps them in
-    step."""
+    """The roles in `kernels` at whose end threads wait that then do nothing, while an elected one loads: no arrival, nothing
+    that keeps them in step."""
     found: list[Any] = []
 
     def look(role: Any) -> Any:
-        parts = _parts(role)
-        if any(_idle(parts[first:]) for first in range(len(parts))):
+        if any(_idle_ends(_parts(role))):
             found.append(role)
         return role
 
@@ -80,12 +79,18 @@ def _led(role: Any, kernel: Any) -> Any:
     from tvm import tirx
 
     parts = _parts(role)
-    for first in range(len(parts)):
-        idle = _idle(parts[first:])
-        if idle is not None and not _is_used(idle.stored, kernel, parts[first:]):
+    for first, idle in _idle_ends(parts):
+        if not _is_used(idle.stored, kernel, parts[first:]):
             alone = tirx.IfThenElse(idle.election, _joined([_without_elections(part) for part in parts[first:]]), None)
             return _joined([*parts[:first], alone])
     return role
+
+
+def _idle_ends(parts: Sequence[Any]) -> Iterator[tuple[int, _Idle]]:
+    """The places in a role from which on all threads but one are idle, the first of them first."""
+    for first in range(len(parts)):
+        if (idle := _idle(parts[first:])) is not None:
+            yield first, idle
 
 
 def _idle(parts: Sequence[Any]) -> _Idle | None:
@@ -105,7 +110,9 @@ def _idle(parts: Sequence[Any]) -> _Idle | None:
         if _is_call(node, WAIT):
             waits += 1
         elif isinstance(node, tirx.Call):
-            busy |= int(node.op.get_attr("TCallEffectKind") or 0) > _READS
+            # an election takes part of all threads of a warp, wherever it stands; a function of the module's own may do anything
+            known = hasattr(node.op, "get_attr") and not _is_call(node, ELECT)
+            busy |= not known or int(node.op.get_attr("TCallEffectKind") or 0) > _READS
         elif isinstance(node, tirx.BufferStore):
             stored.add(node.buffer.data)
             busy |= not str(node.buffer.scope()).startswith("local")
@@ -114,6 +121,7 @@ def _idle(parts: Sequence[Any]) -> _Idle | None:
     for part in parts:
         tirx.stmt_functor.pre_order_visit(part, look)
     groups = {int(election.args[0]) for election in elections}
+    # 0 elects one thread of the block, which need not be one of the role's
     if busy or not waits or len(groups) != 1 or 0 in groups:
         return None
     return _Idle(elections[0], frozenset(stored))

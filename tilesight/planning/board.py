@@ -188,7 +188,10 @@ class Board:
         best = np.array([us if (us := self.best_us(size)) is not None else math.nan for size in self.sizes])
         hoped = found.times * np.exp(-found.doubt) / best[None, :]
         at_best = np.where(np.isfinite(hoped), np.minimum(hoped, 1.0), 1.0)
-        return [new[row] for row in greedily(at_best * weights, count, served=np.asarray(weights))]
+        rows = greedily(at_best * weights, count, served=np.asarray(weights))
+        worth = (1 - at_best) @ np.asarray(weights)  # those that promise what others do may be the ones that keep it
+        rows += sorted((row for row in range(len(new)) if worth[row] > 0 and row not in rows), key=lambda row: -worth[row])
+        return [new[row] for row in rows[:count]]
 
     def best_us(self, size: int) -> float | None:
         """The least measured time at a size, of any config that is right."""

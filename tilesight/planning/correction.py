@@ -2,7 +2,8 @@
 
 The error of a prediction (log of measured over predicted time) is taken as the sum of parts: one for all, one that alike configs
 share (`residuals.Points`) and one of each config's own, each of these as a constant, as something that changes slowly with the
-size, and in proportion to the share of the tiles that is masked, which the model takes to be free; and noise. So one measurement
+size, and in proportion to the share of the tiles that is masked, which the model takes to be free (kernels that move their last
+tile mask nothing from one tile on: there it is learned to be nothing); and noise. So one measurement
 of a config says much of it at the next sizes, something of its relatives, and little of the far end of the range.
 
 Two sizes are near for a config when they are near as numbers and when the config cuts them into nearly as many tiles: at 160 rows

@@ -49,7 +49,7 @@ def choose_kernels(times: Times, weights: Sequence[float], count: int, defaults:
 
 def greedily(cost: Times, count: int, chosen: Sequence[int] = (), served: Times | None = None) -> list[int]:
     """`chosen`, and rows of `cost` up to `count` in all, each the one that lowers the sum over the columns most; fewer where more
-    bring nothing. `served`: what each column costs without any."""
+    bring nothing. `served`: what each column costs without any; where neither it nor `chosen` is given, one row is taken at least."""
     found = list(chosen)
     now = np.full(cost.shape[1], np.inf) if served is None else served
     if found:
@@ -72,7 +72,7 @@ def losses(times: Times) -> Times:
 
 
 def costs(times: Times, weights: NDArray[np.float64], defaults: Sequence[int | None] = ()) -> Times:
-    """What each row costs in each column."""
+    """What each row costs in each column: its loss and the square of it, and what it is slower than the default, by weight."""
     loss = np.minimum(losses(times), UNUSABLE)
     cost = loss + SQUARE * loss**2
     for column, row in enumerate(defaults):

@@ -31,7 +31,7 @@ from .survey import Pair, Survey
 from .tabling import make_table, rounded
 from .trying import Trying
 
-IN_CELL = 16  # configs that are predicted between the sampled sizes
+IN_CELL = 32  # configs that are predicted between the sampled sizes, those of different tiles first
 COARSE, FINE = 128, 384  # cells of the range, at most: where kernels are chosen, and where segments are cut
 ROUNDS = 3  # of choosing, and measuring what was chosen where it was not measured
 PROBES = 2  # rounds in which sizes are added where the segments of what is chosen end
@@ -166,7 +166,7 @@ class Planner:
 
     def _predict(self, sizes: Sequence[int]) -> None:
         """What was looked at, at each of these sizes where profiles are kept, and what looks promising there in any case; then
-        the best of the sizes around each cell, in that cell."""
+        the best of the sizes around each cell, of different tiles first, in that cell."""
         survey, subject = self._survey, self.subject
         self._observer.phase("predict", None)
         defaults = self._defaults(sizes)

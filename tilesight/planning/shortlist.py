@@ -1,7 +1,8 @@
 """The short list: of all configs that were predicted, those that may become kernels of the table. Each is built once.
 
-The model is wrong by some percent, for configs that are alike in the same way. So times are drawn many times over with errors like
-that, and those are listed of which, on the mean of the draws, the best at each size lose least to the best of all.
+The model is wrong by some percent, for configs that are alike in the same way. So times are drawn many times over with errors
+like that, and configs are listed one by one, each the one that lowers most what it costs (`cover.py`), on the mean of the draws,
+to take the best listed one at each size.
 """
 
 from __future__ import annotations

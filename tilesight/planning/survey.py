@@ -72,14 +72,13 @@ class Survey:
         return math.nan if found is None else found.prediction.ranking_us
 
     def row(self, config: Config, sizes: Sequence[int]) -> Row:
-        """Predicted times at these sizes. Where nothing is predicted, what lies between the sizes where something is, all of them
-        rounded up to whole tiles: below the first of them, its time, which is too much if anything; NaN above the last."""
+        """Predicted times at these sizes. Where nothing is predicted, what lies between the sizes where something is (as
+        `Subject.alike` has them): below the first of them, its time, which is too much if anything; NaN above the last."""
         times = np.array([self.time_us(config, size) for size in sizes])
         known = self._times.get(config, {})
         if known and np.isnan(times).any():
-            by_whole = {self._subject.whole(size, config): known[size] for size in sorted(known)}
-            at, asked = list(by_whole), np.array([self._subject.whole(size, config) for size in sizes])
-            between = np.interp(np.log(asked), np.log(at), np.log(list(by_whole.values())))
+            at, asked = sorted(known), np.array([self._subject.alike(size, config) for size in sizes])
+            between = np.interp(np.log(asked), np.log(at), np.log([known[size] for size in at]))
             times = np.where(np.isnan(times) & (asked <= at[-1]), np.exp(between), times)
         return times
 
@@ -120,8 +119,9 @@ class Survey:
         return {config: us for config in configs if not math.isnan(us := self.time_us(config, size))}
 
     def promising(self, size: int, count: int) -> list[Config]:
-        """Configs that look best at the anchors around a size: those worth being predicted there. The best of each tile, then the
-        second of each, and so on: at a size between anchors another tile may be the one that fits."""
+        """Configs that look best at the anchors around a size: those worth being predicted there. The best of each tile (all
+        parameters that tile a dimension), then the second of each, and so on: at a size between anchors another may be the one
+        that fits."""
         around = sorted(self.anchors, key=lambda anchor: abs(math.log(anchor / size)))[:AROUND]
         ratios: dict[Config, float] = {}
         for anchor in around:

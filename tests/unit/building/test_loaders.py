@@ -158,7 +158,7 @@ def test_a_count_that_is_used_elsewhere_keeps_the_role(how: str) -> None:
     assert len(idle_roles(without_idle_warps(used))) == 1
 
 
-@pytest.mark.parametrize("what", ["after the wait", "in its condition", "by the others"])
+@pytest.mark.parametrize("what", ["after the wait", "in its condition", "by the others", "another election"])
 def test_what_other_threads_do_keeps_the_role(what: str) -> None:
     from tvm import tirx
 
@@ -170,6 +170,8 @@ def test_what_other_threads_do_keeps_the_role(what: str) -> None:
             return None
         if what == "by the others":
             return tirx.IfThenElse(node.condition, node.then_case, tirx.Evaluate(work))
+        if what == "another election":
+            return tirx.IfThenElse(tirx.And(node.condition, tirx.Var("wanted", "bool")), node, None)
         if what == "in its condition":
             return tirx.IfThenElse(work > 0, node, None)
         return tirx.SeqStmt([tirx.Evaluate(work), node])

@@ -262,7 +262,7 @@ def test_no_more_workers_than_items_and_items_drawn_when_needed() -> None:
         assert results(pool, []) == {}
         assert pool.pids() == []
         results(pool, ["fine"])
-        assert len(pool.pids()) == 1
+        started_pids(pool, 1)  # an item may be done before its fork is reported
         for finished, _ in enumerate(pool.run(behave, items()), 1):
             assert len(drawn) <= finished + 1, "an item was drawn before a worker was free for it"
         assert len(drawn) == 4
