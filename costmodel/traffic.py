@@ -34,7 +34,6 @@ class Traffic:
     dram_read: float
     dram_write: float
     llc: float = 0.0  # what misses in the L2s, where a cache stands between them and device memory
-    first_level: float = 0.0  # what the cores' first-level caches serve
 
     @property
     def dram(self) -> float:
@@ -177,8 +176,7 @@ def traffic(profile: KernelProfile, target: Target, blocks_together: int, consta
         return Traffic(0.0, written, 0.0, dram_write)
     flow = _Flow(reads, profile, together, clusters, room)
     asked = sum(s.asked for s in reads) * profile.blocks
-    first_level = _first_level(flow, target, blocks_together)
-    l2_read = max(1.0, asked - first_level)
+    l2_read = max(1.0, asked - _first_level(flow, target, blocks_together))
     touched, missed = min(flow.touched, asked), flow.moved(constants.drift_share)
     missed = min(max(touched, missed), l2_read if l2_read > touched else asked)
     llc = target.get("device.memory.llc.bytes")
@@ -186,7 +184,7 @@ def traffic(profile: KernelProfile, target: Target, blocks_together: int, consta
     if llc:
         # what several clusters read each for themselves comes from the cache behind them once
         dram_read = max(touched, missed / clusters) if touched < llc else max(touched, missed * (1 - constants.kept_share * llc / touched))
-    return Traffic(l2_read, written, min(dram_read, missed), dram_write, missed + dram_write if llc else 0.0, first_level)
+    return Traffic(l2_read, written, min(dram_read, missed), dram_write, missed + dram_write if llc else 0.0)
 
 
 def _first_level(flow: _Flow, target: Target, blocks_together: int) -> float:

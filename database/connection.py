@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
+import weakref
 from collections.abc import Callable
 from functools import partial
 from types import ModuleType
@@ -11,6 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from sqlalchemy import Connection, Table, exc, make_url
 from sqlalchemy.engine import URL
+from sqlalchemy.pool import StaticPool
 
 from ..errors import DatabaseBusyError, DatabaseError, DatabaseVersionError, InputError
 from . import faults, migrate, postgresql, sqlite
@@ -62,7 +65,8 @@ def exists(url: URL) -> bool:
 
 
 class Database:
-    """The tables of `url`, made or migrated on opening. Safe to use from several threads, not across a fork."""
+    """The tables of `url`, made or migrated on opening. Safe to use from several threads. A fork makes connections of its own,
+    except to a database in memory, which cannot be shared."""
 
     def __init__(self, url: URL, *, read_only: bool, busy_seconds: float) -> None:
         self.url, self.is_read_only, self.busy_seconds = url, read_only, busy_seconds
@@ -71,6 +75,7 @@ class Database:
         self._was_reached = False
         with faults.translated(url):
             self._engine = self.backend.make_engine(url, read_only=read_only, busy_seconds=busy_seconds)
+        _OPEN.add(self)
         try:
             self._prepare()
         except BaseException:
@@ -152,6 +157,19 @@ class Database:
             # random, so that two waiting processes do not meet again and again
             time.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(2 * pause, 0.1)
+
+
+_OPEN: weakref.WeakSet[Database] = weakref.WeakSet()
+
+
+def _leave_connections() -> None:
+    """In a fork: the connections of the pools are its parent's."""
+    for database in _OPEN:
+        if not isinstance(database._engine.pool, StaticPool):
+            database._engine.dispose(close=False)
+
+
+os.register_at_fork(after_in_child=_leave_connections)
 
 
 class _Write(Generic[T]):

@@ -10,10 +10,17 @@ from sqlalchemy import Connection, select
 from ..families import DAMAGE, FamilyKey, ProfileFamily, family_of
 from . import schema
 from .rows import Row, content_id, now
+from .strict_json import MAX_TEXT, StrictJsonError, parse
+
+MAX_BODY = 4 << 20  # bytes of a family, unpacked
 
 
 def family_rows(key: FamilyKey, families: Iterable[ProfileFamily]) -> list[Row]:
-    """One row a family, which takes the place of an earlier one of its key and config: more is known of it now."""
+    """One row a family, which takes the place of an earlier one of its key and config: more is known of it now.
+
+    One beyond the limits of `check` and `import` has none, and is lowered anew each time: kept, it would make a healthy
+    database a damaged one, and its export no file that can be imported.
+    """
     place = {
         "family_key": key.digest,
         "template": key.template,
@@ -23,16 +30,13 @@ def family_rows(key: FamilyKey, families: Iterable[ProfileFamily]) -> list[Row]:
         "reader": key.reader,
     }
     moment = now()
-    return [
-        {
-            "id": content_id("profile_families", key.digest, family.config.key),
-            **place,
-            "config": family.config.key,
-            "body": zlib.compress(family.text().encode(), 6),
-            "created_at": moment,
-        }
-        for family in families
-    ]
+    rows: list[Row] = []
+    for family in families:
+        body = _packed(family.text().encode())
+        if body is not None:
+            id = content_id("profile_families", key.digest, family.config.key)
+            rows.append({"id": id, **place, "config": family.config.key, "body": body, "created_at": moment})
+    return rows
 
 
 def kept_families(connection: Connection, key: FamilyKey) -> list[ProfileFamily]:
@@ -45,3 +49,14 @@ def kept_families(connection: Connection, key: FamilyKey) -> list[ProfileFamily]
         except (*DAMAGE, zlib.error):
             continue
     return found
+
+
+def _packed(text: bytes) -> bytes | None:
+    """The text as the column holds it; None where what reads it would refuse it."""
+    try:
+        parse(text)
+    except StrictJsonError:
+        return None
+    body = zlib.compress(text, 6)
+    in_file = -(-len(body) // 3) * 4  # as base64
+    return body if len(text) <= MAX_BODY and in_file <= MAX_TEXT else None

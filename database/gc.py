@@ -17,7 +17,7 @@ from ..errors import DatabaseBusyError, DatabaseError, DatabaseFullError, InputE
 from ..session import State
 from ..trial import Status
 from . import faults, owner, schema
-from .recall import HOLDS, Holds
+from .recall import VERDICTS
 from .rows import now
 from .store import Store
 from .untrusted import MARK
@@ -143,7 +143,6 @@ class _Sweep:
 
 
 _SESSIONS, _TRIALS = schema.sessions.c, schema.trials.c
-_VERDICTS = tuple(kind.value for kind, holds in HOLDS.items() if holds is Holds.VERDICT)
 
 
 def _imported(sweep: _Sweep, rules: Rules) -> None:
@@ -185,7 +184,7 @@ def _superseded(sweep: _Sweep, _rules: Rules) -> None:
         later.c.state == State.COMPLETE.value,
     )
     chosen = select(_SESSIONS.id).where(exists().where(same), _idle())
-    verdicts = select(schema.failure_reasons.c.id).where(schema.failure_reasons.c.kind.in_(_VERDICTS))
+    verdicts = select(schema.failure_reasons.c.id).where(schema.failure_reasons.c.kind.in_(VERDICTS))
     spared = or_(_TRIALS.status == Status.VERIFIED.value, and_(_TRIALS.failure_id.is_not(None), _TRIALS.failure_id.in_(verdicts)))
     sweep.delete(schema.trials, and_(_TRIALS.session_id.in_(chosen), not_(spared)))
 

@@ -27,7 +27,7 @@ from .best import Best, chosen
 from .calibrations import CalibrationRecord
 from .checks import clean
 from .readable import open_readable
-from .recall import HOLDS, Holds, strength
+from .recall import VERDICTS, strength
 from .sessions import Option
 from .shapes import distance
 from .store import BUSY_SECONDS, Store, open_store
@@ -46,9 +46,6 @@ class _Kernel(NamedTuple):
     workload: str  # canonical key
     config: str
     open: str
-
-
-_VERDICTS = tuple(kind.value for kind, holds in HOLDS.items() if holds is Holds.VERDICT)
 
 
 def open_layers(
@@ -190,7 +187,7 @@ def _seen_wrong(store: Store, context: Context, configs: Sequence[Config]) -> bo
         .where(
             schema.environments.c.device == clean(context.device),
             schema.software.c.code_key == place.code_key,
-            schema.failure_reasons.c.kind.in_(_VERDICTS),
+            schema.failure_reasons.c.kind.in_(VERDICTS),
         )
     )
 
@@ -216,7 +213,7 @@ def _wrong_anywhere(stores: Iterable[Store]) -> set[_Kernel]:
         .join(schema.sessions, schema.sessions.c.id == schema.trials.c.session_id)
         .join(schema.environments, schema.environments.c.id == schema.sessions.c.environment_id)
         .join(schema.software, schema.software.c.id == schema.environments.c.software_id)
-        .where(schema.failure_reasons.c.kind.in_(_VERDICTS))
+        .where(schema.failure_reasons.c.kind.in_(VERDICTS))
     )
 
     def work(connection: Connection) -> list[_Kernel]:

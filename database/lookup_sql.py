@@ -13,14 +13,13 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection
 
-from ..errors import FailureKind
 from . import shapes
-from .recall import HOLDS, Holds
+from .recall import VERDICTS
 
 LENGTHS = (1, 2, 8, 32)  # sessions that one statement looks through
 _ALL = 2**31 - 1
 _FEW = 8  # of the fastest trials
-_VERDICTS = ", ".join(f"'{kind.value}'" for kind in FailureKind if HOLDS[kind] is Holds.VERDICT)
+_VERDICTS = ", ".join(f"'{kind}'" for kind in VERDICTS)
 
 _WRONG = f"""EXISTS (
     SELECT 1 FROM trials x

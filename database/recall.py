@@ -57,6 +57,7 @@ HOLDS: Mapping[FailureKind, Holds] = MappingProxyType(
         FailureKind.NONDETERMINISTIC: Holds.VERDICT,
     }
 )
+VERDICTS = tuple(kind.value for kind, holds in HOLDS.items() if holds is Holds.VERDICT)  # as `failure_reasons.kind` has them
 _OF_BUILD = {FailureKind.BUILD_ERROR, FailureKind.BUILD_CRASH, FailureKind.BUILD_TIMEOUT}
 
 

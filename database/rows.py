@@ -17,7 +17,7 @@ from typing import Any
 from sqlalchemy import Table
 
 from ..errors import Failure, InputError
-from ..session import NO_PART_OF_CODE, NO_PART_OF_TIME, Baseline, Context
+from ..session import Baseline, Context, code_software, time_software
 from ..space import Config
 from ..trial import BuildResult, Measurement, Prediction, TrialRecord
 from ..workload import Workload
@@ -98,8 +98,7 @@ def software_row(rows: Rows, versions: Mapping[str, str]) -> int:
 
 def software_keys(versions: Mapping[str, str]) -> dict[str, str]:
     """Columns of `software`: hashes of what of it code depends on, and time."""
-    left_out = {"code_key": NO_PART_OF_CODE, "time_key": NO_PART_OF_TIME}
-    return {key: versions_key({name: version for name, version in versions.items() if name not in out}) for key, out in left_out.items()}
+    return {"code_key": versions_key(code_software(versions)), "time_key": versions_key(time_software(versions))}
 
 
 def workload_rows(workload: Workload) -> Rows:

@@ -66,8 +66,8 @@ software = Table(
     metadata,
     _id(),
     Column("versions", JSON, nullable=False),  # name -> version, names sorted
-    _added_text("code_key"),  # hash of those on which generated code depends: `Context.code_software`
-    _added_text("time_key"),  # of those on which its time depends: `Context.time_software`
+    _added_text("code_key"),  # hash of those on which generated code depends: `session.code_software`
+    _added_text("time_key"),  # of those on which its time depends: `session.time_software`
 )
 
 environments = Table(

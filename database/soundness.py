@@ -20,13 +20,12 @@ from ..space import Config
 from ..trial import Status
 from ..workload import Workload
 from . import schema
+from .families import MAX_BODY
 from .fields import FieldError, scalar
 from .identity import expected_id
 from .rows import Place, Row, content_id, place_of, software_keys
 from .sessions import options_key
 from .strict_json import StrictJsonError, parse, shown
-
-MAX_BODY = 4 << 20  # bytes of a profile family, unpacked
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,9 @@ from typing import Any
 MAX_LINE_BYTES = 8 << 20
 MAX_TEXT = 1 << 18  # characters of one text
 MAX_DIGITS = 40  # of a whole number
-MAX_DEPTH = 12
+# The deepest that is written are kept profiles: 14, and no deeper whatever the kernel, since a profile's loops stand in one
+# list and none of its parts holds another of its kind. The rest is room for fields to come. Python gives up near 1000.
+MAX_DEPTH = 24
 MAX_MEMBERS = 100_000  # of one list or object
 
 _SHOWN = 60

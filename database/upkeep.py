@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
+import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from sqlalchemy import JSON, Connection, Table, Text, cast, exc, select, text
+from sqlalchemy.engine import URL
 
 from ..errors import DatabaseCorruptError, DatabaseError, InputError
 from ..out_file import replacing
@@ -26,6 +30,9 @@ from .views import VIEWS
 
 MOST_SHOWN = 5  # faults of one table that are told in full
 _CHUNK = 500
+_BESIDE = ("-wal", "-shm", "-journal")  # what SQLite keeps beside a file, and finds by the file's name alone
+_LOGS = ("-wal", "-journal")  # of these, what is read into it
+_FREE_S = 2.0  # others who only look at a file are done with it by then
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +61,7 @@ def backup(store: Store, path: str | Path) -> int:
     """A consistent copy of an SQLite database, whoever writes meanwhile; returns its size in bytes.
 
     An existing file is replaced, and only once the new one is whole. Raises `InputError` for a server's database, which its
-    own tools copy, and for a path that will not do.
+    own tools copy, for a path that will not do, and for an existing database that some process has open.
     """
     path, url = Path(path), store.database.url
     file = sqlite.file_of(url)
@@ -66,19 +73,100 @@ def backup(store: Store, path: str | Path) -> int:
         )
     if path.exists() and file.exists() and path.samefile(file):
         raise InputError(f"backup to '{path}': that is the database itself; name another file")
-    with replacing(path, f"backup to '{path}' failed") as partial_path:
-        partial_path.unlink(missing_ok=True)  # of a backup that was killed
+    for ending in _BESIDE:
+        if path.name.endswith(ending):
+            of = path.name.removesuffix(ending)
+            raise InputError(f"backup to '{path}': SQLite takes a file that ends in {ending} for a part of '{of}'; name another file")
+    # entered last and left last: it holds the old file until the new one is in its place
+    with ExitStack() as held, replacing(path, f"backup to '{path}' failed") as partial_path:
         try:
-            copy_file(url, partial_path)
-        except DatabaseError as error:
-            if isinstance(error, DatabaseCorruptError):
-                raise
-            raise InputError(f"backup to '{path}' failed: {error}; name a file in a folder that exists and has space") from error
+            _copy(url, path, partial_path)
+            _check_copy(store.name, path, partial_path)
+        finally:
+            for ending in _BESIDE:
+                partial_path.with_name(partial_path.name + ending).unlink(missing_ok=True)
+        size = partial_path.stat().st_size
+        held.enter_context(_out_of_use(path))
+    return size
+
+
+def _copy(url: URL, path: Path, partial_path: Path) -> None:
+    try:
+        copy_file(url, partial_path)
+    except DatabaseCorruptError:
+        raise
+    except DatabaseError as error:
+        raise InputError(f"backup to '{path}' failed: {error}; name a file in a folder that exists and has space") from error
+
+
+def _check_copy(name: str, path: Path, partial_path: Path) -> None:
+    """Raise a `DatabaseError` where the copy is damaged, or holds nothing: an empty file is a sound database to SQLite."""
+    try:
         with closing(sqlite3.connect(partial_path)) as copy:
             found = copy.execute("PRAGMA quick_check(1)").fetchone()[0]
-        if found != "ok":
-            raise DatabaseCorruptError(f"database '{store.name}' is damaged ({found}): its copy is no use; see tilesight db check")
-    return path.stat().st_size
+            versions = copy.execute(f"SELECT COUNT(*) FROM {schema.VERSION_TABLE}").fetchone()[0]
+    except sqlite3.Error as error:
+        raise DatabaseError(
+            f"backup to '{path}' failed: the copy cannot be read again ({error}); run it again, or name a file on another disk"
+        ) from error
+    if found != "ok" or versions != 1:
+        reason = shown(found) if found != "ok" else f"its table {schema.VERSION_TABLE} has {versions} rows, not one"
+        raise DatabaseCorruptError(f"database '{name}' is damaged ({reason}): its copy is no use; see tilesight db check")
+
+
+@contextmanager
+def _out_of_use(path: Path) -> Iterator[None]:
+    """Inside, the file may be replaced by another: no process has it open as a database, and no log of it lies beside it.
+
+    A log that stayed would be read into the new file, and a process that has the old one open would write into such a log.
+    Processes that were killed, or might only read, leave theirs behind: nobody has such a file open, so SQLite puts the log into
+    it and removes it. Raises `InputError`.
+    """
+    beside = _log_of(path)
+    if beside is None:
+        yield
+        return
+    way_out = f"remove '{beside}' once no process has that database open, or name another file"
+    if path.is_symlink() or not path.exists():
+        raise InputError(f"backup to '{path}': the log '{beside}' of another database is there, and would be read into the copy; {way_out}")
+    reason = "it is of another"
+    with ExitStack() as opened:
+        try:
+            uri = f"file:{quote(str(path.absolute()))}?mode=rw"
+            old = opened.enter_context(closing(sqlite3.connect(uri, uri=True, timeout=0, isolation_level=None)))
+            _take(old)
+        except sqlite3.Error as error:
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+                raise InputError(
+                    f"backup to '{path}': a process has that database open, and would write into the copy; end it, or name another file"
+                ) from error
+            reason = str(error)
+        else:
+            if _log_of(path) is None:
+                yield
+                return
+    if _log_of(path) is not None:  # SQLite may have removed one that is worth nothing only now
+        raise InputError(f"backup to '{path}': the log '{beside}' cannot be put into the file that is there ({reason}); {way_out}")
+    yield
+
+
+def _take(old: sqlite3.Connection) -> None:
+    """Have the database alone, its log in it and gone. SQLite leaves the write-ahead log only where nobody else is connected."""
+    until = time.monotonic() + _FREE_S
+    while True:
+        try:
+            old.execute("PRAGMA journal_mode=DELETE")
+            old.execute("BEGIN EXCLUSIVE")
+            return
+        except sqlite3.OperationalError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.05)
+
+
+def _log_of(path: Path) -> Path | None:
+    logs = (path.with_name(path.name + ending) for ending in _LOGS)
+    return next((log for log in logs if os.path.lexists(log)), None)
 
 
 def _of_file(connection: Connection) -> Iterator[str]:

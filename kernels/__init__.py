@@ -29,7 +29,8 @@ def operator(name: str) -> Operator:
     known = _registry()[0]
     folded = name.lower().replace("-", "_")
     if folded not in known:
-        raise UnknownNameError("kernel", name, known)
+        own = "A kernel of your own is tuned where it is defined, by @tilesight.autotune." if "." in name else ""
+        raise UnknownNameError("kernel", name, known, own)
     return known[folded]
 
 

@@ -12,12 +12,12 @@ from _ctypes import dlclose
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from .errors import LaunchError
+
 if TYPE_CHECKING:
     import torch
 
-
-class LaunchError(Exception):
-    """The library cannot be loaded, or its kernel was refused when it was launched."""
+__all__ = ["LaunchError", "LoadedKernel"]
 
 
 class LoadedKernel:

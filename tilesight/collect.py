@@ -126,7 +126,7 @@ def collect(
     observer.started(f"{len(cases)} workloads on {where.target.title}, {sum(len(case.wanted) for case in cases)} candidates, to {out}")
     settings = load_settings()
     # all devices of the target that are here, each measured alone
-    executor = LocalExecutor(workers or settings.workers, settings.cache_dir, where.devices if where.target.is_gpu else ())
+    executor = LocalExecutor(workers or settings.workers, settings.cache_dir, where.gpus)
     try:
         if where.target.is_gpu:
             executor.start(measures=True)  # what measures is ready when the first kernels are

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from .candidate import Candidate
 from .costmodel import default_model
-from .errors import Failure, FailureKind, NoCandidateError, ToolchainError
-from .executor import LIMITS
+from .errors import Failure, NoCandidateError, ToolchainError
+from .executor import BUILD_FAULTS, LIMITS
 from .jobs import Profiled, lower_and_profile, preload_compiler
 from .lookup import Shape, find_operator, find_template, find_workloads
 from .profile import KernelProfile
@@ -85,9 +85,8 @@ def compile_candidate(candidate: Candidate, cache_dir: Path) -> Compilation:
         raise ToolchainError(missing)
     with WorkerPool(1, timeout_s=LIMITS[Build], preload=preload_compiler, environment=thread_limits(1)) as pool:
         (outcome,) = (found for _, found in pool.run(_work, [(candidate, cache_dir)]))
-    faults = (FailureKind.BUILD_ERROR, FailureKind.BUILD_CRASH, FailureKind.BUILD_TIMEOUT)
     if not isinstance(outcome, Done):
-        raise _refused(candidate, failure_of(outcome, *faults))
+        raise _refused(candidate, failure_of(outcome, *BUILD_FAULTS))
     profiled, built = outcome.value
     if isinstance(profiled, Failure):
         raise _refused(candidate, profiled)

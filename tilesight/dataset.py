@@ -274,5 +274,5 @@ def _pyarrow() -> tuple[Any, Any]:
         import pyarrow as pa
         from pyarrow import parquet
     except ImportError as error:
-        raise ToolchainError("datasets are Parquet files and need pyarrow: pip install 'tilesight[parquet]'") from error
+        raise ToolchainError("datasets are Parquet files and need pyarrow: pip install pyarrow") from error
     return pa, parquet

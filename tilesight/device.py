@@ -109,20 +109,21 @@ def cpu_identity(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     return f"{platform.machine()} {cpu_name(cpuinfo)}: {' '.join(sorted(features.split()))}"
 
 
+def is_of(device: Device, target: Target) -> bool:
+    """Whether it is one of the target's: by the exact name that its driver reports; every processor is one of target cpu's."""
+    return device.kind == target.kind and (target.kind == "cpu" or device.name in target.device_names)
+
+
 def target_for(device: Device) -> str | None:
-    """The shipped target that describes this device, by the exact name that its driver reports; None where none does."""
-    for name in target_names():
-        target = load_target(name)
-        if target.kind == device.kind and (device.kind == "cpu" or device.name in target.device_names):
-            return name
-    return None
+    """The shipped target that describes this device; None where none does."""
+    return next((name for name in target_names() if is_of(device, load_target(name))), None)
 
 
 def devices_for(target: Target, devices: Sequence[Device]) -> tuple[Device, ...] | NoDevice:
     """All devices on which `target` may be measured, at least one, or why there is none. A `cpu` target means this machine."""
     if target.kind == "cpu":
         return (cpu_device(),)
-    right = tuple(device for device in devices if device.kind == target.kind and device.name in target.device_names)
+    right = tuple(device for device in devices if is_of(device, target))
     if right:
         # one name each, or their times are no one's
         return tuple(device for device in right if device.name == right[0].name)

@@ -19,10 +19,10 @@ _BASE = Path("/tmp")  # not TMPDIR, which may be a user's or a job's own
 
 
 @contextmanager
-def alone_on(uuid: str, folder: Path | None = None) -> Iterator[None]:
-    """Wait until no other process holds the lock of that GPU, and hold it. `folder`: where the locks are, if not in the
-    folder that this machine's users share. Raises `ToolchainError` where no folder can hold it."""
-    descriptor = _open(uuid, folder)
+def alone_on(uuid: str) -> Iterator[None]:
+    """Wait until no other process holds the lock of that GPU, and hold it. Raises `ToolchainError` where no folder can hold
+    it."""
+    descriptor = _open(uuid)
     try:
         file_lock.take(descriptor)
         yield
@@ -30,19 +30,19 @@ def alone_on(uuid: str, folder: Path | None = None) -> Iterator[None]:
         os.close(descriptor)
 
 
-def holder_of(uuid: str, folder: Path | None = None) -> int | None:
+def holder_of(uuid: str) -> int | None:
     """Process id of whoever holds the lock of that GPU now; None where nobody does, or it is not known."""
-    descriptor = _open(uuid, folder)
+    descriptor = _open(uuid)
     try:
         return file_lock.holder(descriptor)
     finally:
         os.close(descriptor)
 
 
-def _open(uuid: str, folder: Path | None) -> int:
+def _open(uuid: str) -> int:
     name = re.sub(r"[^A-Za-z0-9.-]", "_", uuid) + ".lock"
     refused: list[str] = []
-    for place in _folders() if folder is None else (folder,):
+    for place in _folders():
         try:
             return _lock_file(place, name)
         except OSError as error:

@@ -7,7 +7,8 @@ Exceptions stop a command; they are for what its user can mend::
     |   |-- UnknownNameError         2      a kernel, target, workload, dimension or parameter by a wrong name
     |   |-- WorkloadError            2      a dimension or dtype that the operator or the target refuses
     |   |-- ConfigError              2      a config outside its search space
-    |   `-- TargetFileError          2      a target description that does not parse or does not hold together
+    |   |-- TargetFileError          2      a target description that does not parse or does not hold together
+    |   `-- ProgramError             2      a program that the user gave, e.g. a `ref_prog`, raised or gave something else
     |-- NoCandidateError             3      nothing is legal, or nothing that was tried worked
     |-- DatabaseError                4      the performance database cannot be read or written
     |   |-- DatabaseBusyError        4      another process holds it
@@ -15,8 +16,10 @@ Exceptions stop a command; they are for what its user can mend::
     |   |-- DatabaseCorruptError     4
     |   |-- DatabaseVersionError     4      written by a newer TileSight
     |   `-- DatabaseFullError        4      no space left
-    `-- ToolchainError               5      a compiler, driver or package that is missing or unusable
+    |-- ToolchainError               5      a compiler, driver or package that is missing or unusable
+    `-- LaunchError                  1      a built kernel that does not load, or whose launch is refused
 
+One more stands elsewhere: `ConnectionLostError`, a `DatabaseError`, in `database/faults.py` with what tells it from others.
 Exit code 1 is an error in TileSight itself, 130 an interrupt (Ctrl-C).
 
 A candidate that fails is no exception but a `Failure`: a value in its record, and the run goes on.
@@ -62,6 +65,10 @@ class TargetFileError(InputError):
     pass
 
 
+class ProgramError(InputError):
+    pass
+
+
 class NoCandidateError(TileSightError):
     exit_code = 3
 
@@ -94,6 +101,10 @@ class ToolchainError(TileSightError):
     exit_code = 5
 
 
+class LaunchError(TileSightError):
+    """The library of a kernel cannot be loaded, or its kernel was refused when it was launched."""
+
+
 class FailureKind(StrEnum):
     """At which stage a candidate failed, and how."""
 
@@ -116,6 +127,9 @@ class FailureKind(StrEnum):
     NONDETERMINISTIC = "nondeterministic"  # a race: outputs of the same inputs differ from run to run
 
 
+WRONG = (FailureKind.WRONG_RESULT, FailureKind.NONDETERMINISTIC)  # it ran, and what it computed is of no use
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """Why a candidate went no further. `detail` is the tail of what the failing stage printed."""
@@ -131,8 +145,8 @@ def headline(text: str) -> str:
     return line if len(line) <= 300 else line[:297] + "..."
 
 
-def nearest_names(name: str, known: Iterable[str], count: int = 3) -> list[str]:
-    """Up to `count` of `known` that resemble `name`, best first; case does not matter."""
+def nearest_names(name: str, known: Iterable[str]) -> list[str]:
+    """Up to three of `known` that resemble `name`, best first; case does not matter."""
     by_folded = {candidate.lower(): candidate for candidate in known}
-    close = difflib.get_close_matches(name.lower(), by_folded, n=count, cutoff=0.5)
+    close = difflib.get_close_matches(name.lower(), by_folded, n=3, cutoff=0.5)
     return [by_folded[folded] for folded in close]

@@ -13,11 +13,10 @@ from .building.front_ends import FrontEnds
 from .candidate import Candidate
 from .device import Device, restricted_to
 from .device_lock import alone_on, holder_of
-from .errors import Failure, FailureKind, ToolchainError
-from .jobs import Profiled
+from .errors import Failure, FailureKind, ProgramError, ToolchainError
+from .jobs import Answer
 from .trial import BuildResult, Measurement
-from .twins import SharedLowering
-from .work import Build, Built, Compare, Compared, Event, Job, Lane, Lower, Lowered, Measure, Measured, Source, lower_all
+from .work import Build, Built, Compare, Compared, Event, Job, Lane, Lower, Lowered, Measure, Measured, Source
 from .workers import Done, Outcome, Raised, TimeLimit, WorkerPool, failure_of, thread_limits, wait_for
 
 # most that one job may take; what was seen of others brings the limit down
@@ -30,7 +29,7 @@ LIMITS: Mapping[type[Job], float] = {
 LOOK_S = 3.0  # without news after which it is looked at what is waited for
 
 _LOWER_FAULTS = (FailureKind.LOWER_ERROR, FailureKind.LOWER_CRASH, FailureKind.LOWER_TIMEOUT)
-_BUILD_FAULTS = (FailureKind.BUILD_ERROR, FailureKind.BUILD_CRASH, FailureKind.BUILD_TIMEOUT)
+BUILD_FAULTS = (FailureKind.BUILD_ERROR, FailureKind.BUILD_CRASH, FailureKind.BUILD_TIMEOUT)
 _RUN_FAULTS = (FailureKind.RUN_ERROR, FailureKind.RUN_CRASH, FailureKind.RUN_TIMEOUT)
 
 
@@ -42,8 +41,8 @@ def time_limits() -> dict[type[Job], TimeLimit]:
 class LocalExecutor:
     """Worker processes of this machine; a context manager.
 
-    `devices`: the GPUs to measure on, each by a process of its own that sees no other. None: the target is a processor,
-    which is this machine itself, so nothing else runs while it measures.
+    `devices`: the GPUs to measure on, each by a process of its own that sees no other. Without any it can measure its own
+    processor, so nothing else runs while it does.
     """
 
     def __init__(
@@ -52,14 +51,11 @@ class LocalExecutor:
         cache_dir: Path,
         devices: Sequence[Device] = (),
         *,
-        share_lowering: bool = True,
         notice: Callable[[str], None] | None = None,
     ) -> None:
-        """`share_lowering`: configs that only reorder blocks are derived from one another, with fingerprints of their own.
-        `notice` is told what a user should know while this goes on."""
+        """`notice` is told what a user should know while this goes on."""
         self._cache_dir = cache_dir
         self._devices, self._notice = tuple(devices), notice or _ignore
-        self._shared = SharedLowering() if share_lowering else None
         self._alternates = not any(device.kind != "cpu" for device in devices)
         self._limits = time_limits()
         self._front_ends = FrontEnds()
@@ -103,13 +99,8 @@ class LocalExecutor:
     def width(self, lane: Lane) -> int:
         return self._pools[lane].count
 
-    def kept(self, candidates: Iterable[Candidate]) -> Iterator[tuple[Candidate, Profiled | Failure]]:
+    def kept(self, candidates: Iterable[Candidate]) -> Iterator[Answer]:
         return iter(())
-
-    def lower(self, candidates: Iterable[Candidate]) -> Iterator[tuple[Candidate, Profiled | Failure]]:
-        """Each candidate with its outcome, as they are ready."""
-        run = partial(lower_all, self)
-        return self._shared.lower(candidates, run) if self._shared else run(candidates)
 
     def stream(self, source: Source) -> Generator[Event]:
         running: dict[tuple[Lane, int], Job] = {}
@@ -176,14 +167,16 @@ def _ignore(text: str) -> None:
 
 
 def event_of(job: Job, outcome: Outcome[Any]) -> Event:
-    """What an outcome means for its job. Raises `ToolchainError` where no other job could do better."""
-    if isinstance(outcome, Raised) and outcome.type_name == ToolchainError.__name__:
-        raise ToolchainError(outcome.message)
+    """What an outcome means for its job. Raises `ToolchainError`, or `ProgramError`, where no other job could do better."""
+    if isinstance(outcome, Raised):
+        for stops in (ToolchainError, ProgramError):
+            if outcome.type_name == stops.__name__:
+                raise stops(outcome.message)
     match job:
         case Lower():
             return Lowered(job, outcome.value if isinstance(outcome, Done) else failure_of(outcome, *_LOWER_FAULTS))
         case Build():
-            result = outcome.value if isinstance(outcome, Done) else BuildResult(None, failure_of(outcome, *_BUILD_FAULTS))
+            result = outcome.value if isinstance(outcome, Done) else BuildResult(None, failure_of(outcome, *BUILD_FAULTS))
             if result.failure and blames_the_cache(result.failure):
                 raise ToolchainError(result.failure.message)
             return Built(job, result)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from .errors import Failure, FailureKind
+from .errors import Failure
 from .observers import Observer
 from .reasons import common_failures
 from .request import Request
@@ -17,7 +17,6 @@ from .work import Build, Built, Compare, Compared, Executor, OneLane
 
 # those within this factor of the fastest, and some in any case, since it may have been lucky
 FINALISTS, LEAST_FINALISTS, FINALIST_MARGIN = 8, 3, 1.05
-WRONG = (FailureKind.WRONG_RESULT, FailureKind.NONDETERMINISTIC)
 
 
 class Finals:
@@ -61,9 +60,9 @@ class Finals:
         measured = dict(zip(ready, found.measurements, strict=True))
         for config, measurement in measured.items():
             # one that turns out wrong is no result, however right it was before; other faults say nothing against its time
-            if not measurement.failure or measurement.failure.kind in WRONG:
+            if not measurement.failure or measurement.is_wrong:
                 self._observer.trial(self._trials.measured(config, measurement))
-        faults = {c: m for c, m in measured.items() if m.failure and m.failure.kind not in WRONG and not m.is_bystander}
+        faults = {c: m for c, m in measured.items() if m.failure and not m.is_wrong and not m.is_bystander}
         if len(faults) == 1 and len(ready) > 1 and all(m.failure for m in found.measurements):
             # it spoiled the comparison for all: the others have theirs without it
             [(config, measurement)] = faults.items()

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +18,7 @@ from .trial import BuildResult, Measurement
 if TYPE_CHECKING:
     from .protocol import Protocol
     from .session import Comparison
+    from .target import Target
 
 NICENESS = 10  # of what lowers and builds: the process that measures must not wait for a core
 
@@ -29,6 +30,9 @@ class Profiled:
     kernels: tuple[KernelProfile, ...]
     fingerprint: str  # hash of the generated device code
     seconds: float
+
+
+Answer = tuple[Candidate, Profiled | Failure]  # what lowering each of several came to
 
 
 def preload_compiler() -> None:
@@ -77,15 +81,17 @@ def lower_and_profile(candidate: Candidate) -> Profiled | Failure:
         kernels = read_profiles(at(lowered, candidate.workload.dims), candidate.target)
     except Exception as error:
         return Failure(FailureKind.PROFILE_ERROR, f"its lowered IR could not be read: {type(error).__name__}: {error}")
-    if candidate.target.is_gpu:
-        from .costmodel.occupancy import misfit
+    return unfit(kernels, candidate.target) or Profiled(kernels, lowered.fingerprint, time.perf_counter() - begin)
 
-        for kernel in kernels:
-            # TileLang does not check what it lowers against the chip
-            reason = misfit(kernel, candidate.target)
-            if reason is not None:
-                return Failure(FailureKind.DOES_NOT_FIT, f"the kernel {reason}")
-    return Profiled(kernels, lowered.fingerprint, time.perf_counter() - begin)
+
+def unfit(kernels: Iterable[KernelProfile], target: Target) -> Failure | None:
+    """Why the target cannot run one of `kernels`; None where it can run all. TileLang does not check what it lowers against the
+    chip."""
+    from .costmodel.occupancy import misfit
+
+    reasons = (misfit(kernel, target) for kernel in kernels if target.is_gpu)
+    reason = next((reason for reason in reasons if reason is not None), None)
+    return None if reason is None else Failure(FailureKind.DOES_NOT_FIT, f"the kernel {reason}")
 
 
 def build(candidate: Candidate, cache_dir: Path, front_ends: str = "") -> BuildResult:

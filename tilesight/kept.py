@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import Protocol
 
 from .candidate import Candidate
-from .costmodel.occupancy import misfit
-from .errors import Failure, FailureKind
+from .errors import Failure
 from .families import DAMAGE, FamilyKey, ProfileFamily
-from .jobs import Profiled
+from .jobs import Answer, Profiled, unfit
 from .lessons import PROBES, Lessons
 from .profile import KernelProfile, Rasterization
 from .shape_class import ShapeClass
@@ -35,8 +34,6 @@ from .workload import Workload
 # find most of their configs known
 ENOUGH_ALIKE = 16
 WRITTEN_TOGETHER = 32  # families in one transaction
-
-Answer = tuple[Candidate, Profiled | Failure]
 
 
 class FamilyStore(Protocol):
@@ -98,10 +95,9 @@ class KeptExecutor:
             return None
         if kernels is None:
             return None
-        for kernel in kernels:
-            reason = misfit(kernel, candidate.target)
-            if reason is not None:
-                return Failure(FailureKind.DOES_NOT_FIT, f"the kernel {reason}")
+        failure = unfit(kernels, candidate.target)
+        if failure is not None:
+            return failure
         found = Profiled(kernels, family.fingerprint(candidate.workload.dims), time.perf_counter() - begin)
         return ordered(found, order)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from .candidate import Candidate
 from .dataset import Dataset, read_dataset, write_dataset
-from .errors import Failure, FailureKind, InputError
+from .errors import Failure, InputError
 from .jobs import Profiled
 from .profile_json import profiles_text
 from .protocol import Protocol
@@ -28,7 +28,6 @@ Codes = MutableMapping[tuple[str, str], Config]
 _PRIVATE = ("uuid",)
 _FOLDER = re.compile(r"(?<![\w.])/(?:[\w.+@~-]+/)+")
 _CONDITIONS = ("l2", "launch", "inputs", "input_sets", "version")  # of a protocol: times under other ones are not compared
-_WRONG = (FailureKind.WRONG_RESULT, FailureKind.NONDETERMINISTIC)
 
 
 class Ledger:
@@ -99,7 +98,7 @@ class Ledger:
             if best and not row.get("vendor_us"):
                 row["vendor"], row["vendor_us"] = best.name, best.latency_us
         for candidate, found in pairs:
-            if found.failure and found.failure.kind in _WRONG:
+            if found.failure and found.is_wrong:
                 nothing = {"measured_us": None, "samples_us": None, "relative_error": found.relative_error}
                 self._rows[_key(candidate)] = {**self._rows[_key(candidate)], **nothing, **_outcome(found.failure)}
         self._added += 1

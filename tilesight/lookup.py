@@ -64,6 +64,11 @@ def find_workloads(operator: Operator, target: Target, shape: Shape | Sequence[S
         shapes = [shape] if isinstance(shape, str | Mapping) else list(shape)
         if not shapes:
             raise InputError("no shape was given; leave it out for the default set")
+        wrong = [s for s in shapes if not isinstance(s, str | Mapping)]
+        if wrong:
+            first, names = operator.dims[0], ", ".join(operator.dims)
+            takes = f"must be text ('{first}=...,...' or a published name) or a mapping of {names}"
+            raise InputError(f"{operator.name}: shape {wrong[0]!r} {takes}")
         found = [operator.workload(s if isinstance(s, str) else _text(s), known) for s in shapes]
     for workload in found:
         find_template(operator, target, workload.dtype)
@@ -75,11 +80,12 @@ def find_context(
     workload: Workload,
     where: Where,
     model: str,
-    space: SearchSpace,
+    space: SearchSpace | None,
     protocol: Protocol,
     open: tuple[str, ...] = (),
 ) -> Context:
-    """Everything that a result's validity depends on. `open`: dimensions that its kernels take at run time."""
+    """Everything that a result's validity depends on. `space`: None for what single configs are asked about, whatever they
+    were chosen from. `open`: dimensions that its kernels take at run time."""
     from .toolchain import software_versions
 
     return Context(
@@ -90,7 +96,7 @@ def find_context(
         target_fingerprint=where.target.fingerprint,
         arch=where.target.arch,
         model=model,
-        space=space.fingerprint,
+        space="" if space is None else space.fingerprint,
         software=dict(where.software) or software_versions(where.target, where.device),
         device=where.device.name if where.device else "",
         protocol=protocol.key if where.device else "",

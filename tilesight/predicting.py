@@ -7,11 +7,10 @@ import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from .candidate import Candidate
 from .compiled import SecondLook
 from .costmodel.model import CostModel, predict_many
 from .errors import Failure, FailureKind
-from .jobs import Profiled
+from .jobs import Answer, Profiled
 from .space import Config
 from .target import Target
 from .trial import Prediction, TrialRecord
@@ -30,7 +29,7 @@ class Predicting:
         found = dict(zip(profiled, predict_many(self._model, list(profiled.values()), self._target), strict=True))
         return [self._record(config, outcome, found.get(config)) for config, outcome in outcomes]
 
-    def many(self, found: Iterator[tuple[Candidate, Profiled | Failure]]) -> list[TrialRecord]:
+    def many(self, found: Iterator[Answer]) -> list[TrialRecord]:
         """Records of all that is found, a batch at a time."""
         records: list[TrialRecord] = []
         while some := list(itertools.islice(found, TOGETHER)):

@@ -23,6 +23,7 @@ from .profile_json import profiles_text
 from .settings import load_settings
 from .space import Config
 from .target import Target, load_target
+from .work import lower_all
 from .workload import Workload
 
 SAME, CHANGED = "same", "changed"
@@ -71,8 +72,8 @@ def refresh(path: str | Path, *, workers: int | None = None, observer: Observer 
     observer.phase("refresh", len(todo))
     settings = load_settings()
     # the fingerprint must be that of the code itself, to be held against the one that was measured
-    with found, LocalExecutor(workers or settings.workers, settings.cache_dir, share_lowering=False) as executor:
-        for candidate, lowered in executor.lower(todo):
+    with found, LocalExecutor(workers or settings.workers, settings.cache_dir) as executor:
+        for candidate, lowered in lower_all(executor, todo):
             observer.advanced()
             for position in candidates[candidate]:
                 found.add(position, *_outcome(rows.loc[position], lowered))

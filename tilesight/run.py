@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from .planning.result import Planned
     from .planning.sizes import Vary
     from .request import Request
+    from .twins import SharedLowering
     from .work import Executor
 
 
@@ -58,6 +59,7 @@ class Run:
         """`layers`: read-only databases below that of `database`, None: those of the settings. `cluster`: address of a Ray cluster
         that does the work; `measures`: it must have a device of the target."""
         check_workers(workers)
+        from .building.cache import check_folder
         from .costmodel import default_model
         from .database import open_layers
 
@@ -69,6 +71,8 @@ class Run:
             self.observer.message(f"on {where.target.name} protocol {protocol} means the same as default")
         self._workers = workers or settings.workers
         self._cache_dir = settings.cache_dir
+        if where.devices and cluster is None:
+            check_folder(self._cache_dir)
         self._model: CostModel = default_model()
         self._store: Store = open_layers(database or settings.database_url, layers)
         if cluster is not None:
@@ -101,8 +105,13 @@ class Run:
     def executor(self) -> LocalExecutor | RayExecutor:
         from .executor import LocalExecutor
 
-        devices = self.where.devices if self.where.target.is_gpu else ()
-        return LocalExecutor(self._workers, self._cache_dir, devices, notice=self.observer.message)
+        return LocalExecutor(self._workers, self._cache_dir, self.where.gpus, notice=self.observer.message)
+
+    @cached_property
+    def _shared_lowering(self) -> SharedLowering:
+        from .twins import SharedLowering
+
+        return SharedLowering()
 
     def session(
         self, operator: Operator, workload: Workload, effort: Effort, budget_s: float | None = None, open: tuple[str, ...] = ()
@@ -198,12 +207,11 @@ class Run:
 
     def fingerprints(self, template: KernelTemplate, workload: Workload, configs: Sequence[Config]) -> dict[Config, str]:
         """Of the code that is generated today for those configs that lower."""
-        from .executor import LocalExecutor
+        from .work import lower_all
 
         candidates = [Candidate(workload, self.where.target, template, config) for config in configs]
-        # that of the code itself, as in datasets, and not one that was derived from a twin's
-        with closing(LocalExecutor(self._workers, self._cache_dir, share_lowering=False)) as executor:
-            outcomes = {candidate.config: outcome for candidate, outcome in executor.lower(candidates)}
+        # each lowered itself: of the code, as in datasets, and not one that was derived from a twin's
+        outcomes = {candidate.config: outcome for candidate, outcome in lower_all(self.executor, candidates)}
         return {config: outcome.fingerprint for config, outcome in outcomes.items() if not isinstance(outcome, Failure)}
 
     def predictions(self, template: KernelTemplate, workload: Workload, configs: Sequence[Config]) -> dict[Config, Prediction]:
@@ -218,9 +226,11 @@ class Run:
     def _lowered(
         self, template: KernelTemplate, workload: Workload, configs: Sequence[Config]
     ) -> Iterator[tuple[Config, tuple[KernelProfile, ...] | Failure]]:
+        from .work import lower_all
+
         if configs:  # processes start when something must be lowered
             candidates = [Candidate(workload, self.where.target, template, config) for config in configs]
-            for candidate, outcome in self.executor.lower(candidates):
+            for candidate, outcome in self._shared_lowering.lower(candidates, partial(lower_all, self.executor)):
                 yield candidate.config, outcome if isinstance(outcome, Failure) else outcome.kernels
 
     def _request(self, template: KernelTemplate, workload: Workload, effort: Effort, where: Where, open: tuple[str, ...] = ()) -> Request:

@@ -19,6 +19,16 @@ NO_PART_OF_TIME = frozenset({"torch"})
 NO_PART_OF_CODE = NO_PART_OF_TIME | {"driver"}
 
 
+def code_software(versions: Mapping[str, str]) -> dict[str, str]:
+    """Those of `versions` on which the generated code depends, names sorted."""
+    return {name: version for name, version in sorted(versions.items()) if name not in NO_PART_OF_CODE}
+
+
+def time_software(versions: Mapping[str, str]) -> dict[str, str]:
+    """Those on which a kernel's time depends: those of its code, and the driver."""
+    return {name: version for name, version in sorted(versions.items()) if name not in NO_PART_OF_TIME}
+
+
 class Effort(StrEnum):
     """How much a session may try.
 
@@ -65,13 +75,8 @@ class Context:
 
     @property
     def code_software(self) -> dict[str, str]:
-        """The versions on which the generated code depends, names sorted."""
-        return {name: version for name, version in sorted(self.software.items()) if name not in NO_PART_OF_CODE}
-
-    @property
-    def time_software(self) -> dict[str, str]:
-        """The versions on which a kernel's time depends: those of its code, and the driver."""
-        return {name: version for name, version in sorted(self.software.items()) if name not in NO_PART_OF_TIME}
+        """The versions on which the generated code depends."""
+        return code_software(self.software)
 
     @property
     def key(self) -> str:

@@ -31,6 +31,7 @@ HIP_CLANG_HINT = (
 CLANG_NAMES = ("clang++", "clang++-21", "clang++-20", "clang++-19")
 OLDEST_CLANG = 19  # the first that TileLang's HIP headers were tried with
 OLDEST_NVCC = (12, 0)  # the first with C++20, which TileLang's headers need
+COMPILER_NAMES = {"cuda": "nvcc", "hip": "hipcc", "cpu": "c++"}  # under which `software_versions` has them, by kind of target
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,12 +170,19 @@ def software_versions(target: Target, device: Device | None = None) -> dict[str,
     """Versions of what can change the code generated for `target`, its time, or the vendor library's; absent ones left
     out. `device` is the one that measures."""
     compiler = compiler_for(target)
+    found = compiler_version(compiler) if compiler else ""
+    return software_of(target, compiler=found, torch=package_version("torch"), driver=device.driver if device else "")
+
+
+def software_of(target: Target, *, compiler: str, torch: str, driver: str) -> dict[str, str]:
+    """`software_versions` of machines that have these, and the TileSight and the TileLang of this one. An empty text: it is
+    absent there."""
     versions = {
         "tilesight-build": BUILD_VERSION,
         "tilelang": package_version("tilelang"),
-        "torch": package_version("torch"),  # brings the vendor library that results are compared with
-        {"cuda": "nvcc", "hip": "hipcc", "cpu": "c++"}[target.kind]: compiler_version(compiler) if compiler else "",
-        "driver": device.driver if device else "",
+        "torch": torch,  # brings the vendor library that results are compared with
+        COMPILER_NAMES[target.kind]: compiler,
+        "driver": driver,
     }
     return {name: version for name, version in versions.items() if version}
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from statistics import median
 
-from .errors import Failure
+from .errors import WRONG, Failure
 from .space import Config
 
 BYSTANDER = "not measured: "  # begins the failures of kernels that are not to blame
@@ -91,6 +91,11 @@ class Measurement:
     def __post_init__(self) -> None:
         if bool(self.samples_us) == (self.failure is not None):
             raise ValueError("a measurement has either samples or a failure")
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether it ran and computed what is wrong: other failures say nothing of its results."""
+        return self.failure is not None and self.failure.kind in WRONG
 
     @property
     def is_bystander(self) -> bool:

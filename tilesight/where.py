@@ -26,6 +26,11 @@ class Where:
         """The first of `devices`: all bear one name."""
         return self.devices[0] if self.devices else None
 
+    @property
+    def gpus(self) -> tuple[Device, ...]:
+        """Those that a `LocalExecutor` measures on each by a process of its own; it is on its processor itself."""
+        return self.devices if self.target.is_gpu else ()
+
 
 def locate(target: str | Target, *, measures: bool, predicts: bool = True, takes_cpu: bool = True) -> Where:
     """The target by name, path or value (`auto`: that of the GPU found), and with `measures` its device.

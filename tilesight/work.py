@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from .candidate import Candidate
 from .errors import Failure
-from .jobs import Profiled
+from .jobs import Answer, Profiled
 from .session import Comparison
 from .trial import BuildResult, Measurement
 
@@ -114,7 +114,7 @@ class Executor(Protocol):
         """How many jobs of a lane run at once."""
         ...
 
-    def kept(self, candidates: Iterable[Candidate]) -> Iterator[tuple[Candidate, Profiled | Failure]]:
+    def kept(self, candidates: Iterable[Candidate]) -> Iterator[Answer]:
         """Those of `candidates` whose lowering is known without doing it."""
         ...
 
@@ -135,8 +135,8 @@ class OneLane:
         return None
 
 
-def lower_all(executor: Executor, candidates: Iterable[Candidate]) -> Iterator[tuple[Candidate, Profiled | Failure]]:
-    """Each candidate with the outcome of its lowering, as they are ready."""
+def lower_all(executor: Executor, candidates: Iterable[Candidate]) -> Iterator[Answer]:
+    """Each candidate with the outcome of its own lowering, as they are ready."""
     for event in executor.stream(OneLane(Lower(candidate) for candidate in candidates)):
         assert isinstance(event, Lowered)
         yield event.job.candidate, event.outcome

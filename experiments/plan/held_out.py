@@ -317,7 +317,7 @@ def main(given: argparse.Namespace) -> None:
     left = [size for size in sizes if size not in known]
     machine = f"{len(where.devices)} x {where.device.name}, {available_cores()} cores"
     say(f"{len(left)} of {len(sizes)} held-out sizes to go on {machine}; {time.monotonic() - begin:.1f} s so far")
-    executor = LocalExecutor(available_cores(), load_settings().cache_dir, where.devices if where.target.is_gpu else ())
+    executor = LocalExecutor(available_cores(), load_settings().cache_dir, where.gpus)
     with csv_path.open("a", newline="") as file, executor:
         executor.start(measures=True)
         writer = csv.DictWriter(file, COLUMNS)

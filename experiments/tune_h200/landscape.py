@@ -15,6 +15,7 @@ import json
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 import tilesight
@@ -27,7 +28,8 @@ from tilesight.kernels import operator, template_for
 from tilesight.protocol import Protocol
 from tilesight.settings import available_cores
 from tilesight.target import load_target
-from tilesight.work import Build, Built, Compare, Compared, Measure, Measured, OneLane
+from tilesight.twins import SharedLowering
+from tilesight.work import Build, Built, Compare, Compared, Measure, Measured, OneLane, lower_all
 
 
 def main(out: Path, kernel: str, shape: str, sample: int | None) -> None:
@@ -62,7 +64,7 @@ def main(out: Path, kernel: str, shape: str, sample: int | None) -> None:
         rows = csv.writer(file)
         rows.writerow(["config", "status", "predicted_us", "measured_us", "relative_error", "spill_bytes", "registers", "at_seconds"])
         begin = time.perf_counter()
-        for candidate, lowered in executor.lower(candidates):
+        for candidate, lowered in SharedLowering().lower(candidates, partial(lower_all, executor)):
             if isinstance(lowered, Failure):
                 rows.writerow([candidate.config, lowered.kind, "", "", "", "", "", ""])
             else:

@@ -70,3 +70,27 @@ def test_sessions_that_begin_in_one_moment_are_as_many(store: Store, url: str) -
     assert len(set(ids)) == len(ids) == 80
     assert all(told == sorted(told) for told in found)  # later ones have higher ids
     assert query(store, "SELECT COUNT(*) FROM sessions")[1] == [(80,)]
+
+
+def test_forks_write_through_the_store_that_their_parent_opened(store: Store) -> None:
+    context = samples.context()
+    session_id = store.begin(context, Effort.QUICK, 0, {}, Census(1, 1, {}))
+
+    def write(first: int) -> None:
+        for number in range(first, first + 10):
+            store.record(session_id, context, samples.verified(number, 10.0 + number))
+
+    children = []
+    for first in (10, 20, 30):
+        child = os.fork()
+        if child == 0:
+            try:
+                write(first)
+                os._exit(0)
+            except BaseException as error:
+                os.write(2, f"{error}\n".encode())
+                os._exit(1)
+        children.append(child)
+    write(0)
+    assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0, 0, 0]
+    assert store.recall(context) == {samples.config(n).key: samples.verified(n, 10.0 + n) for n in range(40)}

@@ -162,10 +162,6 @@ class FakeExecutor:
             case Compare(finalists):
                 return Compared(job, self.compared([candidate for candidate, _ in finalists]))
 
-    def lower(self, candidates: Iterable[Candidate]) -> Iterator[tuple[Candidate, Profiled | Failure]]:
-        """As `LocalExecutor` has it."""
-        return ((candidate, self.lowered(candidate)) for candidate in candidates)
-
     def lowered(self, candidate: Candidate) -> Profiled | Failure:
         failure = self._stage("lower", candidate.config)
         return failure or Profiled((profile_of(candidate.config),), f"code-{candidate.config}", 0.01)

@@ -220,6 +220,7 @@ def test_device_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"shape": {"n": 0}}, WorkloadError, "n=0 must lie in"),
         ({"shape": "n=two"}, WorkloadError, "whole number"),
         ({"shape": []}, InputError, "no shape was given"),
+        ({"shape": [64]}, InputError, r"shape 64 must be text \('n=...,...' or a published name\) or a mapping of n"),
         ({"dtype": "int3"}, WorkloadError, "int3"),
         ({"target": "h20"}, UnknownNameError, "did you mean h200"),
         ({"effort": "hard"}, UnknownNameError, "unknown effort 'hard'"),
@@ -250,6 +251,17 @@ def test_read_only_database_is_noticed_before_any_work(fake_line: FakeLine, tmp_
     with pytest.raises(DatabaseReadOnlyError):
         tune(database=f"sqlite:///file:{path}?mode=ro&uri=true", shape="X1")
     assert work.done["lower"] == []
+
+
+def test_an_unwritable_kernel_cache_is_noticed_before_any_work(
+    fake_line: FakeLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TILESIGHT_CACHE_DIR", str(tmp_path / "file/cache"))
+    with pytest.raises(ToolchainError, match=r"kernel cache '.*file/cache': .*; set TILESIGHT_CACHE_DIR"):
+        tune()
+    assert fake_line.executor.done["lower"] == []
+    tune(effort="predict")  # builds nothing
 
 
 def test_nothing_works(fake_line: FakeLine) -> None:

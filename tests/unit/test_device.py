@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,16 +17,37 @@ from tilesight.device import (
     cpu_name,
     device_for,
     find_devices,
+    is_of,
     parse_amd_smi,
     parse_nvidia_smi,
     parse_rocm_smi,
     target_for,
 )
 from tilesight.target import load_target
+from tilesight.where import Where
 
 H200 = Device("NVIDIA H200", "GPU-1", "580.159.03", "cuda", 0, 143771 << 20)
 H100 = Device("NVIDIA H100 80GB HBM3", "GPU-2", "580.159.03", "cuda", 1, 81559 << 20)
 LAPTOP = Device("NVIDIA GeForce RTX 4050 Laptop GPU", "GPU-3", "580.1", "cuda", 0, 6141 << 20)
+
+
+@pytest.mark.parametrize(
+    ("device", "target", "expected"),
+    [
+        (H200, "h200", True),
+        (H100, "h200", False),
+        (replace(H200, kind="hip"), "h200", False),
+        (cpu_device(), "cpu", True),
+        (cpu_device(), "h200", False),
+    ],
+)
+def test_whose_device_it_is(device: Device, target: str, expected: bool) -> None:
+    assert is_of(device, load_target(target)) is expected
+
+
+def test_only_gpus_have_processes_of_their_own() -> None:
+    assert Where(load_target("h200"), (H200,)).gpus == (H200,)
+    assert Where(load_target("cpu"), (cpu_device(),)).gpus == ()
 
 
 def test_nvidia_smi_is_read() -> None:

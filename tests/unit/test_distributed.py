@@ -17,6 +17,7 @@ from tilesight.distributed.parcels import Parcel, key_of, pack, stored_at, unpac
 from tilesight.distributed.standard import Standard, refusal
 from tilesight.errors import InputError, ToolchainError
 from tilesight.target import load_target
+from tilesight.toolchain import BUILD_VERSION, software_versions
 
 H200, CPU = load_target("h200"), load_target("cpu")
 GPU = Device("NVIDIA H200", "GPU-1", "580.1", "cuda", 0, 141 << 30)
@@ -31,6 +32,7 @@ def test_the_standard_is_what_most_nodes_have() -> None:
     standard = Standard.of(H200, [old, bare, NODE, NODE])
     assert standard.device == GPU
     assert standard.software == {
+        "tilesight-build": BUILD_VERSION,
         "tilelang": versions()["tilelang"],
         "torch": "2.11.0",
         "nvcc": "nvcc 13.0.88",
@@ -67,8 +69,14 @@ def test_where_nothing_is_measured_there_is_still_software() -> None:
     bare = replace(NODE, devices=(), software={"torch": "2.11.0"}, no_compiler="nvcc was not found")
     standard = Standard.of(H200, [bare])
     assert standard.device is None
-    assert standard.software == {"tilelang": versions()["tilelang"], "torch": "2.11.0"}
+    assert standard.software == {"tilesight-build": BUILD_VERSION, "tilelang": versions()["tilelang"], "torch": "2.11.0"}
     assert standard.why_no_builds(bare) == "nvcc was not found"
+
+
+def test_a_cluster_of_this_machine_has_its_software() -> None:
+    here = facts(CPU)
+    standard = Standard.of(CPU, [here])
+    assert standard.software == software_versions(CPU, standard.device)  # a code and a time key in common
 
 
 def test_a_node_with_other_code_is_refused() -> None:
@@ -117,7 +125,7 @@ def test_parcels_without_a_note_or_library_are_refused(tmp_path: Path) -> None:
 
 def test_without_ray_the_way_to_get_it_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ToolchainError, match=r"cluster auto needs Ray.*pip install 'tilesight\[ray\]'"):
+    with pytest.raises(ToolchainError, match=r"cluster auto needs Ray.*pip install ray"):
         RayExecutor("auto", CPU, tmp_path)
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.unit.fakes import AxpyTemplate
+from tests.unit.fakes import AxpyTemplate, profile_of
 from tilesight import jobs
 from tilesight.build import build_kernel
 from tilesight.candidate import Candidate
@@ -22,7 +23,7 @@ from tilesight.protocol import Protocol
 from tilesight.session import Comparison
 from tilesight.space import Config
 from tilesight.target import load_target
-from tilesight.work import Build, Built, Compare, Compared, Event, Job, Measure, Measured, OneLane
+from tilesight.work import Build, Built, Compare, Compared, Event, Job, Measure, Measured, OneLane, lower_all
 from tilesight.workers import TimeLimit
 from tilesight.workload import Workload
 
@@ -69,7 +70,7 @@ def executor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalExecutor
 def test_faults_while_lowering_are_outcomes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("tilesight.executor.TimeLimit", lambda _first_s, **_: TimeLimit(5.0, floor_s=5.0))
     with LocalExecutor(2, tmp_path) as executor:
-        found = {c.config["block"]: outcome for c, outcome in executor.lower(candidates(Faulty(), 4, 1, 2, 3))}
+        found = {c.config["block"]: outcome for c, outcome in lower_all(executor, candidates(Faulty(), 4, 1, 2, 3))}
     kinds = {block: outcome.kind for block, outcome in found.items() if isinstance(outcome, Failure)}
     assert kinds == {
         1: FailureKind.LOWER_ERROR,
@@ -90,7 +91,7 @@ def test_crash_while_building_is_a_failed_build(executor: LocalExecutor) -> None
 
 def test_a_machine_without_the_device_ends_the_run(executor: LocalExecutor) -> None:
     with pytest.raises(ToolchainError, match="no device of that target"):
-        list(executor.lower(candidates(Faulty(), 5)))
+        list(lower_all(executor, candidates(Faulty(), 5)))
 
 
 def test_items_are_drawn_as_workers_are_free(executor: LocalExecutor) -> None:
@@ -101,7 +102,7 @@ def test_items_are_drawn_as_workers_are_free(executor: LocalExecutor) -> None:
             drawn.append(1)
             yield candidate
 
-    outcomes = executor.lower(source())
+    outcomes = lower_all(executor, source())
     next(outcomes)
     assert len(drawn) <= 2
     outcomes.close()  # type: ignore[attr-defined]
@@ -139,7 +140,7 @@ def test_a_kernel_that_does_not_compile_does_not() -> None:
 def test_lowers_profiles_builds_and_measures(executor: LocalExecutor) -> None:
     protocol = Protocol.named("default", CPU)
     candidate = small_product()
-    [(_, lowered)] = executor.lower([candidate])
+    [(_, lowered)] = lower_all(executor, [candidate])
     assert isinstance(lowered, Profiled)
     assert lowered.kernels[0].kind == "cpu"
     assert len(lowered.fingerprint) == 16
@@ -168,3 +169,12 @@ def test_a_profile_that_cannot_be_read_is_that_candidates_failure(monkeypatch: p
     found = jobs.lower_and_profile(candidate)
     assert isinstance(found, Failure)
     assert found.kind is FailureKind.PROFILE_ERROR
+
+
+def test_only_a_gpu_can_be_too_small_for_a_kernel() -> None:
+    nothing = [replace(profile_of(Config({"block": 1, "stages": 1, "swizzle": True})), roles=())]
+    failure = jobs.unfit(nothing, load_target("h200"))
+    assert failure is not None
+    assert failure.kind is FailureKind.DOES_NOT_FIT
+    assert "does nothing" in failure.message
+    assert jobs.unfit(nothing, CPU) is None

@@ -133,7 +133,10 @@ class Autotuned:
     def _call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
         kwargs = dict(kwargs)
         choices = self._choices_for(args, kwargs)
-        return read_call(self._function.signature, args, kwargs, choices.names, self._merged, self._function.tensors)
+        try:
+            return read_call(self._function.signature, args, kwargs, choices.names, self._merged, self._function.tensors)
+        except TypeError as error:
+            raise TypeError(f"{self._function.name}(): {error}") from None
 
     def _choices_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Choices:
         if isinstance(self._choices, Choices):
@@ -275,7 +278,8 @@ class Autotuned:
                 raise
             raise ToolchainError(
                 f"{self._function.name}: TileLang cannot compile here, where torch sees no GPU ({headline(str(error))}). For predictions "
-                f"without one call {self._function.name}.tune(...) with effort='predict' and a target; target='cpu' runs on the processor"
+                f"without one decorate it with effort='predict' and a target, and call {self._function.name}.tune(...); with target='cpu' "
+                "it runs on the processor"
             ) from error
 
     def _host_kernel(self, call: Call, values: Mapping[str, Any], config: Config, target: Target) -> HostKernel:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..errors import ProgramError
 from .interface import Tensor
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def draw_all(tensors: Sequence[Tensor], supply: str, device: str, seed: int) -> 
 
 
 def supplied(program: Callable[[Any], Any], tensors: Sequence[Tensor], device: str, seed: int) -> dict[str, torch.Tensor]:
-    """What the user's `supply_prog` gives for `tensors`, on `device`. Raises `RuntimeError` where it is not what the kernel takes."""
+    """What the user's `supply_prog` gives for `tensors`, on `device`. Raises `ProgramError` where it is not what the kernel takes."""
     import tilelang  # noqa: F401 - before anything of tvm
     import torch
     from tilelang.engine.param import KernelParam
@@ -57,11 +58,11 @@ def supplied(program: Callable[[Any], Any], tensors: Sequence[Tensor], device: s
     values = [found] if isinstance(found, torch.Tensor) else list(found)
     if len(values) != len(tensors):
         names = ", ".join(tensor.name for tensor in tensors)
-        raise RuntimeError(f"supply_prog gave {len(values)} tensors, and the kernel takes {len(tensors)}: {names}")
+        raise ProgramError(f"autotune: supply_prog gave {len(values)} tensors, and the kernel takes {len(tensors)}: {names}")
     for value, tensor in zip(values, tensors, strict=True):
         if not isinstance(value, torch.Tensor) or tuple(value.shape) != tensor.shape or value.dtype != getattr(torch, tensor.dtype):
             said = f"{value.dtype}{list(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
-            raise RuntimeError(f"supply_prog gave {said} for '{tensor.name}', which is {tensor.dtype}{list(tensor.shape)}")
+            raise ProgramError(f"autotune: supply_prog gave {said} for '{tensor.name}', which is {tensor.dtype}{list(tensor.shape)}")
     return {tensor.name: value.to(device) for tensor, value in zip(tensors, values, strict=True)}
 
 

@@ -13,12 +13,13 @@ import pickle
 import sys
 import threading
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InputError, headline
+from ..errors import FailureKind, InputError, ProgramError, headline
 from ..template import Operator, Tensors
 from ..workload import Workload
 from .comparing import difference
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 _PRESET_SEED = 1  # what a kernel goes on from is the same in every run
 REFERENCE = "ref_prog"  # as a baseline is called
 _NOTHING = "nothing"
+_OF_THE_DEVICE = ("CUDA error", "HIP error")
 _PACKING = threading.Lock()  # cloudpickle's list of modules is one for all threads
 
 
@@ -118,7 +120,8 @@ class UserOperator(Operator):
         program = _unpacked(self.programs)["ref_prog"]
         if program is None:
             return self._agreed(inputs)
-        return self._referenced(program, inputs)
+        with _users_own("ref_prog", self.name):
+            return self._referenced(program, inputs)
 
     def own_check(self, workload: Workload, outputs: Tensors, reference: Tensors) -> tuple[float | None, str] | None:
         if self.checking.skip:
@@ -164,7 +167,8 @@ class UserOperator(Operator):
         """All that a caller gives."""
         program = _unpacked(self.programs)["supply_prog"]
         if program is not None:
-            return supplied(program, self.interface.given, device, seed)
+            with _users_own("supply_prog", self.name):
+                return supplied(program, self.interface.given, device, seed)
         return draw_all(self.interface.given, self.checking.supply, device, seed)
 
     def _given(self, inputs: Tensors) -> dict[str, torch.Tensor]:
@@ -186,9 +190,8 @@ class UserOperator(Operator):
             found = [given[tensor.name] for tensor in results if tensor.name in given]
         values = [found] if isinstance(found, torch.Tensor) else list(found)
         if len(values) != len(results):
-            raise RuntimeError(
-                f"ref_prog gave {len(values)} results, and the kernel has {len(results)}: {', '.join(t.name for t in results)}"
-            )
+            names = ", ".join(tensor.name for tensor in results)
+            raise ProgramError(f"autotune: ref_prog gave {len(values)} results, and '{self.name}' has {len(results)}: {names}")
         return {tensor.name: value for tensor, value in zip(results, values, strict=True) if value is not None}
 
     def _agreed(self, inputs: Tensors) -> dict[str, torch.Tensor]:
@@ -211,6 +214,22 @@ class UserOperator(Operator):
             torch.cuda.synchronize()
         kernel.close()
         return {tensor.name: outputs[tensor.name] for tensor in self.interface.results}
+
+
+@contextmanager
+def _users_own(program: str, kernel: str) -> Iterator[None]:
+    """What a program of the user raises is told as its fault: it says nothing against any config. Not so a lack of memory, which
+    passes, and an error of the device, which a kernel before may have left."""
+    from ..measuring.kernel_run import run_failure
+
+    try:
+        yield
+    except ProgramError:
+        raise
+    except Exception as error:
+        if run_failure(error).kind is FailureKind.RUN_MEMORY or any(words in str(error) for words in _OF_THE_DEVICE):
+            raise
+        raise ProgramError(f"autotune: {program} of '{kernel}': {type(error).__name__}: {headline(str(error))}") from error
 
 
 @lru_cache(maxsize=8)

@@ -205,8 +205,7 @@ def run_session(task: Task, store: Store, asked: Asked) -> Tuned:
     def executor() -> LocalExecutor:
         from ..executor import LocalExecutor
 
-        devices = task.where.devices if task.where.target.is_gpu else ()
-        made = LocalExecutor(asked.workers or settings.workers, settings.cache_dir, devices, notice=asked.observer.message)
+        made = LocalExecutor(asked.workers or settings.workers, settings.cache_dir, task.where.gpus, notice=asked.observer.message)
         opened.append(made)
         if task.where.devices:
             made.start(measures=True)
@@ -228,9 +227,7 @@ def run_session(task: Task, store: Store, asked: Asked) -> Tuned:
 
 def model_choice(task: Task, store: Store, while_tuned: str) -> Tuned:
     """The best that is known so far, without lowering anything: measured and right, else predicted, else the default config."""
-    context = task.request.context
-    code = {name: version for name, version in context.software.items() if name != "driver"}
-    known = {**store.recall(replace(context, device="", protocol="", software=code)), **store.recall(context)}
+    known = store.recall(task.request.context)
     records = {key: record for key, record in known.items() if record.config in task.choices.space}
     best = next((r for r in ranked(records) if r.status is not Status.FAILED and (r.measured_us or r.prediction)), None)
     if best is None:

@@ -19,6 +19,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..errors import ToolchainError
+
 CODE_OBJECT = ".hsaco"  # as AMD's tools name it
 _STALE_S = 24 * 3600  # a working folder this old belongs to a build that was killed
 
@@ -37,6 +39,16 @@ def cache_key(*parts: str) -> str:
     for part in parts:
         digest.update(f"{len(part)}:".encode() + part.encode())
     return digest.hexdigest()[:24]
+
+
+def check_folder(folder: Path) -> None:
+    """Raise `ToolchainError` where no kernel could be kept in `folder`, before any is looked for."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ToolchainError(f"kernel cache '{folder}': {reason}; set TILESIGHT_CACHE_DIR to a folder that can be written") from error
 
 
 class KernelCache:

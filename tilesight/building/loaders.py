@@ -43,21 +43,6 @@ def without_idle_warps(kernels: Any) -> Any:
     return IRModule({name: led(function) for name, function in kernels.functions.items()}, attrs=kernels.attrs)
 
 
-def idle_roles(kernels: Any) -> list[Any]:
-    """The roles in `kernels` at whose end threads wait that then do nothing, while an elected one loads: no arrival, nothing
-    that keeps them in step."""
-    found: list[Any] = []
-
-    def look(role: Any) -> Any:
-        if any(_idle_ends(_parts(role))):
-            found.append(role)
-        return role
-
-    for function in kernels.functions.values():
-        _in_roles(function.body, look)
-    return found
-
-
 def _in_roles(body: Any, change: Callable[[Any], Any]) -> Any:
     """`body` with the program of each role replaced by what `change` makes of it."""
     from tvm import tirx

@@ -36,13 +36,10 @@ static inline int64_t tilesight_max(int64_t a, int64_t b) { return a < b ? b : a
 """.strip()
 
 
-def read_size(value: Any, sizes: Sequence[Any], bound: Mapping[Any, Any] | None = None) -> Size:
-    """`value` (a TIR expression) as a number, or as a C expression of the variables `sizes`. `bound` has what other variables
-    stand for. Raises `UnsupportedSizeError`."""
+def read_size(value: Any, sizes: Sequence[Any]) -> Size:
+    """`value` (a TIR expression) as a number, or as a C expression of the variables `sizes`. Raises `UnsupportedSizeError`."""
     from tvm import arith, tirx
 
-    if bound:
-        value = tirx.stmt_functor.substitute(value, bound)
     value = arith.Analyzer().simplify(value)
     if isinstance(value, tirx.IntImm):
         return int(value.value)

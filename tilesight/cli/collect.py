@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .. import __version__
 from ..errors import InputError
+from ..version import __version__
 from . import options, output
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     click.option("--workloads", metavar="FILE", help="Instead of KERNEL, --shape and --dtype: lines of KERNEL SHAPE [DTYPE [SAMPLES]]."),
     click.option("--template", metavar="NAME", help="Which of a kernel's templates. [default: the target's first]"),
     options.protocol,
-    click.option("--budget", metavar="SECONDS", type=float, help="Stop after this time; the same command goes on from there."),
+    options.budget_for("Stop after this time; the same command goes on from there"),
     click.option("--refresh", metavar="FILE", help="Read the profiles of this dataset anew instead; measures nothing."),
     options.seed,
     options.workers,

@@ -9,8 +9,8 @@ from importlib import import_module
 
 import click
 
-from .. import __version__
 from ..errors import TileSightError
+from ..version import __version__
 
 ISSUES = "report it with the output of the same command with --debug, and that of `tilesight doctor`"
 EXIT_INTERNAL, EXIT_INTERRUPT, EXIT_BROKEN_PIPE = 1, 130, 141

@@ -7,9 +7,34 @@ from typing import Any, TypeVar
 
 import click
 
+from ..errors import InputError
 from ..protocol import PROTOCOLS
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+_SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def read_time(text: str) -> float:
+    """Seconds of `600`, `90s`, `10m`, `1.5h`. Raises `InputError`."""
+    count, unit = (text[:-1], text[-1]) if text[-1:] in ("s", "m", "h") else (text, "")
+    try:
+        seconds = float(count) * _SECONDS[unit]
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds < float("inf"):
+        raise InputError(f"--budget '{text}' must be a time above 0: seconds (600, 90s), minutes (10m) or hours (1h)")
+    return seconds
+
+
+def budget_for(purpose: str) -> Callable[[F], F]:
+    """`--budget`, whose command gets seconds."""
+
+    def read(_context: click.Context, _parameter: click.Parameter, text: str | None) -> float | None:
+        return None if text is None else read_time(text)
+
+    return click.option("--budget", metavar="TIME", callback=read, help=f"{purpose}: 600, 90s, 10m, 1h.")
+
 
 kernel = click.argument("kernel")
 target = click.option(
@@ -20,7 +45,7 @@ shapes = click.option(
 )
 shape = click.option("--shape", metavar="S", help="Published name (M0) or k=v,... [default: the first of the kernel's set]")
 dtype = click.option("--dtype", metavar="D", help="Element type, e.g. bfloat16. [default: the kernel's]")
-budget = click.option("--budget", metavar="SECONDS", type=float, help="Stop asking after this time and report what is known.")
+budget = budget_for("Stop asking after this time and report what is known")
 top = click.option("--top", metavar="N", type=click.IntRange(min=1), default=10, show_default=True, help="How many candidates to show.")
 config = click.option("--config", metavar="C", help="A config as k=v,...")
 database = click.option(

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from ..planning.result import Planned
 
 EFFORTS = ("predict", "quick", "full")
-_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 @click.command()
@@ -34,7 +33,7 @@ _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
     ),
     click.option("--effort", type=click.Choice(EFFORTS), default="quick", show_default=True, help="How much to try at each of them."),
     options.protocol,
-    click.option("--budget", metavar="TIME", help="Stop after this time and take what is known: 600, 90s, 10m, 1h."),
+    options.budget_for("Stop after this time and take what is known"),
     click.option(
         "--weights", metavar="FILE", help="How much sizes count: a file of lines 'SIZE WEIGHT', or `misses`: what dispatchers counted."
     ),
@@ -56,7 +55,7 @@ def plan(
     shapes: int | None,
     effort: str,
     protocol: str,
-    budget: str | None,
+    budget: float | None,
     weights: str | None,
     static: bool,
     out: str | None,
@@ -86,7 +85,6 @@ def plan(
 
     if out is not None:
         check_out(Path(out), ".json", "dispatch tables")
-    seconds = None if budget is None else read_time(budget)
     given: Mapping[int, float] | str | None = weights if weights in (None, "misses") else read_weights(Path(weights))
     with output.progress() as observer:
         found = run(
@@ -98,7 +96,7 @@ def plan(
             dtype=dtype,
             shapes=shapes,
             effort=effort,
-            budget_s=seconds,
+            budget_s=budget,
             weights=given,
             static=static,
             protocol=protocol,
@@ -113,18 +111,6 @@ def plan(
         output.print_json("plan", **_fields(found, out))
     else:
         _print(found, out)
-
-
-def read_time(text: str) -> float:
-    """Seconds of `600`, `90s`, `10m`, `1.5h`. Raises `InputError`."""
-    count, unit = (text[:-1], text[-1]) if text[-1:] in ("s", "m", "h") else (text, "")
-    try:
-        seconds = float(count) * _UNITS[unit]
-    except ValueError:
-        seconds = -1.0
-    if not 0 < seconds < float("inf"):
-        raise InputError(f"--budget '{text}' must be a time above 0: seconds (600, 90s), minutes (10m) or hours (1h)")
-    return seconds
 
 
 def read_weights(path: Path) -> dict[int, float]:
@@ -163,6 +149,8 @@ def _print(found: Planned, out: str | None) -> None:
     output.print_text()
     columns = [table.vary, "kernel", "chosen us", "best us", "loss", "default us", "known by"]
     output.print_table(columns, _size_rows(found), right=columns[:6])
+    if any(piece.size not in found.default_us for piece in table.evidence):
+        output.print_text("default us -: the default config of that size was neither predicted nor measured in the time that was given")
     output.print_text()
     worst = found.worst
     if worst is not None:

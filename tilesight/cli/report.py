@@ -80,6 +80,8 @@ def print_result(result: SessionResult, target: Target, top: int) -> None:
     # a CPU target describes a typical core, not the one at hand
     whose = "hardware's limit" if result.context.arch != "native" else "nominal limit of one core"
     output.print_text(f"{whose}: {number(floor.latency_us)} us ({bound})")
+    if not floor.is_compute and any(t.measured_us is not None and t.measured_us < floor.latency_us for t in shown):
+        output.print_text("times below that limit: what fits a cache is still there from the launch before, under this protocol")
     notes = list(result.messages)
     if not result.is_measured and result.best is not None and (prediction := result.best.prediction) is not None:
         sure = f"give or take {percent(prediction.uncertainty)} (one sigma)"
@@ -101,6 +103,12 @@ def _print_measured(shown: Sequence[TrialRecord], floor: Limit) -> None:
         measured = [number(us), number(us and rate(us)), percent(us and floor.share(us))] if us else ["-", "-", "-"]
         rows.append([place, trial.status.value, *measured, number(trial.predicted_us), trial.config])
     output.print_table(columns, rows, right=["#", "measured us", unit, "of limit", "predicted us"], folded=["config"])
+    times = [trial.measured_us for trial in shown if trial.measured_us is not None]
+    if times != sorted(times):
+        output.print_text(
+            "the winner and those that cannot be told from it come first; finalists were timed in turns, the others alone before: "
+            "measured times need not rise"
+        )
 
 
 def _print_predicted(shown: Sequence[TrialRecord], floor: Limit) -> None:

@@ -6,7 +6,7 @@ The index is a folder of small files beside the kernel cache, one for each candi
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -100,21 +100,17 @@ class BuiltIndex:
             return None  # absent or damaged: it is built again
 
 
-def build_all(
-    executor: Executor, index: BuiltIndex, candidates: Sequence[Candidate], told: Callable[[Candidate, BuildResult], None] | None = None
-) -> list[BuildResult]:
-    """The libraries of `candidates`, in their order, those that are missing built by `executor`'s workers; `told` of each when
-    it is there. A failure is part of the result. Raises `ToolchainError` where nothing can be built."""
+def build_all(executor: Executor, index: BuiltIndex, candidates: Sequence[Candidate]) -> list[BuildResult]:
+    """The libraries of `candidates`, in their order, those that are missing built by `executor`'s workers. A failure is part of
+    the result. Raises `ToolchainError` where nothing can be built."""
     found: dict[str, BuildResult] = {}
     missing: dict[str, Candidate] = {}
     for candidate in candidates:
         built = index.find(candidate)
         if built is None:
             missing.setdefault(name_of(candidate), candidate)
-            continue
-        found[name_of(candidate)] = built
-        if told is not None:
-            told(candidate, built)
+        else:
+            found[name_of(candidate)] = built
     if missing:
         for event in executor.stream(OneLane([Build(candidate) for candidate in missing.values()])):
             if isinstance(event, Built):
@@ -122,7 +118,5 @@ def build_all(
                 found[name_of(done)] = event.result
                 if event.result.failure is None:
                     index.keep(done, event.result)
-                if told is not None:
-                    told(done, event.result)
     lost = BuildResult(None, Failure(FailureKind.BUILD_CRASH, "its build ended without a result"))
     return [found.get(name_of(candidate), lost) for candidate in candidates]

@@ -15,10 +15,9 @@ from typing import Any
 
 from ..candidate import Candidate
 from ..costmodel.model import CostModel, predict_many
-from ..costmodel.occupancy import misfit
-from ..errors import Failure, TileSightError
+from ..errors import TileSightError
 from ..families import DAMAGE, ProfileFamily
-from ..jobs import Profiled
+from ..jobs import Answer, Profiled, unfit
 from ..kept import FamilyStore, KeptExecutor
 from ..profile import KernelProfile, Rasterization
 from ..shape_class import ShapeClass
@@ -46,7 +45,7 @@ class _Nothing:
     def width(self, lane: Lane) -> int:
         return 1
 
-    def kept(self, candidates: Iterable[Candidate]) -> Iterator[tuple[Candidate, Profiled | Failure]]:
+    def kept(self, candidates: Iterable[Candidate]) -> Iterator[Answer]:
         return iter(())
 
 
@@ -212,7 +211,7 @@ class Forecaster:
 
     def time_of(self, kernels: Sequence[KernelProfile]) -> float:
         """Infinity where a kernel does not fit the target."""
-        if self.problem.target.is_gpu and any(misfit(kernel, self.problem.target) for kernel in kernels):
+        if unfit(kernels, self.problem.target) is not None:
             return math.inf
         return self._fast.predict(kernels, self.problem.target).latency_us
 

@@ -38,12 +38,12 @@ OPTIONS: Mapping[str, str] = {"sampler": "dispatch"}  # of the sessions that rec
 
 @dataclass(frozen=True)
 class Grounds:
-    """What explorations and comparisons stand on, and where they are recorded: nowhere, without a store."""
+    """What explorations and comparisons stand on, and where they are recorded."""
 
     where: Where
     protocol: Protocol
     model: CostModel
-    store: Store | None = None
+    store: Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,22 +55,16 @@ class Improvement:
     reason: str
     decision: Decision | None = None
 
-    @property
-    def is_better(self) -> bool:
-        return self.after.config != self.before.config
-
 
 def explored(
     tools: Tools, problem: Problem, grounds: Grounds, workload: Workload, budget_s: float = EXPLORE_S, count: int = CHALLENGERS
 ) -> list[tuple[Config, float]]:
     """The configs that the model likes best for this workload, with their predicted times: from a session that predicts, which
-    the database remembers; none without a database. Raises `NoCandidateError` where nothing is legal, `DatabaseError`."""
+    the database remembers. Raises `NoCandidateError` where nothing is legal, `DatabaseError`."""
     from ..kept import KeptExecutor
     from ..recorded import run_recorded
 
     store = grounds.store
-    if store is None:
-        return []
     space = problem.template.space(workload, problem.target)
     # as `rank` asks: nothing is measured, so no device counts
     context = find_context(problem.template, workload, Where(problem.target), grounds.model.version, space, grounds.protocol)
@@ -126,7 +120,7 @@ def judged(present: Choice, choices: Sequence[Choice], found: Comparison) -> Imp
     decision, mine = found.decision, times[present.config]
     if decision is None:
         return Improvement(present, present, "no kernel came through the comparison")
-    if mine.is_bystander or (mine.failure is not None and not _is_wrong(mine)):
+    if mine.is_bystander or (mine.failure is not None and not mine.is_wrong):
         assert mine.failure is not None
         return Improvement(present, present, f"the kernel that serves was not timed: {mine.failure.message}", decision)
     if decision.winner == present.config or present.config in decision.tied:
@@ -136,12 +130,6 @@ def judged(present: Choice, choices: Sequence[Choice], found: Comparison) -> Imp
     why = "which computes wrong results" if mine.failure is not None else f"which took {mine.latency_us:.4g} us in the same turns"
     reason = f"{after.reason}; it replaced {present.config}, {why}"
     return Improvement(present, replace(after, reason=reason), reason, decision)
-
-
-def _is_wrong(measurement: Measurement) -> bool:
-    from ..finals import WRONG
-
-    return measurement.failure is not None and measurement.failure.kind in WRONG
 
 
 def _measured(choice: Choice, measurement: Measurement) -> Choice:
@@ -154,8 +142,6 @@ def _measured(choice: Choice, measurement: Measurement) -> Choice:
 def _record(problem: Problem, grounds: Grounds, timed: Sequence[tuple[Choice, BuildResult]], found: Comparison) -> None:
     """One session for each set of open dimensions among them, since a session has one context."""
     store = grounds.store
-    if store is None:
-        return
     by_open: dict[tuple[str, ...], list[TrialRecord]] = {}
     for (choice, built), measurement in zip(timed, found.measurements, strict=True):
         record = _trial(choice, built, measurement)

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING
 from ..device import NoDevice, devices_for, find_devices
 from ..errors import DatabaseReadOnlyError, InputError, TileSightError
 from ..kernels import default_dtype
-from ..lookup import check_workers, find_operator, find_template
+from ..lookup import check_workers, find_context, find_operator, find_template
 from ..protocol import Protocol
 from ..session import Context
 from ..settings import load_settings
 from ..shape_class import ShapeClass
 from ..target import Target
-from ..toolchain import software_versions
 from ..where import Where, locate
 from ..workload import Workload, canonical_dtype
 from .builds import BuiltIndex
@@ -144,20 +143,8 @@ def _dtype(template: KernelTemplate, asked: str | None) -> str:
 def _context(problem: Problem, where: Where, model: str, protocol: Protocol) -> Context:
     """What records must agree with, at some workload of the problem. The search space is none of it."""
     dims = {name: problem.fixed.get(name, 1) for name in problem.operator.dims}
-    return Context(
-        template=problem.template.name,
-        template_version=problem.template.version,
-        workload=Workload(problem.operator.name, dims, problem.dtype, problem.attrs),
-        target=where.target.name,
-        target_fingerprint=where.target.fingerprint,
-        arch=where.target.arch,
-        model=model,
-        space="",
-        software=software_versions(where.target, where.device),
-        device=where.device.name if where.device else "",
-        protocol=protocol.key if where.device else "",
-        open=problem.open,
-    )
+    workload = Workload(problem.operator.name, dims, problem.dtype, problem.attrs)
+    return find_context(problem.template, workload, where, model, None, protocol, problem.open)
 
 
 def _table(given: str | Path | DispatchTable | None, context: Context, problem: Problem, notes: list[str]) -> DispatchTable | None:

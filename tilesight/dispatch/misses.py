@@ -44,7 +44,7 @@ class Misses:
         self._missed: dict[str, _Missed] = {}
         self._lock, self._writing, self._ended = threading.Lock(), threading.Lock(), threading.Event()
         self._thread: threading.Thread | None = None
-        self._process = os.getpid()
+        _COUNTING.add(self)
         self.failure = ""  # why the last writing failed, if it did
 
     def counter(self, choice: Choice) -> Calls:
@@ -115,8 +115,7 @@ class Misses:
         )
 
     def _begin(self) -> None:
-        if self._thread is None or self._process != os.getpid():  # a fork has no threads but the one that forked
-            self._process = os.getpid()
+        if self._thread is None:
             arguments = weakref.ref(self), self._ended
             self._thread = threading.Thread(target=_write_again_and_again, args=arguments, name="tilesight misses", daemon=True)
             self._thread.start()
@@ -130,6 +129,20 @@ def _write_again_and_again(owner: weakref.ref[Misses], ended: threading.Event) -
             return
         misses.write()
         del misses
+
+
+_COUNTING: weakref.WeakSet[Misses] = weakref.WeakSet()
+
+
+def _leave_to_the_parent() -> None:
+    """In a fork: what was counted before it is its parent's to write, whose threads, and the locks they hold, are not here."""
+    for misses in _COUNTING:
+        misses._lock, misses._writing, misses._thread = threading.Lock(), threading.Lock(), None
+        for missed in misses._missed.values():
+            missed.written = missed.calls.count
+
+
+os.register_at_fork(after_in_child=_leave_to_the_parent)
 
 
 def _close_at_exit(owner: weakref.ref[Misses]) -> None:

@@ -7,11 +7,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 from typing import TypeVar
 
 from ..candidate import Candidate
 from ..errors import DatabaseError, Failure, InputError, NoCandidateError, UnknownNameError
 from ..trial import BuildResult
+from ..twins import SharedLowering
+from ..work import lower_all
 from ..workload import Workload
 from .builds import BuiltIndex, build_all, name_of
 from .choice import Choice, Source
@@ -104,7 +107,7 @@ class Supply:
         lacking = self.selector.unpredicted(workload)
         if lacking:
             candidates = [self.problem.candidate(shape, config, ()) for config, shape in lacking]
-            for candidate, outcome in tools.executor.lower(candidates):
+            for candidate, outcome in SharedLowering().lower(candidates, partial(lower_all, tools.executor)):
                 us = math.inf if isinstance(outcome, Failure) else self.selector.forecaster.time_of(outcome.kernels)
                 self.selector.forecaster.teach(candidate.config, candidate.workload, us)
         first = next(self.selector.choices(workload), None)

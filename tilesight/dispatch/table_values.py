@@ -196,6 +196,8 @@ class DispatchTable:
             faults.append(("dims", f"{', '.join(self.dims) or 'none'} must be {self.vary} and those that are fixed: {fixed}"))
         if not set(self.open) <= set(self.dims):
             faults.append(("open", f"{', '.join(self.open)} must be among the dimensions: {', '.join(self.dims)}"))
+        if len(set(self.open)) < len(self.open):
+            faults.append(("open", f"{', '.join(self.open)} names a dimension twice"))
         if self.open and self.vary not in self.open:
             faults.append(("open", f"kernels that take {', '.join(self.open)} at run time do not cover sizes of {self.vary}"))
         for number, segment in enumerate(self.segments):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import threading
 import weakref
-from functools import partial
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -18,7 +18,7 @@ from ..errors import InputError
 from .problem import Problem
 
 NAMESPACE = "tilesight"
-_naming = threading.Lock()
+_naming = threading.RLock()
 
 
 class Owner(Protocol):
@@ -30,6 +30,31 @@ class Owner(Protocol):
     def serve(self, inputs: tuple[torch.Tensor, ...], out: Any) -> Any: ...
 
 
+@dataclass(eq=False)
+class _Slot:
+    """A pair of registered operators, for good: torch crashes where an operator that somebody holds is called after it was
+    taken back. `owner` serves their calls; once it is closed or gone, another one of the same arguments may."""
+
+    name: str
+    schema: tuple[str, str]  # of both, without their names
+    library: torch.library.Library
+    problem: Problem
+    owner: weakref.ref[Owner] | None = None
+
+    @property
+    def is_free(self) -> bool:
+        return self.owner is None or self.owner() is None
+
+    def serve(self, inputs: tuple[torch.Tensor, ...], out: Any) -> Any:
+        dispatcher = None if self.owner is None else self.owner()
+        if dispatcher is None:
+            raise InputError(f"the dispatcher of operator '{self.name}' is closed or gone; keep it as long as what was compiled with it")
+        return dispatcher.serve(inputs, out)
+
+
+_slots: dict[str, _Slot] = {}
+
+
 class TorchOperator:
     """`op` and `op_out` are the registered operators; they work until `remove`, or while the dispatcher lives."""
 
@@ -39,38 +64,58 @@ class TorchOperator:
         if match is None:
             raise InputError(f"operator name '{name}' must be of the form namespace::name, e.g. mymodel::up_projection")
         namespace, plain = match.groups()
-        if hasattr(getattr(torch.ops, namespace), plain):
-            raise InputError(f"operator '{name}' is registered already; take another name")
-        problem, owner = dispatcher.problem, weakref.ref(dispatcher)
-        inputs = ", ".join(f"Tensor {_argument(n)}" for n in problem.inputs)
-        outputs = ", ".join(f"Tensor({chr(ord('a') + i)}!) {_argument(n)}" for i, n in enumerate(problem.outputs))
-        returned = "Tensor" if len(problem.outputs) == 1 else f"({', '.join('Tensor' for _ in problem.outputs)})"
-        self._library = torch.library.Library(namespace, "FRAGMENT")
-        tags = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides)
-        self._library.define(f"{plain}({inputs}) -> {returned}", tags=tags)
-        self._library.define(f"{plain}_out({inputs}, {outputs}) -> ()", tags=tags)
-
-        def serve(*tensors: torch.Tensor) -> Any:
-            return _alive(owner, name).serve(tensors, None)
-
-        def serve_into(*tensors: torch.Tensor) -> None:
-            count = len(problem.inputs)
-            out = tensors[count] if len(problem.outputs) == 1 else tensors[count:]
-            _alive(owner, name).serve(tensors[:count], out)
-
-        key = "CPU" if problem.torch_device == "cpu" else "CUDA"
-        self._library.impl(plain, serve, key)
-        self._library.impl(f"{plain}_out", serve_into, key)
-        torch.library.register_fake(name, partial(_fake, problem), lib=self._library)
-        torch.library.register_fake(f"{name}_out", _fake_into, lib=self._library)
+        with _naming:
+            if not _is_free(name, dispatcher.problem):
+                raise InputError(f"operator '{name}' is registered already; take another name")
+            slot = self._slot = _slots.get(name) or _registered(name, dispatcher.problem)
+            slot.owner, slot.problem = weakref.ref(dispatcher), dispatcher.problem
         self.name = name
         self.op: Any = getattr(getattr(torch.ops, namespace), plain).default
         self.op_out: Any = getattr(getattr(torch.ops, namespace), f"{plain}_out").default
-        self._end = weakref.finalize(dispatcher, self._library._destroy)
-        self._end.atexit = False
 
     def remove(self) -> None:
-        self._end()
+        self._slot.owner = None
+
+
+def _is_free(name: str, problem: Problem) -> bool:
+    slot = _slots.get(name)
+    if slot is not None:
+        return slot.is_free and slot.schema == _schema(problem) and slot.problem.torch_device == problem.torch_device
+    namespace, plain = name.split("::")
+    return not hasattr(getattr(torch.ops, namespace), plain)
+
+
+def _schema(problem: Problem) -> tuple[str, str]:
+    inputs = ", ".join(f"Tensor {_argument(n)}" for n in problem.inputs)
+    outputs = ", ".join(f"Tensor({chr(ord('a') + i)}!) {_argument(n)}" for i, n in enumerate(problem.outputs))
+    returned = "Tensor" if len(problem.outputs) == 1 else f"({', '.join('Tensor' for _ in problem.outputs)})"
+    return f"({inputs}) -> {returned}", f"({inputs}, {outputs}) -> ()"
+
+
+def _registered(name: str, problem: Problem) -> _Slot:
+    namespace, plain = name.split("::")
+    library, schema = torch.library.Library(namespace, "FRAGMENT"), _schema(problem)
+    slot = _slots[name] = _Slot(name, schema, library, problem)
+    tags = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides)
+    library.define(f"{plain}{schema[0]}", tags=tags)
+    library.define(f"{plain}_out{schema[1]}", tags=tags)
+    count, has_one = len(problem.inputs), len(problem.outputs) == 1
+
+    def serve(*tensors: torch.Tensor) -> Any:
+        return slot.serve(tensors, None)
+
+    def serve_into(*tensors: torch.Tensor) -> None:
+        slot.serve(tensors[:count], tensors[count] if has_one else tensors[count:])
+
+    def fake(*tensors: torch.Tensor) -> Any:
+        return _fake(slot.problem, *tensors)
+
+    key = "CPU" if problem.torch_device == "cpu" else "CUDA"
+    library.impl(plain, serve, key)
+    library.impl(f"{plain}_out", serve_into, key)
+    torch.library.register_fake(name, fake, lib=library)
+    torch.library.register_fake(f"{name}_out", _fake_into, lib=library)
+    return slot
 
 
 def _fake(problem: Problem, *tensors: torch.Tensor) -> Any:
@@ -94,18 +139,11 @@ def named_by_itself(problem: Problem, dispatcher: Owner) -> TorchOperator:
     parts = [*(f"{n}{v}" for n, v in problem.fixed.items()), *(f"{n}{int(v)}" for n, v in problem.attrs.items()), problem.dtype]
     plain = re.sub(r"\W", "_", "_".join([problem.operator.name, *parts, problem.target.name]))
     with _naming:
-        number, found = 1, plain
-        while hasattr(getattr(torch.ops, NAMESPACE), found):
+        number, found = 1, f"{NAMESPACE}::{plain}"
+        while not _is_free(found, problem):
             number += 1
-            found = f"{plain}_{number}"
-        return TorchOperator(f"{NAMESPACE}::{found}", dispatcher)
-
-
-def _alive(owner: weakref.ref[Owner], name: str) -> Owner:
-    dispatcher = owner()
-    if dispatcher is None:
-        raise InputError(f"the dispatcher of operator '{name}' is gone; keep it as long as what was compiled with it")
-    return dispatcher
+            found = f"{NAMESPACE}::{plain}_{number}"
+        return TorchOperator(found, dispatcher)
 
 
 def _argument(name: str) -> str:

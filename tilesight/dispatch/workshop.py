@@ -38,7 +38,7 @@ class Tools:
         """Worker processes that lower, build and, where there is a device, measure."""
         from ..executor import LocalExecutor
 
-        return LocalExecutor(self._workers, self._cache_dir, self._where.devices if self._where.target.is_gpu else ())
+        return LocalExecutor(self._workers, self._cache_dir, self._where.gpus)
 
     def close(self) -> None:
         if "executor" in self.__dict__:

@@ -27,7 +27,7 @@ class Connection:
         try:
             import ray
         except ImportError as error:
-            raise ToolchainError(f"cluster {address} needs Ray, which is not installed here: pip install 'tilesight[ray]'") from error
+            raise ToolchainError(f"cluster {address} needs Ray, which is not installed here: pip install ray") from error
         self.address = address
         self.ray: Any = ray
         self._silent_since: float | None = None

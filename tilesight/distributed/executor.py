@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from .. import executor as local
 from ..candidate import Candidate
-from ..errors import Failure, InputError
-from ..jobs import Profiled
+from ..errors import InputError
+from ..jobs import Answer
 from ..target import Target
-from ..twins import SharedLowering
 from ..where import Where
-from ..work import Event, Lane, Source, lower_all
+from ..work import Event, Lane, Source
 from .cluster import Cluster
 from .connection import Connection
 from .crew import Crew
@@ -38,7 +36,6 @@ class RayExecutor:
         measures: bool = True,
         workers: int | None = None,
         message: Callable[[str], None] = lambda _text: None,
-        share_lowering: bool = True,
     ) -> None:
         """`address`: `auto`, `local`, host:port or ray://host:port. `measures`: the cluster must have a device of the
         target. `workers`: most lowerings and builds at once; None: one a core of the cluster. `message` is told of nodes
@@ -50,7 +47,6 @@ class RayExecutor:
             raise InputError("cluster '' is no address; give auto, local, host:port or ray://host:port")
         self._cache_dir, self._workers = cache_dir, workers
         self._limits = local.time_limits()
-        self._shared = SharedLowering() if share_lowering else None
         self._built: dict[str, Any] = {}
         self._connection = Connection(address, workers)
         self._cluster = Cluster(self._connection, target, measures, message)
@@ -97,13 +93,8 @@ class RayExecutor:
         cores = sum(node.cpus for node in self._crew.preparers())
         return cores if self._workers is None else min(cores, self._workers)
 
-    def kept(self, candidates: Iterable[Candidate]) -> Iterator[tuple[Candidate, Profiled | Failure]]:
+    def kept(self, candidates: Iterable[Candidate]) -> Iterator[Answer]:
         return iter(())
-
-    def lower(self, candidates: Iterable[Candidate]) -> Iterator[tuple[Candidate, Profiled | Failure]]:
-        """Each candidate with its outcome, as they are ready."""
-        run = partial(lower_all, self)
-        return self._shared.lower(candidates, run) if self._shared else run(candidates)
 
     def stream(self, source: Source) -> Generator[Event]:
         return Stream(self._cluster, self._crew, source, self._cache_dir, self._limits, self._workers, self._built).events()

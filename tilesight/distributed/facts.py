@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from .. import __version__
-from ..device import Device, cpu_device, cpu_identity, find_devices
+from ..device import Device, cpu_device, cpu_identity, find_devices, is_of
 from ..target import Target
 from ..toolchain import missing_compiler, package_version, software_versions
+from ..version import __version__
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,17 +29,13 @@ class Facts:
         """Its devices that may be measured for `target`. Of a processor only that of the driver's kind counts."""
         if target.kind == "cpu":
             return self.devices if self.cpu == cpu_identity() else ()
-        return tuple(device for device in self.devices if fits(target, device))
-
-
-def fits(target: Target, device: Device) -> bool:
-    return device.kind == target.kind and (target.kind == "cpu" or device.name in target.device_names)
+        return tuple(device for device in self.devices if is_of(device, target))
 
 
 def facts(target: Target) -> Facts:
     """Of this machine."""
     devices = tuple(find_devices()) if target.is_gpu else (cpu_device(),)
-    fitting = next((device for device in devices if fits(target, device)), None)
+    fitting = next((device for device in devices if is_of(device, target)), None)
     return Facts(platform.node(), versions(), cpu_identity(), devices, software_versions(target, fitting), missing_compiler(target))
 
 

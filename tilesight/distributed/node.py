@@ -13,7 +13,7 @@ from functools import cache, partial
 from typing import Any
 
 from .. import jobs
-from ..device import Device, cpu_device, find_devices, restricted_to, visible
+from ..device import Device, cpu_device, find_devices, is_of, restricted_to, visible
 from ..device_lock import alone_on
 from ..errors import ToolchainError, headline
 from ..executor import blames_the_cache
@@ -22,7 +22,6 @@ from ..target import Target
 from ..trial import BuildResult
 from ..work import Build, Compare, Job, Lower, Measure
 from ..workers import Done, Outcome, Raised, WorkerPool, thread_limits, wait_for
-from .facts import fits
 from .parcels import Parcel, key_of, pack, stored_at, unpack
 
 FETCH_S = 120.0  # for a library to come from where it was built
@@ -135,7 +134,7 @@ def _own_device(target: Target) -> Device | None:
 
     # Ray names a GPU by the driver's index, or as CUDA_VISIBLE_DEVICES did where Ray was started: by its UUID, say
     given = visible(find_devices(), ",".join(str(name) for name in ray.get_gpu_ids()))
-    return next((device for device in given if fits(target, device)), None)
+    return next((device for device in given if is_of(device, target)), None)
 
 
 def _parcel(source: Any) -> Parcel:

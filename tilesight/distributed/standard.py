@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 
 from ..device import Device, cpu_identity
 from ..target import Target
+from ..toolchain import COMPILER_NAMES, software_of
 from .facts import Facts, versions
-
-_COMPILERS = {"cuda": "nvcc", "hip": "hipcc", "cpu": "c++"}  # names in `software_versions`, by kind of target
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +29,9 @@ class Standard:
         device = next((device for device, _ in able if (device.name, device.driver) == (name, driver)), None)
         if device is None:
             (torch,) = _most((answer.software.get("torch", ""),) for answer in known) or ("",)
-        kind = _COMPILERS[target.kind]
+        kind = COMPILER_NAMES[target.kind]
         (compiler,) = _most((answer.software.get(kind, ""),) for answer in known if _can_build(answer, target)) or ("",)
-        found = {"tilelang": versions()["tilelang"], "torch": torch, kind: compiler, "driver": driver}
-        return Standard(target, device, {name: version for name, version in found.items() if version})
+        return Standard(target, device, software_of(target, compiler=compiler, torch=torch, driver=driver))
 
     def why_no_builds(self, node: Facts) -> str:
         """Empty where it may build."""
@@ -41,7 +39,7 @@ class Standard:
             return node.no_compiler
         if not _can_build(node, self.target):
             return "its processor is not the driver's, for which target cpu is built"
-        kind = _COMPILERS[self.target.kind]
+        kind = COMPILER_NAMES[self.target.kind]
         found, wanted = node.software.get(kind, ""), self.software.get(kind, "")
         return "" if found == wanted else f"it has another compiler: {found} where the other nodes have {wanted}"
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from ..errors import Failure, FailureKind
+from ..errors import WRONG, Failure
 from ..measuring.intervals import median_interval
 from ..protocol import Protocol
 from ..space import Config
@@ -19,7 +19,6 @@ from .survey import Pair
 CLEAR = 1.05  # a default that took so much longer, measured apart, is slower without a comparison in turns
 CONFIDENCE = 0.99
 NO_DIFFERENCE = "no different"  # begins what became of a doubt that stays one
-WRONG = (FailureKind.WRONG_RESULT, FailureKind.NONDETERMINISTIC)
 
 Record = Callable[[int, Sequence[TrialRecord]], None]
 

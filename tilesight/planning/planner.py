@@ -25,7 +25,7 @@ from .result import Planned
 from .segments import AS_GOOD
 from .sessions import Sessions
 from .shortlist import near_best, shortlist
-from .sizes import Cell, Vary, around_each, awkward, cells, weights_of, widest_gaps
+from .sizes import Cell, Vary, around_each, awkward, cells, divided, weights_of, widest_gaps
 from .subject import Subject
 from .survey import Pair, Survey
 from .tabling import make_table, rounded
@@ -321,7 +321,7 @@ class Planner:
     # ---- the result
 
     def _table(self, chosen: Sequence[Config], measured: bool) -> DispatchTable:
-        fine = cells(self.subject.vary, self.subject.steps, FINE)
+        fine = divided(cells(self.subject.vary, self.subject.steps, FINE), self._board.sizes)
         self._survey.predict(((config, cell.last) for config in chosen for cell in fine), lower=False)
         return make_table(self._board, chosen, fine, self.wish.weights, measured=measured)
 

@@ -40,7 +40,7 @@ def read_vary(text: str) -> Vary:
         raise InputError(f"vary '{text}' must name a dimension and its range, e.g. m=1..16384")
     found = Vary(match[1], int(match[2]), int(match[3]))
     if not 1 <= found.first <= found.last <= MAX_DIMENSION:
-        raise InputError(f"vary '{text}': the range must rise, within 1 .. {MAX_DIMENSION}")
+        raise InputError(f"vary '{text}': the range must rise, within 1 .. {MAX_DIMENSION}; dimensions vary, attributes do not")
     return found
 
 
@@ -147,11 +147,20 @@ def _of_stripe(vary: Vary, low: float, high: float, turn: int, times: Sequence[t
     return cut + 1 if turn == 0 else cut
 
 
-def around_each(sizes: Sequence[int], vary: Vary) -> list[Cell]:
-    """The range divided among `sizes`, which rise: each has what lies nearest to it in log size."""
+def around_each(sizes: Sequence[int], whole: Vary | Cell) -> list[Cell]:
+    """The whole range divided among `sizes`, which rise: each has what lies nearest to it in log size."""
     cuts = [min(after - 1, max(before, math.isqrt(before * after))) for before, after in itertools.pairwise(sizes)]
-    firsts = [vary.first, *(cut + 1 for cut in cuts)]
-    return [Cell(first, last) for first, last in zip(firsts, [*cuts, vary.last], strict=True)]
+    firsts = [whole.first, *(cut + 1 for cut in cuts)]
+    return [Cell(first, last) for first, last in zip(firsts, [*cuts, whole.last], strict=True)]
+
+
+def divided(parts: Sequence[Cell], sizes: Sequence[int]) -> list[Cell]:
+    """The cells, those that hold several of `sizes` divided among them: rows that a tile lacks may cost something too."""
+    found: list[Cell] = []
+    for part in parts:
+        inside = [size for size in sizes if part.first <= size <= part.last]
+        found += around_each(inside, part) if len(inside) > 1 else [part]
+    return found
 
 
 def weights_of(parts: Sequence[Cell], given: Mapping[int, float] | None = None) -> list[float]:

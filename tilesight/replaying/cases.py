@@ -110,14 +110,12 @@ def _case(rows: pd.DataFrame) -> RecordedCase:
 
 def _whole_space(row: Mapping[str, Any]) -> SearchSpace | None:
     """Today's space of a row's workload; None where this version has no such operator, template or dimensions."""
-    from ..lookup import find_operator, find_template
+    from ..lookup import find_operator, find_template, find_workloads
 
     target = load_target(row["target"])
     try:
         operator = find_operator(row["operator"])
-        dims = {**json.loads(row["dims"]), **json.loads(row["attrs"])}
-        text = ",".join(f"{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in dims.items())
-        workload = operator.workload(text, row["dtype"])
+        [workload] = find_workloads(operator, target, {**json.loads(row["dims"]), **json.loads(row["attrs"])}, row["dtype"])
         template = find_template(operator, target, workload.dtype)
     except TileSightError:
         return None

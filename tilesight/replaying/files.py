@@ -85,5 +85,5 @@ def _matplotlib() -> Any:
     try:
         from matplotlib import figure
     except ImportError as error:
-        raise ToolchainError("pictures of replays need matplotlib: pip install 'tilesight[plots]'") from error
+        raise ToolchainError("pictures of replays need matplotlib: pip install matplotlib") from error
     return figure

@@ -26,6 +26,7 @@ _FIT_TO_FORK = {
 }
 _CLOSE_S = 10.0
 _SWEEP_S = 5.0
+_TAIL_BYTES = 4000  # of what a process printed, the last
 
 # its arguments are the connection, its parent and the import path
 _START = """import sys
@@ -136,7 +137,7 @@ class NurseryClient:
             self.control.send_bytes(pickle.dumps(message))
 
 
-def tail(descriptor: int, size: int = 4000) -> str:
+def tail(descriptor: int) -> str:
     """The end of a file."""
-    start = max(0, os.fstat(descriptor).st_size - size)
-    return os.pread(descriptor, size, start).decode(errors="replace")
+    start = max(0, os.fstat(descriptor).st_size - _TAIL_BYTES)
+    return os.pread(descriptor, _TAIL_BYTES, start).decode(errors="replace")

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from tests.unit.autotuning import user_kernels
 from tests.unit.autotuning.conftest import no_work
 from tilesight.autotuning import Autotuned, Source, autotune
 from tilesight.autotuning.one_tunes import who_tunes
-from tilesight.errors import FailureKind, InputError, NoCandidateError, ToolchainError
+from tilesight.errors import FailureKind, InputError, NoCandidateError, ProgramError, ToolchainError
 from tilesight.trial import Status
 
 pytestmark = pytest.mark.usefixtures("places")
@@ -110,7 +111,7 @@ def test_inputs_of_the_users_own() -> None:
         set_autotune_inputs(torch.ones(N)),
     ):
         decorated()(N)
-    with pytest.raises(NoCandidateError, match="other inputs than were given"):
+    with pytest.raises(ProgramError, match="other inputs than were given"):
         decorated()(N)
 
 
@@ -198,3 +199,19 @@ def test_what_another_process_tunes_is_waited_for_and_recalled(places: Path, mon
     assert kernel.latency is None, "a prediction is no time"
     a, b = torch.randn(1024), torch.randn(1024)
     torch.testing.assert_close(kernel(a, b), a + b)
+
+
+def test_what_ref_prog_raises_ends_the_call_and_is_held_against_no_config(tmp_path: Path) -> None:
+    zero = tmp_path / "zero.pt"
+
+    def decorated() -> Autotuned:
+        made = autotune(configs=CONFIGS[:2], ref_prog=partial(user_kernels.sum_of_a_file, zero=str(zero)))(user_kernels.jitted_add())
+        assert isinstance(made, Autotuned)
+        return made
+
+    with pytest.raises(ProgramError, match=r"ref_prog of '.*': FileNotFoundError: .*zero\.pt"):
+        decorated()(N)
+    torch.save(torch.zeros(N), zero)
+    facts = decorated()(N).tilesight
+    assert (facts.source, facts.status) == (Source.SESSION, Status.VERIFIED)
+    assert all(trial.failure is None for trial in facts.result.trials)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +15,7 @@ from tilesight.autotuning.comparing import difference
 from tilesight.autotuning.drawing import SUPPLIES, draw, draw_all, supplied
 from tilesight.autotuning.interface import Interface, Tensor
 from tilesight.autotuning.operator import Checking, Programs, UserOperator
-from tilesight.errors import InputError
+from tilesight.errors import InputError, ProgramError
 from tilesight.measuring.verify import check_outputs, poison
 from tilesight.workload import Workload
 
@@ -62,11 +63,11 @@ def test_supply_prog_is_called_with_parameters_and_checked() -> None:
 
     found = supplied(supply, [X], "cpu", 3)
     assert torch.equal(found["X"], supplied(supply, [X], "cpu", 3)["X"])
-    with pytest.raises(RuntimeError, match=r"gave 2 tensors, and the kernel takes 1: X"):
+    with pytest.raises(ProgramError, match=r"gave 2 tensors, and the kernel takes 1: X"):
         supplied(lambda _: [torch.zeros(64), torch.zeros(64)], [X], "cpu", 1)
-    with pytest.raises(RuntimeError, match=r"gave torch.float64\[64\] for 'X', which is float32\[64\]"):
+    with pytest.raises(ProgramError, match=r"gave torch.float64\[64\] for 'X', which is float32\[64\]"):
         supplied(lambda _: torch.zeros(64, dtype=torch.float64), [X], "cpu", 1)
-    with pytest.raises(RuntimeError, match="gave str for 'X'"):
+    with pytest.raises(ProgramError, match="gave str for 'X'"):
         supplied(lambda _: ["no tensor"], [X], "cpu", 1)
 
 
@@ -123,8 +124,24 @@ def test_a_reference_may_write_to_its_arguments_or_leave_some_out() -> None:
     assert torch.equal(ours.reference(WORKLOAD, inputs)["S"], start["S"] + (inputs["X"] > 0).int()), "each time from the same values"
     two = operator(X, Y, replace(Y, name="Z"), reference=lambda x: (x, None))
     assert list(two.reference(WORKLOAD, inputs)) == ["Y"], "what the reference gives None for is not looked at"
-    with pytest.raises(RuntimeError, match="ref_prog gave 1 results, and the kernel has 2: Y, Z"):
+    with pytest.raises(ProgramError, match=r"ref_prog gave 1 results, and '.*' has 2: Y, Z"):
         operator(X, Y, replace(Y, name="Z"), reference=lambda x: x).reference(WORKLOAD, inputs)
+
+
+def test_what_a_users_program_raises_is_its_fault_but_for_memory_and_the_device() -> None:
+    def raising(error: Exception) -> Callable[..., Any]:
+        def program(*_: Any) -> None:
+            raise error
+
+        return program
+
+    inputs = operator(X, Y).inputs(WORKLOAD, "cpu", 1)
+    with pytest.raises(ProgramError, match=r"ref_prog of '.*': FileNotFoundError: gold.pt"):
+        operator(X, Y, reference=raising(FileNotFoundError("gold.pt"))).reference(WORKLOAD, inputs)
+    with pytest.raises(MemoryError):
+        operator(X, Y, reference=raising(MemoryError())).reference(WORKLOAD, inputs)
+    with pytest.raises(RuntimeError, match="illegal"):
+        operator(X, Y, reference=raising(RuntimeError("CUDA error: an illegal memory access was encountered"))).reference(WORKLOAD, inputs)
 
 
 def test_manual_checks() -> None:

@@ -72,3 +72,8 @@ def scalar_factory(n: int, block: int = 16) -> Any:
                 B[bx * block + i] = A[bx * block + i] + s
 
     return shift
+
+
+def sum_of_a_file(a: torch.Tensor, b: torch.Tensor, zero: str) -> torch.Tensor:
+    """`sum_of` with a file that is there or not."""
+    return sum_of(a, b) + torch.load(zero)

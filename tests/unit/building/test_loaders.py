@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tilesight.building.loaders import idle_roles, without_idle_warps
+from tilesight.building import loaders
+from tilesight.building.loaders import without_idle_warps
 from tilesight.candidate import Candidate
 from tilesight.kernels import operator, template_for
 from tilesight.lowering import lower
@@ -31,6 +32,21 @@ def kernels_of(name: str, shape: str, dims: tuple[str, ...] = (), seed: int = 0)
     assert default is not None
     configs = dict.fromkeys([default, *template.space(workload, target).sample(2, seed=seed)])
     return [lower_candidate(Candidate(workload, target, template, config, dims)).device for config in configs]
+
+
+def idle_roles(kernels: Any) -> list[Any]:
+    """The roles in `kernels` at whose end threads wait that then do nothing, while an elected one loads: no arrival, nothing
+    that keeps them in step."""
+    found: list[Any] = []
+
+    def look(role: Any) -> Any:
+        if any(loaders._idle_ends(loaders._parts(role))):
+            found.append(role)
+        return role
+
+    for function in kernels.functions.values():
+        loaders._in_roles(function.body, look)
+    return found
 
 
 def calls(kernels: Any) -> dict[str, int]:

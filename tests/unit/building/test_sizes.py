@@ -56,11 +56,6 @@ def test_a_constant_is_a_number() -> None:
     assert read_size(tirx.IntImm("int32", 7) * 3 + M - M, (M,)) == 21
 
 
-def test_variables_may_stand_for_expressions() -> None:
-    half = tirx.Var("half", "int32")
-    assert str(read_size(half + 1, (M,), {half: tirx.floordiv(M, 2)})) == "(tilesight_div(size_0, INT64_C(2)) + INT64_C(1))"
-
-
 @pytest.mark.parametrize(
     ("expression", "message"),
     [

@@ -130,7 +130,7 @@ def test_without_a_gpu_the_reason_is_printed(shell: Shell) -> None:
         (["tune", "axpy", "--target", "./none.toml"], 2, "target file 'none.toml' cannot be read"),
         ([*TUNE, "--dtype", "int3"], 2, "dtype 'int3' is not supported"),
         ([*TUNE, "--top", "0"], 2, "--top"),
-        ([*TUNE, "--budget", "soon"], 2, "--budget"),
+        ([*TUNE, "--budget", "soon"], 2, "--budget 'soon' must be a time above 0: seconds (600, 90s), minutes (10m) or hours (1h)"),
         ([*TUNE, "--effort", "hard"], 2, "'hard' is not one of"),
         ([*TUNE, "--db", "mysql://x/y"], 2, "mysql"),
         (["tune", "axpy"], 5, "no GPU was found here"),

@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.unit.database import samples
+from tests.unit.database.stocked import told
 from tilesight.cli.db import db
 from tilesight.cli.db.why import today
 from tilesight.database import open_store
@@ -21,6 +22,7 @@ from tilesight.database.schema import HEAD
 from tilesight.errors import DatabaseError, FailureKind, InputError
 from tilesight.session import Baseline, Effort, State
 from tilesight.space import Census
+from tilesight.workload import Workload
 
 Run = Callable[..., Result]
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "database.md").read_text(encoding="utf-8")
@@ -106,6 +108,22 @@ def test_best_as_a_table(run: Run) -> None:
         "11.00",
     ]
     assert "block_m=1," in h200
+
+
+def test_best_by_size_and_with_what_is_open(run: Run, tmp_path: Path) -> None:
+    assert "open" not in run("best").output
+    with open_store(samples.empty_database(tmp_path / "sizes.db")) as store:
+        for m in (10, 1, 2):
+            workload = Workload("matmul", {"m": m, "n": 8, "k": 8}, "bfloat16")
+            told(store, samples.context(workload=workload, open=("k", "m") if m == 2 else ()), samples.verified(1, 10.0 + m))
+    text = run("best", "--db", tmp_path / "sizes.db").output
+    assert max(map(len, text.splitlines())) <= 100
+    assert text.split()[:4] == ["workload", "target", "open", "status"]
+    assert [line.split()[2] for line in text.splitlines() if "verified" in line] == ["verified", "k,m", "verified"]
+    assert re.findall(r"^matmul\(m=(\d+),", text, re.MULTILINE) == ["1", "2", "10"]
+    assert "open: dimensions that the kernel takes at run time" in text
+    found = json.loads(run("best", "--db", tmp_path / "sizes.db", "--json").output)["best"]
+    assert [row["latency_us"] for row in found] == [11.0, 12.0, 20.0]
 
 
 def test_best_as_json(run: Run) -> None:

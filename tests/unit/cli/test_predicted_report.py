@@ -1,4 +1,4 @@
-"""How predictions are reported: in an order that is not that of their times, and with terms that add up apart from others."""
+"""How times are reported: in an order that is not theirs, below the limit, and with terms that add up apart from others."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ import pytest
 
 from tests.unit.cli.test_commands import Shell
 from tests.unit.conftest import FakeLine
-from tests.unit.fakes import FakeModel
+from tests.unit.fakes import FakeExecutor, FakeModel
+from tilesight.candidate import Candidate
+from tilesight.session import Comparison, Decision
 from tilesight.target import Target
-from tilesight.trial import ORDER_TERM, Prediction
+from tilesight.trial import ORDER_TERM, Measurement, Prediction
 
 
 @pytest.fixture
@@ -46,6 +48,30 @@ def test_predicted_times_out_of_order_are_explained(shell: Shell, fake_line: Fak
     assert "put in order as if it took 39.00 us: " in explained
     assert not re.search(r"^order ", explained, re.MULTILINE)
     assert "put in order" not in shell("explain", *asked, "--config", "block=10,stages=3,swizzle=true")[1]
+
+
+class SlowInTurns(FakeExecutor):
+    """Finalists take longer in turns than alone."""
+
+    def compared(self, candidates: Sequence[Candidate]) -> Comparison:
+        found = tuple(Measurement((90.0 + place,), relative_error=0.0) for place, _ in enumerate(candidates))
+        return Comparison(found, (), decision=Decision(candidates[0].config))
+
+
+def test_measured_times_out_of_order_are_explained(shell: Shell, fake_line: FakeLine) -> None:
+    asked, footnote = ("tune", "axpy", "--target", "cpu", "--shape"), "measured times need not rise"
+    assert "need not rise" not in shell(*asked, "X0")[1]
+    fake_line.executor = SlowInTurns()
+    out = shell(*asked, "n=1280")[1]
+    times = [float(line.split()[2]) for line in out.splitlines() if re.match(r" *\d+ +verified ", line)]
+    assert times != sorted(times)
+    assert footnote in " ".join(out.split())
+
+
+def test_times_below_the_limit_of_memory_are_explained(shell: Shell) -> None:
+    asked, footnote = ("tune", "axpy", "--target", "cpu", "--shape"), "times below that limit"
+    assert footnote not in shell(*asked, "n=1024")[1]
+    assert footnote in shell(*asked, "n=1048576")[1]
 
 
 def test_explain_groups_terms_and_says_its_title_once(shell: Shell) -> None:

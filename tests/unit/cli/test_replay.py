@@ -110,4 +110,4 @@ def test_a_missing_package_is_said_first(
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert run(file, "--plot", tmp_path / "p.png") == 5
-    assert "pip install 'tilesight[plots]'" in capsys.readouterr().err
+    assert "pip install matplotlib" in capsys.readouterr().err

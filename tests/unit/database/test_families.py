@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import json
+import types
 import zlib
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
 from pathlib import Path
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import pytest
 from sqlalchemy import text
 
+from tests.golden.golden import CASES, PROFILES
+from tests.unit.database import samples
 from tests.unit.test_families import MATMUL, config_of, seen_at
 from tilesight.database import Store, open_store
-from tilesight.families import FamilyKey, ProfileFamily
+from tilesight.database.strict_json import MAX_DEPTH, MAX_MEMBERS
+from tilesight.database.transfer import export_everything, import_everything
+from tilesight.database.upkeep import check
+from tilesight.families import FamilyKey, ProfileFamily, Seen
+from tilesight.profile import KernelProfile
+from tilesight.profile_json import read_profile
+from tilesight.profile_tree import tree_of
+from tilesight.space import Config
 
 KEY = FamilyKey("matmul", "abc", "sm_80", "class", "reader")
 
@@ -63,3 +74,61 @@ def test_a_family_that_cannot_be_read_is_left_out(store: Store, body: bytes) -> 
     damage = text("UPDATE profile_families SET body = :body WHERE config = :config")
     store.database.write(lambda connection: connection.execute(damage, {"body": body, "config": family(2).config.key}))
     assert store.kept_families(KEY) == [family(3)]
+
+
+# ---- limits of what reads them
+
+
+def depth(value: Any) -> int:
+    """Of lists and objects in each other."""
+    members = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return 0 if members is None else 1 + max(map(depth, members), default=0)
+
+
+def depth_of_type(kind: Any) -> int:
+    """How deep JSON of the annotated type can get. A type that holds itself has no end."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if is_dataclass(kind):
+        return 1 + max(map(depth_of_type, get_type_hints(kind).values()))
+    if origin in (Union, types.UnionType):
+        return max(map(depth_of_type, parts))
+    return 0 if origin is None else 1 + max(depth_of_type(part) for part in parts if part is not Ellipsis)
+
+
+def golden_family(case: str) -> ProfileFamily:
+    """Of a kernel as it was lowered."""
+    found = json.loads((PROFILES / f"{case}.json").read_text(encoding="utf-8"))
+    seen = Seen({"m": 1}, "code", tree_of([read_profile(kernel) for kernel in found["kernels"]]))
+    return ProfileFamily(Config(found["config"]), "structure", (seen,))
+
+
+def test_no_kernel_makes_a_family_deeper_than_what_is_read() -> None:
+    around = depth(json.loads(replace(family(2), seen=(Seen({"m": 1}, "code", []),)).text())) - 1
+    deepest = around + 1 + depth_of_type(KernelProfile)
+    assert max(depth(json.loads(golden_family(case).text())) for case in CASES) == deepest == 14
+    assert deepest + 4 <= MAX_DEPTH, "leave room: older versions must read what newer ones export"
+
+
+def test_real_families_are_sound_and_survive_a_file(tmp_path: Path) -> None:
+    kept = {replace(KEY, template=case): golden_family(case) for case in CASES}
+    with open_store(samples.empty_database(tmp_path / "a.db")) as first, open_store(samples.empty_database(tmp_path / "b.db")) as second:
+        for key, one in kept.items():
+            first.keep_families(key, [one])
+        found = check(first)
+        assert (found.faults, found.rows["profile_families"]) == ((), len(CASES))
+        export_everything(first, tmp_path / "a.jsonl")
+        import_everything(second, tmp_path / "a.jsonl", trusted=True)
+        assert check(second).faults == ()
+        for key, one in kept.items():
+            assert second.kept_families(key) == [one]
+
+
+def nested(levels: int) -> Any:
+    return [nested(levels - 1)] if levels else 1
+
+
+@pytest.mark.parametrize("tree", [nested(MAX_DEPTH), [1] * (MAX_MEMBERS + 1)], ids=["deep", "long"])
+def test_a_family_that_a_check_would_refuse_is_not_kept(store: Store, tree: Any) -> None:
+    store.keep_families(KEY, [replace(family(2), seen=(Seen({"m": 1}, "code", tree),)), family(3)])
+    assert store.kept_families(KEY) == [family(3)]
+    assert check(store).faults == ()

@@ -39,6 +39,15 @@ def test_ids_are_those_of_the_rows() -> None:
                 assert software_keys(row["versions"]) == {"code_key": row["code_key"], "time_key": row["time_key"]}
 
 
+def test_keys_of_software_stay_what_they_are() -> None:
+    """Everything that was recorded is found by them."""
+    versions = {"tilelang": "0.1.15", "nvcc": "nvcc 13.0.88", "tilesight-build": "3", "torch": "2.13.0", "driver": "580.1"}
+    assert software_keys(versions) == {"code_key": "58b2fe673708287b", "time_key": "23c296701645ff84"}
+    assert software_keys({**versions, "torch": "2.11.0"}) == software_keys(versions)
+    code = {name: version for name, version in versions.items() if name not in ("torch", "driver")}
+    assert software_keys(code) == {"code_key": "58b2fe673708287b", "time_key": "58b2fe673708287b"}
+
+
 def test_what_was_replaced_cannot_be_told() -> None:
     row = {"id": 7, "name": "a\ufffdb", "version": "1"}
     assert expected_id("templates", row) is None

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import sqlite3
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -14,7 +17,7 @@ import pytest
 
 from tests.unit.database import samples
 from tests.unit.database.stocked import FAMILY, LARGE, stock, stocked, told
-from tilesight.database import Store, faults, open_store, overview, query, schema
+from tilesight.database import Store, faults, open_store, overview, query, schema, upkeep
 from tilesight.database import gc as upkeep_gc
 from tilesight.database.gc import Rules, gc
 from tilesight.database.transfer import export_everything, import_everything
@@ -152,6 +155,140 @@ def test_a_backup_replaces_a_file_only_when_it_is_whole(store: Store, tmp_path: 
     with pytest.raises(InputError, match=r"backup to '.*none/copy.db' failed"):
         backup(store, tmp_path / "none" / "copy.db")
     assert not list(tmp_path.glob("*.partial"))
+
+
+# Writes into a database, leaves what it wrote in the log, and dies with it open.
+KILLED = """
+import os, signal, sqlite3, sys
+raw = sqlite3.connect(sys.argv[1])
+raw.execute(f"PRAGMA journal_mode={sys.argv[2]}")
+if sys.argv[2] == "DELETE":
+    raw.execute("PRAGMA cache_size=1")
+    raw.execute("PRAGMA synchronous=OFF")
+raw.execute("CREATE TABLE filler (x)")
+raw.executemany("INSERT INTO filler VALUES (?)", [("y" * 900,)] * 3000)
+if sys.argv[2] == "WAL":
+    raw.commit()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize(("mode", "log"), [("WAL", "-wal"), ("DELETE", "-journal")])
+def test_what_a_killed_process_left_beside_an_older_file_stays_out_of_the_copy(store: Store, tmp_path: Path, mode: str, log: str) -> None:
+    older = tmp_path / "older.db"
+    backup(store, older)
+    before = overview(store).tables
+    stock(store, 2)
+    assert subprocess.run([sys.executable, "-c", KILLED, str(older), mode], check=False).returncode == -signal.SIGKILL
+    assert older.with_name(older.name + log).stat().st_size > 0
+    assert backup(store, older) == older.stat().st_size
+    assert sorted(file.name for file in tmp_path.glob("older*")) == ["older.db"]
+    with open_store(str(older)) as copy:
+        assert check(copy).faults == ()
+        assert overview(copy).tables == overview(store).tables != before
+
+
+def test_a_database_that_a_process_has_open_is_not_replaced(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upkeep, "_FREE_S", 0.1)
+    live = tmp_path / "live.db"
+    with open_store(stocked(live)) as other:
+        told(other, samples.context(model="theirs"), samples.predicted(1))
+        theirs = overview(other).tables
+        with pytest.raises(InputError, match=r"live.db': a process has that database open.*; end it, or name another file"):
+            backup(store, live)
+        told(other, samples.context(model="theirs"), samples.predicted(2))
+        assert check(other).faults == ()
+        assert overview(other).tables["sessions"] == theirs["sessions"] + 1
+    backup(store, live)
+    with open_store(str(live)) as copy:
+        assert overview(copy).tables == overview(store).tables
+        assert check(copy).faults == ()
+
+
+def test_a_backup_every_night_whoever_looked_at_the_last_one(store: Store, tmp_path: Path) -> None:
+    nightly = tmp_path / "nightly.db"
+    for night in range(3):
+        backup(store, nightly)
+        assert sorted(file.name for file in tmp_path.glob("nightly*")) == ["nightly.db"]
+        with open_store(str(nightly), read_only=True) as copy:
+            assert overview(copy).tables == overview(store).tables
+        # one who may only read cannot tidy up behind itself
+        assert [file.name for file in tmp_path.glob("nightly.db-wal")] == ["nightly.db-wal"]
+        told(store, samples.context(model=f"of night {night}"), samples.predicted(1))
+
+
+def test_a_log_that_belongs_to_no_database_would_be_read_into_the_copy(store: Store, tmp_path: Path) -> None:
+    copy, log = tmp_path / "copy.db", tmp_path / "copy.db-wal"
+    log.write_bytes(b"of another")
+    with pytest.raises(InputError, match=r"the log '.*copy.db-wal' of another database is there.*; remove '.*copy.db-wal' once no process"):
+        backup(store, copy)
+    assert not copy.exists()
+    copy.write_text("no database, and the log is none, as SQLite finds\n" * 1000)
+    backup(store, copy)
+    assert not log.exists()
+    log.mkdir()  # stands for all that SQLite cannot open
+    size = copy.stat().st_size
+    told(store, samples.context(model="later"), *map(samples.predicted, range(500)))
+    with pytest.raises(InputError, match=r"cannot be put into the file that is there \(.*\); remove '.*copy.db-wal' once"):
+        backup(store, copy)
+    assert copy.stat().st_size == size
+    log.rmdir()
+    log.write_bytes(b"of another")
+    copy.unlink()
+    copy.mkdir()
+    with pytest.raises(InputError, match="unable to open database file"):
+        backup(store, copy)
+    copy.rmdir()
+    copy.symlink_to(tmp_path / "elsewhere.db")
+    with pytest.raises(InputError, match="would be read into the copy"):
+        backup(store, copy)
+    log.unlink()
+    backup(store, copy)
+    assert not copy.is_symlink()
+    assert not list(tmp_path.glob("*.partial*"))
+
+
+@pytest.mark.parametrize("ending", ["-wal", "-shm", "-journal"])
+def test_a_name_that_sqlite_keeps_for_itself_is_refused(store: Store, tmp_path: Path, ending: str) -> None:
+    with pytest.raises(InputError, match=rf"SQLite takes a file that ends in {ending} for a part of 'x.db'; name another file"):
+        backup(store, store.name + ending)
+    told(store, samples.context(model="later"), samples.predicted(1))
+    assert check(store).faults == ()
+    with pytest.raises(InputError, match=r"for a part of 'other.db'"):
+        backup(store, tmp_path / f"other.db{ending}")
+
+
+def test_two_backups_to_one_file_at_once(store: Store, tmp_path: Path) -> None:
+    both, found = threading.Barrier(2), list[object]()
+
+    def copy() -> None:
+        with open_store(store.name, read_only=True) as own:
+            for _ in range(15):
+                both.wait(60)
+                try:
+                    found.append(backup(own, tmp_path / "copy.db"))
+                except Exception as error:
+                    found.append(error)
+
+    threads = [threading.Thread(target=copy) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [(tmp_path / "copy.db").stat().st_size] * 30
+    with open_store(str(tmp_path / "copy.db"), read_only=True) as copied:
+        assert check(copied).faults == ()
+    assert not list(tmp_path.glob("*.partial*"))
+
+
+@pytest.mark.parametrize("content", [b"", b"no database at all" * 500], ids=["empty", "garbage"])
+def test_a_copy_that_is_no_database_is_not_kept(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
+    (tmp_path / "copy.db").write_text("of before")
+    monkeypatch.setattr(upkeep, "copy_file", lambda _, out: out.write_bytes(content))
+    with pytest.raises(DatabaseError, match=r"backup to '.*copy.db' failed: the copy cannot be read again \(.*\); run it again"):
+        backup(store, tmp_path / "copy.db")
+    assert (tmp_path / "copy.db").read_text() == "of before"
+    assert not list(tmp_path.glob("*.partial*"))
 
 
 def test_a_database_in_memory_has_no_backup() -> None:

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from tilesight.axes import Axes
 from tilesight.build import ENTRY
 from tilesight.candidate import Candidate
+from tilesight.database import Store, open_store
 from tilesight.dispatch.builds import BuiltIndex
 from tilesight.dispatch.dispatcher import Dispatcher
 from tilesight.dispatch.forecast import Forecaster
@@ -172,9 +173,6 @@ class StandExecutor:
                 elif isinstance(job, Lower):
                     yield Lowered(job, Failure(FailureKind.LOWER_ERROR, "not here"))
 
-    def lower(self, candidates: Iterable[Candidate]) -> Iterator[tuple[Candidate, Failure]]:
-        return ((candidate, Failure(FailureKind.LOWER_ERROR, "not here")) for candidate in candidates)
-
     def width(self, lane: Lane) -> int:
         return 1
 
@@ -223,7 +221,7 @@ class StandTools:
 
 @dataclass
 class Stand:
-    """A dispatcher and what stands around it."""
+    """A dispatcher and what stands around it. `recorded`: the database of what it explores and compares."""
 
     d: Dispatcher
     problem: Problem
@@ -231,6 +229,7 @@ class Stand:
     service: Service
     store: StandStore
     executor: StandExecutor
+    recorded: Store
 
     def known(self, m: int, block: int, us: float = 10.0, open_dims: tuple[str, ...] = (), fault: str = "none") -> Known:
         return Known(self.problem.workload((m,)), config(block, fault), us, open_dims)
@@ -256,7 +255,8 @@ def stand(
         return Workshop(lambda: StandTools(executor))  # type: ignore[arg-type, return-value]
 
     index = BuiltIndex(folder, problem.target, {"tilelang": "0"})
-    grounds = Grounds(Where(problem.target), Protocol.named("default", problem.target), FakeModel())
+    recorded = open_store(f"sqlite:///{folder}/recorded.db")
+    grounds = Grounds(Where(problem.target), Protocol.named("default", problem.target), FakeModel(), recorded)
     selector = Selector(problem, Records(problem), forecaster, table)
     supply = Supply(problem, selector, index, workshop(), grounds, on_miss_of(on_miss), explore)
     misses = Misses(store, target, "a processor", "scaling")
@@ -266,8 +266,8 @@ def stand(
         services.append(Service(supply, misses, Background(workshop(), grounds, background), switched))
         return services[-1]
 
-    d = Dispatcher(service, lambda: Records(problem, store.known), lambda: None)
-    made = Stand(d, problem, supply, services[0], store, executor)
+    d = Dispatcher(service, lambda: Records(problem, store.known), recorded.close)
+    made = Stand(d, problem, supply, services[0], store, executor, recorded)
     if known is not None:
         store.known = known(made)
         d.refresh()

@@ -97,7 +97,7 @@ def test_the_same_blocks_are_predicted_once(kept: Store) -> None:
 
 def test_what_does_not_fit_the_target_takes_for_ever(kept: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     made = problem()
-    monkeypatch.setattr("tilesight.dispatch.forecast.misfit", lambda *_: "needs more shared memory than there is")
+    monkeypatch.setattr("tilesight.costmodel.occupancy.misfit", lambda *_: "needs more shared memory than there is")
     assert Forecaster(made, kept, BlocksModel()).at(WIDE, made.workload((1000,)), LEARNED[0]) == math.inf
 
 

@@ -30,7 +30,7 @@ def test_what_serves_is_replaced_only_where_it_is_certainly_slower(tmp_path: Pat
     x = torch.randn(100, 4)
     made.d(x)
     found = made.d.improve(m=100)
-    assert found.is_better is not stays
+    assert (found.after.config == found.before.config) is stays
     assert [c.config for c in made.executor.compared[0]][:2] == [config(16), config(32)]
     now = made.d.choose(m=100)
     assert now.config == (config(16) if stays else config(32))
@@ -53,7 +53,7 @@ def test_the_next_shape_learns_from_it(tmp_path: Path) -> None:
 def test_nothing_to_compare_with_leaves_it_in_place(tmp_path: Path) -> None:
     made = stand(tmp_path)
     found = made.d.improve(m=9)
-    assert not found.is_better
+    assert found.after is found.before
     assert "no other config" in found.reason
     assert made.executor.compared == []
     with pytest.raises(InputError, match="challengers=0 must lie in 1"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -99,3 +100,24 @@ def test_shapes_that_are_counted_are_bounded(tmp_path: Path, monkeypatch: pytest
     made.d(torch.randn(50, 4))
     assert [miss.workload.dims["m"] for miss in made.d.misses] == [50]
     made.d.close()
+
+
+def test_a_fork_writes_its_own_misses_and_not_its_parents(tmp_path: Path) -> None:
+    made = stand(tmp_path)
+    made.d(torch.randn(100, 4))
+    child = os.fork()
+    if child == 0:
+        try:
+            counted = made.service.misses
+            assert counted is not None
+            assert counted.write()
+            assert made.store.misses == []
+            calls = next(iter(counted._missed.values())).calls
+            calls.count += 2
+            assert counted.write()
+            os._exit(0 if [miss.count for miss in made.store.misses] == [2] else 3)
+        except BaseException:
+            os._exit(4)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    made.d.close()
+    assert [miss.count for miss in made.store.misses] == [1]

@@ -121,6 +121,7 @@ def test_workloads_have_their_dimensions_in_the_operators_order() -> None:
         ({"dims": ("m", "n")}, "dims: m, n must be m and those that are fixed: k, n"),
         ({"open": ("n",)}, "open: kernels that take n at run time do not cover sizes of m"),
         ({"open": ("m", "q")}, "open: m, q must be among the dimensions"),
+        ({"open": ("m", "m")}, "open: m, m names a dimension twice"),
     ],
 )
 def test_parts_that_do_not_hold_together_make_no_table(changes: dict[str, Any], message: str) -> None:

@@ -30,19 +30,21 @@ def test_each_sample_stands_in_the_place_of_its_call() -> None:
         assert short < 5000 < long
 
 
-def test_short_calls_are_repeated_within_a_sample_and_the_time_is_that_of_one() -> None:
-    calls = 0
+def test_short_calls_are_repeated_within_a_sample_and_the_time_is_that_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_ns = 0
 
-    def count() -> None:
-        nonlocal calls
-        calls += 1
+    def two_us() -> None:
+        nonlocal now_ns
+        now_ns += 2000
 
+    clock = SimpleNamespace(perf_counter_ns=lambda: now_ns, thread_time_ns=lambda: now_ns)
+    monkeypatch.setattr("tilesight.measuring.timing.time", clock)
     timer = CpuTimer(1000.0, 0)
-    stretch = timer.stretch(count)
-    before = calls
-    ((time_us,),) = timer.turns([stretch], 1)
-    assert calls - before == stretch.launches > 100
-    assert time_us < 100
+    stretch = timer.stretch(two_us)
+    assert stretch.launches == 500
+    before = now_ns
+    assert timer.turns([stretch], 1) == [(2.0,)]
+    assert now_ns - before == 500 * 2000
 
 
 def test_what_is_to_be_done_meanwhile_is_done_once() -> None:

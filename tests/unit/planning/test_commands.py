@@ -14,7 +14,8 @@ from click.testing import CliRunner, Result
 
 from tests.unit.cli.documented import check_fields
 from tilesight.api import tune, tune_misses
-from tilesight.cli.plan import plan, read_time, read_weights
+from tilesight.cli.options import read_time
+from tilesight.cli.plan import plan, read_weights
 from tilesight.cli.tune import tune as tune_command
 from tilesight.database import open_store
 from tilesight.dispatch.table import read_table

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from tilesight.errors import InputError
-from tilesight.planning.sizes import Cell, Vary, around_each, awkward, cells, even, read_vary, weights_of, widest_gaps
+from tilesight.planning.sizes import Cell, Vary, around_each, awkward, cells, divided, even, read_vary, weights_of, widest_gaps
 
 WIDE = Vary("m", 1, 16384)
 TILES = (16, 32, 64, 128, 192, 256)
@@ -99,3 +99,9 @@ def test_gaps_are_filled_the_widest_first() -> None:
     assert widest_gaps([2, 8], [2, 8], 2) == []
     assert widest_gaps([5, 7], [], 1) == [5]
     assert widest_gaps([5], [1], 0) == []
+
+
+def test_cells_that_hold_several_sampled_sizes_are_divided_among_them() -> None:
+    parts = [Cell(1, 16), Cell(17, 32), Cell(33, 48)]
+    assert divided(parts, [1, 3, 10, 16, 20, 100]) == [Cell(1, 1), Cell(2, 5), Cell(6, 12), Cell(13, 16), Cell(17, 32), Cell(33, 48)]
+    assert divided(parts, [16, 33]) == parts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING
 
@@ -69,7 +70,7 @@ def best(kernel: str | None, target: str | None, database: str | None, as_json: 
     from ...database.untrusted import MARK
 
     with open_with_layers(url_of(database)) as store:
-        found = store.best(kernel, target)
+        found = sorted(store.best(kernel, target), key=_order)
     if as_json:
         output.print_json("db_best", best=[_fields(row) for row in found])
         return
@@ -77,10 +78,12 @@ def best(kernel: str | None, target: str | None, database: str | None, as_json: 
         output.print_line("nothing is recorded yet; `tilesight tune KERNEL` records")
         return
     rates = ["us", "TFLOP/s", "GB/s", "vendor us"]
+    open_column = ["open"] if any(row.open for row in found) else []
     rows = [
         [
             f"{row.operator} {row.shape} {row.dtype}" if row.shape else row.workload,
             row.target,
+            *([",".join(row.open)] if open_column else []),
             row.status.value,
             *(output.number(value) for value in (row.latency_us, row.tflops, row.gb_per_s, row.vendor_us)),
             row.protocol_key,
@@ -88,8 +91,10 @@ def best(kernel: str | None, target: str | None, database: str | None, as_json: 
         ]
         for row in found
     ]
-    columns = ["workload", "target", "status", *rates, "protocol", "config"]
+    columns = ["workload", "target", *open_column, "status", *rates, "protocol", "config"]
     output.print_table(columns, rows, right=rates, folded=["workload", "protocol", "config"])
+    if open_column:
+        output.print_text("open: dimensions that the kernel takes at run time")
     imported = sum(row.target.endswith(f"({MARK})") for row in found)
     if imported:
         output.print_text(f"those of targets marked '({MARK})' are others' and count for nothing here")
@@ -110,6 +115,16 @@ def query(sql: str, database: str | None, as_json: bool) -> None:
         return
     shown = [[f"{value:.6g}" if isinstance(value, float) else value for value in row] for row in rows]
     output.print_table(columns, shown, folded=columns)
+
+
+def _order(row: Best) -> tuple[object, ...]:
+    """By operator, shape, target and protocol, as people count: m=2 before m=10, S512 before S1024."""
+    return row.operator, _counted(row.shape or ""), _counted(row.workload), row.target, row.protocol_key
+
+
+def _counted(text: str) -> list[str | int]:
+    """Its numbers as such; text and numbers take turns, so that any two can be compared."""
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", text)]
 
 
 def _fields(row: Best) -> dict[str, object]:
