@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import random
 import time
-import weakref
 from collections.abc import Callable
 from functools import partial
 from types import ModuleType
@@ -13,10 +11,10 @@ from typing import Any, Generic, TypeVar
 
 from sqlalchemy import Connection, Table, exc, make_url
 from sqlalchemy.engine import URL
-from sqlalchemy.pool import StaticPool
 
 from ..errors import DatabaseBusyError, DatabaseError, DatabaseVersionError, InputError
 from . import faults, migrate, postgresql, sqlite
+from .forking import Connections
 from .schema import HEAD, VERSION_TABLE
 
 T = TypeVar("T")
@@ -65,8 +63,7 @@ def exists(url: URL) -> bool:
 
 
 class Database:
-    """The tables of `url`, made or migrated on opening. Safe to use from several threads. A fork makes connections of its own,
-    except to a database in memory, which cannot be shared."""
+    """The tables of `url`, made or migrated on opening. Safe to use from several threads, and in forks (`forking.py`)."""
 
     def __init__(self, url: URL, *, read_only: bool, busy_seconds: float) -> None:
         self.url, self.is_read_only, self.busy_seconds = url, read_only, busy_seconds
@@ -75,7 +72,7 @@ class Database:
         self._was_reached = False
         with faults.translated(url):
             self._engine = self.backend.make_engine(url, read_only=read_only, busy_seconds=busy_seconds)
-        _OPEN.add(self)
+        self._connections = Connections(self._engine, self.name)
         try:
             self._prepare()
         except BaseException:
@@ -131,7 +128,7 @@ class Database:
         migrate.upgrade(connection, self.name)
 
     def _transaction(self, work: Callable[[Connection], T], *, writes: bool, trusted: bool = True) -> T:
-        with faults.translated(self.url), self._engine.connect() as connection:
+        with faults.translated(self.url), self._connections.connected() as connection:
             connection = connection.execution_options(tilesight_writes=writes)
             with connection.begin() as transaction:
                 result = work(connection)
@@ -157,19 +154,6 @@ class Database:
             # random, so that two waiting processes do not meet again and again
             time.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(2 * pause, 0.1)
-
-
-_OPEN: weakref.WeakSet[Database] = weakref.WeakSet()
-
-
-def _leave_connections() -> None:
-    """In a fork: the connections of the pools are its parent's."""
-    for database in _OPEN:
-        if not isinstance(database._engine.pool, StaticPool):
-            database._engine.dispose(close=False)
-
-
-os.register_at_fork(after_in_child=_leave_connections)
 
 
 class _Write(Generic[T]):

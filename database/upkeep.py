@@ -61,7 +61,7 @@ def backup(store: Store, path: str | Path) -> int:
     """A consistent copy of an SQLite database, whoever writes meanwhile; returns its size in bytes.
 
     An existing file is replaced, and only once the new one is whole. Raises `InputError` for a server's database, which its
-    own tools copy, for a path that will not do, and for an existing database that some process has open.
+    own tools copy, for a path that will not do, and for an existing WAL database that some process has open.
     """
     path, url = Path(path), store.database.url
     file = sqlite.file_of(url)
@@ -132,7 +132,7 @@ def _out_of_use(path: Path) -> Iterator[None]:
     reason = "it is of another"
     with ExitStack() as opened:
         try:
-            uri = f"file:{quote(str(path.absolute()))}?mode=rw"
+            uri = f"file:{quote(os.fsencode(path.absolute()))}?mode=rw"
             old = opened.enter_context(closing(sqlite3.connect(uri, uri=True, timeout=0, isolation_level=None)))
             _take(old)
         except sqlite3.Error as error:

@@ -6,6 +6,9 @@ import json
 import os
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,8 @@ import pytest
 
 from tests.contract import crowd
 from tests.unit.database import samples
-from tilesight.database import Store, open_store, overview, query
+from tilesight.database import Store, forking, open_store, overview, query
+from tilesight.errors import DatabaseError
 from tilesight.session import Baseline, Effort, State
 from tilesight.space import Census
 
@@ -72,25 +76,74 @@ def test_sessions_that_begin_in_one_moment_are_as_many(store: Store, url: str) -
     assert query(store, "SELECT COUNT(*) FROM sessions")[1] == [(80,)]
 
 
-def test_forks_write_through_the_store_that_their_parent_opened(store: Store) -> None:
+def forked(work: Callable[[], None]) -> int:
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+            os._exit(0)
+        except BaseException as error:
+            os.write(2, f"{type(error).__name__}: {error}\n".encode())
+            os._exit(1)
+    return child
+
+
+def ended(child: int) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_forks_write_through_the_store_that_their_parent_opened(url: str) -> None:
+    """Also after the parent closed it, which for SQLite ends the write-ahead log where nobody seems to use it."""
     context = samples.context()
-    session_id = store.begin(context, Effort.QUICK, 0, {}, Census(1, 1, {}))
+    is_closed, close = os.pipe()
+    with open_store(url, busy_seconds=20) as store:
+        session_id = store.begin(context, Effort.QUICK, 0, {}, Census(1, 1, {}))
 
-    def write(first: int) -> None:
-        for number in range(first, first + 10):
-            store.record(session_id, context, samples.verified(number, 10.0 + number))
+        def write(first: int) -> None:
+            for number in range(first, first + 10):
+                store.record(session_id, context, samples.verified(number, 10.0 + number))
 
-    children = []
-    for first in (10, 20, 30):
-        child = os.fork()
-        if child == 0:
-            try:
-                write(first)
-                os._exit(0)
-            except BaseException as error:
-                os.write(2, f"{error}\n".encode())
-                os._exit(1)
-        children.append(child)
-    write(0)
-    assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0, 0, 0]
-    assert store.recall(context) == {samples.config(n).key: samples.verified(n, 10.0 + n) for n in range(40)}
+        def write_twice(first: int) -> None:
+            os.close(close)
+            write(first)
+            assert os.read(is_closed, 1) == b""
+            write(first + 10)
+
+        children = [forked(partial(write_twice, first)) for first in (10, 30, 50)]
+        write(0)
+    os.close(close)
+    assert [ended(child) for child in children] == [0, 0, 0]
+    os.close(is_closed)
+    with open_store(url) as again:
+        assert again.recall(context) == {samples.config(n).key: samples.verified(n, 10.0 + n) for n in range(70)}
+
+
+def test_a_fork_in_the_midst_of_a_transaction_loses_nothing(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A transaction of another thread is waited for; where it takes too long, the fork says that it cannot use the file."""
+    monkeypatch.setattr(forking, "WAIT_S", 0.3)
+    is_file = url.startswith("sqlite")
+    with open_store(url, busy_seconds=20) as store:
+        context = samples.context()
+        session_id = store.begin(context, Effort.QUICK, 0, {}, Census(1, 1, {}))
+        started, may_end = threading.Event(), threading.Event()
+
+        def hold(_connection: object) -> None:
+            started.set()
+            may_end.wait(20)
+
+        def write(number: int) -> None:
+            store.record(session_id, context, samples.verified(number, 10.0))
+
+        def refused() -> None:
+            with pytest.raises(DatabaseError, match="was in use when this process was forked"):
+                write(1)
+
+        thread = threading.Thread(target=store.database.read, args=(hold,))
+        thread.start()
+        assert started.wait(20)
+        assert ended(forked(refused if is_file else partial(write, 1))) == 0
+        threading.Timer(0.05, may_end.set).start()
+        monkeypatch.setattr(forking, "WAIT_S", 20.0)
+        assert ended(forked(partial(write, 2))) == 0
+        thread.join()
+        assert len(store.recall(context)) == (1 if is_file else 2)

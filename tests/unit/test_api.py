@@ -262,6 +262,10 @@ def test_an_unwritable_kernel_cache_is_noticed_before_any_work(
         tune()
     assert fake_line.executor.done["lower"] == []
     tune(effort="predict")  # builds nothing
+    monkeypatch.setenv("TILESIGHT_CACHE_DIR", str(tmp_path / "cache"))
+    first = tune()
+    monkeypatch.setenv("TILESIGHT_CACHE_DIR", str(tmp_path / "file/cache"))
+    assert tune().best == first.best  # known
 
 
 def test_nothing_works(fake_line: FakeLine) -> None:

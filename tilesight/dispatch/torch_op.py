@@ -10,11 +10,12 @@ import re
 import threading
 import weakref
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import torch
 
-from ..errors import InputError
+from ..errors import InputError, headline
 from .problem import Problem
 
 NAMESPACE = "tilesight"
@@ -33,12 +34,11 @@ class Owner(Protocol):
 @dataclass(eq=False)
 class _Slot:
     """A pair of registered operators, for good: torch crashes where an operator that somebody holds is called after it was
-    taken back. `owner` serves their calls; once it is closed or gone, another one of the same arguments may."""
+    taken back. `owner` serves their calls; once it is closed or gone, another one of the same problem may."""
 
     name: str
-    schema: tuple[str, str]  # of both, without their names
-    library: torch.library.Library
     problem: Problem
+    library: torch.library.Library
     owner: weakref.ref[Owner] | None = None
 
     @property
@@ -52,7 +52,7 @@ class _Slot:
         return dispatcher.serve(inputs, out)
 
 
-_slots: dict[str, _Slot] = {}
+_slots: dict[str, _Slot] = {}  # by name
 
 
 class TorchOperator:
@@ -67,8 +67,10 @@ class TorchOperator:
         with _naming:
             if not _is_free(name, dispatcher.problem):
                 raise InputError(f"operator '{name}' is registered already; take another name")
-            slot = self._slot = _slots.get(name) or _registered(name, dispatcher.problem)
-            slot.owner, slot.problem = weakref.ref(dispatcher), dispatcher.problem
+            if name not in _slots:
+                _slots[name] = _registered(name, dispatcher.problem)
+            slot = self._slot = _slots[name]
+            slot.owner = weakref.ref(dispatcher)
         self.name = name
         self.op: Any = getattr(getattr(torch.ops, namespace), plain).default
         self.op_out: Any = getattr(getattr(torch.ops, namespace), f"{plain}_out").default
@@ -80,25 +82,40 @@ class TorchOperator:
 def _is_free(name: str, problem: Problem) -> bool:
     slot = _slots.get(name)
     if slot is not None:
-        return slot.is_free and slot.schema == _schema(problem) and slot.problem.torch_device == problem.torch_device
+        return slot.is_free and _same(slot.problem) == _same(problem)
     namespace, plain = name.split("::")
-    return not hasattr(getattr(torch.ops, namespace), plain)
+    packet = getattr(torch.ops, namespace)
+    return not hasattr(packet, plain) and not hasattr(packet, f"{plain}_out")
 
 
-def _schema(problem: Problem) -> tuple[str, str]:
-    inputs = ", ".join(f"Tensor {_argument(n)}" for n in problem.inputs)
-    outputs = ", ".join(f"Tensor({chr(ord('a') + i)}!) {_argument(n)}" for i, n in enumerate(problem.outputs))
-    returned = "Tensor" if len(problem.outputs) == 1 else f"({', '.join('Tensor' for _ in problem.outputs)})"
-    return f"({inputs}) -> {returned}", f"({inputs}, {outputs}) -> ()"
+def _same(problem: Problem) -> tuple[object, ...]:
+    """What is computed, and of what: equal where code that was compiled with one's operator may call the other's."""
+    return problem.template.name, problem.target.name, problem.dtype, dict(problem.attrs), dict(problem.fixed)
 
 
 def _registered(name: str, problem: Problem) -> _Slot:
+    """Raises `InputError` where torch refuses the name."""
     namespace, plain = name.split("::")
-    library, schema = torch.library.Library(namespace, "FRAGMENT"), _schema(problem)
-    slot = _slots[name] = _Slot(name, schema, library, problem)
+    library = None
+    try:
+        library = torch.library.Library(namespace, "FRAGMENT")
+        slot = _Slot(name, problem, library)
+        _define(slot, plain)
+    except (RuntimeError, ValueError) as error:
+        if library is not None:
+            library._destroy()
+        raise InputError(f"operator '{name}' cannot be registered: {headline(str(error))}; take another name") from error
+    return slot
+
+
+def _define(slot: _Slot, plain: str) -> None:
+    name, problem, library = slot.name, slot.problem, slot.library
+    inputs = ", ".join(f"Tensor {_argument(n)}" for n in problem.inputs)
+    outputs = ", ".join(f"Tensor({chr(ord('a') + i)}!) {_argument(n)}" for i, n in enumerate(problem.outputs))
+    returned = "Tensor" if len(problem.outputs) == 1 else f"({', '.join('Tensor' for _ in problem.outputs)})"
     tags = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides)
-    library.define(f"{plain}{schema[0]}", tags=tags)
-    library.define(f"{plain}_out{schema[1]}", tags=tags)
+    library.define(f"{plain}({inputs}) -> {returned}", tags=tags)
+    library.define(f"{plain}_out({inputs}, {outputs}) -> ()", tags=tags)
     count, has_one = len(problem.inputs), len(problem.outputs) == 1
 
     def serve(*tensors: torch.Tensor) -> Any:
@@ -107,15 +124,11 @@ def _registered(name: str, problem: Problem) -> _Slot:
     def serve_into(*tensors: torch.Tensor) -> None:
         slot.serve(tensors[:count], tensors[count] if has_one else tensors[count:])
 
-    def fake(*tensors: torch.Tensor) -> Any:
-        return _fake(slot.problem, *tensors)
-
     key = "CPU" if problem.torch_device == "cpu" else "CUDA"
     library.impl(plain, serve, key)
     library.impl(f"{plain}_out", serve_into, key)
-    torch.library.register_fake(name, fake, lib=library)
+    torch.library.register_fake(name, partial(_fake, problem), lib=library)
     torch.library.register_fake(f"{name}_out", _fake_into, lib=library)
-    return slot
 
 
 def _fake(problem: Problem, *tensors: torch.Tensor) -> Any:

@@ -113,6 +113,29 @@ def test_two_of_one_problem_have_names_of_their_own_and_a_lost_one_says_so(tmp_p
     one.d.close()
 
 
+def test_a_name_that_was_another_problems_is_not_taken_over(tmp_path: Path) -> None:
+    made = stand(tmp_path)
+    op, x = made.d.register("tilesight_test::of_one_problem"), torch.randn(20, 4)
+    made.d.close()
+    other = stand(tmp_path, attrs={"factor": 5})
+    with pytest.raises(InputError, match="registered already"):
+        other.d.register("tilesight_test::of_one_problem")
+    with pytest.raises(InputError, match="closed or gone"):
+        op(x)
+    other.d.close()
+
+
+def test_a_name_that_torch_refuses_is_no_operator(tmp_path: Path) -> None:
+    made = stand(tmp_path)
+    made.d.register("tilesight_test::up_out")
+    for _ in range(2):
+        with pytest.raises(InputError, match="registered already"):
+            made.d.register("tilesight_test::up")
+        with pytest.raises(InputError, match=r"'prim::up' cannot be registered: .*; take another name"):
+            made.d.register("prim::up")
+    made.d.close()
+
+
 def test_parameters_are_tensors(tmp_path: Path) -> None:
     made = stand(tmp_path)
     weight = torch.nn.Parameter(torch.randn(20, 4))
