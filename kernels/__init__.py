@@ -1,8 +1,8 @@
 """The registry of operators and their kernel templates.
 
 A module of this package adds an operator by a module-level `OPERATOR`, and kernel templates by `TEMPLATES`; being
-there is enough. Modules whose names begin with an underscore are not looked at. Loading the registry imports neither
-torch nor tilelang.
+there is enough. Modules whose names begin with an underscore are not looked at. Modules that `TILESIGHT_KERNELS` names
+add the user's own in the same way. Loading the registry imports neither torch nor tilelang.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ import importlib
 import pkgutil
 from collections.abc import Mapping
 from functools import lru_cache
+from types import ModuleType
 
-from ..errors import InputError, UnknownNameError
+from ..errors import InputError, UnknownNameError, headline
+from ..settings import load_settings
 from ..target import Target
 from ..template import KernelTemplate, Operator
 
@@ -29,13 +31,13 @@ def operator(name: str) -> Operator:
     known = _registry()[0]
     folded = name.lower().replace("-", "_")
     if folded not in known:
-        own = "A kernel of your own is tuned where it is defined, by @tilesight.autotune." if "." in name else ""
-        raise UnknownNameError("kernel", name, known, own)
+        own = "Name the module of a kernel of your own in TILESIGHT_KERNELS, or decorate it with @tilesight.autotune."
+        raise UnknownNameError("kernel", name, known, own if "." in name else "")
     return known[folded]
 
 
 def templates(operator_name: str) -> tuple[KernelTemplate, ...]:
-    """All templates of an operator, sorted by name."""
+    """All templates of an operator, those that are shipped first, sorted by name."""
     wanted = operator(operator_name)
     return tuple(template for template in _registry()[1].values() if template.operator is wanted)
 
@@ -87,14 +89,31 @@ def _usable_dtypes(on_target: list[KernelTemplate], target: Target) -> list[str]
 def _registry() -> tuple[Mapping[str, Operator], Mapping[str, KernelTemplate]]:
     found_operators: dict[str, Operator] = {}
     found_templates: dict[str, KernelTemplate] = {}
-    for info in pkgutil.iter_modules(__path__):
-        if info.name.startswith("_"):
-            continue
-        module = importlib.import_module(f".{info.name}", __name__)
-        for found in [module.OPERATOR] if hasattr(module, "OPERATOR") else []:
-            found_operators[found.name] = found
-        for template in getattr(module, "TEMPLATES", ()):
-            if template.name in found_templates:
-                raise ValueError(f"two kernel templates are named '{template.name}'")
-            found_templates[template.name] = template
-    return dict(sorted(found_operators.items())), dict(sorted(found_templates.items()))
+    names = sorted(info.name for info in pkgutil.iter_modules(__path__) if not info.name.startswith("_"))
+    modules = [importlib.import_module(f".{name}", __name__) for name in names]
+    for module in [*modules, *(_own(name) for name in load_settings().kernel_modules)]:
+        operators = [module.OPERATOR] if hasattr(module, "OPERATOR") else []
+        for kind, known, found in (
+            ("operator", found_operators, operators),
+            ("template", found_templates, sorted(getattr(module, "TEMPLATES", ()), key=lambda template: template.name)),
+        ):
+            for one in found:
+                if known.setdefault(one.name, one) is not one:
+                    raise InputError(f"{module.__name__}: another {kind} is named '{one.name}'; give it a name of its own")
+    return dict(sorted(found_operators.items())), found_templates
+
+
+def _own(name: str) -> ModuleType:
+    """Raises `InputError` where the module cannot be imported, or has nothing of ours."""
+    subject = f"kernel module '{name}' of TILESIGHT_KERNELS"
+    try:
+        module = importlib.import_module(name)
+    except Exception as error:  # whatever its code raises
+        reason = headline(str(error) or type(error).__name__)
+        raise InputError(f"{subject} cannot be imported: {reason}; its folder must be on PYTHONPATH") from error
+    templates = getattr(module, "TEMPLATES", ())
+    if not templates or not all(isinstance(template, KernelTemplate) for template in templates):
+        raise InputError(f"{subject} must have TEMPLATES, a tuple of instances of tilesight.template.KernelTemplate")
+    if not isinstance(getattr(module, "OPERATOR", templates[0].operator), Operator):
+        raise InputError(f"{subject} must have an instance of tilesight.template.Operator as OPERATOR")
+    return module

@@ -17,6 +17,7 @@ class Settings:
     cache_dir: Path  # built kernels; safe to delete
     workers: int  # processes that lower and build
     layers: tuple[str, ...] = ()  # SQLite files of read-only databases below the user's own, the first on top
+    kernel_modules: tuple[str, ...] = ()  # names of modules with operators and templates of the user's own
     cuda_home: Path | None = None  # a CUDA toolkit other than the one whose nvcc is on PATH; TileLang reads the same variables
     rocm_home: Path | None = None
     cxx: str | None = None  # a C++ compiler other than g++, clang++ or c++
@@ -25,8 +26,8 @@ class Settings:
 
 
 def load_settings(environ: dict[str, str] | None = None) -> Settings:
-    """Read `TILESIGHT_DB`, `TILESIGHT_LAYERS`, `TILESIGHT_CACHE_DIR` and `TILESIGHT_WORKERS`, or their defaults, and where
-    compilers are (`CUDA_HOME` or `CUDA_PATH`, `ROCM_PATH` or `ROCM_HOME`, `CXX`), and which GPUs may be used
+    """Read `TILESIGHT_DB`, `TILESIGHT_LAYERS`, `TILESIGHT_CACHE_DIR`, `TILESIGHT_WORKERS` and `TILESIGHT_KERNELS`, or their
+    defaults, and where compilers are (`CUDA_HOME` or `CUDA_PATH`, `ROCM_PATH` or `ROCM_HOME`, `CXX`), and which GPUs may be used
     (`CUDA_VISIBLE_DEVICES`, `HIP_VISIBLE_DEVICES`).
 
     A malformed `TILESIGHT_WORKERS` raises `InputError`.
@@ -44,6 +45,7 @@ def load_settings(environ: dict[str, str] | None = None) -> Settings:
         cache_dir=Path(env.get("TILESIGHT_CACHE_DIR") or user_cache_path("tilesight", appauthor=False)),
         workers=int(raw_workers) if raw_workers else available_cores(),
         layers=tuple(path for path in env.get("TILESIGHT_LAYERS", "").split(os.pathsep) if path),
+        kernel_modules=tuple(name for name in env.get("TILESIGHT_KERNELS", "").split(os.pathsep) if name),
         cuda_home=Path(cuda_home) if cuda_home else None,
         rocm_home=Path(rocm_home) if rocm_home else None,
         cxx=env.get("CXX") or None,

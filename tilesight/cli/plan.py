@@ -150,7 +150,7 @@ def _print(found: Planned, out: str | None) -> None:
     columns = [table.vary, "kernel", "chosen us", "best us", "loss", "default us", "known by"]
     output.print_table(columns, _size_rows(found), right=columns[:6])
     if any(piece.size not in found.default_us for piece in table.evidence):
-        output.print_text("default us -: the default config of that size was neither predicted nor measured in the time that was given")
+        output.print_text("default us -: the template names no default config for that size, or there was no time to look at it")
     output.print_text()
     worst = found.worst
     if worst is not None:

@@ -16,7 +16,7 @@ class Source(StrEnum):
     table      a dispatch table that `tilesight plan` made
     neighbour  winners of the nearest recorded shapes, put in order by the model
     model      the model's first choice
-    default    the template's default config
+    default    the template's default config, or the first legal one where it names none
     """
 
     RECORD = "record"

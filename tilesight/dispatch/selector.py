@@ -51,7 +51,7 @@ class Selector:
         yield from self._tabled(workload, space)
         yield from self._neighbours(workload, space)
         yield from self._predicted(workload, space)
-        yield from self._default(workload)
+        yield from self._default(workload, space)
 
     def _recorded(self, workload: Workload, space: SearchSpace) -> Iterator[Choice]:
         for known in self.records.exact(workload):
@@ -123,11 +123,14 @@ class Selector:
             reason = f"the model's choice among kept profiles: it expects {us:.4g} us"
             yield Choice(workload, config, Source.MODEL, reason, us, False, self.problem.open)
 
-    def _default(self, workload: Workload) -> Iterator[Choice]:
+    def _default(self, workload: Workload, space: SearchSpace) -> Iterator[Choice]:
+        name, which = self.problem.template.name, "the default config"
         config = self.problem.template.default_config(workload, self.problem.target)
+        if config is None:  # not every template names one
+            config, which = next(iter(space.configs()), None), "in place of a default config the first legal one"
         if config is not None:
             known = "is recorded near it and legal here" if len(self.records) else f"of {self.problem.operator.name} is recorded"
-            reason = f"the default config of {self.problem.template.name}: nothing {known}, and no profile is kept"
+            reason = f"{which} of {name}: nothing {known}, and no profile is kept"
             yield Choice(workload, config, Source.DEFAULT, reason, None, False, self.problem.open)
 
     # ---- what is legal

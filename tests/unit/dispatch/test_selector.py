@@ -11,6 +11,7 @@ from tests.unit.dispatch.stand import config, stand
 from tilesight.dispatch.choice import Source
 from tilesight.dispatch.table import DispatchTable, Segment
 from tilesight.errors import InputError, NoCandidateError, UnknownNameError, WorkloadError
+from tilesight.space import SearchSpace
 
 
 def table(open_dims: tuple[str, ...] = (), blocks: tuple[int, ...] = (16, 32)) -> DispatchTable:
@@ -105,6 +106,11 @@ def test_what_is_asked_wrongly_is_refused_by_name(tmp_path: Path) -> None:
 def test_nothing_legal_is_an_error_that_says_where_to_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = stand(tmp_path)
     monkeypatch.setattr(type(made.problem.template), "default_config", lambda *_: None)
+    first = made.d.choose(m=8)
+    assert first.source is Source.DEFAULT
+    assert first.config == made.problem.space(first.workload).configs()[0]
+    assert first.reason.startswith("in place of a default config the first legal one of scaling: nothing of scaling is recorded")
+    monkeypatch.setattr(SearchSpace, "configs", lambda _: ())
     with pytest.raises(NoCandidateError, match="tilesight space scaling"):
         made.d.choose(m=9)
 

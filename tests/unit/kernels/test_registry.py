@@ -18,7 +18,7 @@ def test_dashes_and_case_do_not_matter(name: str) -> None:
 
 
 def test_unknown_kernel_offers_near_names() -> None:
-    with pytest.raises(UnknownNameError, match=r"unknown kernel './mine.py'; known: .* own is tuned where it is defined"):
+    with pytest.raises(UnknownNameError, match=r"unknown kernel './mine.py'; known: .* in TILESIGHT_KERNELS, or decorate it"):
         operator("./mine.py")
     with pytest.raises(UnknownNameError, match="unknown kernel 'matmull'; did you mean matmul"):
         operator("matmull")
