@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from . import jobs
+from .building.cache import check_folder
 from .building.front_ends import FrontEnds
 from .candidate import Candidate
 from .device import Device, restricted_to
@@ -86,7 +87,10 @@ class LocalExecutor:
         self.close()
 
     def start(self, *, measures: bool = False) -> None:
-        """Start the processes that lower, with `measures` those that measure too, so that they are ready when there is work."""
+        """Start the processes that lower, with `measures` those that measure too, so that they are ready when there is work. What
+        is measured is built: raises `ToolchainError` where no kernel can be kept."""
+        if measures:
+            check_folder(self._cache_dir)
         self._pools[Lane.PREPARE].start()
         if measures:
             self._pools[Lane.DEVICE].start()

@@ -69,7 +69,7 @@ class Run:
         if protocol != "default" and self.protocol.key == Protocol.named("default", where.target).key:
             self.observer.message(f"on {where.target.name} protocol {protocol} means the same as default")
         self._workers = workers or settings.workers
-        self._cache_dir, self._is_here = settings.cache_dir, cluster is None
+        self._cache_dir = settings.cache_dir
         self._model: CostModel = default_model()
         self._store: Store = open_layers(database or settings.database_url, layers)
         if cluster is not None:
@@ -126,12 +126,9 @@ class Run:
         return result
 
     def _keeping_executor(self) -> Executor:
-        from .building.cache import check_folder
         from .kept import KeptExecutor
 
         if self.where.devices:
-            if self._is_here:
-                check_folder(self._cache_dir)
             # what is measured will be built: what these processes import is there when the first jobs come
             self.executor.start(measures=True)
         # else they start when something must be lowered: kept profiles need none

@@ -26,6 +26,7 @@ from tilesight.errors import (
     UnknownNameError,
     WorkloadError,
 )
+from tilesight.executor import LocalExecutor
 from tilesight.request import PLANS, Plan
 from tilesight.session import Effort, SessionResult, State
 from tilesight.space import Config, Constraint, SearchSpace
@@ -256,15 +257,19 @@ def test_read_only_database_is_noticed_before_any_work(fake_line: FakeLine, tmp_
 def test_an_unwritable_kernel_cache_is_noticed_before_any_work(
     fake_line: FakeLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def with_real_processes(patch: pytest.MonkeyPatch) -> None:
+        patch.setattr("tilesight.executor.LocalExecutor", LocalExecutor)
+        patch.setenv("TILESIGHT_CACHE_DIR", str(tmp_path / "file/cache"))
+
     (tmp_path / "file").touch()
-    monkeypatch.setenv("TILESIGHT_CACHE_DIR", str(tmp_path / "file/cache"))
-    with pytest.raises(ToolchainError, match=r"kernel cache '.*file/cache': .*; set TILESIGHT_CACHE_DIR"):
-        tune()
+    with monkeypatch.context() as patch:
+        with_real_processes(patch)
+        with pytest.raises(ToolchainError, match=r"kernel cache '.*file/cache': .*; set TILESIGHT_CACHE_DIR"):
+            tune()
     assert fake_line.executor.done["lower"] == []
     tune(effort="predict")  # builds nothing
-    monkeypatch.setenv("TILESIGHT_CACHE_DIR", str(tmp_path / "cache"))
     first = tune()
-    monkeypatch.setenv("TILESIGHT_CACHE_DIR", str(tmp_path / "file/cache"))
+    with_real_processes(monkeypatch)
     assert tune().best == first.best  # known
 
 

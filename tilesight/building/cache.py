@@ -41,14 +41,23 @@ def cache_key(*parts: str) -> str:
     return digest.hexdigest()[:24]
 
 
-def check_folder(folder: Path) -> None:
-    """Raise `ToolchainError` where no kernel could be kept in `folder`, before any is looked for."""
+@contextmanager
+def told_of(folder: Path) -> Iterator[None]:
+    """What the system says of the kernel cache, as an error that a user can mend: `ToolchainError`."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=folder).close()
+        yield
     except OSError as error:
         reason = error.strerror or str(error)
-        raise ToolchainError(f"kernel cache '{folder}': {reason}; set TILESIGHT_CACHE_DIR to a folder that can be written") from error
+        raise ToolchainError(
+            f"kernel cache '{folder}': {reason}; set TILESIGHT_CACHE_DIR to a folder that can be written and locked"
+        ) from error
+
+
+def check_folder(folder: Path) -> None:
+    """Raise `ToolchainError` where no kernel could be kept in `folder`, before any is looked for."""
+    with told_of(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
 
 
 class KernelCache:

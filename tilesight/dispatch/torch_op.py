@@ -42,11 +42,11 @@ class _Slot:
     owner: weakref.ref[Owner] | None = None
 
     @property
-    def is_free(self) -> bool:
-        return self.owner is None or self.owner() is None
+    def dispatcher(self) -> Owner | None:
+        return None if self.owner is None else self.owner()
 
     def serve(self, inputs: tuple[torch.Tensor, ...], out: Any) -> Any:
-        dispatcher = None if self.owner is None else self.owner()
+        dispatcher = self.dispatcher
         if dispatcher is None:
             raise InputError(f"the dispatcher of operator '{self.name}' is closed or gone; keep it as long as what was compiled with it")
         return dispatcher.serve(inputs, out)
@@ -82,7 +82,7 @@ class TorchOperator:
 def _is_free(name: str, problem: Problem) -> bool:
     slot = _slots.get(name)
     if slot is not None:
-        return slot.is_free and _same(slot.problem) == _same(problem)
+        return slot.dispatcher is None and _same(slot.problem) == _same(problem)
     namespace, plain = name.split("::")
     packet = getattr(torch.ops, namespace)
     return not hasattr(packet, plain) and not hasattr(packet, f"{plain}_out")
