@@ -36,7 +36,9 @@ class Behaviour:
 
     def act(self) -> None:
         if self.note is not None:
-            self.note.write_text(str(os.getpid()))
+            written = self.note.with_suffix(".writing")  # the process may be killed as soon as the note is there: it is there whole
+            written.write_text(str(os.getpid()))
+            written.replace(self.note)
         if self.name == "abort":
             os.abort()
         if self.name == "raise":
