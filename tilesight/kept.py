@@ -6,7 +6,6 @@ of a class on, two probes for each structure of profiles (`lessons.py`) take the
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
@@ -14,10 +13,10 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.metadata import version
-from pathlib import Path
 from typing import Protocol
 
 from .candidate import Candidate
+from .code_hash import digest, module_hash, modules_used, recorded_version
 from .errors import Failure
 from .families import DAMAGE, FamilyKey, ProfileFamily
 from .jobs import Answer, Profiled, unfit
@@ -296,22 +295,32 @@ def _lowering_figures(target: Target) -> str:
     return f"{target.kind}:{target.arch}:{target.int('warp.threads')}:{options}"
 
 
-def reader_files() -> list[Path]:
-    """The files with that code. What is asked (workload, config, target) is part of a family's key instead."""
-    root = Path(__file__).resolve().parent
-    return [*sorted((root / "costmodel" / "profile").glob("*.py")), *(root / f"{name}.py" for name in _MAKERS)]
-
-
 @cache
 def reader_version() -> str:
-    """12 hex digits over all code between a template and its profiles."""
-    digest = hashlib.sha256(version("tilelang").encode())
-    for file in reader_files():
-        digest.update(file.name.encode() + b"\0" + file.read_bytes())
-    return digest.hexdigest()[:12]
+    """12 hex digits over all code between a template and its profiles, and TileLang's version. What is asked (workload, config,
+    target) is part of a family's key instead."""
+    return recorded_version(digest(f"{version('tilelang')} {module_hash(_READERS, _PACKAGES)}"))
 
 
-_MAKERS = (
-    *("lowering", "open_dims", "template", "twins", "profile", "profile_json", "profile_tree"),
-    *("families", "lessons", "scaling", "shape_class"),
+def reader_modules() -> list[str]:
+    """Full names of the modules with that code."""
+    return modules_used(_READERS, _PACKAGES)
+
+
+_PACKAGE = __name__.rpartition(".")[0]
+_PACKAGES = tuple(
+    f"{_PACKAGE}.{name}"
+    for name in (
+        "costmodel.profile",
+        "lowering",
+        "open_dims",
+        "profile",
+        "profile_json",
+        "profile_tree",
+        "families",
+        "lessons",
+        "scaling",
+        "shape_class",
+    )
 )
+_READERS = tuple(f"{_PACKAGE}.{name}" for name in ("costmodel.profile", "open_dims", "lessons"))

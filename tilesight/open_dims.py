@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from types import MappingProxyType
 from typing import Any
 
 from .candidate import Candidate
+from .code_hash import module_hash
 from .lowering import Lowered, calls_of, lower
 from .workload import Workload
 
@@ -39,6 +41,13 @@ def lower_candidate(candidate: Candidate) -> Lowered:
     sizes = {dim: T.dynamic(dim) for dim in candidate.open}
     asked = OpenWorkload(workload.operator, {**workload.dims, **sizes}, workload.dtype, workload.attrs)
     return replace(lower(template.build(asked, config), candidate.target), sizes=tuple(sizes.values()))
+
+
+@cache
+def lowering_version() -> str:
+    """12 hex digits over this package's own part of lowering: what code is generated depends on it, beside TileLang."""
+    package = __name__.rpartition(".")[0]
+    return module_hash([__name__], [__name__, f"{package}.lowering"])
 
 
 def at(lowered: Lowered, dims: Mapping[str, int]) -> Lowered:

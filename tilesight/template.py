@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import inspect
-import io
-import tokenize
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from .axes import Axes
+from .code_hash import definition_hash, recorded_version
 from .errors import InputError, UnknownNameError, WorkloadError
 from .profile import Rasterization
 from .space import Config, SearchSpace
@@ -190,36 +187,8 @@ class KernelTemplate(ABC):
 
     @cached_property
     def version(self) -> str:
-        """Hash of the template's code (comments, docstring layout and white space do not matter): 12 hex digits."""
-        return source_hash(inspect.getsource(inspect.getmodule(type(self)) or type(self)))
+        """Version of the template's code and of all that it uses in its own package, its operator included: 12 hex digits.
 
-
-def source_hash(source: str) -> str:
-    """12 hex digits over the tokens of Python `source`, without comments and blank space: the same under every Python."""
-    skip = (tokenize.COMMENT, tokenize.NL, tokenize.ENCODING, tokenize.ENDMARKER)
-    # blocks and ends of statements matter, how wide or long they are does not; no other token has these characters
-    marks = {tokenize.NEWLINE: "\n", tokenize.INDENT: "\x01", tokenize.DEDENT: "\x02"}
-    digest, lines = hashlib.sha256(), list(io.StringIO(source))
-    begin, open_strings = (0, 0), 0
-    for token in tokenize.generate_tokens(iter(lines).__next__):
-        if token.type in skip:
-            continue
-        text = marks.get(token.type, token.string)
-        # from Python 3.12 on the parts of an f-string are tokens; before it was one
-        kind = tokenize.tok_name[token.type]
-        if kind in ("FSTRING_START", "TSTRING_START"):
-            begin, open_strings = (begin if open_strings else token.start), open_strings + 1
-        elif kind in ("FSTRING_END", "TSTRING_END"):
-            open_strings -= 1
-            text = _between(lines, begin, token.end)
-        if not open_strings:
-            digest.update(text.encode() + b"\0")
-    return digest.hexdigest()[:12]
-
-
-def _between(lines: Sequence[str], begin: tuple[int, int], end: tuple[int, int]) -> str:
-    """The text between two places (line, counted from 1, and column)."""
-    part = list(lines[begin[0] - 1 : end[0]])
-    part[-1] = part[-1][: end[1]]
-    part[0] = part[0][begin[1] :]
-    return "".join(part)
+        A new published shape of the operator is not new code. See `code_hash.definition_hash`.
+        """
+        return recorded_version(definition_hash(type(self), ignored=("named", "default_names")))

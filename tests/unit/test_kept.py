@@ -202,32 +202,11 @@ def test_another_class_and_another_version_of_the_readers_start_anew(store: Stor
     assert not list(KeptExecutor(Lowerer(), store).kept(candidates(MATMUL.workload("M0"), *CONFIGS)))
 
 
-ASKED = {
-    "axes",
-    "candidate",
-    "errors",
-    "space",
-    "target",
-    "workload",
-}  # what is asked is in the key of a family, not in the reader's version
-
-
-def imported(file: Path, root: Path) -> Iterator[str]:
-    """Modules of the package that `file` imports, as dotted names below it."""
-    package = file.relative_to(root).parent.parts
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.level:
-            base = ".".join([*package[: len(package) - node.level + 1], *(node.module or "").split(".")]).strip(".")
-            yield from ([base] if node.module else [f"{base}.{name.name}".strip(".") for name in node.names])
-
-
-def test_the_version_of_the_readers_covers_what_they_import() -> None:
-    root = Path(kept.__file__).resolve().parent
-    files = {".".join(file.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): file for file in kept.reader_files()}
-    assert all(file.is_file() for file in files.values())
-    missing = {(name, other) for name, file in files.items() if name != "twins" for other in imported(file, root) if other not in files}
-    assert {other for _, other in missing} == ASKED, missing
-    assert {"families", "lessons", "shape_class", "twins"} <= set(files)  # what this module itself makes profiles with
+def test_the_version_of_the_readers_follows_all_code_between_a_template_and_its_profiles() -> None:
+    found = set(kept.reader_modules())
+    for module in ("lowering", "open_dims", "costmodel.profile.walk", "profile_json", "families", "lessons", "scaling"):
+        assert f"tilesight.{module}" in found
+    assert not found & {f"tilesight.{module}" for module in ("target", "workload", "template", "errors", "costmodel.analytical")}
 
 
 def test_a_shape_that_makes_another_ir_is_lowered_itself(store: Store) -> None:

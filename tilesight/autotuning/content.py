@@ -17,15 +17,14 @@ import inspect
 import sys
 import sysconfig
 import textwrap
-import tokenize
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
+from ..code_hash import source_hash
 from ..errors import InputError
-from ..template import source_hash
 from .running_code import bytecode, methods, other_values, text_of, unlike
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
@@ -263,7 +262,7 @@ def _code_of(function: FunctionType) -> tuple[str, set[str]]:
 def _tokens(source: str) -> str:
     try:
         return source_hash(textwrap.dedent(source))
-    except (tokenize.TokenError, SyntaxError):
+    except SyntaxError:
         return hashlib.sha256(source.encode()).hexdigest()
 
 

@@ -16,7 +16,7 @@ from ..building.cache import cache_key
 from ..candidate import Candidate
 from ..device import cpu_identity
 from ..errors import Failure, FailureKind
-from ..kept import reader_version
+from ..open_dims import lowering_version
 from ..out_file import replacing
 from ..trial import BuildResult
 from ..work import Build, Built, Executor, OneLane
@@ -46,7 +46,7 @@ class BuiltIndex:
     @cached_property
     def _made_with(self) -> str:
         machine = cpu_identity() if self._target.kind == "cpu" else ""
-        return json.dumps([self._software, machine, reader_version(), self._target.tvm_target()], sort_keys=True)
+        return json.dumps([self._software, machine, lowering_version(), self._target.tvm_target()], sort_keys=True)
 
     def find(self, candidate: Candidate) -> BuildResult | None:
         """Its library, where it is still there."""
