@@ -9,7 +9,7 @@ KERNEL ?= flash_attention
 TARGET ?= h100
 ARGS ?=
 TEST_ARGS ?=
-# processes that run tests
+# processes that run tests; each begins with half of them, so that tests that share a fixture stay together
 TEST_JOBS ?= 2
 # the release that set-up takes where no NVIDIA driver is found; pyproject.toml has the range that is allowed
 TORCH_CPU := torch==2.13.0+cpu
@@ -23,8 +23,10 @@ help: ## list the targets
 tune: $(VENV)/run.stamp ## set up, then: tilesight tune flash_attention --target h100
 	@$(BIN)/tilesight tune $(KERNEL) --target $(TARGET) $(ARGS)
 
-test: check ## set up, then all checks and tests
-	$(BIN)/python -m pytest -n $(TEST_JOBS) $(TEST_ARGS)
+# Bytecode is written even where the environment forbids it: hundreds of processes import the same modules.
+# One OpenMP thread a process: the processes of TEST_JOBS share the cores.
+test: check ## set up, then all checks and tests, except those that only CI runs; with TEST_ARGS=--ci those, too
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(TEST_JOBS) --dist worksteal $(TEST_ARGS)
 
 check: $(VENV)/dev.stamp ## set up, then ruff, mypy and import-linter
 	$(BIN)/ruff check .

@@ -1,4 +1,4 @@
-"""The contract of a cost model, and the errors that it passes on."""
+"""The interfaces of cost models, and predictions of many candidates with any of them."""
 
 from __future__ import annotations
 
@@ -6,56 +6,81 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol, runtime_checkable
 
-from ..profile import KernelProfile
-from ..target import Target
-from ..trial import Prediction
+from ..profile.values import KernelProfile
+from ..records.trial import Prediction
+from ..target.spec import Target
 
 
 class CostModel(Protocol):
-    """Predicts a kernel's time from its profiles alone: no config values, no kernel names.
+    """Predicts the time of a function from the profiles of its kernels, without config values or names.
 
-    `version` changes whenever a prediction could; stored predictions are re-used only under the same one.
+    `version` changes with every change that can move a prediction. Stored predictions are reused under the
+    same version only.
     """
 
     @property
     def version(self) -> str: ...
 
-    def predict(self, kernels: Sequence[KernelProfile], target: Target, built: Mapping[str, int] | None = None) -> Prediction:
-        """Time of launching `kernels` (those of one function, in order) on `target`.
+    def predict(
+        self, kernels: Sequence[KernelProfile], target: Target, built: Mapping[str, int] | None = None
+    ) -> Prediction:
+        """Predict the time of launching the kernels of one function.
 
-        `built` are the compiler's figures where the function was built (`BuildResult.resources`): its registers, spills
-        and shared memory take the place of what the IR says of them.
+        Args:
+            kernels: the profiles, in launch order.
+            target: the target to predict for.
+            built: the compiler's figures if the function was built (`BuildResult.resources`). Its registers,
+                spills and shared memory replace the estimates from the IR.
         """
         ...
 
 
 @runtime_checkable
 class BatchModel(Protocol):
-    """A cost model for which many candidates together cost less than one after the other."""
+    """A cost model that predicts many candidates faster together than one by one."""
 
-    def predict_many(self, candidates: Sequence[Sequence[KernelProfile]], target: Target) -> Sequence[Prediction | Exception]:
-        """Each candidate's prediction, or why there is none."""
+    def predict_many(
+        self, candidates: Sequence[Sequence[KernelProfile]], target: Target
+    ) -> Sequence[Prediction | Exception]:
+        """The prediction of each candidate, or the exception that prevented it."""
         ...
 
 
 @runtime_checkable
 class TrainedModel(Protocol):
-    """A cost model that learned from measured rows and knows which."""
+    """A cost model that was trained on measured rows and records which."""
 
     def was_trained_on(self, run: str) -> bool:
-        """Whether rows of that run (its id in a dataset) were among them."""
+        """Whether rows of the run with this id in a dataset were among them."""
         ...
 
 
+@runtime_checkable
+class LayeredModel(Protocol):
+    """A cost model that corrects a faster one."""
+
+    @property
+    def fast(self) -> CostModel:
+        """The model that it corrects."""
+        ...
+
+
+def fast_part(model: CostModel) -> CostModel:
+    """The fastest part of `model`; `model` itself if it has no parts."""
+    return model.fast if isinstance(model, LayeredModel) else model
+
+
 def was_trained_on(model: CostModel, run: str) -> bool:
-    """False, too, where `model` does not know what it was trained on."""
+    """Whether `model` was trained on a run; False if it does not record its runs."""
     return isinstance(model, TrainedModel) and model.was_trained_on(run)
 
 
-def predict_many(model: CostModel, candidates: Sequence[Sequence[KernelProfile]], target: Target) -> Sequence[Prediction | Exception]:
-    """Each candidate's prediction, or what `model` raised: one profile that it cannot take spoils no other."""
+def predict_many(
+    model: CostModel, candidates: Sequence[Sequence[KernelProfile]], target: Target
+) -> Sequence[Prediction | Exception]:
+    """The prediction of each candidate, or the exception that the model raised for it."""
     if isinstance(model, BatchModel):
-        with suppress(Exception):  # then one by one, to find whose it is
+        with suppress(Exception):  # predict one by one instead, to find the candidate that fails
             return model.predict_many(candidates, target)
     return [_prediction(model, kernels, target) for kernels in candidates]
 

@@ -1,12 +1,13 @@
-"""Layers: the user's own database, and read-only ones below it that come with TileSight or with an application.
+"""Layers: the user's own database, and read-only databases below it, of an application or of TileSight
+itself.
 
-All that is written goes to the own one. What is read comes from all of them: the own one wins where they know equally much,
-the strongest knowledge wins otherwise, and what any of them saw to be wrong is wrong.
+Only the user's own database is written. Reads use all of them: the record of highest precedence wins, of
+equal ones that of the upper layer, and a wrong result in any layer counts everywhere.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from importlib import resources
@@ -16,36 +17,36 @@ from typing import NamedTuple
 from sqlalchemy import Connection, select
 from sqlalchemy.engine import URL
 
-from ..families import FamilyKey, ProfileFamily
-from ..known import Known
-from ..session import Context, Effort, SessionResult
+from ..problem.space import Config
+from ..profile.parametric import ParametricProfile, ProfileKey
+from ..records.session import Context, Effort, SessionResult
+from ..records.trial import Status, TrialRecord
+from ..records.winners import Winner
 from ..settings import load_settings
-from ..space import Config
-from ..trial import Status, TrialRecord
-from . import rows, schema
-from .best import Best, chosen
-from .calibrations import CalibrationRecord
-from .checks import clean
+from .engine.text_checks import clean
+from .lookups.best import Best, chosen
+from .lookups.recall import VERDICTS, strength
 from .readable import open_readable
-from .recall import VERDICTS, strength
-from .sessions import Option
-from .shapes import distance
+from .schema import tables as schema
 from .store import BUSY_SECONDS, Store, open_store
+from .tables import rows
+from .tables.calibration_rows import CalibrationRecord
+from .tables.session_rows import Option
 
-SHIPPED = "shipped.db"  # in this package, where a release brings one
-WAY_OUT = "mend it, or take it out of TILESIGHT_LAYERS (in Python: layers=)"
+SHIPPED = "shipped.db"  # file in this package, if the release has one
+WAY_OUT = "repair it, or take it out of TILESIGHT_LAYERS (in Python: layers=)"
 
 
 class _Kernel(NamedTuple):
-    """One kernel's code on one device, whatever database it stands in."""
+    """A kernel's code on a device, as it can be compared between databases."""
 
-    template_id: int  # of name and version
+    template_id: int  # hash of name and version
     arch: str
     code_key: str
     device: str
     workload: str  # canonical key
     config: str
-    open: str
+    dynamic: str
 
 
 def open_layers(
@@ -57,34 +58,52 @@ def open_layers(
     cache_dir: Path | None = None,
     shipped: bool = True,
 ) -> LayeredStore:
-    """The user's own database at `url`, as `open_store` opens it, over `layers`: the first on top, that which ships with
-    TileSight below them all (`shipped`: unless it is not to be looked for). None: those of `TILESIGHT_LAYERS`.
+    """Open the user's own database at `url` over read-only layers.
 
-    A layer is opened for reading only; one of an older TileSight is read through a migrated copy in `cache_dir`. Raises what
-    `open_store` raises, and a `DatabaseError` that names the layer where one is missing, damaged or of a newer TileSight.
+    A layer of an older TileSight is read through a migrated copy in `cache_dir`.
+
+    Args:
+        url: The user's own database, as for `open_store`.
+        layers: The layers, the first on top; by default those of `TILESIGHT_LAYERS`.
+        read_only: As for `open_store`.
+        busy_seconds: As for `open_store`.
+        cache_dir: By default the cache folder of the settings.
+        shipped: Whether the database that ships with TileSight is the lowest layer.
+
+    Raises:
+        InputError: A URL is invalid.
+        DatabaseError: As for `open_store`, or a layer is missing, damaged or of a newer TileSight.
     """
     settings = load_settings()
-    named = [str(layer) if isinstance(layer, Path) else layer for layer in (settings.layers if layers is None else layers)]
+    named = [
+        str(layer) if isinstance(layer, Path) else layer
+        for layer in (settings.layers if layers is None else layers)
+    ]
     folder = cache_dir or settings.cache_dir
     with ExitStack() as opened:
         own = opened.enter_context(open_store(url, read_only=read_only, busy_seconds=busy_seconds))
-        below = [opened.enter_context(open_readable(layer, "layer", WAY_OUT, folder, busy_seconds)) for layer in named]
+        below = [
+            opened.enter_context(open_readable(layer, "layer", WAY_OUT, folder, busy_seconds))
+            for layer in named
+        ]
         packaged = shipped_file() if shipped else None
         if packaged is not None:
             way_out = "install TileSight anew: pip install --force-reinstall tilesight"
-            below.append(opened.enter_context(open_readable(str(packaged), "layer", way_out, folder, busy_seconds)))
+            below.append(
+                opened.enter_context(open_readable(str(packaged), "layer", way_out, folder, busy_seconds))
+            )
         opened.pop_all()
     return LayeredStore(own, below)
 
 
 def shipped_file() -> Path | None:
-    """The database in this package; None where the release brings none."""
+    """The database in this package; None if the release has none."""
     found = resources.files(__package__) / SHIPPED
     return Path(str(found)) if found.is_file() else None
 
 
 class LayeredStore(Store):
-    """A `Store` that reads from `layers`, too, in their order. They are closed with it."""
+    """A `Store` that also reads from `layers`, in their order, and closes them with itself."""
 
     def __init__(self, own: Store, layers: Sequence[Store] = ()) -> None:
         super().__init__(own.database)
@@ -96,9 +115,11 @@ class LayeredStore(Store):
             for store in self._all:
                 closing.callback(store.close)
 
-    def find_complete(self, context: Context, effort: Effort, options: Mapping[str, Option]) -> SessionResult | None:
-        """As `Store`'s, from the first layer that has one. A session is no answer where another layer saw one of its verified
-        configs to be wrong: what is asked then goes on from what all of them know."""
+    def find_complete(
+        self, context: Context, effort: Effort, options: Mapping[str, Option]
+    ) -> SessionResult | None:
+        """As in `Store`, from the first layer that has such a session, unless another layer has a wrong
+        result of one of the session's verified configs."""
         for store in self._all:
             found = store.find_complete(context, effort, options)
             if found is None:
@@ -117,22 +138,33 @@ class LayeredStore(Store):
         return {key: _strongest(records) for key, records in known.items()}
 
     def best(self, kernel: str | None = None, target: str | None = None) -> list[Best]:
-        """As `Store`'s: of each workload, target and protocol the first layer's that verified it, else the first's at all."""
+        """As in `Store`: for each workload, target and protocol the first layer's verified candidate, else
+        the first layer's prediction."""
         found: dict[tuple[str, str, str], Best] = {}
         wrong = _wrong_anywhere(self._all) if self.layers else set()
         listed = [row for store in self._all for row in (_right(store, wrong) if wrong else store.best())]
-        for row in sorted(listed, key=lambda row: row.status is not Status.VERIFIED):  # stable: the own one stays first
+        for row in sorted(
+            listed, key=lambda row: row.status is not Status.VERIFIED
+        ):  # stable: the own one stays first
             found.setdefault((row.workload, row.target, row.protocol_key), row)
-        measured = {(workload, target) for (workload, target, _), row in found.items() if row.status is Status.VERIFIED}
-        shown = [row for row in found.values() if row.status is Status.VERIFIED or (row.workload, row.target) not in measured]
+        measured = {
+            (workload, target)
+            for (workload, target, _), row in found.items()
+            if row.status is Status.VERIFIED
+        }
+        shown = [
+            row
+            for row in found.values()
+            if row.status is Status.VERIFIED or (row.workload, row.target) not in measured
+        ]
         return chosen(shown, kernel, target)
 
-    def kept_families(self, key: FamilyKey) -> list[ProfileFamily]:
-        kept: dict[str, ProfileFamily] = {}
+    def cached_profiles(self, key: ProfileKey) -> list[ParametricProfile]:
+        found: dict[str, ParametricProfile] = {}
         for store in self._all:
-            for family in store.kept_families(key):
-                kept.setdefault(family.config.key, family)
-        return list(kept.values())
+            for profile in store.cached_profiles(key):
+                found.setdefault(profile.config.key, profile)
+        return list(found.values())
 
     def calibrations(self, name: str | None = None) -> list[CalibrationRecord]:
         found = [record for store in self._all for record in store.calibrations(name)]
@@ -140,43 +172,26 @@ class LayeredStore(Store):
 
     # ---- for dispatch
 
-    def winner(self, context: Context, *, any_open: bool = False) -> Known | None:
+    def winners(
+        self, context: Context, fixed: Mapping[str, int], *, any_dynamic: bool = False
+    ) -> list[Winner]:
+        found: dict[str, Winner] = {}  # by workload: the first layer's that no layer has a wrong result of
         for store in self._all:
-            found = store.winner(context, any_open=any_open)
-            if found is not None and self._holds(store, context, found):
-                return _of(store, found)
-        return None
+            for winner in store.winners(context, fixed, any_dynamic=any_dynamic):
+                if winner.workload.key not in found and self._holds(store, context, winner):
+                    found[winner.workload.key] = winner if winner.layer else replace(winner, layer=store.name)
+        return sorted(found.values(), key=lambda winner: tuple(winner.workload.dims.values()))
 
-    def nearest(self, context: Context, count: int = 4, *, any_open: bool = False) -> list[Known]:
-        gathered = self._first_of_each(context, lambda store: store.nearest(context, count, any_open=any_open))
-        return sorted(gathered, key=lambda known: distance(context.workload.dims, known.workload.dims))[:count]
-
-    def winners(self, context: Context, fixed: Mapping[str, int], *, any_open: bool = False) -> list[Known]:
-        gathered = self._first_of_each(context, lambda store: store.winners(context, fixed, any_open=any_open))
-        return sorted(gathered, key=lambda known: tuple(known.workload.dims.values()))
-
-    def _first_of_each(self, context: Context, ask: Callable[[Store], list[Known]]) -> list[Known]:
-        """One winner a workload: the first layer's that nobody saw to be wrong."""
-        found: dict[str, Known] = {}
-        for store in self._all:
-            for known in ask(store):
-                if known.workload.key not in found and self._holds(store, context, known):
-                    found[known.workload.key] = _of(store, known)
-        return list(found.values())
-
-    def _holds(self, store: Store, context: Context, known: Known) -> bool:
-        at = replace(context, workload=known.workload, open=known.open)
-        return not any(_seen_wrong(other, at, [known.config]) for other in self._all if other is not store)
-
-
-def _of(store: Store, known: Known) -> Known:
-    return known if known.layer else replace(known, layer=store.name)
+    def _holds(self, store: Store, context: Context, winner: Winner) -> bool:
+        at = replace(context, workload=winner.workload, dynamic=winner.dynamic)
+        return not any(_seen_wrong(other, at, [winner.config]) for other in self._all if other is not store)
 
 
 def _seen_wrong(store: Store, context: Context, configs: Sequence[Config]) -> bool:
-    """Whether a session of `store` found one of `configs` wrong on the context's device, however it was timed."""
-    place, _ = rows.place_of(context)
-    ids = [rows.candidate_row(place, config)["id"] for config in configs]
+    """Whether a session of `store` has a wrong result of one of `configs` on the context's device, under any
+    protocol."""
+    ids, _ = rows.context_rows(context)
+    candidate_ids = [rows.candidate_row(ids, config)["id"] for config in configs]
     trials, sessions = schema.trials.c, schema.sessions.c
     statement = (
         select(trials.candidate_id)
@@ -186,26 +201,33 @@ def _seen_wrong(store: Store, context: Context, configs: Sequence[Config]) -> bo
         .join(schema.software, schema.software.c.id == schema.environments.c.software_id)
         .where(
             schema.environments.c.device == clean(context.device),
-            schema.software.c.code_key == place.code_key,
+            schema.software.c.code_key == ids.code_key,
             schema.failure_reasons.c.kind.in_(VERDICTS),
         )
     )
 
     def work(connection: Connection) -> bool:
         return any(
-            connection.execute(statement.where(trials.candidate_id.in_(ids[start : start + 500])).limit(1)).first() is not None
-            for start in range(0, len(ids), 500)
+            connection.execute(
+                statement.where(trials.candidate_id.in_(candidate_ids[start : start + 500])).limit(1)
+            ).first()
+            is not None
+            for start in range(0, len(candidate_ids), 500)
         )
 
     return store.database.read(work)
 
 
 def _wrong_anywhere(stores: Iterable[Store]) -> set[_Kernel]:
-    """All that was seen to be wrong: on what a verdict depends, as `recall` has it."""
+    """All kernels with a wrong result, by the parts on which a wrong result depends."""
     candidates = schema.candidates.c
     statement = (
-        select(*(candidates[name] for name in ("template_id", "arch")), schema.software.c.code_key, schema.environments.c.device)
-        .add_columns(schema.workloads.c.key, candidates.config, candidates.open)
+        select(
+            *(candidates[name] for name in ("template_id", "arch")),
+            schema.software.c.code_key,
+            schema.environments.c.device,
+        )
+        .add_columns(schema.workloads.c.key, candidates.config, candidates.dynamic)
         .select_from(schema.trials)
         .join(schema.failure_reasons, schema.failure_reasons.c.id == schema.trials.c.failure_id)
         .join(schema.candidates, candidates.id == schema.trials.c.candidate_id)
@@ -223,7 +245,7 @@ def _wrong_anywhere(stores: Iterable[Store]) -> set[_Kernel]:
 
 
 def _right(store: Store, wrong: set[_Kernel]) -> list[Best]:
-    """The best of `store`, without those whose kernel is `wrong`."""
+    """`store.best()` without the kernels in `wrong`."""
     sessions = schema.sessions.c
     statement = (
         select(sessions.id, sessions.template_id, schema.targets.c.arch, schema.software.c.code_key)
@@ -244,14 +266,15 @@ def _right(store: Store, wrong: set[_Kernel]) -> list[Best]:
         row
         for row in listed
         if row.status is not Status.VERIFIED
-        or row.session_id not in known  # another process removed it meanwhile
-        or _Kernel(*known[row.session_id], row.device, row.workload, row.config.key, ",".join(row.open)) not in wrong
+        or row.session_id not in known  # removed by another process meanwhile
+        or _Kernel(*known[row.session_id], row.device, row.workload, row.config.key, ",".join(row.dynamic))
+        not in wrong
     ]
 
 
 def _strongest(records: list[TrialRecord]) -> TrialRecord:
-    """The strongest of several layers' records of one config, the upper layer's of equals, completed by what the others know
-    of prediction and build, as `recall` does it within one database."""
+    """The record of highest precedence of one config, completed with the prediction and build of the others,
+    as `recall` does within one database."""
     ordered = sorted(records, key=lambda record: -_strength(record))  # stable: the own one stays first
     best = ordered[0]
     builds = [best.build, *(record.build for record in ordered if _strength(record) > 2)]

@@ -1,4 +1,4 @@
-"""The performance database as the rest of TileSight sees it: values in, values out."""
+"""The performance database as the rest of TileSight uses it: it takes and returns values, never rows."""
 
 from __future__ import annotations
 
@@ -10,57 +10,73 @@ from typing import TYPE_CHECKING, Self
 from sqlalchemy import Connection, delete, exc
 from sqlalchemy.engine import URL
 
+from ..bounded_dict import BoundedDict
 from ..errors import DatabaseError, InputError
-from ..families import FamilyKey, ProfileFamily
-from ..known import Known, Miss
-from ..session import Baseline, Context, Decision, Effort, SessionResult, State
-from ..space import Census
-from ..trial import TrialRecord
-from . import lookups, misses, rows, schema, sessions
-from .best import Best, best
-from .calibrations import CalibrationRecord, calibration_rows, calibrations
-from .connection import Database, parse_url
-from .families import family_rows, kept_families
-from .recall import recall
-from .rows import Place, Rows
-from .sessions import Option
-from .writing import Writer
+from ..problem.space import Census
+from ..profile.parametric import ParametricProfile, ProfileKey
+from ..records.session import Baseline, Context, Decision, Effort, SessionResult, SessionState
+from ..records.trial import TrialRecord
+from ..records.winners import Miss, Winner
+from .engine.connection import Database, parse_url
+from .lookups import winners as lookups
+from .lookups.best import Best, best
+from .lookups.recall import recall
+from .schema import tables as schema
+from .tables import miss_rows as misses
+from .tables import rows
+from .tables import session_rows as sessions
+from .tables.calibration_rows import CalibrationRecord, calibration_rows, calibrations
+from .tables.profile_rows import cached_profiles, parametric_profile_rows
+from .tables.rows import ContextIds, Rows
+from .tables.session_rows import Option
+from .tables.writer import Writer
 
 if TYPE_CHECKING:
     from ..calibration import Calibration
 
 BUSY_SECONDS = 30.0
-_MOST_PLACES = 1000
-_BATCH = 200  # trials of `record_many` in one transaction
+_CONTEXT_LIMIT = 1000
+_BATCH = 200  # trials per transaction in `record_many`
 
 
 def open_store(url: str | URL, *, read_only: bool = False, busy_seconds: float = BUSY_SECONDS) -> Store:
-    """Open the performance database at a SQLAlchemy URL (SQLite or PostgreSQL) or at the path of an SQLite file.
+    """Open the performance database at a SQLAlchemy URL (SQLite or PostgreSQL) or at the path of an SQLite
+    file.
 
-    The file, its folder and its tables are made where they are missing, older tables are migrated; not so with
-    `read_only`. A lock of another process is waited for up to `busy_seconds`. Raises `InputError` for a URL that is none,
-    else a `DatabaseError`: busy, read-only, corrupt, full, or written by a newer TileSight.
+    A missing file, its folder and its tables are created, and tables of an older version are migrated.
+
+    Args:
+        url: A URL, or the path of a file that ends in .db, .sqlite or .sqlite3.
+        read_only: Create and migrate nothing.
+        busy_seconds: How long calls wait for locks of other processes.
+
+    Raises:
+        InputError: The URL is invalid.
+        DatabaseError: The database is busy, read-only, corrupt, full, or written by a newer TileSight.
     """
     parsed = parse_url(url) if isinstance(url, str) else url
     return Store(Database(parsed, read_only=read_only, busy_seconds=busy_seconds))
 
 
 class Store:
-    """Reads and writes the line's values. Every call is one transaction; what it wrote outlives the process from then on.
+    """Reads and writes sessions, trials, misses, calibrations and profiles.
 
-    A context manager. Threads may share it, processes open their own.
+    A context manager. Each call is one transaction; once a writing call has returned, its changes survive a
+    crash of the process. Threads may share a store; each process opens its own.
     """
 
     def __init__(self, database: Database) -> None:
         self.database = database
-        self._places: dict[str, Place] = {}  # by context key
+        self._ids_by_context: BoundedDict[str, ContextIds] = BoundedDict(_CONTEXT_LIMIT)  # by context key
         self._contexts: dict[int, str] = {}  # session id -> context key
         self._writer = Writer(database)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def close(self) -> None:
@@ -84,44 +100,67 @@ class Store:
         flops: int = 0,
         min_bytes: int = 0,
     ) -> int:
-        """Begin a session of this process and return its id. `flops` and `min_bytes` are the workload's, for its result's rates."""
-        place, place_rows = rows.place_of(context)
-        row = sessions.session_row(place, effort, seed, options, census, flops, min_bytes)
+        """Begin a session of this process; returns its id.
+
+        `flops` and `min_bytes` of the workload give the rates in results.
+        """
+        ids, context_rows = rows.context_rows(context)
+        row = sessions.session_row(ids, effort, seed, options, census, flops, min_bytes)
 
         def work(connection: Connection) -> None:
-            self._writer.write(connection, place_rows)
+            self._writer.write(connection, context_rows)
             sessions.add(connection, self.database.insert(schema.sessions), row)
 
         self.database.write(work)
-        self._places[context.key] = place
+        self._ids_by_context[context.key] = ids
         self._contexts[row["id"]] = context.key
         return int(row["id"])
 
     def finish(
-        self, session_id: int, state: State, messages: Iterable[str] = (), seconds: float = 0.0, *, decision: Decision | None = None
+        self,
+        session_id: int,
+        state: SessionState,
+        messages: Iterable[str] = (),
+        seconds: float = 0.0,
+        *,
+        decision: Decision | None = None,
     ) -> None:
-        """Close a session as complete or interrupted. `seconds` is what it took in all; the winner of `decision` is one of
-        its trials."""
-        if state is State.RUNNING:
+        """Close a session as complete or interrupted.
+
+        Args:
+            session_id: A session that runs.
+            state: Complete or interrupted.
+            messages: Shown again when the session answers a later call.
+            seconds: Duration of the session.
+            decision: Its winner must be the config of a trial of this session.
+        """
+        if state is SessionState.RUNNING:
             raise InputError(f"session {session_id}: finish it as complete or interrupted, not as running")
-        said = list(messages)
-        self.database.write(lambda connection: sessions.finish(connection, session_id, state, said, seconds, decision))
+        texts = list(messages)
+        self.database.write(
+            lambda connection: sessions.finish(connection, session_id, state, texts, seconds, decision)
+        )
 
-    def find_complete(self, context: Context, effort: Effort, options: Mapping[str, Option]) -> SessionResult | None:
-        """The latest complete session of the same context, effort and options (the seed is none of them), or None.
+    def find_complete(
+        self, context: Context, effort: Effort, options: Mapping[str, Option]
+    ) -> SessionResult | None:
+        """The latest complete session of this context, effort and options (with any seed), or None.
 
-        Its trials are those that were recorded under its id: record those that were recalled too.
+        Its trials are those that were recorded under its id; a session should therefore record recalled
+        trials, too.
         """
         key = sessions.options_key(options)
         return self.database.read(lambda connection: sessions.find_complete(connection, context, effort, key))
 
     def find_interrupted(self, context: Context, effort: Effort, options: Mapping[str, Option]) -> int | None:
-        """The latest session of the same context, effort and options that was interrupted or whose process died, or None.
-
-        It is taken over: from now on it runs in this process, and no other one finds it. Go on with `recall` and `record`.
-        """
+        """Take over the latest session of this context, effort and options that was interrupted or whose
+        process died. Returns its id, or None. The session now runs in this process, and no other process
+        finds it. Continue it with `recall` and `record`."""
         key = sessions.options_key(options)
-        session_id = self.database.write(lambda connection: sessions.take_over(connection, context, effort, key))
+        taken: set[int] = set()
+        session_id = self.database.write(
+            lambda connection: sessions.take_over(connection, context, effort, key, taken)
+        )
         if session_id is not None:
             self._contexts[session_id] = context.key
         return session_id
@@ -129,35 +168,40 @@ class Store:
     # ---- trials
 
     def recall(self, context: Context) -> dict[str, TrialRecord]:
-        """What any session has learned that holds in `context`: config key -> best-known record.
+        """The best-known record of each config that any session tried and that holds in `context`, by config
+        key.
 
-        A record is composed of the parts that hold: predictions of the same target figures and model (whatever device), builds
-        of the same architecture, measurements of the same device, driver and protocol; and of all of them, those of the same
-        template, open dimensions and software that makes the code.
-        Verified goes before measured, built, predicted; a failure goes before what an earlier stage said, and a wrong result
-        before all. A failure for want of memory is not held against a candidate.
-        An artifact's path is as it was recorded: look whether the file is still there.
+        A record is composed of the parts that hold: predictions of the same target figures and model (on any
+        device), builds of the same architecture, measurements of the same device, driver and protocol; all of
+        the same template, dynamic dimensions and code-generating software. A verified record is preferred to
+        a measured, built or predicted one. A failure outranks the results of earlier stages, and a wrong
+        result outranks everything. Failures for lack of memory are ignored. The file at an artifact's path
+        may have been deleted since.
         """
-        place = self._place(context)
-        return self.database.read(lambda connection: recall(connection, place))
+        ids = self._ids(context)
+        return self.database.read(lambda connection: recall(connection, ids))
 
     def record(self, session_id: int, context: Context, trial: TrialRecord) -> None:
-        """Keep what a session knows of a candidate now, in place of what it knew before. Safe to repeat.
+        """Record a trial of a session, in place of an earlier record of the same config.
 
-        Raises `InputError` where a number is NaN or infinite.
+        Raises `InputError` if a number is NaN or infinite.
         """
         self.record_many(session_id, context, (trial,))
 
     def record_many(self, session_id: int, context: Context, trials: Iterable[TrialRecord]) -> None:
-        """`record` for each of `trials`, a few hundred to a transaction."""
-        place = self._place(context)
+        """Record several trials, up to 200 in a transaction."""
+        ids = self._ids(context)
         listed = list(trials)
         for start in range(0, len(listed), _BATCH):
-            prepared = [row for trial in listed[start : start + _BATCH] for row in rows.trial_rows(session_id, place, trial)]
+            prepared = [
+                row
+                for trial in listed[start : start + _BATCH]
+                for row in rows.trial_rows(session_id, ids, trial)
+            ]
             self._write(prepared, partial(self._check_context, session_id, context))
 
     def record_baselines(self, session_id: int, baselines: Iterable[Baseline]) -> None:
-        """Keep the vendor libraries' times of a session, in place of earlier ones."""
+        """Record the vendor libraries' times of a session, in place of earlier ones."""
         prepared = rows.baseline_rows(session_id, baselines)
 
         def work(connection: Connection) -> None:
@@ -169,84 +213,84 @@ class Store:
         self.database.write(work)
 
     def best(self, kernel: str | None = None, target: str | None = None) -> list[Best]:
-        """The best known of each workload on each target; see `Best`."""
+        """The best known candidate of each workload on each target; see `Best`."""
         return self.database.read(lambda connection: best(connection, kernel, target))
 
     # ---- for dispatch
 
-    def winner(self, context: Context, *, any_open: bool = False) -> Known | None:
-        """The winner of the context's workload, or None: what the latest complete session decided for, else the fastest verified
-        candidate, of the same template, architecture, software, device and protocol; never one that was wrong there.
+    def winners(
+        self, context: Context, fixed: Mapping[str, int], *, any_dynamic: bool = False
+    ) -> list[Winner]:
+        """The winners of all workloads that differ from the context's only in dimensions, ordered by their
+        dimensions. A workload's winner is the decision of its latest complete session, else its fastest
+        verified candidate, of the same template, architecture, software, device and protocol. A candidate
+        with a wrong result there never wins.
 
-        Its kernel takes `context.open` at run time; with `any_open` whatever dimensions.
+        Args:
+            context: Its workload gives operator, dtype and attributes.
+            fixed: Sizes that the workloads must have, by dimension.
+            any_dynamic: Also return winners whose dynamic dimensions differ from those of the context.
         """
-        place = self._place(context)
-        return self.database.read(lambda connection: lookups.winner(connection, place, any_open=any_open))
-
-    def nearest(self, context: Context, count: int = 4, *, any_open: bool = False) -> list[Known]:
-        """`winner` of the workloads that differ from the context's in their dimensions alone: the nearest first, by the distance
-        of the dimensions' logarithms."""
-        place = self._place(context)
-        return self.database.read(lambda connection: lookups.nearest(connection, place, count, any_open=any_open))
-
-    def winners(self, context: Context, fixed: Mapping[str, int], *, any_open: bool = False) -> list[Known]:
-        """`winner` of all workloads that differ from the context's in dimensions alone and agree with `fixed`, in their order."""
-        place = self._place(context)
-        return self.database.read(lambda connection: lookups.winners(connection, place, fixed, any_open=any_open))
+        ids = self._ids(context)
+        return self.database.read(
+            lambda connection: lookups.winners(connection, ids, fixed, any_dynamic=any_dynamic)
+        )
 
     def record_misses(self, found: Iterable[Miss]) -> None:
-        """Add to what is counted of workloads that dispatchers had no record of."""
+        """Add to the counts of workloads that dispatchers had no record of."""
         workloads, counted = misses.miss_rows(found)
         if counted:
             insert = self.database.insert(schema.dispatch_misses)
             self._write(workloads, then=lambda connection: misses.add(connection, insert, counted))
 
     def misses(self, operator: str | None = None, target: str | None = None) -> list[Miss]:
-        """What was counted, of an operator, on a target; most costly first. Times are UTC."""
+        """The counted misses, of one operator and one target if given, most costly first. Times are UTC."""
         return self.database.read(lambda connection: misses.misses(connection, operator, target))
 
     def forget_misses(self, workload_keys: Iterable[str], target: str | None = None) -> int:
-        """Forget what was counted of these workloads, on `target` or on all; returns how many entries that were."""
+        """Delete the counts of these workloads, on `target` or on all targets; returns the number of deleted
+        rows."""
         keys = list(workload_keys)
         return self.database.write(lambda connection: misses.forget(connection, keys, target))
 
     # ---- calibrations
 
     def record_calibration(self, found: Calibration, software: Mapping[str, str]) -> None:
-        """Keep what `tilesight calibrate` measured, with the versions that it measured with."""
+        """Record a calibration, with the software versions that it was measured with."""
         self._write(calibration_rows(found, software))
 
     def calibrations(self, name: str | None = None) -> list[CalibrationRecord]:
-        """Those that made the target `name`, or all; latest first."""
+        """The calibrations that made the target `name`, or all, latest first."""
         return self.database.read(lambda connection: calibrations(connection, name))
 
-    # ---- kept profiles
+    # ---- cached profiles
 
-    def kept_families(self, key: FamilyKey) -> list[ProfileFamily]:
-        """The profile families that were kept under `key`, in no order."""
-        return self.database.read(lambda connection: kept_families(connection, key))
+    def cached_profiles(self, key: ProfileKey) -> list[ParametricProfile]:
+        """The parametric profiles that are cached under `key`, in no order."""
+        return self.database.read(lambda connection: cached_profiles(connection, key))
 
-    def keep_families(self, key: FamilyKey, families: Iterable[ProfileFamily]) -> None:
-        """Keep profile families, in place of what was kept of their configs."""
-        prepared = family_rows(key, families)
-        self._write([(schema.profile_families, row) for row in prepared])
+    def cache_profiles(self, key: ProfileKey, profiles: Iterable[ParametricProfile]) -> None:
+        """Cache parametric profiles, in place of those of the same configs."""
+        prepared = parametric_profile_rows(key, profiles)
+        self._write([(schema.parametric_profiles, row) for row in prepared])
 
     # ---- writing
 
-    def _place(self, context: Context) -> Place:
+    def _ids(self, context: Context) -> ContextIds:
         key = context.key
-        place = self._places.get(key)
-        if place is None:
-            place, _ = rows.place_of(context)
-            if len(self._places) >= _MOST_PLACES:  # look-ups of many shapes
-                self._places = {}
-            self._places[key] = place
-        return place
+        ids = self._ids_by_context.get(key)
+        if ids is None:
+            ids, _ = rows.context_rows(context)
+            self._ids_by_context[key] = ids
+        return ids
 
     def _write(
-        self, prepared: Rows, first: Callable[[Connection], None] | None = None, then: Callable[[Connection], None] | None = None
+        self,
+        prepared: Rows,
+        first: Callable[[Connection], None] | None = None,
+        then: Callable[[Connection], None] | None = None,
     ) -> None:
-        """`prepared` in a transaction, after `first` and before `then`."""
+        """Write `prepared` in one transaction, after calling `first` and before calling `then`."""
         if not prepared:
             return
 
@@ -260,7 +304,7 @@ class Store:
         try:
             self.database.write(work)
         except DatabaseError as error:
-            # facts that were written once may be gone: another process cleaned up. All of them are written again
+            # another process may have removed facts that this one wrote: write all of them again
             if not isinstance(error.__cause__, exc.IntegrityError) or not self._writer.forget():
                 raise
             self.database.write(work)
@@ -269,5 +313,8 @@ class Store:
     def _check_context(self, session_id: int, context: Context, connection: Connection) -> None:
         expected = self._contexts.get(session_id) or sessions.context_key(connection, session_id)
         if expected != context.key:
-            raise InputError(f"session {session_id} was begun in context {expected}, not {context.key}; a session has one context")
+            raise InputError(
+                f"session {session_id} was begun in context {expected}, not {context.key}; a session "
+                "has one context"
+            )
         self._contexts[session_id] = expected

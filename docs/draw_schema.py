@@ -1,8 +1,10 @@
-"""Draws docs/schema.svg from database/schema.py: `python docs/draw_schema.py`. A test holds both together.
+"""Draws docs/schema.svg from database/schema/tables.py: `python docs/draw_schema.py`. A test holds both
+together.
 
-Tables stand in columns. A reference leaves its row into the gutter beside its column and ends at the head of the table that it
-means: through one gutter where the columns are neighbours, over the lanes above all tables where they are not. References to one
-table share its lane and its colour, so lines that lie on each other mean the same.
+Tables are placed in columns. The line of a reference starts at its row, runs through the gutter beside its
+column, and ends at the head of the referenced table. Between columns that are not neighbours it runs over the
+lanes above all tables. References to one table share its lane and its colour, so overlapping lines lead to
+the same table.
 """
 
 from __future__ import annotations
@@ -14,11 +16,11 @@ from pathlib import Path
 
 from sqlalchemy import JSON, Column, DateTime, Double, Integer, LargeBinary, Table
 
-from tilesight.database import schema
+from tilesight.database.schema import tables as schema
 
 OUT = Path(__file__).with_name("schema.svg")
 COLUMNS = (
-    ("profile_families", "calibrations", "dispatch_misses"),
+    ("parametric_profiles", "calibrations", "dispatch_misses"),
     ("software", "environments", "templates", "targets", "workloads", "workload_dims"),
     ("candidates", "predictions", "builds"),
     ("measurements", "failure_reasons"),
@@ -86,8 +88,14 @@ def kind_of(column: Column[object]) -> str:
 
 def draw() -> str:
     placed = {name for column in COLUMNS for name in column}
-    assert placed == set(schema.metadata.tables), f"give each table its place in COLUMNS: {placed ^ set(schema.metadata.tables)}"
-    references = [(table, column, key.column.table.name) for table in schema.metadata.tables.values() for column, key in _keys(table)]
+    assert placed == set(schema.metadata.tables), (
+        f"give each table its place in COLUMNS: {placed ^ set(schema.metadata.tables)}"
+    )
+    references = [
+        (table, column, key.column.table.name)
+        for table in schema.metadata.tables.values()
+        for column, key in _keys(table)
+    ]
     where = {name: number for number, column in enumerate(COLUMNS) for name in column}
     # which lanes each gutter needs, before anything has its place
     lanes: dict[int, list[str]] = {number: [] for number in range(len(COLUMNS) + 1)}
@@ -101,20 +109,32 @@ def draw() -> str:
         if first != last and target not in top:
             top.append(target)
     boxes, right, bottom = _place(lanes, len(top))
-    parts = [_line(Reference(boxes[table.name], column.name, boxes[target]), lanes, top, boxes) for table, column, target in references]
+    parts = [
+        _line(Reference(boxes[table.name], column.name, boxes[target]), lanes, top, boxes)
+        for table, column, target in references
+    ]
     parts += [
-        _arrow(name, boxes, [Reference(boxes[t.name], c.name, boxes[to]) for t, c, to in references if to == name]) for name in COLOURS
+        _arrow(
+            name,
+            boxes,
+            [Reference(boxes[t.name], c.name, boxes[to]) for t, c, to in references if to == name],
+        )
+        for name in COLOURS
     ]
     parts += [_box(box) for box in boxes.values()]
     width, height = right + MARGIN, bottom + MARGIN
     style = (
-        "text{font:11px ui-monospace,'DejaVu Sans Mono',Menlo,monospace;fill:#212529}.head{font-weight:bold;font-size:12px;fill:#fff}"
+        "text{font:11px ui-monospace,'DejaVu Sans "
+        "Mono',Menlo,monospace;fill:#212529}.head{font-weight:bold;font-size:12px;fill:#fff}"
         ".kind{fill:#868e96}.key{font-weight:bold}path{fill:none;stroke-width:1.5}"
     )
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}">\n'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" '
+        f'height="{height:.0f}">\n'
         "<title>Tables of the performance database</title>\n"
-        f'<style>{style}</style>\n<rect width="100%" height="100%" fill="#fff"/>\n' + "\n".join(parts) + "\n</svg>\n"
+        f'<style>{style}</style>\n<rect width="100%" height="100%" fill="#fff"/>\n'
+        + "\n".join(parts)
+        + "\n</svg>\n"
     )
 
 
@@ -145,7 +165,11 @@ def _width(table: Table) -> float:
 
 
 def _lane_x(gutter: int, target: str, lanes: dict[int, list[str]], boxes: dict[str, Box]) -> float:
-    start = MARGIN if gutter == 0 else max(box.x + box.width for box in boxes.values() if box.column == gutter - 1)
+    start = (
+        MARGIN
+        if gutter == 0
+        else max(box.x + box.width for box in boxes.values() if box.column == gutter - 1)
+    )
     return start + LANE * (lanes[gutter].index(target) + 1)
 
 
@@ -169,7 +193,8 @@ def _arrow(name: str, boxes: dict[str, Box], references: list[Reference]) -> str
     for gutter in sorted({reference.gutters[1] for reference in references}):
         x, away = (box.x, -7) if gutter == box.column else (box.x + box.width, 7)
         found.append(
-            f'<polygon points="{x:.1f},{box.head_y:.1f} {x + away:.1f},{box.head_y - 4:.1f} {x + away:.1f},{box.head_y + 4:.1f}"/>'
+            f'<polygon points="{x:.1f},{box.head_y:.1f} {x + away:.1f},{box.head_y - 4:.1f} '
+            f'{x + away:.1f},{box.head_y + 4:.1f}"/>'
         )
     for reference in references:
         source = reference.source
@@ -182,9 +207,11 @@ def _box(box: Box) -> str:
     table = box.table
     colour = COLOURS.get(table.name, "#495057")
     lines = [
-        f'<g id="{table.name}"><rect x="{box.x:.1f}" y="{box.y:.1f}" width="{box.width:.1f}" height="{box.height:.1f}" rx="3" '
+        f'<g id="{table.name}"><rect x="{box.x:.1f}" y="{box.y:.1f}" width="{box.width:.1f}" '
+        f'height="{box.height:.1f}" rx="3" '
         f'fill="#f8f9fa" stroke="{colour}"/>'
-        f'<rect x="{box.x:.1f}" y="{box.y:.1f}" width="{box.width:.1f}" height="{HEAD}" rx="3" fill="{colour}"/>'
+        f'<rect x="{box.x:.1f}" y="{box.y:.1f}" width="{box.width:.1f}" height="{HEAD}" rx="3" '
+        f'fill="{colour}"/>'
         f'<text class="head" x="{box.x + PAD:.1f}" y="{box.y + 15:.1f}">{escape(table.name)}</text>'
     ]
     for column in table.c:
@@ -194,7 +221,8 @@ def _box(box: Box) -> str:
         key = ' class="key"' if column.primary_key else ""
         lines.append(
             f'<text{key}{fill} x="{box.x + PAD:.1f}" y="{y:.1f}">{escape(column.name)}</text>'
-            f'<text class="kind" text-anchor="end" x="{box.x + box.width - PAD:.1f}" y="{y:.1f}">{kind_of(column)}</text>'
+            f'<text class="kind" text-anchor="end" x="{box.x + box.width - PAD:.1f}" '
+            f'y="{y:.1f}">{kind_of(column)}</text>'
         )
     return "\n".join(lines) + "</g>"
 

@@ -1,8 +1,8 @@
-"""The registry of operators and their kernel templates.
+"""Registry of operators and their kernel templates.
 
-A module of this package adds an operator by a module-level `OPERATOR`, and kernel templates by `TEMPLATES`; being
-there is enough. Modules whose names begin with an underscore are not looked at. Modules that `TILESIGHT_KERNELS` names
-add the user's own in the same way. Loading the registry imports neither torch nor tilelang.
+Each module of this package with an `OPERATOR` adds that operator, and with `TEMPLATES` those kernel
+templates. Modules whose names begin with an underscore are ignored. Modules of the user are named in
+`TILESIGHT_KERNELS`. Loading the registry imports neither torch nor tilelang.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from functools import lru_cache
 from types import ModuleType
 
 from ..errors import InputError, UnknownNameError, headline
+from ..problem.operator import Operator
+from ..problem.template import KernelTemplate
 from ..settings import load_settings
-from ..target import Target
-from ..template import KernelTemplate, Operator
+from ..target.spec import Target
 
 __all__ = ["default_dtype", "operator", "operators", "template_for", "templates"]
 
@@ -28,24 +29,29 @@ def operators() -> tuple[str, ...]:
 
 def operator(name: str) -> Operator:
     """The operator of that name; dashes may stand for underscores. Raises `UnknownNameError`."""
-    known = _registry()[0]
+    by_name = _registry()[0]
     folded = name.lower().replace("-", "_")
-    if folded not in known:
-        own = "Name the module of a kernel of your own in TILESIGHT_KERNELS, or decorate it with @tilesight.autotune."
-        raise UnknownNameError("kernel", name, known, own if "." in name else "")
-    return known[folded]
+    if folded not in by_name:
+        own = (
+            "Name the module of a kernel of your own in TILESIGHT_KERNELS, or decorate it with "
+            "@tilesight.autotune."
+        )
+        raise UnknownNameError("kernel", name, by_name, own if "." in name else "")
+    return by_name[folded]
 
 
 def templates(operator_name: str) -> tuple[KernelTemplate, ...]:
-    """All templates of an operator, those that are shipped first, sorted by name."""
+    """All templates of an operator: the shipped ones sorted by name, then those of the user."""
     wanted = operator(operator_name)
     return tuple(template for template in _registry()[1].values() if template.operator is wanted)
 
 
 def template_for(operator_name: str, target: Target, dtype: str) -> KernelTemplate:
-    """The template that computes the operator on that kind of target in that dtype.
+    """The template of an operator for a target and a dtype.
 
-    Raises `InputError` that says which targets and dtypes work.
+    Raises:
+        UnknownNameError: no operator has that name.
+        InputError: there is no such template; names the targets and dtypes that work.
     """
     on_target = _on_target(operator_name, target)
     for template in on_target:
@@ -54,14 +60,19 @@ def template_for(operator_name: str, target: Target, dtype: str) -> KernelTempla
     usable = _usable_dtypes(on_target, target)
     raise InputError(
         f"{on_target[0].operator.name} has no {dtype} kernel for target '{target.name}'; "
-        + (f"there it takes {', '.join(usable)}: --dtype {usable[0]}" if usable else f"the target has only {', '.join(target.dtypes)}")
+        + (
+            f"on this target it takes {', '.join(usable)}: --dtype {usable[0]}"
+            if usable
+            else f"the target has only {', '.join(target.dtypes)}"
+        )
     )
 
 
 def default_dtype(operator_name: str, target: Target) -> str:
-    """The dtype that is taken where none is named: the operator's first one that has a kernel for `target`.
+    """The default dtype on `target`: the operator's first one with a kernel there.
 
-    Raises `InputError` where the operator has no kernel for that kind of target.
+    Raises:
+        InputError: the operator has no kernel for that kind of target.
     """
     on_target = _on_target(operator_name, target)
     usable = _usable_dtypes(on_target, target)
@@ -74,7 +85,8 @@ def _on_target(operator_name: str, target: Target) -> list[KernelTemplate]:
     if not on_target:
         kinds = sorted({kind for template in ours for kind in template.target_kinds})
         raise InputError(
-            f"{operator(operator_name).name} has no kernel for target '{target.name}', which is of kind {target.kind}; "
+            f"{operator(operator_name).name} has no kernel for target '{target.name}', which is of kind "
+            f"{target.kind}; "
             f"it runs on targets of kind {' and '.join(kinds)}: see `tilesight targets`"
         )
     return on_target
@@ -82,7 +94,11 @@ def _on_target(operator_name: str, target: Target) -> list[KernelTemplate]:
 
 def _usable_dtypes(on_target: list[KernelTemplate], target: Target) -> list[str]:
     order = on_target[0].operator.dtypes
-    return [dtype for dtype in order if dtype in target.dtypes and any(dtype in template.dtypes for template in on_target)]
+    return [
+        dtype
+        for dtype in order
+        if dtype in target.dtypes and any(dtype in template.dtypes for template in on_target)
+    ]
 
 
 @lru_cache(maxsize=1)
@@ -93,27 +109,40 @@ def _registry() -> tuple[Mapping[str, Operator], Mapping[str, KernelTemplate]]:
     modules = [importlib.import_module(f".{name}", __name__) for name in names]
     for module in [*modules, *(_own(name) for name in load_settings().kernel_modules)]:
         operators = [module.OPERATOR] if hasattr(module, "OPERATOR") else []
-        for kind, known, found in (
+        for kind, by_name, found in (
             ("operator", found_operators, operators),
-            ("template", found_templates, sorted(getattr(module, "TEMPLATES", ()), key=lambda template: template.name)),
+            (
+                "template",
+                found_templates,
+                sorted(getattr(module, "TEMPLATES", ()), key=lambda template: template.name),
+            ),
         ):
             for one in found:
-                if known.setdefault(one.name, one) is not one:
-                    raise InputError(f"{module.__name__}: another {kind} is named '{one.name}'; give it a name of its own")
+                if by_name.setdefault(one.name, one) is not one:
+                    raise InputError(
+                        f"{module.__name__}: another {kind} is named '{one.name}'; give it a name of its own"
+                    )
     return dict(sorted(found_operators.items())), found_templates
 
 
 def _own(name: str) -> ModuleType:
-    """Raises `InputError` where the module cannot be imported, or has nothing of ours."""
+    """A module of the user. Raises `InputError` if it cannot be imported or has no templates."""
     subject = f"kernel module '{name}' of TILESIGHT_KERNELS"
     try:
         module = importlib.import_module(name)
-    except Exception as error:  # whatever its code raises
+    except Exception as error:  # any error of its code
         reason = headline(str(error) or type(error).__name__)
-        raise InputError(f"{subject} cannot be imported: {reason}; its folder must be on PYTHONPATH") from error
+        raise InputError(
+            f"{subject} cannot be imported: {reason}; its folder must be on PYTHONPATH"
+        ) from error
     templates = getattr(module, "TEMPLATES", ())
     if not templates or not all(isinstance(template, KernelTemplate) for template in templates):
-        raise InputError(f"{subject} must have TEMPLATES, a tuple of instances of tilesight.template.KernelTemplate")
+        raise InputError(
+            f"{subject} must have TEMPLATES, a tuple of instances of "
+            "tilesight.problem.template.KernelTemplate"
+        )
     if not isinstance(getattr(module, "OPERATOR", templates[0].operator), Operator):
-        raise InputError(f"{subject} must have an instance of tilesight.template.Operator as OPERATOR")
+        raise InputError(
+            f"{subject} must have an instance of tilesight.problem.operator.Operator as OPERATOR"
+        )
     return module

@@ -1,10 +1,13 @@
 """chunk_state: the state that each chunk of a Mamba-2 sequence adds to its head, and its template for GPUs.
 
-states[b, c, h, p, n] = sum over the tokens l of chunk c of x[b, l, h, p] B[b, l, n] dt[l] exp(dA_cumsum[last] - dA_cumsum[l])
+states[b, c, h, p, n] = sum over the tokens l of chunk c of x[b, l, h, p] B[b, l, n] dt[l] exp(dA_cumsum[last]
+- dA_cumsum[l])
 
-Tensors are laid out as in Mamba-2's kernels, with one group of B for all heads. x, B and states have the workload's
-dtype, as in TileLang's benchmark; dt and dA_cumsum are float32, as Mamba-2's chunk_cumsum writes them: a sum that goes
-down to -1000 has no digit behind the point in bfloat16. The last chunk is padded with dt = 0, so that dA_cumsum stays.
+Tensors have the layout of Mamba-2's kernels, with one group of B for all heads. x, B and states have the
+workload's dtype, as in TileLang's benchmark. dt and dA_cumsum are float32, as Mamba-2's chunk_cumsum writes
+them: a sum of -1000 has no digit after the point in bfloat16. The last chunk is padded with dt = 0, so that
+dA_cumsum stays constant there.
+
 Annotations are evaluated here (no `from __future__`): TileLang reads those of its functions.
 """
 
@@ -12,23 +15,25 @@ import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..axes import Axes, Parts
+from ..dtypes import DTYPE_BYTES
 from ..errors import WorkloadError
+from ..problem.axes import Axes, Parts
+from ..problem.operator import Operator, Tensors
+from ..problem.space import Config, SearchSpace
+from ..problem.template import KernelTemplate, Scale
+from ..problem.workload import Workload
 from ..search_spaces import chunk_state as search_space
-from ..space import Config, SearchSpace
-from ..target import Target
-from ..template import KernelTemplate, Operator, Scale, Tensors
-from ..workload import DTYPE_BYTES, Workload
+from ..target.spec import Target
 
 if TYPE_CHECKING:
     import torch
 
-MAX_ELEMENTS = 2**31  # the last index is the largest 32-bit integer
+MAX_ELEMENTS = 2**31  # the last index is the largest signed 32-bit integer
 MAX_GRID_AXIS = 65535  # blocks along the second and third axis of a CUDA or HIP grid
 CHUNKS = (32, 64, 128, 256, 512, 1024)
 PANEL_BYTES = 1 << 30  # the reference holds at most this much of x in float32 at once
 DECAY_BYTES = 4  # dt and dA_cumsum are float32
-# how Mamba-2 initialises a layer: A uniform, dt log-uniform in these ranges
+# initial values of a Mamba-2 layer: A uniform, dt log-uniform in these ranges
 A_RANGE, DT_RANGE = (1.0, 16.0), (1e-3, 1e-1)
 
 
@@ -46,7 +51,14 @@ class ChunkState(Operator):
     tensor_dtypes: ClassVar[Mapping[str, str]] = {"dt": "float32", "dA_cumsum": "float32"}
     # TileLang paper, appendix A
     named: ClassVar[Mapping[str, Mapping[str, bool | int]]] = {
-        f"CT{i}": {"batch": batch, "seq_len": seq_len, "nheads": 64, "head_dim": 64, "d_state": 128, "chunk": 256}
+        f"CT{i}": {
+            "batch": batch,
+            "seq_len": seq_len,
+            "nheads": 64,
+            "head_dim": 64,
+            "d_state": 128,
+            "chunk": 256,
+        }
         for i, (batch, seq_len) in enumerate((b, s) for b in (1, 64) for s in (1024, 2048, 8192))
     }
     default_names = ("CT0", "CT2", "CT4")  # a few blocks, many, and very many
@@ -59,8 +71,12 @@ class ChunkState(Operator):
         chunks = -(-seq_len // chunk)
         for extents, blocks in (("nheads", nheads), ("batch * chunks", batch * chunks)):
             if blocks > MAX_GRID_AXIS:
-                raise WorkloadError(f"chunk_state: {extents}={blocks} exceeds the {MAX_GRID_AXIS} blocks of a grid axis; split it")
-        # whole tiles reach beyond the edges: the last sequence's to the end of its chunk, rows to the end of a tile
+                raise WorkloadError(
+                    f"chunk_state: {extents}={blocks} exceeds the {MAX_GRID_AXIS} blocks of a grid axis; "
+                    "split it"
+                )
+        # whole tiles extend beyond the edges: to the end of the last sequence's chunk, and of the last tile
+        # of a row
         tokens = (batch - 1) * seq_len + chunks * chunk
         over_p, over_n = search_space.overhang(head_dim), search_space.overhang(d_state)
         reach = {
@@ -72,14 +88,16 @@ class ChunkState(Operator):
         for name, elements in reach.items():
             if elements > MAX_ELEMENTS:
                 raise WorkloadError(
-                    f"chunk_state: tiles of {name} would reach over {elements} elements, and 32-bit indices over {MAX_ELEMENTS}; "
+                    f"chunk_state: tiles of {name} would reach over {elements} elements, and 32-bit indices "
+                    f"over {MAX_ELEMENTS}; "
                     "split the batch"
                 )
 
     def inputs(self, workload: Workload, device: str, seed: int) -> "dict[str, torch.Tensor]":
-        """x, B ~ N(0, 1). dt = softplus(bias of the head + N(0, 1)), A < 0 of the head, dA_cumsum = sums of dt A within a chunk.
+        """x, B ~ N(0, 1); dt = softplus(head's bias + N(0, 1)); dA_cumsum = sums of dt A in a chunk.
 
-        Heads differ as in a layer that Mamba-2 has just initialised: some forget within ten tokens, some keep all.
+        Heads differ as in a newly initialised layer of Mamba-2: some forget within ten tokens, others keep
+        everything.
         """
         import torch
 
@@ -108,7 +126,7 @@ class ChunkState(Operator):
         return {"states": (batch, -(-seq_len // workload.attrs["chunk"]), nheads, head_dim, d_state)}
 
     def reference(self, workload: Workload, inputs: Tensors) -> "dict[str, torch.Tensor]":
-        """In float32 with TF32 off, by panels of a sequence's chunks: one product of x^T, scaled, and B for each chunk."""
+        """In float32 without TF32, by panels of chunks: one product of scaled x^T and B per chunk."""
         import torch
 
         x, b = inputs["x"], inputs["B"]
@@ -133,8 +151,10 @@ class ChunkState(Operator):
         return {"states": states}
 
     def vendor(self, workload: Workload, inputs: Tensors) -> dict[str, Callable[[], object]]:
-        """What torch offers, since no vendor's library has this operator: x scaled in one pass, and an einsum through the
-        library's batched product. Sequences of a part of a chunk are padded before, not in the call that is timed."""
+        """torch, since no vendor's library has this operator: x is scaled, then einsum multiplies in batches.
+
+        Sequences that end within a chunk are padded before, not in the call that is timed.
+        """
         import torch
 
         chunk = workload.attrs["chunk"]
@@ -148,7 +168,7 @@ class ChunkState(Operator):
         return {"torch (einsum)": product}
 
     def flops(self, workload: Workload) -> int:
-        """Of the product. The decay, a few operations for a token and head, is not counted."""
+        """Operations of the product; the decay, a few operations per token and head, is not counted."""
         return 2 * math.prod(workload.dims.values())
 
     def min_bytes(self, workload: Workload) -> int:
@@ -158,20 +178,20 @@ class ChunkState(Operator):
         return elements * self.element_bytes(workload) + 2 * DECAY_BYTES * tokens * nheads
 
     def max_relative_error(self, workload: Workload) -> float:
-        """About twice what rounding the scaled x and the states to the dtype costs (2.4e-3, 2.9e-4).
+        """About twice the error of rounding the scaled x and the states to the dtype (2.4e-3, 2.9e-4).
 
-        Less than half of what the first 32 tokens of each chunk, decayed as they are, contribute (1.1e-2).
+        Less than half of the contribution of the first, most decayed, 32 tokens of each chunk (1.1e-2).
         """
         return {"bfloat16": 5e-3, "float16": 7e-4}[workload.dtype]
 
 
 def _factors(dt: "torch.Tensor", sums: "torch.Tensor") -> "torch.Tensor":
-    """What a token's x B is multiplied by: dt, and what is left of it at the end of its chunk. Float32, shaped as dt."""
+    """Factor of each token's x B: dt times its decay until the end of the chunk, in float32."""
     return (sums[..., -1:] - sums).exp_().mul_(dt)
 
 
 def _whole_chunks(tokens: "torch.Tensor", chunk: int) -> "torch.Tensor":
-    """(seq_len, ...) as (chunks, chunk, ...), with zeros behind the last token; a view where the chunks are whole."""
+    """(seq_len, ...) as (chunks, chunk, ...), padded with zeros; a view if all chunks are whole."""
     import torch
 
     missing = -tokens.shape[0] % chunk
@@ -184,20 +204,29 @@ OPERATOR = ChunkState()
 
 
 class ChunkStateGpu(KernelTemplate):
-    """A block computes a tile of one head's state in one chunk: tokens' factors once, then a pipelined loop over tokens."""
+    """A block computes a tile of a head's state in one chunk, in a pipelined loop over tokens."""
 
     operator = OPERATOR
     name = "chunk_state"
     target_kinds = ("cuda", "hip")
     dtypes = ("bfloat16", "float16")
-    # blocks take whole chunks: only their number follows the sequence
-    scales: ClassVar[Mapping[str, Scale]] = {"batch": Scale(), "seq_len": Scale((), CHUNKS), "nheads": Scale()}
-    openable = ("batch", "seq_len", "nheads")
-    closed: ClassVar[Mapping[str, str]] = {
-        "head_dim": "rows of x are head_dim elements apart, and what copies them takes for granted that they start at whole vectors",
-        "d_state": "rows of B are d_state elements apart, and what copies them takes for granted that they start at whole vectors",
+    # blocks take whole chunks, so a sequence changes only the number of blocks
+    scales: ClassVar[Mapping[str, Scale]] = {
+        "batch": Scale(),
+        "seq_len": Scale((), CHUNKS),
+        "nheads": Scale(),
     }
-    compile_flags: ClassVar[Mapping[str, tuple[str, ...]]] = {"cuda": ("--use_fast_math",)}  # exp2 as a single instruction
+    dynamic_dims = ("batch", "seq_len", "nheads")
+    static_reasons: ClassVar[Mapping[str, str]] = {
+        "head_dim": (
+            "rows of x are head_dim elements apart, and the copies need rows that start at whole vectors"
+        ),
+        "d_state": (
+            "rows of B are d_state elements apart, and the copies need rows that start at whole vectors"
+        ),
+    }
+    # exp2 as a single instruction
+    compile_flags: ClassVar[Mapping[str, tuple[str, ...]]] = {"cuda": ("--use_fast_math",)}
 
     def space(self, workload: Workload, target: Target) -> SearchSpace:
         return search_space.space(workload, target)
@@ -205,7 +234,7 @@ class ChunkStateGpu(KernelTemplate):
     def default_config(self, workload: Workload, target: Target) -> Config | None:
         """A tile of 64 x 128 that spans a head's whole state, 64 tokens at a time, as in TileLang's example.
 
-        Without TMA, since a warpgroup that only copies leaves room for one block on a core, and its loop is short.
+        Without TMA: with a warpgroup that only copies, just one block fits on a core, and its loop is short.
         """
         space = self.space(workload, target)
         wanted = Config(
@@ -237,14 +266,19 @@ class ChunkStateGpu(KernelTemplate):
             "full_col": T.GemmWarpPolicy.FullCol,
         }[config.str("policy")]
 
-        chunks, tiles_p, tiles_n = (seq_len + chunk - 1) // chunk, -(-head_dim // block_p), -(-d_state // block_n)
+        chunks, tiles_p, tiles_n = (
+            (seq_len + chunk - 1) // chunk,
+            -(-head_dim // block_p),
+            -(-d_state // block_n),
+        )
         tiles = tiles_p * tiles_n
-        # the order of blocks is the same both ways; a block's place is only divided by what is known
+        # both grids have one order of blocks; block numbers are divided by static extents only
         is_open = not all(isinstance(extent, int) for extent in (batch, seq_len, nheads))
         grid = (tiles * nheads, chunks, batch) if is_open else (tiles, nheads, batch * chunks)
         decay_shape = (batch, nheads, chunks, chunk)
         log2_e = math.log2(math.e)  # exp2 instead of exp
-        # warps read columns of x, and write 8 rows of the state at once: without a swizzle these share a few banks
+        # warps read columns of x and write 8 rows of the state at once, which share a few banks without a
+        # swizzle
         halves = DTYPE_BYTES[dtype] == 2
 
         @T.prim_func
@@ -272,7 +306,9 @@ class ChunkStateGpu(KernelTemplate):
                         T.annotate_layout({x_tile: make_swizzled_layout(x_tile)})
 
                 for i in T.Parallel(chunk):
-                    kept = T.exp2((dA_cumsum[item, head, at, chunk - 1] - dA_cumsum[item, head, at, i]) * log2_e)
+                    kept = T.exp2(
+                        (dA_cumsum[item, head, at, chunk - 1] - dA_cumsum[item, head, at, i]) * log2_e
+                    )
                     factors[i] = kept * dt[item, head, at, i]
                 T.clear(state)
                 # copies beyond an edge read zeros, which add nothing, and write nothing
@@ -280,7 +316,11 @@ class ChunkStateGpu(KernelTemplate):
                     turned = T.alloc_fragment((block_p, block_k), dtype)
                     for ko in T.Pipelined(chunk // block_k, num_stages=num_stages):
                         row = at * chunk + ko * block_k
-                        T.copy(x[item, row : row + block_k, head, p : p + block_p], x_tile, disable_tma=by_threads)
+                        T.copy(
+                            x[item, row : row + block_k, head, p : p + block_p],
+                            x_tile,
+                            disable_tma=by_threads,
+                        )
                         T.copy(B[item, row : row + block_k, n : n + block_n], b_tile, disable_tma=by_threads)
                         for i, j in T.Parallel(block_p, block_k):
                             turned[i, j] = x_tile[j, i] * factors[ko * block_k + j]
@@ -289,7 +329,11 @@ class ChunkStateGpu(KernelTemplate):
                     scaled = T.alloc_shared((block_k, block_p), dtype)
                     for ko in T.Pipelined(chunk // block_k, num_stages=num_stages):
                         row = at * chunk + ko * block_k
-                        T.copy(x[item, row : row + block_k, head, p : p + block_p], x_tile, disable_tma=by_threads)
+                        T.copy(
+                            x[item, row : row + block_k, head, p : p + block_p],
+                            x_tile,
+                            disable_tma=by_threads,
+                        )
                         T.copy(B[item, row : row + block_k, n : n + block_n], b_tile, disable_tma=by_threads)
                         for j, i in T.Parallel(block_k, block_p):
                             scaled[j, i] = x_tile[j, i] * factors[ko * block_k + j]

@@ -1,9 +1,9 @@
-"""dequant_matmul: C[m, n] = A[m, k] W[n, k]^T with weights of four bits, accumulated in float32; and its template for GPUs.
+"""dequant_matmul: C[m, n] = A[m, k] W[n, k]^T with four-bit weights, summed in float32, and its template.
 
-W is quantised in groups along k: W[j, i] = (q[j, i] - 8) * S[i // group, j], where q is 0 .. 15 (signed int4, kept with
-an offset of 8, without zero points). B[n, ceil(k / 2)] of uint8 packs two neighbours along k in a byte, the first one in
-the low half. S[ceil(k / group), n] has the dtype of A; neighbouring rows of W have neighbouring scales, so that a block
-copies those of its rows at once.
+W is quantised in groups along k: W[j, i] = (q[j, i] - 8) * S[i // group, j], where q is 0 .. 15 (signed int4
+with an offset of 8, without zero points). B[n, ceil(k / 2)] of uint8 packs two neighbours along k into a
+byte, the first one in the low half. S[ceil(k / group), n] has the dtype of A. Scales of neighbouring rows of
+W are neighbours, so that a block copies those of its rows at once.
 
 Annotations are evaluated here (no `from __future__`): TileLang reads those of its functions.
 """
@@ -11,35 +11,47 @@ Annotations are evaluated here (no `from __future__`): TileLang reads those of i
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..axes import Axes, Parts
 from ..errors import WorkloadError
-from ..profile import Rasterization
+from ..problem.axes import Axes, Parts
+from ..problem.operator import Operator, Tensors
+from ..problem.rasterization import Rasterization
+from ..problem.space import Config, SearchSpace
+from ..problem.template import KernelTemplate, Scale
+from ..problem.workload import MAX_DIMENSION, Workload
 from ..search_spaces import dequant_matmul as search_space
-from ..space import Config, SearchSpace
-from ..target import Target
-from ..template import KernelTemplate, Operator, Scale, Tensors
-from ..workload import MAX_DIMENSION, Workload
+from ..target.spec import Target
 
 if TYPE_CHECKING:
     import torch
 
 GROUPS = (32, 64, 128, 256, 512, 1024)
 OFFSET = 8  # q = 8 is zero
-RUNS = {"shared": 8, "shared_wide": 32}  # weights that a thread unpacks at a time on their way to shared memory, as in the space
+# weights that a thread unpacks at a time for shared memory, as in the search space
+RUNS = {"shared": 8, "shared_wide": 32}
 PANEL = 1 << 25  # weights that are quantised or dequantised at once
-# a power of two whose significand's last bit counts ones, with its bits: `bits | q` is that power + q
-UNITS: Mapping[str, tuple[int, int]] = {"float16": (1 << 10, 0x6400), "bfloat16": (1 << 7, 0x4300), "float32": (1 << 23, 0x4B000000)}
+# a power of two whose last bit of the significand is worth 1, and its bits: `bits | q` is that power + q
+UNITS: Mapping[str, tuple[int, int]] = {
+    "float16": (1 << 10, 0x6400),
+    "bfloat16": (1 << 7, 0x4300),
+    "float32": (1 << 23, 0x4B000000),
+}
 
 
 class DequantMatmul(Operator):
     name = "dequant_matmul"
     dims = ("m", "n", "k")
-    attrs: ClassVar[Mapping[str, bool | int]] = {"group": 128}  # weights of a row that share a scale; -1: the whole row
+    # group: weights of a row that share a scale; -1: the whole row
+    attrs: ClassVar[Mapping[str, bool | int]] = {"group": 128}
     dtypes = ("float16", "bfloat16")
-    axes: ClassVar[Axes] = {"A": ("m", "k"), "B": ("n", Parts("k", 2)), "S": (Parts("k", "group"), "n"), "C": ("m", "n")}
+    axes: ClassVar[Axes] = {
+        "A": ("m", "k"),
+        "B": ("n", Parts("k", 2)),
+        "S": (Parts("k", "group"), "n"),
+        "C": ("m", "n"),
+    }
     tensor_dtypes: ClassVar[Mapping[str, str]] = {"B": "uint8"}
     # TileLang paper, appendix A: D0 .. D7 are V0 .. V7 (m = 1), D8 .. D15 are M0 .. M7.
-    # D16 .. D19: V5 and V2 for a batch of 16 and of 64 tokens, between the two
+    # D16 .. D19: V5 and V2 for batches of 16 and 64 tokens, between the two
     named: ClassVar[Mapping[str, Mapping[str, bool | int]]] = {
         "D0": {"m": 1, "n": 16384, "k": 16384},
         "D1": {"m": 1, "n": 43008, "k": 14336},
@@ -69,17 +81,19 @@ class DequantMatmul(Operator):
         for name, rows, cols, extents in (("A", m, k, "m*k"), ("W", n, k, "n*k"), ("C", m, n, "m*n")):
             if rows * cols > MAX_DIMENSION:
                 raise WorkloadError(
-                    f"dequant_matmul: {name} would have {extents}={rows * cols} elements, and the kernels index at most {MAX_DIMENSION}; "
+                    f"dequant_matmul: {name} would have {extents}={rows * cols} elements, and the kernels "
+                    f"index at most {MAX_DIMENSION}; "
                     "split the product along its largest dimension"
                 )
         group = workload.attrs["group"]
         if group != -1 and group not in GROUPS:
             raise WorkloadError(
-                f"dequant_matmul: group={group} is not supported; take {', '.join(map(str, GROUPS))}, or -1 for one scale a row"
+                f"dequant_matmul: group={group} is not supported; take {', '.join(map(str, GROUPS))}, or -1 "
+                "for one scale a row"
             )
 
     def inputs(self, workload: Workload, device: str, seed: int) -> "dict[str, torch.Tensor]":
-        """A ~ N(0, 1), and weights that were N(0, 1) before each group was quantised by its largest magnitude; C ~ N(0, k)."""
+        """A ~ N(0, 1); weights ~ N(0, 1), each group quantised by its largest magnitude; so C ~ N(0, k)."""
         import torch
 
         m, n, k = (workload.dims[d] for d in self.dims)
@@ -93,7 +107,7 @@ class DequantMatmul(Operator):
             padded = torch.nn.functional.pad(weights, (0, groups * group - k)).view(-1, groups, group)
             scale = (padded.abs().amax(-1) / 7).to(dtype)
             q = (padded / scale.float()[..., None]).round_().clamp_(-8, 7).add_(OFFSET).to(torch.uint8)
-            # an odd k leaves half a byte, which holds what a quantised zero is
+            # for an odd k the last half byte is a quantised zero
             q = torch.nn.functional.pad(q.view(len(weights), -1)[:, :k], (0, k % 2), value=OFFSET)
             packed[rows] = q[:, 0::2] | q[:, 1::2] << 4
             scales[:, rows] = scale.T
@@ -103,7 +117,7 @@ class DequantMatmul(Operator):
         return {"C": (workload.dims["m"], workload.dims["n"])}
 
     def reference(self, workload: Workload, inputs: Tensors) -> "dict[str, torch.Tensor]":
-        """In float32 with TF32 off; the weights are dequantised in float32, where they are exact, by panels of rows."""
+        """In float32 without TF32, with weights dequantised exactly, by panels of rows."""
         import torch
 
         a = inputs["A"].float()
@@ -118,7 +132,7 @@ class DequantMatmul(Operator):
         return {"C": out}
 
     def vendor(self, workload: Workload, inputs: Tensors) -> dict[str, Callable[[], object]]:
-        """torch.matmul on weights that were dequantised to the dtype beforehand: four times the bytes, and no unpacking."""
+        """torch.matmul on weights dequantised before: four times the bytes, and no unpacking."""
         import torch
 
         a, (n, k) = inputs["A"], (workload.dims["n"], workload.dims["k"])
@@ -135,7 +149,7 @@ class DequantMatmul(Operator):
         return {f"{library} {short} (weights dequantised beforehand)": product}
 
     def flops(self, workload: Workload) -> int:
-        """Those of the product; unpacking and scaling are not counted."""
+        """Operations of the product; unpacking and scaling are not counted."""
         return 2 * workload.dims["m"] * workload.dims["n"] * workload.dims["k"]
 
     def min_bytes(self, workload: Workload) -> int:
@@ -144,18 +158,18 @@ class DequantMatmul(Operator):
         return (m * k + _groups(workload) * n + m * n) * self.element_bytes(workload) + n * -(-k // 2)
 
     def max_relative_error(self, workload: Workload) -> float:
-        """Two to three times what rounding the dequantised weights and C to the dtype costs."""
+        """Two to three times the error of rounding the dequantised weights and C to the dtype."""
         return {"bfloat16": 5e-3, "float16": 8e-4}[workload.dtype]
 
 
 def group_of(workload: Workload) -> int:
-    """Weights of a row that share a scale, as a number."""
+    """Number of weights of a row that share a scale."""
     group = int(workload.attrs["group"])
     return workload.dims["k"] if group == -1 else group
 
 
 def dequantised(workload: Workload, inputs: Tensors, rows: slice) -> "torch.Tensor":
-    """W[rows, k] in float32, exactly as B and S say."""
+    """W[rows, k] in float32, exactly."""
     import torch
 
     packed, k = inputs["B"][rows], workload.dims["k"]
@@ -169,7 +183,7 @@ def _groups(workload: Workload) -> int:
 
 
 def _panels(n: int, k: int) -> list[slice]:
-    """Rows of W in parts that keep what is computed at once small."""
+    """Slices of the rows of W, of at most `PANEL` weights each."""
     rows = max(1, PANEL // k)
     return [slice(start, min(start + rows, n)) for start in range(0, n, rows)]
 
@@ -178,10 +192,10 @@ OPERATOR = DequantMatmul()
 
 
 class DequantMatmulGpu(KernelTemplate):
-    """One output tile a block: A, packed weights and scales through shared memory in a pipelined loop over k.
+    """One output tile per block; A, packed weights and scales pass through shared memory in a pipelined loop.
 
-    The weights of an iteration are unpacked either into shared memory, as the right operand of C = A W^T, or into
-    registers, as the left operand of C^T = W A^T, where they never leave them.
+    The weights of an iteration are unpacked either to shared memory, as the right operand of C = A W^T, or to
+    registers, as the left operand of C^T = W A^T.
     """
 
     operator = OPERATOR
@@ -193,10 +207,10 @@ class DequantMatmulGpu(KernelTemplate):
         "n": Scale(("block_n",), search_space.TILES),
         "k": Scale(("block_k",), search_space.DEPTHS),
     }
-    openable = ("m",)
-    closed: ClassVar[Mapping[str, str]] = {
-        "n": "rows of S and C are n elements apart, and what copies them takes for granted that they start at whole 16 bytes",
-        "k": "rows of A and W are as long as k says, and what copies them takes for granted that they start at whole 16 bytes",
+    dynamic_dims = ("m",)
+    static_reasons: ClassVar[Mapping[str, str]] = {
+        "n": ("rows of S and C are n elements apart, and the copies need rows that start at whole 16 bytes"),
+        "k": ("rows of A and W have k elements, and the copies need rows that start at whole 16 bytes"),
     }
 
     def space(self, workload: Workload, target: Target) -> SearchSpace:
@@ -207,8 +221,10 @@ class DequantMatmulGpu(KernelTemplate):
         return (Config({**config, "swizzle": 0}), Rasterization("row", panel)) if panel else None
 
     def default_config(self, workload: Workload, target: Target) -> Config | None:
-        """Weights in registers, 16 rows of them a warp, for few rows of A; through shared memory for many. Tiles of W are
-        128 rows where that gives nearly every core a block, else 64."""
+        """Weights in registers (16 rows per warp) for few rows of A, in shared memory for many.
+
+        Tiles of W have 128 rows if nearly every core gets a block, else 64.
+        """
         space = self.space(workload, target)
         m, n = workload.dims["m"], workload.dims["n"]
         few, hip = m <= 64, target.kind == "hip"
@@ -224,9 +240,14 @@ class DequantMatmulGpu(KernelTemplate):
             "decode": "bits",
             "swizzle": 0,
         }
-        # full_row leaves each weight to one warp; it is no choice where square does the same
-        tried = [Config({**wanted, "policy": policy}) for policy in (("full_row", "square") if few else ("square", "full_row"))]
-        return next((config for config in tried if config in space), next(iter(space.nearest(tried[0], 1)), None))
+        # full_row gives each weight to one warp; it is illegal where square does the same
+        tried = [
+            Config({**wanted, "policy": policy})
+            for policy in (("full_row", "square") if few else ("square", "full_row"))
+        ]
+        return next(
+            (config for config in tried if config in space), next(iter(space.nearest(tried[0], 1)), None)
+        )
 
     def build(self, workload: Workload, config: Config) -> Any:
         import tilelang.language as T  # noqa: N812
@@ -236,7 +257,10 @@ class DequantMatmulGpu(KernelTemplate):
         dtype, accumulator, group = workload.dtype, "float32", int(workload.attrs["group"])
         block_m, block_n, block_k = config.int("block_m"), config.int("block_n"), config.int("block_k")
         num_stages, threads, swizzle = config.int("num_stages"), config.int("threads"), config.int("swizzle")
-        in_registers, swizzled = config.str("weights").startswith("registers"), config["weights"] == "registers"
+        in_registers, swizzled = (
+            config.str("weights").startswith("registers"),
+            config["weights"] == "registers",
+        )
         unpack = RUNS.get(config.str("weights"), 1)
         by_bits = config["decode"] == "bits"
         policy = {
@@ -246,10 +270,10 @@ class DequantMatmulGpu(KernelTemplate):
         }[config.str("policy")]
 
         groups = _groups(workload)
-        scale_rows = 1 if group == -1 else -(-block_k // group)  # groups that an iteration meets
+        scale_rows = 1 if group == -1 else -(-block_k // group)  # groups of an iteration
         units, bits = UNITS[dtype]
         word = f"uint{8 * self.operator.element_bytes(workload)}"
-        runs = block_k // unpack  # of weights that a thread unpacks at once, in a row of the tile
+        runs = block_k // unpack  # of weights unpacked at once, in a row of the tile
         tile_rows, tile_cols = (block_n, block_m) if in_registers else (block_m, block_n)
         # the last tile of rows begins early enough to be whole, as in matmul
         is_moved = not (isinstance(m, int) and (m % block_m == 0 or m < block_m))
@@ -292,7 +316,7 @@ class DequantMatmulGpu(KernelTemplate):
                     packed = T.alloc_local((unpack // 2,), "uint8")
                     values = T.alloc_local((unpack,), dtype)
                     thread = T.get_thread_binding()
-                # copies beyond an edge read zeros: A's make whatever stands beside them add nothing
+                # copies beyond an edge read zeros; those of A cancel any weights beside them
                 for ko in T.Pipelined(T.ceildiv(k, block_k), num_stages=num_stages):
                     T.copy(A[first, ko * block_k], a_tile)
                     T.copy(B[bx * block_n, ko * (block_k // 2)], b_tile)

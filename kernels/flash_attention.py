@@ -1,6 +1,7 @@
 """flash_attention: forward attention without the score matrix in memory, and its template for GPUs.
 
-Tensors are laid out (batch, seq_len, heads, head_dim), as in TileLang's examples.
+Tensors have the layout (batch, seq_len, heads, head_dim), as in TileLang's examples.
+
 Annotations are evaluated here (no `from __future__`): TileLang reads those of its functions.
 """
 
@@ -8,13 +9,14 @@ import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..axes import Axes
 from ..errors import WorkloadError
+from ..problem.axes import Axes
+from ..problem.operator import Operator, Tensors
+from ..problem.space import Config, SearchSpace
+from ..problem.template import KernelTemplate, Scale
+from ..problem.workload import MAX_DIMENSION, Workload
 from ..search_spaces import flash_attention as search_space
-from ..space import Config, SearchSpace
-from ..target import Target
-from ..template import KernelTemplate, Operator, Scale, Tensors
-from ..workload import MAX_DIMENSION, Workload
+from ..target.spec import Target
 
 if TYPE_CHECKING:
     import torch
@@ -43,15 +45,20 @@ class FlashAttention(Operator):
         elements = math.prod(dims.values())
         if elements > MAX_DIMENSION:
             raise WorkloadError(
-                f"flash_attention: each tensor would have {elements} elements, and the kernels index at most {MAX_DIMENSION}; "
+                f"flash_attention: each tensor would have {elements} elements, and the kernels index at most "
+                f"{MAX_DIMENSION}; "
                 "split the batch"
             )
         for dim in ("batch", "heads"):
             if dims[dim] > MAX_GRID_AXIS:
-                raise WorkloadError(f"flash_attention: {dim}={dims[dim]} exceeds the {MAX_GRID_AXIS} blocks of a grid axis; split it")
+                raise WorkloadError(
+                    f"flash_attention: {dim}={dims[dim]} exceeds the {MAX_GRID_AXIS} blocks of a grid axis; "
+                    "split it"
+                )
         if dims["head_dim"] > 256:
             raise WorkloadError(
-                f"flash_attention: head_dim={dims['head_dim']} exceeds 256, the widest row whose output a block can keep in registers"
+                f"flash_attention: head_dim={dims['head_dim']} exceeds 256, the widest row whose output a "
+                "block can keep in registers"
             )
 
     def inputs(self, workload: Workload, device: str, seed: int) -> "dict[str, torch.Tensor]":
@@ -60,13 +67,16 @@ class FlashAttention(Operator):
 
         generator = torch.Generator(device).manual_seed(seed)
         dtype = getattr(torch, workload.dtype)
-        return {name: torch.randn(*_shape(workload), generator=generator, device=device, dtype=dtype) for name in ("Q", "K", "V")}
+        return {
+            name: torch.randn(*_shape(workload), generator=generator, device=device, dtype=dtype)
+            for name in ("Q", "K", "V")
+        }
 
     def outputs(self, workload: Workload) -> dict[str, tuple[int, ...]]:
         return {"O": _shape(workload)}
 
     def reference(self, workload: Workload, inputs: Tensors) -> "dict[str, torch.Tensor]":
-        """Softmax attention in float32 with TF32 off, head by head and by panels of queries."""
+        """Softmax attention in float32 without TF32, by items of the batch and panels of queries."""
         import torch
 
         q, k, v = (inputs[name].float().permute(0, 2, 1, 3) for name in ("Q", "K", "V"))
@@ -91,9 +101,9 @@ class FlashAttention(Operator):
     def vendor(self, workload: Workload, inputs: Tensors) -> dict[str, Callable[[], object]]:
         """The backends of scaled_dot_product_attention that take this workload, each called directly.
 
-        They are the operators that `torch.nn.functional.scaled_dot_product_attention` dispatches to; its own choosing
-        among them, several microseconds a call, would count against them on short sequences. The views they get are
-        transposed, not copied.
+        They are the operators that `torch.nn.functional.scaled_dot_product_attention` dispatches to. Its
+        dispatch takes several microseconds per call, which would distort times of short sequences. The inputs
+        are transposed views.
         """
         import torch
 
@@ -102,7 +112,10 @@ class FlashAttention(Operator):
         backends: dict[str, tuple[str, tuple[object, ...]]] = {
             "FlashAttention-2": ("_scaled_dot_product_flash_attention", (0.0, causal)),
             "cuDNN attention": ("_scaled_dot_product_cudnn_attention", (None, False, 0.0, causal)),
-            "memory-efficient attention": ("_scaled_dot_product_efficient_attention", (None, False, 0.0, causal)),
+            "memory-efficient attention": (
+                "_scaled_dot_product_efficient_attention",
+                (None, False, 0.0, causal),
+            ),
             "torch attention on the CPU": ("_scaled_dot_product_flash_attention_for_cpu", (0.0, causal)),
         }
         usable: dict[str, Callable[[], object]] = {}
@@ -116,8 +129,10 @@ class FlashAttention(Operator):
         return usable
 
     def flops(self, workload: Workload) -> int:
-        """Two products of 2 head_dim operations for each pair of a query and a key that it may see: seq_len^2 pairs a
-        head, or seq_len (seq_len + 1) / 2 where causal. The softmax is not counted."""
+        """Two products of 2 head_dim operations for each pair of a query and a visible key.
+
+        A head has seq_len^2 pairs, or seq_len (seq_len + 1) / 2 if causal. The softmax is not counted.
+        """
         batch, heads, seq_len, head_dim = workload.dims.values()
         pairs = seq_len * (seq_len + 1) // 2 if workload.attrs["causal"] else seq_len**2
         return 4 * batch * heads * pairs * head_dim
@@ -126,7 +141,7 @@ class FlashAttention(Operator):
         return 4 * math.prod(workload.dims.values()) * self.element_bytes(workload)
 
     def max_relative_error(self, workload: Workload) -> float:
-        """About three times what rounding the probabilities and the output to the dtype costs."""
+        """About three times the error of rounding the probabilities and the output to the dtype."""
         return {"bfloat16": 8e-3, "float16": 1e-3}[workload.dtype]
 
 
@@ -147,32 +162,36 @@ OPERATOR = FlashAttention()
 
 
 class FlashAttentionGpu(KernelTemplate):
-    """A block keeps a tile of queries and walks over tiles of keys and values, with the softmax computed on line."""
+    """A block has a tile of queries and loops over tiles of keys and values, with an online softmax."""
 
     operator = OPERATOR
     name = "flash_attention"
     target_kinds = ("cuda", "hip")
     dtypes = ("bfloat16", "float16")
-    # exp2 and the final division as single instructions; infinities stay what they are
+    # exp2 and the final division as single instructions; infinities remain correct
     compile_flags: ClassVar[Mapping[str, tuple[str, ...]]] = {"cuda": ("--use_fast_math",)}
     scales: ClassVar[Mapping[str, Scale]] = {
         "batch": Scale(),
         "heads": Scale(),
         "seq_len": Scale(("block_m", "block_n"), search_space.TILES),
     }
-    openable = ("batch", "heads", "seq_len")
-    closed: ClassVar[Mapping[str, str]] = {"head_dim": "a block keeps whole rows of that many elements in registers"}
+    dynamic_dims = ("batch", "heads", "seq_len")
+    static_reasons: ClassVar[Mapping[str, str]] = {
+        "head_dim": "a block keeps whole rows of head_dim elements in registers"
+    }
 
     def space(self, workload: Workload, target: Target) -> SearchSpace:
         return search_space.space(workload, target)
 
     def default_config(self, workload: Workload, target: Target) -> Config | None:
-        """Tiles of 128 queries and 128 keys (64 and 64 where shared memory is scarce), single-buffered keys and values."""
+        """Tiles of 128 queries and keys (64 with little shared memory), single-buffered keys and values."""
         space = self.space(workload, target)
         large = target.int("core.memory.shared.block_bytes") > 128 * 1024
         rows, keys = (128, 128) if large else (64, 64)
         order = "by_length" if workload.attrs["causal"] else "by_head"
-        wanted = Config({"block_m": rows, "block_n": keys, "num_stages": 1, "threads": 256, "block_order": order})
+        wanted = Config(
+            {"block_m": rows, "block_n": keys, "num_stages": 1, "threads": 256, "block_order": order}
+        )
         return wanted if wanted in space else next(iter(space.nearest(wanted, 1)), None)
 
     def build(self, workload: Workload, config: Config) -> Any:
@@ -187,11 +206,11 @@ class FlashAttentionGpu(KernelTemplate):
         shape = (batch, seq_len, heads, head_dim)
         width = -(-head_dim // 16) * 16  # a matrix instruction takes 16 elements of a row at once
         query_blocks, key_blocks = (seq_len + block_m - 1) // block_m, (seq_len + block_n - 1) // block_n
-        # the last axis moves slowest; causal blocks of the last queries take longest and must not start last
+        # the last axis is slowest; causal blocks of the last queries take longest and must not start last
         grid = (heads, batch, query_blocks) if by_length else (query_blocks, heads, batch)
         masked = causal or not isinstance(seq_len, int) or seq_len % block_n != 0
         scale = head_dim**-0.5 * math.log2(math.e)  # exp2 instead of exp
-        policy = T.GemmWarpPolicy.FullRow  # a row's softmax stays within one warp
+        policy = T.GemmWarpPolicy.FullRow  # the softmax of a row is computed within one warp
 
         @T.prim_func
         def flash_attention(  # type: ignore[no-untyped-def]
@@ -224,12 +243,12 @@ class FlashAttentionGpu(KernelTemplate):
                 T.fill(row_sum, 0)
                 T.fill(row_max, -T.infinity(accumulator))
 
-                # a causal block needs no keys behind its last query
+                # a causal block needs no keys after its last query
                 trips = T.min(key_blocks, T.ceildiv(row + block_m, block_n)) if causal else key_blocks
                 for ko in T.Pipelined(trips, num_stages=num_stages):
                     T.copy(K[item, ko * block_n : (ko + 1) * block_n, head, 0:width], k_tile)
                     T.gemm(q_tile, k_tile, scores, transpose_B=True, policy=policy, clear_accum=True)
-                    # only tiles on the diagonal or at the end hold keys that a query must not see; the kernel decides that
+                    # only tiles on the diagonal or at the end have masked keys; this is checked at run time
                     if masked:  # noqa: SIM102
                         if (ko + 1) * block_n > (row + 1 if causal else seq_len):
                             for i, j in T.Parallel(block_m, block_n):

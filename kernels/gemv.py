@@ -1,4 +1,4 @@
-"""gemv: y[n] = W[n, k] x[k], accumulated in float32: the matmul of one decoded token; and its template for GPUs.
+"""gemv: y[n] = W[n, k] x[k], accumulated in float32 (the matmul of one token); and its template for GPUs.
 
 Annotations are evaluated here (no `from __future__`): TileLang reads those of its functions.
 """
@@ -6,13 +6,14 @@ Annotations are evaluated here (no `from __future__`): TileLang reads those of i
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..axes import Axes
 from ..errors import WorkloadError
+from ..problem.axes import Axes
+from ..problem.operator import Operator, Tensors
+from ..problem.space import Config, SearchSpace
+from ..problem.template import KernelTemplate, Scale
+from ..problem.workload import MAX_DIMENSION, Workload
 from ..search_spaces import gemv as search_space
-from ..space import Config, SearchSpace
-from ..target import Target
-from ..template import KernelTemplate, Operator, Scale, Tensors
-from ..workload import MAX_DIMENSION, Workload
+from ..target.spec import Target
 
 if TYPE_CHECKING:
     import torch
@@ -39,7 +40,8 @@ class Gemv(Operator):
         n, k = (workload.dims[d] for d in self.dims)
         if n * k > MAX_DIMENSION:
             raise WorkloadError(
-                f"gemv: W would have n*k={n * k} elements, and the kernels index at most {MAX_DIMENSION}; split the rows of W"
+                f"gemv: W would have n*k={n * k} elements, and the kernels index at most {MAX_DIMENSION}; "
+                "split the rows of W"
             )
 
     def inputs(self, workload: Workload, device: str, seed: int) -> "dict[str, torch.Tensor]":
@@ -57,7 +59,7 @@ class Gemv(Operator):
         return {"y": (workload.dims["n"],)}
 
     def reference(self, workload: Workload, inputs: Tensors) -> "dict[str, torch.Tensor]":
-        """In float32 with TF32 off, by panels of rows that keep the copies in float32 small."""
+        """In float32 without TF32, by panels of rows that keep the float32 copies small."""
         import torch
 
         w, x = inputs["W"], inputs["x"].float()
@@ -69,7 +71,7 @@ class Gemv(Operator):
             torch.backends.cuda.matmul.allow_tf32 = allowed
 
     def vendor(self, workload: Workload, inputs: Tensors) -> dict[str, Callable[[], object]]:
-        """Both ways to ask the vendor's library: as matrix times vector, and as the matmul of one row that decoding does."""
+        """Both calls of the vendor's library: matrix times vector, and matmul of one row as in decoding."""
         import torch
 
         w, x = inputs["W"], inputs["x"]
@@ -83,7 +85,9 @@ class Gemv(Operator):
             torch.mm(x_row, w_columns, out=out_row)
             return out
 
-        library = "torch on the CPU" if w.device.type == "cpu" else "hipBLAS" if torch.version.hip else "cuBLAS"
+        library = (
+            "torch on the CPU" if w.device.type == "cpu" else "hipBLAS" if torch.version.hip else "cuBLAS"
+        )
         return {f"{library} (mv)": matrix_times_vector, f"{library} (mm)": row_times_matrix}
 
     def flops(self, workload: Workload) -> int:
@@ -94,7 +98,7 @@ class Gemv(Operator):
         return (n * k + k + n) * self.element_bytes(workload)
 
     def max_relative_error(self, workload: Workload) -> float:
-        """Twice to four times what rounding y to the dtype costs; a term of the 57344 of V4 left out shows in both."""
+        """Two to four times the error of rounding y; detects one missing term of the 57344 of V4."""
         return {"bfloat16": 4e-3, "float16": 6e-4}[workload.dtype]
 
 
@@ -102,27 +106,31 @@ OPERATOR = Gemv()
 
 
 class GemvGpu(KernelTemplate):
-    """`reduce_threads` neighbouring threads walk along a row together, each with float32 sums of its own, and add them
-    up at the end. W goes straight to registers (num_stages=0), or through shared memory in a pipelined loop."""
+    """`reduce_threads` neighbouring threads share a row; each has float32 sums, which are added at the end.
+
+    W is loaded to registers (num_stages=0), or passes through shared memory in a pipelined loop.
+    """
 
     operator = OPERATOR
     name = "gemv"
     target_kinds = ("cuda", "hip")
     dtypes = ("bfloat16", "float16")
-    # k does not scale: the loop over it is often short enough to be unrolled, and few of its many steps divide a k
+    # k is no scale: its loop is often short enough to be unrolled, and few of its many steps divide k
     scales: ClassVar[Mapping[str, Scale]] = {"n": Scale(("block_n",), search_space.ROWS)}
-    openable = ("n",)
-    closed: ClassVar[Mapping[str, str]] = {
-        "k": "rows of W are k elements apart, and what loads them must know where they start at whole vectors"
+    dynamic_dims = ("n",)
+    static_reasons: ClassVar[Mapping[str, str]] = {
+        "k": "rows of W are k elements apart, and the loads need rows that start at whole vectors"
     }
 
     def space(self, workload: Workload, target: Target) -> SearchSpace:
         return search_space.space(workload, target)
 
     def default_config(self, workload: Workload, target: Target) -> Config | None:
-        """A warp for each row, two rows a thread, two 16-byte loads of each in flight; else the nearest legal config."""
+        """A warp per row, two rows per thread, two 16-byte loads in flight; else the nearest legal config."""
         space = self.space(workload, target)
-        wanted = Config({"block_n": 8, "threads": 128, "reduce_threads": 32, "vector": 8, "unroll": 2, "num_stages": 0})
+        wanted = Config(
+            {"block_n": 8, "threads": 128, "reduce_threads": 32, "vector": 8, "unroll": 2, "num_stages": 0}
+        )
         return wanted if wanted in space else next(iter(space.nearest(wanted, 1)), None)
 
     def build(self, workload: Workload, config: Config) -> Any:
@@ -164,9 +172,9 @@ def _through_registers(workload: Workload, config: Config) -> Any:
                 }
             )
             T.clear(sums)
-            # what lies beyond an edge is read as zeros, which add nothing, and is not written
+            # elements beyond an edge are read as zeros, which add nothing, and are not written
             for ko in T.serial(T.ceildiv(k, step * unroll)):
-                # all loads before their first use, to have them in flight together
+                # all loads precede their first use, so that they are in flight together
                 for u in T.unroll(unroll):
                     col = (ko * unroll + u) * step
                     T.copy(x[col : col + step], x_part[u, :])
@@ -188,8 +196,8 @@ def _through_shared(workload: Workload, config: Config) -> Any:
     unroll, step = config.int("unroll"), config.int("reduce_threads") * config.int("vector")
     block_k = step * unroll
 
-    # No annotated layouts here: TileLang 0.1.15 does not shift them past the threads that only copy, and leaves rows out.
-    # The layout that it infers from 16-byte reads of the tiles is the same.
+    # No layouts are annotated: TileLang 0.1.15 does not shift them past the threads that only copy, and omits
+    # rows. It infers the same layout from 16-byte reads of the tiles.
     @T.prim_func
     def gemv(W: T.Tensor((n, k), dtype), x: T.Tensor((k,), dtype), y: T.Tensor((n,), dtype)):  # type: ignore[no-untyped-def, valid-type]  # noqa: N803
         with T.Kernel(T.ceildiv(n, block_n), threads=threads) as b:
@@ -203,7 +211,9 @@ def _through_shared(workload: Workload, config: Config) -> Any:
                 T.copy(W[b * block_n, ko * block_k], w_tile)
                 for u in T.unroll(unroll):
                     for i, j in T.Parallel(block_n, step):
-                        sums[i, j] += T.cast(w_tile[i, u * step + j], accumulator) * T.cast(x_tile[u * step + j], accumulator)
+                        sums[i, j] += T.cast(w_tile[i, u * step + j], accumulator) * T.cast(
+                            x_tile[u * step + j], accumulator
+                        )
             T.reduce_sum(sums, total, dim=1)
             T.copy(total, y[b * block_n])
 

@@ -6,14 +6,15 @@ Annotations are evaluated here (no `from __future__`): TileLang reads those of i
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..axes import Axes
 from ..errors import WorkloadError
-from ..profile import Rasterization
+from ..problem.axes import Axes
+from ..problem.operator import Operator, Tensors
+from ..problem.rasterization import Rasterization
+from ..problem.space import Config, SearchSpace
+from ..problem.template import KernelTemplate, Scale
+from ..problem.workload import MAX_DIMENSION, Workload
 from ..search_spaces import matmul as search_space
-from ..space import Config, SearchSpace
-from ..target import Target
-from ..template import KernelTemplate, Operator, Scale, Tensors
-from ..workload import MAX_DIMENSION, Workload
+from ..target.spec import Target
 
 if TYPE_CHECKING:
     import torch
@@ -24,7 +25,7 @@ class Matmul(Operator):
     dims = ("m", "n", "k")
     dtypes = ("bfloat16", "float16", "float32")
     axes: ClassVar[Axes] = {"A": ("m", "k"), "B": ("k", "n"), "C": ("m", "n")}
-    # M0 .. M7: TileLang paper, appendix A. S512, S1024: small enough for one CPU core
+    # M0 .. M7: TileLang paper, appendix A. S512 and S1024 are small enough for one CPU core
     named: ClassVar[Mapping[str, Mapping[str, bool | int]]] = {
         "M0": {"m": 4096, "n": 1024, "k": 8192},
         "M1": {"m": 4096, "n": 8192, "k": 8192},
@@ -44,7 +45,7 @@ class Matmul(Operator):
         workloads = super().default_workloads(dtype)
         if workloads[0].dtype != "float32":
             return workloads
-        # only CPU targets compute in float32, and there the published shapes take minutes
+        # only CPU targets compute in float32, where the published shapes take minutes
         return [self.workload(name, dtype) for name in self.cpu_default_names]
 
     def validate(self, workload: Workload) -> None:
@@ -52,7 +53,8 @@ class Matmul(Operator):
         for name, rows, cols, extents in (("A", m, k, "m*k"), ("B", k, n, "k*n"), ("C", m, n, "m*n")):
             if rows * cols > MAX_DIMENSION:
                 raise WorkloadError(
-                    f"matmul: {name} would have {extents}={rows * cols} elements, and the kernels index at most {MAX_DIMENSION}; "
+                    f"matmul: {name} would have {extents}={rows * cols} elements, and the kernels index at "
+                    f"most {MAX_DIMENSION}; "
                     "split the product along its largest dimension"
                 )
 
@@ -71,7 +73,7 @@ class Matmul(Operator):
         return {"C": (workload.dims["m"], workload.dims["n"])}
 
     def reference(self, workload: Workload, inputs: Tensors) -> "dict[str, torch.Tensor]":
-        """In float32 with TF32 off, by panels of rows that keep the copies in float32 small."""
+        """In float32 without TF32, by panels of rows that keep the float32 copies small."""
         import torch
 
         a, b = inputs["A"], inputs["B"].float()
@@ -83,7 +85,7 @@ class Matmul(Operator):
             torch.backends.cuda.matmul.allow_tf32 = allowed
 
     def vendor(self, workload: Workload, inputs: Tensors) -> dict[str, Callable[[], object]]:
-        """torch.matmul into an output of its own, under the name of the library that does the work."""
+        """torch.matmul into a separate output, under the name of the library behind it."""
         import torch
 
         a, b = inputs["A"], inputs["B"]
@@ -104,7 +106,7 @@ class Matmul(Operator):
             finally:
                 torch.set_num_threads(threads)
 
-        # kernels of TileLang's C backend run in one thread: the first is the fair comparison
+        # kernels of TileLang's C backend run in one thread, so that one is the fair comparison
         one_core = {f"torch ({library}, 1 thread)": product_on_one_core}
         return one_core if threads == 1 else {**one_core, f"torch ({library}, {threads} threads)": product}
 
@@ -116,21 +118,21 @@ class Matmul(Operator):
         return (m * k + k * n + m * n) * self.element_bytes(workload)
 
     def max_relative_error(self, workload: Workload) -> float:
-        """Twice to four times what rounding C to the dtype costs; a single term of 28672 left out shows in bfloat16."""
+        """Two to four times the error of rounding C; detects one missing term of 28672 in bfloat16."""
         return {"bfloat16": 4e-3, "float16": 6e-4, "float32": 2e-5}[workload.dtype]
 
 
 OPERATOR = Matmul()
 
-# Rows beyond the edge of A are not free: copies of them go to memory all the same, and blocks that share columns of B fall out of
-# step. So the last tile of rows begins early enough to be whole, and what two tiles have in common is computed twice, alike. In
-# tiles of up to this many columns this takes up to 43 % off the time, and costs at most 3 %; wider tiles lose more than they win
-# (experiments/partial_tiles).
+# Rows beyond the edge of A cost time: their copies access memory as well, and blocks that share columns of B
+# get out of step. So the last tile of rows begins early enough to be whole, and rows of two tiles are
+# computed twice, with equal results. For tiles of up to this many columns this saves up to 43 % of the time
+# and costs at most 3 %; wider tiles lose more than they gain (experiments/partial_tiles).
 MOVED_COLUMNS = 128
 
 
 class MatmulGpu(KernelTemplate):
-    """One output tile a block: operands through shared memory in a pipelined loop over k, C through shared memory too."""
+    """One output tile per block: operands and C pass through shared memory, in a pipelined loop over k."""
 
     operator = OPERATOR
     name = "matmul"
@@ -141,10 +143,10 @@ class MatmulGpu(KernelTemplate):
         "n": Scale(("block_n",), search_space.GPU_TILES),
         "k": Scale(("block_k",), search_space.GPU_DEPTHS),
     }
-    openable = ("m",)
-    closed: ClassVar[Mapping[str, str]] = {
-        "n": "rows of B and C are n elements apart, and what copies them takes for granted that they start at whole 16 bytes",
-        "k": "rows of A are k elements apart, and what copies them takes for granted that they start at whole 16 bytes",
+    dynamic_dims = ("m",)
+    static_reasons: ClassVar[Mapping[str, str]] = {
+        "n": ("rows of B and C are n elements apart, and the copies need rows that start at whole 16 bytes"),
+        "k": ("rows of A are k elements apart, and the copies need rows that start at whole 16 bytes"),
     }
 
     def space(self, workload: Workload, target: Target) -> SearchSpace:
@@ -155,7 +157,7 @@ class MatmulGpu(KernelTemplate):
         return (Config({**config, "swizzle": 0}), Rasterization("row", panel)) if panel else None
 
     def default_config(self, workload: Workload, target: Target) -> Config | None:
-        """The largest of a few well-tried tiles that gives nearly every core a block; else the nearest legal config."""
+        """The largest of a few tried tiles with a block for most cores; else the nearest legal config."""
         space = self.space(workload, target)
         m, n = workload.dims["m"], workload.dims["n"]
         cores = target.int("core.count")

@@ -1,36 +1,40 @@
 """matmul in float32 for one CPU core, through TileLang's C backend.
 
-The backend has neither fragments nor vector types: loops over local arrays are what it turns into C, and the C
-compiler vectorises the innermost one. B and A are packed block by block, with zeros beyond their edges, so that the
-micro-kernel reads both contiguously and never looks at an edge.
+The backend has neither fragments nor vector types. It translates loops over local arrays to C, and the C
+compiler vectorises the innermost one. B and A are packed block by block, with zeros beyond their edges, so
+that the micro-kernel reads both contiguously and needs no checks of edges.
 
 Annotations are evaluated here (no `from __future__`): TileLang reads those of its functions.
 """
 
 from typing import Any
 
+from ..problem.space import Config, SearchSpace
+from ..problem.template import KernelTemplate
+from ..problem.workload import Workload
 from ..search_spaces import matmul as search_space
-from ..space import Config, SearchSpace
-from ..target import Target
-from ..template import KernelTemplate
-from ..workload import Workload
+from ..target.spec import Target
 from .matmul import OPERATOR
 
 
 class MatmulCpu(KernelTemplate):
+    """Packed blocks of A and B, and a micro-kernel with its tile of C in registers, in one thread."""
+
     operator = OPERATOR
     name = "matmul_cpu"
     target_kinds = ("cpu",)
     dtypes = ("float32",)
-    openable = ("m", "n", "k")
+    dynamic_dims = ("m", "n", "k")
 
     def space(self, workload: Workload, target: Target) -> SearchSpace:
         return search_space.space(workload, target)
 
     def default_config(self, workload: Workload, target: Target) -> Config | None:
-        """A wide micro-kernel (it suits AVX2 and AVX-512 alike), on blocks that stay in a core's own cache."""
+        """A wide micro-kernel (it suits AVX2 and AVX-512) on blocks that fit a core's cache."""
         space = self.space(workload, target)
-        wanted = Config({"block_m": 128, "block_n": 256, "block_k": 256, "tile_m": 4, "tile_n": 64, "unroll": 8})
+        wanted = Config(
+            {"block_m": 128, "block_n": 256, "block_k": 256, "tile_m": 4, "tile_n": 64, "unroll": 8}
+        )
         return wanted if wanted in space else next(iter(space.nearest(wanted, 1)), None)
 
     def build(self, workload: Workload, config: Config) -> Any:
@@ -43,16 +47,19 @@ class MatmulCpu(KernelTemplate):
         tile_m, tile_n, unroll = config.int("tile_m"), config.int("tile_n"), config.int("unroll")
 
         def products(c: Any, a: Any, b: Any, row: Any, col: Any, step: Any, i: Any, j: Any) -> Any:
-            # compilers keep `c` in memory across the loop over k: `unroll` multiply-adds for each load and store of it
+            # compilers keep `c` in memory across the loop over k: each load and store of it is for `unroll`
+            # multiply-adds
             total = c[i, j]
             for u in range(unroll):
                 total = total + a[row, step * unroll + u, i] * b[col, step * unroll + u, j]
             return total
 
         def parts(extent: int, block: int, index: Any, part: int) -> Any:
-            # how many parts of the block lie within the extent; a plain number where all blocks are whole
+            # number of parts of the block within the extent; a Python number if all blocks are whole
             return (
-                block // part if isinstance(extent, int) and extent % block == 0 else T.ceildiv(T.min(block, extent - index * block), part)
+                block // part
+                if isinstance(extent, int) and extent % block == 0
+                else T.ceildiv(T.min(block, extent - index * block), part)
             )
 
         @T.prim_func
@@ -62,15 +69,23 @@ class MatmulCpu(KernelTemplate):
                 b_pack = T.alloc_local((block_n // tile_n, block_k, tile_n), dtype)
                 c_sum = T.alloc_local((tile_m, tile_n), dtype)
                 for ko in T.serial(T.ceildiv(k, block_k)):
-                    for col, step, u, j in T.grid(parts(n, block_n, bx, tile_n), parts(k, block_k, ko, unroll), unroll, tile_n):
+                    for col, step, u, j in T.grid(
+                        parts(n, block_n, bx, tile_n), parts(k, block_k, ko, unroll), unroll, tile_n
+                    ):
                         b_pack[col, step * unroll + u, j] = T.if_then_else(
-                            tirx.all(ko * block_k + step * unroll + u < k, bx * block_n + col * tile_n + j < n),
+                            tirx.all(
+                                ko * block_k + step * unroll + u < k, bx * block_n + col * tile_n + j < n
+                            ),
                             B[ko * block_k + step * unroll + u, bx * block_n + col * tile_n + j],
                             T.float32(0),
                         )
-                    for row, i, step, u in T.grid(parts(m, block_m, by, tile_m), tile_m, parts(k, block_k, ko, unroll), unroll):
+                    for row, i, step, u in T.grid(
+                        parts(m, block_m, by, tile_m), tile_m, parts(k, block_k, ko, unroll), unroll
+                    ):
                         a_pack[row, step * unroll + u, i] = T.if_then_else(
-                            tirx.all(by * block_m + row * tile_m + i < m, ko * block_k + step * unroll + u < k),
+                            tirx.all(
+                                by * block_m + row * tile_m + i < m, ko * block_k + step * unroll + u < k
+                            ),
                             A[by * block_m + row * tile_m + i, ko * block_k + step * unroll + u],
                             T.float32(0),
                         )
@@ -83,9 +98,13 @@ class MatmulCpu(KernelTemplate):
                         for i, j in T.grid(tile_m, tile_n):
                             if by * block_m + row * tile_m + i < m and bx * block_n + col * tile_n + j < n:
                                 if ko == 0:
-                                    C[by * block_m + row * tile_m + i, bx * block_n + col * tile_n + j] = c_sum[i, j]
+                                    C[by * block_m + row * tile_m + i, bx * block_n + col * tile_n + j] = (
+                                        c_sum[i, j]
+                                    )
                                 else:
-                                    C[by * block_m + row * tile_m + i, bx * block_n + col * tile_n + j] += c_sum[i, j]
+                                    C[by * block_m + row * tile_m + i, bx * block_n + col * tile_n + j] += (
+                                        c_sum[i, j]
+                                    )
 
         return matmul
 

@@ -6,19 +6,20 @@ Annotations are evaluated here (no `from __future__`): TileLang reads those of i
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..axes import Axes
 from ..errors import WorkloadError
+from ..problem.axes import Axes
+from ..problem.operator import Operator, Tensors
+from ..problem.space import Config, SearchSpace
+from ..problem.template import KernelTemplate, Scale
+from ..problem.workload import MAX_DIMENSION, Workload
 from ..search_spaces import rms_norm as search_space
-from ..space import Config, SearchSpace
-from ..target import Target
-from ..template import KernelTemplate, Operator, Scale, Tensors
-from ..workload import MAX_DIMENSION, Workload
+from ..target.spec import Target
 
 if TYPE_CHECKING:
     import torch
 
 EPS = 1e-6
-PANEL = 1 << 26  # elements that the reference has in float32 at once
+PANEL = 1 << 26  # most elements that the reference converts to float32 at once
 
 
 class RmsNorm(Operator):
@@ -44,11 +45,12 @@ class RmsNorm(Operator):
         m, n = (workload.dims[d] for d in self.dims)
         if m * n > MAX_DIMENSION:
             raise WorkloadError(
-                f"rms_norm: x would have m*n={m * n} elements, and the kernels index at most {MAX_DIMENSION}; split the rows of x"
+                f"rms_norm: x would have m*n={m * n} elements, and the kernels index at most "
+                f"{MAX_DIMENSION}; split the rows of x"
             )
 
     def inputs(self, workload: Workload, device: str, seed: int) -> "dict[str, torch.Tensor]":
-        """x ~ N(0, 1), each row scaled by 1/4 to 4, so that rows have norms of their own; w ~ N(1, 1/16)."""
+        """x ~ N(0, 1), each row scaled by 1/4 to 4, so that norms of rows differ; w ~ N(1, 1/16)."""
         import torch
 
         m, n = (workload.dims[d] for d in self.dims)
@@ -69,7 +71,9 @@ class RmsNorm(Operator):
         x, w = inputs["x"], inputs["w"].float()
         n = workload.dims["n"]
         panels = x.split(max(1, PANEL // n))
-        return {"y": torch.cat([torch.nn.functional.rms_norm(panel.float(), (n,), w, EPS) for panel in panels])}
+        return {
+            "y": torch.cat([torch.nn.functional.rms_norm(panel.float(), (n,), w, EPS) for panel in panels])
+        }
 
     def vendor(self, workload: Workload, inputs: Tensors) -> dict[str, Callable[[], object]]:
         """torch's own kernel, one launch on a GPU."""
@@ -84,7 +88,7 @@ class RmsNorm(Operator):
         return {"torch rms_norm": normalised}
 
     def flops(self, workload: Workload) -> int:
-        """Of each element: square, add, and two multiplications. A row's root is not counted."""
+        """Four operations per element: square, add, two multiplications. The root of a row is not counted."""
         return 4 * workload.dims["m"] * workload.dims["n"]
 
     def min_bytes(self, workload: Workload) -> int:
@@ -92,7 +96,7 @@ class RmsNorm(Operator):
         return (2 * m * n + n) * self.element_bytes(workload)
 
     def max_relative_error(self, workload: Workload) -> float:
-        """Twice to four times what rounding y to the dtype costs; all else is float32."""
+        """Two to four times the error of rounding y to the dtype; all else is float32."""
         return {"bfloat16": 4e-3, "float16": 6e-4}[workload.dtype]
 
 
@@ -100,41 +104,62 @@ OPERATOR = RmsNorm()
 
 
 class RmsNormGpu(KernelTemplate):
-    """`reduce_threads` neighbouring threads add up the squares of a row and then scale it. In between, the row stays in
-    registers, in shared memory, or in device memory (read twice, the second time from the L2 if it is still there)."""
+    """`reduce_threads` neighbouring threads add the squares of a row and then scale it.
+
+    In between the row is in registers, in shared memory, or in device memory (read twice, the second time
+    from L2 if it is still there).
+    """
 
     operator = OPERATOR
     name = "rms_norm"
     target_kinds = ("cuda", "hip")
     dtypes = ("bfloat16", "float16")
-    # n shapes the code: a row lies in registers or shared memory as a whole
+    # n changes the code, since a whole row is in registers or shared memory
     scales: ClassVar[Mapping[str, Scale]] = {"m": Scale(("block_m",), search_space.ROWS)}
-    openable = ("m",)
-    closed: ClassVar[Mapping[str, str]] = {"n": "a row of n elements lies in registers or shared memory as a whole"}
+    dynamic_dims = ("m",)
+    static_reasons: ClassVar[Mapping[str, str]] = {
+        "n": "registers or shared memory hold a whole row of n elements"
+    }
 
     def space(self, workload: Workload, target: Target) -> SearchSpace:
         return search_space.space(workload, target)
 
     def default_config(self, workload: Workload, target: Target) -> Config | None:
-        """256 threads for each long row, 32 or 16 for a short one, kept in registers; else the nearest legal config."""
+        """Rows in registers, 256 threads per long row, 32 or 16 per short one; else the nearest config."""
         space, n = self.space(workload, target), workload.dims["n"]
         lanes = 256 if n >= 2048 else 32 if n > 128 else 16
-        wanted = Config({"block_m": 256 // lanes, "threads": 256, "reduce_threads": lanes, "vector": 8, "keep": "registers", "unroll": 1})
+        wanted = Config(
+            {
+                "block_m": 256 // lanes,
+                "threads": 256,
+                "reduce_threads": lanes,
+                "vector": 8,
+                "keep": "registers",
+                "unroll": 1,
+            }
+        )
         return wanted if wanted in space else next(iter(space.nearest(wanted, 1)), None)
 
     def build(self, workload: Workload, config: Config) -> Any:
-        return {"registers": _in_registers, "shared": _in_shared, "global": _read_twice}[config.str("keep")](workload, config)
+        return {"registers": _in_registers, "shared": _in_shared, "global": _read_twice}[config.str("keep")](
+            workload, config
+        )
 
 
-# Each of the three has the layout of its fragments, (thread, register) of each element: neighbouring lanes hold
-# neighbouring vectors of a row, and threads beyond a row's lanes hold other rows.
+# The `_place` functions are layouts of fragments: (thread, register) of each element. Neighbouring lanes have
+# neighbouring vectors of a row; threads beyond the lanes of a row have other rows.
 
 
 def _in_registers(workload: Workload, config: Config) -> Any:
     import tilelang.language as T  # noqa: N812
 
     m, n, dtype, accumulator = workload.dims["m"], workload.dims["n"], workload.dtype, "float32"
-    block_m, threads, lanes, vector = config.int("block_m"), config.int("threads"), config.int("reduce_threads"), config.int("vector")
+    block_m, threads, lanes, vector = (
+        config.int("block_m"),
+        config.int("threads"),
+        config.int("reduce_threads"),
+        config.int("vector"),
+    )
     groups, step = threads // lanes, lanes * vector
     rows, parts = block_m // groups, -(-n // step)
 
@@ -162,7 +187,7 @@ def _in_registers(workload: Workload, config: Config) -> Any:
                 }
             )
             T.clear(squares)
-            # what lies beyond an edge is read as zeros, which add nothing, and is not written
+            # elements beyond an edge are read as zeros, which add nothing, and are not written
             for c in T.unroll(parts):
                 T.copy(x[b * block_m : b * block_m + block_m, c * step : c * step + step], row[c, :, :])
             for c in T.unroll(parts):
@@ -174,7 +199,9 @@ def _in_registers(workload: Workload, config: Config) -> Any:
             for c in T.unroll(parts):
                 T.copy(w[c * step : c * step + step], weight)
                 for i, j in T.Parallel(block_m, step):
-                    row[c, i, j] = T.cast(T.cast(row[c, i, j], accumulator) * scale[i] * T.cast(weight[j], accumulator), dtype)
+                    row[c, i, j] = T.cast(
+                        T.cast(row[c, i, j], accumulator) * scale[i] * T.cast(weight[j], accumulator), dtype
+                    )
                 T.copy(row[c, :, :], y[b * block_m : b * block_m + block_m, c * step : c * step + step])
 
     return rms_norm
@@ -184,7 +211,12 @@ def _in_shared(workload: Workload, config: Config) -> Any:
     import tilelang.language as T  # noqa: N812
 
     m, n, dtype, accumulator = workload.dims["m"], workload.dims["n"], workload.dtype, "float32"
-    block_m, threads, lanes, vector = config.int("block_m"), config.int("threads"), config.int("reduce_threads"), config.int("vector")
+    block_m, threads, lanes, vector = (
+        config.int("block_m"),
+        config.int("threads"),
+        config.int("reduce_threads"),
+        config.int("vector"),
+    )
     groups, step = threads // lanes, lanes * vector
     parts = -(-n // step)
 
@@ -222,7 +254,9 @@ def _in_shared(workload: Workload, config: Config) -> Any:
                 T.copy(x_tile[:, c * step : c * step + step], part)
                 T.copy(w[c * step : c * step + step], weight)
                 for i, j in T.Parallel(block_m, step):
-                    part[i, j] = T.cast(T.cast(part[i, j], accumulator) * scale[i] * T.cast(weight[j], accumulator), dtype)
+                    part[i, j] = T.cast(
+                        T.cast(part[i, j], accumulator) * scale[i] * T.cast(weight[j], accumulator), dtype
+                    )
                 T.copy(part, y[b * block_m : b * block_m + block_m, c * step : c * step + step])
 
     return rms_norm
@@ -232,7 +266,12 @@ def _read_twice(workload: Workload, config: Config) -> Any:
     import tilelang.language as T  # noqa: N812
 
     m, n, dtype, accumulator = workload.dims["m"], workload.dims["n"], workload.dtype, "float32"
-    block_m, threads, lanes, vector = config.int("block_m"), config.int("threads"), config.int("reduce_threads"), config.int("vector")
+    block_m, threads, lanes, vector = (
+        config.int("block_m"),
+        config.int("threads"),
+        config.int("reduce_threads"),
+        config.int("vector"),
+    )
     groups, step, unroll = threads // lanes, lanes * vector, config.int("unroll")
     rows = block_m // groups
 
@@ -261,13 +300,15 @@ def _read_twice(workload: Workload, config: Config) -> Any:
             )
             T.clear(squares)
             for co in T.serial(T.ceildiv(n, step * unroll)):
-                # all loads before their first use, to have them in flight together
+                # all loads precede their first use, so that they are in flight together
                 for u in T.unroll(unroll):
                     col = (co * unroll + u) * step
                     T.copy(x[b * block_m : b * block_m + block_m, col : col + step], part[u, :, :])
                 for u in T.unroll(unroll):
                     for i, j in T.Parallel(block_m, step):
-                        squares[i, j] += T.cast(part[u, i, j], accumulator) * T.cast(part[u, i, j], accumulator)
+                        squares[i, j] += T.cast(part[u, i, j], accumulator) * T.cast(
+                            part[u, i, j], accumulator
+                        )
             T.reduce_sum(squares, scale, dim=1)
             for i in T.Parallel(block_m):
                 scale[i] = T.rsqrt(scale[i] * (1.0 / n) + EPS)
@@ -279,7 +320,10 @@ def _read_twice(workload: Workload, config: Config) -> Any:
                 for u in T.unroll(unroll):
                     col = (co * unroll + u) * step
                     for i, j in T.Parallel(block_m, step):
-                        part[u, i, j] = T.cast(T.cast(part[u, i, j], accumulator) * scale[i] * T.cast(weight[u, j], accumulator), dtype)
+                        part[u, i, j] = T.cast(
+                            T.cast(part[u, i, j], accumulator) * scale[i] * T.cast(weight[u, j], accumulator),
+                            dtype,
+                        )
                     T.copy(part[u, :, :], y[b * block_m : b * block_m + block_m, col : col + step])
 
     return rms_norm

@@ -1,5 +1,5 @@
-"""Search spaces: for each operator, what can be tuned on a target, and which configs make sense there, with reasons.
+"""Search spaces of the shipped operators: parameters and constraints, by workload and target.
 
-One module an operator. `constraints` holds the rules that several of them share, `matrix_unit` how TileLang divides a
-matrix product over warps.
+One module per operator. `constraints` and `row_reduction` have shared rules; `matrix_unit` has the division
+of a matrix product over warps.
 """

@@ -1,33 +1,40 @@
-"""Rules that several search spaces share. Each reason names the rule, the numbers and a way out."""
+"""Constraints that several search spaces share. Each reason has the rule, its numbers and a way out."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..space import Config, Constraint
-from ..target import Target
+from ..problem.space import Config, Constraint
+from ..target.spec import Target
 from .matrix_unit import POLICIES, MatrixUnit, is_hopper, launch, matrix_unit
 
+MAX_GRID_Y = 65535  # blocks along the second axis of a CUDA or HIP grid
 MIN_WGMMA_COLUMNS = 16  # "Not a canonical GMMA_MN layout" with 8
-WGMMA_REGISTERS = 26  # that ptxas 13.0 asks for beside the sums of one wgmma: "register target of 154" for 256 columns
-LEFT_OPERAND_REGISTERS = 4  # and where its left operand is in registers: "158"
+# registers that ptxas 13.0 needs besides the sums of one wgmma: "register target of 154" for 256 columns
+WGMMA_REGISTERS = 26
+LEFT_OPERAND_REGISTERS = 4  # the same for a left operand in registers: "158"
 
 
 def fits_shared_memory(target: Target, needed: Callable[[Config], int], way_out: str) -> Constraint:
-    """The declared buffers of one block must fit: TileLang lowers without looking at this limit."""
+    """The buffers of one block fit into shared memory. TileLang does not check this limit when it lowers."""
     limit = target.int("core.memory.shared.block_bytes")
 
     def violation(config: Config) -> str | None:
         need = needed(config)
         if need <= limit:
             return None
-        return f"the tiles need {need} bytes of shared memory, and one block on {target.name} has {limit}: {way_out}"
+        return (
+            f"the tiles need {need} bytes of shared memory, and one block on {target.name} has {limit}: "
+            f"{way_out}"
+        )
 
     return Constraint("shared memory", violation)
 
 
-def fits_registers(target: Target, bulk_copies: bool, accumulators: Callable[[Config], int], way_out: str) -> Constraint:
-    """The float32 accumulators that live through the main loop must fit into each thread's registers, and leave some."""
+def fits_registers(
+    target: Target, bulk_copies: bool, accumulators: Callable[[Config], int], way_out: str
+) -> Constraint:
+    """The float32 accumulators of the main loop take less than all registers of a thread."""
 
     def violation(config: Config) -> str | None:
         threads = config.int("threads")
@@ -36,19 +43,26 @@ def fits_registers(target: Target, bulk_copies: bool, accumulators: Callable[[Co
         if need < limit:
             return None
         return (
-            f"the accumulators take {need} registers of each of {threads} threads, which have at most {limit} on {target.name}: {way_out}"
+            f"the accumulators take {need} registers of each of {threads} threads, which have at most "
+            f"{limit} on {target.name}: {way_out}"
         )
 
     return Constraint("registers", violation)
 
 
 def fits_instruction(
-    target: Target, bulk_copies: bool, columns: Callable[[Config], int], way_out: str, left_in_registers: bool = False
+    target: Target,
+    bulk_copies: bool,
+    columns: Callable[[Config], int],
+    way_out: str,
+    left_in_registers: bool = False,
 ) -> Constraint:
-    """All sums of one wgmma (64 rows x `columns` of float32, over 128 threads) must lie in registers at once. ptxas holds
-    them against the share of the file that the launched threads have, before TileLang moves any between warpgroups.
+    """All sums of one wgmma (64 rows x `columns` of float32, over 128 threads) fit into registers at once.
 
-    `columns` is 0 where no wgmma is used. On the H200, 192 columns compile with 128 registers, and 256 do not (C7602).
+    ptxas compares them with an even share of the register file per launched thread, before TileLang moves
+    registers between warpgroups.
+
+    `columns` is 0 without wgmma. On the H200, 192 columns compile with 128 registers, and 256 do not (C7602).
     """
 
     def violation(config: Config) -> str | None:
@@ -58,7 +72,8 @@ def fits_instruction(
         if not wide or need <= launched.compiled_registers:
             return None
         return (
-            f"a wgmma of {wide} columns needs {need} registers of each thread, and ptxas compiles {launched.threads} launched threads "
+            f"a wgmma of {wide} columns needs {need} registers of each thread, and ptxas compiles "
+            f"{launched.threads} launched threads "
             f"with {launched.compiled_registers} (C7602): {way_out}"
         )
 
@@ -66,7 +81,7 @@ def fits_instruction(
 
 
 def fits_block(target: Target, bulk_copies: bool) -> Constraint:
-    """Threads of a block: whole warps, within the target's limit, with those that TileLang adds for copies."""
+    """A block has whole warps and, with threads that TileLang adds for copies, at most the target's limit."""
     limit, warp = target.int("core.max_block_threads"), target.int("warp.threads")
 
     def violation(config: Config) -> str | None:
@@ -75,14 +90,63 @@ def fits_block(target: Target, bulk_copies: bool) -> Constraint:
             return f"threads={threads} must be a multiple of the {warp} threads of a warp on {target.name}"
         launched = launch(target, threads, bulk_copies).threads
         if launched > limit:
-            return f"threads={threads} launches {launched}, and one block on {target.name} has at most {limit}: take fewer"
+            return (
+                f"threads={threads} launches {launched}, and one block on {target.name} has at most {limit}: "
+                "take fewer"
+            )
         return None
 
     return Constraint("threads", violation)
 
 
+def fits_grid(parameter: str, extent: int) -> Constraint:
+    """Tiles of `parameter` along `extent`, the second axis of the grid, are not too many for it."""
+
+    def violation(config: Config) -> str | None:
+        block_rows = -(-extent // config.int(parameter))
+        if block_rows <= MAX_GRID_Y:
+            return None
+        return (
+            f"{parameter}={config[parameter]} makes {block_rows} block rows, "
+            f"and a grid has at most {MAX_GRID_Y}: take a larger {parameter}"
+        )
+
+    return Constraint("grid", violation)
+
+
+def swizzle_matters(
+    blocks: Callable[[Config], tuple[int, int]], cores: int, panels: tuple[int, ...]
+) -> Constraint:
+    """The order of blocks matters for caches only if they do not all run at once.
+
+    Args:
+        blocks: rows and columns of blocks.
+        cores: of the target.
+        panels: values of the parameter `swizzle`.
+    """
+
+    def violation(config: Config) -> str | None:
+        panel = config.int("swizzle")
+        if panel == 0:
+            return None
+        rows, cols = blocks(config)
+        if rows * cols <= cores:
+            return (
+                f"swizzle={panel} reorders {rows * cols} blocks that run at once on {cores} cores: "
+                "take swizzle=0"
+            )
+        if rows == 1 or cols == 1:
+            return f"swizzle={panel} makes no panels of {rows}x{cols} blocks: take swizzle=0"
+        same = next((p for p in panels if rows <= p < panel), None)
+        if same is not None:
+            return f"swizzle={panel} covers all {rows} block rows as swizzle={same} does: take {same}"
+        return None
+
+    return Constraint("swizzle", violation, is_waste=True)
+
+
 def not_beyond(parameter: str, values: tuple[int, ...], dimension: str, extent: int) -> Constraint:
-    """A tile covers at most the dimension, rounded up to the next value that the parameter has."""
+    """A tile is at most the dimension, rounded up to the next value of the parameter."""
     largest = min((v for v in values if v >= extent), default=max(values))
 
     def violation(config: Config) -> str | None:
@@ -95,57 +159,78 @@ def not_beyond(parameter: str, values: tuple[int, ...], dimension: str, extent: 
 
 
 def divides(part: str, whole: str, wholes: tuple[int, ...]) -> Constraint:
-    """A tile is made of whole sub-tiles. `wholes` are the values that the tile's parameter has."""
+    """A tile consists of whole sub-tiles. `wholes` are the values of the tile's parameter."""
 
     def violation(config: Config) -> str | None:
         small, large = config.int(part), config.int(whole)
         if large % small == 0:
             return None
-        fitting = sorted((value for value in wholes if value % small == 0), key=lambda value: abs(value - large))[:2]
-        return f"{part}={small} must divide {whole}={large}; nearest legal {whole}: {', '.join(map(str, sorted(fitting)))}"
+        fitting = sorted(
+            (value for value in wholes if value % small == 0), key=lambda value: abs(value - large)
+        )[:2]
+        return (
+            f"{part}={small} must divide {whole}={large}; nearest legal {whole}: "
+            f"{', '.join(map(str, sorted(fitting)))}"
+        )
 
     return Constraint(f"{part} divides {whole}", violation)
 
 
 def pipelines(target: Target) -> Constraint:
-    """TileLang 0.1.15 does not pipeline on AMD: it generates the same kernel for every number of stages."""
+    """TileLang 0.1.15 has no pipelines on AMD: it generates the same kernel for every number of stages."""
 
     def violation(config: Config) -> str | None:
         stages = config.int("num_stages")
         if target.kind != "hip" or stages == 1:
             return None
-        return f"num_stages={stages} makes the same kernel on {target.name} as 1, since TileLang 0.1.15 pipelines nothing there: take 1"
+        return (
+            f"num_stages={stages} makes the same kernel on {target.name} as 1, since TileLang 0.1.15 has no "
+            "pipelines there: take 1"
+        )
 
     return Constraint("pipeline", violation)
 
 
 def stages_within_loop(trips: Callable[[Config], int], loop: str) -> Constraint:
-    """A pipeline deeper than its loop is long stays partly empty."""
+    """A pipeline has at most as many stages as its loop has iterations."""
 
     def violation(config: Config) -> str | None:
         stages, iterations = config.int("num_stages"), trips(config)
         if stages <= iterations or stages == 1:
             return None
-        return f"num_stages={stages} exceeds the {iterations} iterations of the loop over {loop}: take num_stages={iterations}"
+        return (
+            f"num_stages={stages} exceeds the {iterations} iterations of the loop over {loop}: take "
+            f"num_stages={iterations}"
+        )
 
     return Constraint("stages within loop", violation)
 
 
 def whole_instructions(target: Target, row_parameter: str, column_parameter: str) -> Constraint:
-    """Each warp owns whole matrix instructions, no matrix unit idles, and no two policies mean the same kernel."""
+    """Each warp has whole matrix instructions, and no two policies give the same kernel."""
 
     def violation(config: Config) -> str | None:
-        rows, cols, threads, policy = config.int(row_parameter), config.int(column_parameter), config.int("threads"), config.str("policy")
+        rows, cols, threads, policy = (
+            config.int(row_parameter),
+            config.int(column_parameter),
+            config.int("threads"),
+            config.str("policy"),
+        )
         unit = matrix_unit(target, rows, threads)
         if is_hopper(target) and rows >= 64 and unit.name != "wgmma":
-            return f"threads={threads} is no whole warpgroup, so {row_parameter}={rows} would miss wgmma: take threads=128 or more"
+            return (
+                f"threads={threads} is no whole warpgroup, so {row_parameter}={rows} would not use wgmma: "
+                "take threads=128 or more"
+            )
         split = unit.split(policy, rows, cols, threads)
         if split is None:
             return uneven(unit, rows, cols, threads)
         if unit.name == "wgmma" and cols // split[1] < MIN_WGMMA_COLUMNS:
             return (
-                f"policy={policy} leaves each of {split[1]} warpgroups side by side {cols // split[1]} columns of "
-                f"{column_parameter}={cols}, and TileLang 0.1.15 cannot lower wgmma on fewer than {MIN_WGMMA_COLUMNS} of a shared "
+                f"policy={policy} leaves each of {split[1]} warpgroups side by side {cols // split[1]} "
+                "columns of "
+                f"{column_parameter}={cols}, and TileLang 0.1.15 cannot lower wgmma on fewer than "
+                f"{MIN_WGMMA_COLUMNS} of a shared "
                 f"tile: take a larger {column_parameter}"
             )
         return same_division(unit, policy, rows, cols, threads)
@@ -154,17 +239,22 @@ def whole_instructions(target: Target, row_parameter: str, column_parameter: str
 
 
 def uneven(unit: MatrixUnit, rows: int, cols: int, threads: int) -> str:
-    """Why a tile that `unit` cannot split is no choice."""
+    """The reason for a tile that `unit` cannot divide."""
     return (
-        f"a tile of {rows}x{cols} cannot be divided evenly over {threads // unit.warp_threads} warps: {unit.name} needs "
-        f"multiples of {unit.rows * unit.group}x{unit.cols} a {'warpgroup' if unit.group > 1 else 'warp'}; take fewer threads"
+        f"a tile of {rows}x{cols} cannot be divided evenly over {threads // unit.warp_threads} warps: "
+        f"{unit.name} needs "
+        f"multiples of {unit.rows * unit.group}x{unit.cols} a {'warpgroup' if unit.group > 1 else 'warp'}; "
+        "take fewer threads"
     )
 
 
 def same_division(unit: MatrixUnit, policy: str, rows: int, cols: int, threads: int) -> str | None:
-    """Of policies that mean the same kernel only the first is a choice."""
+    """The reason for a policy that gives the same kernel as an earlier one; None for the first."""
     split = unit.split(policy, rows, cols, threads)
     for other in POLICIES[: POLICIES.index(policy)]:
         if split is not None and unit.split(other, rows, cols, threads) == split:
-            return f"policy={policy} divides {rows}x{cols} over {split[0]}x{split[1]} warps as policy={other} does: take {other}"
+            return (
+                f"policy={policy} divides {rows}x{cols} over {split[0]}x{split[1]} warps as policy={other} "
+                f"does: take {other}"
+            )
     return None

@@ -1,33 +1,46 @@
-"""Search space of flash_attention: tiles of block_m queries, walking over tiles of block_n keys and values."""
+"""Search space of flash_attention: tiles of block_m queries, and loops over tiles of block_n keys."""
 
 from __future__ import annotations
 
-from ..space import Config, Constraint, Parameter, SearchSpace
-from ..target import Target
-from ..workload import DTYPE_BYTES, Workload
-from .constraints import fits_block, fits_instruction, fits_registers, fits_shared_memory, not_beyond, pipelines, stages_within_loop
+from ..dtypes import DTYPE_BYTES
+from ..problem.space import Config, Constraint, Parameter, SearchSpace
+from ..problem.workload import Workload
+from ..target.spec import Target
+from .constraints import (
+    fits_block,
+    fits_instruction,
+    fits_registers,
+    fits_shared_memory,
+    not_beyond,
+    pipelines,
+    stages_within_loop,
+)
 from .matrix_unit import MAX_WGMMA_COLUMNS, is_hopper, launch, matrix_unit
 
 TILES = (16, 32, 48, 64, 80, 96, 128, 160, 192, 256)  # of queries or keys, on any target
-HIP_REDUCTION_BYTES = 8  # of shared memory a thread: TileLang reduces rows through it where warps have 64 threads
+HIP_REDUCTION_BYTES = 8  # shared memory per thread for reductions of rows, in warps of 64 threads
 
 
 def space(workload: Workload, target: Target) -> SearchSpace:
-    """What can be tuned for `workload` on `target`."""
+    """The search space of `workload` on `target`."""
     seq_len, head_dim = workload.dims["seq_len"], workload.dims["head_dim"]
     causal, width = bool(workload.attrs["causal"]), -(-head_dim // 16) * 16  # as the template pads rows
     element_bytes = DTYPE_BYTES[workload.dtype]
     bulk_copies = head_dim * element_bytes % 16 == 0
     hopper, hip = is_hopper(target), target.kind == "hip"
     rows = (64, 128, 192, 256) if hopper else (32, 64, 128, 256)
-    # an LDS of 64 KiB is filled by small steps
+    # small steps, for an LDS of 64 KiB
     keys = (16, 32, 48, 64, 80, 96, 128) if hip else (32, 64, 96, 128, 160, 192, 256)
     parameters = (
         Parameter("block_m", rows, "queries of one block"),
         Parameter("block_n", keys, "keys and values of one iteration of the main loop"),
         Parameter("num_stages", (1, 2, 3), "iterations whose copies are in flight together"),
         Parameter("threads", (128, 256, 384, 512) if hopper else (64, 128, 256, 512), "threads that compute"),
-        Parameter("block_order", ("by_head", "by_length"), "which blocks run together: those of one head, or the longest of all heads"),
+        Parameter(
+            "block_order",
+            ("by_head", "by_length"),
+            "which blocks run together: those of one head, or the longest of all heads",
+        ),
     )
 
     def accumulators(config: Config) -> int:
@@ -35,13 +48,13 @@ def space(workload: Workload, target: Target) -> SearchSpace:
 
     def shared_bytes(config: Config) -> int:
         threads = config.int("threads")
-        # the output takes the place of the queries after the main loop
+        # the output replaces the queries after the main loop
         tiles = config.int("block_m") + 2 * config.int("num_stages") * config.int("block_n")
         reduction = HIP_REDUCTION_BYTES * threads if hip else 0
         return tiles * width * element_bytes + reduction + launch(target, threads, bulk_copies).barrier_bytes
 
     def instruction_columns(config: Config) -> int:
-        """Of the wider product: the scores have block_n columns, the output those of a head."""
+        """Columns of the wider product: the scores have block_n, the output those of a head."""
         is_wgmma = matrix_unit(target, config.int("block_m"), config.int("threads")).name == "wgmma"
         return min(MAX_WGMMA_COLUMNS, max(config.int("block_n"), width)) if is_wgmma else 0
 
@@ -53,8 +66,16 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         fits_block(target, bulk_copies),
         stages_within_loop(lambda config: -(-seq_len // config.int("block_n")), "keys"),
         _causal_pipelines(causal, bulk_copies and hopper, hip),
-        fits_registers(target, bulk_copies, accumulators, "take more threads or a smaller block_n or block_m"),
-        fits_instruction(target, bulk_copies, instruction_columns, "take threads=256 or fewer, and fewer rows", left_in_registers=True),
+        fits_registers(
+            target, bulk_copies, accumulators, "take more threads or a smaller block_n or block_m"
+        ),
+        fits_instruction(
+            target,
+            bulk_copies,
+            instruction_columns,
+            "take threads=256 or fewer, and fewer rows",
+            left_in_registers=True,
+        ),
         fits_shared_memory(target, shared_bytes, "lower num_stages, block_n or block_m"),
         _order_matters(workload, causal, target.int("core.count")),
     )
@@ -62,7 +83,7 @@ def space(workload: Workload, target: Target) -> SearchSpace:
 
 
 def _whole_rows(target: Target) -> Constraint:
-    """The softmax of a row is computed where its scores are: each warp owns whole rows, on the best matrix unit."""
+    """Each warp has whole rows, since it computes the softmax of the rows of its scores."""
 
     def violation(config: Config) -> str | None:
         rows, threads = config.int("block_m"), config.int("threads")
@@ -70,12 +91,17 @@ def _whole_rows(target: Target) -> Constraint:
         warps = threads // unit.warp_threads
         if rows % (unit.rows * warps):
             fewer = rows // unit.rows * unit.warp_threads
-            return f"block_m={rows} gives none of {warps} warps {unit.rows} whole rows: take at most threads={fewer}, or a larger block_m"
+            return (
+                f"block_m={rows} gives none of {warps} warps {unit.rows} whole rows: take at most "
+                f"threads={fewer}, or a larger block_m"
+            )
         groups = warps // unit.group
         if unit.name == "wgmma" and groups > 1 and rows > unit.rows * warps:
             return (
-                f"block_m={rows} gives each of {groups} warpgroups {rows // groups} rows, and TileLang 0.1.15 cannot pass the weights "
-                f"on then (layout conflict): take block_m={unit.rows * warps}, or threads={unit.warp_threads * unit.group}"
+                f"block_m={rows} gives each of {groups} warpgroups {rows // groups} rows, and TileLang "
+                "0.1.15 cannot pass on the weights "
+                f"(layout conflict): take block_m={unit.rows * warps}, or "
+                f"threads={unit.warp_threads * unit.group}"
             )
         return None
 
@@ -83,30 +109,41 @@ def _whole_rows(target: Target) -> Constraint:
 
 
 def _causal_pipelines(causal: bool, bulk_copies: bool, hip: bool) -> Constraint:
-    """A known failure: TileLang 0.1.15 ends a pipeline of cp.async copies by waits that it cannot write down where the
-    number of iterations depends on the block (`Downcast from tirx.Sub to ir.IntImm failed`)."""
+    """Without TMA, causal attention has no pipeline.
+
+    TileLang 0.1.15 fails on the waits at the end of a pipeline of cp.async copies if the number of iterations
+    depends on the block (`Downcast from tirx.Sub to ir.IntImm failed`).
+    """
 
     def violation(config: Config) -> str | None:
         stages = config.int("num_stages")
         if not causal or bulk_copies or hip or stages == 1:
             return None
-        return f"num_stages={stages} cannot be compiled for causal attention without TMA (TileLang 0.1.15): take num_stages=1"
+        return (
+            f"num_stages={stages} cannot be compiled for causal attention without TMA (TileLang 0.1.15): "
+            "take num_stages=1"
+        )
 
     return Constraint("causal pipeline", violation)
 
 
 def _order_matters(workload: Workload, causal: bool, cores: int) -> Constraint:
-    """Starting the longest blocks first evens out the end of a run; blocks of equal length, or all at once, have none."""
+    """Starting the longest blocks first helps only if blocks differ in length and do not all run at once."""
     others = workload.dims["batch"] * workload.dims["heads"]
 
     def violation(config: Config) -> str | None:
         if config["block_order"] == "by_head":
             return None
         if not causal:
-            return "block_order=by_length orders nothing: without a causal mask all blocks are equally long; take by_head"
+            return (
+                "block_order=by_length orders nothing: without a causal mask all blocks are equally long; "
+                "take by_head"
+            )
         blocks = -(-workload.dims["seq_len"] // config.int("block_m")) * others
         if blocks <= cores or others == 1:
-            reason = f"{blocks} blocks run at once on {cores} cores" if blocks <= cores else "there is one head"
+            reason = (
+                f"{blocks} blocks run at once on {cores} cores" if blocks <= cores else "there is one head"
+            )
             return f"block_order=by_length changes nothing where {reason}: take by_head"
         return None
 

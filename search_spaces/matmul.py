@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from ..space import Config, Constraint, Parameter, SearchSpace
-from ..target import Target
-from ..workload import DTYPE_BYTES, Workload
+from ..dtypes import DTYPE_BYTES
+from ..problem.space import Config, Constraint, Parameter, SearchSpace
+from ..problem.workload import Workload
+from ..target.spec import Target
 from .constraints import (
     divides,
     fits_block,
+    fits_grid,
     fits_instruction,
     fits_registers,
     fits_shared_memory,
     not_beyond,
     pipelines,
     stages_within_loop,
+    swizzle_matters,
     whole_instructions,
 )
 from .matrix_unit import MAX_WGMMA_COLUMNS, POLICIES, is_hopper, launch, matrix_unit
 
-MAX_GRID_Y = 65535  # blocks along the second axis of a CUDA or HIP grid
-FULL_TILE = 64  # smaller tiles read more of the operands than the caches deliver; they pay only where blocks are scarce
+FULL_TILE = 64  # smaller tiles read the operands too often for the caches; they help only with few blocks
 SWIZZLES = (0, 4, 8, 16)
 GPU_TILES = (16, 32, 64, 128, 192, 256)
 GPU_DEPTHS = (32, 64, 128)
@@ -29,7 +29,7 @@ MAX_VECTOR_FLOATS = 512  # the largest vector register file of a CPU core: 32 re
 
 
 def space(workload: Workload, target: Target) -> SearchSpace:
-    """What can be tuned for `workload` on `target`."""
+    """The search space of `workload` on `target`."""
     return _cpu_space(workload, target) if target.kind == "cpu" else _gpu_space(workload, target)
 
 
@@ -43,13 +43,23 @@ def _gpu_space(workload: Workload, target: Target) -> SearchSpace:
     parameters = (
         Parameter("block_m", tiles, "rows of C that one block computes"),
         Parameter("block_n", tiles, "columns of C that one block computes"),
-        Parameter("block_k", depths, "depth of the product that one iteration of the main loop adds"),
+        Parameter("block_k", depths, "depth of the product in one iteration of the main loop"),
         Parameter("num_stages", (1, 2, 3, 4, 5), "iterations whose copies are in flight together"),
-        Parameter("threads", (64, 128, 256, 384, 512) if hopper else (64, 128, 256, 512), "threads that compute"),
+        Parameter(
+            "threads", (64, 128, 256, 384, 512) if hopper else (64, 128, 256, 512), "threads that compute"
+        ),
         Parameter("policy", POLICIES, "how the tile is divided over the warps"),
-        # an LDS of 64 KiB is too small to turn large tiles of C around in
-        Parameter("epilogue", ("shared", "direct") if hip else ("shared",), "path of C: through shared memory, or from registers"),
-        Parameter("swizzle", SWIZZLES, "block rows that are walked together, to find operands in the cache; 0: one by one"),
+        # an LDS of 64 KiB is too small for large tiles of C
+        Parameter(
+            "epilogue",
+            ("shared", "direct") if hip else ("shared",),
+            "path of C: through shared memory, or from registers",
+        ),
+        Parameter(
+            "swizzle",
+            SWIZZLES,
+            "block rows that are walked together, so that operands stay in the cache; 0: one by one",
+        ),
     )
 
     def blocks(config: Config) -> tuple[int, int]:
@@ -59,10 +69,15 @@ def _gpu_space(workload: Workload, target: Target) -> SearchSpace:
         return config.int("block_m") * config.int("block_n")
 
     def shared_bytes(config: Config) -> int:
-        # C takes the place of the operands after the main loop
-        operands = config.int("num_stages") * (config.int("block_m") + config.int("block_n")) * config.int("block_k")
+        # C replaces the operands after the main loop
+        operands = (
+            config.int("num_stages") * (config.int("block_m") + config.int("block_n")) * config.int("block_k")
+        )
         result = result_size(config) if config["epilogue"] == "shared" else 0
-        return max(operands, result) * element_bytes + launch(target, config.int("threads"), bulk_copies).barrier_bytes
+        return (
+            max(operands, result) * element_bytes
+            + launch(target, config.int("threads"), bulk_copies).barrier_bytes
+        )
 
     def instruction_columns(config: Config) -> int:
         rows, cols, threads = config.int("block_m"), config.int("block_n"), config.int("threads")
@@ -75,7 +90,7 @@ def _gpu_space(workload: Workload, target: Target) -> SearchSpace:
         not_beyond("block_m", tiles, "m", m),
         not_beyond("block_n", tiles, "n", n),
         not_beyond("block_k", depths, "k", k),
-        Constraint("grid", lambda config: _too_many_blocks(blocks(config)[0], config)),
+        fits_grid("block_m", m),
         _enough_tile(m, n, target.int("core.count")),
         stages_within_loop(lambda config: -(-k // config.int("block_k")), "k"),
         fits_block(target, bulk_copies),
@@ -83,19 +98,13 @@ def _gpu_space(workload: Workload, target: Target) -> SearchSpace:
         fits_registers(target, bulk_copies, result_size, "take more threads or a smaller block_m or block_n"),
         fits_instruction(target, bulk_copies, instruction_columns, "take a smaller block_n, or threads=256"),
         fits_shared_memory(target, shared_bytes, "lower num_stages, block_k, block_m or block_n"),
-        _swizzle_matters(blocks, target.int("core.count")),
+        swizzle_matters(blocks, target.int("core.count"), SWIZZLES),
     )
     return SearchSpace(parameters, constraints)
 
 
-def _too_many_blocks(block_rows: int, config: Config) -> str | None:
-    if block_rows <= MAX_GRID_Y:
-        return None
-    return f"block_m={config['block_m']} makes {block_rows} block rows, and a grid has at most {MAX_GRID_Y}: take a larger block_m"
-
-
 def _enough_tile(m: int, n: int, cores: int) -> Constraint:
-    """Tiles below 64 only where tiles of 64 would leave cores without a block."""
+    """Tiles below 64 are for problems where tiles of 64 would leave cores without a block."""
     full_blocks = -(-m // FULL_TILE) * -(-n // FULL_TILE)
 
     def violation(config: Config) -> str | None:
@@ -104,32 +113,14 @@ def _enough_tile(m: int, n: int, cores: int) -> Constraint:
         for parameter, dimension, extent in (("block_m", "m", m), ("block_n", "n", n)):
             if config.int(parameter) < min(FULL_TILE, extent):
                 return (
-                    f"{parameter}={config[parameter]} reads the operands more often than it must: tiles of {FULL_TILE}x{FULL_TILE} "
-                    f"already make {full_blocks} blocks for {cores} cores; cover min({FULL_TILE}, {dimension}={extent})"
+                    f"{parameter}={config[parameter]} reads the operands more often than necessary: tiles of "
+                    f"{FULL_TILE}x{FULL_TILE} "
+                    f"already make {full_blocks} blocks for {cores} cores; cover min({FULL_TILE}, "
+                    f"{dimension}={extent})"
                 )
         return None
 
     return Constraint("tile not too small", violation, is_waste=True)
-
-
-def _swizzle_matters(blocks: Callable[[Config], tuple[int, int]], cores: int) -> Constraint:
-    """The order of blocks changes what caches hold only where they do not all run at once."""
-
-    def violation(config: Config) -> str | None:
-        panel = config.int("swizzle")
-        if panel == 0:
-            return None
-        rows, cols = blocks(config)
-        if rows * cols <= cores:
-            return f"swizzle={panel} reorders {rows * cols} blocks that run at once on {cores} cores: take swizzle=0"
-        if rows == 1 or cols == 1:
-            return f"swizzle={panel} has no panel to make of {rows}x{cols} blocks: take swizzle=0"
-        same = next((p for p in SWIZZLES if rows <= p < panel), None)
-        if same is not None:
-            return f"swizzle={panel} covers all {rows} block rows as swizzle={same} does: take {same}"
-        return None
-
-    return Constraint("swizzle", violation, is_waste=True)
 
 
 def _cpu_space(workload: Workload, target: Target) -> SearchSpace:
@@ -150,15 +141,23 @@ def _cpu_space(workload: Workload, target: Target) -> SearchSpace:
         if floats <= MAX_VECTOR_FLOATS:
             return None
         return (
-            f"a micro-kernel of {config['tile_m']}x{config['tile_n']} keeps {floats} values, and no vector register file holds "
+            f"a micro-kernel of {config['tile_m']}x{config['tile_n']} keeps {floats} values, and no vector "
+            "register file holds "
             f"more than {MAX_VECTOR_FLOATS}: take a smaller tile_m or tile_n"
         )
 
     def in_cache(config: Config) -> str | None:
-        need = (config.int("block_m") + config.int("block_n")) * config.int("block_k") * DTYPE_BYTES[workload.dtype]
+        need = (
+            (config.int("block_m") + config.int("block_n"))
+            * config.int("block_k")
+            * DTYPE_BYTES[workload.dtype]
+        )
         if need <= cache:
             return None
-        return f"the packed blocks take {need} bytes, and a core's cache on {target.name} has {cache}: lower block_k, block_m or block_n"
+        return (
+            f"the packed blocks take {need} bytes, and a core's cache on {target.name} has {cache}: lower "
+            "block_k, block_m or block_n"
+        )
 
     constraints = (
         not_beyond("block_m", block_ms, "m", m),

@@ -1,14 +1,14 @@
-"""How TileLang 0.1.15 divides a tile product over the warps of a block, on each kind of matrix unit.
+"""Matrix units: how TileLang 0.1.15 divides a tile product over the warps of a block, and launches the block.
 
-The rule decides which configs can be lowered and which of them are the same kernel.
-`tests/unit/search_spaces/test_matrix_unit.py` holds it against TileLang's own answer.
+The division determines which configs can be lowered and which of them are the same kernel.
+`tests/unit/search_spaces/test_matrix_unit.py` compares it with TileLang's result.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..target import Target
+from ..target.spec import Target
 
 POLICIES = ("square", "full_row", "full_col")
 MAX_WGMMA_COLUMNS = 256  # of one instruction
@@ -16,8 +16,11 @@ MAX_WGMMA_COLUMNS = 256  # of one instruction
 
 @dataclass(frozen=True, slots=True)
 class MatrixUnit:
-    """Matrix instructions of one kind: each warp owns whole multiples of `rows` x `cols` of the output tile, and the
-    warps that stand side by side along the rows come in multiples of `group` (a Hopper warpgroup is four)."""
+    """Matrix instructions of one kind.
+
+    Each warp has whole multiples of `rows` x `cols` of the output tile. The number of warps along the rows is
+    a multiple of `group` (four for a Hopper warpgroup).
+    """
 
     name: str
     rows: int
@@ -26,16 +29,18 @@ class MatrixUnit:
     warp_threads: int
 
     def splits(self, tile_rows: int, tile_cols: int, threads: int) -> list[tuple[int, int]]:
-        """Every (warps along rows, warps along columns) that covers the tile evenly with `threads` threads."""
+        """Every (warps along rows, warps along columns) that covers the tile evenly."""
         warps = threads // self.warp_threads
         return [
             (along_rows, warps // along_rows)
             for along_rows in range(self.group, warps + 1, self.group)
-            if warps % along_rows == 0 and tile_rows % (along_rows * self.rows) == 0 and tile_cols % (warps // along_rows * self.cols) == 0
+            if warps % along_rows == 0
+            and tile_rows % (along_rows * self.rows) == 0
+            and tile_cols % (warps // along_rows * self.cols) == 0
         ]
 
     def split(self, policy: str, tile_rows: int, tile_cols: int, threads: int) -> tuple[int, int] | None:
-        """The division that `policy` makes; None where no division is even."""
+        """The division by `policy`; None if no division is even."""
         even = self.splits(tile_rows, tile_cols, threads)
         if not even:
             return None
@@ -46,13 +51,15 @@ class MatrixUnit:
 
         def imbalance(split: tuple[int, int]) -> float:
             rows, cols = split
-            return abs((tile_rows / (rows * self.rows)) / (tile_cols / (cols * self.cols)) - tile_rows / tile_cols)
+            return abs(
+                (tile_rows / (rows * self.rows)) / (tile_cols / (cols * self.cols)) - tile_rows / tile_cols
+            )
 
         return min(even, key=imbalance)
 
 
 def matrix_unit(target: Target, tile_rows: int, threads: int) -> MatrixUnit:
-    """The instructions that TileLang chooses on `target` for a tile of that many rows and a block of that many threads."""
+    """The instructions that TileLang chooses for a tile of that many rows and that many threads."""
     if target.kind == "hip":
         return MatrixUnit("MFMA", rows=16, cols=16, group=1, warp_threads=target.int("warp.threads"))
     warp = target.int("warp.threads")
@@ -63,20 +70,23 @@ def matrix_unit(target: Target, tile_rows: int, threads: int) -> MatrixUnit:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What TileLang makes of a block of `threads` threads that compute."""
+    """The launch that TileLang makes for a block."""
 
-    threads: int  # launched: with the warpgroup that only copies, where there is one
-    registers: int  # 32-bit registers that each computing thread can have
-    compiled_registers: int  # that ptxas compiles with: an even share of the file, whatever moves at run time
-    barrier_bytes: int  # shared memory that the copies' barriers take, with their alignment
+    threads: int  # launched, with the warpgroup that only copies if there is one
+    registers: int  # most 32-bit registers of a computing thread
+    compiled_registers: int  # limit of ptxas: an even share of the file, before registers move at run time
+    barrier_bytes: int  # shared memory of the copies' barriers, with their alignment
 
 
 def launch(target: Target, threads: int, bulk_copies: bool) -> Launch:
-    """How a block is launched. `bulk_copies`: whether every row of the tensors starts at a multiple of 16 bytes, so
-    that a Hopper kernel copies through TMA, from a warpgroup of its own.
+    """The launch of a block.
 
-    TileLang moves registers from that warpgroup to up to three that compute (240, 240 or 160 a thread), and leaves
-    four or more with an even share.
+    Args:
+        target: the chip.
+        threads: number of threads that compute.
+        bulk_copies: every row of the tensors starts at a multiple of 16 bytes, so that a Hopper kernel copies
+            through TMA, from a separate warpgroup. TileLang moves registers from that warpgroup to up to
+            three computing ones (240, 240 or 160 per thread); four or more keep an even share.
     """
     most, file = target.int("thread.max_registers"), target.int("core.memory.registers.bytes") // 4
     if not (is_hopper(target) and bulk_copies):

@@ -1,15 +1,18 @@
-"""What all tests share: tests marked `gpu` are skipped, with the reason, where nothing can be built or run on a GPU."""
+"""Which tests run: those marked `gpu` need a GPU that can be built for, those marked `ci` need the option
+`--ci`.
+"""
 
 from __future__ import annotations
 
 import signal
 from functools import cache
+from typing import Any
 
 import pytest
 
-from tilesight.device import find_devices, target_for
-from tilesight.target import Target, load_target
-from tilesight.toolchain import missing_compiler
+from tilesight.machine.devices import find_devices, target_for
+from tilesight.machine.toolchain import missing_compiler
+from tilesight.target.spec import Target, load_target
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # a shell starts what runs in its background deaf to Ctrl-C, and the tests of Ctrl-C would wait for ever
@@ -33,11 +36,42 @@ def gpu_or_reason() -> Target | str:
     return target if torch.cuda.is_available() else f"torch {torch.__version__} sees no GPU"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+LEFT_OUT = pytest.StashKey[int]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--ci", action="store_true", help="run the tests marked `ci`, too, as .ci/run does")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("ci"):
+        left_out = [item for item in items if item.get_closest_marker("ci")]
+        items[:] = [item for item in items if not item.get_closest_marker("ci")]
+        config.hook.pytest_deselected(items=left_out)
+        config.stash[LEFT_OUT] = len(left_out)
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if marked and isinstance(reason := gpu_or_reason(), str):
         for item in marked:
             item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if hasattr(
+        session.config, "workeroutput"
+    ):  # a worker of pytest-xdist: the process that reports does not collect
+        session.config.workeroutput["left_out"] = session.config.stash.get(LEFT_OUT, 0)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    node.config.stash[LEFT_OUT] = getattr(node, "workeroutput", {}).get("left_out", 0)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if count := config.stash.get(LEFT_OUT, 0):
+        terminalreporter.write_line(
+            f"{count} tests marked `ci` were left out; `make test TEST_ARGS=--ci` or `pytest --ci` runs them."
+        )
 
 
 @pytest.fixture(scope="session")

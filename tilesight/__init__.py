@@ -19,50 +19,62 @@ from typing import TYPE_CHECKING, Any
 from .version import __version__
 
 if TYPE_CHECKING:
-    from .api import explain, plan, predict, rank, tune, tune_misses
-    from .autotuning import Autotuned, Tuned, autotune
-    from .candidate import Candidate
+    from .api.explaining import explain
+    from .api.misses import tune_misses
+    from .api.planning import plan
+    from .api.prediction import predict
+    from .api.tuning import rank, tune
     from .costmodel.model import CostModel
-    from .dispatch.choice import Choice, Source
+    from .datasets.replay import Replay, replay
+    from .decorator import Autotuned, Tuned, autotune
     from .dispatch.dispatcher import Dispatcher
     from .dispatch.make import dispatcher
-    from .dispatch.table import DispatchTable, read_table, write_table
+    from .dispatch.select.choice import Choice, ChoiceSource
+    from .dispatch.table.table_file import DispatchTable, read_table, write_table
     from .errors import Failure, FailureKind, TileSightError
     from .explanation import Explanation
-    from .known import Gain
-    from .observers import Observer
-    from .planning.result import Planned
-    from .profile import KernelProfile
-    from .replaying import Replay, replay
-    from .session import Baseline, Context, Effort, SessionResult, State
-    from .space import Config, Constraint, Parameter, SearchSpace
-    from .target import Target, load_target, target_names
-    from .template import KernelTemplate, Operator
-    from .trial import BuildResult, Measurement, Prediction, Status, TrialRecord
-    from .workload import Workload
+    from .planner.result import PlanResult
+    from .problem.candidate import Candidate
+    from .problem.operator import Operator
+    from .problem.space import Config, Constraint, Parameter, SearchSpace
+    from .problem.template import KernelTemplate
+    from .problem.workload import Workload
+    from .profile.values import KernelProfile
+    from .records.session import Baseline, Context, Effort, SessionResult, SessionState
+    from .records.trial import BuildResult, Measurement, Prediction, Status, TrialRecord
+    from .records.winners import Gain
+    from .target.spec import Target, load_target, target_names
+    from .tuner.observers import Observer
+    from .tuner.options import TuneOptions
 
 _HOMES = {
-    "api": ("explain", "plan", "predict", "rank", "tune", "tune_misses"),
-    "autotuning": ("Autotuned", "Tuned", "autotune"),
-    "candidate": ("Candidate",),
+    "api.explaining": ("explain",),
+    "api.misses": ("tune_misses",),
+    "api.planning": ("plan",),
+    "api.prediction": ("predict",),
+    "api.tuning": ("rank", "tune"),
+    "tuner.options": ("TuneOptions",),
     "costmodel.model": ("CostModel",),
-    "dispatch.choice": ("Choice", "Source"),
+    "datasets.replay": ("Replay", "replay"),
+    "decorator": ("Autotuned", "Tuned", "autotune"),
     "dispatch.dispatcher": ("Dispatcher",),
     "dispatch.make": ("dispatcher",),
-    "dispatch.table": ("DispatchTable", "read_table", "write_table"),
+    "dispatch.select.choice": ("Choice", "ChoiceSource"),
+    "dispatch.table.table_file": ("DispatchTable", "read_table", "write_table"),
     "errors": ("Failure", "FailureKind", "TileSightError"),
     "explanation": ("Explanation",),
-    "known": ("Gain",),
-    "observers": ("Observer",),
-    "planning.result": ("Planned",),
-    "profile": ("KernelProfile",),
-    "replaying": ("Replay", "replay"),
-    "session": ("Baseline", "Context", "Effort", "SessionResult", "State"),
-    "space": ("Config", "Constraint", "Parameter", "SearchSpace"),
-    "target": ("Target", "load_target", "target_names"),
-    "template": ("KernelTemplate", "Operator"),
-    "trial": ("BuildResult", "Measurement", "Prediction", "Status", "TrialRecord"),
-    "workload": ("Workload",),
+    "planner.result": ("PlanResult",),
+    "problem.candidate": ("Candidate",),
+    "problem.operator": ("Operator",),
+    "problem.space": ("Config", "Constraint", "Parameter", "SearchSpace"),
+    "problem.template": ("KernelTemplate",),
+    "problem.workload": ("Workload",),
+    "profile.values": ("KernelProfile",),
+    "records.session": ("Baseline", "Context", "Effort", "SessionResult", "SessionState"),
+    "records.trial": ("BuildResult", "Measurement", "Prediction", "Status", "TrialRecord"),
+    "records.winners": ("Gain",),
+    "target.spec": ("Target", "load_target", "target_names"),
+    "tuner.observers": ("Observer",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -72,6 +84,7 @@ __all__ = [
     "BuildResult",
     "Candidate",
     "Choice",
+    "ChoiceSource",
     "Config",
     "Constraint",
     "Context",
@@ -89,17 +102,17 @@ __all__ = [
     "Observer",
     "Operator",
     "Parameter",
-    "Planned",
+    "PlanResult",
     "Prediction",
     "Replay",
     "SearchSpace",
     "SessionResult",
-    "Source",
-    "State",
+    "SessionState",
     "Status",
     "Target",
     "TileSightError",
     "TrialRecord",
+    "TuneOptions",
     "Tuned",
     "Workload",
     "__version__",

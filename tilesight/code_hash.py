@@ -1,7 +1,7 @@
-"""Hashes of code: equal while the code does the same, wherever it lies and however it looks.
+"""Hashes of code: equal for code that does the same, wherever it is and however it is formatted.
 
-Imports, comments, white space, docstrings, type-checking blocks, the names of modules and definitions that nobody uses do not
-count. Hashes are the same under every Python version that this package supports.
+Not hashed are imports, comments, white space, docstrings, type-checking blocks, names of modules, and unused
+definitions. Hashes are the same under every supported Python version.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
-DIGITS = 12  # of each hash, hexadecimal
+DIGITS = 12  # hexadecimal digits of a hash
 _SAME_CODE = Path(__file__).with_name("same_code.json")
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-_LOOKS = ("ctx", "type_comment", "kind", "type_ignores")  # fields of syntax trees that change nothing
+_LOOKS = ("ctx", "type_comment", "kind", "type_ignores")  # fields of syntax trees without meaning
 
 
 def definition_hash(value: type | Callable[..., object], ignored: Collection[str] = ()) -> str:
@@ -37,8 +37,10 @@ def definition_hash(value: type | Callable[..., object], ignored: Collection[str
     found = _used(value.__module__, value.__qualname__.split(".")[0])
     if not found:
         raise OSError(f"{value.__module__}.{value.__qualname__} has no source file")
-    # by its name, not by its module: a helper may move to another file
-    texts = sorted((name, "".join(map(_Text(ignored).of, statements))) for (_, name), statements in found.items())
+    # sorted by name and not by module, since a function may move to another file
+    texts = sorted(
+        (name, "".join(map(_Text(ignored).of, statements))) for (_, name), statements in found.items()
+    )
     return digest(repr(texts))
 
 
@@ -66,8 +68,11 @@ def _same_code() -> dict[str, str]:
 
 
 def recorded_version(code: str) -> str:
-    """The version under which results of code with the hash `code` are recorded: the hash itself, or that of earlier code which
-    did the same in other words. `same_code.json` lists these, so that renaming something loses no measurement."""
+    """The version under which results of the code with hash `code` are recorded.
+
+    That is `code` itself, or the hash of earlier code that did the same under other names. `same_code.json`
+    lists these, so that renaming loses no measurement.
+    """
     return _same_code().get(code, code)
 
 
@@ -77,22 +82,23 @@ def source_hash(source: str) -> str:
 
 
 def modules_used(roots: Iterable[str], packages: Collection[str]) -> list[str]:
-    """Full names of `roots` and of the modules within `packages` that they import, directly or not, sorted."""
+    """Full names of `roots` and all modules within `packages` that they import, directly or not, sorted."""
     found: set[str] = set()
-    waiting = list(roots)
-    while waiting:
-        name = waiting.pop()
+    pending = list(roots)
+    while pending:
+        name = pending.pop()
         if name in found or not _is_within(name, packages):
             continue
         if _file(name) is None:
             continue
         found.add(name)
         for home, member in _module_imports(name).values():
-            waiting += [home, f"{home}.{member}"]
+            pending += [home, f"{home}.{member}"]
     return sorted(found)
 
 
 def digest(text: str) -> str:
+    """A hash (12 hexadecimal digits) of `text`."""
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:DIGITS]
 
 
@@ -104,31 +110,33 @@ def _is_within(name: str, packages: Collection[str]) -> bool:
 
 
 def _used(module: str, name: str) -> dict[tuple[str, str], list[ast.stmt]]:
-    """The statements that define `name` in `module`, and those of all definitions that they use: by module and name."""
+    """Statements that define `name` of `module`, and all definitions that they use, by module and name."""
     package = module.rpartition(".")[0] or module
     found: dict[tuple[str, str], list[ast.stmt]] = {}
-    waiting = [(module, name)]
-    while waiting:
-        place = waiting.pop()
-        if place in found:
+    pending = [(module, name)]
+    while pending:
+        key = pending.pop()
+        if key in found:
             continue
-        home, wanted = place
+        home, wanted = key
         statements = _definitions(home).get(wanted, [])
         if statements:
-            found[place] = statements
-            waiting += _names_used(statements, home, package)
+            found[key] = statements
+            pending += _names_used(statements, home, package)
     return found
 
 
 def _names_used(statements: list[ast.stmt], module: str, package: str) -> Iterator[tuple[str, str]]:
-    """(module, name) of what these statements of `module` refer to, in that module or another one of `package`."""
+    """(module, name) of the definitions in `package` that these statements of `module` refer to."""
     imported = {**_module_imports(module), **_imports(statements, module)}
     for node in (node for statement in statements for node in ast.walk(statement)):
         if isinstance(node, ast.Name) and node.id not in imported:
             yield module, node.id
         elif isinstance(node, ast.Name) and _is_followed(imported[node.id][0], package):
             yield imported[node.id]
-        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in imported:
+        elif (
+            isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in imported
+        ):
             home, member = imported[node.value.id]
             inner = f"{home}.{member}" if member else home
             if _is_followed(inner, package):
@@ -136,7 +144,7 @@ def _names_used(statements: list[ast.stmt], module: str, package: str) -> Iterat
 
 
 def _is_followed(module: str, package: str) -> bool:
-    """Whether `module` belongs to `package`; where that is a module in no package, whether it lies in the same folder."""
+    """Whether `module` is in `package`; if `package` is a single module, whether it is in the same folder."""
     if _is_within(module, (package,)):
         return True
     ours = _file(package)
@@ -148,7 +156,7 @@ def _is_followed(module: str, package: str) -> bool:
 
 @cache
 def _definitions(module: str) -> dict[str, list[ast.stmt]]:
-    """The top-level statements of a module by the names that they bind; imports bind none."""
+    """The top-level statements of a module by the names that they bind, without imports."""
     found: dict[str, list[ast.stmt]] = {}
     for statement in _code(_tree(module)):
         names = [statement.name] if isinstance(statement, _DEFINITIONS) else _bound(statement)
@@ -158,8 +166,12 @@ def _definitions(module: str) -> dict[str, list[ast.stmt]]:
 
 
 def _bound(statement: ast.stmt) -> list[str]:
-    """Names that a statement assigns, also within its blocks."""
-    stored = [node.id for node in ast.walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+    """Names that a statement assigns or defines, also within its blocks."""
+    stored = [
+        node.id
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    ]
     return [*stored, *(node.name for node in ast.walk(statement) if isinstance(node, _DEFINITIONS))]
 
 
@@ -184,7 +196,7 @@ def _tree(module: str) -> ast.Module:
 
 
 def _code(tree: ast.Module) -> list[ast.stmt]:
-    """The statements of a module without its docstring, imports, and what type checkers alone read."""
+    """The statements of a module without docstring, imports and type-checking blocks."""
     return [statement for statement in _body(tree.body) if not _is_for_type_checking(statement)]
 
 
@@ -193,11 +205,19 @@ def _body(statements: list[ast.stmt]) -> list[ast.stmt]:
 
 
 def _is_text(statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant) and isinstance(statement.value.value, str)
+    return (
+        isinstance(statement, ast.Expr)
+        and isinstance(statement.value, ast.Constant)
+        and isinstance(statement.value.value, str)
+    )
 
 
 def _is_for_type_checking(statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.If) and isinstance(statement.test, ast.Name) and statement.test.id == "TYPE_CHECKING"
+    return (
+        isinstance(statement, ast.If)
+        and isinstance(statement.test, ast.Name)
+        and statement.test.id == "TYPE_CHECKING"
+    )
 
 
 @cache
@@ -206,7 +226,7 @@ def _module_imports(module: str) -> dict[str, tuple[str, str]]:
 
 
 def _imports(statements: Iterable[ast.stmt], module: str) -> dict[str, tuple[str, str]]:
-    """(full name of a module or package, name in it or "") by the name that an import within `statements` binds."""
+    """(module or package, name in it or "") by the name that an import within `statements` binds."""
     found: dict[str, tuple[str, str]] = {}
     for node in (node for s in statements if not _is_for_type_checking(s) for node in ast.walk(s)):
         if isinstance(node, ast.Import):
@@ -231,7 +251,7 @@ def _absolute(node: ast.ImportFrom, module: str) -> str:
 
 
 class _Text:
-    """Writes syntax trees as text that no formatting and no Python version changes."""
+    """Writes syntax trees as text that is independent of formatting and Python version."""
 
     def __init__(self, ignored: Collection[str]) -> None:
         self._ignored = ignored
@@ -241,7 +261,9 @@ class _Text:
             fields = [(name, getattr(node, name, None)) for name in node._fields if name not in _LOOKS]
             if isinstance(node, ast.JoinedStr):
                 fields = [("values", _joined(node.values))]
-            parts = [f"{name}={self.of(value)}" for name, value in fields if value is not None and value != []]
+            parts = [
+                f"{name}={self.of(value)}" for name, value in fields if value is not None and value != []
+            ]
             return f"{type(node).__name__}({','.join(parts)})"
         if isinstance(node, list):
             kept = _body(node) if node and isinstance(node[0], ast.stmt) else node
@@ -249,12 +271,18 @@ class _Text:
         return repr(node)
 
     def _is_ignored(self, node: object) -> bool:
-        targets = [node.target] if isinstance(node, ast.AnnAssign) else node.targets if isinstance(node, ast.Assign) else []
+        targets = (
+            [node.target]
+            if isinstance(node, ast.AnnAssign)
+            else node.targets
+            if isinstance(node, ast.Assign)
+            else []
+        )
         return any(isinstance(target, ast.Name) and target.id in self._ignored for target in targets)
 
 
 def _joined(parts: list[ast.expr]) -> list[ast.expr]:
-    """The parts of an f-string with neighbouring texts made one: Python versions divide them differently."""
+    """The parts of an f-string with adjacent texts joined, since Python versions divide them differently."""
     found: list[ast.expr] = []
     for part in parts:
         before = found[-1] if found else None

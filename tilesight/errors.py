@@ -1,28 +1,28 @@
-"""Every error that TileSight raises on purpose, and the failures that it passes on as data.
+"""Errors: the exceptions that TileSight raises on purpose, and failures of candidates as values.
 
-Exceptions stop a command; they are for what its user can mend::
+An exception ends a command; its user can correct the cause::
 
     TileSightError               exit code
-    |-- InputError                   2      what was asked for is malformed or contradicts itself
+    |-- InputError                   2      an argument or input file is malformed or contradicts another
     |   |-- UnknownNameError         2      a kernel, target, workload, dimension or parameter by a wrong name
-    |   |-- WorkloadError            2      a dimension or dtype that the operator or the target refuses
+    |   |-- WorkloadError            2      a dimension or dtype that the operator or target does not support
     |   |-- ConfigError              2      a config outside its search space
-    |   |-- TargetFileError          2      a target description that does not parse or does not hold together
-    |   `-- ProgramError             2      a program that the user gave, e.g. a `ref_prog`, raised or gave something else
-    |-- NoCandidateError             3      nothing is legal, or nothing that was tried worked
+    |   |-- TargetFileError          2      a target file that is malformed or contradicts itself
+    |   `-- ProgramError             2      a function of the user raised, or returned a wrong value
+    |-- NoCandidateError             3      no config is legal, or every tried candidate failed
     |-- DatabaseError                4      the performance database cannot be read or written
-    |   |-- DatabaseBusyError        4      another process holds it
+    |   |-- DatabaseBusyError        4      another process has locked it
     |   |-- DatabaseReadOnlyError    4
     |   |-- DatabaseCorruptError     4
     |   |-- DatabaseVersionError     4      written by a newer TileSight
     |   `-- DatabaseFullError        4      no space left
     |-- ToolchainError               5      a compiler, driver or package that is missing or unusable
-    `-- LaunchError                  1      a built kernel that does not load, or whose launch is refused
+    `-- LaunchError                  1      a built kernel that cannot be loaded or launched
 
-One more stands elsewhere: `ConnectionLostError`, a `DatabaseError`, in `database/faults.py` with what tells it from others.
+`ConnectionLostError`, a `DatabaseError`, is defined in `database/engine/faults.py`.
 Exit code 1 is an error in TileSight itself, 130 an interrupt (Ctrl-C).
 
-A candidate that fails is no exception but a `Failure`: a value in its record, and the run goes on.
+A candidate that fails raises nothing: its record has a `Failure`, and the run continues.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from enum import StrEnum
 
 
 class TileSightError(Exception):
-    """Base of all the above. `str(error)` names the subject, the rule, the value and the way out."""
+    """Base of all errors of TileSight. The message names the subject, the rule, the value and the way out."""
 
     exit_code = 1
 
@@ -44,7 +44,7 @@ class InputError(TileSightError):
 
 
 class UnknownNameError(InputError):
-    """`name` is not one of `known`; the message offers the nearest names."""
+    """A name that does not exist; the message offers the nearest ones."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str], hint: str = "") -> None:
         self.kind, self.name, self.known = kind, name, tuple(known)
@@ -102,37 +102,38 @@ class ToolchainError(TileSightError):
 
 
 class LaunchError(TileSightError):
-    """The library of a kernel cannot be loaded, or its kernel was refused when it was launched."""
+    """The library of a kernel cannot be loaded, or the launch of the kernel was refused."""
 
 
 class FailureKind(StrEnum):
-    """At which stage a candidate failed, and how."""
+    """Stage and kind of a candidate's failure."""
 
-    LOWER_ERROR = "lower_error"  # the compiler's passes refused it
+    LOWER_ERROR = "lower_error"  # a pass of the compiler refused it
     LOWER_CRASH = "lower_crash"  # the lowering process died
     LOWER_TIMEOUT = "lower_timeout"
-    LOWER_MEMORY = "lower_memory"  # the lowering process took more host memory than it may
+    LOWER_MEMORY = "lower_memory"  # the lowering process exceeded its limit of host memory
     DOES_NOT_FIT = "does_not_fit"  # shared memory, threads or registers beyond the target's limits
-    DUPLICATE = "duplicate"  # generates the same device code as a candidate already kept
-    PROFILE_ERROR = "profile_error"  # lowered, but its IR could not be read
+    DUPLICATE = "duplicate"  # generates the same device code as another candidate
+    PROFILE_ERROR = "profile_error"  # it lowered, but its IR could not be read
     BUILD_ERROR = "build_error"
     BUILD_CRASH = "build_crash"
     BUILD_TIMEOUT = "build_timeout"
-    BUILD_MEMORY = "build_memory"  # the compiler took more host memory than it may
+    BUILD_MEMORY = "build_memory"  # the compiler exceeded its limit of host memory
     RUN_ERROR = "run_error"  # launch refused, illegal address
     RUN_CRASH = "run_crash"
     RUN_TIMEOUT = "run_timeout"
-    RUN_MEMORY = "run_memory"  # the device lacks memory for it, or the measuring process took more of the host's than it may
+    # the device lacks memory for it, or the measuring process exceeded its limit of host memory
+    RUN_MEMORY = "run_memory"
     WRONG_RESULT = "wrong_result"  # differs from the reference, NaN, or unwritten output
     NONDETERMINISTIC = "nondeterministic"  # a race: outputs of the same inputs differ from run to run
 
 
-WRONG = (FailureKind.WRONG_RESULT, FailureKind.NONDETERMINISTIC)  # it ran, and what it computed is of no use
+WRONG = (FailureKind.WRONG_RESULT, FailureKind.NONDETERMINISTIC)  # it ran with wrong results
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a candidate went no further. `detail` is the tail of what the failing stage printed."""
+    """Why a candidate failed. `detail` is the end of the output of the failing stage."""
 
     kind: FailureKind
     message: str
@@ -140,13 +141,13 @@ class Failure:
 
 
 def headline(text: str) -> str:
-    """The first line of a long message that says something, cut at 300 characters: a failure's `message`."""
+    """The first non-empty line of a long message, cut at 300 characters."""
     line = next((line.strip() for line in text.splitlines() if line.strip()), "no message")
     return line if len(line) <= 300 else line[:297] + "..."
 
 
 def nearest_names(name: str, known: Iterable[str]) -> list[str]:
-    """Up to three of `known` that resemble `name`, best first; case does not matter."""
+    """Up to three of `known` that resemble `name`, best first; case is ignored."""
     by_folded = {candidate.lower(): candidate for candidate in known}
     close = difflib.get_close_matches(name.lower(), by_folded, n=3, cutoff=0.5)
     return [by_folded[folded] for folded in close]

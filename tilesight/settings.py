@@ -1,4 +1,4 @@
-"""The one reader of the process environment. Everything else takes these values as arguments."""
+"""Settings from the environment; no other module reads environment variables."""
 
 from __future__ import annotations
 
@@ -11,35 +11,46 @@ from platformdirs import user_cache_path, user_data_path
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Defaults that a user sets once for a machine; a command's own options win over them."""
+    """Defaults that a user sets once for a machine; options of a command override them."""
 
     database_url: str  # any SQLAlchemy URL
     cache_dir: Path  # built kernels; safe to delete
     workers: int  # processes that lower and build
-    layers: tuple[str, ...] = ()  # SQLite files of read-only databases below the user's own, the first on top
-    kernel_modules: tuple[str, ...] = ()  # names of modules with operators and templates of the user's own
-    cuda_home: Path | None = None  # a CUDA toolkit other than the one whose nvcc is on PATH; TileLang reads the same variables
+    layers: tuple[str, ...] = ()  # SQLite files of read-only databases below the user's own, the upper first
+    kernel_modules: tuple[str, ...] = ()  # modules with the user's operators and templates
+    cuda_home: Path | None = None  # a CUDA toolkit instead of that of the nvcc on PATH; TileLang reads it too
     rocm_home: Path | None = None
-    cxx: str | None = None  # a C++ compiler other than g++, clang++ or c++
-    cuda_visible: str | None = None  # GPUs that the user lets programs see, as the drivers read it; None: all
+    cxx: str | None = None  # a C++ compiler instead of g++, clang++ or c++
+    cuda_visible: str | None = None  # GPUs that programs may use, in the driver's notation; None for all
     hip_visible: str | None = None
 
 
 def load_settings(environ: dict[str, str] | None = None) -> Settings:
-    """Read `TILESIGHT_DB`, `TILESIGHT_LAYERS`, `TILESIGHT_CACHE_DIR`, `TILESIGHT_WORKERS` and `TILESIGHT_KERNELS`, or their
-    defaults, and where compilers are (`CUDA_HOME` or `CUDA_PATH`, `ROCM_PATH` or `ROCM_HOME`, `CXX`), and which GPUs may be used
-    (`CUDA_VISIBLE_DEVICES`, `HIP_VISIBLE_DEVICES`).
+    """Read the settings from environment variables; missing ones have defaults.
 
-    A malformed `TILESIGHT_WORKERS` raises `InputError`.
+    TileSight: `TILESIGHT_DB`, `TILESIGHT_LAYERS`, `TILESIGHT_CACHE_DIR`, `TILESIGHT_WORKERS`,
+        `TILESIGHT_KERNELS`.
+    Compilers: `CUDA_HOME` or `CUDA_PATH`, `ROCM_PATH` or `ROCM_HOME`, `CXX`. GPUs: `CUDA_VISIBLE_DEVICES`,
+    `HIP_VISIBLE_DEVICES`.
+
+    Args:
+        environ: None for the environment of the process.
+
+    Raises:
+        InputError: `TILESIGHT_WORKERS` is malformed.
     """
     from .errors import InputError
 
     env = os.environ if environ is None else environ
-    cuda_home, rocm_home = env.get("CUDA_HOME") or env.get("CUDA_PATH"), env.get("ROCM_PATH") or env.get("ROCM_HOME")
+    cuda_home = env.get("CUDA_HOME") or env.get("CUDA_PATH")
+    rocm_home = env.get("ROCM_PATH") or env.get("ROCM_HOME")
     default_db = user_data_path("tilesight", appauthor=False) / "performance.db"
     raw_workers = env.get("TILESIGHT_WORKERS", "")
     if raw_workers and (not raw_workers.isdecimal() or not 1 <= int(raw_workers) <= 1024):
-        raise InputError(f"TILESIGHT_WORKERS='{raw_workers}' must be a whole number from 1 to 1024; unset it for one process a core")
+        raise InputError(
+            f"TILESIGHT_WORKERS='{raw_workers}' must be a whole number from 1 to 1024; unset it for one "
+            "process per core"
+        )
     return Settings(
         database_url=env.get("TILESIGHT_DB") or f"sqlite:///{default_db}",
         cache_dir=Path(env.get("TILESIGHT_CACHE_DIR") or user_cache_path("tilesight", appauthor=False)),
@@ -55,7 +66,7 @@ def load_settings(environ: dict[str, str] | None = None) -> Settings:
 
 
 def available_cores() -> int:
-    """Cores that this process may use (an affinity mask or container limit counts)."""
+    """Number of cores that this process may use, by its affinity mask or container limit."""
     if hasattr(os, "sched_getaffinity"):
         return max(1, len(os.sched_getaffinity(0)))
     return os.cpu_count() or 1

@@ -1,3 +1,3 @@
-"""The version of this package, where every module may ask for it: the package itself stands above them all."""
+"""The version of TileSight, in a module below all others that use it."""
 
 __version__ = "0.1.0"

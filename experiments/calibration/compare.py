@@ -1,11 +1,12 @@
-"""Errors of the analytical model under calibrated targets, beside those under the target they were made of.
+"""Errors of the analytical model under calibrated targets, beside its errors under the base target.
 
-    python experiments/calibration/compare.py TARGET.toml... [--base h200] [--data FOLDER] [--every 8] [--each]
+    python experiments/calibration/compare.py TARGET.toml... [--base h200] [--data FOLDER] [--every 8]
+    [--each]
 
-Predicts every 8th verified row of the datasets. A cell has the mean absolute error in percent and the median of predicted
-over measured time, by operator and over all; the last column is the time of the best of a case's rows over that of the one
-predicted best, geometric mean over cases. `--each` changes the base in one figure of the first TARGET at a time, which
-tells what each of them does.
+Predicts every 8th verified row of the datasets. A cell has the mean absolute error in percent and the median
+of predicted over measured time, by operator and over all; the last column is the time of the best of a case's
+rows over that of the one predicted best, geometric mean over cases. `--each` changes the base in one figure
+of the first TARGET at a time, which tells what each of them does.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).parent.parent.parent))
 
-from tilesight.costmodel.analytical import AnalyticalModel
-from tilesight.dataset import profiles_of, read_dataset
-from tilesight.profile import KernelProfile
-from tilesight.target import Figure, Target, load_target
+from tilesight.costmodel.analytical.analytical_model import AnalyticalModel
+from tilesight.profile.values import KernelProfile
+from tilesight.records.dataset import profiles_of, read_dataset
+from tilesight.target.spec import Figure, Target, load_target
 
 DATA = Path(__file__).parent.parent / "datasets" / "h200"
 NAME_WIDTH = 42
-LEAST_ROWS = 3  # of a case, for one of them to be picked
+MIN_ROWS = 3  # of a case that counts
 SAME = 1e-6
 
 
@@ -47,7 +48,9 @@ class Rows:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("targets", nargs="+", type=Path, help="files of calibrated targets")
     parser.add_argument("--base", default="h200", help="the shipped target that they were made of")
     parser.add_argument("--data", type=Path, default=DATA, help="folder of datasets")
@@ -57,7 +60,9 @@ def main() -> None:
     rows, base = read_rows(asked.data, asked.every), load_target(asked.base)
     print(f"{len(rows.measured_us)} rows, {AnalyticalModel().version}")
     print("MAPE in %, median of predicted / measured; last: best of the sample over the model's pick")
-    print(" | ".join([" " * NAME_WIDTH, *(f"{name[:12]:>12s}" for name in [*rows.operators, "all"])]), "| pick")
+    print(
+        " | ".join([" " * NAME_WIDTH, *(f"{name[:12]:>12s}" for name in [*rows.operators, "all"])]), "| pick"
+    )
     print(line(asked.base, rows, base), flush=True)
     targets = [load_target(str(path)) for path in asked.targets]
     for path, target in zip(asked.targets, targets, strict=True):
@@ -94,7 +99,7 @@ def cell(ratio: NDArray[np.float64]) -> str:
 
 
 def predictions(rows: Rows, target: Target) -> NDArray[np.float64]:
-    """(n,) predicted times in us; NaN where the model says that a kernel does not fit."""
+    """(n,) predicted times in us; NaN if the kernel does not fit the target."""
     model = AnalyticalModel()
     found = np.full(len(rows.kernels), np.nan)
     for number, kernels in enumerate(rows.kernels):
@@ -106,11 +111,11 @@ def predictions(rows: Rows, target: Target) -> NDArray[np.float64]:
 
 
 def pick(rows: Rows, predicted: NDArray[np.float64]) -> float:
-    """Time of the best over that of the one predicted best, geometric mean over cases."""
+    """Time of the fastest row over that of the row predicted fastest, geometric mean over cases."""
     shares = []
     for case in sorted(set(rows.case)):
         own = np.flatnonzero(rows.case == case)
-        if len(own) >= LEAST_ROWS:
+        if len(own) >= MIN_ROWS:
             measured = rows.measured_us[own]
             shares.append(measured.min() / measured[np.nanargmin(predicted[own])])
     return float(np.exp(np.mean(np.log(shares))))

@@ -1,14 +1,15 @@
 """Collect Nsight Compute's counters for a sample of a dataset's candidates, into its `counters` column.
 
-    python experiments/counters/collect_counters.py DATASET.parquet... --per-case 12 --out OUT.parquet [--budget 300]
+    python experiments/counters/collect_counters.py DATASET.parquet... --per-case 12 --out OUT.parquet
+    [--budget 300]
 
-Of each case it takes the fastest few, the fastest that spills, and quantiles of the measured time. Kernels come from the
-kernel cache, or are built again. They are launched under ncu, many in a process; a process that dies costs the kernel
-that killed it. What is done is kept in OUT.parquet.jsonl as it comes: the same command goes on from there, and rows
-that have counters are left alone.
+The sample of each case has the fastest candidates, the fastest one that spills, and quantiles of the measured
+time. Kernels come from the kernel cache or are built again. One process under ncu launches many of them; if
+it dies, only the kernel that caused it is lost. Results are written to OUT.parquet.jsonl as they arrive. The
+same command continues from there, and it leaves rows with counters unchanged.
 
-A launch is matched to its candidate by order, and believed only where the number of launches, and the grid and block of
-each, are those of the candidate's stored profiles.
+Launches are matched to candidates by order. They are accepted only if the number of launches, and the grid
+and block of each, are those of the stored profiles of the candidate.
 """
 
 import argparse
@@ -31,17 +32,17 @@ sys.path[:0] = [str(HERE), str(HERE.parent.parent)]
 
 import ncu  # noqa: E402
 
-FASTEST = 4  # of each case, taken whatever N is
-CHUNK = 64  # launches in one process: what a process that hangs can cost
-START_S = 25.0  # of a process under ncu, at most, before its first launch
-PER_LAUNCH_S = 0.6  # guessed for the first chunk; measured after it
-BUILD_SHARE = 0.6  # of the budget, at most
-INPUT_SEED = 0  # any: what is counted does not depend on the values
+FASTEST = 4  # fastest candidates of each case in the sample
+CHUNK = 64  # launches of one process, which are lost if it hangs
+START_S = 25.0  # limit of the time before the first launch of a process under ncu
+PER_LAUNCH_S = 0.6  # estimate for the first chunk; measured afterwards
+BUILD_SHARE = 0.6  # largest share of the budget for building
+INPUT_SEED = 0  # counters do not depend on the values of inputs
 
 
 @dataclass(frozen=True)
 class Item:
-    """A candidate whose counters are wanted. `launches` are the grid and the block's threads of each of its kernels."""
+    """A candidate to profile. `launches` are (grid, threads of a block) of each of its kernels."""
 
     number: int  # of the dataset's row
     case: str
@@ -58,12 +59,15 @@ class Item:
 
 
 class MismatchError(Exception):
-    """What ncu saw is not what was launched."""
+    """The launches that ncu reports are not those of the program."""
 
 
 def sample(times: Sequence[tuple[int, float, bool]], count: int) -> list[int]:
-    """Numbers of `count` rows of one case, given (number, measured time, spills): the fastest, the fastest that spills,
-    and the rest evenly over the order of times, the slowest among them."""
+    """Choose `count` rows of a case from (number, measured time, spills).
+
+    They are the fastest rows, the fastest that spills, and others evenly over the order of times, with the
+    slowest.
+    """
     ordered = sorted(times, key=lambda row: (row[1], row[0]))
     if len(ordered) <= count:
         return [number for number, _, _ in ordered]
@@ -73,46 +77,62 @@ def sample(times: Sequence[tuple[int, float, bool]], count: int) -> list[int]:
         picked[spilling] = None
     rest = [number for number, _, _ in ordered if number not in picked]
     left = count - len(picked)
-    for place in range(left):
-        picked[rest[round((place + 1) * (len(rest) - 1) / left)]] = None
+    for index in range(left):
+        picked[rest[round((index + 1) * (len(rest) - 1) / left)]] = None
     return list(picked)
 
 
 def shape_text(dims: str, attrs: str) -> str:
-    """A row's dimensions and attributes as `Operator.workload` reads them."""
+    """The dimensions and attributes of a row as text for `Operator.workload`."""
     values = {**json.loads(dims), **json.loads(attrs or "{}")}
-    return ",".join(f"{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in values.items())
+    return ",".join(
+        f"{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in values.items()
+    )
 
 
 def pick(frame: Any, per_case: int, done: set[int]) -> list[Item]:
-    """Of each case the sample's items that have no counters yet and are not among the rows `done`."""
-    from tilesight.dataset import profiles_of
+    """The sampled items of each case, without those that have counters or are among the rows `done`."""
+    from tilesight.records.dataset import profiles_of
 
     items = []
     usable = frame[(frame["status"] == "verified") & frame["measured_us"].notna() & frame["profile"].notna()]
     for (workload, _), case in usable.groupby(["workload", "target"], sort=False):
         case = case.drop_duplicates("fingerprint")
         columns = (case.index, case["measured_us"], case["spill_bytes"] > 0)
-        times = [(int(number), float(time_us), bool(spills)) for number, time_us, spills in zip(*columns, strict=True)]
+        times = [
+            (int(number), float(time_us), bool(spills))
+            for number, time_us, spills in zip(*columns, strict=True)
+        ]
         for number in sample(times, per_case):
             row = frame.loc[number]
             if number in done or isinstance(row["counters"], str):
                 continue
             launches = tuple((tuple(p.grid), p.block_threads) for p in profiles_of(row["profile"]))
-            items.append(Item(number, str(workload), row["operator"], shape_text(row["dims"], row["attrs"]), row["dtype"], launches))
+            items.append(
+                Item(
+                    number,
+                    str(workload),
+                    row["operator"],
+                    shape_text(row["dims"], row["attrs"]),
+                    row["dtype"],
+                    launches,
+                )
+            )
     return items
 
 
-def build(items: Sequence[Item], frame: Any, cache_dir: Path, workers: int, until: float) -> Iterator[Item | tuple[int, str]]:
-    """Each item with its library, in the items' order of cases, or its number with the reason why there is none."""
+def build(
+    items: Sequence[Item], frame: Any, cache_dir: Path, workers: int, until: float
+) -> Iterator[Item | tuple[int, str]]:
+    """Each item with its built library, in order, or (number, reason) if it could not be built."""
     from dataclasses import replace
 
-    from tilesight.candidate import Candidate
-    from tilesight.executor import LocalExecutor
+    from tilesight.executor.jobs import BuildDone, BuildJob, SingleLaneSource
+    from tilesight.executor.local import LocalExecutor
     from tilesight.kernels import operator, template_for
-    from tilesight.space import Config
-    from tilesight.target import load_target
-    from tilesight.work import Build, Built, OneLane
+    from tilesight.problem.candidate import Candidate
+    from tilesight.problem.space import Config
+    from tilesight.target.spec import load_target
 
     numbers: dict[str, Item] = {}
     candidates = []
@@ -122,31 +142,50 @@ def build(items: Sequence[Item], frame: Any, cache_dir: Path, workers: int, unti
         workload = operator(item.operator).workload(item.shape, item.dtype)
         template = template_for(item.operator, target, item.dtype)
         if template.name != row["template"] or template.version != row["template_version"]:
-            yield item.number, f"measured with {row['template']} {row['template_version']}, here is {template.name} {template.version}"
+            yield (
+                item.number,
+                f"measured with {row['template']} {row['template_version']}, here is {template.name} "
+                f"{template.version}",
+            )
             continue
         candidate = Candidate(workload, target, template, Config(json.loads(row["config"])))
         numbers[candidate.key] = item
         candidates.append(candidate)
     built: dict[int, Item] = {}
-    with LocalExecutor(workers, cache_dir) as executor, closing(executor.stream(OneLane(map(Build, candidates)))) as events:
+    with (
+        LocalExecutor(workers, cache_dir) as executor,
+        closing(executor.stream(SingleLaneSource(map(BuildJob, candidates)))) as events,
+    ):
         for event in events:
-            assert isinstance(event, Built)
+            assert isinstance(event, BuildDone)
             item, result = numbers[event.job.candidate.key], event.result
             if result.artifact is None:
                 yield item.number, f"not built: {result.failure.message if result.failure else ''}"
             else:
                 built[item.number] = replace(item, artifact=result.artifact, entry=result.entry)
             if time.time() > until:
-                print(f"the budget's share for building ends: {len(built)} of {len(candidates)} kernels are there", flush=True)
+                print(
+                    f"the budget's share for building ends: {len(built)} of {len(candidates)} "
+                    "kernels are there",
+                    flush=True,
+                )
                 break
     yield from (built[item.number] for item in items if item.number in built)
 
 
-def match(launches: Sequence[ncu.Launch], items: Sequence[Item]) -> tuple[dict[int, list[ncu.Launch]], dict[int, str]]:
-    """The launches of each item, both in order, and the items whose launches have another shape than their profiles say.
+def match(
+    launches: Sequence[ncu.Launch], items: Sequence[Item]
+) -> tuple[dict[int, list[ncu.Launch]], dict[int, str]]:
+    """Match launches to items by order.
 
-    Where launches are missing (a profiler that died), only a beginning without any doubt is taken, and its items that
-    are left are neither here nor there. Raises `MismatchError` where there is doubt: nothing of the process counts then.
+    If launches are missing because the profiler died, only a consistent beginning is used, and the other
+    items are in neither result.
+
+    Returns:
+        (launches by item, reason by item whose launches have another shape than its profile).
+
+    Raises:
+        MismatchError: the launches of the process cannot be matched with certainty.
     """
     wanted = sum(len(item.launches) for item in items)
     if len(launches) > wanted:
@@ -164,9 +203,14 @@ def match(launches: Sequence[ncu.Launch], items: Sequence[Item]) -> tuple[dict[i
             found[item.number] = own
             continue
         (launch, (grid, threads)) = wrong
-        odd[item.number] = f"its profile says {grid} blocks of {threads} threads, ncu saw {launch.grid} of {launch.block}"
+        odd[item.number] = (
+            f"its profile says {grid} blocks of {threads} threads, ncu saw {launch.grid} of {launch.block}"
+        )
         if len(launches) < wanted:
-            raise MismatchError(f"{wanted - len(launches)} launches of {wanted} are missing, and of row {item.number} {odd[item.number]}")
+            raise MismatchError(
+                f"{wanted - len(launches)} launches of {wanted} are missing, and of row {item.number} "
+                f"{odd[item.number]}"
+            )
     return found, odd
 
 
@@ -177,24 +221,35 @@ def _same(launch: ncu.Launch, expected: tuple[tuple[int, int, int], int]) -> boo
 
 @dataclass
 class Outcome:
-    """What one process under ncu gave: launches by row, rows that failed with why, and its output."""
+    """The result of a process under ncu: launches by row, reasons of failed rows, and its output."""
 
     launches: dict[int, list[ncu.Launch]]
     failed: dict[int, str]
     output: str
 
 
-def profile(items: Sequence[Item], tool: str, metrics: Sequence[str], deadline: float, limit_s: float) -> Outcome:
-    """Launch `items` in one process under ncu. A process that hangs is ended after `limit_s`."""
+def profile(
+    items: Sequence[Item], tool: str, metrics: Sequence[str], deadline: float, limit_s: float
+) -> Outcome:
+    """Launch `items` in one process under ncu, which is killed after `limit_s` seconds."""
     with tempfile.TemporaryDirectory() as folder:
         job, log, table = Path(folder, "job.json"), Path(folder, "log.jsonl"), Path(folder, "ncu.csv")
         log.touch()
-        job.write_text(json.dumps({"log": str(log), "deadline": deadline, "seed": INPUT_SEED, "items": [i.job() for i in items]}))
+        job.write_text(
+            json.dumps(
+                {"log": str(log), "deadline": deadline, "seed": INPUT_SEED, "items": [i.job() for i in items]}
+            )
+        )
         program = [sys.executable, str(HERE / "launch.py"), str(job)]
         run = subprocess.Popen(
             ncu.command(tool, metrics, table, program),
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True,
-        )  # fmt: skip
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
         try:
             output, _ = run.communicate(timeout=limit_s)
         except subprocess.TimeoutExpired:
@@ -205,7 +260,9 @@ def profile(items: Sequence[Item], tool: str, metrics: Sequence[str], deadline: 
         failed = {event["number"]: event["message"] for event in events if event["event"] == "failed"}
         for event in events:
             if event["event"] == "begin" and event["number"] not in ended:
-                failed.setdefault(event["number"], f"the process ended while it ran (exit code {run.returncode})")
+                failed.setdefault(
+                    event["number"], f"the process ended while it ran (exit code {run.returncode})"
+                )
         text = table.read_text(errors="replace") if table.exists() else ""
         launches = ncu.parse(text)
         seen, odd = match(launches, [item for item in items if item.number in ended])
@@ -213,11 +270,16 @@ def profile(items: Sequence[Item], tool: str, metrics: Sequence[str], deadline: 
 
 
 def collect(items: Sequence[Item], tool: str, until: float, keep: Any) -> list[str]:
-    """Profile all items, in chunks; `keep(number, counters or None, why)` is called as they are known. Returns notes."""
+    """Profile all items in chunks.
+
+    Calls `keep(number, counters or None, reason)` for each, and returns notes.
+    """
     refused: set[str] = set()
     known = ncu.known_metrics(tool)
     choice = ncu.choose(known)
-    notes = list(choice.notes) + ([] if known else ["ncu --query-metrics gave no list; unknown metrics are dropped as they are refused"])
+    notes = list(choice.notes) + (
+        [] if known else ["ncu --query-metrics gave no list; unknown metrics are dropped as they are refused"]
+    )
     left, per_launch_s, empty = list(items), PER_LAUNCH_S, 0
     while left and time.time() + START_S < until:
         fits = int((until - time.time() - START_S) / per_launch_s)
@@ -254,13 +316,19 @@ def collect(items: Sequence[Item], tool: str, until: float, keep: Any) -> list[s
                 notes.append(f"gave up: two processes in a row gave nothing: {outcome.output[-300:]}")
                 break
         left = [item for item in left if item.number not in settled]
-        print(f"{len(items) - len(left)} of {len(items)} settled, {time.time() - begin:.0f} s for the last {len(chunk)}", flush=True)
+        print(
+            f"{len(items) - len(left)} of {len(items)} settled, {time.time() - begin:.0f} s for the last "
+            f"{len(chunk)}",
+            flush=True,
+        )
     notes += [f"{key} from {name}" for key, (name, _) in choice.taken.items()]
     return notes
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("dataset", nargs="+", type=Path)
     parser.add_argument("--per-case", type=int, default=12)
     parser.add_argument("--out", type=Path, required=True, help="the dataset with counters; may be the input")
@@ -270,7 +338,7 @@ def main() -> None:
     given = parser.parse_args()
     until = time.time() + given.budget
 
-    from tilesight.dataset import Dataset, read_dataset, write_dataset
+    from tilesight.records.dataset import Dataset, read_dataset, write_dataset
     from tilesight.settings import load_settings
 
     tool = ncu.find_ncu(given.ncu)
@@ -296,7 +364,13 @@ def main() -> None:
             file.flush()
 
         ready = []
-        for made in build(items, frame, settings.cache_dir, given.workers or settings.workers, time.time() + BUILD_SHARE * given.budget):
+        for made in build(
+            items,
+            frame,
+            settings.cache_dir,
+            given.workers or settings.workers,
+            time.time() + BUILD_SHARE * given.budget,
+        ):
             if isinstance(made, Item):
                 ready.append(made)
             else:
@@ -305,7 +379,12 @@ def main() -> None:
         notes = collect(ready, tool, until, keep) if ready else []
     for number, counters in found.items():
         frame.at[number, "counters"] = json.dumps(counters, sort_keys=True)
-    about = {"program": "experiments/counters", "tool": _version(tool), "date": date.today().isoformat(), "notes": notes}
+    about = {
+        "program": "experiments/counters",
+        "tool": _version(tool),
+        "date": date.today().isoformat(),
+        "notes": notes,
+    }
     runs = {name: {**run, "counters": about} for name, run in dataset.runs.items()} if notes else dataset.runs
     write_dataset(given.out, Dataset(frame, {**dataset.metadata, "runs": runs}))
     print(f"{frame['counters'].notna().sum()} of {len(frame)} rows have counters; {len(failures)} failed")
@@ -316,19 +395,22 @@ def main() -> None:
 
 
 def _keys(frame: Any) -> dict[int, str]:
-    """What a row is, whatever its number: a journal outlives the order of the files."""
+    """The identity of each row, independent of its number, since files may be read in another order later."""
     columns = ["workload", "target", "template", "template_version", "config"]
-    return {number: "|".join(map(str, row)) for number, row in zip(frame.index, frame[columns].itertuples(index=False), strict=True)}
+    return {
+        number: "|".join(map(str, row))
+        for number, row in zip(frame.index, frame[columns].itertuples(index=False), strict=True)
+    }
 
 
 def _read_journal(path: Path, keys: Mapping[int, str]) -> tuple[dict[int, dict[str, float]], set[int]]:
-    """Counters by row, and rows that failed, of earlier calls."""
+    """(counters by row, failed rows) of earlier calls."""
     numbers = {key: number for number, key in keys.items()}
     found, tried = {}, set()
     for line in path.read_text().splitlines() if path.exists() else []:
         try:
             entry = json.loads(line)
-        except ValueError:  # cut off when it was written
+        except ValueError:  # the line was not written completely
             continue
         number = numbers.get(entry["key"])
         if number is not None and entry["counters"]:

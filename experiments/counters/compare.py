@@ -1,13 +1,14 @@
-"""Hold each term of the cost model against its own hardware counter.
+"""Compare each term of the cost model with its hardware counter.
 
     python experiments/counters/compare.py DATASET.parquet... [--out FOLDER] [--case TEXT]
 
-For every row that has counters, the default cost model predicts from the stored profile. Shares (matrix pipe, DRAM, L2
-hits, occupancy, issue slots) are compared in points, counts (bytes, wavefronts, instructions) and the clock by their
-ratio. Prints a table over all rows and one a case; writes compare.md, and compare.csv with a line for each row and term.
+For every row that has counters, the default cost model predicts from the stored profile. Shares (matrix pipe,
+DRAM, L2 hits, occupancy, issue slots) are compared in points, counts (bytes, wavefronts, instructions) and
+the clock by their ratio. Prints a table over all rows and one for each case; writes compare.md, and
+compare.csv with a line a row and term.
 
-Shares are of the kernel's own time, as the profiler sees it: predicted busy time is taken over the predicted time
-without the launch.
+Shares refer to the kernel's own time, as the profiler measures it: predicted busy time is divided by the
+predicted time without the launch.
 """
 
 import argparse
@@ -23,34 +24,37 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent.parent))
 
-LEAST_COUNT = 1.0  # below this a count says nothing: both sides are taken as none
+LEAST_COUNT = 1.0  # smaller counts are taken as 0
 Values = Mapping[str, float]
 
 
 @dataclass(frozen=True)
 class Term:
-    """One figure that both sides give. `points`: a share, compared by difference; else by ratio."""
+    """A value that is both predicted and counted.
+
+    Shares (`points`) are compared by difference, others by ratio.
+    """
 
     name: str
     points: bool
-    predicted: Callable[["Said"], float | None]
+    predicted: Callable[["PredictedTerms"], float | None]
     counted: Callable[[Values], float | None]
 
 
 @dataclass(frozen=True)
-class Said:
-    """What the model says of one candidate."""
+class PredictedTerms:
+    """The prediction for one candidate."""
 
     prediction: Any
     target: Any
 
     @property
     def own_us(self) -> float:
-        """Time without the launch, which no counter sees."""
+        """Time without the launch, which no counter includes."""
         return max(self.prediction.latency_us - self.prediction.terms_us.get("launch", 0.0), 1e-3)
 
 
-def _expected(key: str) -> Callable[[Said], float | None]:
+def _expected(key: str) -> Callable[[PredictedTerms], float | None]:
     return lambda said: said.prediction.expected.get(key)
 
 
@@ -58,8 +62,8 @@ def _counter(key: str) -> Callable[[Values], float | None]:
     return lambda counters: counters.get(key)
 
 
-def _busy(name: str) -> Callable[[Said], float | None]:
-    def share(said: Said) -> float | None:
+def _busy(name: str) -> Callable[[PredictedTerms], float | None]:
+    def share(said: PredictedTerms) -> float | None:
         if name not in said.prediction.utilization:
             return None
         return min(1.0, said.prediction.utilization[name] * said.prediction.latency_us / said.own_us)
@@ -67,9 +71,12 @@ def _busy(name: str) -> Callable[[Said], float | None]:
     return share
 
 
-def _dram_busy(said: Said) -> float | None:
-    """Of the data sheet's bandwidth, as the counter is."""
-    read, written = said.prediction.expected.get("dram_read_bytes"), said.prediction.expected.get("dram_write_bytes")
+def _dram_busy(said: PredictedTerms) -> float | None:
+    """Share of the data sheet's bandwidth, as for the counter."""
+    read, written = (
+        said.prediction.expected.get("dram_read_bytes"),
+        said.prediction.expected.get("dram_write_bytes"),
+    )
     if read is None or written is None:
         return None
     bandwidth = said.target.get("device.memory.dram.spec_gb_per_s", said.target.dram_gb_per_s)
@@ -99,10 +106,17 @@ TERMS = (
     Term("DRAM bytes read", False, _expected("dram_read_bytes"), _counter("dram_read_bytes")),
     Term("DRAM bytes written", False, _expected("dram_write_bytes"), _counter("dram_write_bytes")),
     Term("L2 bytes", False, _expected("l2_bytes"), _counter("l2_bytes")),
-    Term("L2 bytes, over the crossbar", False, _expected("l2_bytes"), _sum("xbar_read_bytes", "xbar_write_bytes")),
+    Term(
+        "L2 bytes, over the crossbar",
+        False,
+        _expected("l2_bytes"),
+        _sum("xbar_read_bytes", "xbar_write_bytes"),
+    ),
     Term("shared wavefronts", False, _expected("shared_wavefronts"), _counter("shared_wavefronts")),
     Term("special instructions", False, _expected("special_instructions"), _counter("special_instructions")),
-    Term("local bytes (spills)", False, _expected("local_bytes"), _sum("local_load_bytes", "local_store_bytes")),
+    Term(
+        "local bytes (spills)", False, _expected("local_bytes"), _sum("local_load_bytes", "local_store_bytes")
+    ),
 )
 
 
@@ -117,7 +131,10 @@ class Pair:
 
     @property
     def error(self) -> float:
-        """Signed: points of a share, else the ratio minus one. Where only one side counts something it is infinite."""
+        """Signed error: points of a share, else the ratio minus one.
+
+        Infinite if only the prediction is not 0.
+        """
         if self.term.points:
             return 100 * (self.predicted - self.counted)
         if max(self.predicted, self.counted) < LEAST_COUNT:
@@ -126,16 +143,28 @@ class Pair:
 
 
 def pairs_of(row: Mapping[str, Any], model: Any, target: Any) -> list[Pair]:
-    """What the model says and what was counted, for each term that both give. Raises `ValueError` as the model does."""
-    from tilesight.dataset import profiles_of
+    """Predicted and counted value of each term that has both.
+
+    Raises `ValueError` if the model refuses the row.
+    """
+    from tilesight.records.dataset import profiles_of
 
     counters = json.loads(row["counters"])
-    said = Said(model.predict(profiles_of(row["profile"]), target), target)
+    said = PredictedTerms(model.predict(profiles_of(row["profile"]), target), target)
     found = []
     for term in TERMS:
         predicted, counted = term.predicted(said), term.counted(counters)
         if predicted is not None and counted is not None:
-            found.append(Pair(f"{row['operator']} {row['shape']} {row['dtype']}", row["operator"], row["config"], term, predicted, counted))
+            found.append(
+                Pair(
+                    f"{row['operator']} {row['shape']} {row['dtype']}",
+                    row["operator"],
+                    row["config"],
+                    term,
+                    predicted,
+                    counted,
+                )
+            )
     return found
 
 
@@ -146,7 +175,7 @@ class Summary:
     median_absolute: float
     bias: float  # median of the signed errors
     within: float  # share of rows within 8 points, or 10 %
-    one_sided: int  # rows where the model predicts what the counter does not have
+    one_sided: int  # rows with a predicted value and a count of 0
 
 
 def summarise(pairs: Sequence[Pair]) -> Summary:
@@ -174,7 +203,15 @@ def _size(term: Term, value: float) -> str:
 
 
 def overall_table(pairs: Sequence[Pair]) -> list[str]:
-    columns = ["term", "rows", "mean absolute error", "median absolute", "median, signed", "within 8 points or 10 %", "only predicted"]
+    columns = [
+        "term",
+        "rows",
+        "mean absolute error",
+        "median absolute",
+        "median, signed",
+        "within 8 points or 10 %",
+        "only predicted",
+    ]
     lines = ["| " + " | ".join(columns) + " |", "|---" * len(columns) + "|"]
     for term, group in by_term(pairs):
         s = summarise(group)
@@ -187,11 +224,16 @@ def overall_table(pairs: Sequence[Pair]) -> list[str]:
 def case_table(pairs: Sequence[Pair]) -> list[str]:
     """Mean absolute error of each term, a line a case."""
     present = [term for term, _ in by_term(pairs)]
-    lines = ["| case | rows | " + " | ".join(term.name for term in present) + " |", "|---" * (len(present) + 2) + "|"]
+    lines = [
+        "| case | rows | " + " | ".join(term.name for term in present) + " |",
+        "|---" * (len(present) + 2) + "|",
+    ]
     for case in dict.fromkeys(pair.case for pair in pairs):
         groups = {term: [p for p in pairs if p.case == case and p.term is term] for term in present}
         rows = max(len(group) for group in groups.values())
-        cells = [_size(term, summarise(group).mean_absolute) if group else "-" for term, group in groups.items()]
+        cells = [
+            _size(term, summarise(group).mean_absolute) if group else "-" for term, group in groups.items()
+        ]
         lines.append(f"| {case} | {rows} | " + " | ".join(cells) + " |")
     return lines
 
@@ -201,21 +243,36 @@ def write_rows(path: Path, pairs: Sequence[Pair]) -> None:
         rows = csv.writer(file)
         rows.writerow(["case", "config", "term", "unit", "predicted", "counted", "error"])
         for p in pairs:
-            rows.writerow([p.case, p.config, p.term.name, "points" if p.term.points else "ratio", f"{p.predicted:.6g}", f"{p.counted:.6g}",
-                           f"{p.error:.4g}"])  # fmt: skip
+            rows.writerow(
+                [
+                    p.case,
+                    p.config,
+                    p.term.name,
+                    "points" if p.term.points else "ratio",
+                    f"{p.predicted:.6g}",
+                    f"{p.counted:.6g}",
+                    f"{p.error:.4g}",
+                ]
+            )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("dataset", nargs="+", type=Path)
-    parser.add_argument("--out", type=Path, help="folder for compare.md and compare.csv [default: that of the first dataset]")
+    parser.add_argument(
+        "--out", type=Path, help="folder for compare.md and compare.csv [default: that of the first dataset]"
+    )
     parser.add_argument("--case", help="only cases whose name has this in it")
-    parser.add_argument("--target", help="a target file in place of the one that the rows name, e.g. a calibrated one")
+    parser.add_argument(
+        "--target", help="a target file in place of the one that the rows name, e.g. a calibrated one"
+    )
     given = parser.parse_args()
 
     from tilesight.costmodel import default_model
-    from tilesight.dataset import read_dataset
-    from tilesight.target import load_target
+    from tilesight.records.dataset import read_dataset
+    from tilesight.target.spec import load_target
 
     model = default_model()
     pairs: list[Pair] = []
@@ -233,7 +290,12 @@ def main() -> None:
         sys.exit("no row of these datasets has counters; collect_counters.py adds them")
     lines = [f"Model {model.version}.", "", "## All rows", "", *overall_table(pairs), "", "## By operator"]
     for operator in dict.fromkeys(pair.operator for pair in pairs):
-        lines += ["", f"### {operator}", "", *overall_table([pair for pair in pairs if pair.operator == operator])]
+        lines += [
+            "",
+            f"### {operator}",
+            "",
+            *overall_table([pair for pair in pairs if pair.operator == operator]),
+        ]
     lines += ["", "## By case, mean absolute errors", "", *case_table(pairs)]
     folder = given.out or given.dataset[0].parent
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,10 +1,11 @@
-"""The program that runs under ncu: launches each kernel of a list once between cudaProfilerStart and cudaProfilerStop.
+"""The program under ncu: launches each kernel of a list once between cudaProfilerStart and cudaProfilerStop.
 
     ncu ... python launch.py JOB.json
 
-JOB.json: {"log": file, "deadline": unix time, "seed": n, "target": name, "items": [{"number", "operator", "shape",
-"dtype", "artifact", "entry"}, ...]}. Writes a line to the log when an item begins and when it has ended, so that the
-parent knows which launches ncu saw. Ends at the first kernel that fails: what is left then goes to a fresh process.
+JOB.json: {"log": file, "deadline": unix time, "seed": n, "target": name, "items": [{"number", "operator",
+"shape", "dtype", "artifact", "entry"}, ...]}. Writes a line to the log at the start and the end of each item,
+so that the parent knows which launches ncu profiled. Ends at the first kernel that fails; the parent starts
+another process for the rest.
 """
 
 import json
@@ -18,9 +19,9 @@ WARM_UPS = 2  # launches outside the profiled range
 def main(path: str) -> int:
     import torch
 
-    from tilesight.artifact import LoadedKernel
+    from tilesight.builder.loaded_kernel import LoadedKernel
     from tilesight.kernels import operator
-    from tilesight.measuring.bench import Case, InputSet
+    from tilesight.runner.bench import BenchCase, InputSet
 
     job = json.loads(Path(path).read_text())
     torch.cuda.init()
@@ -40,12 +41,15 @@ def main(path: str) -> int:
             try:
                 wanted = (item["operator"], item["shape"], item["dtype"])
                 if held != wanted:
-                    case = None  # its memory goes first
+                    case = None  # frees its memory first
                     torch.cuda.empty_cache()
                     found = operator(item["operator"])
                     workload = found.workload(item["shape"], item["dtype"])
-                    inputs = {name: tensor.contiguous() for name, tensor in found.inputs(workload, "cuda", job["seed"]).items()}
-                    case, held = Case(found, workload, job["seed"], (InputSet(inputs, {}, {}),)), wanted
+                    inputs = {
+                        name: tensor.contiguous()
+                        for name, tensor in found.inputs(workload, "cuda", job["seed"]).items()
+                    }
+                    case, held = BenchCase(found, workload, job["seed"], (InputSet(inputs, {}, {}),)), wanted
                 kernel = LoadedKernel(item["artifact"], item["entry"])
                 call = kernel.bind([*case.sets[0].inputs.values(), *case.outputs().values()], stream)
                 for _ in range(WARM_UPS):
@@ -55,7 +59,7 @@ def main(path: str) -> int:
                 call()
                 torch.cuda.synchronize()
                 torch.cuda.profiler.stop()
-                held_back.append(kernel)  # unloading a module under the profiler is asking for trouble
+                held_back.append(kernel)  # modules are not unloaded under the profiler
             except Exception as error:
                 note("failed", item["number"], message=f"{type(error).__name__}: {error}"[:300])
                 return 1

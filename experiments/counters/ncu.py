@@ -1,7 +1,4 @@
-"""Nsight Compute: which counters are asked for, how its output is read, and what they are called in a dataset.
-
-Knows no kernel and no dataset: text in, plain dictionaries out.
-"""
+"""Nsight Compute: the requested counters, their names in a dataset, and the parser of its output."""
 
 import csv
 import re
@@ -17,9 +14,12 @@ _QUERY_TIMEOUT_S = 60
 
 @dataclass(frozen=True)
 class Counter:
-    """One value of a dataset's `counters`: the metrics that may give it, best first, each with the factor that makes
-    the value of what ncu says in base units (seconds, bytes, Hz, percent). Over the kernels of one candidate, counts
-    are summed, shares and clocks averaged over their time."""
+    """One value of `counters` in a dataset.
+
+    `metrics` are the metrics that may give it, best first, each with the factor from ncu's base units
+    (seconds, bytes, Hz, percent). Over the kernels of a candidate, counts are added, and shares and clocks
+    averaged over time.
+    """
 
     key: str
     metrics: tuple[tuple[str, float], ...]
@@ -33,14 +33,28 @@ def _counter(key: str, how: str, factor: float, *names: str) -> Counter:
 _ELAPSED = "avg.pct_of_peak_sustained_elapsed"
 COUNTERS = (
     _counter("duration_us", "sum", MICROSECONDS, "gpu__time_duration.sum"),
-    _counter("sm_clock_mhz", "mean", MHZ, "sm__cycles_elapsed.avg.per_second", "gpc__cycles_elapsed.avg.per_second"),
-    # wgmma runs on the pipe that these count, as mma.sync does
-    _counter("tensor_active", "mean", SHARE, f"sm__pipe_tensor_cycles_active.{_ELAPSED}",
-             f"sm__pipe_tensor_op_hmma_cycles_active.{_ELAPSED}", f"sm__inst_executed_pipe_tensor_op_hmma.{_ELAPSED}"),
+    _counter(
+        "sm_clock_mhz", "mean", MHZ, "sm__cycles_elapsed.avg.per_second", "gpc__cycles_elapsed.avg.per_second"
+    ),
+    # these count the pipe of both wgmma and mma.sync
+    _counter(
+        "tensor_active",
+        "mean",
+        SHARE,
+        f"sm__pipe_tensor_cycles_active.{_ELAPSED}",
+        f"sm__pipe_tensor_op_hmma_cycles_active.{_ELAPSED}",
+        f"sm__inst_executed_pipe_tensor_op_hmma.{_ELAPSED}",
+    ),
     _counter("dram_read_bytes", "sum", COUNT, "dram__bytes_read.sum"),
     _counter("dram_write_bytes", "sum", COUNT, "dram__bytes_write.sum"),
-    _counter("dram_throughput", "mean", SHARE, "dram__bytes.sum.pct_of_peak_sustained_elapsed", f"dram__throughput.{_ELAPSED}"),
-    # requests of the cores alone; lts__t_bytes has the traffic between the two halves of L2 in it too
+    _counter(
+        "dram_throughput",
+        "mean",
+        SHARE,
+        "dram__bytes.sum.pct_of_peak_sustained_elapsed",
+        f"dram__throughput.{_ELAPSED}",
+    ),
+    # requests of the cores only; lts__t_bytes also has the traffic between the two halves of L2
     Counter("l2_bytes", (("lts__t_sectors_srcunit_tex.sum", SECTORS), ("lts__t_bytes.sum", COUNT)), "sum"),
     Counter("l2_all_bytes", (("lts__t_bytes.sum", COUNT), ("lts__t_sectors.sum", SECTORS)), "sum"),
     _counter("l2_hit", "mean", SHARE, "lts__t_sector_hit_rate.pct"),
@@ -50,31 +64,64 @@ COUNTERS = (
     _counter("xbar_read_bytes", "sum", COUNT, "l1tex__m_xbar2l1tex_read_bytes.sum"),  # what reaches the cores
     _counter("xbar_write_bytes", "sum", COUNT, "l1tex__m_l1tex2xbar_write_bytes.sum"),
     _counter("shared_wavefronts", "sum", COUNT, "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum"),
-    _counter("shared_load_conflicts", "sum", COUNT, "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum"),
-    _counter("shared_store_conflicts", "sum", COUNT, "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st.sum"),
-    _counter("shared_utilization", "mean", SHARE, f"l1tex__data_pipe_lsu_wavefronts_mem_shared.{_ELAPSED}",
-             f"l1tex__data_pipe_lsu_wavefronts.{_ELAPSED}"),
-    # banks of L1 and shared memory, whoever asks: operands of wgmma and bulk copies too
+    _counter(
+        "shared_load_conflicts", "sum", COUNT, "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum"
+    ),
+    _counter(
+        "shared_store_conflicts", "sum", COUNT, "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st.sum"
+    ),
+    _counter(
+        "shared_utilization",
+        "mean",
+        SHARE,
+        f"l1tex__data_pipe_lsu_wavefronts_mem_shared.{_ELAPSED}",
+        f"l1tex__data_pipe_lsu_wavefronts.{_ELAPSED}",
+    ),
+    # banks of L1 and shared memory for all accesses, including operands of wgmma and bulk copies
     _counter("bank_reads", "mean", SHARE, f"l1tex__data_bank_reads.{_ELAPSED}"),
     _counter("bank_writes", "mean", SHARE, f"l1tex__data_bank_writes.{_ELAPSED}"),
-    _counter("special_instructions", "sum", COUNT, "smsp__inst_executed_pipe_xu.sum", "sm__inst_executed_pipe_xu.sum"),
-    _counter("fma_instructions", "sum", COUNT, "smsp__inst_executed_pipe_fma.sum", "sm__inst_executed_pipe_fma.sum"),
-    _counter("alu_instructions", "sum", COUNT, "smsp__inst_executed_pipe_alu.sum", "sm__inst_executed_pipe_alu.sum"),
-    _counter("lsu_instructions", "sum", COUNT, "smsp__inst_executed_pipe_lsu.sum", "sm__inst_executed_pipe_lsu.sum"),
+    _counter(
+        "special_instructions",
+        "sum",
+        COUNT,
+        "smsp__inst_executed_pipe_xu.sum",
+        "sm__inst_executed_pipe_xu.sum",
+    ),
+    _counter(
+        "fma_instructions", "sum", COUNT, "smsp__inst_executed_pipe_fma.sum", "sm__inst_executed_pipe_fma.sum"
+    ),
+    _counter(
+        "alu_instructions", "sum", COUNT, "smsp__inst_executed_pipe_alu.sum", "sm__inst_executed_pipe_alu.sum"
+    ),
+    _counter(
+        "lsu_instructions", "sum", COUNT, "smsp__inst_executed_pipe_lsu.sum", "sm__inst_executed_pipe_lsu.sum"
+    ),
     _counter("instructions", "sum", COUNT, "smsp__inst_executed.sum", "sm__inst_executed.sum"),
     _counter("issue_active", "mean", SHARE, f"smsp__issue_active.{_ELAPSED}", f"sm__inst_issued.{_ELAPSED}"),
-    Counter("local_load_bytes", (("l1tex__t_bytes_pipe_lsu_mem_local_op_ld.sum", COUNT),
-                                 ("l1tex__t_sectors_pipe_lsu_mem_local_op_ld.sum", SECTORS)), "sum"),
-    Counter("local_store_bytes", (("l1tex__t_bytes_pipe_lsu_mem_local_op_st.sum", COUNT),
-                                  ("l1tex__t_sectors_pipe_lsu_mem_local_op_st.sum", SECTORS)), "sum"),
+    Counter(
+        "local_load_bytes",
+        (
+            ("l1tex__t_bytes_pipe_lsu_mem_local_op_ld.sum", COUNT),
+            ("l1tex__t_sectors_pipe_lsu_mem_local_op_ld.sum", SECTORS),
+        ),
+        "sum",
+    ),
+    Counter(
+        "local_store_bytes",
+        (
+            ("l1tex__t_bytes_pipe_lsu_mem_local_op_st.sum", COUNT),
+            ("l1tex__t_sectors_pipe_lsu_mem_local_op_st.sum", SECTORS),
+        ),
+        "sum",
+    ),
     _counter("occupancy", "mean", SHARE, "sm__warps_active.avg.pct_of_peak_sustained_active"),
     _counter("registers", "largest", COUNT, "launch__registers_per_thread"),
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)
 class Launch:
-    """One kernel that ncu saw: in `metrics` each value in base units."""
+    """One launch that ncu profiled; `metrics` are in base units."""
 
     kernel: str
     grid: tuple[int, int, int]
@@ -84,7 +131,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class Choice:
-    """For each counter the metric taken, and what was left out."""
+    """The chosen metric of each counter, with notes on counters without one."""
 
     taken: Mapping[str, tuple[str, float]]
     notes: tuple[str, ...] = ()
@@ -95,9 +142,13 @@ class Choice:
 
 
 def find_ncu(named: str | None = None) -> str | None:
-    """The profiler: as named, on PATH, or where NVIDIA's packages put it."""
-    places = [named] if named else [shutil.which("ncu"), "/usr/local/cuda/bin/ncu", *_newest("/opt/nvidia/nsight-compute")]
-    return next((place for place in places if place and Path(place).exists()), None)
+    """The path of the profiler: the named one, or one on PATH or in NVIDIA's default folders."""
+    paths = (
+        [named]
+        if named
+        else [shutil.which("ncu"), "/usr/local/cuda/bin/ncu", *_newest("/opt/nvidia/nsight-compute")]
+    )
+    return next((path for path in paths if path and Path(path).exists()), None)
 
 
 def _newest(folder: str) -> list[str]:
@@ -105,10 +156,15 @@ def _newest(folder: str) -> list[str]:
 
 
 def known_metrics(ncu: str) -> set[str] | None:
-    """Base names of the metrics that this device has, or None where ncu can't say."""
+    """Base names of the metrics of this device; None if ncu does not list them."""
     try:
         done = subprocess.run(
-            [ncu, "--query-metrics"], capture_output=True, text=True, errors="replace", timeout=_QUERY_TIMEOUT_S, check=True
+            [ncu, "--query-metrics"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_QUERY_TIMEOUT_S,
+            check=True,
         )
     except (OSError, subprocess.SubprocessError):
         return None
@@ -120,7 +176,10 @@ def parse_query(text: str) -> set[str]:
 
 
 def choose(known: set[str] | None, refused: Iterable[str] = ()) -> Choice:
-    """The first metric of each counter that exists here. `launch__*` are facts of the launch, in no list of counters."""
+    """The first available metric of each counter.
+
+    `launch__*` metrics are in no list, but always available.
+    """
     taken, notes, refused = {}, [], set(refused)
     for counter in COUNTERS:
         for name, factor in counter.metrics:
@@ -129,18 +188,22 @@ def choose(known: set[str] | None, refused: Iterable[str] = ()) -> Choice:
                 taken[counter.key] = (name, factor)
                 break
         else:
-            notes.append(f"{counter.key}: none of {', '.join(name for name, _ in counter.metrics)} exists here")
+            notes.append(
+                f"{counter.key}: none of {', '.join(name for name, _ in counter.metrics)} exists here"
+            )
     return Choice(taken, tuple(notes))
 
 
 def refused_metrics(output: str) -> set[str]:
-    """Metrics that ncu named as unknown before it gave up."""
+    """Metrics that ncu refused as unknown."""
     return set(re.findall(r"[Ff]ailed to find metric[s]?:?\s+'?([a-z0-9]+__[\w.]+)", output))
 
 
 def command(ncu: str, metrics: Sequence[str], log: Path, program: Sequence[str]) -> list[str]:
-    """Counters of what `program` launches between cudaProfilerStart and cudaProfilerStop. Caches are flushed before each
-    pass, as the timing protocol flushes L2; the clocks are left as they are."""
+    """The command that profiles the launches of `program` between cudaProfilerStart and cudaProfilerStop.
+
+    Caches are flushed before each pass, as the timing protocol flushes L2. Clocks are not changed.
+    """
     state = ("--clock-control", "none", "--cache-control", "all")
     which = ("--target-processes", "all", "--profile-from-start", "off")
     output = ("--csv", "--page", "raw", "--print-units", "base", "--log-file", str(log))
@@ -148,8 +211,11 @@ def command(ncu: str, metrics: Sequence[str], log: Path, program: Sequence[str])
 
 
 def parse(text: str) -> list[Launch]:
-    """The launches in ncu's CSV, in the order of its IDs, which is that of the launches. Reads the raw page (a row a
-    launch, units in the second row) and the long form (a row a metric). Lines of its own (==PROF==) are skipped."""
+    """Read the launches in ncu's CSV, in launch order.
+
+    Both the raw page (a row for each launch, units in the second row) and the long form (a row for each
+    metric) are read. Lines of ncu itself (==PROF==) are skipped.
+    """
     lines = [line for line in text.splitlines() if line.startswith('"')]
     rows = list(csv.reader(lines))
     if not rows:
@@ -164,7 +230,9 @@ def parse(text: str) -> list[Launch]:
             units = record
             continue
         metrics = {
-            name: value for name in header if "__" in name and (value := _value(record.get(name, ""), units.get(name, ""))) is not None
+            name: value
+            for name in header
+            if "__" in name and (value := _value(record.get(name, ""), units.get(name, ""))) is not None
         }
         found.append((int(record["ID"]), _launch(record, metrics)))
     return [launch for _, launch in sorted(found, key=lambda pair: pair[0])]
@@ -203,7 +271,7 @@ _PREFIX = {"": 1.0, "n": 1e-9, "u": 1e-6, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e
 
 
 def _factor(unit: str) -> float:
-    """What one `unit` is in base units: `Mbyte` is 1e6, `cycle/nsecond` is 1e9, what has no prefix 1."""
+    """The factor of a unit to base units: 1e6 for `Mbyte`, 1e9 for `cycle/nsecond`, 1 without a prefix."""
     top, _, bottom = unit.partition("/")
     return _scale(top) / _scale(bottom)
 
@@ -217,7 +285,7 @@ def _scale(unit: str) -> float:
 
 
 def counters(launches: Sequence[Launch], choice: Choice) -> dict[str, float]:
-    """The values of a dataset's `counters` for one candidate, whose kernels these launches are."""
+    """The `counters` of a candidate from the launches of its kernels."""
     hows = {counter.key: counter.how for counter in COUNTERS}
     found: dict[str, float] = {}
     for key, (name, factor) in choice.taken.items():

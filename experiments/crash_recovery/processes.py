@@ -1,4 +1,4 @@
-"""The processes of one session, by a mark in their environment and by who started whom, as /proc shows them."""
+"""The processes of one session, found in /proc by a mark in their environment and by their parents."""
 
 from __future__ import annotations
 
@@ -9,20 +9,38 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MARK = "TILESIGHT_CRASH_CASE"
-COMPILERS = ("g++", "c++", "gcc", "cc1plus", "as", "ld", "collect2", "clang", "clang++", "nvcc", "ptxas", "cicc")
+COMPILERS = (
+    "g++",
+    "c++",
+    "gcc",
+    "cc1plus",
+    "as",
+    "ld",
+    "collect2",
+    "clang",
+    "clang++",
+    "nvcc",
+    "ptxas",
+    "cicc",
+)
 
 
 @dataclass(frozen=True)
 class Process:
+    """One process."""
+
     pid: int
-    start: str  # clock ticks since boot: with the id it names one process for good
+    start: str  # clock ticks since boot; unique together with the id
     parent: int
     name: str
 
 
 @dataclass
 class Session:
-    """What belongs to the session whose main process is `main`. Look often: what started and ended between two looks is missed."""
+    """The session whose main process is `main`.
+
+    Processes that start and end between two calls of `running` are missed.
+    """
 
     main: int
     mark: str
@@ -30,23 +48,27 @@ class Session:
     def __post_init__(self) -> None:
         self.seen: dict[tuple[int, str], Process] = {}
 
-    def look(self) -> list[Process]:
-        """All its processes that run now, the main one first."""
+    def running(self) -> list[Process]:
+        """All processes of the session that run now, the main process first."""
         table = _table()
         marked = f"{MARK}={self.mark}".encode()
         known = {pid for pid, _ in self.seen}
-        mine: dict[int, Process] = {}
+        found: dict[int, Process] = {}
         for process in table.values():
-            if process.parent in known or (process.pid, process.start) in self.seen or marked in _environment(process.pid):
-                mine[process.pid] = process
+            if (
+                process.parent in known
+                or (process.pid, process.start) in self.seen
+                or marked in _environment(process.pid)
+            ):
+                found[process.pid] = process
                 known.add(process.pid)
                 self.seen[process.pid, process.start] = process
-        return sorted(mine.values(), key=lambda p: (p.pid != self.main, p.pid))
+        return sorted(found.values(), key=lambda p: (p.pid != self.main, p.pid))
 
     def kinds(self) -> dict[str, list[Process]]:
-        """The processes that run now, by what they are."""
+        """The processes that run now, by kind."""
         found: dict[str, list[Process]] = {}
-        running = self.look()
+        running = self.running()
         by_pid = {p.pid: p for p in running}
         parents = {p.parent for p in running}
         for p in running:
@@ -58,15 +80,15 @@ class Session:
             return "main"
         if p.name in COMPILERS:
             return "compiler"
-        if p.parent == self.main and "tilesight.workers.nursery" in _command(p.pid):
-            return "nursery"
+        if p.parent == self.main and "tilesight.workers.fork_server" in _command(p.pid):
+            return "fork server"
         if "python" not in p.name:
             return "other"
         return "lowering worker" if "libtvm" in _maps(p.pid) else "measuring worker"
 
 
 def kill(process: Process) -> bool:
-    """SIGKILL, unless it has ended: False then."""
+    """Kill a process. Returns False if it has already ended."""
     if _table().get(process.pid) != process:
         return False
     with suppress(ProcessLookupError):
@@ -76,7 +98,7 @@ def kill(process: Process) -> bool:
 
 
 def _table() -> dict[int, Process]:
-    """All that run: no zombies."""
+    """All processes that run, without zombies."""
     found = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdecimal():
@@ -84,7 +106,9 @@ def _table() -> dict[int, Process]:
                 head, _, tail = (folder / "stat").read_text(errors="replace").rpartition(")")
                 state, *rest = tail.split()
                 if state not in "ZX":
-                    found[int(folder.name)] = Process(int(folder.name), rest[18], int(rest[0]), head.partition("(")[2])
+                    found[int(folder.name)] = Process(
+                        int(folder.name), rest[18], int(rest[0]), head.partition("(")[2]
+                    )
     return dict(sorted(found.items(), key=lambda pair: int(pair[1].start)))  # parents before their children
 
 

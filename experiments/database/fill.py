@@ -3,8 +3,9 @@
     python experiments/database/fill.py sqlite:////scratch/million.db
     python experiments/database/fill.py postgresql://me@server/million
 
-Nine sessions in ten end with a decision between finalists, the others were interrupted. One workload besides has a session
-of 20,000 measured trials that was interrupted: the most that a look-up may have to look through.
+Nine sessions in ten end with a decision between finalists, the others were interrupted. One workload besides
+has a session of 20,000 measured trials that was interrupted: the most that a look-up may have to look
+through.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ import time
 from records import context, trials, workloads
 
 from tilesight.database import Store, open_store
-from tilesight.session import Decision, Effort, State
-from tilesight.space import Census
-from tilesight.trial import Status
-from tilesight.workload import Workload
+from tilesight.problem.space import Census
+from tilesight.problem.workload import Workload
+from tilesight.records.session import Decision, Effort, SessionState
+from tilesight.records.trial import Status
 
 RECORDS = 1_000_000
 OF_ONE = 20_000
@@ -28,14 +29,14 @@ LARGE = Workload("matmul", {"m": 777, "n": 7777, "k": 7777}, "bfloat16")
 
 def main(url: str, records: int = RECORDS) -> None:
     rng = random.Random(1)
-    asked = workloads(rng)
-    each = (records - OF_ONE) // len(asked)
+    chosen = workloads(rng)
+    each = (records - OF_ONE) // len(chosen)
     begun = time.perf_counter()
     with open_store(url) as store:
         session(store, rng, LARGE, OF_ONE, decides=False)
         written = OF_ONE
-        for number, workload in enumerate(asked):
-            count = each + (number < records - OF_ONE - each * len(asked))
+        for number, workload in enumerate(chosen):
+            count = each + (number < records - OF_ONE - each * len(chosen))
             session(store, rng, workload, count, decides=number % 10 != 0)
             written += count
             if number % 1000 == 999:
@@ -43,16 +44,26 @@ def main(url: str, records: int = RECORDS) -> None:
 
 
 def session(store: Store, rng: random.Random, workload: Workload, count: int, *, decides: bool) -> None:
-    place = context(workload)
+    here = context(workload)
     found = list(trials(rng, count))
-    session_id = store.begin(place, Effort.QUICK, 0, {"sampler": "tpe"}, Census(5000, 800, {"smem": 4200}), flops=10**9, min_bytes=10**6)
-    store.record_many(session_id, place, found)
+    session_id = store.begin(
+        here,
+        Effort.QUICK,
+        0,
+        {"sampler": "tpe"},
+        Census(5000, 800, {"smem": 4200}),
+        flops=10**9,
+        min_bytes=10**6,
+    )
+    store.record_many(session_id, here, found)
     verified = [trial for trial in found if trial.status is Status.VERIFIED]
     winner = min(verified, key=lambda trial: trial.measured_us or 0.0)
     if decides:
-        store.finish(session_id, State.COMPLETE, (), 60.0, decision=Decision(winner.config, (), "the fastest"))
+        store.finish(
+            session_id, SessionState.COMPLETE, (), 60.0, decision=Decision(winner.config, (), "the fastest")
+        )
     else:
-        store.finish(session_id, State.INTERRUPTED, (), 60.0)
+        store.finish(session_id, SessionState.INTERRUPTED, (), 60.0)
 
 
 if __name__ == "__main__":

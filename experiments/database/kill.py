@@ -2,9 +2,10 @@
 
     python experiments/database/kill.py kills.csv --rounds 50 --seed 1
 
-In each round one to eight processes record measured trials into one SQLite file, each trial in a transaction of its own, and
-write down the number of each once `Store.record` has returned, with a plain write() that outlives them. They get SIGKILL, all at
-the same random moment. Then the file is looked at in plain SQL, without TileSight's code:
+In each round one to eight processes record measured trials into one SQLite file, each trial in a transaction
+of its own, and write down the number of each once `Store.record` has returned, with a plain write() that
+outlives them. They get SIGKILL, all at the same random moment. Then the file is looked at in plain SQL,
+without TileSight's code:
 
     lost      numbers that were written down and are not in the file
     unsaid    records in the file that nobody had time to write down: at most one a process
@@ -32,9 +33,9 @@ from pathlib import Path
 from records import context, trials, where_and_when
 
 from tilesight.database import open_store
-from tilesight.session import Effort
-from tilesight.space import Census
-from tilesight.workload import Workload
+from tilesight.problem.space import Census
+from tilesight.problem.workload import Workload
+from tilesight.records.session import Effort
 
 PARTS = """
 SELECT t.session_id, c.config, t.status, p.latency_us, b.artifact, m.samples_us, m.sample_count, f.kind
@@ -66,7 +67,10 @@ def kill(database: Path, folder: Path, rng: random.Random) -> dict[str, object]:
     journals = [folder / f"journal{number}" for number in range(rng.choice((1, 2, 4, 8)))]
     for journal in journals:
         journal.unlink(missing_ok=True)
-    commands = [[sys.executable, __file__, "--writer", str(database), str(journal), str(rng.getrandbits(60))] for journal in journals]
+    commands = [
+        [sys.executable, __file__, "--writer", str(database), str(journal), str(rng.getrandbits(60))]
+        for journal in journals
+    ]
     writers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for command in commands]
     sessions = [int(writer.stdout.readline()) for writer in writers if writer.stdout is not None]
     seconds = rng.uniform(0.02, 2.0)
@@ -87,27 +91,47 @@ def kill(database: Path, folder: Path, rng: random.Random) -> dict[str, object]:
         damage = [row for row in connection.execute("PRAGMA integrity_check") if row != ("ok",)]
         damage += connection.execute("PRAGMA foreign_key_check").fetchall()
         records = connection.execute("SELECT COUNT(*) FROM trials").fetchone()[0]
-    facts = {"writers": len(writers), "killed_after_s": round(seconds, 3), "said": sum(said), "lost": lost, "unsaid": unsaid}
+    facts = {
+        "writers": len(writers),
+        "killed_after_s": round(seconds, 3),
+        "said": sum(said),
+        "lost": lost,
+        "unsaid": unsaid,
+    }
     is_fine = not (lost or partial or damage or unsaid > len(writers))
-    return {**facts, "partial": partial, "damage": len(damage), "records": records, "verdict": "ok" if is_fine else "BAD"}
+    return {
+        **facts,
+        "partial": partial,
+        "damage": len(damage),
+        "records": records,
+        "verdict": "ok" if is_fine else "BAD",
+    }
 
 
-def is_whole(status: str, predicted_us: float, artifact: str, samples: str, count: int, kind: str | None) -> bool:
+def is_whole(
+    status: str, predicted_us: float, artifact: str, samples: str, count: int, kind: str | None
+) -> bool:
     if predicted_us is None or artifact is None:
         return False
-    return (count == 40 and samples.count(",") == 39 and kind is None) if status == "verified" else (kind == "run_error" and count == 0)
+    return (
+        (count == 40 and samples.count(",") == 39 and kind is None)
+        if status == "verified"
+        else (kind == "run_error" and count == 0)
+    )
 
 
 def write(database: str, journal: str, seed: str) -> None:
     rng = random.Random(seed)
-    place = context(Workload("matmul", {"m": rng.randrange(1, 2**20), "n": rng.randrange(1, 2**20), "k": 64}, "bfloat16"))
+    recorded_in = context(
+        Workload("matmul", {"m": rng.randrange(1, 2**20), "n": rng.randrange(1, 2**20), "k": 64}, "bfloat16")
+    )
     listed = list(trials(rng, 5000))
     with open_store(database) as store:
-        session_id = store.begin(place, Effort.QUICK, 0, {}, Census(1, 1, {}))
+        session_id = store.begin(recorded_in, Effort.QUICK, 0, {}, Census(1, 1, {}))
         file = os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         print(session_id, flush=True)
         for number, trial in enumerate(listed):
-            store.record(session_id, place, trial)
+            store.record(session_id, recorded_in, trial)
             os.write(file, f"{number}\n".encode())
         time.sleep(60)  # for the kill
 

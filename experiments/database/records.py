@@ -1,6 +1,7 @@
 """Records as sessions leave them, of made-up numbers: the same ones for the same seed.
 
-Texts and lists are as long as those of real sessions on an H200: a record is about 3 KiB in SQLite, its indices included.
+Texts and lists are as long as those of real sessions on an H200: a record is about 3 KiB in SQLite, its
+indices included.
 """
 
 from __future__ import annotations
@@ -12,22 +13,54 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from tilesight.errors import Failure, FailureKind
-from tilesight.session import Context
-from tilesight.space import Config
-from tilesight.trial import BuildResult, Measurement, Prediction, Status, TrialRecord
-from tilesight.workload import Workload
+from tilesight.problem.space import Config
+from tilesight.problem.workload import Workload
+from tilesight.records.session import Context
+from tilesight.records.trial import BuildResult, Measurement, Prediction, Status, TrialRecord
 
 SAMPLES = 40
-PROTOCOL = {"name": "default", "l2": "cold", "launch": "eager", "burst_ms": 15.0, "rest": 3.0, "inputs": "random", "input_sets": 4}
-EFFORT = {"version": 2, "warmup_ms": 5.0, "min_samples": 20, "max_samples": 100, "max_ms": 300.0, "precision": 0.006, "seed": 0}
+PROTOCOL = {
+    "name": "default",
+    "l2": "cold",
+    "launch": "eager",
+    "burst_ms": 15.0,
+    "rest": 3.0,
+    "inputs": "random",
+    "input_sets": 4,
+}
+EFFORT = {
+    "version": 2,
+    "warmup_ms": 5.0,
+    "min_samples": 20,
+    "max_samples": 100,
+    "max_ms": 300.0,
+    "precision": 0.006,
+    "seed": 0,
+}
 SOFTWARE = {"tilelang": "0.1.15", "torch": "2.13.0", "nvcc": "nvcc 13.0.88", "driver": "580.159.04"}
-ENVIRONMENT = {"device": "NVIDIA H200", "uuid": "5f7e2a4c", "driver": "580.159.04", "torch": "2.13.0", "tilelang": "0.1.15"}
+ENVIRONMENT = {
+    "device": "NVIDIA H200",
+    "uuid": "5f7e2a4c",
+    "driver": "580.159.04",
+    "torch": "2.13.0",
+    "tilelang": "0.1.15",
+}
 UNITS = ("matrix", "vector", "special", "shared", "l2", "dram", "issue", "latency")
-MODELS = ((8192, 8192), (4096, 4096), (14336, 4096), (4096, 14336), (28672, 8192), (8192, 28672), (6144, 4096), (1024, 8192))
+MODELS = (
+    (8192, 8192),
+    (4096, 4096),
+    (14336, 4096),
+    (4096, 14336),
+    (28672, 8192),
+    (8192, 28672),
+    (6144, 4096),
+    (1024, 8192),
+)
 
 
 def workloads(rng: random.Random) -> list[Workload]:
-    """20,000: half of them shapes of a serving engine (dense in m, few n and k), the others spread over all sizes."""
+    """20,000: half of them shapes of a serving engine (dense in m, few n and k), the others spread over all
+    sizes."""
     found: dict[str, Workload] = {}
     for n, k in MODELS:
         for m in rng.sample(range(1, 8193), 1250):
@@ -47,7 +80,13 @@ def matmul(rng: random.Random) -> Workload:
 
 def attention(rng: random.Random) -> Workload:
     heads = 2 ** rng.randrange(3, 7)
-    dims = {"batch": 2 ** rng.randrange(6), "heads": heads, "kv_heads": heads // rng.choice((1, 4, 8)), "seq": size(rng, 15), "dim": 128}
+    dims = {
+        "batch": 2 ** rng.randrange(6),
+        "heads": heads,
+        "kv_heads": heads // rng.choice((1, 4, 8)),
+        "seq": size(rng, 15),
+        "dim": 128,
+    }
     return Workload("flash_attention", dims, "bfloat16", {"causal": rng.random() < 0.5})
 
 
@@ -74,7 +113,17 @@ def context(workload: Workload) -> Context:
 def trials(rng: random.Random, count: int) -> Iterator[TrialRecord]:
     """Measured candidates; one in twenty has failed."""
     for number in range(count):
-        config = Config({"block_m": 64, "block_n": 128, "block_k": 64, "stages": 3, "threads": 256, "policy": "square", "number": number})
+        config = Config(
+            {
+                "block_m": 64,
+                "block_n": 128,
+                "block_k": 64,
+                "stages": 3,
+                "threads": 256,
+                "policy": "square",
+                "number": number,
+            }
+        )
         time_us = rng.lognormvariate(4, 1)
         prediction = Prediction(
             time_us * rng.uniform(0.9, 1.1),
@@ -86,13 +135,30 @@ def trials(rng: random.Random, count: int) -> Iterator[TrialRecord]:
             "learned-3f2a91c07b55",
         )
         if number % 20 == 19:
-            failure = Failure(FailureKind.RUN_ERROR, "CUDA error: an illegal memory access was encountered", "at kernel.cu:112\n" * 10)
-            yield TrialRecord(config, Status.FAILED, prediction, _build(rng), Measurement(failure=failure), failure, _hex(rng), 0.21)
+            failure = Failure(
+                FailureKind.RUN_ERROR,
+                "CUDA error: an illegal memory access was encountered",
+                "at kernel.cu:112\n" * 10,
+            )
+            yield TrialRecord(
+                config,
+                Status.FAILED,
+                prediction,
+                _build(rng),
+                Measurement(failure=failure),
+                failure,
+                _hex(rng),
+                0.21,
+            )
             continue
         samples = tuple(time_us * rng.uniform(0.98, 1.04) for _ in range(SAMPLES))
         observed = {"sm_clock_mhz": 1755.0, "power_w": 512.3, "temperature_c": 54.0}
-        measurement = Measurement(samples, None, rng.uniform(1e-4, 2e-3), ENVIRONMENT, {**PROTOCOL, **EFFORT}, observed)
-        yield TrialRecord(config, Status.VERIFIED, prediction, _build(rng), measurement, None, _hex(rng), 0.21)
+        measurement = Measurement(
+            samples, None, rng.uniform(1e-4, 2e-3), ENVIRONMENT, {**PROTOCOL, **EFFORT}, observed
+        )
+        yield TrialRecord(
+            config, Status.VERIFIED, prediction, _build(rng), measurement, None, _hex(rng), 0.21
+        )
 
 
 def _build(rng: random.Random) -> BuildResult:
@@ -111,6 +177,15 @@ def _add(found: dict[str, Workload], workload: Workload) -> None:
 
 def where_and_when() -> Mapping[str, str]:
     """Columns of every result."""
-    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines() if platform.system() == "Linux" else []
-    model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.processor())
-    return {"date": datetime.now(UTC).date().isoformat(), "machine": model, "python": platform.python_version()}
+    lines = (
+        Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines() if platform.system() == "Linux" else []
+    )
+    model = next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")),
+        platform.processor(),
+    )
+    return {
+        "date": datetime.now(UTC).date().isoformat(),
+        "machine": model,
+        "python": platform.python_version(),
+    }

@@ -1,12 +1,13 @@
-"""The whole call through a dispatcher beside TileLang's own call of the same kernel, and what torch makes of it.
+"""The cost of a call through a dispatcher, and of TileLang's own call of the same kernel; and torch.compile.
 
     python experiments/dispatch/calls.py OUT.csv --target cpu            # a processor
     python experiments/dispatch/calls.py OUT.csv --target h200           # a GPU: matmul n=8192 k=8192
     python experiments/dispatch/calls.py OUT.csv --target h200 --shape n=256,k=256 --sizes 16,64
 
-Times are those of the host: of a call until it returns. On a GPU the queue is emptied between bursts, outside the clock.
-TileLang compiles the same PrimFunc with its own defaults; on a processor that is unoptimised code, so there the kernel is one
-that does almost nothing (16 numbers), and what is compared is the call. Raw rows: what, size, number, host_us.
+Times are those of the host: from a call until it returns. On a GPU the queue is emptied between bursts,
+outside the clock. TileLang compiles the same PrimFunc with its own defaults. On a processor this is
+unoptimised code, so the kernel there does almost nothing (16 numbers), and only the call is compared.
+Columns: what, size, number, host_us.
 """
 
 from __future__ import annotations
@@ -23,16 +24,17 @@ import tilelang
 import torch
 from tvm.target import Target as TvmTarget
 
-from tilesight.axes import Axes
-from tilesight.device import cpu_name
-from tilesight.dispatch import loaded
 from tilesight.dispatch.dispatcher import Dispatcher
+from tilesight.dispatch.kernels import loaded
 from tilesight.dispatch.make import dispatcher
 from tilesight.errors import InputError
-from tilesight.space import Config, Parameter, SearchSpace
-from tilesight.target import Target, load_target
-from tilesight.template import KernelTemplate, Operator, Tensors
-from tilesight.workload import Workload, parse_assignments
+from tilesight.machine.devices import cpu_name
+from tilesight.problem.axes import Axes
+from tilesight.problem.operator import Operator, Tensors
+from tilesight.problem.space import Config, Parameter, SearchSpace
+from tilesight.problem.template import KernelTemplate
+from tilesight.problem.workload import Workload, parse_assignments
+from tilesight.target.spec import Target, load_target
 
 BURST, BURSTS = 50, 40
 
@@ -113,7 +115,10 @@ def main() -> None:
             made = dispatcher("matmul", target, database=database, misses=True, **fixed)
             sizes = [int(size) for size in given.sizes.split(",")]
         else:
-            made, sizes = dispatcher("tripling", target, template=TriplingCpu(), database=database, misses=True), [16]
+            made, sizes = (
+                dispatcher("tripling", target, template=TriplingCpu(), database=database, misses=True),
+                [16],
+            )
         with made:
             for size in sizes:
                 rows += _calls(made, size)
@@ -129,7 +134,10 @@ def main() -> None:
     for size in sizes:
         for what in dict.fromkeys(row[0] for row in rows):
             times = sorted(row[3] for row in rows if row[:2] == (what, size))
-            print(f"  {size:6d}  {what:42s} p50 {times[len(times) // 2]:8.3f} us  p99 {times[int(len(times) * 0.99)]:8.3f} us")
+            print(
+                f"  {size:6d}  {what:42s} p50 {times[len(times) // 2]:8.3f} us  "
+                f"p99 {times[int(len(times) * 0.99)]:8.3f} us"
+            )
 
 
 def _calls(made: Dispatcher, size: int) -> list[tuple[str, int, int, float]]:
@@ -158,7 +166,11 @@ def _calls(made: Dispatcher, size: int) -> list[tuple[str, int, int, float]]:
     }
     if made.problem.operator.name == "matmul":
         acts["torch.mm"] = lambda: torch.mm(*inputs)
-    return [(what, size, i, us) for what, times in _in_turns(acts, target.is_gpu).items() for i, us in enumerate(times)]
+    return [
+        (what, size, i, us)
+        for what, times in _in_turns(acts, target.is_gpu).items()
+        for i, us in enumerate(times)
+    ]
 
 
 def _in_turns(acts: Mapping[str, Callable[[], object]], is_gpu: bool) -> dict[str, list[float]]:
@@ -211,7 +223,10 @@ def _graph(made: Dispatcher, sizes: list[int]) -> None:
 def _fresh(made: Dispatcher, size: int) -> list[torch.Tensor]:
     dims = {**made.problem.fixed, made.problem.free[0]: size}
     dtype = getattr(torch, made.problem.dtype)
-    return [torch.empty(dims["m"], dims["k"], dtype=dtype, device="cuda"), torch.empty(dims["k"], dims["n"], dtype=dtype, device="cuda")]
+    return [
+        torch.empty(dims["m"], dims["k"], dtype=dtype, device="cuda"),
+        torch.empty(dims["k"], dims["n"], dtype=dtype, device="cuda"),
+    ]
 
 
 def _compiled(made: Dispatcher, sizes: list[int], backend: str) -> None:

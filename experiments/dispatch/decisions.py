@@ -1,12 +1,13 @@
-"""How long a dispatcher takes to decide: for a shape that it has seen, and for one that it has not, with profiles kept.
+"""The time of a dispatcher's decision, for a shape that it has seen and for a new one, with cached profiles.
 
-    python experiments/dispatch/decisions.py OUT.csv                       # matmul n=8192 k=8192 on h200; no GPU is needed
-    python experiments/dispatch/decisions.py OUT.csv --database my.db      # with the records and profiles of that database
+    python experiments/dispatch/decisions.py OUT.csv               # matmul n=8192 k=8192 on h200, no GPU
+    python experiments/dispatch/decisions.py OUT.csv --database D  # with the records and profiles of D
     python experiments/dispatch/decisions.py OUT.csv --target cpu --shape n=512,k=512 --recorded 64,256
 
-Where the database has no records of it, the shapes in --recorded are ranked first (their profiles are kept), and the model's
-first choices stand in for tuned winners with their predicted times: what a decision does and how long it takes is the same. Run
-it alone on its cores: wall time is what counts, the thread's own CPU time stands beside it.
+If the database has no records of the problem, the shapes in --recorded are ranked first, which caches their
+profiles. The model's first choices then replace tuned winners, with their predicted times; a decision takes
+as long as with tuned ones. Run it alone on its cores: wall time counts; the thread's CPU time is printed
+beside it.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from pathlib import Path
 import torch
 
 import tilesight
-from tilesight.device import cpu_name
 from tilesight.dispatch.dispatcher import Dispatcher
+from tilesight.dispatch.kernels.bound_calls import signature
 from tilesight.dispatch.make import dispatcher
-from tilesight.dispatch.records import Records
-from tilesight.dispatch.serving import signature
-from tilesight.known import Known
-from tilesight.workload import parse_assignments
+from tilesight.dispatch.select.winner_index import WinnerIndex
+from tilesight.machine.devices import cpu_name
+from tilesight.problem.workload import parse_assignments
+from tilesight.records.winners import Winner
 
 Row = tuple[str, str, str, float, float]  # what, sizes, source, wall_us, cpu_us
 SEEN = 5_000
@@ -52,25 +53,28 @@ def main() -> None:
         began = time.perf_counter()
         made = dispatcher(given.kernel, given.target, database=database, misses=False, **fixed)
         print(f"made in {time.perf_counter() - began:.2f} s: {made!r}")
-        if not len(made._supply.selector.records):
+        if not len(made._shapes.selector.winners):
             made.close()
-            stand_in = _ranked(given.kernel, given.target, fixed, given.vary, given.recorded, database)
+            ranked = _ranked(given.kernel, given.target, fixed, given.vary, given.recorded, database)
             began = time.perf_counter()
             made = dispatcher(given.kernel, given.target, database=database, misses=False, **fixed)
             print(f"made in {time.perf_counter() - began:.2f} s, once profiles are kept")
-            rows = _unseen(made, given.vary, given.unseen, "no record, profiles kept")
+            rows = _unseen(made, given.vary, given.unseen, "no record, profiles cached")
             problem = made.problem
-            known = [Known(problem.workload((size,)), config, us) for size, config, us in stand_in]
-            made._supply.selector.records = Records(problem, known)
-            made._supply.selector.forecaster.recall(one.workload for one in known)
-            made._service.forget()
+            known = [Winner(problem.workload((size,)), config, us) for size, config, us in ranked]
+            made._shapes.selector.winners = WinnerIndex(problem, known)
+            made._shapes.selector.predictor.load(one.workload for one in known)
+            made._shapes.clear()
         rows += [*_unseen(made, given.vary, given.unseen, "records beside it"), *_seen(made, given.vary)]
         made.close()
     with given.out.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["what", "sizes", "source", "wall_us", "cpu_us"])
         writer.writerows(rows)
-    print(f"{cpu_name()}, python with torch {torch.__version__}, {time.strftime('%Y-%m-%d')}; {given.target}, {given.kernel} {given.shape}")
+    print(
+        f"{cpu_name()}, python with torch {torch.__version__}, {time.strftime('%Y-%m-%d')}; "
+        f"{given.target}, {given.kernel} {given.shape}"
+    )
     for what in dict.fromkeys(row[0] for row in rows):
         for column, name in ((3, "wall"), (4, "cpu")):
             print(f"  {what:44s} {name:4s} {_spread([row[column] for row in rows if row[0] == what])}")
@@ -92,8 +96,8 @@ def _unseen(made: Dispatcher, vary: str, count: int, what: str) -> list[Row]:
     sizes = random.Random(7).sample(range(1, 16385), count)
     for size in sizes[:20]:  # what Python does the first time
         made.choose(**{vary: size})
-    made._service.forget()
-    made._supply.selector.forecaster._times.clear()
+    made._shapes.clear()
+    made._shapes.selector.predictor._times.clear()
     rows = []
     for size in sizes:
         wall, cpu = time.perf_counter_ns(), time.thread_time_ns()
@@ -107,12 +111,12 @@ def _seen(made: Dispatcher, vary: str) -> list[Row]:
     """The look-up alone; and as a call makes it, with the tensors' signature read first."""
     size = 1000
     made.choose(**{vary: size})
-    supply, key = made._supply, made.problem.key({vary: size})
+    shapes, key = made._shapes, made.problem.key({vary: size})
     tensors = [torch.empty(8, 8) for _ in made.problem.inputs]
     ready = {tuple(map(signature, [torch.empty(i, 8), *tensors[1:]])): i for i in range(1, 200)}
     ready[tuple(map(signature, tensors))] = 8
     rows: list[Row] = []
-    rows += _each("seen shape: by its dimensions", lambda: supply.choice(key))
+    rows += _each("seen shape: by its dimensions", lambda: shapes.choose(key))
     rows += _each("seen shape: by its tensors, as a call does", lambda: ready[tuple(map(signature, tensors))])
     rows += _each("seen shape: choose(), with checks", lambda: made.choose(**{vary: size}))
     return rows

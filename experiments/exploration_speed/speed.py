@@ -1,11 +1,12 @@
-"""How long an exploration takes on two cores: a first workload, and others of its class with kept profiles.
+"""How long an exploration takes on two cores: the first workload of a class, and ones with cached profiles.
 
-    python experiments/exploration_speed/speed.py            # all rows, less than five minutes on a quiet machine
+    python experiments/exploration_speed/speed.py      # all rows, less than five minutes on a quiet machine
     python experiments/exploration_speed/speed.py FA         # the rows whose name begins with FA
 
-Each row is one command in a process of its own, from its start to its end, on two cores and with two workers. Rows of one
-group share a database that is empty at first. Nothing is measured on a GPU: use a machine without one of the target.
-Lowerings are counted at the worker processes; those that are not of the asked workload itself teach how profiles scale.
+Each row is one command in a process of its own, from its start to its end, on two cores and with two workers.
+Rows of one group share a database that is empty at first. Nothing is measured on a GPU: use a machine without
+one of the target. Lowerings are counted at the worker processes; those that are not of the asked workload
+itself teach how profiles scale.
 """
 
 from __future__ import annotations
@@ -50,7 +51,10 @@ HEAD = ("kernel", "shape", "what", "candidates", "lowered", "probes", "seconds",
 def main(wanted: Sequence[str]) -> None:
     rows = [row for row in ROWS if not wanted or any(row.group.startswith(name) for name in wanted)]
     if not rows:
-        sys.exit(f"no row begins with {', '.join(wanted)}; there are {', '.join(sorted({row.group for row in ROWS}))}")
+        sys.exit(
+            f"no row begins with {', '.join(wanted)}; "
+            f"there are {', '.join(sorted({row.group for row in ROWS}))}"
+        )
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
     print(f"{len(os.sched_getaffinity(0))} cores of {_processor()}, {time.strftime('%Y-%m-%d')}")
     print(" | ".join(HEAD), flush=True)
@@ -66,7 +70,9 @@ def _timed(row: Row, folder: Path) -> Iterator[Any]:
     arguments = [*row.command, row.kernel, "--target", TARGET, "--shape", row.shape, "--workers", str(CORES)]
     arguments += ["--db", str(folder / f"{row.group}.db")]
     before, begin = os.times(), time.perf_counter()
-    run = subprocess.run([sys.executable, __file__, "--count", str(report), *arguments], capture_output=True, text=True)
+    run = subprocess.run(
+        [sys.executable, __file__, "--count", str(report), *arguments], capture_output=True, text=True
+    )
     seconds, after = time.perf_counter() - begin, os.times()
     if run.returncode or not report.exists():
         sys.exit(f"{' '.join(arguments)} failed:\n{run.stdout}\n{run.stderr}")
@@ -79,9 +85,10 @@ def _timed(row: Row, folder: Path) -> Iterator[Any]:
 
 def count(report: Path, arguments: Sequence[str]) -> None:
     """Run `tilesight ARGUMENTS` and write what was lowered, and how many candidates the result has."""
-    from tilesight import executor, recorded
     from tilesight.cli.main import main as command
-    from tilesight.work import Lowered
+    from tilesight.executor import local as executor
+    from tilesight.executor.jobs import LowerDone
+    from tilesight.tuner import recorded
 
     counts = {"own": 0, "probes": 0, "candidates": 0}
     asked: list[str] = []
@@ -90,7 +97,7 @@ def count(report: Path, arguments: Sequence[str]) -> None:
     def counted(self: Any, source: Any) -> Iterator[Any]:
         with closing(stream(self, source)) as events:
             for event in events:
-                if isinstance(event, Lowered):
+                if isinstance(event, LowerDone):
                     counts["own" if event.job.candidate.workload.key == asked[0] else "probes"] += 1
                 yield event
 
@@ -100,7 +107,8 @@ def count(report: Path, arguments: Sequence[str]) -> None:
         counts["candidates"] = len(result.trials)
         return result
 
-    executor.LocalExecutor.stream, recorded.run_recorded = counted, noted  # type: ignore[method-assign, assignment]
+    executor.LocalExecutor.stream = counted  # type: ignore[method-assign]
+    recorded.run_recorded = noted  # type: ignore[assignment]
     sys.argv = ["tilesight", *arguments]
     try:
         command()
@@ -112,7 +120,10 @@ def count(report: Path, arguments: Sequence[str]) -> None:
 
 def _processor() -> str:
     lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "an unnamed processor")
+    return next(
+        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")),
+        "an unnamed processor",
+    )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
-"""Which bursts and rests make a product's time repeatable: medians of repeated measurements, alone and nine in turn.
+"""Which bursts and rests make a product's time repeatable: medians of repeated measurements, alone and nine
+in turn.
 
-cuBLAS' product of three shapes under several loads, five times over, the loads one after the other each time. Needs an
+cuBLAS' product of three shapes under several loads, five times over, the loads one after the other each time.
+Needs an
 NVIDIA GPU, and about a minute of it: python experiments/measuring/pacing.py > pacing.txt
 """
 
@@ -15,20 +17,24 @@ from statistics import median
 
 import torch
 
-from tilesight.measuring.conditions import Conditions, sensor_for
-from tilesight.measuring.timing import GpuTimer
-from tilesight.measuring.turns import collect
-from tilesight.protocol import Protocol
+from tilesight.records.protocol import MeasurementProtocol
+from tilesight.runner.conditions import Conditions, sensor_for
+from tilesight.runner.timers import GpuTimer
+from tilesight.runner.turns import collect_samples
 
 # m, n, k of bfloat16 products, and how many calls take turns
-SHAPES: Mapping[str, tuple[int, int, int]] = {"M0": (4096, 1024, 8192), "M1": (4096, 8192, 8192), "M7": (8192, 8192, 28672)}
+SHAPES: Mapping[str, tuple[int, int, int]] = {
+    "M0": (4096, 1024, 8192),
+    "M1": (4096, 8192, 8192),
+    "M7": (8192, 8192, 28672),
+}
 CALLS: Mapping[str, tuple[int, ...]] = {"M0": (1, 9), "M1": (1, 9), "M7": (1,)}
 PAUSE_S = 0.06  # between two measurements
 
 
 @dataclass(frozen=True)
 class Load:
-    """After `burst_ms` of work the device rests for `rest` times as long; it is held where both are 0."""
+    """After `burst_ms` of work the device rests for `rest` times as long; with 0 for both it is sustained."""
 
     burst_ms: float
     rest: float
@@ -38,8 +44,8 @@ class Load:
     def name(self) -> str:
         return f"{self.burst_ms:g} x{self.rest:g}" if self.rest else f"held, {self.warmup_ms:g} ms warm-up"
 
-    def protocol(self, calls: int) -> Protocol:
-        found = Protocol(burst_ms=self.burst_ms, rest=self.rest, warmup_ms=self.warmup_ms)
+    def protocol(self, calls: int) -> MeasurementProtocol:
+        found = MeasurementProtocol(burst_ms=self.burst_ms, rest=self.rest, warmup_ms=self.warmup_ms)
         return found if calls == 1 else replace(found, min_samples=40, max_samples=200)
 
 
@@ -51,7 +57,7 @@ LOADS = (
 
 @dataclass
 class Found:
-    """Of one load: the medians in us, what each took, and what the driver said during the last one."""
+    """Results of one load: medians in us, their durations, and the driver's figures during the last one."""
 
     medians_us: list[float] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
@@ -61,23 +67,26 @@ class Found:
     def text(self) -> str:
         spread = 100 * (max(self.medians_us) / min(self.medians_us) - 1)
         medians = " ".join(f"{time_us:8.2f}" for time_us in self.medians_us)
-        clock, capped, power = (self.observed.get(name) for name in ("sm_clock_mhz", "power_capped", "power_w"))
-        return f"medians {medians}  spread {spread:5.2f} %  {median(self.seconds):.3f} s  MHz {clock} capped {capped} W {power}"
+        clock, capped, power = (
+            self.observed.get(name) for name in ("sm_clock_mhz", "power_capped", "power_w")
+        )
+        shown = f"medians {medians}  spread {spread:5.2f} %  {median(self.seconds):.3f} s"
+        return f"{shown}  MHz {clock} capped {capped} W {power}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shape", nargs="+", default=list(SHAPES), choices=list(SHAPES))
     parser.add_argument("--repeats", type=int, default=5)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     torch.cuda.init()
     properties = torch.cuda.get_device_properties(0)
     uuid = str(getattr(properties, "uuid", ""))
     timers = {load: GpuTimer(2 * properties.L2_cache_size, load.burst_ms, load.rest) for load in LOADS}
-    for shape in asked.shape:
+    for shape in options.shape:
         call = product(*SHAPES[shape])
         for calls in CALLS[shape]:
-            for load, found in repeated(call, calls, timers, uuid, asked.repeats).items():
+            for load, found in repeated(call, calls, timers, uuid, options.repeats).items():
                 print(f"{shape} x{calls} {load.name:22s} {found.text}", flush=True)
 
 
@@ -90,8 +99,10 @@ def product(m: int, n: int, k: int) -> Callable[[], object]:
     return call
 
 
-def repeated(call: Callable[[], object], calls: int, timers: Mapping[Load, GpuTimer], uuid: str, repeats: int) -> dict[Load, Found]:
-    """The same measurement `repeats` times for each load, of so many calls in turn."""
+def repeated(
+    call: Callable[[], object], calls: int, timers: Mapping[Load, GpuTimer], uuid: str, repeats: int
+) -> dict[Load, Found]:
+    """The same measurement of `calls` calls in turn, `repeats` times for each load."""
     found = {load: Found() for load in timers}
     for _ in range(repeats):
         for load, timer in timers.items():
@@ -99,9 +110,11 @@ def repeated(call: Callable[[], object], calls: int, timers: Mapping[Load, GpuTi
             conditions.begin()
             time.sleep(PAUSE_S)
             begin = time.perf_counter()
-            taken = collect(timer, [call] * calls, load.protocol(calls), conditions)
+            taken = collect_samples(timer, [call] * calls, load.protocol(calls), conditions)
             found[load].seconds.append(time.perf_counter() - begin)
-            found[load].medians_us.append(median(time_us for samples in taken.samples_us for time_us in samples))
+            found[load].medians_us.append(
+                median(time_us for samples in taken.samples_us for time_us in samples)
+            )
             found[load].observed = conditions.observed()
     return found
 

@@ -1,13 +1,14 @@
-"""Moves two of TileLang's own examples over to `tilesight.autotune` by their import, and tunes both ways.
+"""Moves two of TileLang's own examples to `tilesight.autotune` by their import, and tunes both versions.
 
     git clone https://github.com/tile-ai/tilelang
     python experiments/migration/migrate.py tilelang/examples                       # with a GPU
     python experiments/migration/migrate.py tilelang/examples --predict h200        # without one
 
-An example is found below the folder by its file name. Its text is changed as `CHANGES` says, line for line, and nothing else; it
-runs from a temporary file. With a GPU each kernel is tuned by TileLang from the text as it is, then by TileSight from the changed
-one, each in a process and with caches of its own; TileLang's profiler checks and times both winners (`profiled_us`), and
-`its_own_us` is what the tuner says of its winner. A third process calls the changed one again and finds its result in the database.
+An example is found below the folder by its file name. `CHANGES` replaces lines of its text; the result runs
+from a temporary file. With a GPU, TileLang tunes each kernel from the original text, then TileSight from the
+changed one, each in a separate process with empty caches. TileLang's profiler checks and times both winners
+(`profiled_us`); `its_own_us` is the time that the tuner reports. A third process calls the changed kernel
+again and finds its result in the database.
 """
 
 from __future__ import annotations
@@ -66,9 +67,15 @@ EXAMPLES = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="TileLang's examples, or any folder with these two files below it")
-    parser.add_argument("--predict", metavar="TARGET", help="rank by the model for that target; no GPU is needed")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "folder", type=Path, help="TileLang's examples, or any folder with these two files below it"
+    )
+    parser.add_argument(
+        "--predict", metavar="TARGET", help="rank by the model for that target; no GPU is needed"
+    )
     parser.add_argument("--out", type=Path, help="write what was found as JSON")
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)  # what a child process does: example, way
     asked = parser.parse_args()
@@ -81,7 +88,10 @@ def main() -> None:
             ways = ["tilesight", "again"] if asked.predict else ["tilelang", "tilesight", "again"]
             found[name] = {way: _child(asked, name, way, Path(places)) for way in ways}
         for way, said in found[name].items():
-            print(f"{name:10} {way:10} " + "  ".join(f"{key}={value}" for key, value in said.items()), flush=True)
+            print(
+                f"{name:10} {way:10} " + "  ".join(f"{key}={value}" for key, value in said.items()),
+                flush=True,
+            )
     if asked.out:
         asked.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
@@ -92,7 +102,9 @@ def _child(asked: argparse.Namespace, name: str, way: str, places: Path) -> dict
         "TILESIGHT_DB": f"sqlite:///{places}/performance.db",
         "TILESIGHT_CACHE_DIR": f"{places}/cache",
         "TILELANG_CACHE_DIR": f"{places}/{way}-tilelang",
-        "PYTHONPATH": os.pathsep.join(filter(None, [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH")])),
+        "PYTHONPATH": os.pathsep.join(
+            filter(None, [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH")])
+        ),
     }
     command = [
         sys.executable,
@@ -148,17 +160,21 @@ def _load(folder: Path, example: Example, *, changed: bool, predict: str | None)
     """The example as a module, from its text or from the changed one."""
     path = next(folder.rglob(example.file), None)
     if path is None:
-        raise SystemExit(f"{folder} has no {example.file} below it; give the folder 'examples' of TileLang's repository")
+        raise SystemExit(
+            f"{folder} has no {example.file} below it; give the folder 'examples' of TileLang's repository"
+        )
     lines = path.read_text(encoding="utf-8").splitlines()
     for old, new in example.changes if changed else ():
         places = [number for number, line in enumerate(lines) if line.strip() == old]
         if len(places) != 1:
-            raise SystemExit(f"{path} has {len(places)} lines '{old}'; this program knows the examples of TileLang 0.1.15")
+            raise SystemExit(
+                f"{path} has {len(places)} lines '{old}'; this program knows the examples of TileLang 0.1.15"
+            )
         lines[places[0]] = new
     if predict:
         # the target is not here, so it is named; nothing of it is built
         import tilesight
-        from tilesight.autotuning import autotune
+        from tilesight.decorator import autotune
 
         tilesight.__dict__["autotune"] = functools.partial(autotune, target=predict, effort="predict")
     copy = Path(tempfile.mkdtemp()) / example.file

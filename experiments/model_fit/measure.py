@@ -1,9 +1,9 @@
-"""Measure the plain kernels on the GPU at hand; writes rows.csv as they come.
+"""Measure the plain kernels on the local GPU, and write rows.csv line by line.
 
     python experiments/model_fit/measure.py rows.csv
 
-16 processes build, this one measures: CUDA events, twelve samples after two warm-up launches, L2 flushed before each,
-normal random inputs, checked against torch's own product or cuDNN's attention.
+16 processes build and this one measures: CUDA events, twelve samples after two warm-up launches, L2 flushed
+before each, normal random inputs, results checked against torch's matrix product or cuDNN's attention.
 """
 
 import csv
@@ -17,10 +17,18 @@ from concurrent.futures import ProcessPoolExecutor
 from plain_kernels import build
 
 SHAPES = {
-    "M0": ((4096, 1024, 8192), 110), "M7": ((8192, 8192, 28672), 60), "M1": ((4096, 8192, 8192), 30), "S1": ((512, 512, 512), 30),
-    "S2": ((2048, 2048, 2048), 40), "S3": ((16, 8192, 8192), 30), "O1": ((1000, 1000, 1008), 20), "S4": ((256, 4096, 4096), 30),
-    "FA4": ((1, 32, 4096, 128, True), None), "FA1": ((1, 32, 512, 128, False), None), "FA3": ((1, 32, 1024, 128, False), None),
-}  # fmt: skip
+    "M0": ((4096, 1024, 8192), 110),
+    "M7": ((8192, 8192, 28672), 60),
+    "M1": ((4096, 8192, 8192), 30),
+    "S1": ((512, 512, 512), 30),
+    "S2": ((2048, 2048, 2048), 40),
+    "S3": ((16, 8192, 8192), 30),
+    "O1": ((1000, 1000, 1008), 20),
+    "S4": ((256, 4096, 4096), 30),
+    "FA4": ((1, 32, 4096, 128, True), None),
+    "FA1": ((1, 32, 512, 128, False), None),
+    "FA3": ((1, 32, 1024, 128, False), None),
+}
 
 
 def matmul_configs(count, generator):
@@ -37,10 +45,16 @@ def matmul_configs(count, generator):
 def attention_configs(seq, dim):
     return [
         (m, n, stages, threads)
-        for m, n, stages, threads in itertools.product((64, 128, 192, 256), (32, 64, 128, 192, 256), (1, 2, 3), (128, 256, 384))
-        if (m + 2 * stages * n) * dim * 2 <= 225_000 and m // 64 * 128 >= threads and m * n / threads <= 256
-        and not m % (threads // 2) and not seq % n and not seq % m
-    ]  # fmt: skip
+        for m, n, stages, threads in itertools.product(
+            (64, 128, 192, 256), (32, 64, 128, 192, 256), (1, 2, 3), (128, 256, 384)
+        )
+        if (m + 2 * stages * n) * dim * 2 <= 225_000
+        and m // 64 * 128 >= threads
+        and m * n / threads <= 256
+        and not m % (threads // 2)
+        and not seq % n
+        and not seq % m
+    ]
 
 
 def compiled(kind, shape, config):
@@ -52,7 +66,7 @@ def compiled(kind, shape, config):
 
 def try_build(item):
     try:
-        compiled(*item)  # into TileLang's cache on disk, where the measuring process finds it
+        compiled(*item)  # into TileLang's disk cache, which the measuring process reads
     except Exception as error:
         return str(error)[-200:]
     return None

@@ -1,5 +1,6 @@
-# No `from __future__ import annotations`: TileLang evaluates the annotations of a prim_func when it traces it.
-"""The two kernels that the model's constants were fitted on: simpler than the project's templates, and not shipped."""
+# No `from __future__ import annotations`: TileLang evaluates the annotations of a prim_func when it traces
+# it.
+"""Two kernels that are simpler than the project's templates, on which constants of the model were fitted."""
 
 import tilelang.language as T
 
@@ -27,13 +28,18 @@ def matmul(m, n, k, block_m, block_n, block_k, stages, threads, policy, swizzle,
 
 
 def attention(batch, heads, seq, dim, causal, block_m, block_n, stages, threads, dtype="bfloat16"):
-    """seq must be a multiple of both tiles."""
+    """Attention; `seq` must be a multiple of both tiles."""
     scale = dim**-0.5 * 1.44269504
     shape = (batch, seq, heads, dim)
     rows = T.GemmWarpPolicy.FullRow
 
     @T.prim_func
-    def main(Q: T.Tensor(shape, dtype), K: T.Tensor(shape, dtype), V: T.Tensor(shape, dtype), O: T.Tensor(shape, dtype)):  # noqa: E741
+    def main(
+        Q: T.Tensor(shape, dtype),
+        K: T.Tensor(shape, dtype),
+        V: T.Tensor(shape, dtype),
+        O: T.Tensor(shape, dtype),  # noqa: E741
+    ):
         with T.Kernel(T.ceildiv(seq, block_m), heads, batch, threads=threads) as (bx, by, bz):
             q = T.alloc_shared((block_m, dim), dtype)
             k = T.alloc_shared((block_n, dim), dtype)
@@ -51,12 +57,18 @@ def attention(batch, heads, seq, dim, causal, block_m, block_n, stages, threads,
             T.fill(total, 0)
             T.fill(row_sum, 0)
             T.fill(top, -T.infinity("float32"))
-            trips = T.min(T.ceildiv(seq, block_n), T.ceildiv((bx + 1) * block_m, block_n)) if causal else T.ceildiv(seq, block_n)
+            trips = (
+                T.min(T.ceildiv(seq, block_n), T.ceildiv((bx + 1) * block_m, block_n))
+                if causal
+                else T.ceildiv(seq, block_n)
+            )
             for step in T.Pipelined(trips, num_stages=stages):
                 T.copy(K[bz, step * block_n : (step + 1) * block_n, by, :], k)
                 if causal:
                     for i, j in T.Parallel(block_m, block_n):
-                        scores[i, j] = T.if_then_else(bx * block_m + i >= step * block_n + j, 0, -T.infinity("float32"))
+                        scores[i, j] = T.if_then_else(
+                            bx * block_m + i >= step * block_n + j, 0, -T.infinity("float32")
+                        )
                 else:
                     T.clear(scores)
                 T.gemm(q, k, scores, transpose_B=True, policy=rows)

@@ -10,11 +10,9 @@
 #     name: python3
 # ---
 
-# %% [markdown]
-# # Predicted utilization against hardware counters
-#
-# A right time can come of two wrong terms. For a part of the dataset's rows Nsight Compute has counted what the hardware did;
-# here each term of the model stands beside its own counter. The comparison itself is `experiments/counters/compare.py`.
+# %% [markdown] # Predicted utilization against hardware counters  Two wrong terms can add up to a right time.
+# For a part of the dataset's rows there are counters by Nsight Compute. Here each term of the model is
+# compared with its counter by `experiments/counters/compare.py`.
 
 # %%
 import json
@@ -26,9 +24,9 @@ import numpy as np
 import pandas as pd
 from IPython.display import display
 
-from tilesight.costmodel.analytical import AnalyticalModel
-from tilesight.dataset import read_dataset
-from tilesight.target import load_target
+from tilesight.costmodel.analytical.analytical_model import AnalyticalModel
+from tilesight.records.dataset import read_dataset
+from tilesight.target.spec import load_target
 
 HERE = Path(__file__).parent if "__file__" in globals() else Path.cwd()
 sys.path.insert(0, str(HERE.parent / "counters"))
@@ -58,23 +56,40 @@ for term, group in compare.by_term(pairs):
     scale = 1 if term.points else 100
     sizes = {"mean absolute": s.mean_absolute, "median absolute": s.median_absolute, "median, signed": s.bias}
     sizes = {name: scale * size for name, size in sizes.items()}
-    summary.append({"term": term.name, "unit": unit, "rows": s.rows, **sizes, "within 8 points / 10 %": s.within})
+    summary.append(
+        {"term": term.name, "unit": unit, "rows": s.rows, **sizes, "within 8 points / 10 %": s.within}
+    )
 display(pd.DataFrame(summary).set_index("term").round(2))
 
 # %% [markdown]
 # ## Shares, point by point
-# Each point is a candidate. On the line the model is right.
+# Each point is a candidate. On the line, prediction and counter agree.
 
 # %%
-table = pd.DataFrame([{"operator": p.operator, "case": p.case, "config": p.config, "term": p.term.name, "points": p.term.points,
-                       "predicted": p.predicted, "counted": p.counted, "error": p.error} for p in pairs])  # fmt: skip
+table = pd.DataFrame(
+    [
+        {
+            "operator": p.operator,
+            "case": p.case,
+            "config": p.config,
+            "term": p.term.name,
+            "points": p.term.points,
+            "predicted": p.predicted,
+            "counted": p.counted,
+            "error": p.error,
+        }
+        for p in pairs
+    ]
+)
 colors = {name: f"C{number}" for number, name in enumerate(sorted(table["operator"].unique()))}
 
 
 def scatter(axes, name, ends):
     own = table[table["term"] == name]
     for operator, group in own.groupby("operator"):
-        axes.scatter(group["counted"], group["predicted"], s=8, alpha=0.7, color=colors[operator], label=operator)
+        axes.scatter(
+            group["counted"], group["predicted"], s=8, alpha=0.7, color=colors[operator], label=operator
+        )
     axes.plot(ends, ends, color="grey", linewidth=0.8)
     axes.set(title=name, xlabel="counted", ylabel="predicted")
 
@@ -85,7 +100,9 @@ COLUMNS = 3
 
 def grid_of_panels(count):
     down = -(-count // COLUMNS)
-    figure, panels = plt.subplots(down, COLUMNS, figsize=(11, 3.6 * down), layout="constrained", squeeze=False)
+    figure, panels = plt.subplots(
+        down, COLUMNS, figsize=(11, 3.6 * down), layout="constrained", squeeze=False
+    )
     for axes in panels.flat[count:]:
         axes.axis("off")
     return figure, panels
@@ -100,13 +117,17 @@ plt.show()
 
 # %% [markdown]
 # ## Amounts and times
-# On logarithmic axes, dotted lines a factor of two off. Rows where either side counts nothing are left out of the picture.
+# Logarithmic axes; the dotted lines are a factor of two off. Rows with a value of 0 are left out.
 
 # %%
 amounts = list(table.loc[~table["points"], "term"].unique())
 figure, panels = grid_of_panels(len(amounts))
 for axes, name in zip(panels.flat, amounts, strict=False):
-    own = table[(table["term"] == name) & (table["predicted"] >= compare.LEAST_COUNT) & (table["counted"] >= compare.LEAST_COUNT)]
+    own = table[
+        (table["term"] == name)
+        & (table["predicted"] >= compare.LEAST_COUNT)
+        & (table["counted"] >= compare.LEAST_COUNT)
+    ]
     if own.empty:
         axes.set(title=f"{name}: none on both sides", xticks=[], yticks=[])
         continue
@@ -124,40 +145,58 @@ figure.legend(handles, labels, loc="outside lower center", ncols=len(colors), fr
 plt.show()
 
 # %% [markdown]
-# ## Which operator a term fails on
+# ## Errors by operator
 # Mean absolute error in points.
 
 # %%
 points = table[table["points"]]
-grid = points.assign(error=points["error"].abs()).pivot_table(index="operator", columns="term", values="error")[shares]
+grid = points.assign(error=points["error"].abs()).pivot_table(
+    index="operator", columns="term", values="error"
+)[shares]
 figure, axes = plt.subplots(figsize=(9, 3.4), layout="constrained")
 image = axes.imshow(grid, cmap="Reds", vmin=0, vmax=max(20, np.nanmax(grid.to_numpy())), aspect="auto")
 axes.set_xticks(range(len(grid.columns)), grid.columns, rotation=25, ha="right")
 axes.set_yticks(range(len(grid.index)), grid.index)
 for (y, x), value in np.ndenumerate(grid.to_numpy()):
-    text, color = ("-", "black") if np.isnan(value) else (f"{value:.0f}", "white" if value > 0.6 * image.get_clim()[1] else "black")
+    text, color = (
+        ("-", "black")
+        if np.isnan(value)
+        else (f"{value:.0f}", "white" if value > 0.6 * image.get_clim()[1] else "black")
+    )
     axes.text(x, y, text, ha="center", va="center", fontsize=9, color=color)
 figure.colorbar(image, label="points")
 plt.show()
 
 # %% [markdown]
 # ## The largest misses
-# Where a share is furthest off, with its config: where to look next.
+# The rows with the largest errors of shares, with their configs.
 
 # %%
-worst = points.reindex(points["error"].abs().sort_values(ascending=False).index).drop_duplicates(["term", "case"]).groupby("term").head(2)
+worst = (
+    points.reindex(points["error"].abs().sort_values(ascending=False).index)
+    .drop_duplicates(["term", "case"])
+    .groupby("term")
+    .head(2)
+)
 with pd.option_context("display.max_colwidth", 90):
-    display(worst.assign(config=[", ".join(f"{k}={v}" for k, v in json.loads(c).items()) for c in worst["config"]])[
-        ["term", "case", "predicted", "counted", "config"]].sort_values("term").round(2).reset_index(drop=True))  # fmt: skip
+    display(
+        worst.assign(
+            config=[", ".join(f"{k}={v}" for k, v in json.loads(c).items()) for c in worst["config"]]
+        )[["term", "case", "predicted", "counted", "config"]]
+        .sort_values("term")
+        .round(2)
+        .reset_index(drop=True)
+    )
 
-# %% [markdown]
-# ## Does a wrong term make a wrong time?
-# A share is a busy time over the kernel's time, so a time that is too long makes every share too small. Here shares are turned
-# back into busy microseconds on both sides. Their rank correlation with the error of the time says which resource the time
-# goes wrong with, over the candidates where that resource is counted busy for a fifth of the time or more.
+# %% [markdown] ## Does a wrong term make a wrong time? A share is a busy time over the kernel's time, so a
+# predicted time that is too long makes all shares too small. Here both shares are converted to busy
+# microseconds. Their rank correlation with the error of the time shows the resource that causes it, over the
+# candidates whose counter is busy for at least a fifth of the time.
 
 # %%
-shown = table.pivot_table(index=["operator", "case", "config"], columns="term", values=["predicted", "counted"])
+shown = table.pivot_table(
+    index=["operator", "case", "config"], columns="term", values=["predicted", "counted"]
+)
 times = {side: shown[side]["time without launch"] for side in ("predicted", "counted")}
 rows = []
 for name in ("matrix pipe busy", "DRAM busy", "issue slots busy", "shared memory busy, loads and stores"):
@@ -165,8 +204,18 @@ for name in ("matrix pipe busy", "DRAM busy", "issue slots busy", "shared memory
         continue
     busy = {side: shown[side][name] * times[side] for side in times}
     used = (shown["counted"][name] > 0.2) & (busy["predicted"] > 0)
-    ratios = {"term": busy["predicted"][used] / busy["counted"][used], "time": times["predicted"][used] / times["counted"][used]}
+    ratios = {
+        "term": busy["predicted"][used] / busy["counted"][used],
+        "time": times["predicted"][used] / times["counted"][used],
+    }
     errors = np.log(pd.DataFrame(ratios))
-    rows.append({"resource": name, "candidates": len(errors), "busy time, median ratio": np.exp(errors["term"].median()),
-                 "time, median ratio": np.exp(errors["time"].median()), "rank correlation": errors.rank().corr().iloc[0, 1]})  # fmt: skip
+    rows.append(
+        {
+            "resource": name,
+            "candidates": len(errors),
+            "busy time, median ratio": np.exp(errors["term"].median()),
+            "time, median ratio": np.exp(errors["time"].median()),
+            "rank correlation": errors.rank().corr().iloc[0, 1],
+        }
+    )
 display(pd.DataFrame(rows).set_index("resource").round(2))

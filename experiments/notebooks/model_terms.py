@@ -10,12 +10,10 @@
 #     name: python3
 # ---
 
-# %% [markdown]
-# # The analytical model, term by term
-#
-# The analytical model needs no training. It turns a profile into microseconds by resource (terms), combines those of a core
-# into the period of each loop, blocks into waves, and the cores with device memory into a time. Here its terms are looked at
-# on measured matmuls and attentions of the shipped dataset. `docs/model.md` has the source of each term.
+# %% [markdown] # The analytical model, term by term  The analytical model needs no training. It turns a
+# profile into microseconds by resource (terms), combines those of a core into the period of each loop, blocks
+# into waves, and the cores with device memory into a time. Here its terms are looked at on measured matmuls
+# and attentions of the shipped dataset. `docs/model.md` has the source of each term.
 
 # %%
 import json
@@ -27,23 +25,24 @@ import pandas as pd
 from IPython.display import display
 from matplotlib.ticker import LogLocator, NullLocator
 
-from tilesight.costmodel.analytical import AnalyticalModel
-from tilesight.costmodel.headroom import limits
-from tilesight.dataset import profiles_of, read_dataset
-from tilesight.target import load_target
+from tilesight.costmodel.analytical.analytical_model import AnalyticalModel
+from tilesight.costmodel.analytical.headroom import limits
+from tilesight.records.dataset import profiles_of, read_dataset
+from tilesight.target.spec import load_target
 
 HERE = Path(__file__).parent if "__file__" in globals() else Path.cwd()
 target, model = load_target("h200"), AnalyticalModel()
 rows = read_dataset(HERE.parent / "datasets" / "h200").verified().frame
 print(f"{model.version}; {len(rows)} measured candidates")
 
-# %% [markdown]
-# ## Three candidates of one case
-# The fastest, the middle one and the slowest of matmul M0. Resource terms are busy times over the whole grid, as if all cores
-# shared the work evenly; `makespan` is what the cores need together with waits, waves and tails.
+# %% [markdown] ## Three candidates of one case The fastest, the middle one and the slowest of matmul M0.
+# Resource terms are busy times over the whole grid, as if all cores shared the work evenly; `makespan` is
+# what the cores need together with waits, waves and tails.
 
 # %%
-case = rows[(rows["operator"] == "matmul") & (rows["shape"] == "M0") & (rows["dtype"] == "bfloat16")].sort_values("measured_us")
+case = rows[
+    (rows["operator"] == "matmul") & (rows["shape"] == "M0") & (rows["dtype"] == "bfloat16")
+].sort_values("measured_us")
 chosen = {"fastest": case.iloc[0], "middle": case.iloc[len(case) // 2], "slowest": case.iloc[-1]}
 predictions = {name: model.predict(profiles_of(row["profile"]), target) for name, row in chosen.items()}
 table = pd.DataFrame({name: p.terms_us for name, p in predictions.items()})
@@ -51,18 +50,27 @@ table.loc["predicted"] = {name: p.latency_us for name, p in predictions.items()}
 table.loc["measured"] = {name: row["measured_us"] for name, row in chosen.items()}
 display(table.round(1))
 for name, row in chosen.items():
-    print(f"{name:8} {predictions[name].limiting:16} {', '.join(f'{k}={v}' for k, v in json.loads(row['config']).items())}")
+    print(
+        f"{name:8} {predictions[name].limiting:16} "
+        f"{', '.join(f'{k}={v}' for k, v in json.loads(row['config']).items())}"
+    )
 
-# %% [markdown]
-# The same as shares of the predicted time. The nearer a bar comes to 1, the more of the time goes with what it stands for.
-# Where `load latency` is the longest, the pipeline is too shallow; where `dependency chain` is, steps wait for one another.
+# %% [markdown] The same as shares of the predicted time. If the bar of `load latency` is the longest, the
+# pipeline is too shallow. If that of `dependency chain` is, steps wait for one another.
 
 # %%
 least = 0.02 * table.loc["predicted"].min()
-terms = [t for t in table.index if t not in ("predicted", "measured", "makespan") and table.loc[t].max() > least]
+terms = [
+    t for t in table.index if t not in ("predicted", "measured", "makespan") and table.loc[t].max() > least
+]
 figure, axes = plt.subplots(figsize=(8, 4), layout="constrained")
 for number, (name, p) in enumerate(predictions.items()):
-    axes.barh(np.arange(len(terms)) + 0.27 * (1 - number), [p.terms_us[t] / p.latency_us for t in terms], 0.25, label=name)
+    axes.barh(
+        np.arange(len(terms)) + 0.27 * (1 - number),
+        [p.terms_us[t] / p.latency_us for t in terms],
+        0.25,
+        label=name,
+    )
 axes.set_yticks(range(len(terms)), terms)
 axes.invert_yaxis()
 axes.axvline(1, color="grey", linewidth=0.8)
@@ -70,9 +78,8 @@ axes.set(xlabel="share of the predicted time", title="matmul M0")
 axes.legend(frameon=False)
 plt.show()
 
-# %% [markdown]
-# ## What would be gained
-# A busy share does not say whether anybody waits for the resource. `limits` asks the model again with one thing at no cost.
+# %% [markdown] ## Gains A busy share does not tell whether the kernel waits for the resource. `limits`
+# predicts again without one cost at a time.
 
 # %%
 gains = {}
@@ -82,34 +89,47 @@ for name, row in chosen.items():
 shown = pd.DataFrame(gains)
 display((100 * shown[shown.max(axis=1) > 0.01]).round(0).rename_axis("% of the time that would go"))
 
-# %% [markdown]
-# ## One term against its cause: pipeline depth
-# The dataset's rows of M0 by `num_stages`. One stage leaves no time for a copy to arrive; with each further one the load
-# latency term falls, until copies arrive before they are needed and nothing is left of it.
+# %% [markdown] ## One term against its cause: pipeline depth The dataset's rows of M0 by `num_stages`. With
+# one stage each iteration waits for its copy. With each further stage the term for load latency falls, until
+# copies arrive before they are needed and it is 0.
 
 # %%
-known = pd.DataFrame([{**json.loads(row.config), "measured": row.measured_us, "profile": row.profile} for row in case.itertuples()])
+known = pd.DataFrame(
+    [
+        {**json.loads(row.config), "measured": row.measured_us, "profile": row.profile}
+        for row in case.itertuples()
+    ]
+)
 answers = [model.predict(profiles_of(text), target) for text in known["profile"]]
 known["predicted"] = [p.latency_us for p in answers]
 for term in ("load latency", "matrix", "makespan"):
     known[term] = [p.terms_us.get(term, 0.0) for p in answers]
-display(known.groupby("num_stages")[["measured", "predicted", "load latency", "matrix", "makespan"]].median().round(1))
+display(
+    known.groupby("num_stages")[["measured", "predicted", "load latency", "matrix", "makespan"]]
+    .median()
+    .round(1)
+)
 
-# %% [markdown]
-# ## Predicted against measured
-# All candidates of two cases, coloured by what the model says sets their pace. Lines: equal, and a quarter off either way.
+# %% [markdown] ## Predicted against measured All candidates of two cases, coloured by the predicted limit.
+# The lines are equality and a quarter off in both directions.
 
 # %%
-attention = rows[(rows["operator"] == "flash_attention") & (rows["shape"] == "FA4") & (rows["dtype"] == "bfloat16")]
+attention = rows[
+    (rows["operator"] == "flash_attention") & (rows["shape"] == "FA4") & (rows["dtype"] == "bfloat16")
+]
 figure, panels = plt.subplots(1, 2, figsize=(10, 4.6), layout="constrained")
 errors = []
-for axes, (title, frame) in zip(panels, {"matmul M0": case, "flash_attention FA4": attention}.items(), strict=True):
+for axes, (title, frame) in zip(
+    panels, {"matmul M0": case, "flash_attention FA4": attention}.items(), strict=True
+):
     said = [model.predict(profiles_of(text), target) for text in frame["profile"]]
     points = pd.DataFrame({"predicted": [p.latency_us for p in said], "by": [p.limiting for p in said]})
     points["measured"] = frame["measured_us"].to_numpy()
     for by, group in points.groupby("by"):
         axes.scatter(group["measured"], group["predicted"], s=14, label=f"{by} ({len(group)})", alpha=0.8)
-    ends = np.array([points[["measured", "predicted"]].min().min(), points[["measured", "predicted"]].max().max()])
+    ends = np.array(
+        [points[["measured", "predicted"]].min().min(), points[["measured", "predicted"]].max().max()]
+    )
     for factor, style in ((1, "-"), (0.75, ":"), (1.25, ":")):
         axes.plot(ends, factor * ends, style, color="grey", linewidth=0.8)
     axes.set(xscale="log", yscale="log", xlabel="measured, us", ylabel="predicted, us", title=title)
@@ -120,20 +140,26 @@ for axes, (title, frame) in zip(panels, {"matmul M0": case, "flash_attention FA4
     axes.legend(frameon=False, fontsize=8)
     off = points["predicted"] / points["measured"] - 1
     picked = points.loc[points["predicted"].idxmin(), "measured"]
-    errors.append({"case": title, "candidates": len(points), "MAPE": off.abs().mean(), "median signed": off.median(),
-                   "best / first choice": points["measured"].min() / picked})  # fmt: skip
+    errors.append(
+        {
+            "case": title,
+            "candidates": len(points),
+            "MAPE": off.abs().mean(),
+            "median signed": off.median(),
+            "best / first choice": points["measured"].min() / picked,
+        }
+    )
 plt.show()
 display(pd.DataFrame(errors).round(3))
 
-# %% [markdown]
-# ## Leaving parts out
-# How a resource's figure moves the predicted times: each is made 20 % slower, for all candidates of M0. A model whose terms
-# overlap perfectly would move by a quarter where the resource limits and by nothing elsewhere; the p-norm lies between.
+# %% [markdown] ## Leaving parts out The effect of a resource's figure on the predicted times: each is made 20
+# % slower, for all candidates of M0. With perfectly overlapping terms the time would change by a quarter if
+# the resource limits it and not at all otherwise; the p-norm is between.
 
 # %%
 from dataclasses import replace  # noqa: E402
 
-from tilesight.target import Figure  # noqa: E402
+from tilesight.target.spec import Figure  # noqa: E402
 
 FIGURES = {
     "matrix rate": ("core.unit.matrix.", "flops_per_cycle"),
@@ -145,10 +171,15 @@ base = known["predicted"].to_numpy()
 slower = {}
 for name, (start, end) in FIGURES.items():
     figures = {
-        path: Figure(0.8 * f.value, "derived") for path, f in target.figures.items() if path.startswith(start) and path.endswith(end)
+        path: Figure(0.8 * f.value, "derived")
+        for path, f in target.figures.items()
+        if path.startswith(start) and path.endswith(end)
     }
     changed = replace(target, figures={**target.figures, **figures})
-    slower[name] = np.array([model.predict(profiles_of(text), changed).latency_us for text in known["profile"]]) / base - 1
+    slower[name] = (
+        np.array([model.predict(profiles_of(text), changed).latency_us for text in known["profile"]]) / base
+        - 1
+    )
 figure, axes = plt.subplots(figsize=(8, 2.8), layout="constrained")
 axes.boxplot(list(slower.values()), orientation="horizontal", tick_labels=list(slower), whis=(0, 100))
 axes.set(xlabel="rise of the predicted time when the rate is 20 % lower", title="matmul M0, all candidates")

@@ -10,13 +10,10 @@
 #     name: python3
 # ---
 
-# %% [markdown]
-# # One kernel: its lowered IR and its profile
-#
-# A cost model for kernels can look at the config (tile sizes, stages) or at what the compiler made of it. TileSight looks at
-# the second: it lowers the kernel to TVM IR on the CPU and counts what the hardware will have to do. No GPU is needed here.
-#
-# The kernel is the fastest measured one of a matmul, out of the shipped dataset.
+# %% [markdown] # One kernel: its lowered IR and its profile  A cost model for kernels can use the config
+# (tile sizes, stages) or the compiler's output. TileSight uses the second: it lowers the kernel to TVM IR on
+# the CPU and counts the work of the hardware. No GPU is needed here.  The kernel is the fastest measured one
+# of a matmul in the shipped dataset.
 
 # %%
 import json
@@ -29,12 +26,12 @@ import pandas as pd
 from IPython.display import display
 
 import tilesight
-from tilesight.costmodel.profile import read_profiles
-from tilesight.dataset import read_dataset
+from tilesight.costmodel.extract import read_profiles
 from tilesight.kernels import operator, template_for
-from tilesight.lowering import lower
-from tilesight.space import Config
-from tilesight.target import load_target
+from tilesight.lowering.lower import lower
+from tilesight.problem.space import Config
+from tilesight.records.dataset import read_dataset
+from tilesight.target.spec import load_target
 
 warnings.filterwarnings("ignore", message="IProgress not found")  # TileLang's progress bars look for widgets
 HERE = Path(__file__).parent if "__file__" in globals() else Path.cwd()
@@ -43,11 +40,13 @@ rows = read_dataset(HERE.parent / "datasets" / "h200").verified().frame
 case = rows[(rows["operator"] == "matmul") & (rows["shape"] == "M0") & (rows["dtype"] == "bfloat16")]
 best = case.loc[case["measured_us"].idxmin()]
 config = Config(json.loads(best["config"]))
-print(f"{len(case)} measured configs of {best['workload']}; the fastest takes {best['measured_us']:.1f} us:\n{config}")
+print(
+    f"{len(case)} measured configs of {best['workload']}; the fastest takes {best['measured_us']:.1f} "
+    f"us:\n{config}"
+)
 
-# %% [markdown]
-# ## Lower it
-# `template.build` gives a TileLang function with tile operators (`T.copy`, `T.gemm`). `lower` runs TileLang's passes on it.
+# %% [markdown] ## Lower it `template.build` gives a TileLang function with tile operators (`T.copy`,
+# `T.gemm`). `lower` runs TileLang's passes on it.
 
 # %%
 workload = operator("matmul").workload("M0", "bfloat16")
@@ -56,23 +55,26 @@ lowered = lower(function, target)
 script = lowered.device.script()
 print(f"{len(function.script().splitlines())} lines as traced, {len(script.splitlines())} lines of device IR")
 
-# %% [markdown]
-# What the profile reader looks for in the device IR: copies, matrix instructions, barriers, roles, loops. These are the lines
-# that have them, cut to a readable width.
+# %% [markdown] The reader looks for copies, matrix instructions, barriers, roles and loops in the device IR.
+# These are the lines with them, cut to a readable width.
 
 # %%
-TELLING = re.compile(r"tma_load|tma_store|wgmma|mbarrier|barrier_wait|set_max_nreg|launch_thread|threadIdx|blockIdx|for \w+ in|dyn_shared")
+TELLING = re.compile(
+    r"tma_load|tma_store|wgmma|mbarrier|barrier_wait|set_max_nreg|launch_thread|threadIdx|blockIdx|for \w+ "
+    r"in|dyn_shared"
+)
 for line in [line for line in script.splitlines() if TELLING.search(line)][:60]:
     print(line[:150] + ("…" if len(line) > 150 else ""))
 
-# %% [markdown]
-# ## Read its profile
-# A `KernelProfile` has roles (threads with a program of their own), each with phases (straight-line code, or a loop with the
-# work of one iteration). Everything is for one block.
+# %% [markdown] ## Read its profile A `KernelProfile` has roles (threads with a program of their own), each
+# with phases (straight-line code, or a loop with the work of one iteration). Everything is for one block.
 
 # %%
 (profile,) = read_profiles(lowered, target)
-print(f"grid {profile.grid}, {profile.block_threads} threads, {profile.shared_bytes} bytes of shared memory a block")
+print(
+    f"grid {profile.grid}, {profile.block_threads} threads, {profile.shared_bytes} bytes of shared "
+    "memory a block"
+)
 display(
     pd.DataFrame(
         [
@@ -95,9 +97,9 @@ display(
     )
 )
 
-# %% [markdown]
-# Each access says how wide it is and what the memory makes of it: 32-byte sectors in global memory, wavefronts in shared
-# memory. `slots` are the buffers that a copy cycles through; they decide how much latency it can hide.
+# %% [markdown] Each access has its width and the operations of the memory: 32-byte sectors in global memory,
+# wavefronts in shared memory. `slots` are the buffers that a copy cycles through; more of them hide more
+# latency.
 
 # %%
 accesses = pd.DataFrame(
@@ -123,13 +125,16 @@ accesses = pd.DataFrame(
 )
 display(accesses)
 
-# %% [markdown]
-# Bytes of the whole grid by where they go. Operands that matrix instructions read from shared memory by themselves are no
-# accesses of threads; they are counted with the matrix work.
+# %% [markdown] Bytes of the whole grid by memory space. Operands that matrix instructions read directly from
+# shared memory are counted with the matrix work, not as accesses of threads.
 
 # %%
-moved = (accesses["bytes"] * accesses["trips"] * profile.blocks).groupby([accesses["space"], accesses["way"]]).sum() / 1e6
-operands = sum(m.count * m.shared_bytes * p.trips.mean for r in profile.roles for p in r.phases for m in p.work.matrix)
+moved = (accesses["bytes"] * accesses["trips"] * profile.blocks).groupby(
+    [accesses["space"], accesses["way"]]
+).sum() / 1e6
+operands = sum(
+    m.count * m.shared_bytes * p.trips.mean for r in profile.roles for p in r.phases for m in p.work.matrix
+)
 labels = [f"{space} {way}" for space, way in moved.index] + ["shared, by matrix instructions"]
 values = [*moved.values, operands * profile.blocks / 1e6]
 figure, axes = plt.subplots(figsize=(7, 2.6), layout="constrained")
@@ -140,17 +145,21 @@ axes.set(xlabel="MB over the whole grid", xlim=(0, 1.15 * max(values)))
 axes.legend(frameon=False)
 plt.show()
 
-# %% [markdown]
-# ## Predict it
-# `tilesight.predict` does all of the above for any TileLang function, also for one that is not in this repository.
+# %% [markdown] ## Predict it `tilesight.predict` does all of the above for any TileLang function, also for
+# one that is not in this repository.
 
 # %%
 prediction = tilesight.predict(function, target)
-print(f"predicted {prediction.latency_us:.1f} us, measured {best['measured_us']:.1f} us, paced by {prediction.limiting}")
-display(pd.DataFrame({"busy share": prediction.utilization}).round(3).sort_values("busy share", ascending=False))
+print(
+    f"predicted {prediction.latency_us:.1f} us, measured {best['measured_us']:.1f} us, paced by "
+    f"{prediction.limiting}"
+)
+display(
+    pd.DataFrame({"busy share": prediction.utilization}).round(3).sort_values("busy share", ascending=False)
+)
 
 # %% [markdown]
-# A kernel of one's own. It reads each row of a matrix and writes its sum; nothing in TileSight knows it.
+# Another kernel, which TileSight does not contain. It reads each row of a matrix and writes its sum.
 
 # %%
 import tilelang.language as T  # noqa: E402, N812
@@ -172,4 +181,11 @@ def row_sums(rows: int, columns: int, block: int):
 
 
 answers = {block: tilesight.predict(row_sums(16384, 2048, block), target) for block in (1, 2, 4, 8)}
-display(pd.DataFrame([{"rows a block": b, "predicted us": p.latency_us, "paced by": p.limiting} for b, p in answers.items()]).round(1))
+display(
+    pd.DataFrame(
+        [
+            {"rows a block": b, "predicted us": p.latency_us, "paced by": p.limiting}
+            for b, p in answers.items()
+        ]
+    ).round(1)
+)

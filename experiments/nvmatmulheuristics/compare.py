@@ -1,22 +1,25 @@
-"""nvMatmulHeuristics on the matmul cases of a dataset, under the metrics of `tilesight model evaluate`.
+"""nvMatmulHeuristics on the matmul cases of a dataset, with the metrics of `tilesight model evaluate`.
 
     pip install nvidia-matmul-heuristics
-    python experiments/nvmatmulheuristics/compare.py DATASET... [--gpu H200_SXM] [--backend CUTLASS3] [--json FILE]
+    python experiments/nvmatmulheuristics/compare.py DATASET... [--gpu H200_SXM] [--backend CUTLASS3] [--json
+    FILE]
 
-It answers two questions for each case, and both are held against the measured rows:
+Two results for each case are compared with the measured rows:
 
-picks      Its own first 64 configs, in its order. A pick stands for the measured candidates whose block_m, block_n, block_k
-           and num_stages are nearest to its own: distance is |log2| of each tile side plus a quarter of the difference in
-           stages. Cluster, threads, warp layout and block order are left aside: TileLang's candidates have no clusters, and
-           the rest differs in meaning. Where several candidates share the four values, the pick is a random one of them
-           (exact expectation); `picks, kindly` takes the fastest of them instead, which is more than it can know. A later
-           pick that leads to candidates already picked adds nothing, and the next one takes its place. Where its picks end
-           before 8 are found, the rest is drawn at random (exact expectation).
-estimates  Its estimated runtime for every candidate's tile, stages, warps and swizzle, as one would use it as a cost model:
-           order of all candidates, and MAPE.
+picks      Its first 64 configs, in its order. A pick stands for the measured candidates with the nearest
+block_m,
+           block_n, block_k and num_stages; the distance is |log2| of each tile side plus a quarter of the
+           difference in stages. Cluster, threads, warp layout and block order are ignored: TileLang's
+           candidates have no clusters, and the other values have another meaning. If several candidates share
+           the four values, the pick is a random one of them (exact expectation); `picks, kindly` takes the
+           fastest one, which it cannot know. A later pick of candidates already picked is skipped. If the
+           picks end before 8 candidates, the rest is drawn at random (exact expectation).
+estimates  Its estimated runtime for every candidate's tile, stages, warps and swizzle, as a cost model: order
+of all
+           candidates, and MAPE.
 
-It predicts CUTLASS kernels, not TileLang's, so its times carry that difference. Only fp16 and bf16 rows are compared:
-it has no name for tf32 with fp32 results.
+It predicts CUTLASS kernels and not those of TileLang, so its times have that difference. Only fp16 and bf16
+rows are compared, since it has no name for tf32 with fp32 results.
 """
 
 import argparse
@@ -30,9 +33,9 @@ from pathlib import Path
 import numpy as np
 import nvMatmulHeuristics as nv  # noqa: N813
 
-from tilesight.costmodel import metrics
-from tilesight.costmodel.measured import measured_rows
-from tilesight.dataset import read_dataset
+from tilesight.costmodel.training import metrics
+from tilesight.costmodel.training.measured import measured_rows
+from tilesight.records.dataset import read_dataset
 
 PRECISIONS = {"bfloat16": "TST", "float16": "HSH"}  # operands, accumulator, result
 ASKED = 64
@@ -70,7 +73,9 @@ def tile(config):
 
 
 def distance(ours, theirs):
-    return sum(abs(math.log2(a / b)) for a, b in zip(ours[:3], theirs[:3], strict=True)) + 0.25 * abs(ours[3] - theirs[3])
+    return sum(abs(math.log2(a / b)) for a, b in zip(ours[:3], theirs[:3], strict=True)) + 0.25 * abs(
+        ours[3] - theirs[3]
+    )
 
 
 def estimate(config, problem, interface, precision):
@@ -98,15 +103,23 @@ def estimate(config, problem, interface, precision):
 
 def warps_of(m, n, warps):
     """Rows x columns of warps, whose parts of the tile come closest to squares."""
-    shapes = [(r, warps // r) for r in range(1, warps + 1) if warps % r == 0 and m % r == 0 and n % (warps // r) == 0]
+    shapes = [
+        (r, warps // r)
+        for r in range(1, warps + 1)
+        if warps % r == 0 and m % r == 0 and n % (warps // r) == 0
+    ]
     return min(shapes or [(1, 1)], key=lambda s: abs(math.log2((m / s[0]) / (n / s[1]))))
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("datasets", nargs="+")
     parser.add_argument("--gpu", default="H200_SXM", choices=[g.name for g in nv.NvMatmulHeuristicsNvidiaGpu])
-    parser.add_argument("--backend", default="CUTLASS3", choices=[t.name for t in nv.NvMatmulHeuristicsTarget])
+    parser.add_argument(
+        "--backend", default="CUTLASS3", choices=[t.name for t in nv.NvMatmulHeuristicsTarget]
+    )
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     interface = nv.NvMatmulHeuristicsInterfaceEx(
@@ -114,28 +127,59 @@ def main():
         flags=nv.NvMatmulHeuristicsFlags.PERF_MODEL_BASED_AUTO_TUNING,
         gpu=nv.NvMatmulHeuristicsNvidiaGpu[arguments.gpu],
     )
-    rows = [r for r in measured_rows(read_dataset(arguments.datasets)) if r.operator == "matmul" and r.dtype in PRECISIONS]
+    rows = [
+        r
+        for r in measured_rows(read_dataset(arguments.datasets))
+        if r.operator == "matmul" and r.dtype in PRECISIONS
+    ]
     if not rows:
         raise SystemExit("the datasets hold no measured matmul in bfloat16 or float16; nothing to compare")
     found = []
-    print(f"{'case':24s} {'dtype':9s} {'n':>4s}  {'model':14s} {'rho':>6s} {'top-1':>6s} {'top-8':>6s} {'top-5%':>6s} {'MAPE':>7s}")
+    print(
+        f"{'case':24s} {'dtype':9s} {'n':>4s}  {'model':14s} "
+        f"{'rho':>6s} {'top-1':>6s} {'top-8':>6s} {'top-5%':>6s} {'MAPE':>7s}"
+    )
     for case, members in itertools.groupby(sorted(rows, key=lambda r: r.case), key=lambda r: r.case):
         own = list(members)
         for model, s in compare(own, interface):
-            found.append({"model": model, "case": case, "shape": own[0].shape, "dtype": own[0].dtype, **scores_plain(s)})
-            show(own[0].shape, own[0].dtype, s.count, model, s.spearman, s.top1, s.top8, s.top5_percent, s.mape)
+            found.append(
+                {
+                    "model": model,
+                    "case": case,
+                    "shape": own[0].shape,
+                    "dtype": own[0].dtype,
+                    **scores_plain(s),
+                }
+            )
+            show(
+                own[0].shape, own[0].dtype, s.count, model, s.spearman, s.top1, s.top8, s.top5_percent, s.mape
+            )
     print("geometric means; MAPE and rho: means")
     for model in dict.fromkeys(entry["model"] for entry in found):
         own = [entry for entry in found if entry["model"] == model]
         tops = [metrics.geometric_mean(e[k] for e in own) for k in ("top1", "top8", "top5_percent")]
-        show("all", "", len(own), model, mean(e["spearman"] for e in own), *tops, mean(e["mape"] for e in own))
-        show("worst", "", len(own), model, None, *(min(e[k] for e in own) for k in ("top1", "top8", "top5_percent")), None)
+        show(
+            "all", "", len(own), model, mean(e["spearman"] for e in own), *tops, mean(e["mape"] for e in own)
+        )
+        show(
+            "worst",
+            "",
+            len(own),
+            model,
+            None,
+            *(min(e[k] for e in own) for k in ("top1", "top8", "top5_percent")),
+            None,
+        )
     if arguments.json:
-        arguments.json.write_text(json.dumps({"gpu": arguments.gpu, "backend": arguments.backend, "cases": found}, indent=1))
+        arguments.json.write_text(
+            json.dumps({"gpu": arguments.gpu, "backend": arguments.backend, "cases": found}, indent=1)
+        )
 
 
 def scores_plain(scores):
-    return {name: getattr(scores, name) for name in ("count", "spearman", "top1", "top8", "top5_percent", "mape")}
+    return {
+        name: getattr(scores, name) for name in ("count", "spearman", "top1", "top8", "top5_percent", "mape")
+    }
 
 
 def mean(values):
@@ -146,7 +190,10 @@ def mean(values):
 def show(shape, dtype, count, model, rho, top1, top8, top5, mape):
     number = "     -" if rho is None else f"{rho:6.3f}"
     error = "      -" if mape is None else f"{mape:7.1%}"
-    print(f"{shape[:24]:24s} {dtype:9s} {count:4d}  {model:14s} {number} {top1:6.3f} {top8:6.3f} {top5:6.3f} {error}")
+    print(
+        f"{shape[:24]:24s} {dtype:9s} {count:4d}  {model:14s} "
+        f"{number} {top1:6.3f} {top8:6.3f} {top5:6.3f} {error}"
+    )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""What the hardware counts for static matmuls of n = k = 8192 whose last tile of rows is filled more or less.
+"""Hardware counters of static matmuls with n = k = 8192 whose last tile of rows is partly filled.
 
     python experiments/partial_tiles/counters.py OUT.csv [--target h200]
 
-Needs ncu. Each kernel is launched once under it, after two launches outside (`../counters/launch.py`), with cold caches and the
-clocks as they are.
+It needs ncu. Each kernel is launched once under it, after two launches without (`../counters/launch.py`),
+with cold caches and unchanged clocks.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "counters"))
 import ncu
 
-from tilesight.candidate import Candidate
-from tilesight.executor import LocalExecutor
+from tilesight.executor.jobs import BuildDone, BuildJob, SingleLaneSource
+from tilesight.executor.local import LocalExecutor
 from tilesight.kernels import template_for
+from tilesight.problem.candidate import Candidate
+from tilesight.problem.space import Config
 from tilesight.settings import available_cores, load_settings
-from tilesight.space import Config
-from tilesight.target import load_target
-from tilesight.work import Build, Built, OneLane
+from tilesight.target.spec import load_target
 
 # block_m, block_n, block_k, num_stages, threads, policy, and the sizes
 CASES = (
@@ -63,8 +63,8 @@ def main(out: Path, target_name: str) -> int:
         candidates += [Candidate(workload, target, template, config) for workload in workloads]
     builds = {}
     with LocalExecutor(available_cores(), load_settings().cache_dir, ()) as executor:
-        for event in executor.stream(OneLane(map(Build, candidates))):
-            assert isinstance(event, Built)
+        for event in executor.stream(SingleLaneSource(map(BuildJob, candidates))):
+            assert isinstance(event, BuildDone)
             builds[event.job.candidate] = event.result
     items = [
         {
@@ -85,7 +85,17 @@ def main(out: Path, target_name: str) -> int:
     metrics = [name for name in METRICS if known is None or name.partition(".")[0] in known]
     with tempfile.TemporaryDirectory() as folder:
         job, log, table = Path(folder, "job.json"), Path(folder, "log.jsonl"), Path(folder, "ncu.csv")
-        job.write_text(json.dumps({"log": str(log), "deadline": time.time() + LIMIT_S, "seed": 1, "target": target_name, "items": items}))
+        job.write_text(
+            json.dumps(
+                {
+                    "log": str(log),
+                    "deadline": time.time() + LIMIT_S,
+                    "seed": 1,
+                    "target": target_name,
+                    "items": items,
+                }
+            )
+        )
         program = [sys.executable, str(Path(ncu.__file__).parent / "launch.py"), str(job)]
         subprocess.run(ncu.command(tool, metrics, table, program), timeout=LIMIT_S, check=True)
         launches = ncu.parse(table.read_text())
@@ -94,7 +104,9 @@ def main(out: Path, target_name: str) -> int:
         writer.writerow(["config", "m", "blocks", *metrics])
         for candidate, launch in zip(candidates, launches, strict=True):
             values = (launch.metrics.get(name) for name in metrics)
-            writer.writerow([candidate.config, candidate.workload.dims["m"], "x".join(map(str, launch.grid)), *values])
+            writer.writerow(
+                [candidate.config, candidate.workload.dims["m"], "x".join(map(str, launch.grid)), *values]
+            )
     return 0
 
 

@@ -1,10 +1,10 @@
-"""Times of kernels that take m at run time, at sizes that fill their last tile of rows more or less.
+"""Times of kernels with dynamic m, at sizes that fill their last tile of rows partly.
 
     python experiments/partial_tiles/sweep.py OUT.csv matmul [--target h200] [--budget 60]
     python experiments/partial_tiles/sweep.py OUT.csv dequant_matmul
 
-Each config is built once with m open, for each n and k, and measured under the default protocol against the operator's
-reference. It measures the kernels as they are: run it at two commits to compare two ways of theirs.
+Each config is built once with dynamic m for each n and k, measured under the default protocol, and checked
+against the operator's reference. To compare two versions of the kernels, run it at two commits.
 """
 
 from __future__ import annotations
@@ -15,20 +15,45 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from tilesight.candidate import Candidate
-from tilesight.executor import LocalExecutor
+from tilesight.executor.jobs import BuildDone, BuildJob, MeasureDone, MeasureJob, SingleLaneSource
+from tilesight.executor.local import LocalExecutor
 from tilesight.kernels import template_for
-from tilesight.protocol import Protocol
+from tilesight.machine.placement import locate
+from tilesight.problem.candidate import Candidate
+from tilesight.problem.space import Config
+from tilesight.problem.template import KernelTemplate
+from tilesight.records.protocol import MeasurementProtocol
+from tilesight.records.trial import BuildResult
 from tilesight.settings import available_cores, load_settings
-from tilesight.space import Config
-from tilesight.target import Target
-from tilesight.template import KernelTemplate
-from tilesight.trial import BuildResult
-from tilesight.where import locate
-from tilesight.work import Build, Built, Measure, Measured, OneLane
+from tilesight.target.spec import Target
 
 SIZES = {
-    "matmul": (65, 72, 96, 112, 128, 129, 161, 181, 192, 193, 225, 256, 257, 300, 340, 384, 385, 512, 520, 777, 1100, 1990, 3000, 4097),
+    "matmul": (
+        65,
+        72,
+        96,
+        112,
+        128,
+        129,
+        161,
+        181,
+        192,
+        193,
+        225,
+        256,
+        257,
+        300,
+        340,
+        384,
+        385,
+        512,
+        520,
+        777,
+        1100,
+        1990,
+        3000,
+        4097,
+    ),
     "dequant_matmul": (17, 24, 40, 65, 72, 100, 129, 161, 181, 225, 257, 340, 520, 777, 1100),
 }
 WIDTHS = {
@@ -48,7 +73,7 @@ MATMUL = (
     (192, 256, 64, 3, 256, "square", 8),
     (192, 192, 64, 4, 384, "full_row", 8),
 )
-MOST_TILES = 16  # of rows: with more of them one partial tile is nothing
+MOST_TILES = 16  # of rows: with more tiles one partial tile does not matter
 
 
 def configs(template: KernelTemplate, target: Target) -> list[Config]:
@@ -60,7 +85,11 @@ def configs(template: KernelTemplate, target: Target) -> list[Config]:
         for m in (32, 64, 128, 256, 512):
             workload = template.operator.workload(f"m={m},n={n},k={k}", "bfloat16")
             sample = template.space(workload, target).sample(60, seed=5)
-            deep = [c for c in sample if c.int("block_m") <= 128 and c.int("num_stages") >= 3 and c.int("block_k") >= 64]
+            deep = [
+                c
+                for c in sample
+                if c.int("block_m") <= 128 and c.int("num_stages") >= 3 and c.int("block_k") >= 64
+            ]
             default = template.default_config(workload, target)
             found.update(dict.fromkeys([*([default] if default else []), *deep[:3]]))
     return list(found)
@@ -68,38 +97,58 @@ def configs(template: KernelTemplate, target: Target) -> list[Config]:
 
 def main(given: argparse.Namespace) -> None:
     until = time.monotonic() + given.budget
-    where = locate(given.target, measures=True, predicts=False)
-    template, protocol = template_for(given.kernel, where.target, "bfloat16"), Protocol.named("default", where.target)
+    placement = locate(given.target, measures=True, predicts=False)
+    template, protocol = (
+        template_for(given.kernel, placement.target, "bfloat16"),
+        MeasurementProtocol.named("default", placement.target),
+    )
 
     def candidate(config: Config, m: int, n: int, k: int) -> Candidate:
         workload = template.operator.workload(f"m={m},n={n},k={k}", "bfloat16")
-        return Candidate(workload, where.target, template, config, ("m",))
+        return Candidate(workload, placement.target, template, config, ("m",))
 
-    some, widths = configs(template, where.target), WIDTHS[given.kernel]
+    some, widths = configs(template, placement.target), WIDTHS[given.kernel]
     builds: dict[tuple[Config, int, int], BuildResult] = {}
-    executor = LocalExecutor(available_cores(), load_settings().cache_dir, where.devices)
+    executor = LocalExecutor(available_cores(), load_settings().cache_dir, placement.devices)
     with executor, given.out.open("w", newline="") as file:
         executor.start(measures=True)
-        for event in executor.stream(OneLane(Build(candidate(config, 1024, n, k)) for n, k in widths for config in some)):
-            assert isinstance(event, Built)
+        for event in executor.stream(
+            SingleLaneSource(BuildJob(candidate(config, 1024, n, k)) for n, k in widths for config in some)
+        ):
+            assert isinstance(event, BuildDone)
             dims = event.job.candidate.workload.dims
             builds[event.job.candidate.config, dims["n"], dims["k"]] = event.result
 
-        def jobs() -> Iterator[Measure]:
+        def jobs() -> Iterator[MeasureJob]:
             for n, k in widths:
                 for m in SIZES[given.kernel]:
                     for config in some:
                         build, tile = builds[config, n, k], config.int("block_m")
-                        if build.artifact and tile < 2 * m and m <= MOST_TILES * tile and time.monotonic() < until:
-                            yield Measure(candidate(config, m, n, k), build, protocol)
+                        if (
+                            build.artifact
+                            and tile < 2 * m
+                            and m <= MOST_TILES * tile
+                            and time.monotonic() < until
+                        ):
+                            yield MeasureJob(candidate(config, m, n, k), build, protocol)
 
         writer = csv.writer(file)
         writer.writerow(["n", "k", "m", "config", "us", "relative_error", "failure"])
-        for event in executor.stream(OneLane(jobs())):
-            assert isinstance(event, Measured)
+        for event in executor.stream(SingleLaneSource(jobs())):
+            assert isinstance(event, MeasureDone)
             job, found = event.job.candidate, event.measurement
             dims, time_us = job.workload.dims, "" if found.failure else round(found.latency_us, 3)
-            writer.writerow([dims["n"], dims["k"], dims["m"], job.config, time_us, found.relative_error, found.failure or ""])
+            writer.writerow(
+                [
+                    dims["n"],
+                    dims["k"],
+                    dims["m"],
+                    job.config,
+                    time_us,
+                    found.relative_error,
+                    found.failure or "",
+                ]
+            )
             file.flush()
 
 
@@ -108,5 +157,7 @@ if __name__ == "__main__":
     parser.add_argument("out", type=Path)
     parser.add_argument("kernel", choices=list(SIZES))
     parser.add_argument("--target", default="h200")
-    parser.add_argument("--budget", type=float, default=60.0, help="seconds, after which nothing more is measured")
+    parser.add_argument(
+        "--budget", type=float, default=60.0, help="seconds, after which nothing more is measured"
+    )
     main(parser.parse_args())

@@ -1,11 +1,12 @@
-"""Hold predictions for chips that were not measured against figures that others published.
+"""Compare predictions for chips that were not measured with published figures.
 
-    python experiments/public_bands/bands.py [SECONDS] [ROW...]     so long for each row (120 where left out)
+    python experiments/public_bands/bands.py [SECONDS] [ROW...]     SECONDS for each row (default 120)
 
-Each row is one workload on one chip, with the rate that others measured for a vendor's library or a published kernel.
-The space of our own template is ranked by the model alone, and the predicted best is set beside it. Where a compiler for
-the chip is at hand, the best few are built, and what it says of registers and spills corrects their predictions. Nothing
-is measured here: `PREDICTED` and `WITH COMPILER` are predictions, `published` is other people's work on their own kernels.
+Each row is one workload on one chip, with the rate that others measured for a vendor's library or a published
+kernel. The model ranks the space of the project's template, and the predicted best is compared with that
+rate. If a compiler for the chip is installed, the best few are built, and their predictions are corrected by
+the compiler's registers and spills. Nothing is measured: `PREDICTED` and `WITH COMPILER` are predictions,
+`published` are results of others with other kernels.
 """
 
 import json
@@ -16,19 +17,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tilesight import rank
-from tilesight.candidate import Candidate
-from tilesight.compilation import compile_candidate
+from tilesight.api.compilation import compile_candidate
 from tilesight.errors import NoCandidateError
-from tilesight.lookup import find_operator, find_template
-from tilesight.session import SessionResult
+from tilesight.machine.toolchain import missing_compiler
+from tilesight.problem.candidate import Candidate
+from tilesight.problem.space import Config
+from tilesight.records.session import SessionResult
+from tilesight.records.trial import Prediction, Status
 from tilesight.settings import load_settings
-from tilesight.space import Config
-from tilesight.target import load_target
-from tilesight.toolchain import missing_compiler
-from tilesight.trial import Prediction, Status
+from tilesight.target.spec import load_target
+from tilesight.tuner.resolve import find_operator, find_template
 
-BUILT = 8  # of the best predicted, where a compiler for the chip is at hand
-MARGIN = 0.25  # a prediction this near the band agrees with it
+BUILT = 8  # predicted best candidates that are built if a compiler for the chip is installed
+MARGIN = 0.25  # relative distance from the band within which a prediction agrees with it
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Band:
     dtype: str
     low: float  # published TFLOP/s
     high: float
-    of: str  # whose kernel on which chip
+    of: str  # the kernel and the chip
 
 
 BANDS = (
@@ -61,23 +62,26 @@ BANDS = (
 
 
 def off(rate: float, band: Band) -> float:
-    """How far a rate is outside the band, as a share of its near end; 0 within."""
+    """Relative distance of a rate from the nearer end of the band; 0 within the band."""
     return rate / band.high - 1 if rate > band.high else rate / band.low - 1 if rate < band.low else 0.0
 
 
 def corrected(band: Band, session: SessionResult) -> tuple[Config, Prediction, str]:
-    """The best of the few that were built, by its prediction with the compiler's figures, and the compiler."""
+    """(config, prediction, compiler) of the built candidate with the best corrected prediction."""
     target, workload = load_target(band.target), session.context.workload
     template = find_template(find_operator(band.kernel), target, workload.dtype)
     found = []
     for trial in [t for t in session.trials if t.status is Status.PREDICTED][:BUILT]:
         try:
-            done = compile_candidate(Candidate(workload, target, template, trial.config), load_settings().cache_dir)
+            done = compile_candidate(
+                Candidate(workload, target, template, trial.config), load_settings().cache_dir
+            )
         except NoCandidateError as error:
             print(f"{trial.config}: {str(error).splitlines()[0]}", file=sys.stderr)
             continue
         print(
-            f"{trial.config}: {done.predicted.latency_us:.1f} -> {done.corrected.latency_us:.1f} us {dict(done.build.resources)}",
+            f"{trial.config}: {done.predicted.latency_us:.1f} -> {done.corrected.latency_us:.1f} us "
+            f"{dict(done.build.resources)}",
             file=sys.stderr,
         )
         found.append((trial.config, done.corrected, done.build.compiler))
@@ -85,7 +89,9 @@ def corrected(band: Band, session: SessionResult) -> tuple[Config, Prediction, s
 
 
 def row(band: Band, seconds: float, database: Path) -> dict[str, object]:
-    (session,) = rank(band.kernel, band.target, band.shape, dtype=band.dtype, budget_s=seconds, database=str(database))
+    (session,) = rank(
+        band.kernel, band.target, band.shape, dtype=band.dtype, budget_s=seconds, database=str(database)
+    )
     best = session.best
     assert best is not None
     assert best.prediction is not None
@@ -126,7 +132,10 @@ def main(seconds: float, only: list[str]) -> None:
             begin = time.monotonic()
             rows.append(row(band, seconds, Path(folder) / "bands.db"))
             print(json.dumps(rows[-1] | {"seconds": round(time.monotonic() - begin)}), file=sys.stderr)
-    print(f"{'chip':7} {'workload':82} {'published':>11} {'PREDICTED':>9} {'WITH COMPILER':>13} {'off':>7}  paced by")
+    print(
+        f"{'chip':7} {'workload':82} {'published':>11} {'PREDICTED':>9} {'WITH COMPILER':>13} {'off':>7}  "
+        "paced by"
+    )
     for found in rows:
         low, high = found["published_tflops"]
         published = f"{low:g}" if low == high else f"{low:g}-{high:g}"
@@ -135,8 +144,11 @@ def main(seconds: float, only: list[str]) -> None:
             f"{found['with_compiler_tflops'] or '-':>13} {100 * found['off']:>6.1f}%  {found['limiting']}"
         )
     print(
-        "TFLOP/s. PREDICTED: by the model, for the predicted best of our template. WITH COMPILER: the same after its registers and\n"
-        "spills corrected the best few. Neither was measured. off: of the last of them, outside the published band."
+        "TFLOP/s. PREDICTED: by the model, for the predicted best of the template. WITH COMPILER: the same, "
+        "corrected\n"
+        "by the compiler's registers and spills of the best few. Neither was measured. off: relative "
+        "distance of the\n"
+        "last of them from the published band."
     )
 
 

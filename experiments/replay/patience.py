@@ -1,9 +1,9 @@
-"""How long a search must go on without improvement before it may end.
+"""Number of measurements without improvement after which a search may end.
 
     python experiments/replay/patience.py DATASET... --predictions FILE [--split operator]
 
-Replays strategies and ends each as soon as so many measurements in a row brought nothing (no time below 0.995 of the best
-before). FILE is what `tilesight replay --predictions` writes for the same datasets and split.
+Replays strategies, and ends each after that many measurements in a row without a time below 0.995 of the best
+one. `tilesight replay --predictions` writes FILE for the same datasets and split.
 """
 
 import argparse
@@ -13,16 +13,16 @@ from statistics import fmean
 
 sys.path.insert(0, str(Path(__file__).parent.parent.parent))
 
-from tilesight.contenders import GAIN
-from tilesight.costmodel.metrics import geometric_mean
-from tilesight.replaying import Curve, replay
+from tilesight.costmodel.training.metrics import geometric_mean
+from tilesight.datasets.replay import Curve, replay
+from tilesight.tuner.queue import GAIN
 
 STRATEGIES = ("model", "residuals")
 PATIENCES = (4, 6, 8, 12, 16, 24, 32, 48)
 
 
 def ended(curve: Curve, patience: int) -> int:
-    """How many were measured."""
+    """Number of measurements until the search ends."""
     best, fruitless = 0.0, 0
     for count, share in enumerate(curve.shares, 1):
         if share > best / GAIN:
@@ -35,7 +35,9 @@ def ended(curve: Curve, patience: int) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("datasets", nargs="+")
     parser.add_argument("--predictions", type=Path, required=True)
     parser.add_argument("--split", default="shape")
@@ -48,7 +50,8 @@ def main() -> None:
             counts = [ended(curve, patience) for curve in curves]
             shares = [curve.at(count) for curve, count in zip(curves, counts, strict=True)]
             good = sum(share >= 0.99 for share in shares)
-            line = f"{strategy:10} {patience:8} {fmean(counts):8.1f} {geometric_mean(shares):7.4f} {min(shares):7.4f}"
+            means = f"{fmean(counts):8.1f} {geometric_mean(shares):7.4f} {min(shares):7.4f}"
+            line = f"{strategy:10} {patience:8} {means}"
             print(f"{line} {good:7} of {len(shares)}")
 
 

@@ -1,11 +1,11 @@
-"""What quick tuning finds, held against a measured sample of the space.
+"""Result of quick tuning, compared with a measured sample of the space.
 
     python experiments/tune_h200/landscape.py OUT KERNEL SHAPE [SAMPLE]
 
-For one workload: `tilesight.tune` at quick effort with an empty database, timed from call to result; then SAMPLE
-candidates (all legal ones where it is left out) drawn at random from the same space, built and measured by the same
-stages; then quick's winner, the sample's five fastest and the vendor's library timed in turns. Rows go to
-OUT/KERNEL-SHAPE.csv as they come, the summary to OUT/KERNEL-SHAPE.json.
+For one workload: `tilesight.tune` with quick effort and an empty database, timed from call to result. Then
+SAMPLE random candidates of the same space (default: all legal ones), built and measured by the same stages.
+Then the winner of quick tuning, the sample's five fastest candidates and the vendor's library, timed in
+turns. Rows go to OUT/KERNEL-SHAPE.csv, the summary to OUT/KERNEL-SHAPE.json.
 """
 
 from __future__ import annotations
@@ -19,17 +19,26 @@ from functools import partial
 from pathlib import Path
 
 import tilesight
-from tilesight.candidate import Candidate
 from tilesight.costmodel import default_model
-from tilesight.device import Device, device_for, find_devices
 from tilesight.errors import Failure
-from tilesight.executor import LocalExecutor
+from tilesight.executor.jobs import (
+    BuildDone,
+    BuildJob,
+    CompareDone,
+    CompareJob,
+    MeasureDone,
+    MeasureJob,
+    SingleLaneSource,
+    lower_all,
+)
+from tilesight.executor.local import LocalExecutor
+from tilesight.executor.shared_lowering import SharedLowering
 from tilesight.kernels import operator, template_for
-from tilesight.protocol import Protocol
+from tilesight.machine.devices import Device, device_for, find_devices
+from tilesight.problem.candidate import Candidate
+from tilesight.records.protocol import MeasurementProtocol
 from tilesight.settings import available_cores
-from tilesight.target import load_target
-from tilesight.twins import SharedLowering
-from tilesight.work import Build, Built, Compare, Compared, Measure, Measured, OneLane, lower_all
+from tilesight.target.spec import load_target
 
 
 def main(out: Path, kernel: str, shape: str, sample: int | None) -> None:
@@ -56,33 +65,53 @@ def main(out: Path, kernel: str, shape: str, sample: int | None) -> None:
     chosen = list(space.configs()) if sample is None else space.sample(sample, seed=20261121)
     candidates = [Candidate(workload, target, template, config) for config in chosen]
     model, predicted = default_model(), {}
-    protocol, builds = Protocol.named("default", target), {}
+    protocol, builds = MeasurementProtocol.named("default", target), {}
     with (
         (out / f"{kernel}-{shape}.csv").open("w", newline="") as file,
         LocalExecutor(available_cores(), scratch, [device]) as executor,
     ):
         rows = csv.writer(file)
-        rows.writerow(["config", "status", "predicted_us", "measured_us", "relative_error", "spill_bytes", "registers", "at_seconds"])
+        rows.writerow(
+            [
+                "config",
+                "status",
+                "predicted_us",
+                "measured_us",
+                "relative_error",
+                "spill_bytes",
+                "registers",
+                "at_seconds",
+            ]
+        )
         begin = time.perf_counter()
         for candidate, lowered in SharedLowering().lower(candidates, partial(lower_all, executor)):
             if isinstance(lowered, Failure):
                 rows.writerow([candidate.config, lowered.kind, "", "", "", "", "", ""])
             else:
                 predicted[candidate.config] = model.predict(lowered.kernels, target).latency_us
-        print(f"lowered {len(predicted)} of {len(candidates)} in {time.perf_counter() - begin:.1f} s", flush=True)
+        print(
+            f"lowered {len(predicted)} of {len(candidates)} in {time.perf_counter() - begin:.1f} s",
+            flush=True,
+        )
         begin = time.perf_counter()
-        for event in executor.stream(OneLane(Build(c) for c in candidates if c.config in predicted)):
-            assert isinstance(event, Built)
+        for event in executor.stream(
+            SingleLaneSource(BuildJob(c) for c in candidates if c.config in predicted)
+        ):
+            assert isinstance(event, BuildDone)
             candidate, build = event.job.candidate, event.result
             if build.failure:
-                rows.writerow([candidate.config, build.failure.kind, predicted[candidate.config], "", "", "", "", ""])
+                rows.writerow(
+                    [candidate.config, build.failure.kind, predicted[candidate.config], "", "", "", "", ""]
+                )
             else:
                 builds[candidate.config] = (candidate, build)
         print(f"built {len(builds)} in {time.perf_counter() - begin:.1f} s", flush=True)
         begin = time.perf_counter()
         measured: dict[object, float] = {}
-        for event in executor.stream(OneLane(Measure(*pair, protocol) for pair in builds.values())):
-            assert isinstance(event, Measured)
+        for event in executor.stream(
+            SingleLaneSource(MeasureJob(*pair, protocol) for pair in builds.values())
+        ):
+            assert isinstance(event, MeasureDone)
             candidate, build, measurement = event.job.candidate, event.job.build, event.measurement
             kind = "verified" if not measurement.failure else measurement.failure.kind
             time_us = measurement.latency_us if not measurement.failure else ""
@@ -98,11 +127,11 @@ def main(out: Path, kernel: str, shape: str, sample: int | None) -> None:
         best = sorted(measured, key=lambda c: measured[c])[:5]
         assert quick.best is not None
         winner = Candidate(workload, target, template, quick.best.config)
-        (built,) = executor.stream(OneLane([Build(winner)]))
-        assert isinstance(built, Built)
+        (built,) = executor.stream(SingleLaneSource([BuildJob(winner)]))
+        assert isinstance(built, BuildDone)
         finalists = ((winner, built.result), *(builds[c] for c in best if c != winner.config))
-        (compared,) = executor.stream(OneLane([Compare(finalists, protocol.careful())]))
-        assert isinstance(compared, Compared)
+        (compared,) = executor.stream(SingleLaneSource([CompareJob(finalists, protocol.careful())]))
+        assert isinstance(compared, CompareDone)
     together = compared.found
     assert not isinstance(together, Failure), together
     ours, *others = (m.latency_us for m in together.measurements)

@@ -8,16 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.executors import add_node, start_cluster
-from tests.postgres import Server, missing
+from tests.support.executors import add_node, start_cluster
+from tests.support.postgres import Server, missing
 from tests.unit.database import samples
-from tilesight.database import Store, open_store, schema
+from tilesight.database import Store, open_store
+from tilesight.database.schema import tables as schema
+
+KINDS = ["sqlite", pytest.param("postgresql", marks=pytest.mark.ci)]
 
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a Ray cluster of this machine: a head that the driver is on, and two nodes with kernel caches of their
-    own. Tests that need it are skipped without Ray."""
+    """The address of a Ray cluster on this machine: the head, and two nodes with kernel caches of their own.
+
+    Tests that need it are skipped without Ray.
+    """
     made = start_cluster()
     for name in ("first", "second"):
         add_node(made, tmp_path_factory.mktemp(name))
@@ -27,7 +32,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Server]:
-    """A PostgreSQL server of this process's own. Tests that need it are skipped where none is installed; under CI they fail."""
+    """A PostgreSQL server of this process's own. Tests that need it are skipped where none is installed;
+    under CI they fail.
+    """
     if reason := missing():
         (pytest.fail if os.environ.get("CI") else pytest.skip)(reason)
     server = Server()
@@ -50,7 +57,7 @@ def postgres_url(postgres: Server, tables: str) -> str:
     return postgres.url(tables)
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=KINDS)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The URL of a database without records, of each kind in turn."""
     if request.param == "sqlite":
@@ -58,7 +65,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return str(request.getfixturevalue("postgres_url"))
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=KINDS)
 def new_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """The URL of a database that has no tables yet, of each kind in turn."""
     if request.param == "sqlite":

@@ -1,4 +1,4 @@
-"""A Ray cluster that loses processes and nodes: its work is done by what is left. Needs Ray."""
+"""A Ray cluster that loses processes and nodes: the remaining nodes do the work. Needs Ray."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sample_kernels import ScaleTemplate
 
-from tests.contract.executors import (
+from tests.support.executors import (
     USUAL,
     FaultyToLower,
     Queue,
@@ -25,18 +24,30 @@ from tests.contract.executors import (
     start_cluster,
     wait_until,
 )
-from tilesight.distributed import RayExecutor
+from tests.support.sample_kernels import ScaleTemplate
 from tilesight.errors import FailureKind, ToolchainError
-from tilesight.protocol import Protocol
-from tilesight.target import load_target
-from tilesight.trial import BuildResult
-from tilesight.work import Build, Built, Event, Job, Lane, Lower, Lowered, Measure, Measured
+from tilesight.executor.jobs import (
+    BuildDone,
+    BuildJob,
+    Event,
+    Job,
+    Lane,
+    LowerDone,
+    LowerJob,
+    MeasureDone,
+    MeasureJob,
+)
+from tilesight.executor.ray import RayExecutor
+from tilesight.records.protocol import MeasurementProtocol
+from tilesight.records.trial import BuildResult
+from tilesight.target.spec import load_target
 
 pytest.importorskip("ray", reason="Ray is not installed")
+pytestmark = pytest.mark.ci
 
 
 class Nodes:
-    """A cluster, its nodes, and what an executor said of them."""
+    """A cluster, its nodes, and an executor's messages about them."""
 
     def __init__(self, folder: Path) -> None:
         self.cluster, self.folder = start_cluster(), folder
@@ -48,7 +59,7 @@ class Nodes:
         return self.nodes[-1]
 
     def remove(self, node_id: str) -> None:
-        """As when a machine loses power: nothing on it can say goodbye."""
+        """Remove a node as by a power failure, without a clean end of its processes."""
         [gone] = [node for node in self.nodes if node.node_id == node_id]
         self.cluster.remove_node(gone, allow_graceful=False)
 
@@ -64,31 +75,39 @@ def nodes(tmp_path: Path) -> Iterator[Nodes]:
 
 
 def measuring_node(executor: Any) -> str:
-    [post] = executor._crew.posts
-    return str(post.node.id)
+    [actor] = executor._actors.actors
+    return str(actor.node.id)
 
 
 def follow_to_the_end(event: Event) -> Iterator[Job]:
     match event:
-        case Lowered(job, _):
-            yield Build(job.candidate)
-        case Built(job, result) if result.failure is None:
-            yield Measure(job.candidate, result, USUAL)
+        case LowerDone(job, _):
+            yield BuildJob(job.candidate)
+        case BuildDone(job, result) if result.failure is None:
+            yield MeasureJob(job.candidate, result, USUAL)
 
 
 def outcomes(events: list[Event]) -> list[tuple[str, FailureKind | None]]:
     found: list[tuple[str, FailureKind | None]] = []
     for event in events:
-        outcome = event.outcome if isinstance(event, Lowered) else event.result if isinstance(event, Built) else event.measurement  # type: ignore[union-attr]
+        outcome = (
+            event.outcome
+            if isinstance(event, LowerDone)
+            else event.result
+            if isinstance(event, BuildDone)
+            else event.measurement
+        )  # type: ignore[union-attr]
         found.append((type(event).__name__, kinds([outcome])[0]))
     return sorted(found, key=str)
 
 
-ALL_WELL = sorted([(kind, None) for kind in ("Lowered", "Built", "Measured") for _ in range(4)], key=str)
+ALL_WELL = sorted(
+    [(kind, None) for kind in ("LowerDone", "BuildDone", "MeasureDone") for _ in range(4)], key=str
+)
 
 
 @pytest.mark.parametrize("lost", ["the one that measures", "one that builds"])
-def test_a_node_that_dies_costs_nothing(lost: str, nodes: Nodes, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_node_that_dies_costs_no_job(lost: str, nodes: Nodes, capfd: pytest.CaptureFixture[str]) -> None:
     for _ in range(3):
         nodes.add()
     seen: list[Event] = []
@@ -96,31 +115,31 @@ def test_a_node_that_dies_costs_nothing(lost: str, nodes: Nodes, capfd: pytest.C
 
     def follow(event: Event) -> Iterator[Job]:
         seen.append(event)
-        if isinstance(event, Measured) and not any(isinstance(e, Measured) for e in seen[:-1]):
+        if isinstance(event, MeasureDone) and not any(isinstance(e, MeasureDone) for e in seen[:-1]):
             measuring = measuring_node(executor)
             builder = next(node.node_id for node in nodes.nodes if node.node_id != measuring)
             nodes.remove(measuring if lost == "the one that measures" else builder)
-            yield from map(Lower, later)  # so that there is work left, however fast the first ones were
+            yield from map(LowerJob, later)  # work is left, however fast the first jobs were
         yield from follow_to_the_end(event)
 
     with nodes.executor() as executor:
         capfd.readouterr()
-        events = Queue(map(Lower, first), follow).run(executor)
+        events = Queue(map(LowerJob, first), follow).run(executor)
         printed = capfd.readouterr()
     assert outcomes(events) == sorted(2 * ALL_WELL, key=str)
     assert [text for text in nodes.messages if "has gone; its work is given to others" in text]
-    assert printed.out == printed.err == "", "Ray's own reports are kept from ours"
+    assert printed.out == printed.err == "", "Ray's own reports were printed"
 
 
 def test_a_library_outlives_the_node_that_built_it(nodes: Nodes) -> None:
     nodes.add()
     nodes.add()
     with nodes.executor() as executor:
-        [build] = results(executor, Build(candidate()))
+        [build] = results(executor, BuildJob(candidate()))
         executor.start(measures=True)
         builder = next(node.node_id for node in nodes.nodes if node.node_id != measuring_node(executor))
         nodes.remove(builder)
-        [measurement] = results(executor, Measure(candidate(), build, USUAL))
+        [measurement] = results(executor, MeasureJob(candidate(), build, USUAL))
         assert measurement.failure is None
 
 
@@ -130,45 +149,55 @@ def test_a_node_that_joins_later_is_used(nodes: Nodes) -> None:
     def follow(_event: Event) -> Iterator[Job]:
         if len(nodes.nodes) == 1:
             nodes.add(num_cpus=2)
-        if executor.width(Lane.PREPARE) < 2:  # go on until it has said what it is
-            yield Lower(candidate())
+        if executor.width(Lane.PREPARE) < 2:  # until the new node has reported its facts
+            yield LowerJob(candidate())
 
     with nodes.executor() as executor:
         assert executor.width(Lane.PREPARE) == 1
-        Queue([Lower(candidate())], follow).run(executor)
+        Queue([LowerJob(candidate())], follow).run(executor)
         assert executor.width(Lane.PREPARE) == 2, "the first node only measures from now on"
-        busy = Queue([Lower(candidate())] * 4)
+        busy = Queue([LowerJob(candidate())] * 4)
         busy.run(executor)
         assert busy.most_out[Lane.PREPARE] == 2
 
 
-def test_work_without_a_node_left_ends_with_what_the_cluster_has(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tilesight.distributed.stream.PATIENCE_S", 1.0)
+def test_without_a_node_left_the_error_lists_the_cluster(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tilesight.executor.ray.job_stream.NODES_TIMEOUT_S", 1.0)
     only = nodes.add()
 
     def follow(_event: Event) -> Iterator[Job]:
         nodes.remove(only.node_id)
-        yield Lower(candidate())
+        yield LowerJob(candidate())
 
-    with nodes.executor() as executor, pytest.raises(ToolchainError, match="no node has this machine's processor"):
-        Queue([Lower(candidate())], follow).run(executor)
+    with (
+        nodes.executor() as executor,
+        pytest.raises(ToolchainError, match="no node has this machine's processor"),
+    ):
+        Queue([LowerJob(candidate())], follow).run(executor)
 
 
-def test_a_head_that_dies_ends_the_run_before_ray_ends_the_process(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tilesight.distributed.connection.HEAD_PATIENCE_S", 1.0)
+def test_a_head_that_dies_ends_the_run(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tilesight.executor.ray.ray_connection.HEAD_TIMEOUT_S", 1.0)
     nodes.add()
 
     def follow(_event: Event) -> Iterator[Job]:
         [head] = nodes.cluster.head_node.all_processes["gcs_server"]
         os.kill(head.process.pid, signal.SIGKILL)
-        yield Lower(candidate(FaultyToLower("hang")))
+        yield LowerJob(candidate(FaultyToLower("hang")))
 
-    with nodes.executor() as executor, pytest.raises(ToolchainError, match=r"its head is gone.* goes on from there"):
-        Queue([Lower(candidate())], follow).run(executor)
+    with (
+        nodes.executor() as executor,
+        pytest.raises(ToolchainError, match=r"its head is gone.* goes on from there"),
+    ):
+        Queue([LowerJob(candidate())], follow).run(executor)
 
 
-def test_each_device_has_a_process_that_sees_no_other(nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a driver's tool that lists two GPUs. Without real ones nothing can be measured on them."""
+def test_the_process_of_each_device_sees_no_other_device(
+    nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fake driver tool lists two GPUs; without real ones the measurement itself fails."""
     tool = tmp_path / "bin" / "nvidia-smi"
     tool.parent.mkdir()
     rows = [f"{index}, NVIDIA H200, GPU-{index}{index}{index}, 580.1, 143771, Disabled" for index in range(2)]
@@ -177,29 +206,33 @@ def test_each_device_has_a_process_that_sees_no_other(nodes: Nodes, tmp_path: Pa
     monkeypatch.setenv("PATH", f"{tool.parent}{os.pathsep}{os.environ['PATH']}")
     nodes.add(num_gpus=2)
     h200 = load_target("h200")
-    with RayExecutor(nodes.cluster.address, h200, tmp_path / "driver", message=nodes.messages.append) as executor:
-        device = executor.where.device
+    with RayExecutor(
+        nodes.cluster.address, h200, tmp_path / "driver", message=nodes.messages.append
+    ) as executor:
+        device = executor.placement.device
         assert device is not None
         assert (device.name, device.driver) == ("NVIDIA H200", "580.1")
         assert executor.software["driver"] == "580.1"
         assert executor.width(Lane.DEVICE) == 2
         executor.start(measures=True)
-        executor._cluster.look()
-        wait_until(lambda: all(hear(executor)))
-        assert sorted(post.device.uuid for post in executor._crew.posts) == ["GPU-000", "GPU-111"]
+        executor._cluster.refresh()
+        wait_until(lambda: all(devices(executor)))
+        assert sorted(actor.device.uuid for actor in executor._actors.actors) == ["GPU-000", "GPU-111"]
         library = tmp_path / "driver" / "kernels" / f"{'0' * 24}.so"
         library.parent.mkdir(parents=True)
         library.write_bytes(b"a library")
-        library.with_suffix(".json").write_text('{"resources": {}, "compiler": "nvcc", "binary": "", "bytes": 9}')
+        library.with_suffix(".json").write_text(
+            '{"resources": {}, "compiler": "nvcc", "binary": "", "bytes": 9}'
+        )
         note = tmp_path / "visible"
-        job = Measure(candidate(TellsWhatItSees(note)), BuildResult(str(library)), Protocol())
-        with pytest.raises(ToolchainError):  # of the worker, which finds no GPU after all
-            results(executor, Measure(replace(job.candidate, target=h200), job.build, job.protocol))
+        job = MeasureJob(candidate(NotesVisibleGpus(note)), BuildResult(str(library)), MeasurementProtocol())
+        with pytest.raises(ToolchainError):  # from the worker, which finds no GPU
+            results(executor, MeasureJob(replace(job.candidate, target=h200), job.build, job.protocol))
         assert note.read_text() in ("GPU-000", "GPU-111")
 
 
-class TellsWhatItSees(ScaleTemplate):
-    """Writes down which GPUs the process sees that it is sent to."""
+class NotesVisibleGpus(ScaleTemplate):
+    """Writes the visible GPUs of the process that unpickles it to a file."""
 
     def __init__(self, note: Path) -> None:
         self.note = note
@@ -209,8 +242,10 @@ class TellsWhatItSees(ScaleTemplate):
         self.note.write_text(os.environ.get("CUDA_VISIBLE_DEVICES", "all"))
 
 
-def hear(executor: Any) -> list[Any]:
+def devices(executor: Any) -> list[Any]:
     ray = executor._connection.ray
-    for reference in ray.wait(list(executor._crew.pending), timeout=0)[0] if executor._crew.pending else []:
-        executor._crew.hear(reference)
-    return [post.device for post in executor._crew.posts]
+    for reference in (
+        ray.wait(list(executor._actors.pending), timeout=0)[0] if executor._actors.pending else []
+    ):
+        executor._actors.receive_device(reference)
+    return [actor.device for actor in executor._actors.actors]

@@ -1,4 +1,4 @@
-"""Ray's own processes are killed under their jobs, while the nodes stay. Needs Ray."""
+"""Ray's own processes are killed while their jobs run; the nodes stay. Needs Ray."""
 
 from __future__ import annotations
 
@@ -10,49 +10,65 @@ from typing import Any
 
 import pytest
 
-from tests.contract.executors import USUAL, FaultyInputs, FaultyToLower, FaultyToRun, candidate, kinds, on_cluster, results, wait_until
-from tilesight.distributed import RayExecutor
+from tests.support.executors import (
+    USUAL,
+    FaultyInputs,
+    FaultyToLower,
+    FaultyToRun,
+    candidate,
+    kinds,
+    on_cluster,
+    results,
+    wait_until,
+)
 from tilesight.errors import FailureKind, ToolchainError
-from tilesight.target import load_target
-from tilesight.work import Build, Job, Lower, Measure
+from tilesight.executor.jobs import BuildJob, Job, LowerJob, MeasureJob
+from tilesight.executor.ray import RayExecutor
+from tilesight.target.spec import load_target
+
+pytestmark = pytest.mark.ci
 
 
 @pytest.fixture(scope="module")
 def shared(cluster: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """An executor of two nodes that no test takes away."""
+    """An executor on two nodes that stay during all tests."""
     with on_cluster(cluster, tmp_path_factory.mktemp("driver")) as executor:
         yield executor
 
 
 @pytest.mark.parametrize("of", ["a build", "a device"])
-def test_a_process_of_ray_that_is_killed_costs_nothing(of: str, shared: Any, tmp_path: Path) -> None:
+def test_a_killed_process_of_ray_costs_no_job(of: str, shared: Any, tmp_path: Path) -> None:
     note = tmp_path / "killed"
-    [build] = results(shared, Build(candidate()))
+    [build] = results(shared, BuildJob(candidate()))
     job: Job = (
-        Build(candidate(KillsItsRayProcess(note, times=1), block=256))
+        BuildJob(candidate(KillsItsRayProcess(note, times=1), block=256))
         if of == "a build"
-        else Measure(candidate(KillsWhenRun(note, times=1)), build, USUAL)
+        else MeasureJob(candidate(KillsWhenRun(note, times=1)), build, USUAL)
     )
     [found] = results(shared, job)
     assert found.failure is None
-    assert len(note.read_text().split()) > 1, "it was killed, and then done again"
+    assert len(note.read_text().split()) > 1, "the job was not retried"
 
 
-def test_what_kills_its_node_twice_is_a_failed_candidate(shared: Any, tmp_path: Path) -> None:
+def test_a_candidate_that_kills_its_process_twice_has_failed(shared: Any, tmp_path: Path) -> None:
     note = tmp_path / "killed"
-    guilty, innocent = results(shared, Lower(candidate(KillsItsRayProcess(note, times=99))), Lower(candidate()))
+    guilty, innocent = results(
+        shared, LowerJob(candidate(KillsItsRayProcess(note, times=99))), LowerJob(candidate())
+    )
     assert kinds([guilty, innocent]) == [FailureKind.LOWER_CRASH, None]
     assert "2 times" in guilty.message
     assert len(note.read_text().split()) == 2
 
 
 def test_a_cluster_without_the_device_is_refused_at_once(cluster: str, tmp_path: Path) -> None:
-    with pytest.raises(ToolchainError, match=r"no node has a GPU of target h200 \(NVIDIA H200\); it has: .*1 CPU;"):
+    with pytest.raises(
+        ToolchainError, match=r"no node has a GPU of target h200 \(NVIDIA H200\); it has: .*1 CPU;"
+    ):
         RayExecutor(cluster, load_target("h200"), tmp_path)
 
 
 def kill_ray_process(note: Path, times: int) -> None:
-    """Kill the process of Ray that this worker belongs to, so many times."""
+    """Kill the process of Ray above this worker, the first `times` times."""
     before = note.read_text().split() if note.exists() else []
     note.write_text(" ".join([*before, "x"]))
     if len(before) >= times:
@@ -61,7 +77,7 @@ def kill_ray_process(note: Path, times: int) -> None:
     while not Path(f"/proc/{pid}/comm").read_text().startswith("ray::"):
         pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: False)  # it ends with it
+    wait_until(lambda: False)  # this worker ends with it
 
 
 class KillsItsRayProcess(FaultyToLower):

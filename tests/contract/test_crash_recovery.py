@@ -1,4 +1,5 @@
-"""Sessions that die at any moment go on with what was recorded; two that do the same at once do not disturb each other.
+"""Sessions that die at any moment go on with what was recorded; two that do the same at once do not disturb
+each other.
 
 The whole line but for its edges: tuner, recorder and database, with candidates that answer from a formula.
 `experiments/crash_recovery` kills the processes of real sessions.
@@ -15,24 +16,29 @@ from collections import Counter
 from contextlib import closing
 from pathlib import Path
 
-from tests.unit.fakes import AxpyTemplate, request, true_us
+import pytest
+
+from tests.support.fakes import AxpyTemplate, request, true_us
 from tilesight.database import open_store, query
-from tilesight.recorded import find_answer
-from tilesight.session import SessionResult
-from tilesight.trial import Status
+from tilesight.records.session import SessionResult
+from tilesight.records.trial import Status
+from tilesight.tuner.recorded import find_answer
+
+pytestmark = pytest.mark.ci
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# Tunes, and writes each candidate that it measures to a journal. At the given call of the given stage it kills itself:
-# `finish` is the moment before the session is closed, `record` that after a trial was recorded.
+# Tunes, and writes each candidate that it measures to a journal. At the given call of the given stage it
+# kills itself: `finish` is the moment before the session is closed, `record` that after a trial was recorded.
 SESSION = """
 import json, os, signal, sys, time
-from tests.unit.fakes import FakeExecutor, FakeModel, request
+from tests.support.fakes import FakeExecutor, FakeModel, request
 from tilesight.database import open_store
-from tilesight.observers import Observer
-from tilesight.recorded import run_recorded
+from tilesight.tuner.observers import Observer
+from tilesight.tuner.recorded import run_recorded
 
-database, journal, stage, count, pause_s = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), float(sys.argv[5])
+database, journal, stage = sys.argv[1:4]
+count, pause_s = int(sys.argv[4]), float(sys.argv[5])
 calls = 0
 
 def on_stage(at, config=None):
@@ -67,14 +73,17 @@ MOMENTS = (("lower", 20), ("build", 3), ("measure", 4), ("record", 9), ("compare
 def start(folder: Path, stage: str = "never", count: int = 0, pause_s: float = 0.0) -> subprocess.Popen[str]:
     arguments = [str(folder / "x.db"), str(folder / "journal"), stage, str(count), str(pause_s)]
     command = [sys.executable, "-c", SESSION, *arguments]
-    return subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
 
 
 def recorded(folder: Path) -> dict[str, tuple[str, bool]]:
-    """Status of each config, and whether it was measured; plain SQL, as another program sees it."""
+    """Status of each config, and whether it was measured; in plain SQL, without TileSight's code."""
     with open_store(str(folder / "x.db"), read_only=True) as store:
         return {
-            config: (status, bool(samples)) for config, status, samples in query(store, "SELECT config, status, samples_us FROM records")[1]
+            config: (status, bool(samples))
+            for config, status, samples in query(store, "SELECT config, status, samples_us FROM records")[1]
         }
 
 
@@ -97,7 +106,11 @@ def test_a_session_killed_again_and_again_loses_nothing_and_measures_nothing_twi
         _, errors = (session := start(tmp_path, stage, count)).communicate("go\n", timeout=60)
         assert session.returncode == -signal.SIGKILL, (stage, count, errors)
         found = recorded(tmp_path)
-        lost = {config for config, (_, was_measured) in known.items() if config not in found or (was_measured and not found[config][1])}
+        lost = {
+            config
+            for config, (_, was_measured) in known.items()
+            if config not in found or (was_measured and not found[config][1])
+        }
         assert not lost, (stage, count)
         if (tmp_path / "journal").exists():
             last = (tmp_path / "journal").read_text().split()[-1]
@@ -123,7 +136,7 @@ def test_a_session_killed_again_and_again_loses_nothing_and_measures_nothing_twi
         assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
 
 
-def test_two_sessions_of_the_same_at_once_both_end_well(tmp_path: Path) -> None:
+def test_two_equal_sessions_at_once_both_complete(tmp_path: Path) -> None:
     sessions = [start(tmp_path, pause_s=0.005) for _ in range(2)]
     for session in sessions:
         assert session.stdin is not None
@@ -136,7 +149,10 @@ def test_two_sessions_of_the_same_at_once_both_end_well(tmp_path: Path) -> None:
         assert (said["state"], said["known"]) == ("complete", False)
         assert true_us(the_answer(tmp_path).trials[0].config) == fastest_us()
     with open_store(str(tmp_path / "x.db")) as store:
-        ids = [session_id for (session_id,) in query(store, "SELECT id FROM sessions WHERE state = 'complete'")[1]]
+        ids = [
+            session_id
+            for (session_id,) in query(store, "SELECT id FROM sessions WHERE state = 'complete'")[1]
+        ]
         assert len(ids) == 2
         # each knows all that it tried, though the facts are shared
         tried = Counter(session_id for (session_id,) in query(store, "SELECT session_id FROM records")[1])

@@ -1,5 +1,5 @@
-"""Hostile text and numbers in every field of every value: kept as they are, or refused with the field's name. Nothing else
-breaks, and what others recorded is still answered."""
+"""Hostile text and numbers in every field: stored as they are, or refused with the field's name. All other
+records can still be read."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 
-from tests.contract.sessions import rows
+from tests.support.sessions import rows
 from tests.unit.database import samples
 from tilesight.database import Store, overview
-from tilesight.database.checks import cleaned
-from tilesight.database.views import VIEWS
+from tilesight.database.engine.text_checks import cleaned
+from tilesight.database.schema.views import VIEWS
 from tilesight.errors import Failure, FailureKind, InputError
-from tilesight.known import Miss
-from tilesight.session import Baseline, Context, Decision, Effort, State
-from tilesight.space import Census, Config
-from tilesight.trial import BuildResult, Measurement, Prediction, Status, TrialRecord
-from tilesight.workload import Workload
+from tilesight.problem.space import Census, Config
+from tilesight.problem.workload import Workload
+from tilesight.records.session import Baseline, Context, Decision, Effort, SessionState
+from tilesight.records.trial import BuildResult, Measurement, Prediction, Status, TrialRecord
+from tilesight.records.winners import Miss
 
 MOMENT = datetime(2026, 1, 1)
 TEXTS = {
@@ -54,7 +54,7 @@ def context_of(text: str, name: str) -> Context:
         software={text: text},
         device=text,
         protocol=text,
-        open=(name,),
+        dynamic=(name,),
     )
 
 
@@ -72,23 +72,32 @@ def trial_of(text: str) -> TrialRecord:
 
 
 def as_stored(value: Any) -> Any:
-    """A value with all its text as every database can hold it."""
+    """A value with all its text cleaned for databases."""
     if isinstance(value, Config):
         return value
     if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{field.name: as_stored(getattr(value, field.name)) for field in fields(value) if field.init})
+        return replace(
+            value,
+            **{field.name: as_stored(getattr(value, field.name)) for field in fields(value) if field.init},
+        )
     if isinstance(value, tuple):
         return tuple(as_stored(member) for member in value)
     return value if isinstance(value, FailureKind | Status) else cleaned(value)
 
 
 def begin(store: Store, context: Context | None = None, **changes: Any) -> int:
-    values: dict[str, Any] = {"effort": Effort.QUICK, "seed": 0, "options": {}, "census": Census(1, 1, {}), **changes}
+    values: dict[str, Any] = {
+        "effort": Effort.QUICK,
+        "seed": 0,
+        "options": {},
+        "census": Census(1, 1, {}),
+        **changes,
+    }
     return store.begin(context or samples.context(), **values)
 
 
 def assert_all_is_well(store: Store) -> None:
-    """Every view answers, and so does everything that is asked of another context."""
+    """All views, and all methods for another context, still work."""
     for view in VIEWS:
         rows(store, f"SELECT * FROM {view}")
     store.best()
@@ -96,9 +105,9 @@ def assert_all_is_well(store: Store) -> None:
     good = samples.context(template="good")
     session_id = begin(store, good, options={"good": True})
     store.record(session_id, good, samples.verified(1, 10.0))
-    store.finish(session_id, State.COMPLETE, decision=Decision(samples.config(1)))
+    store.finish(session_id, SessionState.COMPLETE, decision=Decision(samples.config(1)))
     assert store.recall(good) == {samples.config(1).key: samples.verified(1, 10.0)}
-    winner = store.winner(good)
+    winner = samples.winner(store, good)
     assert winner is not None
     assert winner.latency_us == 10.0
 
@@ -116,24 +125,38 @@ def test_text_in_every_field_is_kept(store: Store, text: str) -> None:
     store.record_many(session_id, context, [trial, fast])
     baselines = (Baseline(text, (1.0,)),)
     store.record_baselines(session_id, baselines)
-    store.finish(session_id, State.COMPLETE, [text], 1.0, decision=Decision(samples.config(7), (), text))
+    store.finish(
+        session_id, SessionState.COMPLETE, [text], 1.0, decision=Decision(samples.config(7), (), text)
+    )
 
-    assert store.recall(context) == {trial.config.key: as_stored(trial), samples.config(7).key: as_stored(fast)}
+    assert store.recall(context) == {
+        trial.config.key: as_stored(trial),
+        samples.config(7).key: as_stored(fast),
+    }
     result = store.find_complete(context, Effort.QUICK, options)
     assert result is not None
     assert {found.config.key: found for found in result.trials} == store.recall(context)
     assert result.baselines == as_stored(baselines)
-    assert (result.messages, result.decision) == ((cleaned(text),), Decision(samples.config(7), (), cleaned(text)))
+    assert (result.messages, result.decision) == (
+        (cleaned(text),),
+        Decision(samples.config(7), (), cleaned(text)),
+    )
     assert result.census.rejected == {cleaned(text): 1}
-    winner = store.winner(context)
+    winner = samples.winner(store, context)
     assert winner is not None
     assert (winner.config, winner.workload) == (samples.config(7), as_stored(context.workload))
     assert store.winners(context, {name: 4}) == [winner]
     assert [(best.operator, best.target) for best in store.best()] == [(cleaned(name), cleaned(text))]
 
-    store.record_misses([Miss(context.workload, text, text, text, 1, Config({"p": 1}), text, 1.0, MOMENT, MOMENT)])
+    store.record_misses(
+        [Miss(context.workload, text, text, text, 1, Config({"p": 1}), text, 1.0, MOMENT, MOMENT)]
+    )
     (miss,) = store.misses()
-    assert (miss.workload, miss.target, miss.source) == (as_stored(context.workload), cleaned(text), cleaned(text))
+    assert (miss.workload, miss.target, miss.source) == (
+        as_stored(context.workload),
+        cleaned(text),
+        cleaned(text),
+    )
     assert store.misses(operator=name, target=text) == [miss]
     assert store.forget_misses([context.workload.key]) == 1
     assert_all_is_well(store)
@@ -142,9 +165,19 @@ def test_text_in_every_field_is_kept(store: Store, text: str) -> None:
 @pytest.mark.parametrize("name", [LONG, "\U0001f702" * 201], ids=["a megabyte", "wide"])
 @pytest.mark.parametrize("place", ["operator", "dtype", "dim", "attr", "published name"])
 def test_a_workloads_names_are_names(store: Store, name: str, place: str) -> None:
-    """They stand in indexes, which hold a few kilobytes."""
-    values: dict[str, Any] = {"operator": "matmul", "dtype": "float16", "dims": {"m": 4}, "attrs": {"a": True}, "name": "M0"}
-    values.update({"dim": {"dims": {name: 4}}, "attr": {"attrs": {name: True}}, "published name": {"name": name}}.get(place, {place: name}))
+    """Names are in indexes, whose entries have at most a few kilobytes."""
+    values: dict[str, Any] = {
+        "operator": "matmul",
+        "dtype": "float16",
+        "dims": {"m": 4},
+        "attrs": {"a": True},
+        "name": "M0",
+    }
+    values.update(
+        {"dim": {"dims": {name: 4}}, "attr": {"attrs": {name: True}}, "published name": {"name": name}}.get(
+            place, {place: name}
+        )
+    )
     workload = Workload(**values)
     if place == "published name":
         begin(store, samples.context(workload=workload))
@@ -158,7 +191,7 @@ def test_a_workloads_names_are_names(store: Store, name: str, place: str) -> Non
 
 @pytest.mark.parametrize("text", [TEXTS["NUL"], TEXTS["half"], TEXTS["other half"]])
 def test_a_config_that_no_database_can_hold_is_refused(store: Store, text: str) -> None:
-    """A config is what a candidate is known by: it cannot be mended on its way in."""
+    """A candidate is identified by its config, so the config's text is not cleaned."""
     context = samples.context()
     session_id = begin(store)
     for config in (Config({text: 1}), Config({"p": text})):
@@ -189,15 +222,29 @@ def measured_with(**changes: Any) -> Measurement:
 FIELDS: Mapping[str, Callable[[TrialRecord, Any], TrialRecord]] = {
     r"config\[p\]": lambda trial, bad: replace(trial, config=Config({"p": bad})),
     "lowering_seconds": lambda trial, bad: replace(trial, lowering_seconds=bad),
-    "prediction.uncertainty": lambda trial, bad: replace(trial, prediction=replace(samples.prediction(), uncertainty=bad)),
-    r"prediction.utilization\[a\]": lambda trial, bad: replace(trial, prediction=replace(samples.prediction(), utilization={"a": bad})),
-    r"prediction.terms_us\[a\]": lambda trial, bad: replace(trial, prediction=replace(samples.prediction(), terms_us={"a": bad})),
+    "prediction.uncertainty": lambda trial, bad: replace(
+        trial, prediction=replace(samples.prediction(), uncertainty=bad)
+    ),
+    r"prediction.utilization\[a\]": lambda trial, bad: replace(
+        trial, prediction=replace(samples.prediction(), utilization={"a": bad})
+    ),
+    r"prediction.terms_us\[a\]": lambda trial, bad: replace(
+        trial, prediction=replace(samples.prediction(), terms_us={"a": bad})
+    ),
     "build.seconds": lambda trial, bad: replace(trial, build=build_with(seconds=bad)),
     r"build.resources\[a\]": lambda trial, bad: replace(trial, build=build_with(resources={"a": bad})),
-    r"measurement.samples_us\[1\]": lambda trial, bad: replace(trial, measurement=measured_with(samples_us=(1.0, bad))),
-    "measurement.relative_error": lambda trial, bad: replace(trial, measurement=measured_with(relative_error=bad)),
-    r"measurement.protocol\[a\]": lambda trial, bad: replace(trial, measurement=measured_with(protocol={"a": bad})),
-    r"measurement.observed\[a\]": lambda trial, bad: replace(trial, measurement=measured_with(observed={"a": bad})),
+    r"measurement.samples_us\[1\]": lambda trial, bad: replace(
+        trial, measurement=measured_with(samples_us=(1.0, bad))
+    ),
+    "measurement.relative_error": lambda trial, bad: replace(
+        trial, measurement=measured_with(relative_error=bad)
+    ),
+    r"measurement.protocol\[a\]": lambda trial, bad: replace(
+        trial, measurement=measured_with(protocol={"a": bad})
+    ),
+    r"measurement.observed\[a\]": lambda trial, bad: replace(
+        trial, measurement=measured_with(observed={"a": bad})
+    ),
 }
 
 
@@ -216,12 +263,19 @@ def test_numbers_that_are_none_are_refused_in_every_field(store: Store, bad: flo
     with pytest.raises(InputError, match=r"baseline 'cuBLAS': samples_us\[0\].*finite"):
         store.record_baselines(session_id, [Baseline("cuBLAS", (bad,))])
     with pytest.raises(InputError, match=rf"session {session_id}: seconds.*finite"):
-        store.finish(session_id, State.COMPLETE, seconds=bad)
-    for changes in ({"options": {"budget": bad}}, {"flops": bad}, {"min_bytes": bad}, {"census": Census(1, 1, {"a": bad})}):
+        store.finish(session_id, SessionState.COMPLETE, seconds=bad)
+    for changes in (
+        {"options": {"budget": bad}},
+        {"flops": bad},
+        {"min_bytes": bad},
+        {"census": Census(1, 1, {"a": bad})},
+    ):
         with pytest.raises(InputError, match="finite"):
             begin(store, **changes)
     with pytest.raises(InputError, match="finite"):
-        store.finish(session_id, State.COMPLETE, decision=Decision(samples.config(1), (Config({"p": bad}),)))
+        store.finish(
+            session_id, SessionState.COMPLETE, decision=Decision(samples.config(1), (Config({"p": bad}),))
+        )
     for changes in ({"expected_us": bad}, {"count": bad}):
         with pytest.raises(InputError, match=next(iter(changes))):
             store.record_misses([miss_with(**changes)])
@@ -240,7 +294,7 @@ def test_numbers_at_the_edge_are_kept_in_every_field(store: Store, far: float) -
     trials.append(replace(samples.verified(97, far), prediction=samples.prediction(abs(far) or 5e-324)))
     store.record_many(session_id, context, trials)
     store.record_baselines(session_id, [Baseline("cuBLAS", (far,))])
-    store.finish(session_id, State.COMPLETE, seconds=far)
+    store.finish(session_id, SessionState.COMPLETE, seconds=far)
     found = store.recall(context)
     assert found == {trial.config.key: trial for trial in trials}
     result = store.find_complete(context, Effort.QUICK, {})
@@ -250,8 +304,20 @@ def test_numbers_at_the_edge_are_kept_in_every_field(store: Store, far: float) -
 
 
 def miss_with(**changes: Any) -> Miss:
-    values: dict[str, Any] = {"workload": samples.context().workload, "target": "h200", "device": "", "template": "t", "count": 1}
-    values |= {"config": Config({}), "source": "model", "expected_us": 1.0, "first_at": MOMENT, "last_at": MOMENT}
+    values: dict[str, Any] = {
+        "workload": samples.context().workload,
+        "target": "h200",
+        "device": "",
+        "template": "t",
+        "count": 1,
+    }
+    values |= {
+        "config": Config({}),
+        "source": "model",
+        "expected_us": 1.0,
+        "first_at": MOMENT,
+        "last_at": MOMENT,
+    }
     return Miss(**{**values, **changes})
 
 
@@ -263,7 +329,10 @@ def test_counts_that_are_none_are_refused(store: Store, count: Any) -> None:
     assert [miss.count for miss in store.misses()] == [2**53]
 
 
-@pytest.mark.parametrize("moment", [datetime.min, datetime.max, datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, tzinfo=UTC)])
+@pytest.mark.parametrize(
+    "moment",
+    [datetime.min, datetime.max, datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, tzinfo=UTC)],
+)
 def test_times_at_the_edge_are_kept(store: Store, moment: datetime) -> None:
     store.record_misses([miss_with(first_at=moment, last_at=moment)])
     assert [(miss.first_at, miss.last_at) for miss in store.misses()] == [(moment.replace(tzinfo=None),) * 2]
@@ -271,7 +340,11 @@ def test_times_at_the_edge_are_kept(store: Store, moment: datetime) -> None:
 
 
 @pytest.mark.parametrize(
-    "moment", [datetime.min.replace(tzinfo=timezone(timedelta(hours=14))), datetime.max.replace(tzinfo=timezone(timedelta(hours=-12)))]
+    "moment",
+    [
+        datetime.min.replace(tzinfo=timezone(timedelta(hours=14))),
+        datetime.max.replace(tzinfo=timezone(timedelta(hours=-12))),
+    ],
 )
 def test_times_beyond_the_calendar_are_refused(store: Store, moment: datetime) -> None:
     with pytest.raises(InputError, match="first_at"):
@@ -290,7 +363,7 @@ def test_seeds_beyond_64_bits_are_refused(store: Store, seed: int) -> None:
 def test_sessions_that_never_were_are_named(store: Store, session_id: int) -> None:
     for call in (
         lambda: store.record(session_id, samples.context(), samples.predicted(1)),
-        lambda: store.finish(session_id, State.COMPLETE),
+        lambda: store.finish(session_id, SessionState.COMPLETE),
         lambda: store.record_baselines(session_id, []),
     ):
         with pytest.raises(Exception, match=f"session {session_id} is not in this database"):

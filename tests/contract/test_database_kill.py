@@ -1,4 +1,4 @@
-"""`kill -9` at any point of a write: nothing that was committed is lost, and nothing half-written is seen."""
+"""`kill -9` at any point of a write: committed rows stay, and no partial write is visible."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs POSIX pro
 
 
 def killed(url: str, *arguments: object) -> str:
-    command = [sys.executable, "-m", "tests.contract.killed_writer", url, *map(str, arguments)]
+    command = [sys.executable, "-m", "tests.support.killed_writer", url, *map(str, arguments)]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert ended.returncode == 0, ended.stderr
     if url.startswith("sqlite"):
@@ -28,16 +28,16 @@ def killed(url: str, *arguments: object) -> str:
 
 
 def test_killed_at_random_moments(url: str) -> None:
-    said = killed(url, 16, 1).split()
-    assert said[:3] == ["16", "processes", "killed,"]
-    assert int(said[3]) > 16  # most came as far as to write
+    reported = killed(url, 16, 1).split()
+    assert reported[:3] == ["16", "processes", "killed,"]
+    assert int(reported[3]) > 16  # most came as far as to write
 
 
 def test_killed_at_its_statements(url: str) -> None:
     """Before and after each, and before each commit; every thirteenth of these moments of a session."""
-    said = killed(url, "steps", 13).split()
-    assert int(said[0]) > 10
-    assert int(said[3]) > 10
+    reported = killed(url, "steps", 13).split()
+    assert int(reported[0]) > 10
+    assert int(reported[3]) > 10
 
 
 def test_killed_while_the_tables_are_made(new_url: str) -> None:

@@ -1,24 +1,29 @@
-"""What is promised where the way to a PostgreSQL server is lost, or the server itself: a write is done once or not at all."""
+"""Lost connections to a PostgreSQL server, and a lost server: a write has its effect once or not at all."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any
 
 import pytest
 from sqlalchemy import Connection, text
 
-from tests.contract.proxy import Cut, Proxy
-from tests.postgres import PASSWORD, USER, Server
+from tests.support.postgres import PASSWORD, USER, Server
+from tests.support.proxy import Cut, Proxy
 from tests.unit.database import samples
 from tilesight.database import Store, open_store, overview, query
 from tilesight.errors import DatabaseBusyError, DatabaseError, DatabaseReadOnlyError
-from tilesight.session import Effort
-from tilesight.space import Census
+from tilesight.problem.space import Census
+from tilesight.records.session import Effort, SessionState
+from tilesight.records.winners import Miss
+
+pytestmark = pytest.mark.ci
 
 CENSUS = Census(1, 1, {})
+CONTEXT = samples.context()
 COMMIT = b"\x0bCOMMIT"  # with its length, since BEGIN names the level READ COMMITTED
 
 
@@ -30,10 +35,9 @@ def proxy(postgres: Server) -> Iterator[Proxy]:
 
 @pytest.fixture
 def far_url(proxy: Proxy, postgres: Server) -> Iterator[str]:
-    """A database that is reached through `proxy`, with a counter in it: `write_once` cannot be done twice unseen."""
+    """A database that is reached through `proxy`."""
     with postgres.database() as name:
         open_store(postgres.url(name)).close()
-        postgres.execute("CREATE TABLE counter (n integer)", "INSERT INTO counter VALUES (0)", database=name)
         yield f"postgresql://{USER}:{PASSWORD}@127.0.0.1:{proxy.port}/{name}?sslmode=disable"
 
 
@@ -43,51 +47,67 @@ def far_store(far_url: str) -> Iterator[Store]:
         yield opened
 
 
-def count_up(connection: Connection) -> int:
-    return int(connection.execute(text("UPDATE counter SET n = n + 1 RETURNING n")).scalar_one())
+def count_miss(store: Store) -> int:
+    """Count one miss; returns the total count."""
+    moment = datetime(2026, 1, 1)
+    store.record_misses(
+        [Miss(CONTEXT.workload, "h200", "", "t", 1, samples.config(1), "model", None, moment, moment)]
+    )
+    return store.misses()[0].count
 
 
-def counted(store: Store) -> int:
-    return int(query(store, "SELECT n FROM counter")[1][0][0])
-
-
-MOMENTS = [
-    ("its begin", b"BEGIN"),
-    ("its first statement", b"pg_current_xact_id"),
-    ("its work", b"UPDATE counter"),
-    ("its commit", COMMIT),
-]
+MOMENTS = [("its begin", b"BEGIN"), ("its work", b"INSERT INTO dispatch_misses"), ("its commit", COMMIT)]
 
 
 @pytest.mark.parametrize("how", list(Cut), ids=lambda how: how.name.lower())
 @pytest.mark.parametrize("needle", [needle for _, needle in MOMENTS], ids=[name for name, _ in MOMENTS])
-def test_a_write_is_done_once_wherever_its_connection_is_cut(far_store: Store, proxy: Proxy, needle: bytes, how: Cut) -> None:
+def test_misses_are_counted_once_wherever_the_connection_is_cut(
+    far_store: Store, proxy: Proxy, needle: bytes, how: Cut
+) -> None:
     proxy.cut_at(needle, how)
-    assert far_store.database.write(count_up) == 1
+    assert count_miss(far_store) == 1
     assert proxy.cuts == 1
-    assert counted(far_store) == 1
-    assert far_store.database.write(count_up) == 2
+    assert count_miss(far_store) == 2
 
 
-def test_a_write_is_done_once_though_asking_about_it_fails_too(far_store: Store, proxy: Proxy) -> None:
+def test_misses_are_counted_once_if_ending_the_lost_session_fails_too(far_store: Store, proxy: Proxy) -> None:
     cut: set[bytes] = set()
 
     def rule(message: bytes) -> Cut | None:
-        for needle in (COMMIT, b"pg_xact_status"):
+        for needle in (COMMIT, b"pg_terminate_backend"):
             if needle in message and needle not in cut:
                 cut.add(needle)
                 return Cut.AFTER
         return None
 
     proxy.rule = rule
-    assert far_store.database.write(count_up) == 1
-    assert (proxy.cuts, counted(far_store)) == (2, 1)
+    assert count_miss(far_store) == 1
+    assert proxy.cuts == 2
 
 
-@pytest.mark.parametrize("needle", [b"BEGIN", b"SELECT n", b"COMMIT"])
+@pytest.mark.parametrize("how", list(Cut), ids=lambda how: how.name.lower())
+def test_a_session_is_begun_and_taken_over_once_though_a_commit_is_lost(
+    far_store: Store, proxy: Proxy, how: Cut
+) -> None:
+    proxy.cut_at(COMMIT, how)
+    session_id = far_store.begin(CONTEXT, Effort.QUICK, 0, {}, CENSUS)
+    assert query(far_store, "SELECT id FROM sessions")[1] == [(session_id,)]
+    far_store.finish(session_id, SessionState.INTERRUPTED)
+    proxy.cut_at(COMMIT, how)
+    assert far_store.find_interrupted(CONTEXT, Effort.QUICK, {}) == session_id
+    assert proxy.cuts == 2
+    assert far_store.find_interrupted(CONTEXT, Effort.QUICK, {}) is None
+
+
+@pytest.mark.parametrize("needle", [b"BEGIN", b"SELECT COUNT", b"COMMIT"])
 def test_a_lost_reading_is_done_again(far_store: Store, proxy: Proxy, needle: bytes) -> None:
     proxy.cut_at(needle, Cut.BEFORE)
-    assert far_store.database.read(lambda connection: connection.execute(text("SELECT n FROM counter")).scalar_one()) == 0
+    assert (
+        far_store.database.read(
+            lambda connection: connection.execute(text("SELECT COUNT(*) FROM sessions")).scalar_one()
+        )
+        == 0
+    )
     assert proxy.cuts == 1
 
 
@@ -106,7 +126,9 @@ def test_sessions_and_trials_come_through_a_bad_network(far_store: Store, proxy:
         far_store.record(session_id, context, samples.verified(number, 10.0 + number))
     proxy.rule = lambda _message: None
     assert proxy.cuts >= 3
-    assert far_store.recall(context) == {samples.config(n).key: samples.verified(n, 10.0 + n) for n in range(12)}
+    assert far_store.recall(context) == {
+        samples.config(n).key: samples.verified(n, 10.0 + n) for n in range(12)
+    }
     assert overview(far_store).tables["sessions"] == 1
 
 
@@ -127,7 +149,9 @@ def test_a_session_that_the_server_ends_goes_on(postgres: Server, postgres_url: 
 
 
 @pytest.mark.parametrize("how", ["fast", "crash"])
-def test_a_server_that_is_started_again_loses_nothing_and_nobody(postgres: Server, postgres_url: str, how: str) -> None:
+def test_a_server_that_is_started_again_loses_nothing_and_nobody(
+    postgres: Server, postgres_url: str, how: str
+) -> None:
     context = samples.context()
 
     def restart() -> None:
@@ -145,33 +169,10 @@ def test_a_server_that_is_started_again_loses_nothing_and_nobody(postgres: Serve
             number += 1
             store.record(session_id, context, samples.verified(number, 10.0 + number))
         restarting.join()
-        assert store.recall(context) == {samples.config(n).key: samples.verified(n, 10.0 + n) for n in range(number + 1)}
+        assert store.recall(context) == {
+            samples.config(n).key: samples.verified(n, 10.0 + n) for n in range(number + 1)
+        }
         assert overview(store).tables["trials"] == number + 1
-
-
-@pytest.mark.parametrize(("how", "state"), [("fast", "aborted"), ("crash", "committed")])
-def test_a_number_that_a_crashed_server_gives_again_is_not_taken_for_the_write_that_was_lost(
-    postgres: Server, postgres_url: str, how: str, state: str
-) -> None:
-    """Numbers of transactions that left no trace before the crash are given again, and what is said of them is another's."""
-    marks: list[tuple[str, str]] = []
-    with open_store(postgres_url, busy_seconds=10) as store:
-        backend = store.database.backend
-
-        def lose(connection: Connection) -> None:
-            if not marks:
-                marks.append(backend.mark(connection))
-                postgres.stop(how)
-                postgres.start()
-            connection.execute(text("SELECT 1"))
-
-        store.database.write(lose)
-        while int(store.database.write(backend.mark)[0]) <= int(marks[0][0]):
-            pass  # until the number was given again
-        assert store.database.read(lambda connection: backend.was_committed(connection, marks[0])) is False
-        with postgres.connect() as connection:
-            said = connection.execute(f"SELECT pg_xact_status(CAST('{marks[0][0]}' AS xid8))").fetchall()
-        assert said == [(state,)]
 
 
 def test_a_server_that_stays_away_is_named_with_the_way_out(postgres: Server, postgres_url: str) -> None:
@@ -180,8 +181,13 @@ def test_a_server_that_stays_away_is_named_with_the_way_out(postgres: Server, po
         session_id = store.begin(context, Effort.QUICK, 0, {}, CENSUS)
         postgres.stop()
         try:
-            for call in (lambda: store.record(session_id, context, samples.predicted(1)), lambda: store.recall(context)):
-                with pytest.raises(DatabaseError, match=r"was lost and did not come back in 0\.3 s .*; start its server") as caught:
+            for call in (
+                lambda: store.record(session_id, context, samples.predicted(1)),
+                lambda: store.recall(context),
+            ):
+                with pytest.raises(
+                    DatabaseError, match=r"was lost and did not come back in 0\.3 s .*; start its server"
+                ) as caught:
                     call()
                 assert_named(caught.value, store)
             with pytest.raises(DatabaseError, match=r"cannot be reached .*check that the server runs"):
@@ -194,7 +200,9 @@ def test_a_server_that_stays_away_is_named_with_the_way_out(postgres: Server, po
 
 def test_a_connection_cut_while_it_is_opened(far_url: str, proxy: Proxy) -> None:
     proxy.rule = lambda _message: Cut.BEFORE
-    with pytest.raises(DatabaseError, match=r"127\.0\.0\.1:\d+/test\d+.* cannot be reached .*check that the server runs") as caught:
+    with pytest.raises(
+        DatabaseError, match=r"127\.0\.0\.1:\d+/test\d+.* cannot be reached .*check that the server runs"
+    ) as caught:
         open_store(far_url)
     assert PASSWORD not in str(caught.value)
 
@@ -207,10 +215,13 @@ def test_a_connection_cut_while_it_is_opened(far_url: str, proxy: Proxy) -> None
         ({"database": "nowhere"}, 'database "nowhere" does not exist'),
     ],
 )
-def test_what_the_server_refuses_is_said_without_the_password(postgres: Server, changes: dict[str, Any], reason: str) -> None:
+def test_what_the_server_refuses_is_said_without_the_password(
+    postgres: Server, changes: dict[str, Any], reason: str
+) -> None:
     url = postgres.url(**{"database": "postgres", **changes})
     with pytest.raises(
-        DatabaseError, match=rf"database 'postgresql://.*' cannot be reached .*{reason}.*user, password and database"
+        DatabaseError,
+        match=rf"database 'postgresql://.*' cannot be reached .*{reason}.*user, password and database",
     ) as caught:
         open_store(url)
     for secret in (PASSWORD, "wrong-one"):
@@ -224,13 +235,17 @@ def test_a_password_among_the_options_is_not_shown_either(postgres: Server) -> N
     assert PASSWORD not in str(caught.value)
 
 
-def test_a_lock_on_the_server_is_waited_for_and_then_named(postgres: Server, postgres_url: str, tables: str) -> None:
+def test_a_lock_on_the_server_is_waited_for_and_then_named(
+    postgres: Server, postgres_url: str, tables: str
+) -> None:
     context = samples.context()
     with open_store(postgres_url, busy_seconds=0.3) as store, postgres.connect(tables) as other:
         session_id = store.begin(context, Effort.QUICK, 0, {}, CENSUS)
         with other.transaction():
             other.execute("LOCK TABLE trials IN EXCLUSIVE MODE")
-            with pytest.raises(DatabaseBusyError, match=r"locked by another process \(waited 0\.3 s\); let it finish") as caught:
+            with pytest.raises(
+                DatabaseBusyError, match=r"locked by another process \(waited 0\.3 s\); let it finish"
+            ) as caught:
                 store.record(session_id, context, samples.predicted(1))
             assert_named(caught.value, store)
             assert store.recall(context) == {}  # readers go on
@@ -238,7 +253,7 @@ def test_a_lock_on_the_server_is_waited_for_and_then_named(postgres: Server, pos
 
 
 def test_two_writes_that_wait_for_each_other_are_both_done(postgres_url: str) -> None:
-    """The server ends one of them, and it is done again."""
+    """The server aborts one of them, and it is run again."""
     meeting = threading.Barrier(2, timeout=20)
     runs: list[int] = []
 
@@ -252,7 +267,10 @@ def test_two_writes_that_wait_for_each_other_are_both_done(postgres_url: str) ->
 
     with open_store(postgres_url, busy_seconds=20) as store:
         pairs = ((1, 2), (2, 1))
-        threads = [threading.Thread(target=store.database.write, args=(lambda c, pair=pair: work(*pair, c),)) for pair in pairs]
+        threads = [
+            threading.Thread(target=store.database.write, args=(lambda c, pair=pair: work(*pair, c),))
+            for pair in pairs
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -14,12 +14,13 @@ from typing import Any
 
 import pytest
 
-from tests.contract import crowd
+from tests.support import crowd
 from tests.unit.database import samples
-from tilesight.database import Store, forking, open_store, overview, query
+from tilesight.database import Store, open_store, overview, query
+from tilesight.database.engine import forking
 from tilesight.errors import DatabaseError
-from tilesight.session import Baseline, Effort, State
-from tilesight.space import Census
+from tilesight.problem.space import Census
+from tilesight.records.session import Baseline, Effort, SessionState
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -27,20 +28,22 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs POSIX pro
 
 
 def at_once(url: str, scene: str, processes: int, session_id: int = 0) -> list[Any]:
-    command = [sys.executable, "-m", "tests.contract.crowd", url, scene, str(processes), str(session_id)]
+    command = [sys.executable, "-m", "tests.support.crowd", url, scene, str(processes), str(session_id)]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert ended.returncode == 0, ended.stderr
     found = json.loads(ended.stdout)
-    assert not [told for told in found if isinstance(told, dict)], found
+    assert not [answer for answer in found if isinstance(answer, dict)], found
     assert isinstance(found, list)
     return found
 
 
 def test_processes_make_and_fill_one_database(new_url: str) -> None:
-    """All write the same facts, in different orders."""
+    """All processes write the same facts, in different orders."""
     at_once(new_url, "fill", 4)
     with open_store(new_url) as store:
-        assert store.recall(samples.context()) == {samples.config(n).key: samples.verified(n, 10.0 + n) for n in range(crowd.CANDIDATES)}
+        assert store.recall(samples.context()) == {
+            samples.config(n).key: samples.verified(n, 10.0 + n) for n in range(crowd.CANDIDATES)
+        }
         tables = overview(store).tables
         counted = (tables["sessions"], tables["trials"], tables["candidates"], tables["measurements"])
         assert counted == (4, 4 * crowd.CANDIDATES, crowd.CANDIDATES, crowd.CANDIDATES)
@@ -51,9 +54,9 @@ def test_processes_make_and_fill_one_database(new_url: str) -> None:
 def test_an_interrupted_session_is_taken_over_by_one_process_alone(store: Store, url: str) -> None:
     for _ in range(2):
         session_id = store.begin(samples.context(), Effort.QUICK, 0, crowd.OPTIONS, Census(1, 1, {}))
-        store.finish(session_id, State.INTERRUPTED)
+        store.finish(session_id, SessionState.INTERRUPTED)
         assert sorted(at_once(url, "take_over", 6), key=str) == [session_id] + [None] * 5
-        store.finish(session_id, State.COMPLETE)
+        store.finish(session_id, SessionState.COMPLETE)
 
 
 def test_writers_of_one_row_leave_what_one_of_them_wrote(store: Store, url: str) -> None:
@@ -64,15 +67,17 @@ def test_writers_of_one_row_leave_what_one_of_them_wrote(store: Store, url: str)
     assert result is not None
     (trial,) = result.trials
     assert trial in [samples.verified(1, 10.0 + number) for number in range(4)]
-    assert result.baselines in [(Baseline(f"first of {n}", (1.0,)), Baseline(f"second of {n}", (2.0,))) for n in range(4)]
+    assert result.baselines in [
+        (Baseline(f"first of {n}", (1.0,)), Baseline(f"second of {n}", (2.0,))) for n in range(4)
+    ]
     assert (result.messages, result.seconds) in [((f"said by {n}",), float(n)) for n in range(4)]
 
 
 def test_sessions_that_begin_in_one_moment_are_as_many(store: Store, url: str) -> None:
     found = at_once(url, "begin", 8)
-    ids = [session_id for told in found for session_id in told]
+    ids = [session_id for answer in found for session_id in answer]
     assert len(set(ids)) == len(ids) == 80
-    assert all(told == sorted(told) for told in found)  # later ones have higher ids
+    assert all(answer == sorted(answer) for answer in found)  # later ones have higher ids
     assert query(store, "SELECT COUNT(*) FROM sessions")[1] == [(80,)]
 
 
@@ -93,7 +98,8 @@ def ended(child: int) -> int:
 
 
 def test_forks_write_through_the_store_that_their_parent_opened(url: str) -> None:
-    """Also after the parent closed it, which for SQLite ends the write-ahead log where nobody seems to use it."""
+    """Also after the parent closed it, which for SQLite ends the write-ahead log where nobody seems to use
+    it."""
     context = samples.context()
     is_closed, close = os.pipe()
     with open_store(url, busy_seconds=20) as store:
@@ -115,11 +121,16 @@ def test_forks_write_through_the_store_that_their_parent_opened(url: str) -> Non
     assert [ended(child) for child in children] == [0, 0, 0]
     os.close(is_closed)
     with open_store(url) as again:
-        assert again.recall(context) == {samples.config(n).key: samples.verified(n, 10.0 + n) for n in range(70)}
+        assert again.recall(context) == {
+            samples.config(n).key: samples.verified(n, 10.0 + n) for n in range(70)
+        }
 
 
-def test_a_fork_in_the_midst_of_a_transaction_loses_nothing(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A transaction of another thread is waited for; where it takes too long, the fork says that it cannot use the file."""
+def test_a_fork_in_the_midst_of_a_transaction_loses_nothing(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fork waits for a transaction of another thread; if that takes too long, the database raises an error
+    in the fork."""
     monkeypatch.setattr(forking, "WAIT_S", 0.3)
     is_file = url.startswith("sqlite")
     with open_store(url, busy_seconds=20) as store:

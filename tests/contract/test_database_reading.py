@@ -1,4 +1,4 @@
-"""`query` reads and does nothing else: what a statement may try, on every kind of database."""
+"""`query` only reads, whatever a statement tries, on each kind of database."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.contract.sessions import rows, told
-from tests.postgres import Server
+from tests.support.postgres import Server
+from tests.support.sessions import add_session, rows
 from tests.unit.database import samples
 from tilesight.database import Store, open_store, overview, query
 from tilesight.errors import FailureKind, InputError
@@ -96,17 +96,20 @@ POSTGRES_WRITES = [
     "SELECT * FROM pg_logical_emit_message(false, 'a', 'b')",
     "SELECT 1 WHERE EXISTS (SELECT pg_create_restore_point('mine'))",
 ]
-REFUSED = r"query '.*' returns no rows; write one SELECT|query refused: .*write one reading statement over records, leaderboard, best"
+REFUSED = (
+    r"query '.*' returns no rows; write one SELECT|"
+    r"query refused: .*write one reading statement over records, leaderboard, best"
+)
 
 
 def refuse(store: Store, sql: str) -> None:
-    told(store, samples.context(), samples.predicted(1))
+    add_session(store, samples.context(), samples.predicted(1))
     before = overview(store)
     with pytest.raises(InputError, match=REFUSED):
         query(store, sql)
     after = overview(store)
     assert (after.tables, after.trials, after.sessions) == (before.tables, before.trials, before.sessions)
-    told(store, samples.context(), samples.predicted(2))  # the store itself goes on writing
+    add_session(store, samples.context(), samples.predicted(2))  # the store itself goes on writing
 
 
 @pytest.mark.parametrize("sql", WRITES)
@@ -116,7 +119,9 @@ def test_writes_are_refused(store: Store, sql: str) -> None:
 
 @pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("sql", SQLITE_WRITES)
-def test_writes_of_sqlite_are_refused(store: Store, sql: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_writes_of_sqlite_are_refused(
+    store: Store, sql: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     refuse(store, sql)
     assert not (tmp_path / "other.db").exists()
@@ -169,7 +174,9 @@ def test_what_only_looks_like_a_write_is_run(store: Store, sql: str, found: obje
 
 
 @pytest.mark.parametrize("url", ["postgresql"], indirect=True)
-@pytest.mark.parametrize("options", ["", "ANALYZE VERBOSE", "(ANALYZE, COSTS off, FORMAT json)", "(analyze true)"])
+@pytest.mark.parametrize(
+    "options", ["", "ANALYZE VERBOSE", "(ANALYZE, COSTS off, FORMAT json)", "(analyze true)"]
+)
 def test_explanations_are_given(store: Store, options: str) -> None:
     assert rows(store, f"EXPLAIN {options} SELECT 1")
     assert rows(store, f"EXPLAIN {options} (SELECT 1)")
@@ -180,7 +187,7 @@ SYNTAX = {"sqlite": "syntax error", "postgresql": "SELEC is not a reading statem
 UNKNOWN_TABLE = {"sqlite": "no such table: nowhere", "postgresql": 'relation "nowhere" does not exist'}
 UNKNOWN_COLUMN = {"sqlite": "no such column: absent", "postgresql": 'column "absent" does not exist'}
 SEVERAL = {"sqlite": "one statement at a time", "postgresql": "multiple commands"}
-NO_TEXT = dict.fromkeys(SYNTAX, "it holds NUL or half a surrogate pair")
+NO_TEXT = dict.fromkeys(SYNTAX, "it contains NUL or half a surrogate pair")
 NO_ROWS = dict.fromkeys(SYNTAX, "returns no rows")
 
 
@@ -193,20 +200,29 @@ NO_ROWS = dict.fromkeys(SYNTAX, "returns no rows")
         ("SELECT * FROM nowhere", UNKNOWN_TABLE),
         ("SELECT absent FROM best", UNKNOWN_COLUMN),
         ("SELECT 1; SELECT 2", SEVERAL),
-        ("SELECT '", {"sqlite": "unrecognized token|unterminated", "postgresql": "unterminated quoted string"}),
+        (
+            "SELECT '",
+            {"sqlite": "unrecognized token|unterminated", "postgresql": "unterminated quoted string"},
+        ),
         ("SELECT 1 AS a \0 DROP", NO_TEXT),
         ("SELECT '\ud800'", NO_TEXT),
-        ("SELECT " + "(" * 20_000 + "1" + ")" * 20_000, {"sqlite": "parser stack overflow", "postgresql": "stack depth|memory exhausted"}),
+        (
+            "SELECT " + "(" * 20_000 + "1" + ")" * 20_000,
+            {"sqlite": "parser stack overflow", "postgresql": "stack depth|memory exhausted"},
+        ),
     ],
 )
 def test_sql_that_is_wrong(store: Store, sql: str, reasons: dict[str, str]) -> None:
     with pytest.raises(InputError, match=reasons[store.database.url.get_backend_name()]):
         query(store, sql)
-    told(store, samples.context(), samples.predicted(1))  # the store goes on
+    add_session(store, samples.context(), samples.predicted(1))  # the store goes on
 
 
 def test_reading_is_not_disturbed_by_what_looks_like_parameters(store: Store) -> None:
-    assert query(store, "SELECT '%s ? :name {} %(a)s $1' AS a, 2 AS b -- %") == (["a", "b"], [("%s ? :name {} %(a)s $1", 2)])
+    assert query(store, "SELECT '%s ? :name {} %(a)s $1' AS a, 2 AS b -- %") == (
+        ["a", "b"],
+        [("%s ? :name {} %(a)s $1", 2)],
+    )
     assert rows(store, "WITH one AS (SELECT 1 AS x) SELECT x FROM one") == [(1,)]
     many = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2500) SELECT i FROM n"
     assert [i for (i,) in rows(store, many)] == list(range(1, 2501))
@@ -218,13 +234,19 @@ def test_pragmas_that_describe_are_run(store: Store) -> None:
 
 
 def test_values_come_alike(store: Store) -> None:
-    """JSON as the text that was stored, sums as numbers, whatever the database."""
-    told(store, samples.context(), samples.verified(1, 10.0, 11.5), samples.failed(2, FailureKind.RUN_ERROR))
-    assert rows(store, "SELECT samples_us, protocol_key FROM records WHERE status = 'verified'") == [("[10.0, 11.5]", "cold")]
+    """On each kind of database JSON is text, and sums are numbers."""
+    add_session(
+        store, samples.context(), samples.verified(1, 10.0, 11.5), samples.failed(2, FailureKind.RUN_ERROR)
+    )
+    assert rows(store, "SELECT samples_us, protocol_key FROM records WHERE status = 'verified'") == [
+        ("[10.0, 11.5]", "cold")
+    ]
     assert rows(store, "SELECT dims, attrs FROM workloads") == [
         ('{"m": 4096, "n": 1024, "k": 8192}', '{"transposed": true, "splits": 2}'),
     ]
-    ((total, mean, text),) = rows(store, "SELECT SUM(sample_count), AVG(sample_count), MAX(status) FROM records WHERE sample_count > 0")
+    ((total, mean, text),) = rows(
+        store, "SELECT SUM(sample_count), AVG(sample_count), MAX(status) FROM records WHERE sample_count > 0"
+    )
     assert (total, mean, text) == (2, 2.0, "verified")
     assert (type(total), type(mean)) == (int, float)
 
@@ -235,17 +257,17 @@ def test_ctrl_c_ends_a_long_query(store: Store) -> None:
     with pytest.raises(KeyboardInterrupt):
         query(store, "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT COUNT(*) FROM n")
     timer.join()
-    told(store, samples.context(), samples.predicted(1))  # the store goes on
+    add_session(store, samples.context(), samples.predicted(1))  # the store goes on
 
 
 def test_one_reading_sees_one_state(store: Store, url: str) -> None:
-    """It goes on while another store writes, and sees nothing of that."""
-    told(store, samples.context(), samples.predicted(1))
+    """It continues while another store writes, and does not see the changes."""
+    add_session(store, samples.context(), samples.predicted(1))
     with open_store(url, read_only=True) as reader:
 
         def count(connection: Any) -> tuple[int, int]:
             first = connection.exec_driver_sql("SELECT COUNT(*) FROM trials").scalar_one()
-            told(store, samples.context(), samples.predicted(2))
+            add_session(store, samples.context(), samples.predicted(2))
             return first, connection.exec_driver_sql("SELECT COUNT(*) FROM trials").scalar_one()
 
         assert reader.database.read(count) == (1, 1)

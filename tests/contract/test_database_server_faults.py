@@ -1,4 +1,4 @@
-"""A PostgreSQL server whose disk is full or damaged, for real: what its user is told, and what is kept."""
+"""A PostgreSQL server with a full or damaged disk: the errors that a user gets, and what is kept."""
 
 from __future__ import annotations
 
@@ -9,19 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.postgres import PASSWORD, Server
+from tests.support.postgres import PASSWORD, Server
 from tests.unit.database import samples
 from tilesight.database import Store, open_store, query
 from tilesight.errors import DatabaseCorruptError, DatabaseError, DatabaseFullError
-from tilesight.session import Baseline, Effort
-from tilesight.space import Census
+from tilesight.problem.space import Census
+from tilesight.records.session import Baseline, Effort
+
+pytestmark = pytest.mark.ci
 
 CONTEXT = samples.context()
 
 
 @pytest.fixture
 def own_url(postgres: Server) -> Iterator[str]:
-    """A database that may be ruined, with one trial."""
+    """A database of this test's own, with one trial."""
     with postgres.database() as name:
         with open_store(postgres.url(name)) as store:
             fill(store, 1)
@@ -34,7 +36,7 @@ def fill(store: Store, number: int) -> None:
 
 
 def file_of(postgres: Server, store: Store, relation: str) -> Path:
-    """The file of a table, once nothing is open on it and all of it is written."""
+    """The file of a table, after all of it is written and no connection uses it."""
     ((path,),) = query(store, f"SELECT pg_relation_filepath('{relation}')")[1]
     store.close()
     postgres.execute("CHECKPOINT")
@@ -55,7 +57,8 @@ def test_a_full_disk_of_the_server(postgres: Server, own_url: str) -> None:
     try:
         with open_store(own_url) as store:
             with pytest.raises(
-                DatabaseFullError, match=r"no space left for database 'postgresql://.*No space left on device.*free some"
+                DatabaseFullError,
+                match=r"no space left for database 'postgresql://.*No space left on device.*free some",
             ) as caught:
                 store.record_baselines(session_id, [Baseline("vendor", (1.0,))])
             assert PASSWORD not in str(caught.value)
@@ -83,7 +86,7 @@ def test_a_damaged_table_of_the_server(postgres: Server, own_url: str, damage: s
     kind = DatabaseError if damage == "gone" else DatabaseCorruptError
     with open_store(own_url) as store:
         if damage == "half of it":
-            assert store.recall(CONTEXT) == {}  # the server takes half a page for none
+            assert store.recall(CONTEXT) == {}  # the server ignores half a page
             return
         with pytest.raises(kind, match=r"database 'postgresql://.*server's log") as caught:
             store.recall(CONTEXT)
@@ -104,23 +107,41 @@ def test_rows_that_make_no_value(postgres: Server, own_url: str, damage: str) ->
     name = own_url.rpartition("/")[2].partition("?")[0]
     postgres.execute(damage, database=name)
     with open_store(own_url) as store:
-        with pytest.raises(DatabaseCorruptError, match=r"postgresql://.*holds a record that makes no sense .*restore a copy") as caught:
+        with pytest.raises(
+            DatabaseCorruptError, match=r"postgresql://.*holds a damaged record .*restore a copy"
+        ) as caught:
             store.recall(CONTEXT)
         assert PASSWORD not in str(caught.value)
 
 
-def test_a_statement_that_takes_too_long_for_the_server(postgres: Server, postgres_url: str, tables: str) -> None:
+def test_a_statement_that_takes_too_long_for_the_server(
+    postgres: Server, postgres_url: str, tables: str
+) -> None:
     postgres.execute(f"ALTER DATABASE {tables} SET statement_timeout = '50ms'")
     try:
-        with open_store(postgres_url) as store, pytest.raises(DatabaseError, match=r"ended a statement .*statement_timeout"):
+        with (
+            open_store(postgres_url) as store,
+            pytest.raises(DatabaseError, match=r"ended a statement .*statement_timeout"),
+        ):
             query(store, "SELECT pg_sleep(5)")
     finally:
         postgres.execute(f"ALTER DATABASE {tables} RESET statement_timeout")
 
 
-def test_settings_of_the_server_do_not_change_what_is_recorded(postgres: Server, postgres_url: str, tables: str) -> None:
-    settings = {"extra_float_digits": "-10", "DateStyle": "'SQL, DMY'", "TimeZone": "'Asia/Tokyo'", "bytea_output": "escape"}
-    settings |= {"default_transaction_isolation": "serializable", "IntervalStyle": "sql_standard", "statement_timeout": "0"}
+def test_settings_of_the_server_do_not_change_what_is_recorded(
+    postgres: Server, postgres_url: str, tables: str
+) -> None:
+    settings = {
+        "extra_float_digits": "-10",
+        "DateStyle": "'SQL, DMY'",
+        "TimeZone": "'Asia/Tokyo'",
+        "bytea_output": "escape",
+    }
+    settings |= {
+        "default_transaction_isolation": "serializable",
+        "IntervalStyle": "sql_standard",
+        "statement_timeout": "0",
+    }
     postgres.execute(*(f"ALTER DATABASE {tables} SET {name} = {value}" for name, value in settings.items()))
     try:
         with open_store(postgres_url) as store:

@@ -1,4 +1,4 @@
-"""Databases into each other and into files, whichever server holds them."""
+"""Export, import and merge on each kind of database."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from sqlalchemy import Connection, inspect
 from tests.unit.database import samples
 from tests.unit.database.stocked import stocked
 from tilesight.database import Store, open_layers, open_store, overview, query
-from tilesight.database import gc as cleaning
-from tilesight.database.gc import Rules, gc
+from tilesight.database.exchange.json_lines import export_everything, import_everything
+from tilesight.database.exchange.merge import merge
+from tilesight.database.exchange.t4_reader import import_t4
+from tilesight.database.exchange.t4_writer import export_t4
 from tilesight.database.layers import LayeredStore
-from tilesight.database.merge import merge
-from tilesight.database.t4 import export_t4
-from tilesight.database.t4_reading import import_t4
-from tilesight.database.transfer import export_everything, import_everything
-from tilesight.database.upkeep import backup, check
-from tilesight.database.why import why
+from tilesight.database.maintenance import gc as cleaning
+from tilesight.database.maintenance.check import backup, check
+from tilesight.database.maintenance.gc import Rules, gc
+from tilesight.database.maintenance.why import why
 from tilesight.errors import InputError
-from tilesight.session import Effort
+from tilesight.records.session import Effort
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "database.md"
 STATEMENTS = re.findall(r"^```sql\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
@@ -45,7 +45,9 @@ def test_a_merge_brings_all_and_again_nothing(store: Store, file: Path, tmp_path
         assert dump(store, tmp_path / "a.jsonl") == dump(other, tmp_path / "b.jsonl")
         context = samples.context()
         assert store.recall(context) == other.recall(context)
-        assert store.find_complete(context, Effort.QUICK, {}) == other.find_complete(context, Effort.QUICK, {})
+        assert store.find_complete(context, Effort.QUICK, {}) == other.find_complete(
+            context, Effort.QUICK, {}
+        )
     assert check(store).faults == ()
 
 
@@ -86,21 +88,29 @@ def test_t4_and_cleaning_up(store: Store, file: Path, tmp_path: Path) -> None:
     rules = Rules(imported=True)
     assert gc(store, rules, dry_run=True).rows == gc(store, rules).rows
     after = overview(store).tables
-    assert {name for name in after if after[name] != before[name]} <= {"software", "targets", "failure_reasons"}
+    assert {name for name in after if after[name] != before[name]} <= {
+        "software",
+        "targets",
+        "failure_reasons",
+    }
     gc(store, Rules({"matmul_hopper": "changed"}, "reader-2", predictions_days=0))
     assert set(overview(store).trials) == {"verified"}
     assert check(store).faults == ()
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
-def test_indexes_are_there_while_rows_go_and_not_after(store: Store, monkeypatch: pytest.MonkeyPatch, dry_run: bool) -> None:
+def test_indexes_are_there_while_rows_go_and_not_after(
+    store: Store, monkeypatch: pytest.MonkeyPatch, dry_run: bool
+) -> None:
     def found(connection: Connection) -> set[str]:
         tables = inspect(connection).get_table_names()
         names = {str(index["name"]) for table in tables for index in inspect(connection).get_indexes(table)}
         return {name for name in names if name.startswith("gc_")}
 
     meanwhile: list[set[str]] = []
-    monkeypatch.setattr(cleaning, "_STEPS", {"a step": lambda sweep, _: meanwhile.append(found(sweep.connection))})
+    monkeypatch.setattr(
+        cleaning, "_STEPS", {"a step": lambda sweep, _: meanwhile.append(found(sweep.connection))}
+    )
     removed = gc(store, Rules(), dry_run=dry_run)
     assert (removed.rows, removed.space_kept) == ({}, "")
     assert [len(names) for names in meanwhile] == [len(cleaning._REFERENCES)]
@@ -115,7 +125,7 @@ def test_as_a_layer(url: str, file: Path, tmp_path: Path) -> None:
         assert isinstance(layered, LayeredStore)
         found = why(layered, samples.context())
         assert [seen.layer for seen in found.answers] == [layered.layers[0].name]
-        assert layered.winner(samples.context()) is not None
+        assert samples.winner(layered, samples.context()) is not None
         assert layered.best(target="h200")
 
 
@@ -129,5 +139,8 @@ def test_the_sql_of_the_documentation_runs(store: Store, file: Path) -> None:
 
 
 def test_a_servers_database_has_its_own_backup(postgres_url: str, tmp_path: Path) -> None:
-    with open_store(postgres_url) as store, pytest.raises(InputError, match=r"pg_dump --format=custom.*--everything"):
+    with (
+        open_store(postgres_url) as store,
+        pytest.raises(InputError, match=r"pg_dump --format=custom.*--everything"),
+    ):
         backup(store, tmp_path / "x.db")

@@ -1,8 +1,9 @@
-"""Databases that earlier versions wrote, opened by this one.
+"""Databases of earlier versions, opened by this one.
 
-`tests/unit/database/dumps` has one of each earlier revision, written by the code of its time: five sessions whose trials came to
-each status, on two targets, with several versions of software. On PostgreSQL its rows are put into the tables that the
-migrations up to that revision make.
+`tests/unit/database/dumps` has one of each earlier revision, written by the code of its time: five sessions
+with trials of each status, on two targets, with several versions of software; since 0004 also a session of a
+kernel with a dynamic dimension, cached profiles, misses and a calibration. On PostgreSQL these rows are put
+into the tables that the migrations up to that revision make.
 """
 
 from __future__ import annotations
@@ -22,18 +23,28 @@ from alembic.config import Config
 from sqlalchemy import JSON, DateTime, MetaData, Table, create_engine
 
 from tests.unit.database import samples
-from tilesight.database import Store, open_store, overview, query, rows, schema
-from tilesight.database.connection import parse_url
+from tests.unit.database.stocked import FAMILY, miss
+from tilesight.database import Store, open_store, overview, query
+from tilesight.database.engine.connection import parse_url
+from tilesight.database.maintenance.check import check
+from tilesight.database.schema import tables as schema
+from tilesight.database.tables import rows
 from tilesight.errors import FailureKind
-from tilesight.session import Context, Decision, Effort, State
-from tilesight.space import Census
-from tilesight.trial import Status
-from tilesight.workload import Workload
+from tilesight.problem.space import Census
+from tilesight.problem.workload import Workload
+from tilesight.records.session import Context, Decision, Effort, SessionState
+from tilesight.records.trial import Status
 
 DUMPS = Path(__file__).resolve().parents[1] / "unit" / "database" / "dumps"
 SOFTWARE = {"tilelang": "0.1.15", "nvcc": "nvcc 13.0.88", "torch": "2.13.0", "driver": "580.159.04"}
 GEMV = Workload("gemv", {"m": 777, "k": 4096}, "float32")
-PROCESSOR = {"device": "AMD EPYC", "target": "cpu", "arch": "x86_64", "workload": GEMV, "template": "gemv_cpu"}
+PROCESSOR = {
+    "device": "AMD EPYC",
+    "target": "cpu",
+    "arch": "x86_64",
+    "workload": GEMV,
+    "template": "gemv_cpu",
+}
 
 
 def test_there_is_a_dump_of_each_earlier_revision() -> None:
@@ -63,7 +74,7 @@ def copy_rows(old: Path, url: str, revision: str) -> None:
     engine = create_engine(parse_url(url))
     with engine.begin() as connection:
         config = Config()
-        config.set_main_option("script_location", "tilesight.database:migrations")
+        config.set_main_option("script_location", "tilesight.database.schema:migrations")
         config.attributes["connection"] = connection
         command.upgrade(config, revision)
         tables = MetaData()
@@ -80,7 +91,7 @@ def copy_rows(old: Path, url: str, revision: str) -> None:
 
 
 def converted(table: Table, row: sqlite3.Row) -> dict[str, Any]:
-    """What SQLite holds as text, as what it means."""
+    """A row of SQLite with values in place of their text."""
     readers = {JSON: json.loads, DateTime: datetime.fromisoformat}
     found = dict(row)
     for column in table.c:
@@ -91,7 +102,7 @@ def converted(table: Table, row: sqlite3.Row) -> dict[str, Any]:
 
 
 def context(revision: str, **changes: Any) -> Context:
-    """As the dump's sessions had it: before 0003 there was one protocol, without a name."""
+    """A context of the dump's sessions: before 0003 there was one protocol, without a name."""
     made = samples.context(**{"software": SOFTWARE, **changes})
     return replace(made, protocol="") if revision < "0003" else made
 
@@ -103,6 +114,7 @@ def contexts(revision: str) -> list[Context]:
         context(revision, software={**SOFTWARE, "driver": "570.1"}),
         context(revision, device="", protocol="", software={"tilelang": "0.1.15", "nvcc": "nvcc 13.0.88"}),
         context(revision, software={"tilelang": "0.1.15", "c++": "g++ 12.2.0"}, **PROCESSOR),
+        *([context(revision, dynamic=("m",))] if revision >= "0004" else []),
     ]
 
 
@@ -110,23 +122,33 @@ def test_what_later_columns_hold_is_what_is_recorded_today(migrated: Store, revi
     software = {row[0]: row[1:] for row in query(migrated, "SELECT id, code_key, time_key FROM software")[1]}
     columns = "id, uuid, driver, toolkit, tilelang, torch"
     environments = {row[0]: row[1:] for row in query(migrated, f"SELECT {columns} FROM environments")[1]}
-    sessions = query(migrated, "SELECT workload_id, environment_id, template_id, shape_family, shape_code, open FROM sessions")[1]
+    sessions = query(
+        migrated, "SELECT workload_id, environment_id, template_id, shape_family, dynamic FROM sessions"
+    )[1]
     wanted = []
     for known in contexts(revision):
-        place, prepared = rows.place_of(known)
+        ids, prepared = rows.context_rows(known)
         by_table = {table.name: row for table, row in prepared}
-        assert software[place.software_id] == (place.code_key, place.time_key)
+        assert software[ids.software_id] == (ids.code_key, ids.time_key)
         row = by_table["environments"]
-        assert environments[place.environment_id] == tuple(row[name] for name in columns.split(", ")[1:])
-        wanted.append((place.workload_id, place.environment_id, place.template_id, place.shape_family, place.shape_code, ""))
+        assert environments[ids.environment_id] == tuple(row[name] for name in columns.split(", ")[1:])
+        wanted.append((ids.workload_id, ids.environment_id, ids.template_id, ids.shape_family, ids.dynamic))
     assert sorted(sessions) == sorted(wanted)
-    assert {row for row in environments.values() if row[0]} == {("GPU-5f7e", "580.159.04", "nvcc 13.0.88", "0.1.15", "2.13.0")}
+    assert {row for row in environments.values() if row[0]} == {
+        ("GPU-5f7e", "580.159.04", "nvcc 13.0.88", "0.1.15", "2.13.0")
+    }
     times = query(
-        migrated, "SELECT t.status, t.measured_us, m.latency_us FROM trials t LEFT JOIN measurements m ON m.id = t.measurement_id"
+        migrated,
+        "SELECT t.status, t.measured_us, m.latency_us FROM trials t LEFT JOIN measurements m ON m.id = "
+        "t.measurement_id",
     )
-    assert {(status, measured == latency) for status, measured, latency in times[1] if status == "verified"} == {("verified", True)}
+    assert {
+        (status, measured == latency) for status, measured, latency in times[1] if status == "verified"
+    } == {("verified", True)}
     assert {measured for status, measured, _ in times[1] if status != "verified"} == {None}
-    assert query(migrated, "SELECT DISTINCT open FROM candidates")[1] == [("",)]
+    assert query(migrated, "SELECT DISTINCT dynamic FROM candidates ORDER BY dynamic")[1] == (
+        [("",), ("m",)] if revision == "0004" else [("",)]
+    )
 
 
 def test_what_held_before_holds_now(migrated: Store, revision: str) -> None:
@@ -141,20 +163,56 @@ def test_what_held_before_holds_now(migrated: Store, revision: str) -> None:
     kinds = {number: trial.failure.kind for number, trial in found.items() if trial.failure}
     assert kinds == {6: FailureKind.WRONG_RESULT, 7: FailureKind.RUN_TIMEOUT, 8: FailureKind.BUILD_ERROR}
     assert found[9].status is Status.BUILT, "its time is another driver's"
-    assert [len(migrated.recall(one)) for one in contexts(revision)] == [9, 9, 9, 9, 1]
+    assert [len(migrated.recall(one)) for one in contexts(revision)] == [9, 9, 9, 9, 1, 3][
+        : len(contexts(revision))
+    ]
 
 
 def test_dispatch_finds_what_was_tuned_before(migrated: Store, revision: str) -> None:
-    found = migrated.winner(context(revision))
+    found = samples.winner(migrated, context(revision))
     assert found is not None
     # decisions are kept since 0003; 2 was measured later, and is the fastest
-    assert (found.config, found.latency_us) == ((samples.config(1), 11.0) if revision == "0003" else (samples.config(2), 9.5))
-    near = replace(
-        context(revision), workload=Workload("matmul", {"m": 4095, "n": 1024, "k": 8192}, "bfloat16", {"transposed": True, "splits": 2})
+    assert (found.config, found.latency_us) == (
+        (samples.config(1), 11.0) if revision >= "0003" else (samples.config(2), 9.5)
     )
-    assert migrated.nearest(near) == [found]
-    assert migrated.misses() == []
-    assert migrated.calibrations() == []
+    dynamic = samples.winner(migrated, context(revision, dynamic=("m",)))
+    assert (dynamic and (dynamic.config, dynamic.latency_us, dynamic.dynamic)) == (
+        (samples.config(1), 12.0, ("m",)) if revision == "0004" else None
+    )
+
+
+def test_misses_calibrations_and_profiles_are_kept(migrated: Store, revision: str) -> None:
+    if revision < "0004":
+        assert migrated.misses() == []
+        assert migrated.calibrations() == []
+        return
+    assert migrated.misses() == [miss()]
+    assert [found.name for found in migrated.calibrations()] == ["mine"]
+    profiles = {found.config.key: found for found in migrated.cached_profiles(FAMILY)}
+    assert {key: (found.dynamic, found.samples[0].fingerprint) for key, found in profiles.items()} == {
+        samples.config(1).key: ((), "f1"),
+        samples.config(2).key: (("m",), "f2"),
+    }
+
+
+def test_complete_sessions_answer_as_before(migrated: Store, revision: str) -> None:
+    options = {"sampler": "tpe"}
+    found = migrated.find_complete(context(revision), Effort.QUICK, options)
+    # contexts have a protocol since 0003
+    assert (found is not None) == (revision >= "0003")
+    dynamic = migrated.find_complete(context(revision, dynamic=("m",)), Effort.QUICK, options)
+    assert (dynamic is not None) == (revision >= "0004")
+    if dynamic is not None:
+        assert dynamic.decision == Decision(samples.config(1), (samples.config(2),), "the simplest")
+        assert [trial.status for trial in dynamic.trials] == [
+            Status.VERIFIED,
+            Status.VERIFIED,
+            Status.PREDICTED,
+        ]
+
+
+def test_the_migrated_database_is_sound(migrated: Store) -> None:
+    assert check(migrated).faults == ()
 
 
 def test_sessions_go_on_and_add_no_second_rows_of_facts(migrated: Store, revision: str) -> None:
@@ -164,7 +222,7 @@ def test_sessions_go_on_and_add_no_second_rows_of_facts(migrated: Store, revisio
     session_id = migrated.begin(here, Effort.FULL, 0, {}, Census(1, 1, {}))
     own = [trial for key, trial in known.items() if key not in (samples.config(2).key, samples.config(9).key)]
     migrated.record_many(session_id, here, own)
-    migrated.finish(session_id, State.COMPLETE, decision=Decision(samples.config(1)))
+    migrated.finish(session_id, SessionState.COMPLETE, decision=Decision(samples.config(1)))
     after = overview(migrated).tables
     assert {name for name in after if after[name] != before[name]} == {"sessions", "trials"}
     assert overview(migrated).revision == schema.HEAD

@@ -1,4 +1,4 @@
-"""The server that the tests bring along: it ends with them, however they end."""
+"""The tests' own PostgreSQL server ends with the tests, however they end."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.postgres import missing
+from tests.support.postgres import missing
+
+pytestmark = pytest.mark.ci
 
 ROOT = Path(__file__).resolve().parents[2]
 
 CODE = """
 import sys
-from tests.postgres import Server
+from tests.support.postgres import Server
 server = Server()
 print(server.folder, (server.data / "postmaster.pid").read_text().split()[0], flush=True)
 sys.stdin.read()
@@ -29,7 +31,9 @@ server.remove()
 def test_the_server_ends_with_the_tests(how: signal.Signals | None) -> None:
     if reason := missing():
         pytest.skip(reason)
-    with subprocess.Popen([sys.executable, "-c", CODE], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as tests:
+    with subprocess.Popen(
+        [sys.executable, "-c", CODE], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as tests:
         assert tests.stdin is not None
         assert tests.stdout is not None
         folder, pid = tests.stdout.readline().split()

@@ -1,5 +1,6 @@
-"""What measuring keeps, on the processor always and on a GPU where there is one: under every protocol, and whatever fault a
-kernel has."""
+"""The contract of measuring under every protocol and for every fault: on the processor, and on a GPU if there
+is one.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sample_kernels import Product, added, product, scale
 
-from tilesight.build import build_kernel
-from tilesight.candidate import Candidate
+from tests.support.sample_kernels import Product, added, product, scale
+from tilesight.builder.build import build_kernel
 from tilesight.errors import FailureKind
 from tilesight.kernels import operator, template_for
-from tilesight.measuring.measure import measure_kernel, measure_together
-from tilesight.protocol import PROTOCOLS, Protocol
-from tilesight.session import Comparison
-from tilesight.target import Target, load_target
-from tilesight.trial import BuildResult, Measurement
+from tilesight.problem.candidate import Candidate
+from tilesight.records.protocol import PROTOCOLS, MeasurementProtocol
+from tilesight.records.session import Comparison
+from tilesight.records.trial import BuildResult, Measurement
+from tilesight.runner.measure import measure_kernel, measure_together
+from tilesight.target.spec import Target, load_target
 from tilesight.workers import Crashed, Done, Outcome, TimedOut, WorkerPool, wait_for
 
 Kernel = tuple[BuildResult, Candidate]
@@ -43,19 +44,21 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cache")
 
 
-def quick(name: str, target: Target) -> Protocol:
-    usual = Protocol.named(name, target)
+def quick(name: str, target: Target) -> MeasurementProtocol:
+    usual = MeasurementProtocol.named(name, target)
     effort = replace(usual, warmup_ms=1.0, min_samples=6, max_samples=12, max_ms=50.0, precision=0.05)
     return effort if target.is_gpu else replace(effort, stretch_us=100.0, retakes=2)
 
 
 @pytest.fixture(params=list(PROTOCOLS))
-def protocol(request: pytest.FixtureRequest, target: Target) -> Protocol:
+def protocol(request: pytest.FixtureRequest, target: Target) -> MeasurementProtocol:
+    if request.param != "default" and not target.is_gpu:
+        pytest.skip("on a processor all protocols are one")
     return quick(request.param, target)
 
 
 @pytest.fixture
-def default(target: Target) -> Protocol:
+def default(target: Target) -> MeasurementProtocol:
     return quick("default", target)
 
 
@@ -72,7 +75,7 @@ def good(target: Target, cache: Path) -> Kernel:
 
 @pytest.fixture(scope="module")
 def open_kernel(target: Target, cache: Path) -> Kernel:
-    """matmul with an open m."""
+    """matmul with a dynamic m."""
     dtype = "bfloat16" if target.is_gpu else "float32"
     template = template_for("matmul", target, dtype)
     workload = operator("matmul").workload("m=77,n=192,k=200", dtype)
@@ -81,7 +84,7 @@ def open_kernel(target: Target, cache: Path) -> Kernel:
     return kernel(Candidate(workload, target, template, config, ("m",)), cache)
 
 
-def measure(item: Kernel, protocol: Protocol, rival_us: float | None = None) -> Measurement:
+def measure(item: Kernel, protocol: MeasurementProtocol, rival_us: float | None = None) -> Measurement:
     return measure_kernel(*item, protocol, rival_us)
 
 
@@ -91,11 +94,11 @@ def pool() -> Iterator[WorkerPool]:
         yield pool
 
 
-def run(pool: WorkerPool, protocol: Protocol, *kernels: Kernel) -> list[Measurement]:
+def run(pool: WorkerPool, protocol: MeasurementProtocol, *kernels: Kernel) -> list[Measurement]:
     return [outcome.value for outcome in outcomes(pool, protocol, *kernels)]
 
 
-def outcomes(pool: WorkerPool, protocol: Protocol, *kernels: Kernel) -> list[Any]:
+def outcomes(pool: WorkerPool, protocol: MeasurementProtocol, *kernels: Kernel) -> list[Any]:
     found: dict[int, Outcome[Measurement]] = {}
     for index, outcome in pool.run(partial(measure, protocol=protocol), kernels):
         assert isinstance(outcome, Done), outcome
@@ -103,7 +106,9 @@ def outcomes(pool: WorkerPool, protocol: Protocol, *kernels: Kernel) -> list[Any
     return [found[index] for index in range(len(kernels))]
 
 
-def alone(pool: WorkerPool, protocol: Protocol, item: Kernel, timeout_s: float) -> Outcome[Measurement]:
+def alone(
+    pool: WorkerPool, protocol: MeasurementProtocol, item: Kernel, timeout_s: float
+) -> Outcome[Measurement]:
     pool.submit(partial(measure, protocol=protocol), item, timeout_s=timeout_s)
     ((_, _, outcome),) = wait_for([pool])
     return outcome
@@ -112,7 +117,9 @@ def alone(pool: WorkerPool, protocol: Protocol, item: Kernel, timeout_s: float) 
 # a right kernel
 
 
-def test_a_right_kernel_has_samples_and_an_error(target: Target, cache: Path, protocol: Protocol, pool: WorkerPool) -> None:
+def test_a_correct_kernel_has_samples_and_an_error(
+    target: Target, cache: Path, protocol: MeasurementProtocol, pool: WorkerPool
+) -> None:
     (measurement,) = run(pool, protocol, kernel(product(target.name), cache))
     assert measurement.failure is None
     assert 3 <= len(measurement.samples_us) <= 12
@@ -122,7 +129,9 @@ def test_a_right_kernel_has_samples_and_an_error(target: Target, cache: Path, pr
 
 
 @pytest.mark.parametrize("m", [1, 77, 128, 300])
-def test_one_library_is_right_at_every_size(m: int, open_kernel: Kernel, default: Protocol, pool: WorkerPool) -> None:
+def test_one_library_is_correct_at_every_size(
+    m: int, open_kernel: Kernel, default: MeasurementProtocol, pool: WorkerPool
+) -> None:
     build, first = open_kernel
     workload = first.template.operator.workload(f"m={m},n=192,k=200", first.workload.dtype)
     candidate = replace(first, workload=workload)
@@ -131,15 +140,19 @@ def test_one_library_is_right_at_every_size(m: int, open_kernel: Kernel, default
     assert measurement.latency_us > 0
 
 
-def test_sizes_that_a_kernel_does_not_take_are_a_failure(open_kernel: Kernel, default: Protocol, pool: WorkerPool) -> None:
-    """A record that says nothing of open dimensions, with a library that has some: no time, and no other fault."""
+def test_sizes_that_a_kernel_does_not_take_are_a_failure(
+    open_kernel: Kernel, default: MeasurementProtocol, pool: WorkerPool
+) -> None:
+    """A candidate without dynamic dimensions with a library that has some: no time, and no other fault."""
     build, first = open_kernel
-    ((_, outcome),) = pool.run(partial(measure, protocol=default), [(build, replace(first, open=()))])
+    ((_, outcome),) = pool.run(partial(measure, protocol=default), [(build, replace(first, dynamic=()))])
     assert not isinstance(outcome, Done), "it is the caller's mistake"
     assert "takes 1 sizes" in str(outcome)
 
 
-def test_conditions_are_recorded(target: Target, good: Kernel, protocol: Protocol, pool: WorkerPool) -> None:
+def test_conditions_are_recorded(
+    target: Target, good: Kernel, protocol: MeasurementProtocol, pool: WorkerPool
+) -> None:
     (measurement,) = run(pool, protocol, good)
     assert set(measurement.environment) >= {"device", "torch", "tilelang", "compiler"}
     assert all(measurement.environment[name] for name in ("device", "torch", "tilelang", "compiler"))
@@ -152,29 +165,35 @@ def test_conditions_are_recorded(target: Target, good: Kernel, protocol: Protoco
         assert measurement.environment["driver"]
 
 
-def test_a_rival_shortens_what_is_slow(good: Kernel, default: Protocol, pool: WorkerPool) -> None:
-    ((_, outcome),) = pool.run(partial(measure, protocol=replace(default, min_samples=20, max_samples=20), rival_us=1e-3), [good])
+def test_sampling_of_a_kernel_slower_than_the_rival_stops_early(
+    good: Kernel, default: MeasurementProtocol, pool: WorkerPool
+) -> None:
+    ((_, outcome),) = pool.run(
+        partial(measure, protocol=replace(default, min_samples=20, max_samples=20), rival_us=1e-3), [good]
+    )
     assert isinstance(outcome, Done), outcome
     assert outcome.value.observed["stopped_early"] == 1
     assert len(outcome.value.samples_us) < 20
 
 
-def test_the_process_loads_no_compiler(good: Kernel, default: Protocol) -> None:
-    """A library needs neither TileLang nor TVM: a worker that only measures is small and starts fast."""
+def test_the_process_loads_no_compiler(good: Kernel, default: MeasurementProtocol) -> None:
+    """A library needs neither TileLang nor TVM: a worker that measures is small and starts fast."""
     with WorkerPool(1, timeout_s=120) as fresh:
         ((_, outcome),) = fresh.run(partial(loaded_modules, protocol=default), [good])
     assert isinstance(outcome, Done), outcome
     assert outcome.value == []
 
 
-def loaded_modules(item: Kernel, protocol: Protocol) -> list[str]:
+def loaded_modules(item: Kernel, protocol: MeasurementProtocol) -> list[str]:
     import sys
 
     assert measure(item, protocol).failure is None
     return sorted({"tilelang", "tvm", "tvm_ffi"} & set(sys.modules))
 
 
-def test_results_travel_between_processes(good: Kernel, default: Protocol, pool: WorkerPool) -> None:
+def test_results_travel_between_processes(
+    good: Kernel, default: MeasurementProtocol, pool: WorkerPool
+) -> None:
     (measurement,) = run(pool, default, good)
     assert pickle.loads(pickle.dumps(measurement)) == measurement
 
@@ -193,7 +212,13 @@ def test_results_travel_between_processes(good: Kernel, default: Protocol, pool:
     ],
 )
 def test_a_wrong_kernel_is_a_failure_and_has_no_time(
-    target: Target, cache: Path, protocol: Protocol, pool: WorkerPool, good: Kernel, fault: str, text: str
+    target: Target,
+    cache: Path,
+    protocol: MeasurementProtocol,
+    pool: WorkerPool,
+    good: Kernel,
+    fault: str,
+    text: str,
 ) -> None:
     bad, fine = run(pool, protocol, kernel(scale(target.name, fault, n=N), cache), good)
     assert bad.failure is not None
@@ -203,8 +228,8 @@ def test_a_wrong_kernel_is_a_failure_and_has_no_time(
     assert fine.failure is None
 
 
-def test_a_race_is_a_failure_though_each_result_is_right(
-    target: Target, cache: Path, default: Protocol, pool: WorkerPool, good: Kernel
+def test_a_race_is_a_failure_even_if_each_result_is_correct(
+    target: Target, cache: Path, default: MeasurementProtocol, pool: WorkerPool, good: Kernel
 ) -> None:
     racing = kernel(scale(target.name, "atomics" if target.is_gpu else "random", n=N), cache)
     bad, fine = run(pool, default, racing, good)
@@ -215,13 +240,19 @@ def test_a_race_is_a_failure_though_each_result_is_right(
     assert fine.failure is None
 
 
-def test_a_template_may_add_in_changing_order(target: Target, cache: Path, protocol: Protocol, pool: WorkerPool) -> None:
-    (measurement,) = run(pool, protocol, kernel(added(target.name, "atomics" if target.is_gpu else "random", n=N), cache))
+def test_a_template_may_add_in_changing_order(
+    target: Target, cache: Path, protocol: MeasurementProtocol, pool: WorkerPool
+) -> None:
+    (measurement,) = run(
+        pool, protocol, kernel(added(target.name, "atomics" if target.is_gpu else "random", n=N), cache)
+    )
     assert measurement.failure is None
     assert measurement.samples_us
 
 
-def test_an_endless_kernel_costs_its_time_limit(target: Target, cache: Path, default: Protocol, pool: WorkerPool, good: Kernel) -> None:
+def test_an_endless_kernel_costs_its_time_limit(
+    target: Target, cache: Path, default: MeasurementProtocol, pool: WorkerPool, good: Kernel
+) -> None:
     endless = kernel(scale(target.name, "endless", n=N), cache)
     run(pool, default, good)  # the device is ready: what follows takes no longer than a launch
     assert isinstance(alone(pool, default, endless, 10.0 if target.is_gpu else 3.0), TimedOut)
@@ -230,7 +261,7 @@ def test_an_endless_kernel_costs_its_time_limit(target: Target, cache: Path, def
 
 
 def test_an_illegal_address_costs_the_kernel_and_its_process(
-    target: Target, cache: Path, default: Protocol, pool: WorkerPool, good: Kernel
+    target: Target, cache: Path, default: MeasurementProtocol, pool: WorkerPool, good: Kernel
 ) -> None:
     run(pool, default, good)
     before = pool.pids()
@@ -251,12 +282,17 @@ def test_an_illegal_address_costs_the_kernel_and_its_process(
 # finalists
 
 
-def together(kernels: Sequence[Kernel], protocol: Protocol) -> Comparison:
+def together(kernels: Sequence[Kernel], protocol: MeasurementProtocol) -> Comparison:
     return measure_together(kernels, protocol)
 
 
-def test_finalists_and_vendor_are_timed_in_one_process(target: Target, cache: Path, protocol: Protocol, pool: WorkerPool) -> None:
-    kernels = [kernel(scale(target.name, fault, block, n=N), cache) for fault, block in (("none", 128), ("wrong", 128), ("none", 256))]
+def test_finalists_and_vendor_are_timed_in_one_process(
+    target: Target, cache: Path, protocol: MeasurementProtocol, pool: WorkerPool
+) -> None:
+    kernels = [
+        kernel(scale(target.name, fault, block, n=N), cache)
+        for fault, block in (("none", 128), ("wrong", 128), ("none", 256))
+    ]
     ((_, outcome),) = pool.run(partial(together, protocol=protocol), [kernels])
     assert isinstance(outcome, Done), outcome
     first, wrong, second = outcome.value.measurements
@@ -273,8 +309,12 @@ def test_finalists_and_vendor_are_timed_in_one_process(target: Target, cache: Pa
     assert decision.reason
 
 
-def test_without_a_right_finalist_nothing_is_decided(target: Target, cache: Path, default: Protocol, pool: WorkerPool) -> None:
-    ((_, outcome),) = pool.run(partial(together, protocol=default), [[kernel(scale(target.name, "wrong", n=N), cache)]])
+def test_without_a_correct_finalist_nothing_is_decided(
+    target: Target, cache: Path, default: MeasurementProtocol, pool: WorkerPool
+) -> None:
+    ((_, outcome),) = pool.run(
+        partial(together, protocol=default), [[kernel(scale(target.name, "wrong", n=N), cache)]]
+    )
     assert isinstance(outcome, Done), outcome
     assert outcome.value.decision is None
     assert outcome.value.measurements[0].failure is not None

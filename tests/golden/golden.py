@@ -1,11 +1,11 @@
-"""Profiles of a few kernels, and what the model predicts from them, kept as text: a change shows as a diff.
+"""Profiles of a few kernels and predictions from them, stored as text, so that changes show as diffs.
 
-`profiles/` shows changes in TileLang or in how we read its IR. `predictions.json` shows changes of predictions, with the
-versions that they were made under: stored predictions hold while the version stays, so that one may not move without
-the other.
+`profiles/` shows changes of TileLang and of the code that reads its IR. `predictions.json` shows changes of
+predictions and the versions of the models. Stored predictions are reused while the version stays, so
+predictions may change only with the version.
 
-python tests/golden/golden.py      writes both anew; read the diff before you commit it. It refuses where predictions
-                                   moved under a version that did not: raise CODE_VERSION in costmodel/analytical.py.
+`python tests/golden/golden.py` writes both; read the diff before you commit it. It fails if predictions
+changed and the version did not: then raise CODE_VERSION in costmodel/analytical/analytical_model.py.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from pathlib import Path
 from typing import Any
 
 from tilesight.costmodel import default_model
-from tilesight.costmodel.analytical import AnalyticalModel
-from tilesight.costmodel.profile import read_profiles
+from tilesight.costmodel.analytical.analytical_model import AnalyticalModel
+from tilesight.costmodel.extract import read_profiles
 from tilesight.kernels import operator, template_for
-from tilesight.lowering import lower
-from tilesight.profile_json import plain_profile, read_profile
-from tilesight.target import load_target
-from tilesight.trial import Prediction
+from tilesight.lowering.lower import lower
+from tilesight.profile.codec import plain_profile, read_profile
+from tilesight.records.trial import Prediction
+from tilesight.target.spec import load_target
 
 PROFILES = Path(__file__).parent / "profiles"
 PREDICTIONS = Path(__file__).parent / "predictions.json"
 
-# file name -> target, kernel, shape; each with the config that a careful engineer would start from
+# (target, kernel, shape) by file name, each with the default config of the template
 CASES = {
     "matmul-M0-h200": ("h200", "matmul", "M0"),
     "matmul-M0-a100": ("a100", "matmul", "M0"),
@@ -45,14 +45,14 @@ CASES = {
     "chunk_state-CT0-h200": ("h200", "chunk_state", "CT0"),
     "matmul-S512-cpu": ("cpu", "matmul", "S512"),
 }
-COMPILED = {"registers": 168, "spill_bytes": 64}  # a compiler's figures, made up
-CLOSE = 1e-5  # what may differ between machines
+COMPILED = {"registers": 168, "spill_bytes": 64}  # made-up figures of a compiler
+CLOSE = 1e-5  # relative and absolute difference that is allowed between machines
 
-Kept = dict[str, Any]
+Stored = dict[str, Any]
 
 
 def current(case: str) -> tuple[str, str]:
-    """The case's profiles as they are read today, as JSON text; and the fingerprint of the code that they are of."""
+    """The profiles of a case as the current code reads them (JSON text), and the fingerprint of its code."""
     name, kernel, shape = CASES[case]
     target = load_target(name)
     template = template_for(kernel, target, "float32" if name == "cpu" else "bfloat16")
@@ -64,11 +64,17 @@ def current(case: str) -> tuple[str, str]:
     return json.dumps({"config": dict(config), "kernels": kernels}, indent=1) + "\n", lowered.fingerprint
 
 
-def predictions(case: str) -> Kept:
-    """What the models say of the case's kept profiles: terms of the analytical one, with and without a compiler's figures,
-    and what commands show."""
+def predictions(case: str) -> Stored:
+    """Predictions from the stored profiles of a case.
+
+    They are those of the analytical model with and without a compiler's figures, and those of the default
+    model.
+    """
     target = load_target(CASES[case][0])
-    kernels = [read_profile(k) for k in json.loads((PROFILES / f"{case}.json").read_text(encoding="utf-8"))["kernels"]]
+    kernels = [
+        read_profile(k)
+        for k in json.loads((PROFILES / f"{case}.json").read_text(encoding="utf-8"))["kernels"]
+    ]
     analytical, shown = AnalyticalModel(), default_model()
     return {
         "target": target.fingerprint,
@@ -78,28 +84,34 @@ def predictions(case: str) -> Kept:
     }
 
 
-def moved(kept: Kept, now: Kept) -> list[str]:
-    """Which predictions differ although target and version are the same, with their values."""
-    if kept["target"] != now["target"]:
+def changed_under_same_version(stored: Stored, now: Stored) -> list[str]:
+    """The predictions that differ although target and version are equal, with their values."""
+    if stored["target"] != now["target"]:
         return []
     found = []
     for name in ("analytical", "compiled", "shown"):
-        old, new = kept[name], now[name]
+        old, new = stored[name], now[name]
         if old["model"] == new["model"] and not _is_close(old, new):
             found.append(f"{name}: {old['latency_us']} us, now {new['latency_us']} us, both {new['model']}")
     return found
 
 
-def outdated(kept: Kept, now: Kept) -> bool:
-    """Whether target or a version have changed since."""
-    return kept["target"] != now["target"] or any(kept[name]["model"] != now[name]["model"] for name in ("analytical", "shown"))
+def outdated(stored: Stored, now: Stored) -> bool:
+    """Whether the target or a version has changed since."""
+    return stored["target"] != now["target"] or any(
+        stored[name]["model"] != now[name]["model"] for name in ("analytical", "shown")
+    )
 
 
-def kept_predictions() -> dict[str, Kept]:
-    return json.loads(PREDICTIONS.read_text(encoding="utf-8")) if PREDICTIONS.exists() else {}  # type: ignore[no-any-return]
+def stored_predictions() -> dict[str, Stored]:
+    """The stored predictions by case."""
+    found: dict[str, Stored] = (
+        json.loads(PREDICTIONS.read_text(encoding="utf-8")) if PREDICTIONS.exists() else {}
+    )
+    return found
 
 
-def _plain(prediction: Prediction) -> Kept:
+def _plain(prediction: Prediction) -> Stored:
     return {
         "latency_us": _rounded(prediction.latency_us, 8),
         "uncertainty": _rounded(prediction.uncertainty, 8),
@@ -118,7 +130,7 @@ def _is_close(old: Any, new: Any) -> bool:
 
 
 def _rounded(value: Any, digits: int = 5) -> Any:
-    """Numbers to what matters."""
+    """`value` with its numbers rounded to `digits` significant digits."""
     if isinstance(value, dict):
         return {name: _rounded(member, digits) for name, member in value.items()}
     if isinstance(value, list):
@@ -127,18 +139,22 @@ def _rounded(value: Any, digits: int = 5) -> Any:
 
 
 def main() -> int:
-    kept, made, refused = kept_predictions(), {}, []
+    stored, made, refused = stored_predictions(), {}, []
     for case in CASES:
         profiles, code = current(case)
         (PROFILES / f"{case}.json").write_text(profiles, encoding="utf-8")
         made[case] = {"code": code, **predictions(case)}
-        before = kept.get(case)
-        if before is not None and before["code"] == code:  # another program may well take another time
-            refused += [f"{case}: {line}" for line in moved(before, made[case])]
+        before = stored.get(case)
+        if before is not None and before["code"] == code:  # another program may have another time
+            refused += [f"{case}: {line}" for line in changed_under_same_version(before, made[case])]
         print(case)
     if refused:
         print(
-            "predictions moved and the version did not: raise CODE_VERSION in costmodel/analytical.py", *refused, sep="\n", file=sys.stderr
+            "predictions changed and the version did not: "
+            "raise CODE_VERSION in costmodel/analytical/analytical_model.py",
+            *refused,
+            sep="\n",
+            file=sys.stderr,
         )
         return 1
     PREDICTIONS.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")

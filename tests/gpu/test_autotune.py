@@ -1,4 +1,4 @@
-"""Users' own kernels under `autotune`, on the GPU at hand. No `from __future__`: TileLang reads annotations."""
+"""Users' own kernels under `autotune`. No `from __future__`: TileLang reads annotations."""
 
 # ruff: noqa: N803, N806, N812
 from pathlib import Path
@@ -9,10 +9,10 @@ import tilelang
 import tilelang.language as T
 import torch
 
-from tilesight.autotuning import Source, autotune
+from tilesight.decorator import TunedSource, autotune
 from tilesight.errors import InputError
-from tilesight.target import Target
-from tilesight.trial import Status
+from tilesight.records.trial import Status
+from tilesight.target.spec import Target
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("places")]
 
@@ -94,11 +94,15 @@ def added_factory(n: int, block: int = 1024) -> Any:
     return added
 
 
-def test_tuned_checked_remembered_and_callable(gpu_target: Target) -> None:
+def test_tuned_checked_recorded_and_callable(gpu_target: Target) -> None:
     kernel = autotune(configs=CONFIGS, ref_prog=product)(matmul)(512, 768, 256)
     assert isinstance(kernel, tilelang.JITKernel)
     facts = kernel.tilesight
-    assert (facts.source, facts.status, facts.target) == (Source.SESSION, Status.VERIFIED, gpu_target.name)
+    assert (facts.source, facts.status, facts.target) == (
+        TunedSource.SESSION,
+        Status.VERIFIED,
+        gpu_target.name,
+    )
     a, b = (torch.randn(shape, device="cuda", dtype=torch.float16) for shape in ((512, 256), (256, 768)))
     torch.testing.assert_close(kernel(a, b), a @ b, rtol=1e-2, atol=1e-2)
     assert kernel.latency == pytest.approx(facts.latency_us / 1e3)
@@ -106,7 +110,7 @@ def test_tuned_checked_remembered_and_callable(gpu_target: Target) -> None:
     assert dict(kernel.config) in CONFIGS
     kernel.get_profiler().assert_allclose(product, rtol=1e-2, atol=1e-2)
     again = autotune(configs=CONFIGS, ref_prog=product)(matmul)(512, 768, 256)
-    assert again.tilesight.source is Source.DATABASE
+    assert again.tilesight.source is TunedSource.DATABASE
     assert dict(again.config) == dict(kernel.config)
 
 
@@ -116,11 +120,13 @@ def test_eager_kernels_agree_with_each_other() -> None:
     torch.testing.assert_close(double(a), 2 * a)
     kernel = double.compile(a)
     assert kernel.tilesight.status is Status.VERIFIED
-    assert double.compile(N=1 << 20).tilesight.source is Source.DATABASE
+    assert double.compile(N=1 << 20).tilesight.source is TunedSource.DATABASE
 
 
-def test_kernels_that_add_to_what_they_find() -> None:
-    add = autotune(configs=[{"block": b} for b in (1024, 4096)], supply_type=tilelang.TensorSupplyType.Uniform)(added_factory)
+def test_kernels_that_update_a_tensor() -> None:
+    add = autotune(
+        configs=[{"block": b} for b in (1024, 4096)], supply_type=tilelang.TensorSupplyType.Uniform
+    )(added_factory)
     kernel = add(1 << 16)
     assert kernel.tilesight.status is Status.VERIFIED
     x, s = torch.rand(1 << 16, device="cuda"), torch.full((1 << 16,), 5.0, device="cuda")
@@ -129,7 +135,9 @@ def test_kernels_that_add_to_what_they_find() -> None:
 
 
 def test_persistent_kernels() -> None:
-    kernel = autotune(configs=[{"stages": s} for s in (2, 3, 4)], out_idx=[-1], ref_prog=product)(persistent)(512, 768, 512)
+    kernel = autotune(configs=[{"stages": s} for s in (2, 3, 4)], out_idx=[-1], ref_prog=product)(persistent)(
+        512, 768, 512
+    )
     assert kernel.tilesight.status is Status.VERIFIED
     a, b = (torch.randn(shape, device="cuda", dtype=torch.float16) for shape in ((512, 512), (512, 768)))
     torch.testing.assert_close(kernel(a, b), a @ b, rtol=1e-2, atol=1e-2)
@@ -141,7 +149,9 @@ def test_inputs_of_the_users_own() -> None:
 
     kernel = autotune(configs=CONFIGS[:2], supply_prog=supply, ref_prog=product)(matmul)(256, 256, 128)
     assert kernel.tilesight.status is Status.VERIFIED
-    with tilelang.autotuner.set_autotune_inputs(*(torch.ones(128, 128, device="cuda", dtype=torch.float16) for _ in range(2))):
+    with tilelang.autotuner.set_autotune_inputs(
+        *(torch.ones(128, 128, device="cuda", dtype=torch.float16) for _ in range(2))
+    ):
         held = autotune(configs=CONFIGS[:2], ref_prog=product)(matmul)(128, 128, 128)
     assert held.tilesight.status is Status.VERIFIED
 

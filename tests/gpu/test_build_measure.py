@@ -7,31 +7,31 @@ from typing import Any
 
 import pytest
 import torch
-from sample_kernels import Product, product, scale, two_kernels
 
-from tilesight.artifact import LoadedKernel
-from tilesight.build import build_kernel, device_source
-from tilesight.building.cache import KernelCache
-from tilesight.building.cuda import build_cuda, cuda_flags
-from tilesight.building.plan import read_plan
-from tilesight.candidate import Candidate
-from tilesight.device import Device, device_for, find_devices
+from tests.support.sample_kernels import Product, product, scale, two_kernels
+from tilesight.builder.build import build_kernel, device_source
+from tilesight.builder.cuda import build_cuda, cuda_flags
+from tilesight.builder.kernel_cache import KernelCache
+from tilesight.builder.launch_plan import read_plan
+from tilesight.builder.loaded_kernel import LoadedKernel
 from tilesight.errors import FailureKind
-from tilesight.lowering import lower
-from tilesight.measuring.measure import measure_kernel
-from tilesight.measuring.timing import GpuTimer
-from tilesight.measuring.turns import collect
-from tilesight.protocol import Protocol
+from tilesight.lowering.lower import lower
+from tilesight.machine.devices import Device, device_for, find_devices
+from tilesight.machine.toolchain import find_cxx, find_nvcc
+from tilesight.problem.candidate import Candidate
+from tilesight.problem.space import Config
+from tilesight.records.protocol import MeasurementProtocol
+from tilesight.records.trial import BuildResult, Measurement
+from tilesight.runner.measure import measure_kernel
+from tilesight.runner.timers import GpuTimer
+from tilesight.runner.turns import collect_samples
 from tilesight.settings import available_cores
-from tilesight.space import Config
-from tilesight.target import Target
-from tilesight.toolchain import find_cxx, find_nvcc
-from tilesight.trial import BuildResult, Measurement
+from tilesight.target.spec import Target
 from tilesight.workers import Done, WorkerPool
 
 pytestmark = pytest.mark.gpu
 
-QUICK = Protocol(warmup_ms=2.0, min_samples=5, max_samples=10, max_ms=50.0)
+QUICK = MeasurementProtocol(warmup_ms=2.0, min_samples=5, max_samples=10, max_ms=50.0)
 Kernel = tuple[BuildResult, Candidate]
 
 
@@ -72,8 +72,12 @@ def test_the_device_is_found_by_its_exact_name(gpu_target: Target) -> None:
     assert found.memory_bytes > 8 << 30
 
 
-def test_tensor_core_products_are_right_for_all_tiles_and_depths(gpu_target: Target, cache: Path, pool: WorkerPool) -> None:
-    """On Hopper these are TMA descriptors, warp specialisation and wgmma; every shape of them must compute the product."""
+def test_tensor_core_products_are_right_for_all_tiles_and_depths(
+    gpu_target: Target, cache: Path, pool: WorkerPool
+) -> None:
+    """On Hopper these are TMA descriptors, warp specialisation and wgmma; every shape of them must compute
+    the product.
+    """
     candidates = [product(gpu_target.name, tile, stages) for tile in (32, 64, 128) for stages in (1, 2, 3)]
     with WorkerPool(min(8, available_cores()), timeout_s=300) as builders:
         outcomes = dict(builders.run(partial(build_kernel, cache_dir=cache), candidates))
@@ -95,20 +99,28 @@ def test_shapes_that_tiles_do_not_divide(gpu_target: Target, cache: Path, pool: 
     assert measurement.failure is None, measurement.failure
 
 
-def test_a_kernel_that_asks_for_too_much_is_refused_and_the_worker_lives_on(gpu_target: Target, cache: Path, pool: WorkerPool) -> None:
+def test_a_kernel_that_asks_for_too_much_is_refused_and_the_worker_lives_on(
+    gpu_target: Target, cache: Path, pool: WorkerPool
+) -> None:
     run(pool, kernel(scale(gpu_target.name), cache))
     before = pool.pids()
-    refused, fine = run(pool, kernel(scale(gpu_target.name, "too much shared"), cache), kernel(scale(gpu_target.name), cache))
+    refused, fine = run(
+        pool, kernel(scale(gpu_target.name, "too much shared"), cache), kernel(scale(gpu_target.name), cache)
+    )
     assert refused.failure is not None
     assert refused.failure.kind is FailureKind.RUN_ERROR
     assert fine.failure is None
     assert pool.pids() == before
 
 
-def test_a_kernel_that_faults_costs_itself_and_its_worker_only(gpu_target: Target, cache: Path, pool: WorkerPool) -> None:
+def test_a_kernel_that_faults_costs_itself_and_its_worker_only(
+    gpu_target: Target, cache: Path, pool: WorkerPool
+) -> None:
     run(pool, kernel(scale(gpu_target.name), cache))
     before = pool.pids()
-    faulty, fine = run(pool, kernel(scale(gpu_target.name, "trap"), cache), kernel(scale(gpu_target.name), cache))
+    faulty, fine = run(
+        pool, kernel(scale(gpu_target.name, "trap"), cache), kernel(scale(gpu_target.name), cache)
+    )
     assert faulty.failure is not None
     assert faulty.failure.kind is FailureKind.RUN_ERROR
     assert fine.failure is None, fine.failure
@@ -121,7 +133,9 @@ def build_function(prim_func: Any, target: Target, folder: Path) -> LoadedKernel
     assert nvcc
     assert cxx
     with KernelCache(folder).building("0" * 24) as work:
-        files, _ = build_cuda(work, device_source(lowered, target), read_plan(lowered), cuda_flags(target.arch, ()), nvcc, cxx)
+        files, _ = build_cuda(
+            work, device_source(lowered, target), read_plan(lowered), cuda_flags(target.arch, ()), nvcc, cxx
+        )
         library = files[0].rename(folder / "kernel.so")
     torch.zeros(1, device="cuda")  # the context that the kernel is loaded into
     return LoadedKernel(str(library), "tilesight_call")
@@ -150,7 +164,10 @@ def test_a_cluster_launch(gpu_target: Target, tmp_path: Path) -> None:
 def test_a_kernel_runs_in_the_stream_that_it_is_given(gpu_target: Target, cache: Path) -> None:
     build, candidate = kernel(scale(gpu_target.name), cache)
     assert build.artifact is not None
-    x, y = torch.ones(candidate.workload.dims["n"], device="cuda"), torch.zeros(candidate.workload.dims["n"], device="cuda")
+    x, y = (
+        torch.ones(candidate.workload.dims["n"], device="cuda"),
+        torch.zeros(candidate.workload.dims["n"], device="cuda"),
+    )
     torch.cuda.synchronize()
     stream = torch.cuda.Stream()
     loaded = LoadedKernel(build.artifact, build.entry)
@@ -185,7 +202,10 @@ def test_libraries_can_be_loaded_and_closed_many_times(gpu_target: Target, cache
 def test_a_sample_is_the_time_of_one_launch() -> None:
     """A call that keeps the device busy for a known number of cycles must be seen to take at least that."""
     cycles = 2_000_000
-    (short,), (long,) = (collect(GpuTimer(1 << 20), [partial(torch.cuda._sleep, n)], QUICK).samples_us for n in (cycles, 4 * cycles))
+    (short,), (long,) = (
+        collect_samples(GpuTimer(1 << 20), [partial(torch.cuda._sleep, n)], QUICK).samples_us
+        for n in (cycles, 4 * cycles)
+    )
     ratio = sorted(long)[len(long) // 2] / sorted(short)[len(short) // 2]
     assert 3.0 < ratio < 5.0
     assert min(short) > cycles / 3000, "no GPU runs at 3 GHz"

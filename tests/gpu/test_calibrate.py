@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tilesight.calibration import calibrate, loads
-from tilesight.device import Device, device_for, find_devices
-from tilesight.target import Target, parse_target
+from tilesight.machine.devices import Device, device_for, find_devices
+from tilesight.target.spec import Target, parse_target
 
 
 @pytest.mark.gpu

@@ -1,4 +1,7 @@
-"""Dispatch on a real GPU: all operators, streams, threads, graphs, compiled models. Run: python -m pytest tests/gpu/test_dispatch.py"""
+"""Dispatch on a real GPU: all operators, streams, threads, graphs and compiled models.
+
+Run: python -m pytest tests/gpu/test_dispatch.py
+"""
 
 from __future__ import annotations
 
@@ -10,24 +13,27 @@ import pytest
 import torch
 
 from tilesight import kernels
-from tilesight.dispatch.choice import Source
 from tilesight.dispatch.dispatcher import Dispatcher
 from tilesight.dispatch.make import dispatcher
+from tilesight.dispatch.select.choice import ChoiceSource
 from tilesight.errors import InputError
-from tilesight.target import Target
-from tilesight.workload import Workload
+from tilesight.problem.workload import Workload
+from tilesight.target.spec import Target
 
 pytestmark = pytest.mark.gpu
 
 N, K = 512, 256
-# a size of the free dimensions that is whole tiles, and one that is not
+# for each free dimension a size of whole tiles and another one
 PROBLEMS: dict[str, tuple[dict[str, int], list[dict[str, int]]]] = {
     "matmul": ({"n": N, "k": K}, [{"m": 256}, {"m": 77}]),
     "gemv": ({"k": 1024}, [{"n": 512}, {"n": 77}]),
     "rms_norm": ({"n": 1024}, [{"m": 64}, {"m": 77}]),
     "flash_attention": ({"batch": 1, "heads": 4, "head_dim": 64}, [{"seq_len": 256}, {"seq_len": 301}]),
     "dequant_matmul": ({"n": N, "k": K}, [{"m": 256}, {"m": 7}]),
-    "chunk_state": ({"nheads": 4, "head_dim": 64, "d_state": 64}, [{"batch": 1, "seq_len": 512}, {"batch": 2, "seq_len": 300}]),
+    "chunk_state": (
+        {"nheads": 4, "head_dim": 64, "d_state": 64},
+        [{"batch": 1, "seq_len": 512}, {"batch": 2, "seq_len": 300}],
+    ),
 }
 
 
@@ -57,13 +63,18 @@ def is_product(found: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 @pytest.mark.parametrize("kernel", sorted(PROBLEMS))
-def test_every_operator_computes_what_its_reference_says(kernel: str, places: str, gpu_target: Target) -> None:
+def test_every_operator_matches_its_reference(kernel: str, places: str, gpu_target: Target) -> None:
     fixed, sizes = PROBLEMS[kernel]
     operator = kernels.operator(kernel)
     with dispatcher(kernel, gpu_target, database=places, **fixed) as made:  # type: ignore[arg-type]
         made.prepare(**{name: [size[name] for size in sizes] for name in sizes[0]})
         for size in sizes:
-            workload = Workload(kernel, {d: {**fixed, **size}[d] for d in operator.dims}, made.problem.dtype, made.problem.attrs)
+            workload = Workload(
+                kernel,
+                {d: {**fixed, **size}[d] for d in operator.dims},
+                made.problem.dtype,
+                made.problem.attrs,
+            )
             inputs = operator.inputs(workload, "cuda", 3)
             found = made(*inputs.values()).float()
             [wanted] = operator.reference(workload, inputs).values()
@@ -71,15 +82,26 @@ def test_every_operator_computes_what_its_reference_says(kernel: str, places: st
 
 
 @pytest.mark.parametrize("kernel", sorted(PROBLEMS))
-def test_kernels_that_take_a_size_at_run_time_serve_all_of_them(kernel: str, places: str, gpu_target: Target) -> None:
+def test_kernels_with_dynamic_dimensions_match_the_reference(
+    kernel: str, places: str, gpu_target: Target
+) -> None:
     fixed, sizes = PROBLEMS[kernel]
     operator = kernels.operator(kernel)
-    openable = [dim for dim in kernels.template_for(kernel, gpu_target, operator.dtypes[0]).openable if dim in sizes[0]]
-    if not openable:
-        pytest.skip(f"no free dimension of {kernel} can be open")
-    with dispatcher(kernel, gpu_target, database=places, dynamic=openable, **fixed) as made:  # type: ignore[arg-type]
+    dynamic_dims = [
+        dim
+        for dim in kernels.template_for(kernel, gpu_target, operator.dtypes[0]).dynamic_dims
+        if dim in sizes[0]
+    ]
+    if not dynamic_dims:
+        pytest.skip(f"no free dimension of {kernel} can be dynamic")
+    with dispatcher(kernel, gpu_target, database=places, dynamic=dynamic_dims, **fixed) as made:  # type: ignore[arg-type]
         for size in sizes:
-            workload = Workload(kernel, {d: {**fixed, **size}[d] for d in operator.dims}, made.problem.dtype, made.problem.attrs)
+            workload = Workload(
+                kernel,
+                {d: {**fixed, **size}[d] for d in operator.dims},
+                made.problem.dtype,
+                made.problem.attrs,
+            )
             inputs = operator.inputs(workload, "cuda", 3)
             found = made(*inputs.values()).float()
             [wanted] = operator.reference(workload, inputs).values()
@@ -105,7 +127,7 @@ def test_streams_and_threads(static: Dispatcher) -> None:
         assert all(pool.map(work, range(8)))
 
 
-def test_a_captured_call_is_replayed_on_what_its_inputs_hold_then(static: Dispatcher) -> None:
+def test_a_captured_call_is_replayed_on_new_inputs(static: Dispatcher) -> None:
     a, b = operands(64)
     static(a, b)
     graph = torch.cuda.CUDAGraph()
@@ -123,7 +145,7 @@ def test_nothing_is_built_while_a_graph_is_captured(static: Dispatcher) -> None:
     a, b = operands(333)
     graph, refused = torch.cuda.CUDAGraph(), False
     with torch.cuda.graph(graph):
-        kept = torch.empty(8, device="cuda").zero_()  # a graph of something
+        kept = torch.empty(8, device="cuda").zero_()  # the graph must not be empty
         try:
             static(a, b)
         except InputError as error:
@@ -131,13 +153,13 @@ def test_nothing_is_built_while_a_graph_is_captured(static: Dispatcher) -> None:
     graph.replay()
     assert refused
     assert kept.sum() == 0
-    assert is_product(static(a, b), a, b)  # and afterwards it is built
+    assert is_product(static(a, b), a, b)  # after the capture it is built
 
 
-def test_within_a_capture_a_loaded_kernel_of_any_m_serves(places: str, gpu_target: Target) -> None:
+def test_a_capture_uses_a_loaded_kernel_with_dynamic_m(places: str, gpu_target: Target) -> None:
     template = kernels.template_for("matmul", gpu_target, "bfloat16")
-    if "m" not in template.openable:
-        pytest.skip("m of matmul cannot be open")
+    if "m" not in template.dynamic_dims:
+        pytest.skip("m of matmul cannot be dynamic")
     with dispatcher("matmul", gpu_target, database=places, n=N, k=K, dynamic=("m",)) as made:
         made.prepare(m=[256])
         a, b = operands(250)
@@ -162,7 +184,7 @@ def test_compiled_by_torch(static: Dispatcher) -> None:
     assert set(torch.library.opcheck(static.op, operands(64)).values()) == {"SUCCESS"}
 
 
-def test_tensors_that_a_kernel_must_not_see_are_refused(static: Dispatcher) -> None:
+def test_tensors_that_no_kernel_takes_are_refused(static: Dispatcher) -> None:
     a, b = operands(64)
     shifted = torch.empty(64 * K + 1, dtype=torch.bfloat16, device="cuda")[1:].view(64, K)
     for bad, message in (
@@ -177,7 +199,7 @@ def test_tensors_that_a_kernel_must_not_see_are_refused(static: Dispatcher) -> N
     assert is_product(static(a, b), a, b)
 
 
-def test_tensors_of_another_device_are_served_there(static: Dispatcher) -> None:
+def test_tensors_of_another_device_are_computed_there(static: Dispatcher) -> None:
     if torch.cuda.device_count() < 2:
         pytest.skip("one GPU only")
     a, b = operands(64, "cuda:1")
@@ -190,7 +212,7 @@ def test_tensors_of_another_device_are_served_there(static: Dispatcher) -> None:
         assert is_product(static(*here), *here)
 
 
-def test_a_better_kernel_takes_over_once_it_is_measured(places: str, gpu_target: Target) -> None:
+def test_improve_replaces_the_kernel_by_a_measured_one(places: str, gpu_target: Target) -> None:
     with dispatcher("matmul", gpu_target, database=places, n=1024, k=1024) as made:
         a = torch.randn(512, 1024, dtype=torch.bfloat16, device="cuda")
         b = torch.randn(1024, 1024, dtype=torch.bfloat16, device="cuda") / 32
@@ -198,8 +220,8 @@ def test_a_better_kernel_takes_over_once_it_is_measured(places: str, gpu_target:
         found: Any = made.improve(m=512, challengers=2, budget_s=30)
         assert found.decision is not None, found.reason
         chosen = made.choose(m=512)
-        assert (chosen.source, chosen.is_measured) == (Source.RECORD, True)
+        assert (chosen.source, chosen.is_measured) == (ChoiceSource.RECORD, True)
         assert is_product(made(a, b), a, b)
     with dispatcher("matmul", gpu_target, database=places, n=1024, k=1024) as again:
         assert again.choose(m=512).config == chosen.config
-        assert again.choose(m=500).source is Source.NEIGHBOUR
+        assert again.choose(m=500).source is ChoiceSource.NEIGHBOUR

@@ -1,4 +1,6 @@
-"""Every fault that a kernel can have on a real GPU: it costs itself and no more, and the next kernel is measured right."""
+"""Every fault that a kernel can have on a real GPU: it costs itself and no more, and the next kernel is
+measured right.
+"""
 
 from __future__ import annotations
 
@@ -9,25 +11,36 @@ from statistics import median
 
 import pytest
 import torch
-from sample_kernels import added, product, scale
 
-from tilesight.build import build_kernel
-from tilesight.candidate import Candidate
+from tests.support.sample_kernels import added, product, scale
+from tilesight.builder.build import build_kernel
 from tilesight.errors import Failure, FailureKind
-from tilesight.measuring.measure import measure_kernel, measure_together
-from tilesight.measuring.timing import GpuTimer, GraphTimer, Stretch
-from tilesight.protocol import PROTOCOLS, Protocol
-from tilesight.session import Comparison
+from tilesight.problem.candidate import Candidate
+from tilesight.records.protocol import PROTOCOLS, MeasurementProtocol
+from tilesight.records.session import Comparison
+from tilesight.records.trial import BuildResult, Measurement
+from tilesight.runner.measure import measure_kernel, measure_together
+from tilesight.runner.timers import GpuTimer, GraphTimer, Stretch
 from tilesight.settings import available_cores
-from tilesight.target import Target
-from tilesight.trial import BuildResult, Measurement
+from tilesight.target.spec import Target
 from tilesight.workers import Done, Outcome, TimedOut, WorkerPool, wait_for
 
 pytestmark = pytest.mark.gpu
 
 N = 1 << 20
 ENDLESS_S = 10.0
-FAULTS = ("wrong", "unwritten", "infinite", "not a number", "writes input", "race", "atomics", "endless", "illegal address", "trap")
+FAULTS = (
+    "wrong",
+    "unwritten",
+    "infinite",
+    "not a number",
+    "writes input",
+    "race",
+    "atomics",
+    "endless",
+    "illegal address",
+    "trap",
+)
 FAULTS += ("too much shared", "large local")
 Kernel = tuple[BuildResult, Candidate]
 
@@ -37,8 +50,16 @@ def kernels(gpu_target: Target, tmp_path_factory: pytest.TempPathFactory) -> dic
     """All that is needed here, built at once; `product` and `small` are the right ones."""
     name, folder = gpu_target.name, tmp_path_factory.mktemp("cache")
     wanted = {fault: scale(name, fault, n=N) for fault in FAULTS}
-    wanted |= {"product": product(name, 128, 3, "m=4096,n=1024,k=4096"), "small": product(name), "added": added(name, n=N)}
-    wanted |= {f"{tile}x{stages}": product(name, tile, stages, "m=4096,n=1024,k=4096") for tile in (64, 128) for stages in (2, 4)}
+    wanted |= {
+        "product": product(name, 128, 3, "m=4096,n=1024,k=4096"),
+        "small": product(name),
+        "added": added(name, n=N),
+    }
+    wanted |= {
+        f"{tile}x{stages}": product(name, tile, stages, "m=4096,n=1024,k=4096")
+        for tile in (64, 128)
+        for stages in (2, 4)
+    }
     wanted["large"] = scale(name, n=1 << 28)
     found: dict[str, Kernel] = {}
     with WorkerPool(min(8, available_cores()), timeout_s=300) as builders:
@@ -57,21 +78,23 @@ def pool() -> Iterator[WorkerPool]:
 
 
 @pytest.fixture(params=list(PROTOCOLS))
-def protocol(request: pytest.FixtureRequest, gpu_target: Target) -> Protocol:
-    return Protocol.named(request.param, gpu_target)
+def protocol(request: pytest.FixtureRequest, gpu_target: Target) -> MeasurementProtocol:
+    return MeasurementProtocol.named(request.param, gpu_target)
 
 
-def measure(item: Kernel, protocol: Protocol) -> Measurement:
+def measure(item: Kernel, protocol: MeasurementProtocol) -> Measurement:
     return measure_kernel(*item, protocol)
 
 
-def ask(pool: WorkerPool, protocol: Protocol, item: Kernel, timeout_s: float = 120) -> Outcome[Measurement]:
+def ask(
+    pool: WorkerPool, protocol: MeasurementProtocol, item: Kernel, timeout_s: float = 120
+) -> Outcome[Measurement]:
     pool.submit(partial(measure, protocol=protocol), item, timeout_s=timeout_s)
     ((_, _, outcome),) = wait_for([pool])
     return outcome
 
 
-def right(pool: WorkerPool, protocol: Protocol, item: Kernel) -> Measurement:
+def right(pool: WorkerPool, protocol: MeasurementProtocol, item: Kernel) -> Measurement:
     outcome = ask(pool, protocol, item)
     assert isinstance(outcome, Done), outcome
     assert outcome.value.failure is None, outcome.value.failure
@@ -98,7 +121,12 @@ def same_time(one: Measurement, other: Measurement) -> bool:
     ],
 )
 def test_a_fault_costs_the_kernel_and_at_most_its_process(
-    fault: str, kind: FailureKind, replaced: bool, kernels: dict[str, Kernel], pool: WorkerPool, protocol: Protocol
+    fault: str,
+    kind: FailureKind,
+    replaced: bool,
+    kernels: dict[str, Kernel],
+    pool: WorkerPool,
+    protocol: MeasurementProtocol,
 ) -> None:
     before = right(pool, protocol, kernels["product"])
     process = pool.pids()
@@ -112,14 +140,18 @@ def test_a_fault_costs_the_kernel_and_at_most_its_process(
     assert (pool.pids() != process) is replaced
 
 
-def test_an_endless_kernel_costs_its_time_limit(kernels: dict[str, Kernel], pool: WorkerPool, protocol: Protocol) -> None:
+def test_an_endless_kernel_costs_its_time_limit(
+    kernels: dict[str, Kernel], pool: WorkerPool, protocol: MeasurementProtocol
+) -> None:
     before = right(pool, protocol, kernels["product"])
     outcome = ask(pool, protocol, kernels["endless"], ENDLESS_S)
     assert isinstance(outcome, TimedOut), outcome
     assert same_time(before, right(pool, protocol, kernels["product"]))
 
 
-def test_atomics_are_right_where_the_template_says_so(kernels: dict[str, Kernel], pool: WorkerPool, protocol: Protocol) -> None:
+def test_atomics_are_right_where_the_template_says_so(
+    kernels: dict[str, Kernel], pool: WorkerPool, protocol: MeasurementProtocol
+) -> None:
     measurement = right(pool, protocol, kernels["added"])
     assert measurement.relative_error is not None
     assert 0 < measurement.relative_error < 1e-6
@@ -128,7 +160,9 @@ def test_atomics_are_right_where_the_template_says_so(kernels: dict[str, Kernel]
 # memory
 
 
-def starved(items: Sequence[Kernel], protocol: Protocol, left_bytes: int) -> tuple[list[Failure | None], Measurement]:
+def starved(
+    items: Sequence[Kernel], protocol: MeasurementProtocol, left_bytes: int
+) -> tuple[list[Failure | None], Measurement]:
     """Measure while hardly any memory is left, then once more when it is."""
     good, *greedy = items
     assert measure_kernel(*good, protocol).failure is None
@@ -140,8 +174,12 @@ def starved(items: Sequence[Kernel], protocol: Protocol, left_bytes: int) -> tup
     return failures, measure_kernel(*good, protocol)
 
 
-def test_a_lack_of_device_memory_is_told_and_the_process_goes_on(kernels: dict[str, Kernel], pool: WorkerPool, protocol: Protocol) -> None:
-    """The first asks for a GiB and more of tensors, the second for local memory of all threads when it is launched."""
+def test_a_lack_of_device_memory_is_told_and_the_process_goes_on(
+    kernels: dict[str, Kernel], pool: WorkerPool, protocol: MeasurementProtocol
+) -> None:
+    """The first asks for a GiB and more of tensors, the second for local memory of all threads when it is
+    launched.
+    """
     before = right(pool, protocol, kernels["product"])
     process = pool.pids()
     items = [kernels["product"], kernels["large"], kernels["large local"]]
@@ -155,7 +193,7 @@ def test_a_lack_of_device_memory_is_told_and_the_process_goes_on(kernels: dict[s
     assert pool.pids() == process
 
 
-def used_after(items: Sequence[Kernel], protocol: Protocol) -> list[int]:
+def used_after(items: Sequence[Kernel], protocol: MeasurementProtocol) -> list[int]:
     """Device memory in use after each round over the kernels."""
     used = []
     for _ in range(10):
@@ -166,7 +204,7 @@ def used_after(items: Sequence[Kernel], protocol: Protocol) -> list[int]:
     return used
 
 
-def test_measuring_keeps_no_device_memory(kernels: dict[str, Kernel], protocol: Protocol) -> None:
+def test_measuring_keeps_no_device_memory(kernels: dict[str, Kernel], protocol: MeasurementProtocol) -> None:
     with WorkerPool(1, timeout_s=120) as fresh:
         items = [kernels[name] for name in ("product", "wrong", "small", "atomics", "too much shared")]
         ((_, outcome),) = fresh.run(partial(used_after, protocol=protocol), [items])
@@ -177,8 +215,13 @@ def test_measuring_keeps_no_device_memory(kernels: dict[str, Kernel], protocol: 
 # protocols
 
 
-def test_a_warm_cache_and_a_graph_make_a_small_kernel_faster(gpu_target: Target, kernels: dict[str, Kernel], pool: WorkerPool) -> None:
-    cold, warm = (right(pool, Protocol.named(name, gpu_target), kernels["small"]) for name in ("default", "serving"))
+def test_a_warm_cache_and_a_graph_make_a_small_kernel_faster(
+    gpu_target: Target, kernels: dict[str, Kernel], pool: WorkerPool
+) -> None:
+    cold, warm = (
+        right(pool, MeasurementProtocol.named(name, gpu_target), kernels["small"])
+        for name in ("default", "serving")
+    )
     print("small product, default and serving:", cold.latency_us, warm.latency_us, dict(warm.observed))
     assert warm.latency_us < cold.latency_us
     assert (cold.observed["launches"], cold.observed["input_sets"], warm.observed["input_sets"]) == (1, 4, 4)
@@ -237,23 +280,34 @@ def test_a_capture_that_fails_is_an_error_and_not_a_hang() -> None:
     assert message
 
 
-def together(items: Sequence[Kernel], protocol: Protocol) -> Comparison:
+def together(items: Sequence[Kernel], protocol: MeasurementProtocol) -> Comparison:
     return measure_together(items, protocol.careful())
 
 
-def test_finalists_are_compared_and_one_wins(kernels: dict[str, Kernel], pool: WorkerPool, protocol: Protocol) -> None:
+def test_finalists_are_compared_and_one_wins(
+    kernels: dict[str, Kernel], pool: WorkerPool, protocol: MeasurementProtocol
+) -> None:
     items = [kernels[name] for name in ("64x2", "64x4", "128x2", "128x4")]
     ((_, outcome),) = pool.run(partial(together, protocol=protocol), [items])
     assert isinstance(outcome, Done), outcome
     found = outcome.value
-    times = {item[1].config: measurement.latency_us for item, measurement in zip(items, found.measurements, strict=True)}
-    print({str(config): time_us for config, time_us in times.items()}, found.decision, dict(found.measurements[0].observed))
+    times = {
+        item[1].config: measurement.latency_us
+        for item, measurement in zip(items, found.measurements, strict=True)
+    }
+    print(
+        {str(config): time_us for config, time_us in times.items()},
+        found.decision,
+        dict(found.measurements[0].observed),
+    )
     assert found.decision is not None
     assert times[found.decision.winner] <= 1.02 * min(times.values())
     assert found.baselines
 
 
-def test_what_the_driver_says_is_recorded(kernels: dict[str, Kernel], pool: WorkerPool, protocol: Protocol) -> None:
+def test_what_the_driver_says_is_recorded(
+    kernels: dict[str, Kernel], pool: WorkerPool, protocol: MeasurementProtocol
+) -> None:
     pytest.importorskip("pynvml")
     observed = right(pool, protocol, kernels["product"]).observed
     print(dict(observed))

@@ -6,23 +6,30 @@ from pathlib import Path
 
 import pytest
 
-from tilesight.build import build_kernel
-from tilesight.candidate import Candidate
+from tilesight.builder.build import build_kernel
 from tilesight.kernels import operator, operators, template_for, templates
-from tilesight.measuring.measure import measure_kernel
-from tilesight.protocol import Protocol
+from tilesight.problem.candidate import Candidate
+from tilesight.records.protocol import MeasurementProtocol
+from tilesight.records.trial import BuildResult, Measurement
+from tilesight.runner.measure import measure_kernel
 from tilesight.settings import available_cores
-from tilesight.target import Target
-from tilesight.trial import BuildResult, Measurement
+from tilesight.target.spec import Target
 from tilesight.workers import Done, WorkerPool
 
 pytestmark = pytest.mark.gpu
 
-QUICK = Protocol(warmup_ms=2.0, min_samples=5, max_samples=10, max_ms=50.0)
-# beside published shapes: remainders in every dimension, rows that TMA cannot copy, several groups of weights in an
-# iteration, less than one tile
+QUICK = MeasurementProtocol(warmup_ms=2.0, min_samples=5, max_samples=10, max_ms=50.0)
+# beside published shapes: remainders in every dimension, rows that TMA cannot copy, several groups of weights
+# in an iteration, less than one tile
 SHAPES = {
-    "matmul": ("M0", "m=511,n=509,k=513", "m=300,n=512,k=8191", "m=1000,n=1000,k=1048", "m=16,n=4096,k=4096", "m=1,n=1,k=1"),
+    "matmul": (
+        "M0",
+        "m=511,n=509,k=513",
+        "m=300,n=512,k=8191",
+        "m=1000,n=1000,k=1048",
+        "m=16,n=4096,k=4096",
+        "m=1,n=1,k=1",
+    ),
     "flash_attention": (
         "FA0",
         "FA1",
@@ -51,13 +58,21 @@ SHAPES = {
         "batch=1,seq_len=77,nheads=3,head_dim=7,d_state=1,chunk=32",
     ),
 }
-CASES = [(name, shape, dtype) for name in operators() for shape in SHAPES.get(name, ()) for dtype in ("bfloat16", "float16")]
+CASES = [
+    (name, shape, dtype)
+    for name in operators()
+    for shape in SHAPES.get(name, ())
+    for dtype in ("bfloat16", "float16")
+]
 
 
 @pytest.fixture(scope="module")
 def pools() -> Iterator[tuple[WorkerPool, WorkerPool]]:
     """Processes that build, and the one that owns the GPU."""
-    with WorkerPool(min(8, available_cores()), timeout_s=300) as builders, WorkerPool(1, timeout_s=120) as runner:
+    with (
+        WorkerPool(min(8, available_cores()), timeout_s=300) as builders,
+        WorkerPool(1, timeout_s=120) as runner,
+    ):
         yield builders, runner
 
 
@@ -71,7 +86,12 @@ def test_every_operator_has_shapes_here() -> None:
 
 @pytest.mark.parametrize(("name", "shape", "dtype"), CASES)
 def test_kernels_are_right(
-    name: str, shape: str, dtype: str, gpu_target: Target, pools: tuple[WorkerPool, WorkerPool], tmp_path: Path
+    name: str,
+    shape: str,
+    dtype: str,
+    gpu_target: Target,
+    pools: tuple[WorkerPool, WorkerPool],
+    tmp_path: Path,
 ) -> None:
     builders, runner = pools
     template = template_for(name, gpu_target, dtype)
@@ -85,7 +105,9 @@ def test_kernels_are_right(
     for index, outcome in builders.run(partial(build_kernel, cache_dir=tmp_path), candidates):
         assert isinstance(outcome, Done), (str(candidates[index].config), outcome)
         failure = outcome.value.failure
-        if failure is not None:  # ptxas keeps no accumulator of a wgmma outside registers, and refuses what does not fit
+        if (
+            failure is not None
+        ):  # ptxas keeps no accumulator of a wgmma outside registers, and refuses what does not fit
             assert "C7602" in failure.message, (str(candidates[index].config), failure)
             continue
         built.append((outcome.value, candidates[index]))

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 import tilesight
-from tilesight.device import find_devices
-from tilesight.request import PLANS, Plan
-from tilesight.session import Effort
-from tilesight.target import Target
-from tilesight.trial import Status
+from tilesight.machine.devices import find_devices
+from tilesight.records.session import Effort
+from tilesight.records.trial import Status
+from tilesight.target.spec import Target
+from tilesight.tuner.request import EFFORT_LIMITS, EffortLimits
 
 pytestmark = pytest.mark.gpu
 
@@ -19,16 +19,24 @@ pytestmark = pytest.mark.gpu
 @pytest.fixture
 def small_quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
     """A quick effort of seconds, and a database and kernel cache of its own."""
-    monkeypatch.setattr("tilesight.tuner.PLANS", {**PLANS, Effort.QUICK: Plan(24, 4), Effort.PREDICT: Plan(24, 0)})
+    monkeypatch.setattr(
+        "tilesight.tuner.loop.EFFORT_LIMITS",
+        {**EFFORT_LIMITS, Effort.QUICK: EffortLimits(24, 4), Effort.PREDICT: EffortLimits(24, 0)},
+    )
     monkeypatch.setenv("TILESIGHT_CACHE_DIR", str(tmp_path / "cache"))
     return f"sqlite:///{tmp_path}/performance.db"
 
 
 @pytest.mark.parametrize(
     ("kernel", "shape"),
-    [("matmul", "m=1024,n=768,k=512"), ("flash_attention", "batch=1,heads=4,seq_len=512,head_dim=64,causal=true")],
+    [
+        ("matmul", "m=1024,n=768,k=512"),
+        ("flash_attention", "batch=1,heads=4,seq_len=512,head_dim=64,causal=true"),
+    ],
 )
-def test_tunes_measures_and_answers_from_the_database(kernel: str, shape: str, gpu_target: Target, small_quick: str) -> None:
+def test_tunes_measures_and_answers_from_the_database(
+    kernel: str, shape: str, gpu_target: Target, small_quick: str
+) -> None:
     [found] = tilesight.tune(kernel, "auto", shape, database=small_quick)
     assert found.context.target == gpu_target.name
     assert found.context.device in {device.name for device in find_devices()}
@@ -36,7 +44,9 @@ def test_tunes_measures_and_answers_from_the_database(kernel: str, shape: str, g
     assert found.best.status is Status.VERIFIED
     assert found.best.predicted_us is not None
     assert found.baselines
-    assert all(message.startswith("the winner: ") for message in found.messages), found.messages  # nothing went wrong
+    assert all(message.startswith("the winner: ") for message in found.messages), (
+        found.messages
+    )  # nothing went wrong
     [again] = tilesight.tune(kernel, "auto", shape, database=small_quick)
     assert again.from_database
     assert again.best == found.best

@@ -2,15 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.unit.fakes import AxpyTemplate, FakeExecutor, FakeModel
+from tests.support.fakes import AxpyTemplate, FakeExecutor, FakeModel
+from tilesight.executor.local import LocalExecutor
+
+
+@pytest.fixture(scope="session")
+def session_executor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalExecutor]:
+    """One for all tests: its processes import TileLang and torch once, which takes seconds."""
+    with LocalExecutor(1, tmp_path_factory.mktemp("cache")) as made:
+        yield made
+
+
+class SharedExecutor:
+    """An executor that stays open when it is closed."""
+
+    def __init__(self, executor: LocalExecutor) -> None:
+        self._executor = executor
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._executor, name)
+
+    def close(self) -> None: ...
+
+
+@pytest.fixture
+def shared_executor(monkeypatch: pytest.MonkeyPatch, session_executor: LocalExecutor) -> None:
+    """Whatever makes a local executor gets `session_executor`."""
+    monkeypatch.setattr(
+        "tilesight.executor.local.LocalExecutor", lambda *_, **__: SharedExecutor(session_executor)
+    )
 
 
 class FakeLine:
-    """What `fake_line` put in place: the executor that the next call gets, and how often one was asked for."""
+    """The executor that `fake_line` gives to the next call, and how often one was made."""
 
     def __init__(self) -> None:
         self.executor = FakeExecutor()
@@ -26,12 +56,14 @@ class FakeLine:
 def fake_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeLine:
     """The kernel `axpy` with executor and model that answer from a formula, and a database of its own."""
     line, template = FakeLine(), AxpyTemplate()
-    monkeypatch.setattr("tilesight.kernels._registry", lambda: ({"axpy": template.operator}, {"axpy": template}))
-    monkeypatch.setattr("tilesight.executor.LocalExecutor", line.make_executor)
+    monkeypatch.setattr(
+        "tilesight.kernels._registry", lambda: ({"axpy": template.operator}, {"axpy": template})
+    )
+    monkeypatch.setattr("tilesight.executor.local.LocalExecutor", line.make_executor)
     monkeypatch.setattr("tilesight.costmodel.default_model", lambda: line.model)
-    monkeypatch.setattr("tilesight.where.missing_compiler", lambda _target: None)
-    monkeypatch.setattr("tilesight.where.find_devices", list)
-    monkeypatch.setattr("tilesight.run.find_devices", list)
+    monkeypatch.setattr("tilesight.machine.placement.missing_compiler", lambda _target: None)
+    monkeypatch.setattr("tilesight.machine.placement.find_devices", list)
+    monkeypatch.setattr("tilesight.api.sessions.find_devices", list)
     monkeypatch.setenv("TILESIGHT_DB", f"sqlite:///{tmp_path}/performance.db")
     monkeypatch.setenv("TILESIGHT_CACHE_DIR", str(tmp_path / "cache"))
     return line

@@ -96,33 +96,45 @@ def version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hash:
 )
 def test_what_changes_nothing_does_not_count(version: Hash, old: str, new: str) -> None:
     assert old in KERNEL
-    assert version() == version(KERNEL.replace(old, new).replace("from math", "from typing import TYPE_CHECKING\nfrom math"))
+    assert version() == version(
+        KERNEL.replace(old, new).replace("from math", "from typing import TYPE_CHECKING\nfrom math")
+    )
 
 
-@pytest.mark.parametrize(("old", "new"), [("range(", "reversed("), ("LIMIT = 7", "LIMIT = 8"), ("min(n", "max(n"), ("helper(i)", "pass")])
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("range(", "reversed("), ("LIMIT = 7", "LIMIT = 8"), ("min(n", "max(n"), ("helper(i)", "pass")],
+)
 def test_the_class_its_helpers_and_its_constants_count(version: Hash, old: str, new: str) -> None:
     assert version() != version(KERNEL.replace(old, new))
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "counts"), [("SCALE = 2", "SCALE = 3", True), ("return 1", "return 2", True), ("return i\n", "return 0\n", False)]
+    ("old", "new", "counts"),
+    [("SCALE = 2", "SCALE = 3", True), ("return 1", "return 2", True), ("return i\n", "return 0\n", False)],
 )
-def test_helpers_in_other_modules_of_the_package_count(version: Hash, old: str, new: str, counts: bool) -> None:
+def test_helpers_in_other_modules_of_the_package_count(
+    version: Hash, old: str, new: str, counts: bool
+) -> None:
     assert (version() != version(KERNEL, SHARED.replace(old, new))) is counts
 
 
 def test_where_the_code_lies_does_not_count(version: Hash) -> None:
     whole = KERNEL.replace("from .shared import Base, helper", SHARED)
-    reached = KERNEL.replace("from .shared import Base, helper", "from . import shared\nfrom .shared import Base").replace(
-        "helper(i)", "shared.helper(i)"
-    )
+    reached = KERNEL.replace(
+        "from .shared import Base, helper", "from . import shared\nfrom .shared import Base"
+    ).replace("helper(i)", "shared.helper(i)")
     assert version() == version(inside="deep/er") == version(whole)
     assert version(reached) == version(reached, inside="deep")
     assert version(reached) != version(reached, SHARED.replace("SCALE = 2", "SCALE = 3"))
 
 
-def test_a_shipped_template_may_move_to_another_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file of each shipped template, copied to another package, with its imports changed to find what it needs."""
+def test_a_shipped_template_may_move_to_another_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file of each shipped template, copied to another package, with its imports changed to find what it
+    needs.
+    """
     import tilesight.kernels as shipped
 
     (package,) = shipped.__path__
@@ -133,7 +145,9 @@ def test_a_shipped_template_may_move_to_another_package(tmp_path: Path, monkeypa
     monkeypatch.syspath_prepend(tmp_path)
     moved = 0
     for template in (template for name in operators() for template in templates(name)):
-        module = importlib.import_module(f"moved_kernels.inner.{type(template).__module__.rpartition('.')[2]}")
+        module = importlib.import_module(
+            f"moved_kernels.inner.{type(template).__module__.rpartition('.')[2]}"
+        )
         (copied,) = (t for t in module.TEMPLATES if t.name == template.name)
         assert type(copied) is not type(template)
         assert copied.version == template.version
@@ -142,8 +156,10 @@ def test_a_shipped_template_may_move_to_another_package(tmp_path: Path, monkeypa
 
 
 def test_shipped_templates_keep_the_versions_under_which_results_are_recorded() -> None:
-    """A template that does what it did keeps its version: where its code changed in its words only, `same_code.json` says so.
-    One that does something else has a new version, and its results of before no longer stand for it."""
+    """A template that does what it did keeps its version: where its code changed in its words only,
+    `same_code.json` says so. One that does something else has a new version, and its results of before no
+    longer stand for it.
+    """
     assert {t.name: t.version for name in operators() for t in templates(name)} == {
         "chunk_state": "1f044915c91a",
         "dequant_matmul": "f1c7076ec03e",
@@ -166,7 +182,8 @@ def test_a_class_without_source_is_refused() -> None:
 def test_modules_are_followed_within_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = {
         "__init__": "",
-        "root": "from . import first\nfrom typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from . import types\n",
+        "root": "from . import first\nfrom typing import TYPE_CHECKING\n"
+        "if TYPE_CHECKING:\n    from . import types\n",
         "first": "def f():\n    from .second import g  # later\n    return g\n",
         "second": "import json\ng = 1\n",
         "types": "",
@@ -177,13 +194,24 @@ def test_modules_are_followed_within_packages(tmp_path: Path, monkeypatch: pytes
     for name, text in texts.items():
         (package / f"{name}.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
-    assert modules_used(["followed.root"], ["followed"]) == ["followed", "followed.first", "followed.root", "followed.second"]
+    assert modules_used(["followed.root"], ["followed"]) == [
+        "followed",
+        "followed.first",
+        "followed.root",
+        "followed.second",
+    ]
     assert modules_used(["followed.root"], ["followed.root", "followed.second"]) == ["followed.root"]
 
     def hashed() -> str:  # in a process of its own, where nothing is remembered
-        code = "from tilesight.code_hash import module_hash; print(module_hash(['followed.root'], ['followed']))"
+        code = (
+            "from tilesight.code_hash import module_hash; print(module_hash(['followed.root'], ['followed']))"
+        )
         return subprocess.run(
-            [sys.executable, "-c", code], env={"PYTHONPATH": f"{tmp_path}:{Path.cwd()}"}, capture_output=True, check=True, text=True
+            [sys.executable, "-c", code],
+            env={"PYTHONPATH": f"{tmp_path}:{Path.cwd()}"},
+            capture_output=True,
+            check=True,
+            text=True,
         ).stdout
 
     before = hashed()
@@ -197,7 +225,8 @@ def test_modules_are_followed_within_packages(tmp_path: Path, monkeypatch: pytes
 
 def test_a_hash_is_the_same_under_every_python() -> None:
     """Python 3.12 began to take f-strings apart. The digest is what 3.11 to 3.13 find."""
-    source = 'def f(x, y):\n    return f"{x!r:>{y}} of {y + 1}" + f\'\'\'{\n    x}\n{f"{y}" "b"}\'\'\' + "plain"  # why\n'
+    source = "def f(x, y):\n    return f\"{x!r:>{y}} of {y + 1}\" + f'''{\n    x}\n{f\"{y}\" \"b\"}'''"
+    source += ' + "plain"  # why\n'
     assert source_hash(source) == "184a22f53d66"
     assert source_hash("if a:\n  b\nc < d\n") != source_hash("if a:\n  b < c\nd\n")
     assert source_hash("def f(x):\n  return\n  -x\n") != source_hash("def f(x):\n  return -x\n")

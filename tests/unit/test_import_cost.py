@@ -7,7 +7,19 @@ import sys
 
 import pytest
 
-HEAVY = ("torch", "tilelang", "tvm", "optuna", "sqlalchemy", "alembic", "pandas", "sklearn", "xgboost", "numpy", "scipy")
+HEAVY = (
+    "torch",
+    "tilelang",
+    "tvm",
+    "optuna",
+    "sqlalchemy",
+    "alembic",
+    "pandas",
+    "sklearn",
+    "xgboost",
+    "numpy",
+    "scipy",
+)
 
 
 def loaded_by(statement: str) -> set[str]:
@@ -25,6 +37,8 @@ def test_command_line_loads_neither_torch_nor_tilelang() -> None:
     assert loaded_by("import tilesight.cli.main") & {"torch", "tilelang", "tvm"} == set()
 
 
-@pytest.mark.parametrize("package", ["tilesight.kernels", "tilesight.search_spaces", "tilesight.database", "tilesight.costmodel"])
+@pytest.mark.parametrize(
+    "package", ["tilesight.kernels", "tilesight.search_spaces", "tilesight.database", "tilesight.costmodel"]
+)
 def test_packages_load_neither_torch_nor_tilelang(package: str) -> None:
     assert loaded_by(f"import {package}") & {"torch", "tilelang", "tvm"} == set()

@@ -1,13 +1,17 @@
-"""The repository's layout: four top-level folders are packages of `tilesight`, here and in what is shipped."""
+"""The repository's layout: four top-level folders are packages of `tilesight`, here and in the wheel; names
+and layers.
+"""
 
 from __future__ import annotations
 
+import ast
 import importlib
 import os
 import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -26,8 +30,12 @@ print(getattr(build_meta, sys.argv[1])(sys.argv[2]))
 
 
 def build(step: str, source: Path, out: Path) -> Path:
-    """Run one step of setuptools' build interface in `source`, in a process of its own; the file that it made."""
-    done = subprocess.run([sys.executable, "-c", BUILD, step, str(out)], cwd=source, capture_output=True, text=True, check=False)
+    """Run one step of setuptools' build interface in `source`, in a process of its own; the file that it
+    made.
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", BUILD, step, str(out)], cwd=source, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     return out / done.stdout.splitlines()[-1]
 
@@ -57,7 +65,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run_installed(site: Path, code: str) -> str:
-    """What `code` prints with the unpacked wheel first on the path, from a folder that is not the checkout."""
+    """The output of `code` with the unpacked wheel first on the path, run outside of the checkout."""
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=site.parent,
@@ -106,8 +114,9 @@ def test_wheel_holds_every_file_of_the_packages(wheel: Path) -> None:
 
 def test_wheel_finds_its_code_and_data(installed: Path) -> None:
     code = (
-        "import tilesight, tilesight.costmodel, tilesight.database, tilesight.kernels, tilesight.search_spaces\n"
-        "from tilesight.target import load_target, target_names\n"
+        "import tilesight, tilesight.costmodel, tilesight.database\n"
+        "import tilesight.kernels, tilesight.search_spaces\n"
+        "from tilesight.target.spec import load_target, target_names\n"
         "print(tilesight.__file__, *(load_target(name).name for name in target_names()))"
     )
     where, *names = run_installed(installed, code).split()
@@ -119,3 +128,42 @@ def test_wheel_has_the_command(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         entry_points = archive.read(f"tilesight-{tilesight.__version__}.dist-info/entry_points.txt").decode()
     assert "tilesight = tilesight.cli.main:main" in entry_points
+
+
+# ---- the shape of the product's code
+
+PRODUCT = sorted(path for name in ("tilesight", *LINKED) for path in (ROOT / name).rglob("*.py"))
+MOST_LOOSE_MODULES = 8  # modules of `tilesight` that lie in none of its packages
+MOST_LAYERS = 14
+
+
+def test_no_public_class_name_is_taken_twice() -> None:
+    found: dict[str, set[Path]] = {}
+    for path in PRODUCT:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found.setdefault(node.name, set()).add(path.resolve())
+    assert len(found) > 100
+    assert {name: paths for name, paths in found.items() if len(paths) > 1} == {}
+
+
+def test_protocol_is_a_name_of_typing_alone() -> None:
+    for path in PRODUCT:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            match node:
+                case ast.ClassDef(name="Protocol"):
+                    pytest.fail(f"{path} defines a class Protocol")
+                case ast.ImportFrom(module=module, names=names):
+                    taken = [alias for alias in names if "Protocol" in (alias.name, alias.asname)]
+                    assert not taken or module == "typing", path
+
+
+def test_few_modules_lie_beside_the_packages() -> None:
+    loose = {path.name for path in (ROOT / "tilesight").glob("*.py")} - {"__init__.py"}
+    assert len(loose) <= MOST_LOOSE_MODULES, sorted(loose)
+
+
+def test_the_import_contract_has_few_layers() -> None:
+    config = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    [layered] = [c for c in config["tool"]["importlinter"]["contracts"] if c["type"] == "layers"]
+    assert 1 < len(layered["layers"]) <= MOST_LAYERS

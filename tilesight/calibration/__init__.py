@@ -1,11 +1,12 @@
-"""Calibration: measure on the GPU at hand what the cost model needs, and write it down as a target file of its own.
+"""Calibration: measure the figures that the cost model needs on a GPU, and write them as a new target file.
 
-`probes.cu` has kernels that each keep one part of the chip busy, `gpu.py` runs them, `probes.py` and `loads.py` make
-figures of their times, `document.py` writes the file. CUDA only: no AMD GPU was at hand to try HIP probes on.
+`probes.cu` has kernels that each load one part of the chip, `gpu.py` runs them, `probes.py` and `loads.py`
+derive figures from their times, and `document.py` writes the file. Probes exist for CUDA only: HIP probes
+could not be tested.
 """
 
 from __future__ import annotations
 
-from .measuring import Calibration, calibrate, check_kind, check_name
+from .calibration import Calibration, calibrate, check_kind, check_name
 
 __all__ = ["Calibration", "calibrate", "check_kind", "check_name"]

@@ -1,16 +1,21 @@
-"""A target as the text of its file: what `parse_target` reads back."""
+"""Writes a target as the text of its file, which `parse_target` reads back."""
 
 from __future__ import annotations
 
 import json
 
-from ..target import FIGURES, Figure, Target
+from ..target.spec import FIGURES, Figure, Target
 
 
 def target_text(target: Target, heading: str) -> str:
-    """The whole file. `heading` becomes a comment at its top."""
+    """The text of the file, with `heading` as a comment at its top."""
     lines = [*(f"# {line}".rstrip() for line in heading.splitlines())]
-    for name, value in (("name", target.name), ("title", target.title), ("kind", target.kind), ("arch", target.arch)):
+    for name, value in (
+        ("name", target.name),
+        ("title", target.title),
+        ("kind", target.kind),
+        ("arch", target.arch),
+    ):
         lines.append(f"{name} = {_text(value)}")
     for name, values in (("device_names", target.device_names), ("dtypes", target.dtypes)):
         lines.append(f"{name} = [{', '.join(map(_text, values))}]")
@@ -30,9 +35,10 @@ def _figure(figure: Figure) -> str:
 
 
 def number(value: float) -> str:
+    """A number in TOML; integers without a decimal point."""
     return str(int(value)) if value == int(value) else repr(value)
 
 
 def _text(value: str) -> str:
-    # the strings of JSON are strings of TOML, but for DEL, which TOML wants escaped
+    # JSON strings are TOML strings, except that TOML needs DEL escaped
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

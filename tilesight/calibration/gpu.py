@@ -1,4 +1,4 @@
-"""Runs the probes' kernels on one GPU: the driver's own interface for modules and launches, torch for memory and events."""
+"""Runs the probes' kernels on one GPU, with the CUDA driver for launches and torch for memory and events."""
 
 from __future__ import annotations
 
@@ -8,22 +8,29 @@ from statistics import median
 from typing import Any, Protocol
 
 from ..errors import ToolchainError
-from ..measuring.timing import GpuTimer, Stretch
+from ..runner.timers import GpuTimer, Stretch
 
-Argument = Any  # a tensor, or a ctypes value of the kernel's own type
+Argument = Any  # a tensor, or a ctypes value
 u32, u64 = ctypes.c_uint32, ctypes.c_uint64
 
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-_WATCHED = 0.5  # of a product's time, how long its clock is watched: the watch ends before the product does
-# the watch must have its place before the product takes all, and begin once the product runs
-_WATCH_AHEAD_NS, _WATCH_WAITS_NS = 8_000, 30_000
-_PLACES = 65536  # blocks that a launch has room to answer for
+_CLOCK_SHARE = 0.5  # of a product's duration, during which its clock is read
+# the thread that reads the clock must occupy a core before the product fills the GPU, and start once the
+# product runs
+_CLOCK_LEAD_NS, _CLOCK_DELAY_NS = 8_000, 30_000
+_MAX_BLOCKS = 65536  # of a launch, each of which writes a result
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """One launch. `cycles` and `ns` are those of the slowest block as it saw them itself, `clock_mhz` the blocks'
-    median, `wall_us` the time between two events around the launch."""
+    """Times of one launch.
+
+    Attributes:
+        cycles: Duration of the slowest block, read by the block itself.
+        ns: Duration of the slowest block, read by the block itself.
+        clock_mhz: Median clock of the blocks.
+        wall_us: Time between two events around the launch.
+    """
 
     cycles: float
     ns: float
@@ -32,18 +39,17 @@ class Timing:
 
 
 class Product(Protocol):
-    """A dense bf16 matrix product of random numbers, by the vendor's library."""
+    """A dense bf16 matrix product of random numbers, computed by the vendor's library."""
 
     flops: float
 
     def times(self, count: int, cold: bool) -> list[tuple[float, float]]:
-        """Time in us and clock of a core in MHz of `count` launches one after the other; with `cold`, each after a flush
-        of L2, as kernels are measured."""
+        """(time in us, clock in MHz) of `count` launches in a row; with `cold`, each after a flush of L2."""
         ...
 
 
 class Gpu(Protocol):
-    """What the probes ask for."""
+    """The operations on a GPU that probes use."""
 
     cores: int
     l2_bytes: int
@@ -51,7 +57,9 @@ class Gpu(Protocol):
 
     def has(self, kernel: str) -> bool: ...
 
-    def run(self, kernel: str, blocks: int, threads: int, *arguments: Argument, shared: int = 0) -> Timing: ...
+    def run(
+        self, kernel: str, blocks: int, threads: int, *arguments: Argument, shared: int = 0
+    ) -> Timing: ...
 
     def random(self, size: int) -> Argument:
         """`size` bytes of device memory with random content."""
@@ -60,35 +68,38 @@ class Gpu(Protocol):
     def sink(self) -> Argument: ...
 
     def ring(self, size: int, stride: int) -> tuple[Argument, int]:
-        """Pointers `stride` bytes apart in `size` bytes, each to another one in a random order that visits all; with
-        the address of one of them. The memory lives as long as the first."""
+        """A cycle of pointers for a pointer chase: (memory, address of one pointer).
+
+        The pointers are `stride` bytes apart in `size` bytes, in a random order that visits all of them. The
+        memory lives as long as the first value.
+        """
         ...
 
     def flush(self) -> None:
-        """Leave nothing of value in L2."""
+        """Overwrite L2."""
         ...
 
     def copy_us(self, source: Argument, copy: Argument) -> float:
-        """Time of the driver's own copy."""
+        """Time of a copy by the driver, in us."""
         ...
 
     def product(self, rows: int, columns: int, depth: int) -> Product: ...
 
     def launch_us(self, kernel: str, blocks: int, threads: int, samples: int) -> list[float]:
-        """Samples of the timing protocol, each after a flush of L2, for a kernel that needs nothing."""
+        """Samples in us of a kernel without arguments, each after a flush of L2."""
         ...
 
 
 class CudaGpu:
-    """An NVIDIA GPU. Raises `ToolchainError` where the driver refuses something."""
+    """An NVIDIA GPU. Its methods raise `ToolchainError` if the driver fails."""
 
     def __init__(self, index: int, cubin: bytes) -> None:
-        """`index` as torch counts."""
+        """`index` is torch's; `cubin` contains the probes."""
         import torch
 
         self._torch: Any = torch
         torch.cuda.set_device(index)
-        torch.zeros(1, device="cuda")  # now there is a context
+        torch.zeros(1, device="cuda")  # creates the context
         properties = torch.cuda.get_device_properties(index)
         self.cores, self.memory_bytes = int(properties.multi_processor_count), int(properties.total_memory)
         self.l2_bytes = int(properties.L2_cache_size)
@@ -96,7 +107,7 @@ class CudaGpu:
         self._module = ctypes.c_void_p()
         self._check(self._cuda.cuModuleLoadData(ctypes.byref(self._module), cubin), "load the probes")
         self._functions: dict[str, ctypes.c_void_p] = {}
-        self._out = torch.zeros(2 * _PLACES, dtype=torch.int64, device="cuda")
+        self._out = torch.zeros(2 * _MAX_BLOCKS, dtype=torch.int64, device="cuda")
         self._flushed = torch.zeros(2 * self.l2_bytes, dtype=torch.int8, device="cuda")
         self._sink = torch.zeros(64, dtype=torch.int64, device="cuda")
         self._timer = GpuTimer(2 * self.l2_bytes)
@@ -152,25 +163,45 @@ class CudaGpu:
         return _CudaProduct(self, self._torch, rows, columns, depth)
 
     def launch_us(self, kernel: str, blocks: int, threads: int, samples: int) -> list[float]:
-        return [time_us for (time_us,) in self._timer.turns([Stretch(lambda: self.launch(kernel, blocks, threads))], samples)]
+        return [
+            time_us
+            for (time_us,) in self._timer.turns(
+                [Stretch(lambda: self.launch(kernel, blocks, threads))], samples
+            )
+        ]
 
-    def launch(self, kernel: str, blocks: int, threads: int, *arguments: Argument, shared: int = 0, out: Argument = None) -> None:
+    def launch(
+        self,
+        kernel: str,
+        blocks: int,
+        threads: int,
+        *arguments: Argument,
+        shared: int = 0,
+        out: Argument = None,
+    ) -> None:
         if not self.has(kernel):
             raise ToolchainError(f"calibration: probe '{kernel}' is not in this GPU's code")
         function = self._functions[kernel]
         given = [_value(self._out if out is None else out), *map(_value, arguments)]
         pointers = (ctypes.c_void_p * len(given))(*(ctypes.addressof(value) for value in given))
         if shared:
-            self._check(self._cuda.cuFuncSetAttribute(function, _MAX_DYNAMIC_SHARED, shared), f"give '{kernel}' {shared} bytes")
+            self._check(
+                self._cuda.cuFuncSetAttribute(function, _MAX_DYNAMIC_SHARED, shared),
+                f"give '{kernel}' {shared} bytes",
+            )
         stream = ctypes.c_void_p(self._torch.cuda.current_stream().cuda_stream)
-        status = self._cuda.cuLaunchKernel(function, blocks, 1, 1, threads, 1, 1, shared, stream, pointers, None)
+        status = self._cuda.cuLaunchKernel(
+            function, blocks, 1, 1, threads, 1, 1, shared, stream, pointers, None
+        )
         self._check(status, f"launch '{kernel}'")
 
     def _check(self, status: int, what: str) -> None:
         if status:
             text = ctypes.c_char_p()
             self._cuda.cuGetErrorString(status, ctypes.byref(text))
-            raise ToolchainError(f"calibration: the driver cannot {what}: {(text.value or b'').decode() or f'error {status}'}")
+            raise ToolchainError(
+                f"calibration: the driver cannot {what}: {(text.value or b'').decode() or f'error {status}'}"
+            )
 
     def synchronize(self, what: str) -> None:
         try:
@@ -180,16 +211,19 @@ class CudaGpu:
 
 
 class _CudaProduct:
-    """A sleeping thread beside each product reads the clock of its core, while the product fills the others."""
+    """A product beside which a sleeping thread reads the clock of its core."""
 
     def __init__(self, gpu: CudaGpu, torch: Any, rows: int, columns: int, depth: int) -> None:
         self._gpu, self._torch = gpu, torch
         self.flops = 2.0 * rows * columns * depth
-        self._left, self._right = (torch.randn(shape, dtype=torch.bfloat16, device="cuda") for shape in ((rows, depth), (depth, columns)))
+        self._left, self._right = (
+            torch.randn(shape, dtype=torch.bfloat16, device="cuda")
+            for shape in ((rows, depth), (depth, columns))
+        )
         self._product = torch.empty(rows, columns, dtype=torch.bfloat16, device="cuda")
-        self._watch = torch.cuda.Stream(priority=-1)
-        self._watch_ns = 1_000  # the first times tell how long a product takes
-        self._watch_ns = int(_WATCHED * 1e3 * median(us for us, _ in self.times(5, cold=False)[1:]))
+        self._clock_stream = torch.cuda.Stream(priority=-1)
+        self._clock_ns = 1_000  # for the first launches, which give the duration of a product
+        self._clock_ns = int(_CLOCK_SHARE * 1e3 * median(us for us, _ in self.times(5, cold=False)[1:]))
 
     def times(self, count: int, cold: bool) -> list[tuple[float, float]]:
         torch, spans = self._torch, self._torch.zeros(count, 2, dtype=self._torch.int64, device="cuda")
@@ -199,10 +233,12 @@ class _CudaProduct:
             if cold:
                 self._gpu.flush()
             ready.record()
-            self._watch.wait_event(ready)
-            with torch.cuda.stream(self._watch):
-                self._gpu.launch("clock_rate", 1, 1, u64(_WATCH_WAITS_NS), u64(self._watch_ns), out=spans[number])
-            self._gpu.launch("clock_rate", 1, 1, u64(0), u64(_WATCH_AHEAD_NS))
+            self._clock_stream.wait_event(ready)
+            with torch.cuda.stream(self._clock_stream):
+                self._gpu.launch(
+                    "clock_rate", 1, 1, u64(_CLOCK_DELAY_NS), u64(self._clock_ns), out=spans[number]
+                )
+            self._gpu.launch("clock_rate", 1, 1, u64(0), u64(_CLOCK_LEAD_NS))
             begin.record()
             torch.mm(self._left, self._right, out=self._product)
             end.record()

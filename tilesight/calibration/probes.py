@@ -1,25 +1,25 @@
-"""Figures from one kind of work at a time: rates and latencies of a core, and of the memories behind it."""
+"""Probes that load one unit at a time: rates and latencies of a core and of the memories."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ..target import Target
+from ..target.spec import Target
 from .gpu import Gpu, u32, u64
-from .reading import INFORMATIVE, Reading, repeat
+from .readings import INFORMATIVE, Reading, repeat
 
 THREADS = 1024
 CHAIN_STEPS = 256  # operations of one thread in one loop of a throughput probe
-SPAN_CYCLES = 1_000_000  # that a throughput probe runs, roughly
+SPAN_CYCLES = 1_000_000  # rough duration of a throughput probe
 WORD = 16  # bytes of one lane's access
 MMA_FLOPS = 2 * 16 * 8 * 16
 SHARED_READS = 41
 
 
 @dataclass(frozen=True)
-class Subject:
-    """A GPU, and the target that it is taken for."""
+class ProbedGpu:
+    """A GPU and its target."""
 
     gpu: Gpu
     base: Target
@@ -27,15 +27,15 @@ class Subject:
 
 @dataclass(frozen=True)
 class Probe:
-    """A measurement: the kernels it needs, and what takes its readings."""
+    """A probe: the kernels that it needs, and the function that yields its readings."""
 
     title: str
     kernels: tuple[str, ...]
-    read: Callable[[Subject], Iterator[Reading]]
+    read: Callable[[ProbedGpu], Iterator[Reading]]
 
 
 def _lanes(gpu: Gpu, kernel: str, path: str, method: str, expected: float) -> Reading:
-    """Operations a cycle and core, with a full core of threads and eight independent chains each."""
+    """Operations per cycle and core, on a core full of threads with eight independent chains each."""
     count = max(1, int(SPAN_CYCLES * expected / (THREADS * CHAIN_STEPS)))
 
     def once() -> float:
@@ -45,55 +45,89 @@ def _lanes(gpu: Gpu, kernel: str, path: str, method: str, expected: float) -> Re
     return replace(repeat(path, method, once), nominal=True)
 
 
-def vector_rates(subject: Subject) -> Iterator[Reading]:
-    gpu = subject.gpu
+def vector_rates(probed: ProbedGpu) -> Iterator[Reading]:
+    gpu = probed.gpu
     yield _lanes(gpu, "fp32_fma", "core.unit.vector.fp32_lanes", "fused multiply-adds", 128)
     yield _lanes(gpu, "int32_mad", "core.unit.vector.int32_lanes", "32-bit multiply-adds", 64)
-    yield _lanes(gpu, "convert_pair", "core.unit.vector.convert_lanes", "cvt.rn.bf16x2.f32: instructions, each makes two conversions", 64)
+    yield _lanes(
+        gpu,
+        "convert_pair",
+        "core.unit.vector.convert_lanes",
+        "cvt.rn.bf16x2.f32: instructions, each makes two conversions",
+        64,
+    )
     yield _lanes(gpu, "special_ex2", "core.unit.special.lanes", "ex2.approx.ftz.f32", 16)
 
 
 def _chain(gpu: Gpu, kernel: str, threads: int, count: int, path: str, method: str, *more: object) -> Reading:
-    """Cycles of one step of a chain in which each waits for the one before."""
+    """Cycles per step of a chain of dependent steps."""
     return repeat(path, method, lambda: gpu.run(kernel, 1, threads, u32(count), *more).cycles / count)
 
 
-def latencies(subject: Subject) -> Iterator[Reading]:
-    gpu = subject.gpu
+def latencies(probed: ProbedGpu) -> Iterator[Reading]:
+    gpu = probed.gpu
     yield _chain(
-        gpu, "shared_latency", 32, 50_000, "core.memory.shared.latency_cycles", f"pointer chase, 4 bytes; {INFORMATIVE}", gpu.sink()
+        gpu,
+        "shared_latency",
+        32,
+        50_000,
+        "core.memory.shared.latency_cycles",
+        f"pointer chase, 4 bytes; {INFORMATIVE}",
+        gpu.sink(),
     )
-    yield _chain(gpu, "barrier_block", 256, 50_000, "core.sync_cycles", "barriers of a block of 256 threads, one after the other")
+    yield _chain(
+        gpu,
+        "barrier_block",
+        256,
+        50_000,
+        "core.sync_cycles",
+        "barriers of a block of 256 threads, one after the other",
+    )
 
 
-def shared_rate(subject: Subject) -> Iterator[Reading]:
-    gpu = subject.gpu
+def shared_rate(probed: ProbedGpu) -> Iterator[Reading]:
+    gpu = probed.gpu
     count = SPAN_CYCLES // THREADS
 
     def once() -> float:
         timing = gpu.run("shared_read", gpu.cores, THREADS, u32(count), gpu.sink(), shared=2048 * WORD)
         return THREADS * 8 * WORD * count / timing.cycles
 
-    yield replace(repeat("core.memory.shared.bytes_per_cycle", "16 bytes a lane, no bank conflicts", once), nominal=True)
+    yield replace(
+        repeat("core.memory.shared.bytes_per_cycle", "16 bytes a lane, no bank conflicts", once), nominal=True
+    )
 
 
-def warp_matrix(subject: Subject) -> Iterator[Reading]:
-    """mma.sync against the rate that the target gives for fp16, which on Hopper only wgmma reaches."""
-    gpu = subject.gpu
+def warp_matrix(probed: ProbedGpu) -> Iterator[Reading]:
+    """The rate of mma.sync as a share of the target's fp16 rate, which on Hopper only wgmma reaches."""
+    gpu = probed.gpu
     warps, in_flight, count = 16, 4, 20_000
-    rate = subject.base["core.unit.matrix.fp16_flops_per_cycle"]
+    rate = probed.base["core.unit.matrix.fp16_flops_per_cycle"]
 
     def share() -> float:
         timing = gpu.run("mma_rate", gpu.cores, 32 * warps, u32(count), u32(0), gpu.sink())
         return warps * in_flight * count * MMA_FLOPS / timing.cycles / rate
 
-    yield repeat("core.unit.matrix.mma_sync_share", f"mma.sync m16n8k16 bf16, 64 in flight a core, of {rate:.0f} FLOP/cycle", share)
+    yield repeat(
+        "core.unit.matrix.mma_sync_share",
+        f"mma.sync m16n8k16 bf16, 64 in flight a core, of {rate:.0f} FLOP/cycle",
+        share,
+    )
     path = "core.unit.matrix.warp_issue_cycles"
-    yield _chain(gpu, "mma_latency", 32, 50_000, path, "mma.sync m16n8k16 bf16, each adding to the last one's result", u32(0), gpu.sink())
+    yield _chain(
+        gpu,
+        "mma_latency",
+        32,
+        50_000,
+        path,
+        "mma.sync m16n8k16 bf16, each adding to the last one's result",
+        u32(0),
+        gpu.sink(),
+    )
 
 
-def l2(subject: Subject) -> Iterator[Reading]:
-    gpu = subject.gpu
+def l2(probed: ProbedGpu) -> Iterator[Reading]:
+    gpu = probed.gpu
     words = 1 << ((gpu.l2_bytes // 4 // WORD).bit_length() - 1)
     data, blocks = gpu.random(words * WORD), 2 * gpu.cores
     size = f"{words * WORD >> 20} MiB, past L1"
@@ -102,14 +136,18 @@ def l2(subject: Subject) -> Iterator[Reading]:
         passes = 16
 
         def once() -> float:
-            timing = gpu.run("l2_read", blocks, THREADS, data, u32(words), u32(apart), u32(passes), gpu.sink())
+            timing = gpu.run(
+                "l2_read", blocks, THREADS, data, u32(words), u32(apart), u32(passes), gpu.sink()
+            )
             return blocks * words * WORD * passes / timing.wall_us / 1e3
 
         return once
 
     spaced = words // blocks // 64 * 64
-    yield repeat("device.memory.l2.gb_per_s", f"all cores read {size}, each at another place", together(spaced))
-    # how far blocks drift apart differs from launch to launch
+    yield repeat(
+        "device.memory.l2.gb_per_s", f"all cores read {size}, each at another place", together(spaced)
+    )
+    # the drift between blocks differs from launch to launch
     method = f"all cores read {size}, the same lines at the same time"
     yield repeat("device.memory.l2.shared_gb_per_s", method, together(0), times=SHARED_READS)
     memory, start = gpu.ring(4 << 20, 128)
@@ -122,8 +160,8 @@ def l2(subject: Subject) -> Iterator[Reading]:
     del memory
 
 
-def dram_latency(subject: Subject) -> Iterator[Reading]:
-    gpu = subject.gpu
+def dram_latency(probed: ProbedGpu) -> Iterator[Reading]:
+    gpu = probed.gpu
     memory, start = gpu.ring(256 << 20, 512)
 
     def hop_ns() -> float:

@@ -1,4 +1,4 @@
-"""`tilesight build`: one config through the compiler, its figures beside the model's."""
+"""`tilesight build`: compile one config and show the compiler's figures beside the model's estimates."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from . import options, output
 from .output import number, percent
 
 if TYPE_CHECKING:
-    from ..compilation import Compilation, Resources
+    from ..api.compilation import Compilation, Resources
 
-_ROWS = {  # what is shown -> field of `Resources`
-    "registers a thread": "registers",
-    "registers that spill": "spilled_registers",
+_ROWS = {  # label -> field of `Resources`
+    "registers per thread": "registers",
+    "spilled registers": "spilled_registers",
     "shared memory, bytes": "smem_bytes",
-    "blocks on a core": "blocks_per_core",
-    "bounded by": "limited_by",
+    "blocks per core": "blocks_per_core",
+    "limited by": "limited_by",
 }
 
 
@@ -25,27 +25,38 @@ _ROWS = {  # what is shown -> field of `Resources`
 @options.with_options(
     options.kernel,
     options.target,
-    click.option("--config", metavar="C", required=True, help="A config as k=v,..."),
+    click.option("--config", metavar="C", required=True, help="The config, as k=v,..."),
     options.shape,
     options.dtype,
     click.option(
-        "--dynamic", metavar="D", multiple=True, help="A dimension that the kernel takes at run time; may be repeated. One kernel for all."
+        "--dynamic",
+        metavar="D",
+        multiple=True,
+        help="A dimension that the kernel takes at run time; may be repeated. One kernel for all.",
     ),
-    click.option("--source", is_flag=True, help="Show the generated source too."),
+    click.option("--source", is_flag=True, help="Also show the generated source."),
     options.as_json,
     options.debug,
 )
 def build(
-    kernel: str, target: str, config: str, shape: str | None, dtype: str | None, dynamic: tuple[str, ...], source: bool, as_json: bool
+    kernel: str,
+    target: str,
+    config: str,
+    shape: str | None,
+    dtype: str | None,
+    dynamic: tuple[str, ...],
+    source: bool,
+    as_json: bool,
 ) -> None:
-    """Build a config of KERNEL for a target that need not be here, and show what the compiler says of it.
+    """Compile a config of KERNEL, also for a target that is not present, and show the compiler's figures.
 
-    Its registers, spills and shared memory stand beside what the model had estimated from the IR, and correct the
-    prediction. Nothing runs; a compiler for the target is needed (`tilesight doctor`).
+    The report shows registers, spills and shared memory as the compiler reports them and as the model
+    estimates them from the IR, and the prediction before and after correction by the compiler's figures.
+    Nothing runs. The command needs a compiler for the target (`tilesight doctor` lists compilers).
 
-    With --dynamic it is one kernel for all values of a dimension; predictions are for the shape that is given.
+    With --dynamic one kernel serves all values of a dimension; predictions are for the given shape.
     """
-    from ..compilation import build as run
+    from ..api.compilation import build as run
 
     found = run(kernel, target, shape, config=config, dtype=dtype, dynamic=dynamic)
     if as_json:
@@ -58,24 +69,38 @@ def _print(found: Compilation, source: bool) -> None:
     candidate, built = found.candidate, found.build
     output.print_text(f"{candidate.workload.label} on {candidate.target.title}", bold=True)
     output.print_line(f"config: {candidate.config}")
-    if candidate.open:
+    if candidate.dynamic:
         output.print_text(
-            f"takes {', '.join(candidate.open)} at run time: one {'library' if built.entry else 'code object'} for all values"
+            f"dynamic {', '.join(candidate.dynamic)}: one {'library' if built.entry else 'code object'} for "
+            "all values"
         )
-    output.print_text(f"compiler: {built.compiler}, {number(built.seconds, 3)} s (lowering included)")
-    what = "library" if built.entry else "code object, which runs where the vendor's runtime is"
+    output.print_text(f"compiler: {built.compiler}, {number(built.seconds, 3)} s (including lowering)")
+    what = "library" if built.entry else "code object (needs the vendor's runtime to run)"
     output.print_line(f"{what}: {built.artifact}")
     output.print_text()
     if found.from_ir is not None:
-        output.print_table(["", "from the IR", "compiler"], _rows(found.from_ir, found.from_compiler), right=["from the IR", "compiler"])
+        output.print_table(
+            ["", "estimated", "compiler"],
+            _rows(found.from_ir, found.from_compiler),
+            right=["estimated", "compiler"],
+        )
     if built.resources:
         output.print_text()
-        output.print_table(["the compiler's figures", ""], [[k.replace("_", " "), v] for k, v in built.resources.items()], right=[""])
+        output.print_table(
+            ["all figures of the compiler", ""],
+            [[k.replace("_", " "), v] for k, v in built.resources.items()],
+            right=[""],
+        )
     output.print_text()
     before, after = found.predicted, found.corrected
-    output.print_text(f"predicted from the IR: {number(before.latency_us)} us, give or take {percent(before.uncertainty)} (one sigma)")
+    output.print_text(
+        f"predicted from the IR: {number(before.latency_us)} us, give or take {percent(before.uncertainty)} "
+        "(one sigma)"
+    )
     if built.resources:
-        output.print_text(f"predicted with the compiler's figures: {number(after.latency_us)} us, paced by {after.limiting}")
+        output.print_text(
+            f"predicted with the compiler's figures: {number(after.latency_us)} us, paced by {after.limiting}"
+        )
     for note in after.notes:
         output.print_text(f"note: {note}")
     if source:
@@ -100,7 +125,7 @@ def _fields(found: Compilation, source: bool) -> dict[str, Any]:
         "target": candidate.target.name,
         "template": candidate.template.name,
         "config": candidate.config,
-        "dynamic": list(candidate.open),
+        "dynamic": list(candidate.dynamic),
         "compiler": built.compiler,
         "seconds": built.seconds,
         "artifact": built.artifact,

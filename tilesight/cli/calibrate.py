@@ -1,4 +1,4 @@
-"""`tilesight calibrate`: measure the GPU at hand and write a target file."""
+"""`tilesight calibrate`: measure the GPU of this machine and write a target file."""
 
 from __future__ import annotations
 
@@ -8,38 +8,54 @@ from typing import TYPE_CHECKING
 import click
 
 from ..errors import InputError, TargetFileError, ToolchainError
-from ..out_file import check_out
+from ..files import check_out
 from ..settings import load_settings
-from ..target import FIGURES, Target, load_target
+from ..target.spec import FIGURES, Target, load_target
 from . import options, output
 
 if TYPE_CHECKING:
     from ..calibration import Calibration
-    from ..device import Device
+    from ..machine.devices import Device
 
 
 @click.command()
 @options.with_options(
     options.target,
     click.option(
-        "--device", "number", metavar="N", type=click.IntRange(min=0), help="GPU, as the driver counts. [default: the first that fits]"
+        "--device",
+        "number",
+        metavar="N",
+        type=click.IntRange(min=0),
+        help="Index of the GPU in the driver's order. [default: the first that matches the target]",
     ),
-    click.option("--name", metavar="NAME", help="Name of the calibrated target. [default: the target's, with -calibrated]"),
-    click.option("--out", metavar="FILE", type=click.Path(path_type=Path), help="Where to write it. [default: NAME.toml, here]"),
+    click.option(
+        "--name",
+        metavar="NAME",
+        help="Name of the calibrated target. [default: the target's name with -calibrated]",
+    ),
+    click.option(
+        "--out",
+        metavar="FILE",
+        type=click.Path(path_type=Path),
+        help="Target file to write. [default: NAME.toml in the current folder]",
+    ),
     options.as_json,
     options.database,
     options.debug,
 )
-def calibrate(target: str, number: int | None, name: str | None, out: Path | None, as_json: bool, database: str | None) -> None:
-    """Measure the GPU at hand, write a target file with what was found, and record it in the database.
+def calibrate(
+    target: str, number: int | None, name: str | None, out: Path | None, as_json: bool, database: str | None
+) -> None:
+    """Measure the GPU of this machine, write its figures to a target file, and record them in the database.
 
-    Takes about half a minute; nothing else should run on the GPU. Figures that are not measured are copied from the target.
+    This takes about half a minute; nothing else should run on the GPU. Figures that are not measured are
+    copied from --target.
     """
     from ..calibration import calibrate as measure
     from ..calibration import check_kind, check_name
     from ..database import open_store
-    from ..toolchain import software_versions
-    from ..where import locate
+    from ..machine.placement import locate
+    from ..machine.toolchain import software_versions
 
     if name is not None:
         check_name(name)
@@ -58,18 +74,26 @@ def calibrate(target: str, number: int | None, name: str | None, out: Path | Non
         try:
             out.write_text(found.text(), encoding="utf-8")
         except OSError as error:
-            raise InputError(f"'{out}' cannot be written: {error.strerror or error}; name another file with --out") from error
+            raise InputError(
+                f"'{out}' cannot be written: {error.strerror or error}; name another file with --out"
+            ) from error
         store.record_calibration(found, software_versions(base, device))
     calibrated = load_target(str(out.absolute()))
     if as_json:
-        facts = {"file": str(out), "target": name, "base": base.name, "device": device.name, "driver": device.driver}
+        facts = {
+            "file": str(out),
+            "target": name,
+            "base": base.name,
+            "device": device.name,
+            "driver": device.driver,
+        }
         output.print_json("calibration", **facts, figures=_figures(found), notes=found.notes)
         return
     _print(found, calibrated, out)
 
 
 def _check_file(out: Path, name: str) -> None:
-    """Raise `InputError` where a file of something else would be written over."""
+    """Raise `InputError` if `out` exists and is not a target file of this name."""
     if out.exists():
         try:
             before = load_target(str(out.absolute())).name
@@ -80,15 +104,22 @@ def _check_file(out: Path, name: str) -> None:
 
 
 def _device(base: Target, number: int | None) -> Device:
-    """The GPU to measure. Raises `ToolchainError` where there is none of the target's, `InputError` for a wrong number."""
-    from ..device import NoDevice, device_for, find_devices
+    """The GPU to measure.
+
+    Raises:
+        ToolchainError: The machine has no GPU of the target.
+        InputError: The number is not that of such a GPU.
+    """
+    from ..machine.devices import NoDevice, device_for, find_devices
 
     devices = find_devices() if base.is_gpu else []
     if number is not None:
         chosen = [device for device in devices if device.index == number and device.kind == base.kind]
         if devices and not chosen:
             numbers = ", ".join(f"{device.index} ({device.name})" for device in devices)
-            raise InputError(f"--device {number} is none of the GPUs found here: {numbers}")
+            raise InputError(
+                f"--device {number} is not a GPU of this machine and target; its GPUs are {numbers}"
+            )
         devices = chosen
     device = device_for(base, devices)
     if isinstance(device, NoDevice):
@@ -117,9 +148,20 @@ def _print(found: Calibration, calibrated: Target, out: Path) -> None:
     rows = []
     for r in found.readings:
         before = found.base.figures.get(r.path)
-        change = f"{100 * (calibrated[r.path] / before.value - 1):+.1f} %" if before and before.value else "new"
+        change = (
+            f"{100 * (calibrated[r.path] / before.value - 1):+.1f} %" if before and before.value else "new"
+        )
         was = output.number(before.value) if before else "-"
-        rows.append([r.path, output.number(calibrated[r.path]), FIGURES[r.path].unit, was, change, output.percent(r.spread)])
+        rows.append(
+            [
+                r.path,
+                output.number(calibrated[r.path]),
+                FIGURES[r.path].unit,
+                was,
+                change,
+                output.percent(r.spread),
+            ]
+        )
     columns = ["figure", "measured", "unit", "before", "change", "spread"]
     output.print_table(columns, rows, right=["measured", "before", "change", "spread"], folded=["unit"])
     output.print_text()

@@ -1,4 +1,4 @@
-"""`tilesight collect`: measure a sample of a space and write it to a dataset."""
+"""`tilesight collect`: measure a sample of a search space and write it to a dataset."""
 
 from __future__ import annotations
 
@@ -13,28 +13,47 @@ from ..version import __version__
 from . import options, output
 
 if TYPE_CHECKING:
-    from ..collector import Collected
+    from ..datasets.collector import CollectionResult
 
 
 @click.command()
 @options.with_options(
     click.argument("kernels", nargs=-1, metavar="KERNEL..."),
-    click.option("--samples", metavar="N", type=click.IntRange(min=1), help="Candidates of each workload; all where there are no more."),
-    click.option("--out", metavar="FILE", help="Parquet file to write; one that is there is continued."),
+    click.option(
+        "--samples",
+        metavar="N",
+        type=click.IntRange(min=1),
+        help="Candidates of each workload, or all legal ones if there are fewer.",
+    ),
+    click.option("--out", metavar="FILE", help="Parquet file to write; an existing one is continued."),
     options.target,
     click.option(
         "--shape",
         "shapes",
         metavar="S",
         multiple=True,
-        help="Published name (M0), k=v,..., or all; may be repeated. [default: a set of the kernel]",
+        help="Published name (M0), k=v,..., or all; may be repeated. [default: the kernel's default shapes]",
     ),
-    click.option("--dtype", "dtypes", metavar="D", multiple=True, help="Element type; may be repeated. [default: the kernel's]"),
-    click.option("--workloads", metavar="FILE", help="Instead of KERNEL, --shape and --dtype: lines of KERNEL SHAPE [DTYPE [SAMPLES]]."),
-    click.option("--template", metavar="NAME", help="Which of a kernel's templates. [default: the target's first]"),
+    click.option(
+        "--dtype",
+        "dtypes",
+        metavar="D",
+        multiple=True,
+        help="Element type; may be repeated. [default: the first that kernel and target support]",
+    ),
+    click.option(
+        "--workloads",
+        metavar="FILE",
+        help="File of lines KERNEL SHAPE [DTYPE [SAMPLES]], instead of KERNEL, --shape and --dtype.",
+    ),
+    click.option(
+        "--template", metavar="NAME", help="Template of the kernel. [default: the first for the target]"
+    ),
     options.protocol,
-    options.budget_for("Stop after this time; the same command goes on from there"),
-    click.option("--refresh", metavar="FILE", help="Read the profiles of this dataset anew instead; measures nothing."),
+    options.budget_for("Stop after this time; the same command continues later"),
+    click.option(
+        "--refresh", metavar="FILE", help="Only read the profiles of this dataset again; measures nothing."
+    ),
     options.seed,
     options.workers,
     options.as_json,
@@ -56,24 +75,32 @@ def collect(
     workers: int | None,
     as_json: bool,
 ) -> None:
-    """Measure a stratified sample of each workload's space and write it to a dataset, a Parquet file of a row a candidate.
+    """Measure a stratified sample of each workload's space and write it to a dataset.
 
-    Every value of every parameter is in the sample as often as the others, and every pair of values too, as far as the
-    space allows. What fails is a row as well. The file is written every minute; stopped at any time, the same command
-    goes on where it stopped.
+    A dataset is a Parquet file with one row per candidate. The sample has every value of a parameter equally
+    often, and every pair of values too, as far as the space allows. Failed candidates are rows as well. The
+    file is written every minute; the same command continues after it was stopped.
     """
     if refresh is not None:
         if kernels or workloads or out or samples:
             raise InputError(
-                "--refresh FILE takes no kernels, --workloads, --samples or --out: it reads the profiles of FILE's own rows anew"
+                "--refresh FILE takes no kernels, --workloads, --samples or --out: it reads the profiles of "
+                "FILE's own rows again"
             )
         _refresh(refresh, workers, as_json)
         return
     if not (kernels or workloads) or not (samples or workloads) or out is None:
-        needed = (("KERNEL", kernels or workloads), ("--samples N", samples or workloads), ("--out FILE", out))
+        needed = (
+            ("KERNEL", kernels or workloads),
+            ("--samples N", samples or workloads),
+            ("--out FILE", out),
+        )
         missing = [name for name, given in needed if not given]
-        raise InputError(f"collect needs {', '.join(missing)}, e.g. tilesight collect matmul --samples 100 --out matmul.parquet")
-    from ..collect import collect as run
+        raise InputError(
+            f"collect needs {', '.join(missing)}, e.g. tilesight collect matmul --samples 100 --out "
+            "matmul.parquet"
+        )
+    from ..datasets.collect import collect as run
 
     with output.progress() as observer:
         found = run(
@@ -95,12 +122,18 @@ def collect(
     _show(found, out, as_json)
 
 
-def _show(found: Collected, out: str, as_json: bool) -> None:
+def _show(found: CollectionResult, out: str, as_json: bool) -> None:
     size = os.path.getsize(out)
     rows = [_case(found, case.workload.key, case.target.name) for case in found.cases]
     if as_json:
         output.print_json(
-            "collect", file=out, bytes=size, rows=len(found.dataset), complete=found.complete, seconds=found.seconds, cases=rows
+            "collect",
+            file=out,
+            bytes=size,
+            rows=len(found.dataset),
+            complete=found.complete,
+            seconds=found.seconds,
+            cases=rows,
         )
         return
     names = ("case", "rows", "right", "same code", "failed", "fastest us", "vendor us", "vendor")
@@ -110,12 +143,12 @@ def _show(found: Collected, out: str, as_json: bool) -> None:
         times = (output.number(row["fastest_us"]), output.number(row["vendor_us"]))
         table.append((row["case"], *counts, *times, row["vendor"] or "-"))
     output.print_table(names, table, right=names[1:-1], folded=("case",))
-    state = "" if found.complete else "; not complete, the same command goes on from here"
+    state = "" if found.complete else "; not complete: run the same command again to continue"
     output.print_text(f"{len(found.dataset)} rows in {out}, {size / 1024:.0f} KiB{state}")
 
 
-def _case(found: Collected, workload: str, target: str) -> dict[str, Any]:
-    """What the file knows of a case, over all calls."""
+def _case(found: CollectionResult, workload: str, target: str) -> dict[str, Any]:
+    """Counts and best times of one case in the file, over all calls."""
     frame = found.dataset.frame
     rows = frame[(frame["workload"] == workload) & (frame["target"] == target)]
     failures = Counter(rows["failure_kind"].dropna())
@@ -134,7 +167,7 @@ def _case(found: Collected, workload: str, target: str) -> dict[str, Any]:
 
 
 def _refresh(path: str, workers: int | None, as_json: bool) -> None:
-    from ..refresh import refresh as run
+    from ..datasets.refresh import refresh as run
 
     with output.progress() as observer:
         found = run(path, workers=workers, observer=observer)

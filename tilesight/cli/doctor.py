@@ -1,4 +1,4 @@
-"""`tilesight doctor`: what is installed, what is missing, and how to get it."""
+"""`tilesight doctor`: check packages, compilers, GPUs and the database."""
 
 from __future__ import annotations
 
@@ -11,27 +11,30 @@ from ..settings import load_settings
 from . import options, output
 
 if TYPE_CHECKING:
-    from ..toolchain import Check
+    from ..machine.toolchain import Check
 
 
 @click.command()
 @options.with_options(options.database, options.as_json, options.debug)
 def doctor(database: str | None, as_json: bool) -> None:
-    """Check packages, compilers, GPUs and the database; say what is missing and how to get it.
+    """Check packages, compilers, GPUs and the database, and show how to install what is missing.
 
-    Exit code 5 where something is missing that everything needs.
+    The exit code is 5 if a requirement of every command is missing.
     """
-    from ..toolchain import report
+    from ..machine.toolchain import report
 
     url = database or load_settings().database_url
     checks = [*report(), _database_check(url)]
     fatal = [check for check in checks if not check.ok and check.needed_for == "everything"]
     if as_json:
-        fields = [{"name": c.name, "ok": c.ok, "found": c.found, "needed_for": c.needed_for, "hint": c.hint or None} for c in checks]
+        fields = [
+            {"name": c.name, "ok": c.ok, "found": c.found, "needed_for": c.needed_for, "hint": c.hint or None}
+            for c in checks
+        ]
         output.print_json("doctor", ok=not fatal, checks=fields)
     else:
         rows = [["ok" if c.ok else "missing", c.name, c.found, c.needed_for] for c in checks]
-        output.print_table(["", "what", "found", "needed for"], rows, folded=["found", "needed for"])
+        output.print_table(["", "check", "found", "needed for"], rows, folded=["found", "needed for"])
         hints = [c for c in checks if not c.ok and c.hint]
         if hints:
             output.print_text()
@@ -42,16 +45,18 @@ def doctor(database: str | None, as_json: bool) -> None:
 
 
 def _database_check(url: str) -> Check:
-    """Opened for writing, as a session does; a missing one is not made here."""
-    from ..database.connection import exists, parse_url
-    from ..database.faults import display_name
-    from ..toolchain import Check
+    """Open the database for writing, as a session does. A database that does not exist is not created."""
+    from ..database.engine.connection import exists, parse_url
+    from ..database.engine.faults import display_name
+    from ..machine.toolchain import Check
 
     try:
         parsed = parse_url(url)
         name = display_name(parsed)
         if not exists(parsed):
-            return Check("database", True, f"{name}: none yet, the first session makes it", "recording")
+            return Check(
+                "database", True, f"{name}: does not exist yet; the first session creates it", "recording"
+            )
         from ..database import open_store
 
         with open_store(parsed, busy_seconds=1.0):

@@ -1,4 +1,4 @@
-"""`tilesight explain`: what limits a config, and what a better one does differently."""
+"""`tilesight explain`: what limits a config, and how a faster config differs from it."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..observers import Observers
-from ..trial import ORDER_TERM
+from ..records.trial import ORDER_TERM
+from ..tuner.observers import Observers
 from . import options, output
 from .output import number, percent
 
 if TYPE_CHECKING:
-    from ..costmodel.headroom import Headroom
-    from ..explanation import Explanation, View
+    from ..costmodel.analytical.headroom import Headroom
+    from ..explanation import CandidateView, Explanation
 
 _BAR = 30  # characters of a full bar
-_LEAST_GAIN = 0.005  # of the time
-_MOST_DIFFERENCES = 8  # of a kind
+_LEAST_GAIN = 0.005  # share of the predicted time; smaller gains are shown as 0 %
+_MOST_DIFFERENCES = 8  # rows of each table of differences
 
 
 class _Untitled(Observers):
-    """Progress without a title: the report has it."""
+    """Progress without a title, since the report has one."""
 
     def started(self, title: str) -> None:
         pass
@@ -34,7 +34,12 @@ class _Untitled(Observers):
     options.shape,
     options.dtype,
     options.config,
-    click.option("--measured", metavar="DATASET", multiple=True, help="Compare with rows of a dataset; may be repeated."),
+    click.option(
+        "--measured",
+        metavar="DATASET",
+        multiple=True,
+        help="Compare with rows of a dataset; may be repeated.",
+    ),
     options.as_json,
     options.database,
     options.workers,
@@ -51,13 +56,14 @@ def explain(
     database: str | None,
     workers: int | None,
 ) -> None:
-    """Show what limits a config of KERNEL and by how much, why it loses to the best, and how sure the model is.
+    """Show what limits a config of KERNEL, why it is slower than the best one, and how reliable that is.
 
-    Without --config the best config is explained: the fastest measured one where this machine has measured, else the
-    one predicted fastest. Where nothing is known yet, the space is ranked first, as `tilesight rank` does. With --measured
-    the rows of datasets (files or folders) stand for the database, with their times and hardware counters.
+    Without --config the command explains the best config: the fastest measured one if the database has
+    measurements of this device, else the config with the best prediction. If the database has neither, the
+    space is ranked first, as `tilesight rank` does. With --measured the configs, times and hardware counters
+    come from datasets (files or folders) instead of the database.
     """
-    from ..api import explain as run
+    from ..api.explaining import explain as run
 
     with output.progress() as progress:
         observer = progress if as_json else _Untitled([progress])
@@ -74,10 +80,13 @@ def explain(
 def _print(found: Explanation) -> None:
     this, best = found.this, found.best
     output.print_text(f"{found.workload.label} on {found.target.title}", bold=True)
-    output.print_line(f"config: {this.config}" + ("" if best else "  (the best that is known)"))
+    output.print_line(f"config: {this.config}" + ("" if best else "  (the best known config)"))
     measured = f"measured {number(this.measured_us)} us, " if this.measured_us else ""
     prediction = this.prediction
-    output.print_text(f"{measured}predicted {number(prediction.latency_us)} us, give or take {percent(prediction.uncertainty)} (one sigma)")
+    output.print_text(
+        f"{measured}predicted {number(prediction.latency_us)} us, give or take "
+        f"{percent(prediction.uncertainty)} (one sigma)"
+    )
     output.print_text(", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in this.launch.items()))
     output.print_text()
     second = f"; next: {this.second_limit}" if this.second_limit else ""
@@ -85,8 +94,8 @@ def _print(found: Explanation) -> None:
     for sentence in this.findings:
         output.print_text(f"- {sentence}")
     output.print_text()
-    output.print_text("How sure the model is", bold=True)
-    for sentence in (*this.doubts, *([found.verdict] if found.verdict else [])):
+    output.print_text("How reliable the prediction is", bold=True)
+    for sentence in (*this.caveats, *([found.verdict] if found.verdict else [])):
         output.print_text(f"- {sentence}")
     for note in found.notes:
         output.print_text(f"- Note: {note}.")
@@ -97,88 +106,120 @@ def _print(found: Explanation) -> None:
     _print_terms(this)
     if this.counters:
         output.print_text()
-        rows = [[c.name, _amount(c.predicted, c.is_share), _amount(c.counted, c.is_share)] for c in this.counters]
+        rows = [
+            [c.name, _amount(c.predicted, c.is_share), _amount(c.counted, c.is_share)] for c in this.counters
+        ]
         output.print_table(["hardware counter", "predicted", "counted"], rows, right=["predicted", "counted"])
     output.print_text()
-    output.print_text("What the IR asks for, per block", bold=True)
-    _print_asked(this)
+    output.print_text("Work per block, read from the IR", bold=True)
+    _print_work(this)
 
 
-def _print_uses(this: View) -> None:
-    """Busy shares, and what would be left without each; latencies have no busy share."""
-    output.print_text("Predicted use of each resource over the kernel's time, and the time if it were free", bold=True)
+def _print_uses(this: CandidateView) -> None:
+    """How busy each resource is, and the predicted time if it cost nothing. Latencies have no busy share."""
+    output.print_text("Predicted use of each resource, and the predicted time if it cost nothing", bold=True)
     without = {h.name: h for h in this.limits.limits}
     shares = {u.resource: u.share for u in this.uses}
     rows = []
     for name in [*shares, *(n for n, h in without.items() if n not in shares and h.gain >= _LEAST_GAIN)]:
         share, freed = shares.get(name), without.get(name)
-        left = ["", ""] if freed is None else [number(freed.without_us), f"-{freed.gain:.0%}" if freed.gain >= _LEAST_GAIN else "0%"]
-        rows.append([name, "" if share is None else percent(share), "#" * round(_BAR * (share or 0.0)), *left])
-    output.print_table(["resource", "busy", "", "without, us", "gain"], rows, right=["busy", "without, us", "gain"])
+        left = (
+            ["", ""]
+            if freed is None
+            else [number(freed.without_us), f"-{freed.gain:.0%}" if freed.gain >= _LEAST_GAIN else "0%"]
+        )
+        rows.append(
+            [name, "" if share is None else percent(share), "#" * round(_BAR * (share or 0.0)), *left]
+        )
+    output.print_table(
+        ["resource", "busy", "", "without, us", "gain"], rows, right=["busy", "without, us", "gain"]
+    )
 
 
-def _print_terms(this: View) -> None:
-    """What adds up, and what does not."""
-    from ..explanation.values import BUSY
+def _print_terms(this: CandidateView) -> None:
+    """The terms whose sum is the predicted time, and the busy times that overlap within it."""
+    from ..explanation.view_values import BUSY
 
     prediction = this.prediction
     order = prediction.terms_us.get(ORDER_TERM, 0.0)
     added = {**this.sum_us, "predicted time": prediction.latency_us}
     for heading, terms in (
         ("What adds up to the predicted time", added),
-        (f"Busy times behind '{BUSY}', side by side: they do not add up", this.busy_us),
+        (f"Busy times within '{BUSY}': they overlap, so they do not add up", this.busy_us),
     ):
         output.print_text()
         output.print_text(heading, bold=True)
         output.print_table(["term", "us"], [[name, number(us)] for name, us in terms.items()], right=["us"])
         if order and terms is added:
-            as_if = f"put in order as if it took {number(prediction.ranking_us)} us"
-            output.print_text(f"{as_if}: the model knows more of the order of candidates than of their times")
+            score = f"Its ranking score is {number(prediction.ranking_us)} us"
+            output.print_text(
+                f"{score}: candidates are ranked by it, since it is more reliable than the time estimate."
+            )
 
 
-def _print_asked(this: View) -> None:
-    heads = [f"{a.role} ({a.threads} threads)" if a.kernel == 0 else f"{a.role} of kernel {a.kernel + 1}" for a in this.asked]
+def _print_work(this: CandidateView) -> None:
+    heads = [
+        f"{a.role} ({a.threads} threads)" if a.kernel == 0 else f"{a.role} of kernel {a.kernel + 1}"
+        for a in this.requested
+    ]
     rows: dict[str, list[str]] = {}
-    for position, asked in enumerate(this.asked):
-        unknown = {f"unknown: {name}": count for name, count in asked.unknown_calls.items()}
-        for name, amount in [*asked.quantities.items(), *asked.matrix_instructions.items(), *unknown.items()]:
+    for position, work in enumerate(this.requested):
+        unknown = {f"unknown: {name}": count for name, count in work.unknown_calls.items()}
+        for name, amount in [*work.quantities.items(), *work.matrix_instructions.items(), *unknown.items()]:
             rows.setdefault(name.replace("_", " "), ["-"] * len(heads))[position] = f"{amount:,.6g}"
-    output.print_table(["quantity", *heads], [[name, *amounts] for name, amounts in rows.items()], right=heads)
+    output.print_table(
+        ["quantity", *heads], [[name, *amounts] for name, amounts in rows.items()], right=heads
+    )
 
 
-def _print_loss(found: Explanation, best: View) -> None:
+def _print_loss(found: Explanation, best: CandidateView) -> None:
     this = found.this
     output.print_text()
     both_measured = this.measured_us and best.measured_us
-    a, b = (this.measured_us, best.measured_us) if both_measured else (this.prediction.latency_us, best.prediction.latency_us)
+    a, b = (
+        (this.measured_us, best.measured_us)
+        if both_measured
+        else (this.prediction.latency_us, best.prediction.latency_us)
+    )
     assert a is not None
     assert b is not None
     word = "measured" if both_measured else "predicted"
-    heading = f"Why it loses: {word} {number(a)} us, the best {number(b)} us ({a / b:.2f}x)"
-    output.print_text(heading if a >= b else heading.replace("Why it loses", "Beside the best that is known"), bold=True)
+    heading = "Why it is slower than the best config" if a >= b else "Compared with the best known config"
+    output.print_text(f"{heading}: {word} {number(a)} us, the best {number(b)} us ({a / b:.2f}x)", bold=True)
     output.print_line(f"best: {best.config}, limited by {best.limit}")
-    if found.lesson:
-        output.print_text(f"- {found.lesson}")
+    if found.largest_step:
+        output.print_text(f"- {found.largest_step}")
     if found.steps:
         output.print_text()
         _print_steps(found)
-    titles = {"parameter": "parameter", "term": "term, us", "launch": "launch", "quantity": "asked for, whole grid"}
+    titles = {
+        "parameter": "parameter",
+        "term": "term, us",
+        "launch": "launch",
+        "quantity": "work of the whole grid",
+    }
     for kind, title in titles.items():
-        rows = [[d.name.replace("_", " "), _shown(d.this), _shown(d.best)] for d in found.differences if d.kind == kind][:_MOST_DIFFERENCES]
+        rows = [
+            [d.name.replace("_", " "), _shown(d.this), _shown(d.best)]
+            for d in found.differences
+            if d.kind == kind
+        ][:_MOST_DIFFERENCES]
         if rows and not (kind == "parameter" and found.steps):
             output.print_text()
             output.print_table([title, "this", "best"], rows, right=["this", "best"])
 
 
 def _print_steps(found: Explanation) -> None:
-    """One change after another, from the config to the best."""
+    """The path from the config to the best one, one change per row."""
     rows = [["", number(found.this.prediction.latency_us), number(found.this.measured_us), ""]]
     for step in found.steps:
-        changes = ", ".join(f"{name} {output.value(a)} -> {output.value(b)}" for name, (a, b) in step.changes.items())
+        changes = ", ".join(
+            f"{name} {output.value(a)} -> {output.value(b)}" for name, (a, b) in step.changes.items()
+        )
         terms = ", ".join(f"{t.name} {t.after_us - t.before_us:+.3g}" for t in step.terms)
         rows.append([changes, number(step.predicted_us), number(step.measured_us), terms])
-    columns = ["changed, one after the other", "predicted", "measured", "terms that moved most, us"]
-    output.print_table(columns, rows, right=["predicted", "measured"], folded=[columns[0], columns[3]])
+    columns = ["changes, cumulative", "predicted us", "measured us", "terms that change most, us"]
+    output.print_table(columns, rows, right=columns[1:3], folded=[columns[0], columns[3]])
 
 
 def _amount(value: float, is_share: bool) -> str:
@@ -197,22 +238,26 @@ def _fields(found: Explanation) -> dict[str, Any]:
         "this": _view_fields(found.this),
         "best": None if found.best is None else _view_fields(found.best),
         "notes": found.notes,
-        "lesson": found.lesson,
+        "lesson": found.largest_step,
         "verdict": found.verdict,
         "steps": [
             {
                 "changes": [{"name": name, "this": a, "best": b} for name, (a, b) in step.changes.items()],
                 "predicted_us": step.predicted_us,
                 "measured_us": step.measured_us,
-                "terms": [{"name": t.name, "before_us": t.before_us, "after_us": t.after_us} for t in step.terms],
+                "terms": [
+                    {"name": t.name, "before_us": t.before_us, "after_us": t.after_us} for t in step.terms
+                ],
             }
             for step in found.steps
         ],
-        "differences": [{"kind": d.kind, "name": d.name, "this": d.this, "best": d.best} for d in found.differences],
+        "differences": [
+            {"kind": d.kind, "name": d.name, "this": d.this, "best": d.best} for d in found.differences
+        ],
     }
 
 
-def _view_fields(view: View) -> dict[str, Any]:
+def _view_fields(view: CandidateView) -> dict[str, Any]:
     prediction = view.prediction
     return {
         "config": view.config,
@@ -226,7 +271,7 @@ def _view_fields(view: View) -> dict[str, Any]:
         "next_limit": None if view.limits.next_limit is None else _headroom(view.limits.next_limit),
         "wastes": [_headroom(h) for h in view.limits.wastes],
         "findings": view.findings,
-        "doubts": view.doubts,
+        "doubts": view.caveats,
         "counters": [{"name": c.name, "predicted": c.predicted, "counted": c.counted} for c in view.counters],
         "compiled": view.compiled,
         "utilization": prediction.utilization,
@@ -243,7 +288,7 @@ def _view_fields(view: View) -> dict[str, Any]:
                 "matrix_instructions": a.matrix_instructions,
                 "unknown_calls": a.unknown_calls,
             }
-            for a in view.asked
+            for a in view.requested
         ],
     }
 

@@ -1,4 +1,4 @@
-"""`tilesight kernels`: what can be tuned."""
+"""`tilesight kernels`: list the kernels and their published shapes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ def kernels(kernel: str | None, as_json: bool) -> None:
                 "dims": op.dims,
                 "attrs": dict(op.attrs),
                 "dtypes": op.dtypes,
-                "target_kinds": sorted({kind for t in registry.templates(op.name) for kind in t.target_kinds}),
+                "target_kinds": sorted(
+                    {kind for t in registry.templates(op.name) for kind in t.target_kinds}
+                ),
                 "templates": [{"name": t.name, "version": t.version} for t in registry.templates(op.name)],
                 "shapes": op.named,
                 "default_shapes": op.default_names,
@@ -37,7 +39,9 @@ def kernels(kernel: str | None, as_json: bool) -> None:
         rows = [
             [
                 op.name,
-                ", ".join([*op.dims, *(f"{name} ({str(value).lower()})" for name, value in op.attrs.items())]),
+                ", ".join(
+                    [*op.dims, *(f"{name} ({str(value).lower()})" for name, value in op.attrs.items())]
+                ),
                 ", ".join(op.dtypes),
                 ", ".join(sorted({kind for t in registry.templates(op.name) for kind in t.target_kinds})),
                 ", ".join(op.named),
@@ -50,7 +54,11 @@ def kernels(kernel: str | None, as_json: bool) -> None:
     output.print_text(f"{op.name}: {', '.join(op.dims)}; {', '.join(op.dtypes)}", bold=True)
     names_of = [*op.dims, *op.attrs]
     rows = [
-        [n, *(output.value(s.get(d, op.attrs.get(d))) for d in names_of), "default" if n in op.default_names else ""]
+        [
+            n,
+            *(output.value(s.get(d, op.attrs.get(d))) for d in names_of),
+            "default" if n in op.default_names else "",
+        ]
         for n, s in op.named.items()
     ]
     output.print_table(["shape", *names_of, ""], rows, right=names_of)

@@ -1,4 +1,4 @@
-"""The entry point: finds the command, and turns what goes wrong into one message and an exit code."""
+"""The entry point: finds the command, and turns exceptions into one message and an exit code."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from ..version import __version__
 ISSUES = "report it with the output of the same command with --debug, and that of `tilesight doctor`"
 EXIT_INTERNAL, EXIT_INTERRUPT, EXIT_BROKEN_PIPE = 1, 130, 141
 
-# name -> what `tilesight --help` says of it: no command is loaded for that
+# name -> summary in `tilesight --help`, which loads no command
 COMMANDS = {
-    "tune": "Search the fastest config of a kernel and measure the best.",
-    "rank": "Rank configs by the model alone; needs no GPU.",
-    "plan": "Choose the few kernels that cover a range of shapes.",
-    "build": "Build a config for any target, and show what its compiler says.",
-    "calibrate": "Measure the GPU at hand and write a target file.",
-    "collect": "Measure a sample of a space for a dataset.",
+    "tune": "Search for the fastest config of a kernel and measure the best candidates.",
+    "rank": "Rank configs by predictions alone; needs no GPU.",
+    "plan": "Choose a few kernels that cover a range of sizes.",
+    "build": "Compile a config for any target and show the compiler's figures.",
+    "calibrate": "Measure the GPU of this machine and write a target file.",
+    "collect": "Measure a sample of a search space and write it to a dataset.",
     "replay": "Compare search strategies on recorded measurements.",
-    "explain": "Show what limits a config, and why it loses to the best.",
+    "explain": "Show what limits a config and why it is slower than the best one.",
     "kernels": "List kernels and their shapes.",
     "targets": "List targets, or show one with all its figures.",
-    "space": "Show a search space, and why a config is not in it.",
-    "model": "Train, judge and show the learned cost model.",
-    "db": "Look into the performance database, move it, and keep it well.",
-    "doctor": "Check what is installed and what is missing.",
+    "space": "Show a search space, or why a config is not in it.",
+    "model": "Train, evaluate and show the learned cost model.",
+    "db": "Query, move and maintain the performance database.",
+    "doctor": "Check packages, compilers, GPUs and the database.",
 }
 
 
@@ -51,7 +51,9 @@ class _Lazy(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and not args[0].startswith("-") and args[0] not in COMMANDS:
             from ..errors import UnknownNameError
 
@@ -63,12 +65,15 @@ class _Lazy(click.Group):
 @click.version_option(__version__, prog_name="tilesight")
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
 def cli(debug: bool) -> None:
-    """Tune GPU kernels written in TileLang: look at the lowered IR of many candidates, measure only the best."""
+    """Tune GPU kernels written in TileLang: predict many candidates, measure only the best."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and exit: 0 done, 1 internal error, 2 wrong input, 3 no candidate, 4 database, 5 toolchain,
-    130 interrupted, 141 the reader of the output has gone."""
+    """Run the command line and exit.
+
+    Exit codes: 0 done, 1 internal error, 2 wrong input, 3 no candidate, 4 database, 5 toolchain, 130
+    interrupted, 141 standard output was closed by its reader.
+    """
     given = list(sys.argv[1:] if arguments is None else arguments)
     code = _run(given)
     try:
@@ -76,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except BrokenPipeError:
         code = EXIT_BROKEN_PIPE
     if code == EXIT_BROKEN_PIPE:
-        # Python would try to flush once more at its end
+        # Python flushes standard output once more when it exits
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(code)
 
@@ -97,7 +102,9 @@ def _run(given: list[str]) -> int:
         click.echo(f"error: {error}", err=True)
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
-        click.echo("interrupted; what was finished is recorded, the same command goes on from there", err=True)
+        click.echo(
+            "interrupted: finished results are recorded; run the same command again to continue", err=True
+        )
         return EXIT_INTERRUPT
     except BrokenPipeError:
         return EXIT_BROKEN_PIPE

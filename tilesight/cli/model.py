@@ -1,4 +1,4 @@
-"""`tilesight model`: train the learned cost model, judge it on held-out cases, show its card."""
+"""`tilesight model`: train the learned cost model, evaluate it on held-out cases, show its card."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import click
 from . import options, output
 
 if TYPE_CHECKING:
-    from ..costmodel.evaluation import Evaluation
-    from ..costmodel.measured import MeasuredRow
-    from ..dataset import Dataset
+    from ..costmodel.training.evaluation import Evaluation
+    from ..costmodel.training.measured import MeasuredRow
+    from ..records.dataset import Dataset
 
 SPLITS = ("shape", "operator", "dtype")
 OBJECTIVES = ("regression", "ranking", "classification")
@@ -25,37 +25,56 @@ datasets = click.argument("datasets", nargs=-1, metavar="DATASET...")
 
 @click.group()
 def model() -> None:
-    """Train, judge and show the learned cost model."""
+    """Train, evaluate and show the learned cost model."""
 
 
 @model.command()
 @options.with_options(
     datasets,
-    click.option("--out", metavar="DIR", default="tilesight-model", show_default=True, help="Folder to write the model to."),
-    click.option("--objective", type=click.Choice(OBJECTIVES), default=OBJECTIVES[0], show_default=True, help="What is learned."),
-    click.option("--no-evaluate", is_flag=True, help="Leave the held-out errors out of the card."),
+    click.option(
+        "--out",
+        metavar="DIR",
+        default="tilesight-model",
+        show_default=True,
+        help="Folder to write the model to.",
+    ),
+    click.option(
+        "--objective",
+        type=click.Choice(OBJECTIVES),
+        default=OBJECTIVES[0],
+        show_default=True,
+        help="Objective of the training.",
+    ),
+    click.option(
+        "--no-evaluate", is_flag=True, help="Skip the evaluation; the card then has no held-out errors."
+    ),
     options.seed,
     options.as_json,
     options.debug,
 )
-def train(datasets: tuple[str, ...], out: str, objective: str, no_evaluate: bool, seed: int, as_json: bool) -> None:
+def train(
+    datasets: tuple[str, ...], out: str, objective: str, no_evaluate: bool, seed: int, as_json: bool
+) -> None:
     """Train on the verified rows of DATASET... (Parquet files or folders) and write the model with its card.
 
-    Before that, cases are held out, by shape and by operator, so that the card says how wrong such a model is where it
-    has not seen the kernel. The constants of the analytical model are those of this version.
+    First, models are trained without some shapes, and without some operators, to measure the errors on unseen
+    kernels for the card. The constants of the analytical model stay as they are.
     """
-    from ..costmodel import card, model_file
-    from ..costmodel.analytical import AnalyticalModel
-    from ..costmodel.training import describe, train_correction
+    from ..costmodel.analytical.analytical_model import AnalyticalModel
+    from ..costmodel.learned import model_file
+    from ..costmodel.training import card
+    from ..costmodel.training.train import describe, train_correction
 
     dataset, rows = _read(datasets)
     model_file.check_folder(Path(out))
     splits = [] if no_evaluate else [s for s in SPLITS[:2] if len({row.group(s) for row in rows}) > 1]
     judged = [_evaluate(rows, split, [objective], seed, yardsticks=False) for split in splits]
     analytical = AnalyticalModel()
-    _say(f"training on {len(rows)} rows")
+    _progress(f"training on {len(rows)} rows")
     estimator = train_correction(rows, describe(rows, analytical), objective=objective, random_state=seed)
-    written = model_file.save(Path(out), estimator, card.facts(dataset, rows, analytical.version, judged), card.text)
+    written = model_file.save(
+        Path(out), estimator, card.facts(dataset, rows, analytical.version, judged), card.text
+    )
     if as_json:
         output.print_json("model train", folder=out, card=_short(written))
         return
@@ -67,21 +86,33 @@ def train(datasets: tuple[str, ...], out: str, objective: str, no_evaluate: bool
 @model.command()
 @options.with_options(
     datasets,
-    click.option("--split", type=click.Choice(SPLITS), default=SPLITS[0], show_default=True, help="What is held out as a whole."),
     click.option(
-        "--objective", "objectives", type=click.Choice(OBJECTIVES), multiple=True, help="May be repeated, to compare. [default: regression]"
+        "--split",
+        type=click.Choice(SPLITS),
+        default=SPLITS[0],
+        show_default=True,
+        help="What is held out together.",
     ),
-    click.option("--cases", is_flag=True, help="Show each case too."),
+    click.option(
+        "--objective",
+        "objectives",
+        type=click.Choice(OBJECTIVES),
+        multiple=True,
+        help="Objective of the training; may be repeated to compare. [default: regression]",
+    ),
+    click.option("--cases", is_flag=True, help="Also show each case."),
     options.seed,
     options.as_json,
     options.debug,
 )
-def evaluate(datasets: tuple[str, ...], split: str, objectives: tuple[str, ...], cases: bool, seed: int, as_json: bool) -> None:
-    """Judge models on cases that they have not seen.
+def evaluate(
+    datasets: tuple[str, ...], split: str, objectives: tuple[str, ...], cases: bool, seed: int, as_json: bool
+) -> None:
+    """Evaluate models on cases that they were not trained on.
 
-    The rows of DATASET... are divided by shape, operator or dtype; each part is predicted by models trained on the others:
-    the analytical model alone, boosting on plain counts alone, and both; beside random choice and boosting on config
-    values.
+    The rows of DATASET... are divided by shape, operator or dtype, and each part is predicted by models
+    trained on the other parts: the analytical model, boosted trees on plain counts, and their combination.
+    For comparison the table also has random choice and boosted trees on config values.
     """
     _, rows = _read(datasets)
     found = _evaluate(rows, split, list(dict.fromkeys(objectives)) or [OBJECTIVES[0]], seed)
@@ -92,12 +123,14 @@ def evaluate(datasets: tuple[str, ...], split: str, objectives: tuple[str, ...],
 
 
 @model.command()
-@options.with_options(click.argument("folder", metavar="[DIR]", required=False), options.as_json, options.debug)
+@options.with_options(
+    click.argument("folder", metavar="[DIR]", required=False), options.as_json, options.debug
+)
 def show(folder: str | None, as_json: bool) -> None:
-    """Show a model's card and its features by importance: the one that ships, or that in DIR."""
-    from ..costmodel import model_file
-    from ..costmodel.analytical import AnalyticalModel
-    from ..costmodel.features import FEATURES
+    """Show the card and the most important features of the shipped model, or of the model in DIR."""
+    from ..costmodel.analytical.analytical_model import AnalyticalModel
+    from ..costmodel.learned import model_file
+    from ..costmodel.learned.features import FEATURES
 
     learned = model_file.load(Path(folder) if folder is not None else model_file.shipped())
     fits = learned.analytical_version == AnalyticalModel().version
@@ -106,10 +139,14 @@ def show(folder: str | None, as_json: bool) -> None:
         return
     card = learned.card
     output.print_text(
-        f"{learned.version}, for {learned.analytical_version}" + ("" if fits else ": not this TileSight's, so it is not used")
+        f"{learned.version}, for {learned.analytical_version}"
+        + ("" if fits else ": not used, since this TileSight has another analytical model")
     )
     data = card["data"]
-    output.print_text(f"{data['rows']} rows in {data['cases']} cases of {', '.join(data['operators'])}; {', '.join(data['targets'])}")
+    output.print_text(
+        f"{data['rows']} rows in {data['cases']} cases of {', '.join(data['operators'])}; "
+        f"{', '.join(data['targets'])}"
+    )
     output.print_text()
     if card["held_out"]:
         columns = ["split", "model", "cases", "top-1", "worst", "top-8", "worst 8", "MAPE"]
@@ -136,16 +173,18 @@ def show(folder: str | None, as_json: bool) -> None:
 
 
 def _read(paths: Sequence[str]) -> tuple[Dataset, list[MeasuredRow]]:
-    from ..costmodel.measured import measured_rows
-    from ..dataset import read_dataset
+    from ..costmodel.training.measured import measured_rows
+    from ..records.dataset import read_dataset
 
     dataset = read_dataset(paths)
     return dataset, measured_rows(dataset)
 
 
-def _evaluate(rows: Sequence[MeasuredRow], split: str, objectives: Sequence[str], seed: int, yardsticks: bool = True) -> Evaluation:
-    from ..costmodel.calibration import fit_held_out
-    from ..costmodel.evaluation import evaluate as judge
+def _evaluate(
+    rows: Sequence[MeasuredRow], split: str, objectives: Sequence[str], seed: int, yardsticks: bool = True
+) -> Evaluation:
+    from ..costmodel.training.evaluation import evaluate as judge
+    from ..costmodel.training.fit_constants import fit_held_out
 
     return judge(
         rows,
@@ -153,22 +192,25 @@ def _evaluate(rows: Sequence[MeasuredRow], split: str, objectives: Sequence[str]
         objectives=objectives,
         fit_constants=fit_held_out,
         yardsticks=yardsticks,
-        progress=lambda t: _say(f"{split}: {t}"),
+        progress=lambda t: _progress(f"{split}: {t}"),
         random_state=seed,
     )
 
 
 def _print(found: Evaluation, cases: bool) -> None:
-    from ..costmodel.evaluation import FEWEST_ROWS
+    from ..costmodel.training.evaluation import FEWEST_ROWS
 
     output.print_text(f"held out by {found.split}: {found.rows} rows, {found.folds} folds", bold=True)
     output.print_text(
-        f"constants of the analytical model: {found.constants}" + (f"; {found.refused} rows refused" if found.refused else "")
+        f"constants of the analytical model: {found.constants}"
+        + (f"; {found.refused} rows refused" if found.refused else "")
     )
     if found.unjudged:
         one = found.unjudged == 1
         case, is_not = ("case", "is not") if one else ("cases", "are not")
-        output.print_text(f"{found.unjudged} {case} with fewer than {FEWEST_ROWS} candidates {is_not} judged")
+        output.print_text(
+            f"{found.unjudged} {case} with fewer than {FEWEST_ROWS} candidates {is_not} evaluated"
+        )
     columns = ["model", "cases", "rho", "top-1", "worst", "top-8", "worst 8", "top-5%", "MAPE", "pick"]
     lines = []
     for name in found.models:
@@ -185,7 +227,10 @@ def _print(found: Evaluation, cases: bool) -> None:
         )
     output.print_table(columns, lines, right=columns[1:], folded=["model"])
     for c in found.coverage:
-        output.print_text(f"{c.model}: {c.one_sigma:.0%} within one sigma (68 % is meant), {c.two_sigma:.0%} within two (95 %)")
+        output.print_text(
+            f"{c.model}: {c.one_sigma:.0%} of rows within one sigma (should be 68 %), {c.two_sigma:.0%} "
+            "within two (95 %)"
+        )
     output.print_text()
     if cases:
         _print_cases(found)
@@ -210,7 +255,7 @@ def _print_cases(found: Evaluation) -> None:
 
 
 def _signed(ratio: float | None) -> str:
-    """By how much it is off 1."""
+    """The difference from 1, in percent with its sign."""
     return "-" if ratio is None else f"{100 * (ratio - 1):+.1f} %"
 
 
@@ -218,5 +263,5 @@ def _short(card: Any) -> dict[str, Any]:
     return {key: value for key, value in card.items() if key not in ("features", "files", "members")}
 
 
-def _say(line: str) -> None:
+def _progress(line: str) -> None:
     click.echo(line, err=True)

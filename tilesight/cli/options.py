@@ -1,34 +1,41 @@
-"""Options that several commands share, and what they mean."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from typing import Any, TypeVar
 
 import click
 
 from ..errors import InputError
-from ..protocol import PROTOCOLS
+from ..records.protocol import PROTOCOLS
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_SESSION_FIELDS = {
+    "budget": "budget_s",
+    **{name: name for name in ("effort", "dynamic", "protocol", "cluster", "database", "seed", "workers")},
+}
 _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def read_time(text: str) -> float:
-    """Seconds of `600`, `90s`, `10m`, `1.5h`. Raises `InputError`."""
+    """Convert `600`, `90s`, `10m` or `1.5h` to seconds. Raises `InputError`."""
     count, unit = (text[:-1], text[-1]) if text[-1:] in ("s", "m", "h") else (text, "")
     try:
         seconds = float(count) * _SECONDS[unit]
     except ValueError:
         seconds = -1.0
     if not 0 < seconds < float("inf"):
-        raise InputError(f"--budget '{text}' must be a time above 0: seconds (600, 90s), minutes (10m) or hours (1h)")
+        raise InputError(
+            f"--budget '{text}' must be a time above 0: seconds (600, 90s), minutes (10m) or hours (1h)"
+        )
     return seconds
 
 
 def budget_for(purpose: str) -> Callable[[F], F]:
-    """`--budget`, whose command gets seconds."""
+    """The option `--budget`; the command receives seconds. `purpose` begins the help text."""
 
     def read(_context: click.Context, _parameter: click.Parameter, text: str | None) -> float | None:
         return None if text is None else read_time(text)
@@ -38,39 +45,75 @@ def budget_for(purpose: str) -> Callable[[F], F]:
 
 kernel = click.argument("kernel")
 target = click.option(
-    "--target", metavar="T", default="auto", show_default=True, help="h100, h200, a100, mi300x, cpu, a file, or auto: the GPU found."
+    "--target",
+    metavar="T",
+    default="auto",
+    show_default=True,
+    help="h100, h200, a100, mi300x, cpu, the path of a target file, or auto for the GPU of this machine.",
 )
 shapes = click.option(
-    "--shape", "shapes", metavar="S", multiple=True, help="Published name (M0) or k=v,...; may be repeated. [default: a set of the kernel]"
+    "--shape",
+    "shapes",
+    metavar="S",
+    multiple=True,
+    help="Published name (M0) or k=v,...; may be repeated. [default: the kernel's default shapes]",
 )
-shape = click.option("--shape", metavar="S", help="Published name (M0) or k=v,... [default: the first of the kernel's set]")
-dtype = click.option("--dtype", metavar="D", help="Element type, e.g. bfloat16. [default: the kernel's]")
-budget = budget_for("Stop asking after this time and report what is known")
-top = click.option("--top", metavar="N", type=click.IntRange(min=1), default=10, show_default=True, help="How many candidates to show.")
+shape = click.option(
+    "--shape",
+    metavar="S",
+    help="Published name (M0) or k=v,... [default: the first of the kernel's default shapes]",
+)
+dtype = click.option(
+    "--dtype",
+    metavar="D",
+    help="Element type, e.g. bfloat16. [default: the first that kernel and target support]",
+)
+budget = budget_for("Stop after this time and report the results so far")
+top = click.option(
+    "--top",
+    metavar="N",
+    type=click.IntRange(min=1),
+    default=10,
+    show_default=True,
+    help="Number of candidates to show.",
+)
 config = click.option("--config", metavar="C", help="A config as k=v,...")
 database = click.option(
-    "--db", "database", metavar="URL", help="Database: SQLAlchemy URL or SQLite file. [default: TILESIGHT_DB, or your own]"
+    "--db",
+    "database",
+    metavar="URL",
+    help="Database: SQLAlchemy URL or SQLite file. [default: TILESIGHT_DB, or a file in your data directory]",
 )
-seed = click.option("--seed", metavar="N", type=int, default=0, show_default=True, help="Seed of the search.")
-workers = click.option("--workers", metavar="N", type=click.IntRange(1, 1024), help="Processes that lower and build. [default: one a core]")
+seed = click.option(
+    "--seed", metavar="N", type=int, default=0, show_default=True, help="Seed of the random choices."
+)
+workers = click.option(
+    "--workers",
+    metavar="N",
+    type=click.IntRange(1, 1024),
+    help="Number of processes that lower and build. [default: TILESIGHT_WORKERS, or one per core]",
+)
 protocol = click.option(
     "--protocol",
     type=click.Choice(list(PROTOCOLS)),
     default="default",
     show_default=True,
-    help="Measure each launch alone with a cold cache, or as a serving engine runs it: in a CUDA graph with a warm cache.",
+    help=(
+        "Conditions of measurements: `default` times single launches with a cold cache, `serving` times "
+        "launches in a CUDA graph with a warm cache."
+    ),
 )
 cluster = click.option(
     "--cluster",
     metavar="ADDRESS",
-    help="A Ray cluster that does the work: auto, local, host:port, ray://host:port. [default: this machine]",
+    help="Run on a Ray cluster: auto, local, host:port or ray://host:port. [default: this machine]",
 )
-as_json = click.option("--json", "as_json", is_flag=True, help="Write one JSON object for programs.")
+as_json = click.option("--json", "as_json", is_flag=True, help="Write one JSON object to standard output.")
 debug = click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks.")
 
 
 def with_options(*options: Callable[[F], F]) -> Callable[[F], F]:
-    """Apply several options, shown in this order."""
+    """A decorator that adds several options; the help shows them in this order."""
 
     def apply(command: F) -> F:
         for option in reversed(options):
@@ -78,3 +121,20 @@ def with_options(*options: Callable[[F], F]) -> Callable[[F], F]:
         return command
 
     return apply
+
+
+def as_session_options(command: Callable[..., None]) -> Callable[..., None]:
+    """A decorator that gives a command its session options as one value, the argument `session`.
+
+    Place it directly above the command: `--effort`, `--dynamic`, `--protocol`, `--cluster`, `--budget`,
+        `--db`, `--seed` and `--workers`, those that the command has, become a `TuneOptions`.
+    """
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        from ..tuner.options import TuneOptions
+
+        chosen = {field: given.pop(name) for name, field in _SESSION_FIELDS.items() if name in given}
+        command(**given, session=TuneOptions.of(**chosen))
+
+    return run

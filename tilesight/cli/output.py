@@ -1,4 +1,4 @@
-"""What commands print: text of at most 100 columns for people, JSON with stable field names for programs."""
+"""Output of the commands: text of at most 100 columns for people, JSON with stable fields for programs."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from contextlib import contextmanager
 
 import click
 
-from ..observers import Bars, Lines, Observer
-from . import table
+from ..tuner.observers import Bars, Lines, Observer
+from . import text_table as table
 
 WIDTH = 100
-SCHEMA_VERSION = 1  # of the JSON: raised when a field changes its meaning or goes away
+SCHEMA_VERSION = 1  # of the JSON: raised when the meaning of a field changes or a field is removed
 
 
 @contextmanager
 def progress() -> Iterator[Observer]:
-    """Shows a session's progress on standard error: bars on a terminal, else a line a phase."""
+    """Show the progress of a session on standard error: bars on a terminal, otherwise one line per phase."""
     if not sys.stderr.isatty():
         yield Lines(lambda line: click.echo(line, err=True))
         return
@@ -31,12 +31,22 @@ def progress() -> Iterator[Observer]:
 
 
 def print_json(kind: str, **fields: object) -> None:
-    """One object on standard output; numbers that JSON does not have become null."""
-    click.echo(json.dumps(_plain({"schema_version": SCHEMA_VERSION, "kind": kind, **fields}), indent=2, allow_nan=False))
+    """Print one JSON object to standard output. NaN and infinity become null."""
+    click.echo(
+        json.dumps(
+            _plain({"schema_version": SCHEMA_VERSION, "kind": kind, **fields}), indent=2, allow_nan=False
+        )
+    )
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, right: Sequence[str] = (), folded: Sequence[str] = ()) -> None:
-    """`right` names columns of numbers; `folded` those that share the room which the others leave."""
+def print_table(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    *,
+    right: Sequence[str] = (),
+    folded: Sequence[str] = (),
+) -> None:
+    """Print a table. `right` names right-aligned columns; columns in `folded` share the remaining width."""
     heading, *others = table.lines(columns, rows, right, folded, _width())
     click.secho(heading, bold=True)
     for line in others:
@@ -44,18 +54,18 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, rig
 
 
 def print_text(text: str = "", *, bold: bool = False) -> None:
-    """A paragraph, wrapped."""
+    """Print a paragraph, wrapped to the width of the output."""
     for line in table.fold(text, _width()):
         click.secho(line, bold=bold or None)
 
 
 def print_line(text: str) -> None:
-    """A line that is meant to be copied: never wrapped."""
+    """Print a line without wrapping it, so that it can be copied."""
     click.echo(text)
 
 
 def number(value: float | None, digits: int = 4) -> str:
-    """So many significant digits, never in powers of ten below a million."""
+    """Format with `digits` significant digits; powers of ten only from a million on."""
     if value is None:
         return "-"
     if value == 0 or not math.isfinite(value):
@@ -69,7 +79,7 @@ def percent(share: float | None) -> str:
 
 
 def value(found: object) -> str:
-    """A parameter's value, in the spelling that `--config` takes."""
+    """Format the value of a parameter as `--config` reads it."""
     return str(found).lower() if isinstance(found, bool) else str(found)
 
 

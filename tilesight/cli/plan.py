@@ -1,4 +1,4 @@
-"""`tilesight plan`: the few kernels that cover a range of sizes, as a table."""
+"""`tilesight plan`: choose a few kernels that cover a range of sizes, and write them as a dispatch table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from . import options, output
 from .output import number, percent
 
 if TYPE_CHECKING:
-    from ..planning.result import Planned
+    from ..planner.result import PlanResult
+    from ..tuner.options import TuneOptions
 
 EFFORTS = ("predict", "quick", "full")
 
@@ -21,30 +22,65 @@ EFFORTS = ("predict", "quick", "full")
 @click.command()
 @options.with_options(
     options.kernel,
-    click.option("--vary", metavar="D=A..B", required=True, help="The dimension that varies, and its range: m=1..16384."),
     click.option(
-        "--shape", metavar="S", help="The other dimensions as k=v,..., or a published name. [default: those of the kernel's first shape]"
+        "--vary",
+        metavar="D=A..B",
+        required=True,
+        help="The dimension that varies, and its range, e.g. m=1..16384.",
     ),
-    click.option("--kernels", metavar="K", type=click.IntRange(1, 256), default=8, show_default=True, help="How many kernels at most."),
+    click.option(
+        "--shape",
+        metavar="S",
+        help=(
+            "The other dimensions as k=v,..., or a published name. [default: those of the kernel's "
+            "first shape]"
+        ),
+    ),
+    click.option(
+        "--kernels",
+        metavar="K",
+        type=click.IntRange(1, 256),
+        default=8,
+        show_default=True,
+        help="Largest number of kernels.",
+    ),
     options.target,
     options.dtype,
     click.option(
-        "--shapes", metavar="N", type=click.IntRange(1, 1024), help="How many sizes are measured at, at most. [default: 48; 24 if --static]"
+        "--shapes",
+        metavar="N",
+        type=click.IntRange(1, 1024),
+        help="Largest number of sizes at which kernels are measured. [default: 48; 24 with --static]",
     ),
-    click.option("--effort", type=click.Choice(EFFORTS), default="quick", show_default=True, help="How much to try at each of them."),
-    options.protocol,
-    options.budget_for("Stop after this time and take what is known"),
     click.option(
-        "--weights", metavar="FILE", help="How much sizes count: a file of lines 'SIZE WEIGHT', or `misses`: what dispatchers counted."
+        "--effort",
+        type=click.Choice(EFFORTS),
+        default="quick",
+        show_default=True,
+        help="How many configs to try at each size.",
     ),
-    click.option("--static", is_flag=True, help="Kernels of one size each: the table says which config to build for it."),
-    click.option("--out", metavar="FILE", help="Write the table there, a .json file."),
+    options.protocol,
+    options.budget_for("Stop after this time and choose from the results so far"),
+    click.option(
+        "--weights",
+        metavar="FILE",
+        help=(
+            "Weights of the sizes: a file of lines 'SIZE WEIGHT', or `misses` for the counts of dispatchers."
+        ),
+    ),
+    click.option(
+        "--static",
+        is_flag=True,
+        help="Plan kernels of one size each; the table has the config to build for each size.",
+    ),
+    click.option("--out", metavar="FILE", help="Write the dispatch table to this .json file."),
     options.as_json,
     options.database,
     options.seed,
     options.workers,
     options.debug,
 )
+@options.as_session_options
 def plan(
     kernel: str,
     vary: str,
@@ -53,57 +89,40 @@ def plan(
     target: str,
     dtype: str | None,
     shapes: int | None,
-    effort: str,
-    protocol: str,
-    budget: float | None,
     weights: str | None,
     static: bool,
     out: str | None,
     as_json: bool,
-    database: str | None,
-    seed: int,
-    workers: int | None,
+    session: TuneOptions,
 ) -> None:
-    """Choose the few kernels that cover a range of sizes at the least loss, and say what each size loses.
+    """Choose a few kernels that cover a range of sizes, and report how much speed each size loses.
 
-    Each kernel takes the varied dimension at run time, so it is built once and serves all sizes. Configs are predicted over
-    the whole range; those that matter are built and measured at sizes spread over it, then at sizes where what is chosen
-    begins and ends to serve. The table that --out writes is what `tilesight.dispatcher` takes; it can be reviewed, committed and shipped.
+    Each kernel takes the varied dimension at run time, so it is built once and serves all sizes. Configs are
+    predicted over the whole range. The promising ones are built and measured at sizes spread over the range,
+    then at the first and last size that each chosen kernel serves. --out writes a dispatch table for
+    `tilesight.dispatcher`; it is a text file that can be reviewed, committed and shipped.
 
     \b
     tilesight plan matmul --vary m=1..16384 --shape n=8192,k=8192 --kernels 8 --out matmul.json
     tilesight plan flash_attention --vary seq_len=128..16384 --shape batch=1,heads=32,head_dim=128,causal=true
 
     \b
-    --effort predict  the model only: nothing is built or measured
-             quick    64 configs are built, up to 96 more by what those show; at most 10 measured at each size
-             full     128 configs are built, up to 192 more; at most 24 measured at each size
+    --effort predict  predictions only: nothing is built or measured
+             quick    builds 64 configs and up to 96 more; measures at most 10 at each size
+             full     builds 128 configs and up to 192 more; measures at most 24 at each size
     """
-    from ..api import plan as run
-    from ..dispatch.table import write_table
-    from ..out_file import check_out
+    from ..api.planning import plan_range
+    from ..dispatch.table.table_file import write_table
+    from ..files import check_out
 
     if out is not None:
         check_out(Path(out), ".json", "dispatch tables")
-    given: Mapping[int, float] | str | None = weights if weights in (None, "misses") else read_weights(Path(weights))
+    given: Mapping[int, float] | str | None = (
+        weights if weights in (None, "misses") else read_weights(Path(weights))
+    )
     with output.progress() as observer:
-        found = run(
-            kernel,
-            vary,
-            target,
-            shape,
-            kernels=kernels,
-            dtype=dtype,
-            shapes=shapes,
-            effort=effort,
-            budget_s=budget,
-            weights=given,
-            static=static,
-            protocol=protocol,
-            database=database,
-            seed=seed,
-            workers=workers,
-            observer=observer,
+        found = plan_range(
+            kernel, vary, target, shape, kernels, dtype, shapes, given, static, session, observer
         )
     if out is not None:
         write_table(found.table, out)
@@ -114,7 +133,7 @@ def plan(
 
 
 def read_weights(path: Path) -> dict[int, float]:
-    """A file of lines `SIZE WEIGHT`; what follows # is left out. Raises `InputError`."""
+    """Read a file of lines `SIZE WEIGHT`; text after # is ignored. Raises `InputError`."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -129,60 +148,90 @@ def read_weights(path: Path) -> dict[int, float]:
         except (ValueError, IndexError):
             size, weight = 0, 0.0
         if len(words) != 2 or size < 1 or not 0 < weight < float("inf"):
-            raise InputError(f"--weights: {path}, line {place}: '{line.strip()}' must be a size and a weight above 0, e.g. 4096 12")
+            raise InputError(
+                f"--weights: {path}, line {place}: '{line.strip()}' must be a size and a weight above 0, "
+                "e.g. 4096 12"
+            )
         found[size] = found.get(size, 0.0) + weight
     if not found:
         raise InputError(f"--weights: file '{path}' has no line with a size and a weight")
     return found
 
 
-def _print(found: Planned, out: str | None) -> None:
+def _print(found: PlanResult, out: str | None) -> None:
     table = found.table
     where = f"measured on {table.device}" if found.is_measured else f"predicted for {table.target}"
     output.print_text(f"{found.label}: {len(table.kernels)} kernels, {where}", bold=True)
-    taken = f"looked at {found.looked_at} configs, built {found.built}, measured {found.measured}"
-    known = f" ({found.recalled} more from the database)" if found.recalled else ""
-    compared = f", held against the default in turns {found.compared} times" if found.compared else ""
-    output.print_text(f"{taken}{known}{compared} in {found.seconds:.1f} s")
+    counts = f"{found.looked_at} configs predicted, {found.built} built, {found.measured} measurements"
+    recalled = f" ({found.recalled} more from the database)" if found.recalled else ""
+    compared = f", {found.compared} comparisons with the default config" if found.compared else ""
+    output.print_text(f"{counts}{recalled}{compared}; {found.seconds:.1f} s")
     output.print_text()
-    output.print_table(["kernel", "sizes", "config"], _kernel_rows(found), right=["kernel"], folded=["sizes", "config"])
+    output.print_table(
+        ["kernel", "sizes", "config"], _kernel_rows(found), right=["kernel"], folded=["sizes", "config"]
+    )
     output.print_text()
-    columns = [table.vary, "kernel", "chosen us", "best us", "loss", "default us", "known by"]
+    columns = [table.vary, "kernel", "chosen us", "best us", "loss", "default us", "times"]
     output.print_table(columns, _size_rows(found), right=columns[:6])
     if any(piece.size not in found.default_us for piece in table.evidence):
-        output.print_text("default us -: the template names no default config for that size, or there was no time to look at it")
+        output.print_text(
+            "'-' in column default us: the template has no default config for that size, or its time was not "
+            "examined."
+        )
     output.print_text()
     worst = found.worst
     if worst is not None:
-        at = f"worst {percent(worst.loss)} at {table.vary}={worst.size}" if worst.loss else "none of them loses anything"
-        output.print_text(f"loss to the best known at the {len(table.evidence)} sizes: mean {percent(found.mean_loss)}, {at}")
+        at = (
+            f"worst {percent(worst.loss)} at {table.vary}={worst.size}"
+            if worst.loss
+            else "no size loses anything"
+        )
+        sizes = f"the {len(table.evidence)} sizes of this table"
+        output.print_text(
+            f"loss against the best known config at {sizes}: mean {percent(found.mean_loss)}, {at}"
+        )
     expected = f"mean {percent(found.expected_mean)}, worst {percent(found.expected_worst)}"
-    output.print_text(f"expected over the whole range, by the model as corrected by what was measured: {expected}")
+    source = "the model corrected by the measurements" if found.is_measured else "the model"
+    output.print_text(f"expected loss over the whole range, from {source}: {expected}")
     for message in found.messages:
         output.print_text(f"note: {message}")
     if out is not None:
         output.print_line(f"table: {out}")
 
 
-def _kernel_rows(found: Planned) -> list[list[object]]:
+def _kernel_rows(found: PlanResult) -> list[list[object]]:
     rows: list[list[object]] = []
     for place, config in enumerate(found.table.kernels):
-        spans = [f"{s.first}..{s.last}" if s.first < s.last else str(s.first) for s in found.table.segments if s.kernel == place]
+        spans = [
+            f"{s.first}..{s.last}" if s.first < s.last else str(s.first)
+            for s in found.table.segments
+            if s.kernel == place
+        ]
         rows.append([place, " ".join(spans), config])
     return rows
 
 
-def _size_rows(found: Planned) -> list[list[object]]:
+def _size_rows(found: PlanResult) -> list[list[object]]:
     rows: list[list[object]] = []
     for piece in found.table.evidence:
         both = piece.chosen_measured, piece.best_measured
-        known = "measured" if all(both) else "predicted" if not any(both) else "in part"
+        known = "measured" if all(both) else "predicted" if not any(both) else "mixed"
         default = number(found.default_us.get(piece.size))
-        rows.append([piece.size, piece.kernel, number(piece.chosen_us), number(piece.best_us), percent(piece.loss), default, known])
+        rows.append(
+            [
+                piece.size,
+                piece.kernel,
+                number(piece.chosen_us),
+                number(piece.best_us),
+                percent(piece.loss),
+                default,
+                known,
+            ]
+        )
     return rows
 
 
-def _fields(found: Planned, out: str | None) -> dict[str, Any]:
+def _fields(found: PlanResult, out: str | None) -> dict[str, Any]:
     import json
 
     worst = found.worst

@@ -1,10 +1,16 @@
-"""`tilesight rank`: the predicted ranking, without a device."""
+"""`tilesight rank`: rank configs by predicted time, without a device."""
 
 from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import click
 
 from . import options, report
+
+if TYPE_CHECKING:
+    from ..tuner.options import TuneOptions
 
 
 @click.command()
@@ -22,26 +28,24 @@ from . import options, report
     options.workers,
     options.debug,
 )
+@options.as_session_options
 def rank(
     kernel: str,
     target: str,
     shapes: tuple[str, ...],
     dtype: str | None,
-    budget: float | None,
     top: int,
     as_json: bool,
-    database: str | None,
-    seed: int,
-    workers: int | None,
+    session: TuneOptions,
 ) -> None:
-    """Rank configs of KERNEL by predicted time. Nothing is built or measured; no GPU is needed."""
-    from ..api import rank as run
+    """Rank configs of KERNEL by prediction. Nothing is built or measured, and no GPU is needed."""
+    from ..api.tuning import tune_shapes
+    from ..records.session import Effort
 
+    predicting = replace(session, effort=Effort.PREDICT)
     report.show(
         "rank",
-        lambda observer: run(
-            kernel, target, shapes or None, dtype=dtype, budget_s=budget, database=database, seed=seed, workers=workers, observer=observer
-        ),
+        lambda observer: tune_shapes(kernel, target, shapes or None, dtype, predicting, observer),
         target,
         top,
         as_json,

@@ -1,4 +1,4 @@
-"""How a session's result is shown: as tables for people, as fields for programs."""
+"""The report of a tuning session: a table for people, fields for programs."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..errors import NoCandidateError
-from ..observers import Observer, Observers
-from ..rates import Limit, limit
-from ..session import Decision, SessionResult
-from ..target import Target, load_target
-from ..trial import Status, TrialRecord
+from ..records.roofline import Roofline, roofline
+from ..records.session import Decision, SessionResult
+from ..records.trial import Status, TrialRecord
+from ..target.spec import Target, load_target
+from ..tuner.observers import Observer, Observers
 from . import output
 from .output import number, percent
 
 
 class _Results(Observer):
-    """Keeps the results as they come, and shows each at once where people read."""
+    """Collects the fields of each result; prints the result at once unless JSON was requested."""
 
-    def __init__(self, asked: str, top: int, prints: bool) -> None:
-        self._asked, self._top, self._prints = asked, top, prints
+    def __init__(self, target: str, top: int, prints: bool) -> None:
+        self._target, self._top, self._prints = target, top, prints
         self.fields: list[dict[str, Any]] = []
 
     def answered(self, result: SessionResult) -> None:
-        target = target_of(result, self._asked)
+        target = target_of(result, self._target)
         if self._prints:
             if self.fields:
                 output.print_text()
@@ -35,14 +35,22 @@ class _Results(Observer):
 def show(
     kind: str,
     run: Callable[[Observer], object],
-    asked: str,
+    target: str,
     top: int,
     as_json: bool,
     more: Callable[[], dict[str, Any]] = dict,
 ) -> None:
-    """Run sessions with their progress shown, and print their results. `asked` is the target as the user gave it; `more` are
-    fields beside the sessions."""
-    results = _Results(asked, top, prints=not as_json)
+    """Run sessions, show their progress and print their results.
+
+    Args:
+        kind: Value of the JSON field `kind`.
+        run: Runs the sessions and reports them to the observer.
+        target: The target as the user gave it: a name or a file.
+        top: Number of candidates to show of each session.
+        as_json: Print one JSON object instead of tables.
+        more: Returns further JSON fields beside `sessions`.
+    """
+    results = _Results(target, top, prints=not as_json)
     try:
         with output.progress() as progress:
             run(Observers([progress, results]))
@@ -54,16 +62,16 @@ def show(
         output.print_json(kind, sessions=results.fields, **more())
 
 
-def target_of(result: SessionResult, asked: str) -> Target:
-    """The target of a result; `asked` is what the user gave, which may be a file."""
-    return load_target(asked if asked.endswith(".toml") or "/" in asked else result.context.target)
+def target_of(result: SessionResult, given: str) -> Target:
+    """The target of a result. `given` is the value of `--target`, which may be a file."""
+    return load_target(given if given.endswith(".toml") or "/" in given else result.context.target)
 
 
 def print_result(result: SessionResult, target: Target, top: int) -> None:
     workload = result.context.workload
-    floor = limit(target, workload.dtype, result.flops, result.min_bytes)
+    floor = roofline(target, workload.dtype, result.flops, result.min_bytes)
     measured_on = f", measured on {result.context.device}" if result.is_measured else ""
-    dynamic = f", {', '.join(result.context.open)} taken at run time" if result.context.open else ""
+    dynamic = f", dynamic {', '.join(result.context.dynamic)}" if result.context.dynamic else ""
     output.print_text(f"{workload.label}{dynamic} on {target.title}{measured_on}", bold=True)
     output.print_text(_census_line(result))
     output.print_text(_trials_line(result))
@@ -77,41 +85,57 @@ def print_result(result: SessionResult, target: Target, top: int) -> None:
     for line in _vendor_lines(result, floor):
         output.print_text(line)
     bound = "matrix peak" if floor.is_compute else "device memory"
-    # a CPU target describes a typical core, not the one at hand
-    whose = "hardware's limit" if result.context.arch != "native" else "nominal limit of one core"
-    output.print_text(f"{whose}: {number(floor.latency_us)} us ({bound})")
-    if not floor.is_compute and any(t.measured_us is not None and t.measured_us < floor.latency_us for t in shown):
-        output.print_text("times below that limit: what fits a cache is still there from the launch before, under this protocol")
+    # the CPU target has the figures of a typical core, not of the present one
+    name = "hardware limit" if result.context.arch != "native" else "nominal limit of one core"
+    output.print_text(f"{name}: {number(floor.latency_us)} us ({bound})")
+    if not floor.is_compute and any(
+        t.measured_us is not None and t.measured_us < floor.latency_us for t in shown
+    ):
+        output.print_text(
+            "Some times are below that limit: under this protocol, data that fits the cache stays there "
+            "between launches."
+        )
     notes = list(result.messages)
-    if not result.is_measured and result.best is not None and (prediction := result.best.prediction) is not None:
-        sure = f"give or take {percent(prediction.uncertainty)} (one sigma)"
-        output.print_text(f"the best is predicted to take {number(prediction.latency_us)} us, {sure}")
-        notes += [f"less sure of the best: {note}" for note in prediction.notes]
+    if (
+        not result.is_measured
+        and result.best is not None
+        and (prediction := result.best.prediction) is not None
+    ):
+        interval = f"give or take {percent(prediction.uncertainty)} (one sigma)"
+        output.print_text(
+            f"predicted time of the best config: {number(prediction.latency_us)} us, {interval}"
+        )
+        notes += [f"the prediction of the best config is less certain: {note}" for note in prediction.notes]
     for note in notes:
         output.print_text(f"note: {note}")
     if result.best is not None:
-        # not wrapped: it is there to be copied
+        # not wrapped, so that it can be copied
         output.print_line(f"best config: {result.best.config}")
 
 
-def _print_measured(shown: Sequence[TrialRecord], floor: Limit) -> None:
+def _print_measured(shown: Sequence[TrialRecord], floor: Roofline) -> None:
     unit, rate = _rate(floor, min((t.measured_us for t in shown if t.measured_us), default=1.0))
     columns = ["#", "status", "measured us", unit, "of limit", "predicted us", "config"]
     rows = []
     for place, trial in enumerate(shown, 1):
         us = trial.measured_us
-        measured = [number(us), number(us and rate(us)), percent(us and floor.share(us))] if us else ["-", "-", "-"]
+        measured = (
+            [number(us), number(us and rate(us)), percent(us and floor.share(us))] if us else ["-", "-", "-"]
+        )
         rows.append([place, trial.status.value, *measured, number(trial.predicted_us), trial.config])
-    output.print_table(columns, rows, right=["#", "measured us", unit, "of limit", "predicted us"], folded=["config"])
+    output.print_table(
+        columns, rows, right=["#", "measured us", unit, "of limit", "predicted us"], folded=["config"]
+    )
     times = [trial.measured_us for trial in shown if trial.measured_us is not None]
     if times != sorted(times):
         output.print_text(
-            "the winner and those that cannot be told from it come first; finalists were timed in turns, the others alone before: "
-            "measured times need not rise"
+            "The winner and the finalists that cannot be distinguished from it come first. Finalists were "
+            "timed in turns, "
+            "the other candidates alone, so the times may not be in order."
         )
 
 
-def _print_predicted(shown: Sequence[TrialRecord], floor: Limit) -> None:
+def _print_predicted(shown: Sequence[TrialRecord], floor: Roofline) -> None:
     unit, rate = _rate(floor, min((t.predicted_us for t in shown if t.predicted_us), default=1.0))
     columns = ["#", "status", "predicted us", f"predicted {unit}", "of limit", "paced by", "config"]
     rows = []
@@ -119,14 +143,19 @@ def _print_predicted(shown: Sequence[TrialRecord], floor: Limit) -> None:
         us, limiting = trial.predicted_us, trial.prediction.limiting if trial.prediction else ""
         rates = [number(us), number(us and rate(us)), percent(us and floor.share(us))]
         rows.append([place, trial.status.value, *rates, limiting, trial.config])
-    output.print_table(columns, rows, right=["#", "predicted us", f"predicted {unit}", "of limit"], folded=["config"])
+    output.print_table(
+        columns, rows, right=["#", "predicted us", f"predicted {unit}", "of limit"], folded=["config"]
+    )
     times = [trial.predicted_us for trial in shown if trial.predicted_us is not None]
     if times != sorted(times):
-        output.print_text("the model knows more of the order of candidates than of their times: predicted times need not rise")
+        output.print_text(
+            "Rows are ranked by the model's ranking score, which is more reliable than its time estimate, "
+            "so the times may not be in order."
+        )
 
 
-def _rate(floor: Limit, latency_us: float) -> tuple[str, Any]:
-    """Name and function of the rate that the hardware bounds for this workload, in a unit that gives readable numbers."""
+def _rate(floor: Roofline, latency_us: float) -> tuple[str, Any]:
+    """Unit of the rate that the hardware limits for this workload, and its function of a time in us."""
     if not floor.is_compute:
         return "GB/s", floor.gb_per_s
     if floor.tflops(latency_us) >= 1:
@@ -136,20 +165,23 @@ def _rate(floor: Limit, latency_us: float) -> tuple[str, Any]:
 
 def _census_line(result: SessionResult) -> str:
     census = result.census
-    why = ", ".join(f"{name} {count}" for name, count in sorted(census.rejected.items(), key=lambda item: -item[1]))
-    return f"space: {census.legal} of {census.size} configs are legal" + (f"; the others break: {why}" if why else "")
+    why = ", ".join(
+        f"{name} {count}" for name, count in sorted(census.rejected.items(), key=lambda item: -item[1])
+    )
+    broken = f"; rules that the others break: {why}" if why else ""
+    return f"search space: {census.legal} of {census.size} configs are legal{broken}"
 
 
 def _trials_line(result: SessionResult) -> str:
     measured = sum(t.measurement is not None for t in result.trials)
     failures = Counter(t.failure.kind.value for t in result.trials if t.failure)
-    parts = [f"looked at {len(result.trials)}", *([f"measured {measured}"] if measured else [])]
+    parts = [f"{len(result.trials)} candidates", *([f"{measured} measured"] if measured else [])]
     parts += [f"{count} {kind}" for kind, count in failures.most_common()]
-    source = "; from the database" if result.from_database else f" in {result.seconds:.1f} s"
-    return f"{result.effort.value}: {', '.join(parts)}{source}"
+    source = "from the database" if result.from_database else f"{result.seconds:.1f} s"
+    return f"effort {result.effort.value}: {', '.join(parts)}; {source}"
 
 
-def _vendor_lines(result: SessionResult, floor: Limit) -> list[str]:
+def _vendor_lines(result: SessionResult, floor: Roofline) -> list[str]:
     if not result.baselines or result.best is None or result.best.measured_us is None:
         return []
     unit, rate = _rate(floor, result.best.measured_us)
@@ -157,14 +189,17 @@ def _vendor_lines(result: SessionResult, floor: Limit) -> list[str]:
     for baseline in sorted(result.baselines, key=lambda b: b.latency_us):
         times = baseline.latency_us / result.best.measured_us
         us = number(baseline.latency_us)
-        lines.append(f"vendor: {baseline.name} {us} us, {number(rate(baseline.latency_us))} {unit}; ours is {number(times, 3)}x as fast")
+        lines.append(
+            f"vendor: {baseline.name} {us} us, {number(rate(baseline.latency_us))} {unit}; ours is "
+            f"{number(times, 3)}x as fast"
+        )
     return lines
 
 
 def session_fields(result: SessionResult, target: Target, top: int) -> dict[str, Any]:
-    """The fields of one session in `--json`; docs/cli.md lists them."""
+    """JSON fields of one session; docs/cli.md lists them."""
     context, workload = result.context, result.context.workload
-    floor = limit(target, workload.dtype, result.flops, result.min_bytes)
+    floor = roofline(target, workload.dtype, result.flops, result.min_bytes)
     vendor, best = result.fastest_baseline, result.best
     return {
         "kernel": workload.operator,
@@ -174,7 +209,7 @@ def session_fields(result: SessionResult, target: Target, top: int) -> dict[str,
         "dims": workload.dims,
         "attrs": workload.attrs,
         "dtype": workload.dtype,
-        "dynamic": list(context.open),
+        "dynamic": list(context.dynamic),
         "target": context.target,
         "device": context.device or None,
         "protocol": context.protocol or None,
@@ -185,7 +220,11 @@ def session_fields(result: SessionResult, target: Target, top: int) -> dict[str,
         "from_database": result.from_database,
         "seconds": result.seconds,
         "is_measured": result.is_measured,
-        "space": {"size": result.census.size, "legal": result.census.legal, "rejected": result.census.rejected},
+        "space": {
+            "size": result.census.size,
+            "legal": result.census.legal,
+            "rejected": result.census.rejected,
+        },
         "counts": Counter(t.status.value for t in result.trials),
         "failures": Counter(t.failure.kind.value for t in result.trials if t.failure),
         "flops": result.flops,
@@ -193,20 +232,30 @@ def session_fields(result: SessionResult, target: Target, top: int) -> dict[str,
         "limit_us": floor.latency_us,
         "candidates": [
             trial_fields(place, trial, floor)
-            for place, trial in enumerate([t for t in result.trials if t.status is not Status.FAILED][:top], 1)
+            for place, trial in enumerate(
+                [t for t in result.trials if t.status is not Status.FAILED][:top], 1
+            )
         ],
-        "vendor": [{"name": b.name, "latency_us": b.latency_us, "samples_us": b.samples_us} for b in result.baselines],
+        "vendor": [
+            {"name": b.name, "latency_us": b.latency_us, "samples_us": b.samples_us} for b in result.baselines
+        ],
         "decision": None if result.decision is None else decision_fields(result.decision),
-        "speedup_over_vendor": vendor.latency_us / best.measured_us if vendor and best and best.measured_us else None,
+        "speedup_over_vendor": vendor.latency_us / best.measured_us
+        if vendor and best and best.measured_us
+        else None,
         "messages": result.messages,
     }
 
 
 def decision_fields(decision: Decision) -> dict[str, Any]:
-    return {"winner": dict(decision.winner), "tied": [dict(config) for config in decision.tied], "reason": decision.reason}
+    return {
+        "winner": dict(decision.winner),
+        "tied": [dict(config) for config in decision.tied],
+        "reason": decision.reason,
+    }
 
 
-def trial_fields(place: int, trial: TrialRecord, floor: Limit) -> dict[str, Any]:
+def trial_fields(place: int, trial: TrialRecord, floor: Roofline) -> dict[str, Any]:
     measured, predicted, prediction = trial.measured_us, trial.predicted_us, trial.prediction
     return {
         "rank": place,

@@ -1,4 +1,4 @@
-"""`tilesight space`: what may be tuned, and why the rest may not."""
+"""`tilesight space`: show a search space, or check one config against it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 from . import options, output
 
 if TYPE_CHECKING:
-    from ..space import SearchSpace
+    from ..problem.space import SearchSpace
 
 
 @click.command()
@@ -22,14 +22,17 @@ if TYPE_CHECKING:
     options.as_json,
     options.debug,
 )
-def space(kernel: str, target: str, shape: str | None, dtype: str | None, config: str | None, as_json: bool) -> None:
-    """Show the search space of KERNEL: its parameters, how many configs are legal, and what the others break.
+def space(
+    kernel: str, target: str, shape: str | None, dtype: str | None, config: str | None, as_json: bool
+) -> None:
+    """Show the search space of KERNEL: parameters, legal configs, and the rules that other configs break.
 
-    With --config, whether that one is legal, every rule that it breaks, and the nearest legal ones.
+    With --config, show whether that config is legal, every rule that it breaks, and the nearest legal
+    configs.
     """
-    from ..lookup import find_operator, find_template, find_workloads
-    from ..reasons import rejections
-    from ..where import locate
+    from ..machine.placement import locate
+    from ..tuner.diagnostics import rejections
+    from ..tuner.resolve import find_operator, find_template, find_workloads
 
     operator = find_operator(kernel)
     chosen = locate(target, measures=False).target
@@ -62,10 +65,10 @@ def space(kernel: str, target: str, shape: str | None, dtype: str | None, config
     if broken:
         output.print_text()
         output.print_table(
-            ["rejected", "by", "for example"],
+            ["configs", "broken rule", "example"],
             [[r.count, r.constraint, r.example] for r in broken],
-            right=["rejected"],
-            folded=["for example"],
+            right=["configs"],
+            folded=["example"],
         )
     if default is not None:
         output.print_text()
@@ -73,22 +76,24 @@ def space(kernel: str, target: str, shape: str | None, dtype: str | None, config
 
 
 def _print_config(found: SearchSpace, text: str, as_json: bool) -> None:
-    asked = found.read(text)
-    violations = found.why_not(asked)
-    near = found.nearest(asked) if violations else []
+    given = found.read(text)
+    violations = found.violations(given)
+    near = found.nearest(given) if violations else []
     if as_json:
         output.print_json(
             "config",
-            config=dict(asked),
+            config=dict(given),
             legal=not violations,
             violations=[{"constraint": v.constraint, "reason": v.reason} for v in violations],
             nearest=[dict(c) for c in near],
         )
         return
     if not violations:
-        output.print_line(f"legal: {asked}")
+        output.print_line(f"legal: {given}")
         return
-    output.print_line(f"not legal: {asked}")
-    output.print_table(["it breaks", "because"], [[v.constraint, v.reason] for v in violations], folded=["because"])
+    output.print_line(f"not legal: {given}")
+    output.print_table(
+        ["broken rule", "reason"], [[v.constraint, v.reason] for v in violations], folded=["reason"]
+    )
     for legal in near:
         output.print_line(f"nearest legal: {legal}")

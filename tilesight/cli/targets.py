@@ -1,10 +1,10 @@
-"""`tilesight targets`: the hardware that is known, and every figure's provenance."""
+"""`tilesight targets`: list the hardware descriptions, with every figure and its provenance."""
 
 from __future__ import annotations
 
 import click
 
-from ..target import FIGURES, Target, load_target, target_names
+from ..target.spec import FIGURES, Target, load_target, target_names
 from . import options, output
 
 
@@ -36,7 +36,8 @@ def targets(target: str | None, as_json: bool) -> None:
     output.print_table(columns, rows, right=["TFLOP/s", "GB/s"], folded=["dtypes"])
     output.print_text()
     output.print_text(
-        "TFLOP/s: matrix rate at the clock that it leaves; GB/s: what device memory sustains. `tilesight targets NAME` shows all."
+        "TFLOP/s: matrix rate at the clock under that load. GB/s: sustained bandwidth of device memory. "
+        "`tilesight targets NAME` shows all figures."
     )
 
 
@@ -53,17 +54,34 @@ def _print_one(target: Target, as_json: bool) -> None:
             }
             for p, f in target.figures.items()
         ]
-        output.print_json("target", target={**_head(target), "fingerprint": target.fingerprint, "figures": figures})
+        output.print_json(
+            "target", target={**_head(target), "fingerprint": target.fingerprint, "figures": figures}
+        )
         return
     output.print_text(f"{target.name}: {target.title} ({target.arch})", bold=True)
     devices = ", ".join(target.device_names)
-    output.print_text("measured on: " + (devices or ("this machine" if target.kind == "cpu" else "no device: device_names is empty")))
+    output.print_text(
+        "measured on: "
+        + (devices or ("this machine" if target.kind == "cpu" else "no device: device_names is empty"))
+    )
     output.print_text()
-    sources = {source: place for place, source in enumerate(dict.fromkeys(f.source for f in target.figures.values() if f.source), 1)}
-    rows = [[p, _exact(f.value), FIGURES[p].unit, f.provenance, sources.get(f.source)] for p, f in target.figures.items()]
-    output.print_table(["figure", "value", "unit", "provenance", "source"], rows, right=["value", "source"], folded=["unit"])
+    sources = {
+        source: place
+        for place, source in enumerate(
+            dict.fromkeys(f.source for f in target.figures.values() if f.source), 1
+        )
+    }
+    rows = [
+        [p, _exact(f.value), FIGURES[p].unit, f.provenance, sources.get(f.source)]
+        for p, f in target.figures.items()
+    ]
+    output.print_table(
+        ["figure", "value", "unit", "provenance", "source"], rows, right=["value", "source"], folded=["unit"]
+    )
     output.print_text()
-    output.print_table(["source", ""], [[place, source] for source, place in sources.items()], right=["source"], folded=[""])
+    output.print_table(
+        ["source", ""], [[place, source] for source, place in sources.items()], right=["source"], folded=[""]
+    )
 
 
 def _head(target: Target) -> dict[str, object]:

@@ -1,14 +1,19 @@
-"""`tilesight tune`: search, measure, compare, record."""
+"""`tilesight tune`: search for the fastest config, measure, compare and record."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import click
 
 from ..errors import InputError
-from ..known import Gain
-from ..session import Effort
+from ..records.session import Effort
+from ..records.winners import Gain
 from . import options, output, report
 from .output import number
+
+if TYPE_CHECKING:
+    from ..tuner.options import TuneOptions
 
 
 @click.command()
@@ -17,12 +22,30 @@ from .output import number
     options.target,
     options.shapes,
     options.dtype,
-    click.option("--effort", type=click.Choice([e.value for e in Effort]), default="quick", show_default=True, help="How much to try."),
     click.option(
-        "--dynamic", metavar="D", multiple=True, help="A dimension that the kernel takes at run time; may be repeated. One kernel for all."
+        "--effort",
+        type=click.Choice([e.value for e in Effort]),
+        default="quick",
+        show_default=True,
+        help="How many candidates to try.",
     ),
-    click.option("--misses", is_flag=True, help="Tune what dispatchers were asked for and had no record of, most costly first."),
-    click.option("--limit", metavar="N", type=click.IntRange(min=1), help="With --misses: how many at most. [default: all]"),
+    click.option(
+        "--dynamic",
+        metavar="D",
+        multiple=True,
+        help="A dimension that the kernel takes at run time; may be repeated. One kernel for all.",
+    ),
+    click.option(
+        "--misses",
+        is_flag=True,
+        help="Tune the shapes that dispatchers were called with and had no record of, most costly first.",
+    ),
+    click.option(
+        "--limit",
+        metavar="N",
+        type=click.IntRange(min=1),
+        help="With --misses: largest number of shapes to tune. [default: all]",
+    ),
     options.protocol,
     options.cluster,
     options.budget,
@@ -33,68 +56,52 @@ from .output import number
     options.workers,
     options.debug,
 )
+@options.as_session_options
 def tune(
     kernel: str | None,
     target: str,
     shapes: tuple[str, ...],
     dtype: str | None,
-    effort: str,
-    dynamic: tuple[str, ...],
     misses: bool,
     limit: int | None,
-    protocol: str,
-    cluster: str | None,
-    budget: float | None,
     top: int,
     as_json: bool,
-    database: str | None,
-    seed: int,
-    workers: int | None,
+    session: TuneOptions,
 ) -> None:
-    """Search the fastest config of KERNEL, measure the best where the target is at hand, and record all of it.
+    """Search for the fastest config of KERNEL, measure the best candidates, and record all results.
 
-    Without a device of the target the result is the predicted ranking, marked so. Run again, it answers from the
-    database; interrupted, it goes on where it stopped.
+    Without a device of the target the result is a predicted ranking, marked as predicted. The same command
+    run again answers from the database; after an interruption it continues.
 
     \b
-    --effort predict     the model only: nothing is built or measured
-             quick       about 128 lowerings are looked at, at most 16 candidates are measured
-             full        about 400 lowerings, up to 128 measured, each chosen by what was learned from those before
-             exhaustive  every legal candidate is built and measured
+    --effort predict     predictions only: nothing is built or measured
+             quick       lowers about 128 candidates, measures at most 16
+             full        lowers about 400, measures up to 128; each measurement corrects the
+                         predictions of the rest
+             exhaustive  builds and measures every legal candidate
 
-    With --misses KERNEL may be left out. Workloads that were tuned and measured are forgotten as misses, and it is said what
-    each gained over what served it.
+    With --misses KERNEL may be left out. The report compares the new best time of each shape with the time of
+    the config that served it. Shapes that were tuned and measured are no longer misses.
     """
-    from ..api import tune as run
+    from ..api.tuning import tune_shapes
 
     if misses:
-        wrong = [name for name, given in (("--shape", shapes), ("--dtype", dtype), ("--cluster", cluster)) if given]
+        needless = (("--shape", shapes), ("--dtype", dtype), ("--cluster", session.cluster))
+        wrong = [name for name, given in needless if given]
         if wrong:
-            raise InputError(f"--misses says what is tuned, and where: leave out {' and '.join(wrong)}")
-        _tune_misses(kernel, target, dynamic, limit, effort, protocol, budget, top, as_json, database, seed, workers)
+            raise InputError(f"--misses takes its shapes from the database: leave out {' and '.join(wrong)}")
+        _tune_misses(kernel, target, limit, top, as_json, session)
         return
     if kernel is None:
-        raise InputError("no kernel was named; `tilesight kernels` lists them, and --misses tunes what dispatchers were asked for")
+        raise InputError(
+            "KERNEL is missing: `tilesight kernels` lists the kernels; only --misses works without one"
+        )
     if limit is not None:
-        raise InputError("--limit goes with --misses")
+        raise InputError("--limit needs --misses")
     name = kernel
     report.show(
         "tune",
-        lambda observer: run(
-            name,
-            target,
-            shapes or None,
-            dtype=dtype,
-            effort=effort,
-            protocol=protocol,
-            cluster=cluster,
-            dynamic=dynamic,
-            budget_s=budget,
-            database=database,
-            seed=seed,
-            workers=workers,
-            observer=observer,
-        ),
+        lambda observer: tune_shapes(name, target, shapes or None, dtype, session, observer),
         target,
         top,
         as_json,
@@ -102,39 +109,14 @@ def tune(
 
 
 def _tune_misses(
-    kernel: str | None,
-    target: str,
-    dynamic: tuple[str, ...],
-    limit: int | None,
-    effort: str,
-    protocol: str,
-    budget: float | None,
-    top: int,
-    as_json: bool,
-    database: str | None,
-    seed: int,
-    workers: int | None,
+    kernel: str | None, target: str, limit: int | None, top: int, as_json: bool, session: TuneOptions
 ) -> None:
-    from ..api import tune_misses as run
+    from ..api.misses import tune_missed_workloads
 
     gains: list[Gain] = []
     report.show(
         "tune",
-        lambda observer: gains.extend(
-            run(
-                kernel,
-                target,
-                limit=limit,
-                effort=effort,
-                budget_s=budget,
-                database=database,
-                seed=seed,
-                workers=workers,
-                protocol=protocol,
-                dynamic=dynamic,
-                observer=observer,
-            )
-        ),
+        lambda observer: gains.extend(tune_missed_workloads(kernel, target, limit, session, observer)),
         target,
         top,
         as_json,
@@ -143,7 +125,10 @@ def _tune_misses(
     if as_json:
         return
     if not gains:
-        output.print_text(f"no misses are recorded{'' if kernel is None else f' of {kernel}'} on this target: nothing is left to be tuned")
+        output.print_text(
+            f"the database has no misses{'' if kernel is None else f' of {kernel}'} on this target: nothing "
+            "to tune"
+        )
         return
     output.print_text()
     columns = ["calls", "served us", "now us", "saved us", "workload"]
@@ -151,7 +136,7 @@ def _tune_misses(
 
 
 def _gain_row(gain: Gain) -> list[object]:
-    served = f"{'' if gain.is_measured else '~'}{number(gain.served_us)}"
+    served = f"{'' if gain.is_measured else '~'}{number(gain.dispatched_us)}"
     saved = gain.saved_us
     return [
         gain.miss.count,
@@ -167,7 +152,7 @@ def _gain_fields(gain: Gain) -> dict[str, object]:
         "workload": gain.miss.workload.key,
         "calls": gain.miss.count,
         "served_by": dict(gain.miss.config),
-        "served_us": gain.served_us,
+        "served_us": gain.dispatched_us,
         "served_is_measured": gain.is_measured,
         "best_us": gain.best_us,
         "saved_us": gain.saved_us,

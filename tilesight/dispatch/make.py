@@ -1,41 +1,49 @@
-"""From the names that a user gives to a dispatcher."""
+"""`tilesight.dispatcher`: makes a dispatcher from names and options."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..device import NoDevice, devices_for, find_devices
+from ..dtypes import canonical_dtype
 from ..errors import DatabaseReadOnlyError, InputError, TileSightError
 from ..kernels import default_dtype
-from ..lookup import check_workers, find_context, find_operator, find_template
-from ..protocol import Protocol
-from ..session import Context
+from ..machine.devices import NoDevice, devices_for, find_devices
+from ..machine.placement import Placement, locate
+from ..problem.workload import Workload
+from ..profile.shape_class import ShapeClass
+from ..records.protocol import MeasurementProtocol
+from ..records.session import Context
 from ..settings import load_settings
-from ..shape_class import ShapeClass
-from ..target import Target
-from ..where import Where, locate
-from ..workload import Workload, canonical_dtype
-from .builds import BuiltIndex
+from ..target.spec import Target
+from ..tuner.resolve import check_workers, find_context, find_operator, find_template
+from .background_thread import BackgroundThread
 from .dispatcher import Dispatcher
-from .forecast import Forecaster
-from .improve import Grounds
-from .misses import Misses
-from .problem import Problem, problem_of
-from .records import Records
-from .selector import Selector
-from .service import Background, Service
-from .supply import Supply, on_miss_of
-from .table import DispatchTable, read_table
-from .workshop import Tools, Workshop
+from .improve.explore import find_choice
+from .improve.improver import Improver
+from .improve.tuning_setup import TuningSetup
+from .kernels.kernel_builder import KernelBuilder
+from .misses import MissLog
+from .on_miss import on_miss_named
+from .problem import DispatchProblem, make_problem
+from .select.cached_predictor import CachedPredictor
+from .select.choice import Choice
+from .select.selector import Selector
+from .select.winner_index import WinnerIndex
+from .shape_table import ShapeTable
+from .table.table_file import DispatchTable, read_table
 
 if TYPE_CHECKING:
-    from ..template import KernelTemplate
+    from ..database.store import Store
+    from ..executor.local import LocalExecutor
+    from ..problem.template import KernelTemplate
 
-MOST_CLASSES = 32  # of recorded shapes, whose profiles are read when a dispatcher is made
+CLASS_LIMIT = 32  # shape classes whose profiles are read when a dispatcher is made
+_SAME_IN_TABLE = ("operator", "dtype", "attributes", "template")
 
 
 def dispatcher(
@@ -57,116 +65,160 @@ def dispatcher(
     template: KernelTemplate | None = None,
     **dims: int,
 ) -> Dispatcher:
-    """A callable for `kernel` with the dimensions in `dims` fixed and any values of the others: `d = dispatcher("matmul",
-    target="h200", n=8192, k=8192)`, then `C = d(A, B)`.
+    """Make a callable for an operator with some dimensions fixed and any sizes of the others.
 
-    What serves a shape: its own tuned record, else `table` (of `tilesight plan`, a value or a file), else the winners of the
-    nearest recorded shapes in the order of the model, else the model's choice among kept profiles, else the template's
-    default config. `d.choose(m=777)` says which, and why.
+    `d = dispatcher("matmul", target="h200", n=8192, k=8192)`, then `C = d(A, B)`. The config for a shape
+    comes from its own tuned record, else from `table`, else from the winners of the nearest recorded shapes,
+    else from the model and the cached profiles, else it is the template's default. `d.choose(m=777)` returns
+    the choice and its reason.
 
-    attrs      attributes of the operator, e.g. `{"causal": True}`
-    database   a SQLAlchemy URL or the path of an SQLite file; None: `TILESIGHT_DB`, or one in the user's data folder
-    layers     read-only databases below it, the first on top; None: those of `TILESIGHT_LAYERS`
-    dynamic    dimensions that kernels built for it take at run time, so that one serves many shapes; None: each has its own
-    on_miss    where a kernel is not built: `wait` for it, `serve` with one that is built meanwhile, or `refuse`
-    explore    lower candidates for a shape of which no profile is kept, before its first call returns
-    background look for better kernels of shapes without a record; one replaces another only where paired measurements on this
-               machine's device say so
-    misses     record which shapes had no record, for `tilesight tune --misses`
-    workers    processes that build; None: `TILESIGHT_WORKERS`, or one a core
-    template   one that computes the operator, in place of TileSight's own
+    Args:
+        kernel: name of the operator.
+        target: name, path or value of a target; `auto`: that of the GPU of this machine.
+        dtype: data type of the tensors; None: the first one of the template.
+        attrs: attributes of the operator, e.g. `{"causal": True}`.
+        database: a SQLAlchemy URL or the path of an SQLite file; None: `TILESIGHT_DB`, or a file in the
+            user's data folder.
+        layers: read-only databases below it, the first on top; None: those of `TILESIGHT_LAYERS`.
+        table: a dispatch table of `tilesight plan`, as a value or a file.
+        dynamic: dimensions that kernels take at run time, so that many shapes share one kernel; None: each
+            shape has a kernel of its own.
+        on_miss: if a kernel is not built, `wait` for it, `serve` with one that is built, or `refuse`.
+        explore: lower candidates for a shape without cached profiles before its first call returns.
+        background: look for faster kernels of shapes without a record; a kernel is replaced only if paired
+            measurements on a device of this machine show another one to be faster.
+        misses: record the shapes without a record, for `tilesight tune --misses`.
+        protocol: name of the measurement protocol.
+        workers: number of processes that build; None: `TILESIGHT_WORKERS`, or one per core.
+        template: a template of the operator in place of TileSight's own.
+        dims: the fixed dimensions; attributes may be given here too.
 
-    Raises `InputError` for what is asked wrongly, `DatabaseError`, `ToolchainError` where `auto` finds no GPU.
+    Raises:
+        InputError: an argument is wrong.
+        DatabaseError: the database cannot be read.
+        ToolchainError: `auto` finds no GPU.
     """
-    asked = on_miss_of(on_miss)
+    policy = on_miss_named(on_miss)
     check_workers(workers)
-    where = _where(target)
+    placement = _placement(target)
     operator = find_operator(kernel) if template is None else template.operator
-    chosen = template or find_template(operator, where.target, dtype or default_dtype(kernel, where.target))
-    given = dict(attrs or {})
+    chosen = template or find_template(
+        operator, placement.target, dtype or default_dtype(kernel, placement.target)
+    )
+    given_attrs = dict(attrs or {})
     for name in [name for name in dims if name in operator.attrs]:  # causal=True beside n=8192
-        given[name] = dims.pop(name)
-    problem = problem_of(chosen, where.target, _dtype(chosen, dtype), given, dims, dynamic or ())
+        given_attrs[name] = dims.pop(name)
+    problem = make_problem(chosen, placement.target, _dtype(chosen, dtype), given_attrs, dims, dynamic or ())
     settings = load_settings()
-    conditions = Protocol.named(protocol, where.target)
-    url, count = database or settings.database_url, workers or settings.workers
+    conditions = MeasurementProtocol.named(protocol, placement.target)
+    worker_count = workers or settings.workers
 
     from ..costmodel import default_model
-    from ..database import open_layers
 
     model = default_model()
+    notes = list(placement.messages)
     with ExitStack() as opened:
-        notes = list(where.messages)
-        try:
-            store = opened.enter_context(open_layers(url, layers))
-        except DatabaseReadOnlyError as error:  # what is recorded serves all the same
-            store, misses = opened.enter_context(open_layers(url, layers, read_only=True)), False
-            notes.append(f"nothing is recorded, misses neither: {error}")
-        context = _context(problem, where, model.version, conditions)
-        read = _table(table, context, problem, notes)
-        forecaster = Forecaster(problem, store, model)
-        records = Records.read(store, problem, context)
-        forecaster.recall(_classes(records))
-        if not len(records):
-            forecaster.survey(_usual(problem))
-        index = BuiltIndex(settings.cache_dir, where.target, context.code_software)
+        store, is_writable = _open_store(database or settings.database_url, layers, notes)
+        opened.callback(store.close)
+        context = _context(problem, placement, model.version, conditions)
+        checked_table = _checked_table(table, context, problem, notes)
+        winners = WinnerIndex.read(store, problem, context)
+        predictor = CachedPredictor(problem, store, model)
+        predictor.load(_one_of_each_class(winners))
+        if not len(winners):
+            predictor.load_ranking(_likely_shapes(problem))
 
-        def workshop() -> Workshop:
-            return Workshop(lambda: Tools(where, settings.cache_dir, count))
+        def make_executor() -> LocalExecutor:
+            from ..executor.local import LocalExecutor
 
-        counted = Misses(store, where.target.name, context.device, chosen.name) if misses else None
-        grounds = Grounds(where, conditions, model, store)
-        supply = Supply(problem, Selector(problem, records, forecaster, read), index, workshop(), grounds, asked, explore)
-        tries = Background(workshop(), grounds, background and bool(where.devices))
+            return LocalExecutor(worker_count, settings.cache_dir, placement.gpus)
 
-        def service(switched: Callable[[], None]) -> Service:
-            return Service(supply, counted, tries, switched, tuple(notes))
+        builds, comparisons = BackgroundThread(make_executor), BackgroundThread(make_executor)
+        setup = TuningSetup(placement, conditions, model, store)
 
-        made = Dispatcher(service, lambda: Records.read(store, problem, context), store.close)
+        def explore_shape(selector: Selector, workload: Workload) -> Choice | None:
+            return builds.submit(partial(find_choice, selector, setup, workload)).result()
+
+        selector = Selector(problem, winners, predictor, checked_table, explore_shape if explore else None)
+        builder = KernelBuilder(problem, settings.cache_dir, context.code_software, builds)
+        improver = Improver(selector, builder, setup, comparisons, background and bool(placement.devices))
+        log = None
+        if misses and is_writable:
+            log = MissLog(store, placement.target.name, context.device, chosen.name)
+        shapes = ShapeTable(selector, builder, improver, log, policy, notes)
+        made = Dispatcher(shapes, lambda: WinnerIndex.read(store, problem, context), store.close)
         opened.pop_all()
     return made
 
 
-def _where(target: str | Target) -> Where:
-    """The target and all its devices here. A compiler is not asked for: what is built needs none."""
+def _placement(target: str | Target) -> Placement:
+    """The target and all its devices on this machine.
+
+    No compiler is required, since the kernels may be built already.
+    """
     chosen = locate(target, measures=False).target
     found = devices_for(chosen, find_devices() if chosen.is_gpu else [])
     if isinstance(found, NoDevice):
-        return Where(chosen, (), (f"nothing can be called or measured here: {found.message}",))
-    return Where(chosen, found)
+        return Placement(chosen, (), (f"nothing can be called or measured here: {found.message}",))
+    return Placement(chosen, found)
 
 
-def _dtype(template: KernelTemplate, asked: str | None) -> str:
-    return template.dtypes[0] if asked is None else canonical_dtype(asked, template.dtypes, template.operator.name)
+def _open_store(url: str, layers: Sequence[str | Path] | None, notes: list[str]) -> tuple[Store, bool]:
+    """The database, and whether it can be written. Raises `DatabaseError`."""
+    from ..database import open_layers
+
+    try:
+        return open_layers(url, layers), True
+    except DatabaseReadOnlyError as error:
+        notes.append(f"nothing is recorded, misses neither: {error}")
+        return open_layers(url, layers, read_only=True), False
 
 
-def _context(problem: Problem, where: Where, model: str, protocol: Protocol) -> Context:
-    """What records must agree with, at some workload of the problem. The search space is none of it."""
+def _dtype(template: KernelTemplate, name: str | None) -> str:
+    if name is None:
+        return template.dtypes[0]
+    return canonical_dtype(name, template.dtypes, template.operator.name)
+
+
+def _context(
+    problem: DispatchProblem, placement: Placement, model: str, protocol: MeasurementProtocol
+) -> Context:
+    """The context that records must have, for any workload of the problem and any search space."""
     dims = {name: problem.fixed.get(name, 1) for name in problem.operator.dims}
     workload = Workload(problem.operator.name, dims, problem.dtype, problem.attrs)
-    return find_context(problem.template, workload, where, model, None, protocol, problem.open)
+    return find_context(problem.template, workload, placement, model, None, protocol, problem.dynamic)
 
 
-def _table(given: str | Path | DispatchTable | None, context: Context, problem: Problem, notes: list[str]) -> DispatchTable | None:
-    """Raises `InputError` for a table of another problem; what else is different from what it was made for becomes a note."""
+def _checked_table(
+    given: str | Path | DispatchTable | None, context: Context, problem: DispatchProblem, notes: list[str]
+) -> DispatchTable | None:
+    """The table, or None. Other differences from the context than those that raise are added to the notes.
+
+    Raises `InputError` for a table of another problem.
+    """
     if given is None:
         return None
     table = given if isinstance(given, DispatchTable) else read_table(given)
-    if table.vary not in problem.free or any(problem.fixed.get(name, size) != size for name, size in table.fixed.items()):
+    differs = any(problem.fixed.get(name, size) != size for name, size in table.fixed.items())
+    if table.vary not in problem.free or differs:
         fixed = ", ".join(f"{name}={size}" for name, size in table.fixed.items())
         raise InputError(
-            f"the table varies {table.vary} with {fixed or 'nothing'} fixed, and this dispatcher is of {problem.label}; give it its own"
+            f"the table varies {table.vary} with {fixed or 'nothing'} fixed, and this dispatcher is for "
+            f"{problem.label}; pass a table for it"
         )
     here = replace(context, workload=replace(context.workload, dims={**context.workload.dims, **table.fixed}))
-    wrong = [text for text in table.mismatches(here) if text.split(":")[0] in ("operator", "dtype", "attributes", "template")]
+    mismatches = table.mismatches(here)
+    wrong = [text for text in mismatches if text.split(":")[0] in _SAME_IN_TABLE]
     if wrong:
-        raise InputError(f"the table cannot serve {problem.label}: {'; '.join(wrong)}; `tilesight plan` makes one that can")
-    notes += [f"table: {text}" for text in table.mismatches(here)]
+        raise InputError(
+            f"the table cannot be used for {problem.label}: {'; '.join(wrong)}; `tilesight plan` makes one"
+        )
+    notes += [f"table: {text}" for text in mismatches]
     return table
 
 
-def _usual(problem: Problem) -> list[Workload]:
-    """Shapes of the classes in which profiles are mostly kept, those that divide best first."""
+def _likely_shapes(problem: DispatchProblem) -> list[Workload]:
+    """Shapes of the classes that most often have cached profiles, the most divisible first."""
     found = []
     for size in (4096, 4104, 4097, 1024):
         with suppress(TileSightError):
@@ -174,9 +226,9 @@ def _usual(problem: Problem) -> list[Workload]:
     return found
 
 
-def _classes(records: Records) -> list[Workload]:
-    """A recorded shape of each class, the first few."""
+def _one_of_each_class(winners: WinnerIndex) -> list[Workload]:
+    """A recorded shape of each shape class, up to `CLASS_LIMIT` of them."""
     found: dict[str, Workload] = {}
-    for known in records.all():
-        found.setdefault(ShapeClass(records.problem.template, known.workload).key, known.workload)
-    return list(found.values())[:MOST_CLASSES]
+    for winner in winners.all():
+        found.setdefault(ShapeClass(winners.problem.template, winner.workload).key, winner.workload)
+    return list(found.values())[:CLASS_LIMIT]

@@ -1,7 +1,7 @@
-"""Misses: shapes that were asked for and had no exact record. Counted in memory, written now and then by a thread of their own.
+"""Misses: shapes that were called without a record of their own.
 
-A call adds one to a number; all else happens elsewhere, and no fault of the database reaches a call. Calls that a captured CUDA
-graph repeats are not seen.
+A call only increments a number; a thread writes the numbers to the database now and then, and no fault of the
+database reaches a call. Calls that a captured CUDA graph repeats are not counted.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
 
-from ..known import Miss
-from .choice import Choice
-from .serving import Calls
+from ..records.winners import Miss
+from .kernels.bound_calls import CallCounter
+from .select.choice import Choice
 
-MOST_SHAPES = 10_000  # counted at once; further ones are left out until the next writing
-EVERY_S = 60.0
-LAST_S = 2.0  # that the end of the process waits for the database
+SHAPE_LIMIT = 10_000  # shapes that are counted at once; further ones are left out until the next write
+WRITE_EVERY_S = 60.0
+CLOSE_WAIT_S = 2.0  # the longest that `close` waits for the database
 
 
 class MissStore(Protocol):
@@ -29,123 +29,133 @@ class MissStore(Protocol):
 
 
 @dataclass
-class _Missed:
+class _MissedShape:
     choice: Choice
-    calls: Calls
+    calls: CallCounter
     first_at: datetime
-    written: int = 0
+    written: int = 0  # calls that the database has
 
 
-class Misses:
-    """`device`, `target` and `template` are as contexts name them."""
+class MissLog:
+    """Counts the calls of shapes without a record.
+
+    `target`, `device` and `template` are named as in contexts.
+    """
 
     def __init__(self, store: MissStore, target: str, device: str, template: str) -> None:
-        self._store, self._place = store, (target, device, template)
-        self._missed: dict[str, _Missed] = {}
-        self._lock, self._writing, self._ended = threading.Lock(), threading.Lock(), threading.Event()
+        self._store, self._target, self._device, self._template = store, target, device, template
+        self._missed: dict[str, _MissedShape] = {}
+        self._lock, self._write_lock, self._closed = threading.Lock(), threading.Lock(), threading.Event()
         self._thread: threading.Thread | None = None
-        _COUNTING.add(self)
-        self.failure = ""  # why the last writing failed, if it did
+        self.failure = ""  # the error of the last write, if it failed
+        _LOGS.add(self)
 
-    def counter(self, choice: Choice) -> Calls:
-        """What counts the calls of a shape that has no exact record, served by `choice`."""
+    def counter(self, choice: Choice) -> CallCounter:
+        """The counter for the calls of a shape that has no record; `choice` is the one in use."""
         key = choice.workload.key
         with self._lock:
             known = self._missed.get(key)
             if known is not None:
                 known.choice = choice
                 return known.calls
-            calls = Calls()
-            if len(self._missed) < MOST_SHAPES:
-                self._missed[key] = _Missed(choice, calls, datetime.now(UTC))
-                self._begin()
+            calls = CallCounter()
+            if len(self._missed) < SHAPE_LIMIT:
+                self._missed[key] = _MissedShape(choice, calls, datetime.now(UTC))
+                self._start()
             return calls
 
-    def found(self) -> list[Miss]:
-        """What was missed since it was last written, the most often called first."""
+    def unwritten(self) -> list[Miss]:
+        """The misses since the last write, most calls first."""
         with self._lock:
-            listed = list(self._missed.values())
-        return sorted((miss for one in listed if (miss := self._miss(one))), key=lambda miss: -miss.count)
+            shapes = list(self._missed.values())
+        return sorted((miss for shape in shapes if (miss := self._miss(shape))), key=lambda miss: -miss.count)
 
     def write(self) -> bool:
-        """Write what is not written yet; False where the database did not take it, and then it is kept for the next time."""
-        with self._writing:
+        """Write the misses since the last write. False if the database fails: the next write repeats them."""
+        with self._write_lock:
             with self._lock:
-                listed = list(self._missed.items())
-            found = [(key, one, miss) for key, one in listed if (miss := self._miss(one))]
+                shapes = list(self._missed.items())
+            found = [(key, shape, miss) for key, shape in shapes if (miss := self._miss(shape))]
             if not found:
                 return True
             try:
                 self._store.record_misses([miss for _, _, miss in found])
-            except Exception as error:  # whatever is wrong with the database, calls go on
+            except Exception as error:
                 self.failure = f"{type(error).__name__}: {error}"
                 return False
             self.failure = ""
-            for _, one, miss in found:
-                one.written += miss.count
+            for _, shape, miss in found:
+                shape.written += miss.count
             with self._lock:
-                if len(self._missed) >= MOST_SHAPES:  # room for others: calls of these are counted until they are met anew
+                if (
+                    len(self._missed) >= SHAPE_LIMIT
+                ):  # make room; these shapes are counted again from a later first call
                     for key, _, _ in found:
                         self._missed.pop(key, None)
             return True
 
     def close(self) -> None:
-        """Write for the last time, and wait no longer than a moment for it."""
-        self._ended.set()
+        """Write for the last time, and wait at most `CLOSE_WAIT_S` for it."""
+        self._closed.set()
         last = threading.Thread(target=self.write, name="tilesight misses", daemon=True)
         last.start()
-        last.join(LAST_S)
+        last.join(CLOSE_WAIT_S)
 
-    def _miss(self, one: _Missed) -> Miss | None:
-        count = one.calls.count - one.written
+    def _miss(self, shape: _MissedShape) -> Miss | None:
+        count = shape.calls.count - shape.written
         if count <= 0:
             return None
-        choice, (target, device, template) = one.choice, self._place
+        choice = shape.choice
         return Miss(
             choice.workload,
-            target,
-            device,
-            template,
+            self._target,
+            self._device,
+            self._template,
             count,
             choice.config,
             choice.source.value,
             choice.expected_us,
-            one.first_at,
+            shape.first_at,
             datetime.now(UTC),
         )
 
-    def _begin(self) -> None:
+    def _start(self) -> None:
         if self._thread is None:
-            arguments = weakref.ref(self), self._ended
-            self._thread = threading.Thread(target=_write_again_and_again, args=arguments, name="tilesight misses", daemon=True)
+            arguments = weakref.ref(self), self._closed
+            self._thread = threading.Thread(
+                target=_write_regularly, args=arguments, name="tilesight misses", daemon=True
+            )
             self._thread.start()
             atexit.register(_close_at_exit, weakref.ref(self))
 
 
-def _write_again_and_again(owner: weakref.ref[Misses], ended: threading.Event) -> None:
-    while not ended.wait(EVERY_S):
-        misses = owner()
-        if misses is None:
+def _write_regularly(reference: weakref.ref[MissLog], closed: threading.Event) -> None:
+    while not closed.wait(WRITE_EVERY_S):
+        log = reference()
+        if log is None:
             return
-        misses.write()
-        del misses
+        log.write()
+        del log
 
 
-_COUNTING: weakref.WeakSet[Misses] = weakref.WeakSet()
+_LOGS: weakref.WeakSet[MissLog] = weakref.WeakSet()
 
 
-def _leave_to_the_parent() -> None:
-    """In a fork: what was counted before it is its parent's to write, whose threads, and the locks they hold, are not here."""
-    for misses in _COUNTING:
-        misses._lock, misses._writing, misses._thread = threading.Lock(), threading.Lock(), None
-        for missed in misses._missed.values():
-            missed.written = missed.calls.count
+def _reset_in_child() -> None:
+    """Reset the logs in a forked child.
+
+    The parent writes the earlier calls. Its thread does not exist here, and its locks may be held forever.
+    """
+    for log in _LOGS:
+        log._lock, log._write_lock, log._thread = threading.Lock(), threading.Lock(), None
+        for shape in log._missed.values():
+            shape.written = shape.calls.count
 
 
-os.register_at_fork(after_in_child=_leave_to_the_parent)
+os.register_at_fork(after_in_child=_reset_in_child)
 
 
-def _close_at_exit(owner: weakref.ref[Misses]) -> None:
-    misses = owner()
-    if misses is not None and not misses._ended.is_set():
-        misses.close()
+def _close_at_exit(reference: weakref.ref[MissLog]) -> None:
+    log = reference()
+    if log is not None and not log._closed.is_set():
+        log.close()

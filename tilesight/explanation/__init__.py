@@ -1,22 +1,22 @@
-"""Explanations as data: what limits a candidate and by how much, what a better one does differently, how sure the model is."""
+"""Explanations: what limits a candidate, how it differs from a better one, how sure the model is."""
 
 from __future__ import annotations
 
-from .comparison import Difference, Explanation, explain
-from .measured import MeasuredRows, measured_rows
-from .steps import Step, find_steps
-from .values import Asked, Counted, Use, View
+from .comparison import CandidateDifference, Explanation, explain
+from .config_path import Step, find_steps
+from .measured_rows import MeasuredRows, measured_rows
 from .view import view
+from .view_values import CandidateView, CounterComparison, RequestedWork, ResourceUse
 
 __all__ = [
-    "Asked",
-    "Counted",
-    "Difference",
+    "CandidateDifference",
+    "CandidateView",
+    "CounterComparison",
     "Explanation",
     "MeasuredRows",
+    "RequestedWork",
+    "ResourceUse",
     "Step",
-    "Use",
-    "View",
     "explain",
     "find_steps",
     "measured_rows",

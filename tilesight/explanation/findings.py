@@ -1,23 +1,26 @@
-"""What a view says in sentences. Each follows from the profile, the target or the model's answer to "what if it were free"."""
+"""Findings and caveats: sentences on what limits a candidate, and on why its prediction may be wrong.
+
+Each follows from the profile, the target, or the predicted time without a limit.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from ..compiled import FIGURES
-from ..costmodel.headroom import Headroom, least_transactions
-from ..costmodel.hybrid import CORRECTION
-from ..costmodel.occupancy import ALLOCATION_UNIT, occupancy
-from ..profile import Access, KernelProfile, Phase, Space
-from ..target import Target
-from .values import Counted, View
+from ..costmodel.analytical.headroom import Headroom, least_transactions
+from ..costmodel.analytical.occupancy import ALLOCATION_UNIT, occupancy
+from ..costmodel.learned.hybrid import CORRECTION
+from ..profile.values import Access, KernelProfile, Phase, Space
+from ..target.spec import Target
+from ..tuner.rerank import FIGURES
+from .view_values import CandidateView, CounterComparison
 
-WORTH = 0.02  # of the time: less is not worth a sentence
-IDLE = 0.05  # of the places or bytes
-FAR_POINTS = 0.15  # a predicted share from the counted one
-REGISTERS_OFF = ALLOCATION_UNIT  # less makes no difference
-SCALAR_BYTES = 8  # one element of any dtype that a CPU kernel computes in
+WORTH = 0.02  # least share of the time for a sentence
+IDLE = 0.05  # least idle share of block slots, or share of bytes outside of tensors, for a sentence
+FAR_POINTS = 0.15  # least difference of a predicted share from the counted one for a sentence
+REGISTERS_OFF = ALLOCATION_UNIT  # smaller differences change no allocation
+SCALAR_BYTES = 8  # most bytes of one element in a CPU kernel
 
 MEANING: Mapping[str, str] = {
     "matrix": "the matrix units",
@@ -36,18 +39,18 @@ MEANING: Mapping[str, str] = {
     "atomics": "atomics on one address",
     "launch": "launching the kernel and its blocks",
 }
-CHAIN = "dependency chain"  # a pace without a resource of its own
-# what the figures behind a time are; of these the model's level depends most
+CHAIN = "dependency chain"  # limits the pace without being a resource
+# figures that scale all times of the model
 LEVEL_FIGURES = ("core.clock_mhz", "device.memory.dram.gb_per_s", "device.launch_us")
 
 
 def compiled_figures(compiled: Mapping[str, float]) -> dict[str, int]:
-    """The compiler's figures as a cost model takes them."""
+    """The compiler's figures that a cost model takes, as integers."""
     return {name: round(value) for name, value in compiled.items() if name in FIGURES}
 
 
-def findings(view: View, kernels: Sequence[KernelProfile], target: Target) -> tuple[str, ...]:
-    """What holds the candidate back, the limit first."""
+def findings(view: CandidateView, kernels: Sequence[KernelProfile], target: Target) -> tuple[str, ...]:
+    """Sentences on what costs the candidate time; the limit comes first."""
     largest = max(kernels, key=lambda kernel: kernel.blocks)
     found = [*_limits(view), *_spills(view, kernels, target), *_wastes(view, kernels)]
     if target.is_gpu:
@@ -55,11 +58,18 @@ def findings(view: View, kernels: Sequence[KernelProfile], target: Target) -> tu
     return (*found, *_counters(view.counters), *_compiled(view, kernels, target))
 
 
-def doubts(view: View, target: Target) -> tuple[str, ...]:
-    """Why the prediction may be wrong: its spread, what widened it, and how it did where a clock said more."""
+def caveats(view: CandidateView, target: Target) -> tuple[str, ...]:
+    """Sentences on why the prediction may be wrong: its spread, the reasons of it, and the measured time."""
     prediction = view.prediction
-    low, high = prediction.latency_us / (1 + prediction.uncertainty), prediction.latency_us * (1 + prediction.uncertainty)
-    found = [f"One sigma is a factor of {1 + prediction.uncertainty:.2f}: {_us(low)} to {_us(high)}."] if prediction.uncertainty else []
+    low, high = (
+        prediction.latency_us / (1 + prediction.uncertainty),
+        prediction.latency_us * (1 + prediction.uncertainty),
+    )
+    found = (
+        [f"One sigma is a factor of {1 + prediction.uncertainty:.2f}: {_us(low)} to {_us(high)}."]
+        if prediction.uncertainty
+        else []
+    )
     if view.measured_us:
         ratio = prediction.latency_us / view.measured_us
         way = "slower" if ratio > 1 else "faster"
@@ -69,19 +79,27 @@ def doubts(view: View, target: Target) -> tuple[str, ...]:
         if view.is_training_row and CORRECTION in prediction.terms_us:
             alone_us = prediction.latency_us - prediction.terms_us[CORRECTION]
             found.append(
-                "The learned model was trained on this row: that says nothing of others. "
-                f"The analytical model alone says {_us(alone_us)} ({alone_us / view.measured_us - 1:+.0%})."
+                "The learned model was trained on this row, so this says nothing of other rows. "
+                f"The analytical model alone predicts {_us(alone_us)} "
+                f"({alone_us / view.measured_us - 1:+.0%})."
             )
     found += [f"Less sure: {note}." for note in prediction.notes]
-    guessed = [path for path in LEVEL_FIGURES if path in target.figures and target.figures[path].provenance != "measured"]
+    guessed = [
+        path
+        for path in LEVEL_FIGURES
+        if path in target.figures and target.figures[path].provenance != "measured"
+    ]
     if guessed and target.is_gpu:
         one = len(guessed) == 1
         were, moves = ("was", "it moves") if one else ("were", "they move")
-        found.append(f"Less sure: {', '.join(guessed)} of {target.name} {were} not measured; {moves} all its times together.")
+        found.append(
+            f"Less sure: {', '.join(guessed)} of {target.name} {were} not measured; {moves} all its times "
+            "together."
+        )
     return tuple(found)
 
 
-def _limits(view: View) -> Iterator[str]:
+def _limits(view: CandidateView) -> Iterator[str]:
     if not view.limits.limits:
         return
     first, following = view.limits.limits[0], view.limits.next_limit
@@ -96,17 +114,31 @@ def _limits(view: View) -> Iterator[str]:
         yield f"Limited by {named}{busy}: without it {_left(first)}."
     pace = view.prediction.limiting
     if pace != first.name:
-        paced = "what each block must do in turn (the dependency chain)" if pace == CHAIN else MEANING.get(pace, pace)
-        yield f"Paced by {paced}, as `tilesight rank` shows: this goes on longest, but most would be gained without the limit."
+        paced = (
+            "what each block must do in turn (the dependency chain)"
+            if pace == CHAIN
+            else MEANING.get(pace, pace)
+        )
+        yield (
+            f"Paced by {paced}, as `tilesight rank` shows: this takes longest, but most would be gained "
+            "without the limit."
+        )
     if following is not None and following.gain > WORTH:
         what = MEANING.get(following.name, following.name)
-        yield f"Next: {what}. With the first gone {_us(first.without_us)} are left, of which {following.gain:.0%} would go without it."
+        yield (
+            f"Next: {what}. With the first gone {_us(first.without_us)} are left, of which "
+            f"{following.gain:.0%} would go without it."
+        )
     others = [h for h in view.limits.limits[1:] if h.gain > 2 * WORTH][:3]
     if others:
-        yield "By themselves also: " + ", ".join(f"{MEANING.get(h.name, h.name)} -{h.gain:.0%}" for h in others) + "."
+        yield (
+            "By themselves also: "
+            + ", ".join(f"{MEANING.get(h.name, h.name)} -{h.gain:.0%}" for h in others)
+            + "."
+        )
 
 
-def _wastes(view: View, kernels: Sequence[KernelProfile]) -> Iterator[str]:
+def _wastes(view: CandidateView, kernels: Sequence[KernelProfile]) -> Iterator[str]:
     for waste in view.limits.wastes:
         if waste.gain < WORTH:
             continue
@@ -116,19 +148,26 @@ def _wastes(view: View, kernels: Sequence[KernelProfile]) -> Iterator[str]:
             yield f"Pipeline: {deep}. With copies issued early enough {_left(waste)}."
         elif waste.name == "bank conflicts":
             factor = _excess(kernels, Space.SHARED)
-            yield f"Bank conflicts: lanes' accesses take {factor:.1f} times the wavefronts that they must: without {_left(waste)}."
+            yield (
+                f"Bank conflicts: accesses take {factor:.1f} times the necessary wavefronts: without "
+                f"{_left(waste)}."
+            )
         elif waste.name == "partial sectors":
             factor = _excess(kernels, Space.GLOBAL)
-            yield f"Global accesses touch {factor:.1f} times the sectors that they must: with full ones {_left(waste)}."
+            yield (
+                f"Global accesses touch {factor:.1f} times the necessary sectors: with full ones "
+                f"{_left(waste)}."
+            )
         elif waste.name == "scalar loops":
             yield (
-                f"Scalar loops: {_scalar_share(kernels):.0%} of the arithmetic is in innermost loops that the compiler runs one element "
-                "at a time, as they have 16 iterations or fewer or do not walk along memory: "
+                f"Scalar loops: {_scalar_share(kernels):.0%} of the arithmetic is in innermost loops that "
+                "the compiler runs one element "
+                "at a time, since they have at most 16 iterations or are not contiguous in memory: "
                 f"in vectors {_left(waste)}."
             )
 
 
-def _spills(view: View, kernels: Sequence[KernelProfile], target: Target) -> Iterator[str]:
+def _spills(view: CandidateView, kernels: Sequence[KernelProfile], target: Target) -> Iterator[str]:
     gain = next((h for h in view.limits.limits if h.name == "spills"), None)
     worth = f": without {_left(gain)}" if gain is not None and gain.gain > WORTH else ""
     compiled = view.compiled.get("spill_bytes")
@@ -142,33 +181,40 @@ def _spills(view: View, kernels: Sequence[KernelProfile], target: Target) -> Ite
             yield f"Spills: about {short:.0f} registers of the {who} do not fit{worth}."
 
 
-def _grid(view: View, kernel: KernelProfile, target: Target) -> Iterator[str]:
+def _grid(view: CandidateView, kernel: KernelProfile, target: Target) -> Iterator[str]:
     cores, word = target.int("core.count"), target.core_word
     if kernel.blocks < cores:
-        yield f"The grid has {kernel.blocks} blocks for {cores} {word}s: {cores - kernel.blocks} have nothing to do."
+        yield (
+            f"The grid has {kernel.blocks} blocks for {cores} {word}s: {cores - kernel.blocks} have nothing "
+            "to do."
+        )
         return
     fit, by = _resident(view, kernel, target)
     resident = max(1, min(fit, -(-kernel.blocks // cores)))
     waves = kernel.blocks / (cores * resident)
     blocks = f"{resident} block{'s' if resident > 1 else ''}"
     if fit <= resident:
-        yield f"Each {word} holds {blocks} at a time: {by} allow{'s' if by == 'shared memory' else ''} no more."
+        allow = "allows" if by == "shared memory" else "allow"
+        yield f"Each {word} holds {blocks} at a time: {by} {allow} no more."
     else:
         yield f"Each {word} holds {blocks} at a time: the grid has no more ({fit} would fit)."
     trips = [phase.trips for role in kernel.roles for phase in role.phases if phase.trips.axes]
     if trips:
         longest = max(trips, key=lambda t: t.largest)
-        yield f"Blocks differ in length: {longest.smallest:g} to {longest.largest:g} iterations of the longest loop."
+        yield (
+            f"Blocks differ in length: {longest.smallest:g} to {longest.largest:g} iterations of the longest "
+            "loop."
+        )
         return
     idle = 1 - waves / -(-kernel.blocks // (cores * resident))
     if idle > IDLE:
         whole = int(waves)
         after = f"after {whole} full wave{'s' if whole > 1 else ''} " if whole else ""
-        yield f"{kernel.blocks} blocks: {after}the last wave fills {waves - whole:.0%} of the places."
+        yield f"{kernel.blocks} blocks: {after}the last wave fills {waves - whole:.0%} of the block slots."
 
 
-def _resident(view: View, kernel: KernelProfile, target: Target) -> tuple[int, str]:
-    """Blocks that fit on a core, and what bounds them; by the compiler's registers where they are known."""
+def _resident(view: CandidateView, kernel: KernelProfile, target: Target) -> tuple[int, str]:
+    """Blocks that fit on a core, and their bound; from the compiler's registers if they are known."""
     compiled = view.compiled.get("registers", 0.0)
     if not compiled or view.launch["kernels"] > 1:
         held = occupancy(kernel, target)
@@ -189,24 +235,30 @@ def _outside(kernels: Sequence[KernelProfile]) -> Iterator[str]:
             box += access.box_bytes * access.instructions * phase.trips.mean
             inside += access.bytes * phase.trips.mean
     if box and 1 - inside / box > IDLE:
-        yield f"{1 - inside / box:.0%} of what bulk copies cover lies outside the tensors: tiles hang over the edge."
+        yield (
+            f"{1 - inside / box:.0%} of the bytes of bulk copies lie outside the tensors: tiles extend "
+            "beyond the edge."
+        )
 
 
-def _counters(counters: Sequence[Counted]) -> Iterator[str]:
-    """Shares only: they say whether a limit is one. Amounts stand in the table of counters."""
+def _counters(counters: Sequence[CounterComparison]) -> Iterator[str]:
+    """Shares alone, which confirm a limit or not; the table of counters has the amounts."""
     for c in counters:
         if c.is_share and abs(c.predicted - c.counted) > FAR_POINTS:
             yield f"Counters disagree: {c.name} {c.counted:.0%}, predicted {c.predicted:.0%}."
 
 
-def _compiled(view: View, kernels: Sequence[KernelProfile], target: Target) -> Iterator[str]:
-    """What the compiler made of it, where that is known and not what the model takes it for."""
+def _compiled(view: CandidateView, kernels: Sequence[KernelProfile], target: Target) -> Iterator[str]:
+    """Figures of the compiler that differ from those of the model."""
     registers, spilled = view.compiled.get("registers"), view.compiled.get("spill_bytes")
     if not target.is_gpu or len(kernels) != 1:
         return
     held = occupancy(kernels[0], target)
     if spilled is not None and bool(spilled) != bool(held.spilled):
-        yield f"The compiler spills {spilled:.0f} bytes a thread where the model expects {'some' if held.spilled else 'none'}."
+        yield (
+            f"The compiler spills {spilled:.0f} bytes a thread where the model expects "
+            f"{'some' if held.spilled else 'none'}."
+        )
     if registers is not None and abs(registers - held.registers) > REGISTERS_OFF:
         yield f"The compiler takes {registers:.0f} registers a thread, the model {held.registers}."
 
@@ -221,7 +273,7 @@ def _excess(kernels: Sequence[KernelProfile], space: Space) -> float:
 
 
 def _scalar_share(kernels: Sequence[KernelProfile]) -> float:
-    """Of the operations of all phases, those whose result is stored one element at a time."""
+    """Share of the operations whose result is stored one element at a time."""
     scalar = total = 0.0
     for kernel in kernels:
         for phase in (phase for role in kernel.roles for phase in role.phases):

@@ -1,4 +1,4 @@
-"""One candidate as the model sees it: what its IR asks for, what limits it, what was counted."""
+"""The model's view of one candidate: work read from the IR, limits, and hardware counters."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ..costmodel.headroom import limits
-from ..costmodel.occupancy import occupancy
-from ..profile import KernelProfile, Role, Space
-from ..space import Config
-from ..target import Target
-from ..trial import Prediction
-from .findings import compiled_figures, doubts, findings
-from .values import Asked, Counted, View
+from ..costmodel.analytical.headroom import limits
+from ..costmodel.analytical.occupancy import occupancy
+from ..problem.space import Config
+from ..profile.values import KernelProfile, Role, Space
+from ..records.trial import Prediction
+from ..target.spec import Target
+from .findings import caveats, compiled_figures, findings
+from .view_values import CandidateView, CounterComparison, RequestedWork
 
 
 def view(
@@ -25,22 +25,51 @@ def view(
     counters: Mapping[str, float] | None = None,
     compiled: Mapping[str, float] | None = None,
     is_training_row: bool = False,
-) -> View:
-    """`counters` and the compiler's own figures (`compiled`) are those of a dataset's row, where there is one;
-    `is_training_row`: the learned part of `prediction` was trained on it."""
-    asked = tuple(_asked(number, role) for number, kernel in enumerate(kernels) for role in kernel.roles)
+) -> CandidateView:
+    """The view of a candidate.
+
+    Args:
+        kernels: profiles of its kernels.
+        prediction: of the candidate.
+        target: the chip.
+        config: None for a kernel without one.
+        measured_us: None if it was not measured.
+        counters: hardware counters of a dataset's row.
+        compiled: the compiler's figures of that row.
+        is_training_row: the learned part of `prediction` was trained on that row.
+    """
+    requested = tuple(
+        _requested(number, role) for number, kernel in enumerate(kernels) for role in kernel.roles
+    )
     limited = limits(kernels, target, prediction.latency_us, compiled_figures(compiled or {}))
     facts = launch_facts(kernels, target)
     counted = tuple(_counted(prediction, target, counters)) if counters else ()
-    made = View(config, prediction, measured_us, facts, asked, limited, counted, compiled or {}, is_training_row=is_training_row)
-    return replace(made, findings=findings(made, kernels, target), doubts=doubts(made, target))
+    made = CandidateView(
+        config,
+        prediction,
+        measured_us,
+        facts,
+        requested,
+        limited,
+        counted,
+        compiled or {},
+        is_training_row=is_training_row,
+    )
+    return replace(made, findings=findings(made, kernels, target), caveats=caveats(made, target))
 
 
 def launch_facts(kernels: Sequence[KernelProfile], target: Target) -> dict[str, float]:
+    """Figures of the launch of the largest kernel, by name."""
     facts: dict[str, float] = {"kernels": len(kernels)}
     largest = max(kernels, key=lambda kernel: kernel.blocks)
-    facts |= {"blocks": largest.blocks, "threads_per_block": largest.block_threads, "shared_bytes_per_block": largest.shared_bytes}
-    facts["pipeline_depth"] = max((p.pipeline_depth for r in largest.roles for p in r.phases if p.is_loop), default=1)
+    facts |= {
+        "blocks": largest.blocks,
+        "threads_per_block": largest.block_threads,
+        "shared_bytes_per_block": largest.shared_bytes,
+    }
+    facts["pipeline_depth"] = max(
+        (p.pipeline_depth for r in largest.roles for p in r.phases if p.is_loop), default=1
+    )
     if target.is_gpu:
         found = occupancy(largest, target)
         facts["registers_per_thread"] = found.registers
@@ -49,34 +78,38 @@ def launch_facts(kernels: Sequence[KernelProfile], target: Target) -> dict[str, 
     return facts
 
 
-def _counted(prediction: Prediction, target: Target, counters: Mapping[str, float]) -> list[Counted]:
-    """Terms that both sides give. `Prediction.expected` has the model's side; its keys are those of the counters."""
-    expected: Mapping[str, float] = getattr(prediction, "expected", {})
+def _counted(
+    prediction: Prediction, target: Target, counters: Mapping[str, float]
+) -> list[CounterComparison]:
+    """The terms that both the model and the counters have (keys of `Prediction.expected`)."""
     shares = {"l2_hit": True, "occupancy": True}
     found = []
-    own_us = max(1e-3, prediction.latency_us - prediction.terms_us.get("launch", 0.0))  # no counter sees the launch
+    # counters do not include the launch
+    own_us = max(1e-3, prediction.latency_us - prediction.terms_us.get("launch", 0.0))
     if "duration_us" in counters:
-        found.append(Counted("time without launch, us", own_us, counters["duration_us"], False))
+        found.append(CounterComparison("time without launch, us", own_us, counters["duration_us"], False))
     for name, counter in (("matrix", "tensor_active"), ("issue", "issue_active")):
         if name in prediction.utilization and counter in counters:
             busy = min(1.0, prediction.utilization[name] * prediction.latency_us / own_us)
-            found.append(Counted(f"{name} busy", busy, counters[counter], True))
+            found.append(CounterComparison(f"{name} busy", busy, counters[counter], True))
     if "dram" in prediction.terms_us and "dram_throughput" in counters:
-        # the counter is of the data sheet's bandwidth, the term of what can be sustained
+        # the counter is a share of the data sheet's bandwidth, the term one of the sustained bandwidth
         rate = target.dram_gb_per_s / target.get("device.memory.dram.spec_gb_per_s", target.dram_gb_per_s)
         busy = min(1.0, prediction.terms_us["dram"] / own_us * rate)
-        found.append(Counted("dram busy (of the data sheet's rate)", busy, counters["dram_throughput"], True))
-    for name, amount in expected.items():
+        found.append(
+            CounterComparison("dram busy (of the data sheet's rate)", busy, counters["dram_throughput"], True)
+        )
+    for name, amount in prediction.expected.items():
         counter = {"clock_mhz": "sm_clock_mhz"}.get(name, name)
-        known = counters.get(counter)
+        counted = counters.get(counter)
         if name == "local_bytes" and {"local_load_bytes", "local_store_bytes"} <= counters.keys():
-            known = counters["local_load_bytes"] + counters["local_store_bytes"]
-        if known is not None:
-            found.append(Counted(name.replace("_", " "), amount, known, shares.get(name, False)))
+            counted = counters["local_load_bytes"] + counters["local_store_bytes"]
+        if counted is not None:
+            found.append(CounterComparison(name.replace("_", " "), amount, counted, shares.get(name, False)))
     return found
 
 
-def _asked(number: int, role: Role) -> Asked:
+def _requested(number: int, role: Role) -> RequestedWork:
     total: dict[str, float] = defaultdict(float)
     instructions: dict[str, float] = defaultdict(float)
     unknown: dict[str, float] = defaultdict(float)
@@ -92,8 +125,24 @@ def _asked(number: int, role: Role) -> Asked:
             unit = {Space.GLOBAL: "global_sectors", Space.SHARED: "shared_wavefronts"}.get(access.space)
             if unit:
                 total[unit] += trips * access.transactions
-        for name in ("vector_ops", "integer_ops", "convert_ops", "special_ops", "shuffles", "block_syncs", "barrier_waits", "matrix_waits"):
+        for name in (
+            "vector_ops",
+            "integer_ops",
+            "convert_ops",
+            "special_ops",
+            "shuffles",
+            "block_syncs",
+            "barrier_waits",
+            "matrix_waits",
+        ):
             total[name] += trips * getattr(work, name)
         for name, count in work.unknown.items():
             unknown[name] += trips * count
-    return Asked(number, role.name, role.threads, {n: float(v) for n, v in total.items() if v}, dict(instructions), dict(unknown))
+    return RequestedWork(
+        number,
+        role.name,
+        role.threads,
+        {n: float(v) for n, v in total.items() if v},
+        dict(instructions),
+        dict(unknown),
+    )

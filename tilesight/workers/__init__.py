@@ -1,4 +1,4 @@
-"""Worker processes: untrusted work (lowering, building, measuring) where a fault costs one item and no more."""
+"""Worker processes: run untrusted work (lowering, building, measuring), where a fault costs one item only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can become of an item that a worker process ran, and what that means for a candidate."""
+"""Outcomes of an item that a worker process ran, and the candidate's failure that follows from each."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..errors import Failure, FailureKind, headline
 
 T = TypeVar("T")
 
-# the kind for a worker that took too much memory, by the kind of a crash in the same stage
+# failure kind of a worker that exceeded its memory limit, by the kind of a crash in the same stage
 _MEMORY = {
     FailureKind.LOWER_CRASH: FailureKind.LOWER_MEMORY,
     FailureKind.BUILD_CRASH: FailureKind.BUILD_MEMORY,
@@ -20,7 +20,10 @@ _MEMORY = {
 
 @dataclass(frozen=True, slots=True)
 class Done(Generic[T]):
-    """In all outcomes: `seconds` that the item ran, and `slot`, the number of the place in its pool where it did."""
+    """The function returned.
+
+    In all outcomes, `seconds` is the item's running time and `slot` its worker's slot.
+    """
 
     value: T
     seconds: float
@@ -59,8 +62,10 @@ class Crashed:
 
 @dataclass(frozen=True, slots=True)
 class TimedOut:
-    """The process was killed because the item took longer than `seconds`. It `lingers` where even that did not end it
-    in time: a driver may hold it."""
+    """The process was killed because the item took longer than `seconds`.
+
+    `lingers`: the killed process has not ended, for example because a driver holds it.
+    """
 
     seconds: float
     output: str
@@ -70,7 +75,7 @@ class TimedOut:
 
 @dataclass(frozen=True, slots=True)
 class OutOfMemory:
-    """The process was killed because it, with all that it started, held more than `limit_bytes` of host memory."""
+    """The process was killed because it and its children held more than `limit_bytes` of memory."""
 
     used_bytes: int
     limit_bytes: int
@@ -90,7 +95,16 @@ def failure_of(
     timeout: FailureKind,
     memory: FailureKind | None = None,
 ) -> Failure:
-    """What a worker's fault means for the candidate, in the kinds of the stage that was running."""
+    """The candidate's failure for a worker's fault.
+
+    Args:
+        outcome: The fault.
+        error: Failure kind, in the stage that was running, of an exception.
+        crash: Failure kind of a crash.
+        timeout: Failure kind of an exceeded time limit.
+        memory: Failure kind of an exceeded memory limit; by default the one of the stage that `crash` belongs
+            to.
+    """
     if isinstance(outcome, Raised):
         return Failure(error, f"{outcome.type_name}: {headline(outcome.message)}", outcome.traceback)
     if isinstance(outcome, Crashed):

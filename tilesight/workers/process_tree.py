@@ -1,6 +1,6 @@
-"""Processes as /proc shows them: who started whom, how much memory they hold, and how to end all of them.
+"""The process tree as /proc shows it: parents, memory, and how to end all processes below one.
 
-Where there is no /proc (macOS) nothing is seen, and what rests on it does nothing.
+On systems without /proc (macOS) no process is found, and the functions do nothing.
 """
 
 from __future__ import annotations
@@ -16,18 +16,23 @@ from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-_PASSES = 50  # a process that forks all the time is caught within a few
+_MAX_PASSES = 50  # a process that forks all the time is caught within a few passes
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
+    """One process. `ended`: it is a zombie, which its parent has yet to wait for."""
+
     parent: int
     resident_bytes: int
-    ended: bool  # and not yet waited for
+    ended: bool
 
 
 def end_with_parent(parent_pid: int) -> None:
-    """Let Linux kill this process when the thread that started it ends. Exits at once where that has happened."""
+    """Let Linux kill this process when the thread that started it ends.
+
+    Exits at once if that has already happened.
+    """
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent_pid:
         os._exit(1)
@@ -39,7 +44,7 @@ def outlive_parent() -> None:
 
 
 def adopt_orphans() -> None:
-    """Become the parent of every process below this one whose own parent ends."""
+    """Become the parent of all orphans below this process."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
@@ -49,13 +54,15 @@ def _prctl(option: int, value: int) -> None:
 
 
 def processes() -> dict[int, Process]:
-    """All processes that can be seen, by id."""
+    """All visible processes, by process id."""
     found = {}
     with suppress(FileNotFoundError), os.scandir("/proc") as entries:
         for name in (entry.name for entry in entries if entry.name.isdecimal()):
-            with suppress(OSError):  # it has ended
+            with suppress(OSError):  # the process has ended
                 fields = Path(f"/proc/{name}/stat").read_bytes().rpartition(b")")[2].split()
-                found[int(name)] = Process(int(fields[1]), int(fields[21]) * _page_bytes(), fields[0] in (b"Z", b"X"))
+                found[int(name)] = Process(
+                    int(fields[1]), int(fields[21]) * _page_bytes(), fields[0] in (b"Z", b"X")
+                )
     return found
 
 
@@ -64,24 +71,27 @@ def _page_bytes() -> int:
 
 
 def below(root: int, table: Mapping[int, Process], spare: Collection[int] = ()) -> list[int]:
-    """Ids of all processes that `root` started, directly or not, but for those in `spare` and what these started."""
+    """Process ids of all descendants of `root` in `table`, except those in `spare` and their descendants."""
     children: dict[int, list[int]] = {}
     for pid, process in table.items():
         children.setdefault(process.parent, []).append(pid)
-    found, open_ends = [], [root]
-    while open_ends:
-        for pid in children.get(open_ends.pop(), ()):
+    found, unvisited = [], [root]
+    while unvisited:
+        for pid in children.get(unvisited.pop(), ()):
             if pid not in spare:
                 found.append(pid)
-                open_ends.append(pid)
+                unvisited.append(pid)
     return found
 
 
 def end_below(spare: Collection[int] = ()) -> int:
-    """Kill every process below this one, but for `spare` and what these started. Returns how many are still there: call
-    it again until none is. This process must adopt orphans, or some are missed."""
+    """Kill all descendants of this process, except those in `spare` and their descendants.
+
+    Returns how many are left; call again until none is. Works only after `adopt_orphans`: otherwise orphans
+    are missed.
+    """
     own, stopped = os.getpid(), set[int]()
-    for _ in range(_PASSES):  # a stopped process starts no other, so that the last pass has found all of them
+    for _ in range(_MAX_PASSES):  # a stopped process starts no other: the last pass finds all of them
         table = processes()
         found = below(own, table, spare)
         new = [pid for pid in found if pid not in stopped and not table[pid].ended]
@@ -100,20 +110,22 @@ def end_below(spare: Collection[int] = ()) -> int:
 
 
 def send(pid: int, number: int) -> None:
-    """Send a signal to a process that may be gone."""
+    """Send a signal to a process, if it still exists."""
     with suppress(ProcessLookupError, PermissionError):
         os.kill(pid, number)
 
 
 def send_group(pid: int, number: int) -> None:
-    """Send a signal to the process group of a leader that may be gone."""
+    """Send a signal to the process group of a leader, if it still exists."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, number)
 
 
 def end_marked(mark: bytes) -> set[int]:
-    """Kill every process whose first environment, or that of the process it was forked from, holds `mark`. Returns those
-    that were found."""
+    """Kill every process that was started with `mark` in its environment, or forked from one.
+
+    Returns their ids.
+    """
     found = set()
     for pid, process in processes().items():
         with suppress(OSError):
@@ -124,6 +136,6 @@ def end_marked(mark: bytes) -> set[int]:
 
 
 def still_running(pids: Collection[int]) -> list[int]:
-    """Those that have not ended: a process that was killed takes a moment for it."""
+    """Those of `pids` that have not ended yet."""
     table = processes()
     return [pid for pid in pids if pid in table and not table[pid].ended]

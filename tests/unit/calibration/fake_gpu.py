@@ -1,4 +1,4 @@
-"""A GPU that answers as arithmetic says: what the probes make of it must be the figures that it was given."""
+"""A simulated GPU with given figures, which the probes must find."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FIGURES = {
     "device.launch_us": 1.89,
     "device.block_start_us": 2.31,
 }
-# what an H200 answered (experiments/calibration/calibrate.json, `measured`)
+# measured on an H200 (experiments/calibration/calibrate.json, `measured`)
 H200_FIGURES = {
     **FIGURES,
     "core.unit.vector.fp32_lanes": 126.45,
@@ -102,7 +102,9 @@ class FakeGpu:
             assert shared == 32768
             return self._cycles(threads * 8 * 16 * numbers[0] / f["core.memory.shared.bytes_per_cycle"])
         if kernel == "mma_rate":
-            return self._cycles(threads // 32 * 4 * numbers[0] * 4096 / (4096 * f["core.unit.matrix.mma_sync_share"]))
+            return self._cycles(
+                threads // 32 * 4 * numbers[0] * 4096 / (4096 * f["core.unit.matrix.mma_sync_share"])
+            )
         if kernel == "l2_read":
             words, apart, passes = numbers
             assert words & (words - 1) == 0, "a power of two"
@@ -112,12 +114,14 @@ class FakeGpu:
             return Timing(1.0, wall_us * 1e3, f["core.clock_mhz"], wall_us)
         if kernel == "chase":
             near = numbers[0] == 4 << 20  # a ring's address is its size here
-            assert near or self.flushed, "pointers that L2 still has tell nothing of device memory"
+            assert near or self.flushed, "pointers in L2 do not measure device memory"
             latency = f["device.memory.l2.latency_ns" if near else "device.memory.dram.latency_ns"]
             return Timing(0.0, numbers[2] * latency, f["core.clock_mhz"], 0.0)
         assert kernel in ("dram_copy", "dram_read"), kernel
         moved = 2 * memories[0] if kernel == "dram_copy" else memories[0]
-        rate = f["device.memory.dram.gb_per_s" if kernel == "dram_copy" else "device.memory.dram.read_gb_per_s"]
+        rate = f[
+            "device.memory.dram.gb_per_s" if kernel == "dram_copy" else "device.memory.dram.read_gb_per_s"
+        ]
         return Timing(1.0, 1.0, f["core.clock_mhz"], moved / rate / 1e3)
 
     def _cycles(self, cycles: float) -> Timing:

@@ -5,12 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from tilesight.costmodel.analytical import AnalyticalModel
-from tilesight.profile import Access, KernelProfile, MatrixWork, Phase, Role, Space, Tensor, Trips, Work
-from tilesight.target import Target
+from tilesight.costmodel.analytical.analytical_model import AnalyticalModel
+from tilesight.profile.values import (
+    Access,
+    KernelProfile,
+    MatrixWork,
+    Phase,
+    Role,
+    Space,
+    Tensor,
+    Trips,
+    Work,
+)
+from tilesight.target.spec import Target
 
 MANY = 1e6  # operations of one iteration: nothing else matters then
-LOAD = Access(Space.GLOBAL, "x", False, "ld", 65536, 2048, 128, 16, axes=frozenset("x"), footprint_bytes=65536)
+LOAD = Access(
+    Space.GLOBAL, "x", False, "ld", 65536, 2048, 128, 16, axes=frozenset("x"), footprint_bytes=65536
+)
 SHARED = Access(Space.SHARED, "s", False, "ld", MANY, MANY / 128, MANY / 512, 16)
 WORKS = (
     Work(vector_ops=MANY),

@@ -6,21 +6,20 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.calibration import fake_gpu
+from tests.unit.calibration.fake_gpu import FakeGpu
+from tests.unit.calibration.readers import KERNELS, figures_read
 from tilesight.calibration import calibrate, check_name, loads
+from tilesight.calibration.calibration import compile_probes, rounded
 from tilesight.calibration.document import target_text
 from tilesight.calibration.loads import LOADS, SUSTAINED
-from tilesight.calibration.measuring import compile_probes, rounded
 from tilesight.calibration.probes import PROBES
-from tilesight.calibration.reading import INFORMATIVE
-from tilesight.costmodel.analytical import AnalyticalModel
-from tilesight.device import Device
+from tilesight.calibration.readings import INFORMATIVE
+from tilesight.costmodel.analytical.analytical_model import AnalyticalModel
 from tilesight.errors import InputError, ToolchainError
-from tilesight.target import FIGURES, load_target, parse_target, target_names
-from tilesight.toolchain import missing_compiler
-
-from . import fake_gpu
-from .fake_gpu import FakeGpu
-from .readers import KERNELS, figures_read
+from tilesight.machine.devices import Device
+from tilesight.machine.toolchain import missing_compiler
+from tilesight.target.spec import FIGURES, load_target, parse_target, target_names
 
 H200 = Device("NVIDIA H200", "GPU-1", "580.159.04", "cuda", 0, 141 << 30)
 SOURCE = Path(loads.__file__).with_name("probes.cu")
@@ -32,7 +31,7 @@ def short_loads(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(loads, name, 0.0)
 
 
-def test_every_figure_is_what_the_gpu_does() -> None:
+def test_every_figure_is_found() -> None:
     found = calibrate(load_target("h200"), H200, "mine", gpu=FakeGpu())
     assert {r.path: r.value for r in found.readings} == pytest.approx(fake_gpu.FIGURES, rel=1e-3)
     assert found.notes == ()
@@ -45,17 +44,24 @@ def test_the_calibrated_target_is_read_back_and_differs_only_where_it_was_measur
     path.write_text(found.text())
     target = load_target(str(path))
     assert target == found.target
-    assert (target.name, target.arch, target.device_names, target.dtypes) == ("mine", base.arch, base.device_names, base.dtypes)
+    assert (target.name, target.arch, target.device_names, target.dtypes) == (
+        "mine",
+        base.arch,
+        base.device_names,
+        base.dtypes,
+    )
     assert target.fingerprint != base.fingerprint
     for figure_path, figure in target.figures.items():
         if figure_path in fake_gpu.FIGURES:
             assert figure.provenance == "measured"
-            assert re.match(r"tilesight calibrate, NVIDIA H200, driver 580.159.04, .*: .*; spread \d", figure.source), figure.source
+            assert re.match(
+                r"tilesight calibrate, NVIDIA H200, driver 580.159.04, .*: .*; spread \d", figure.source
+            ), figure.source
         else:
             assert figure == base.figures[figure_path]
 
 
-def test_what_the_driver_counts_differently_is_taken_from_it() -> None:
+def test_counts_of_the_driver_replace_those_of_the_base() -> None:
     found = calibrate(load_target("h200"), H200, "mine", gpu=FakeGpu(cores=114, l2_bytes=48 << 20))
     assert found.target["core.count"] == 114
     assert found.target["device.memory.l2.bytes"] == 48 << 20
@@ -65,10 +71,13 @@ def test_probes_without_code_on_this_chip_are_left_out_with_a_note() -> None:
     base = load_target("a100")
     found = calibrate(base, H200, "mine", gpu=FakeGpu(absent=("mma_latency",)))
     assert found.notes == ("warp-level matrix instructions: not measured, sm_80 has no code for it",)
-    assert found.target.figures["core.unit.matrix.warp_issue_cycles"] == base.figures["core.unit.matrix.warp_issue_cycles"]
+    assert (
+        found.target.figures["core.unit.matrix.warp_issue_cycles"]
+        == base.figures["core.unit.matrix.warp_issue_cycles"]
+    )
 
 
-def test_a_reading_that_means_nothing_is_left_out_with_a_note() -> None:
+def test_an_invalid_reading_is_left_out_with_a_note() -> None:
     gpu = FakeGpu()
     gpu.figures["core.clock_mixed_mhz"] = 0.0  # the watch saw nothing
     base = load_target("h200")
@@ -88,21 +97,25 @@ def test_launch_and_start_add_up_to_an_empty_kernel_and_keep_their_proportion() 
     assert "5.5 us, of which 79 % as in target a100" in target.figures["device.launch_us"].source
 
 
-def test_clocks_are_those_of_single_launches_not_of_a_load_that_is_held() -> None:
+def test_clocks_are_those_of_single_launches_not_of_a_sustained_load() -> None:
     found = calibrate(load_target("h200"), H200, "mine", gpu=FakeGpu())
     clocks = {r.path: r.value for r in found.readings if "clock" in r.path}
-    assert clocks == {"core.clock_mhz": 1905.0, "core.clock_mixed_mhz": 1770.0, "core.clock_matrix_mhz": 1590.0}
+    assert clocks == {
+        "core.clock_mhz": 1905.0,
+        "core.clock_mixed_mhz": 1770.0,
+        "core.clock_matrix_mhz": 1590.0,
+    }
     held = found.target.figures["device.sustained_matrix_tflops"]
     assert held.value == 781.0
     assert "at 1310 MHz; no prediction reads it" in held.source
 
 
-@pytest.mark.parametrize(("reached", "kept"), [(125.0, True), (123.0, False), (133.0, False)])
-def test_a_rate_by_design_that_is_nearly_reached_stays(reached: float, kept: bool) -> None:
+@pytest.mark.parametrize(("reached", "stays"), [(125.0, True), (123.0, False), (133.0, False)])
+def test_a_rate_by_design_that_is_nearly_reached_stays(reached: float, stays: bool) -> None:
     base, gpu = load_target("h200"), FakeGpu()
     gpu.figures["core.unit.vector.fp32_lanes"] = reached
     figure = calibrate(base, H200, "mine", gpu=gpu).target.figures["core.unit.vector.fp32_lanes"]
-    if kept:
+    if stays:
         assert (figure.value, figure.provenance) == (128, "spec")
         assert figure.source.startswith(base.figures["core.unit.vector.fp32_lanes"].source)
         assert figure.source.endswith(f"fused multiply-adds: {reached:g} reached")
@@ -119,8 +132,8 @@ def test_a_guess_is_replaced_however_near_it_is() -> None:
     assert (figure.value, figure.provenance) == (15.0, "measured")
 
 
-def test_every_figure_is_read_by_the_model_or_says_that_it_is_not() -> None:
-    """What nothing reads would look like accuracy."""
+def test_every_figure_is_read_by_the_model_or_marked_as_informative() -> None:
+    """An unread figure would suggest accuracy that the model does not have."""
     found = calibrate(load_target("h200"), H200, "mine", gpu=FakeGpu())
     without = {p: f for p, f in found.target.figures.items() if p != "device.memory.l2.shared_gb_per_s"}
     # the rate of L2 without sharing is read where a target does not give the other one
@@ -130,11 +143,14 @@ def test_every_figure_is_read_by_the_model_or_says_that_it_is_not() -> None:
     assert {"core.clock_mixed_mhz", "core.clock_matrix_mhz", "device.block_start_us"} <= read
 
 
-def test_what_an_h200_answered_predicts_as_the_shipped_target_does() -> None:
-    """The model's constants were fitted with the shipped figures: the same card's calibration must not mean others."""
+def test_readings_of_an_h200_predict_as_the_shipped_target_does() -> None:
+    """The model's constants were fitted with the shipped figures: a calibration of the same card must fit
+    them.
+    """
     base = load_target("h200")
     target = calibrate(base, H200, "mine", gpu=FakeGpu(figures=dict(fake_gpu.H200_FIGURES))).target
-    # how far blocks that read the same lines drift apart differs from run to run: this one read less than the shipped figure
+    # how far blocks that read the same lines drift apart differs from run to run: this one read less than the
+    # shipped figure
     shared = "device.memory.l2.shared_gb_per_s"
     slower = base[shared] / target[shared]
     assert 1.1 < slower < 1.15
@@ -163,13 +179,16 @@ def test_the_faster_of_two_copies_counts() -> None:
         ("../x", "must be letters"),
     ],
 )
-def test_names_that_cannot_be(name: str, message: str) -> None:
+def test_invalid_names_are_refused(name: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         check_name(name)
 
 
-@pytest.mark.parametrize(("target", "why"), [("mi300x", "no probes in HIP, since no AMD GPU was at hand"), ("cpu", "none for processors")])
-def test_targets_that_are_no_nvidia_gpu(target: str, why: str) -> None:
+@pytest.mark.parametrize(
+    ("target", "why"),
+    [("mi300x", "no probes in HIP, since no AMD GPU was at hand"), ("cpu", "none for processors")],
+)
+def test_targets_other_than_nvidia_gpus_are_refused(target: str, why: str) -> None:
     with pytest.raises(InputError, match=f"target {target} cannot be calibrated.*{why}"):
         calibrate(load_target(target), H200, "mine", gpu=FakeGpu())
 
@@ -187,7 +206,9 @@ def test_any_text_survives_the_file() -> None:
     assert parse_target(target_text(target, ""), "x.toml").title == target.title
 
 
-@pytest.mark.parametrize(("value", "expected"), [(0.61849, 0.6185), (4312.46, 4312.0), (62914560.0, 62914560.0), (1905.0, 1905.0)])
+@pytest.mark.parametrize(
+    ("value", "expected"), [(0.61849, 0.6185), (4312.46, 4312.0), (62914560.0, 62914560.0), (1905.0, 1905.0)]
+)
 def test_rounding(value: float, expected: float) -> None:
     assert rounded(value) == expected
 
@@ -216,7 +237,10 @@ def test_a_compiler_that_fails_is_named(monkeypatch: pytest.MonkeyPatch, tmp_pat
     compiler = tmp_path / "nvcc"
     compiler.write_text("#!/bin/sh\necho 'probes.cu(1): error: no' >&2; exit 2\n")
     compiler.chmod(0o755)
-    monkeypatch.setattr("tilesight.calibration.measuring.find_nvcc", lambda: compiler)
-    monkeypatch.setattr("tilesight.calibration.measuring.missing_compiler", lambda _: None)
-    with pytest.raises(ToolchainError, match=r"probes cannot be built: nvcc ended with exit code 2: probes.cu\(1\): error: no"):
+    monkeypatch.setattr("tilesight.calibration.calibration.find_nvcc", lambda: compiler)
+    monkeypatch.setattr("tilesight.calibration.calibration.missing_compiler", lambda _: None)
+    with pytest.raises(
+        ToolchainError,
+        match=r"probes cannot be built: nvcc ended with exit code 2: probes.cu\(1\): error: no",
+    ):
         compile_probes(load_target("h200"))

@@ -12,8 +12,30 @@ FIELDS = dict(re.findall(r"^### Fields of (.*?)\n(.*?)(?=^##|\Z)", DOCUMENT, re.
 
 # what a key of these maps to is data: names of resources, parameters, constraints, versions
 OPEN = {
-    *("dims", "attrs", "software", "rejected", "counts", "failures", "config", "utilization", "terms_us", "launch", "per_block"),
-    *("matrix_instructions", "unknown_calls", "default_config", "shapes", "nearest", "kept", "card", "compiled", "resources"),
+    *(
+        "dims",
+        "attrs",
+        "software",
+        "rejected",
+        "counts",
+        "failures",
+        "config",
+        "utilization",
+        "terms_us",
+        "launch",
+        "per_block",
+    ),
+    *(
+        "matrix_instructions",
+        "unknown_calls",
+        "default_config",
+        "shapes",
+        "nearest",
+        "kept",
+        "card",
+        "compiled",
+        "resources",
+    ),
     *("table", "default_us", "served_by"),
 }
 
@@ -23,12 +45,16 @@ def fields_of(value: object) -> set[str]:
         return set().union(*(fields_of(member) for member in value))
     if not isinstance(value, dict):
         return set()
-    inner = [fields_of(member) for key, member in value.items() if not ((key in OPEN and not isinstance(member, list)) or key == "nearest")]
+    inner = [
+        fields_of(member)
+        for key, member in value.items()
+        if not ((key in OPEN and not isinstance(member, list)) or key == "nearest")
+    ]
     return set(value).union(*inner)
 
 
 def check_fields(command: str, answers: Iterable[object]) -> None:
-    """What `command --json` answered over several calls has every field that docs/cli.md names, and no other."""
+    """The JSON of several calls of a command has every field that docs/cli.md names, and no others."""
     written = fields_of(list(answers))
     (text,) = [text for heading, text in FIELDS.items() if f"`{command} --json`" in heading]
     for field in written:

@@ -11,13 +11,13 @@ from click.testing import CliRunner, Result
 
 from tests.unit.calibration.fake_gpu import FIGURES, FakeGpu
 from tests.unit.cli.documented import check_fields
-from tilesight.calibration import loads
+from tilesight.calibration import calibration, loads
 from tilesight.cli.calibrate import calibrate
 from tilesight.database import open_store
-from tilesight.device import Device
 from tilesight.errors import DatabaseError, InputError, TileSightError, ToolchainError
+from tilesight.machine.devices import Device
 from tilesight.settings import load_settings
-from tilesight.target import load_target
+from tilesight.target.spec import load_target
 
 H200 = Device("NVIDIA H200", "GPU-1", "580.159.04", "cuda", 0, 141 << 30)
 OTHER = Device("NVIDIA H100 80GB HBM3", "GPU-2", "580.159.04", "cuda", 1, 80 << 30)
@@ -31,11 +31,12 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Device]:
     monkeypatch.setenv("TILESIGHT_DB", f"sqlite:///{tmp_path}/performance.db")
     for name in ("LOAD_S", "MATRIX_LOAD_S", "PAUSE_S", "WARM_UP_S"):
         monkeypatch.setattr(loads, name, 0.0)
-    monkeypatch.setattr("tilesight.device.find_devices", lambda: devices)
-    monkeypatch.setattr("tilesight.where.find_devices", lambda: devices)
-    monkeypatch.setattr("tilesight.calibration.measuring.compile_probes", lambda _: b"")
-    monkeypatch.setattr("tilesight.calibration.measuring._torch_index", lambda device: device.index)
-    monkeypatch.setattr("tilesight.calibration.measuring.CudaGpu", lambda *_: FakeGpu(figures={**FIGURES, "core.unit.special.lanes": 15.9}))
+    monkeypatch.setattr("tilesight.machine.devices.find_devices", lambda: devices)
+    monkeypatch.setattr("tilesight.machine.placement.find_devices", lambda: devices)
+    monkeypatch.setattr(calibration, "compile_probes", lambda _: b"")
+    monkeypatch.setattr(calibration, "_torch_index", lambda device: device.index)
+    fake = FakeGpu(figures={**FIGURES, "core.unit.special.lanes": 15.9})
+    monkeypatch.setattr(calibration, "CudaGpu", lambda *_: fake)
     return devices
 
 
@@ -56,7 +57,9 @@ def test_the_gpu_at_hand_is_measured_and_the_file_is_a_target() -> None:
     target = load_target("./h200-calibrated.toml")
     assert target["core.clock_matrix_mhz"] == 1590
     lines = result.stdout.splitlines()
-    assert any(line.startswith("core.clock_matrix_mhz") and "1590" in line and "MHz" in line for line in lines)
+    assert any(
+        line.startswith("core.clock_matrix_mhz") and "1590" in line and "MHz" in line for line in lines
+    )
     assert "new" in result.stdout
     assert lines[-1] == "written to h200-calibrated.toml; use it: --target ./h200-calibrated.toml"
     assert max(map(len, lines)) <= 100
@@ -67,14 +70,25 @@ def test_the_gpu_at_hand_is_measured_and_the_file_is_a_target() -> None:
 def test_json() -> None:
     result = run("--target", "h200", "--name", "mine", "--out", "there.toml", "--json")
     found: dict[str, Any] = json.loads(result.stdout)
-    assert (found["kind"], found["file"], found["target"], found["base"]) == ("calibration", "there.toml", "mine", "h200")
+    assert (found["kind"], found["file"], found["target"], found["base"]) == (
+        "calibration",
+        "there.toml",
+        "mine",
+        "h200",
+    )
     figures = {figure["path"]: figure for figure in found["figures"]}
     dram = figures["device.memory.dram.gb_per_s"]
-    assert (dram["value"], dram["before"], dram["unit"]) == (4310, load_target("h200")["device.memory.dram.gb_per_s"], "GB/s")
+    assert (dram["value"], dram["before"], dram["unit"]) == (
+        4310,
+        load_target("h200")["device.memory.dram.gb_per_s"],
+        "GB/s",
+    )
     sustained = figures["device.sustained_matrix_tflops"]
     assert sustained["before"] == load_target("h200").get("device.sustained_matrix_tflops", None)
     lanes = figures["core.unit.special.lanes"]
-    assert (lanes["value"], lanes["measured"]) == (16, pytest.approx(15.9, rel=1e-3)), "a rate by design that is nearly reached stays"
+    assert (lanes["value"], lanes["measured"]) == (16, pytest.approx(15.9, rel=1e-3)), (
+        "a rate by design that is nearly reached stays"
+    )
     assert load_target("./there.toml").name == "mine"
     check_fields("calibrate", [found])
 
@@ -103,7 +117,9 @@ def test_an_unknown_gpu_is_not_sent_to_predictions(machine: list[Device]) -> Non
         (["--name", "a b"], "target name 'a b' must be letters"),
     ],
 )
-def test_wrong_input_is_said_before_a_gpu_is_looked_for(machine: list[Device], arguments: list[str], message: str) -> None:
+def test_wrong_input_is_said_before_a_gpu_is_looked_for(
+    machine: list[Device], arguments: list[str], message: str
+) -> None:
     machine.clear()
     assert message in str(refused(*arguments))
 
@@ -117,7 +133,9 @@ def test_a_gpu_of_another_target(machine: list[Device]) -> None:
 
 def test_one_of_several_gpus(machine: list[Device]) -> None:
     machine.append(OTHER)
-    assert "is none of the GPUs found here: 0 (NVIDIA H200), 1 (NVIDIA H100" in str(refused("--target", "h200", "--device", "2"))
+    assert "is not a GPU of this machine and target; its GPUs are 0 (NVIDIA H200), 1 (NVIDIA H100" in str(
+        refused("--target", "h200", "--device", "2")
+    )
     assert "is measured on 'NVIDIA H200' only" in str(refused("--target", "h200", "--device", "1"))
     assert run("--target", "h100", "--device", "1").exit_code == 0
 

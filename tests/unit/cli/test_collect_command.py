@@ -10,11 +10,11 @@ import pytest
 from tests.unit.cli.documented import check_fields
 from tests.unit.cli.test_commands import Shell
 from tests.unit.conftest import FakeLine
-from tests.unit.test_collect import Device
-from tests.unit.test_refresh import NewReader, row, write
-from tilesight.dataset import read_dataset
+from tests.unit.datasets.test_collect import Device
+from tests.unit.datasets.test_refresh import NewReader, row, write
 from tilesight.errors import Failure
-from tilesight.space import Config
+from tilesight.problem.space import Config
+from tilesight.records.dataset import read_dataset
 
 
 @pytest.fixture
@@ -25,11 +25,25 @@ def shell(capsys: pytest.CaptureFixture[str], fake_line: FakeLine) -> Shell:
 
 def test_collects_and_says_what(shell: Shell, tmp_path: Path) -> None:
     path = tmp_path / "d.parquet"
-    code, out, err = shell("collect", "axpy", "--target", "cpu", "--shape", "all", "--samples", "30", "--out", str(path))
+    code, out, err = shell(
+        "collect", "axpy", "--target", "cpu", "--shape", "all", "--samples", "30", "--out", str(path)
+    )
     assert code == 0
     assert len(read_dataset(path)) == 60
     heading, *lines = out.splitlines()
-    assert heading.split() == ["case", "rows", "right", "same", "code", "failed", "fastest", "us", "vendor", "us", "vendor"]
+    assert heading.split() == [
+        "case",
+        "rows",
+        "right",
+        "same",
+        "code",
+        "failed",
+        "fastest",
+        "us",
+        "vendor",
+        "us",
+        "vendor",
+    ]
     first = lines[0].split()
     assert first[0] == "axpy(n=1024;dtype=float32)"
     assert first[1] == "30"
@@ -43,7 +57,9 @@ def test_collects_and_says_what(shell: Shell, tmp_path: Path) -> None:
 
 def test_json(shell: Shell, tmp_path: Path) -> None:
     path = tmp_path / "d.parquet"
-    code, out, _ = shell("collect", "axpy", "--target", "cpu", "--samples", "4", "--out", str(path), "--json", "--seed", "3")
+    code, out, _ = shell(
+        "collect", "axpy", "--target", "cpu", "--samples", "4", "--out", str(path), "--json", "--seed", "3"
+    )
     assert code == 0
     found = json.loads(out)
     assert (found["kind"], found["rows"], found["complete"], found["file"]) == ("collect", 4, True, str(path))
@@ -58,9 +74,11 @@ def test_json(shell: Shell, tmp_path: Path) -> None:
 
 def test_a_budget_that_ends_early_is_said(shell: Shell, tmp_path: Path) -> None:
     path = tmp_path / "d.parquet"
-    code, out, err = shell("collect", "axpy", "--target", "cpu", "--samples", "4", "--out", str(path), "--budget", "0.0000001")
+    code, out, err = shell(
+        "collect", "axpy", "--target", "cpu", "--samples", "4", "--out", str(path), "--budget", "0.0000001"
+    )
     assert code == 0
-    assert "not complete, the same command goes on from here" in out.replace("\n", " ")
+    assert "not complete: run the same command again to continue" in out.replace("\n", " ")
     assert "the time budget ended the collection early" in err
 
 
@@ -78,7 +96,7 @@ def test_an_interrupt_keeps_what_was_measured(shell: Shell, tmp_path: Path) -> N
     shell.line.executor = Device(stop)
     code, _, err = shell("collect", "axpy", "--target", "cpu", "--samples", "9", "--out", str(path))
     assert code == 130
-    assert "the same command goes on from there" in err
+    assert "run the same command again to continue" in err
     assert len(read_dataset(path).verified()) == 2
 
 
@@ -105,11 +123,13 @@ def test_refresh(shell: Shell, tmp_path: Path) -> None:
     shell.line.executor = NewReader()
     code, out, _ = shell("collect", "--refresh", str(path))
     assert code == 0
-    assert "1 profiles changed, 1 are as they were; 1 rows kept their profile" in out.replace("\n", " ")
+    assert "1 profiles changed, 1 are unchanged; 1 rows kept their profile" in out.replace("\n", " ")
     code, out, _ = shell("collect", "--refresh", str(path), "--json")
     assert code == 0
     refreshed = json.loads(out)
     assert refreshed["same"] == 2
-    code, out, _ = shell("collect", "axpy", "--target", "cpu", "--samples", "2", "--out", str(tmp_path / "e.parquet"), "--json")
+    code, out, _ = shell(
+        "collect", "axpy", "--target", "cpu", "--samples", "2", "--out", str(tmp_path / "e.parquet"), "--json"
+    )
     assert code == 0
     check_fields("collect", [json.loads(out), refreshed])

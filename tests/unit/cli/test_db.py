@@ -14,15 +14,15 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.unit.database import samples
-from tests.unit.database.stocked import told
+from tests.unit.database.stocked import add_session
 from tilesight.cli.db import db
 from tilesight.cli.db.why import today
 from tilesight.database import open_store
-from tilesight.database.schema import HEAD
+from tilesight.database.schema.tables import HEAD
 from tilesight.errors import DatabaseError, FailureKind, InputError
-from tilesight.session import Baseline, Effort, State
-from tilesight.space import Census
-from tilesight.workload import Workload
+from tilesight.problem.space import Census
+from tilesight.problem.workload import Workload
+from tilesight.records.session import Baseline, Effort, SessionState
 
 Run = Callable[..., Result]
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "database.md").read_text(encoding="utf-8")
@@ -32,12 +32,22 @@ PAGE = (Path(__file__).resolve().parents[3] / "docs" / "database.md").read_text(
 def file(tmp_path: Path) -> Path:
     path, context = tmp_path / "x.db", samples.context()
     with open_store(samples.empty_database(path)) as store:
-        session_id = store.begin(context, Effort.QUICK, 0, {}, Census(9, 9, {}), flops=2_000_000_000, min_bytes=30_000_000)
-        store.record_many(session_id, context, [samples.verified(1, 12.5), samples.predicted(2), samples.failed(3, FailureKind.RUN_ERROR)])
+        session_id = store.begin(
+            context, Effort.QUICK, 0, {}, Census(9, 9, {}), flops=2_000_000_000, min_bytes=30_000_000
+        )
+        store.record_many(
+            session_id,
+            context,
+            [samples.verified(1, 12.5), samples.predicted(2), samples.failed(3, FailureKind.RUN_ERROR)],
+        )
         store.record_baselines(session_id, [Baseline("cuBLAS", (11.0,))])
-        store.finish(session_id, State.COMPLETE)
+        store.finish(session_id, SessionState.COMPLETE)
         elsewhere = samples.context(target="h100", target_fingerprint="h", device="")
-        store.record(store.begin(elsewhere, Effort.PREDICT, 0, {}, Census(9, 9, {})), elsewhere, samples.predicted(1, 7.5))
+        store.record(
+            store.begin(elsewhere, Effort.PREDICT, 0, {}, Census(9, 9, {})),
+            elsewhere,
+            samples.predicted(1, 7.5),
+        )
     return path
 
 
@@ -67,7 +77,10 @@ def test_status_counts(run: Run, file: Path) -> None:
 
 def test_status_of_a_database_that_is_not_there(run: Run, tmp_path: Path) -> None:
     result = run("status", "--db", tmp_path / "none.db")
-    assert (result.exit_code, result.output) == (0, f"no database at {tmp_path}/none.db yet; `tilesight tune` makes it\n")
+    assert (result.exit_code, result.output) == (
+        0,
+        f"no database at {tmp_path}/none.db yet; `tilesight tune` makes it\n",
+    )
     assert json.loads(run("status", "--json", "--db", tmp_path / "none.db").output)["exists"] is False
     assert not (tmp_path / "none.db").exists()
 
@@ -111,17 +124,25 @@ def test_best_as_a_table(run: Run) -> None:
 
 
 def test_best_by_size_and_with_what_is_open(run: Run, tmp_path: Path) -> None:
-    assert "open" not in run("best").output
+    assert "dynamic" not in run("best").output
     with open_store(samples.empty_database(tmp_path / "sizes.db")) as store:
         for m in (10, 1, 2):
             workload = Workload("matmul", {"m": m, "n": 8, "k": 8}, "bfloat16")
-            told(store, samples.context(workload=workload, open=("k", "m") if m == 2 else ()), samples.verified(1, 10.0 + m))
+            add_session(
+                store,
+                samples.context(workload=workload, dynamic=("k", "m") if m == 2 else ()),
+                samples.verified(1, 10.0 + m),
+            )
     text = run("best", "--db", tmp_path / "sizes.db").output
     assert max(map(len, text.splitlines())) <= 100
-    assert text.split()[:4] == ["workload", "target", "open", "status"]
-    assert [line.split()[2] for line in text.splitlines() if "verified" in line] == ["verified", "k,m", "verified"]
+    assert text.split()[:4] == ["workload", "target", "dynamic", "status"]
+    assert [line.split()[2] for line in text.splitlines() if "verified" in line] == [
+        "verified",
+        "k,m",
+        "verified",
+    ]
     assert re.findall(r"^matmul\(m=(\d+),", text, re.MULTILINE) == ["1", "2", "10"]
-    assert "open: dimensions that the kernel takes at run time" in text
+    assert "dynamic: dimensions that the kernel takes at run time" in text
     found = json.loads(run("best", "--db", tmp_path / "sizes.db", "--json").output)["best"]
     assert [row["latency_us"] for row in found] == [11.0, 12.0, 20.0]
 
@@ -137,12 +158,21 @@ def test_best_as_json(run: Run) -> None:
 
 def test_best_of_a_database_without_records(run: Run, tmp_path: Path) -> None:
     open_store(str(tmp_path / "new.db")).close()
-    assert run("best", "--db", tmp_path / "new.db").output == "nothing is recorded yet; `tilesight tune KERNEL` records\n"
+    assert (
+        run("best", "--db", tmp_path / "new.db").output
+        == "nothing is recorded yet; `tilesight tune KERNEL` records trials\n"
+    )
     assert json.loads(run("best", "--json", "--db", tmp_path / "new.db").output)["best"] == []
 
 
 def test_query(run: Run) -> None:
-    assert run("query", "SELECT 1 AS one, NULL AS empty, 'x' AS text").output.split() == ["one", "empty", "text", "1", "x"]
+    assert run("query", "SELECT 1 AS one, NULL AS empty, 'x' AS text").output.split() == [
+        "one",
+        "empty",
+        "text",
+        "1",
+        "x",
+    ]
     sql = "SELECT 1.5 AS a, NULL AS b, 9e999 AS c, x'00ff' AS d, 'e' AS e"
     found = json.loads(run("query", sql, "--json").output)
     assert (found["kind"], found["columns"]) == ("db_query", ["a", "b", "c", "d", "e"])
@@ -160,7 +190,9 @@ def test_export(run: Run, tmp_path: Path) -> None:
     result = run("export", tmp_path / "out.jsonl")
     assert result.output == f"4 rows of records written to {tmp_path}/out.jsonl\n"
     assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 4
-    assert run("export", tmp_path / "failures.csv", "--view", "failures").output.startswith("1 rows of failures")
+    assert run("export", tmp_path / "failures.csv", "--view", "failures").output.startswith(
+        "1 rows of failures"
+    )
     assert isinstance(run("export", tmp_path / "out.xlsx").exception, InputError)
 
 
@@ -169,7 +201,10 @@ def test_export(run: Run, tmp_path: Path) -> None:
 
 def test_everything_out_and_in_again(run: Run, tmp_path: Path) -> None:
     rows = json.loads(run("export", tmp_path / "all.jsonl", "--everything", "--json").output)["rows"]
-    assert f"{rows} rows of everything written to" in run("export", tmp_path / "all.jsonl", "--everything").output
+    assert (
+        f"{rows} rows of everything written to"
+        in run("export", tmp_path / "all.jsonl", "--everything").output
+    )
     new = tmp_path / "new.db"
     found = json.loads(run("import", tmp_path / "all.jsonl", "--trust", "--db", new, "--json").output)
     assert (found["trusted"], found["origin"], sum(found["written"].values())) == (True, "", rows)
@@ -184,7 +219,7 @@ def test_an_import_is_marked_and_said_to_be(run: Run, tmp_path: Path) -> None:
     assert "marked as imported from 'lab 3': views show it, and nothing here is decided by it" in output
     text = run("best").output
     assert "h200 (imported)" in text
-    assert "those of targets marked '(imported)' are others' and count for nothing here" in text
+    assert "rows of targets marked '(imported)' were imported and are not used here" in text
     assert "h200 (imported)" not in run("best", "--target", "h200").output
     removed = json.loads(run("gc", "--imported", "--dry-run", "--json", "--db", _idle(tmp_path, run)).output)
     assert removed["dry_run"] is True
@@ -204,19 +239,29 @@ def test_t4_out_and_in_again(run: Run, tmp_path: Path) -> None:
     del document["tilesight"]
     (tmp_path / "theirs.json").write_text(json.dumps(document))
     assert "--kernel K --shape S" in str(run("import", tmp_path / "theirs.json").exception)
-    assert "--shape, --target, --device missing" in str(run("import", tmp_path / "theirs.json", "--kernel", "matmul").exception)
+    assert "--shape, --target, --device missing" in str(
+        run("import", tmp_path / "theirs.json", "--kernel", "matmul").exception
+    )
     about = ["--kernel", "matmul", "--shape", "M0", "--target", "h200", "--device", "NVIDIA H200"]
     assert run("import", tmp_path / "theirs.json", *about).exit_code == 0
-    (row,) = json.loads(run("query", "SELECT dims FROM records WHERE template = 't4' LIMIT 1", "--json").output)["rows"]
+    (row,) = json.loads(
+        run("query", "SELECT dims FROM records WHERE template = 't4' LIMIT 1", "--json").output
+    )["rows"]
     assert json.loads(row["dims"])["m"] == 4096
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["export", "x.jsonl", "--everything", "--view", "best"], "--view and --everything exclude each other"),
+        (
+            ["export", "x.jsonl", "--everything", "--view", "best"],
+            "--view and --everything exclude each other",
+        ),
         (["export", "x.json", "--view", "best"], "--view and a .json file (T4) exclude each other"),
-        (["export", "x.csv", "--session", "7"], "--session is for T4; name a file that ends in .json, not '.csv'"),
+        (
+            ["export", "x.csv", "--session", "7"],
+            "--session is for T4; name a file that ends in .json, not '.csv'",
+        ),
         (["export", "x.json", "--session", "7"], "session 7 is not in this database"),
         (["export", "x.csv", "--everything"], "written as JSON lines"),
         (["import", "x.json", "--trust"], "--trust is for files of `tilesight db export --everything`"),
@@ -245,14 +290,16 @@ def test_merge(run: Run, tmp_path: Path) -> None:
     assert "nothing is new" in run("merge", other, "--db", tmp_path / "new.db").output
     missing = run("merge", tmp_path / "none.db").exception
     assert isinstance(missing, DatabaseError)
-    assert "none.db' is not there; mend it, or leave it out" in str(missing)
+    assert "none.db' is not there; repair it, or leave it out" in str(missing)
 
 
 def test_backup(run: Run, tmp_path: Path) -> None:
     size = json.loads(run("backup", tmp_path / "safe.db", "--json").output)["size_bytes"]
     assert size == (tmp_path / "safe.db").stat().st_size
     assert run("best", "--db", tmp_path / "safe.db").output == run("best").output
-    assert run("backup", tmp_path / "safe.db").output == f"{size / 1e6:.1f} MB written to {tmp_path}/safe.db\n"
+    assert (
+        run("backup", tmp_path / "safe.db").output == f"{size / 1e6:.1f} MB written to {tmp_path}/safe.db\n"
+    )
 
 
 def test_gc(run: Run, tmp_path: Path) -> None:
@@ -262,7 +309,7 @@ def test_gc(run: Run, tmp_path: Path) -> None:
     options = ["--predictions-older-than", "0", "--db", idle]
     text = run("gc", "--dry-run", *options).output
     assert "old predictions" in text
-    assert text.endswith("rows would go; without --dry-run they do\n")
+    assert text.endswith("rows would be removed; run it without --dry-run to remove them\n")
     found = json.loads(run("gc", *options, "--json").output)
     assert found["removed"]["old predictions"] == {"trials": 2, "sessions": 1}
     assert found["space_kept"] == ""
@@ -297,12 +344,12 @@ def test_check(run: Run, file: Path) -> None:
 @pytest.mark.usefixtures("fake_line")
 def test_why(run: Run, file: Path) -> None:
     asked = ["why", "axpy", "--target", "cpu"]
-    assert "nothing else is recorded of this kernel" in run(*asked).output
+    assert "nothing else is recorded for this kernel" in run(*asked).output
     context, _ = today("axpy", "cpu", None, None, "default", ())
     with open_store(str(file)) as store:
         session_id = store.begin(context, Effort.QUICK, 0, {}, Census(9, 9, {}))
         store.record(session_id, context, samples.verified(1, 12.5))
-        store.finish(session_id, State.COMPLETE)
+        store.finish(session_id, SessionState.COMPLETE)
     text = run(*asked).output
     assert f"answered: effort quick and below, by session {session_id}" in text
     assert "re-used: 1 predictions, 1 builds, 1 measurements, 0 failures" in " ".join(text.split())
@@ -312,19 +359,24 @@ def test_why(run: Run, file: Path) -> None:
     assert f"near: session {session_id}" in other
     assert "another problem" in " ".join(other.split())
     assert max(map(len, other.splitlines())) <= 100
-    assert "cannot be open in" in str(run(*asked, "--dynamic", next(iter(context.workload.dims))).exception)
+    refused = run(*asked, "--dynamic", next(iter(context.workload.dims)))
+    assert "cannot be dynamic in" in str(refused.exception)
     found = json.loads(run(*asked, "--json").output)
     assert found["answers"][0]["session_id"] == session_id
     assert found["context"]["template_version"] == context.template_version
 
 
-def test_layers_are_shown_and_asked(run: Run, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layers_are_shown_and_asked(
+    run: Run, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TILESIGHT_LAYERS", str(file))
     own = tmp_path / "own.db"
     open_store(str(own)).close()
     assert f"layer     {file}: 1 failed, 2 predicted, 1 verified" in run("status", "--db", own).output
     found = json.loads(run("status", "--db", own, "--json").output)
-    assert found["layers"] == [{"layer": str(file), "layer_trials": {"failed": 1, "predicted": 2, "verified": 1}}]
+    assert found["layers"] == [
+        {"layer": str(file), "layer_trials": {"failed": 1, "predicted": 2, "verified": 1}}
+    ]
     assert "12.50" in run("best", "--db", own).output
     monkeypatch.setenv("TILESIGHT_LAYERS", str(tmp_path / "none.db"))
     assert "take it out of TILESIGHT_LAYERS" in str(run("best", "--db", own).exception)
@@ -366,6 +418,12 @@ def test_json_fields_are_documented(run: Run, tmp_path: Path) -> None:
     for kind, answer in found.items():
         for field in set(answer) - {"schema_version"}:
             assert f"`{field}`" in table[kind], (kind, field)
-        for part in (member for value in answer.values() if isinstance(value, list) for member in value if isinstance(member, dict)):
+        for part in (
+            member
+            for value in answer.values()
+            if isinstance(value, list)
+            for member in value
+            if isinstance(member, dict)
+        ):
             for field in part if kind != "db_query" else ():
                 assert f"`{field}`" in table[kind], (kind, field)

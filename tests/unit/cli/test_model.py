@@ -11,7 +11,8 @@ import pytest
 from tests.unit.cli.documented import check_fields
 from tests.unit.costmodel.measured_samples import OPERATORS, dataset
 from tilesight.cli.main import main
-from tilesight.dataset import write_dataset
+from tilesight.costmodel.analytical.constants import DEFAULT
+from tilesight.records.dataset import write_dataset
 
 
 @pytest.fixture(scope="module")
@@ -45,34 +46,63 @@ def test_train_then_show(file: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
     check_fields("model train", [json.loads(capsys.readouterr().out)])
 
 
+@pytest.fixture
+def shipped_constants(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Folds take the shipped constants of the analytical model; to fit them takes seconds."""
+    monkeypatch.setattr("tilesight.costmodel.training.fit_constants.fit_held_out", lambda _: DEFAULT)
+
+
+@pytest.mark.usefixtures("shipped_constants")
 def test_evaluate(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("model", "evaluate", file, "--split", "operator", "--json") == 0
     found = json.loads(capsys.readouterr().out)
     assert found["kind"] == "model evaluate"
     check_fields("model evaluate", [found])
-    assert {s["model"] for s in found["summaries"]} == {"analytical", "both", "learned alone", "config boosting", "random"}
+    assert {s["model"] for s in found["summaries"]} == {
+        "analytical",
+        "both",
+        "learned alone",
+        "config boosting",
+        "random",
+    }
     assert all(0 < s["top1_worst"] <= s["top1"] <= 1 for s in found["summaries"])
 
 
+@pytest.mark.usefixtures("shipped_constants")
 def test_table_stays_within_the_page(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("model", "evaluate", file, "--split", "operator", "--cases", "--objective", "ranking", "--objective", "regression") == 0
+    assert (
+        run(
+            "model",
+            "evaluate",
+            file,
+            "--split",
+            "operator",
+            "--cases",
+            "--objective",
+            "ranking",
+            "--objective",
+            "regression",
+        )
+        == 0
+    )
     shown = capsys.readouterr().out
     assert "both, ranking" in shown
     assert "within one sigma" in shown
     assert re.search(r"^model .* pick$", shown, re.MULTILINE)
     assert re.search(r"^analytical .* %  +[+-]\d+\.\d %$", shown, re.MULTILINE)
     assert re.search(r"^random .*  -$", shown, re.MULTILINE)
-    assert "not judged" not in shown
+    assert "not evaluated" not in shown
     assert max(map(len, shown.splitlines())) <= 100
 
 
+@pytest.mark.usefixtures("shipped_constants")
 def test_cases_of_few_rows_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     whole = dataset(OPERATORS[:2], shapes=2)
     last = whole.frame["workload"].iloc[-1]
     few = whole.where((whole.frame["workload"] != last) | (whole.frame.groupby("workload").cumcount() < 11))
     write_dataset(tmp_path / "few.parquet", few)
     assert run("model", "evaluate", tmp_path / "few.parquet", "--split", "operator") == 0
-    assert "1 case with fewer than 12 candidates is not judged" in capsys.readouterr().out
+    assert "1 case with fewer than 12 candidates is not evaluated" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -83,10 +113,15 @@ def test_cases_of_few_rows_are_counted(tmp_path: Path, capsys: pytest.CaptureFix
         (["evaluate", "{file}", "--split", "colour"], "'colour' is not one of"),
         (["show", "nowhere"], "no model is there; train it anew"),
         (["train", "{file}", "--no-evaluate", "--out", "{file}"], "cannot be written"),
-        (["train", "{file}", "--out", "{file}/m"], "/m' cannot be written: Not a directory; name another with --out"),
+        (
+            ["train", "{file}", "--out", "{file}/m"],
+            "/m' cannot be written: Not a directory; name another with --out",
+        ),
     ],
 )
-def test_wrong_input_is_one_message(arguments: list[str], message: str, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_input_is_one_message(
+    arguments: list[str], message: str, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run("model", *(a.format(file=file) for a in arguments)) == 2
     assert message in capsys.readouterr().err
 
@@ -97,10 +132,12 @@ def test_a_folder_that_cannot_be_written_is_said_before_anything_is_trained(
     def judge(*_: object, **__: object) -> None:
         raise AssertionError("folds were begun")
 
-    monkeypatch.setattr("tilesight.costmodel.evaluation.evaluate", judge)
+    monkeypatch.setattr("tilesight.costmodel.training.evaluation.evaluate", judge)
     (tmp_path / "taken").write_text("")
     assert run("model", "train", file, "--out", tmp_path / "taken") == 2
-    assert f"model folder '{tmp_path / 'taken'}' cannot be written: " in capsys.readouterr().err.replace("\n", " ")
+    assert f"model folder '{tmp_path / 'taken'}' cannot be written: " in capsys.readouterr().err.replace(
+        "\n", " "
+    )
 
 
 def test_nothing_is_made_for_datasets_that_cannot_be_read(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""How times are reported: in an order that is not theirs, below the limit, and with terms that add up apart from others."""
+"""Reports of times: out of order, below the limit, and split into terms."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from tests.support.fakes import FakeExecutor, FakeModel
 from tests.unit.cli.test_commands import Shell
 from tests.unit.conftest import FakeLine
-from tests.unit.fakes import FakeExecutor, FakeModel
-from tilesight.candidate import Candidate
-from tilesight.session import Comparison, Decision
-from tilesight.target import Target
-from tilesight.trial import ORDER_TERM, Measurement, Prediction
+from tilesight.problem.candidate import Candidate
+from tilesight.records.session import Comparison, Decision
+from tilesight.records.trial import ORDER_TERM, Measurement, Prediction
+from tilesight.target.spec import Target
 
 
 @pytest.fixture
@@ -36,18 +36,18 @@ class Ordering(FakeModel):
 
 def test_predicted_times_out_of_order_are_explained(shell: Shell, fake_line: FakeLine) -> None:
     asked = ("axpy", "--target", "cpu", "--shape", "X0")
-    footnote = "predicted times need not rise"
+    footnote = "so the times may not be in order"
     assert footnote not in shell("rank", *asked)[1]
     fake_line.model = Ordering()
     out = shell("rank", *asked, "--top", "30")[1]
     times = [float(line.split()[2]) for line in out.splitlines() if re.match(r" *\d+ +predicted ", line)]
     assert times != sorted(times)
-    assert footnote in out
+    assert footnote in " ".join(out.split())
     assert max(map(len, out.splitlines())) <= 100
     explained = shell("explain", *asked, "--config", "block=30,stages=3,swizzle=true")[1]
-    assert "put in order as if it took 39.00 us: " in explained
+    assert "Its ranking score is 39.00 us: " in explained
     assert not re.search(r"^order ", explained, re.MULTILINE)
-    assert "put in order" not in shell("explain", *asked, "--config", "block=10,stages=3,swizzle=true")[1]
+    assert "ranking score" not in shell("explain", *asked, "--config", "block=10,stages=3,swizzle=true")[1]
 
 
 class SlowInTurns(FakeExecutor):
@@ -59,8 +59,8 @@ class SlowInTurns(FakeExecutor):
 
 
 def test_measured_times_out_of_order_are_explained(shell: Shell, fake_line: FakeLine) -> None:
-    asked, footnote = ("tune", "axpy", "--target", "cpu", "--shape"), "measured times need not rise"
-    assert "need not rise" not in shell(*asked, "X0")[1]
+    asked, footnote = ("tune", "axpy", "--target", "cpu", "--shape"), "so the times may not be in order"
+    assert "may not be in order" not in shell(*asked, "X0")[1]
     fake_line.executor = SlowInTurns()
     out = shell(*asked, "n=1280")[1]
     times = [float(line.split()[2]) for line in out.splitlines() if re.match(r" *\d+ +verified ", line)]
@@ -69,7 +69,7 @@ def test_measured_times_out_of_order_are_explained(shell: Shell, fake_line: Fake
 
 
 def test_times_below_the_limit_of_memory_are_explained(shell: Shell) -> None:
-    asked, footnote = ("tune", "axpy", "--target", "cpu", "--shape"), "times below that limit"
+    asked, footnote = ("tune", "axpy", "--target", "cpu", "--shape"), "Some times are below that limit"
     assert footnote not in shell(*asked, "n=1024")[1]
     assert footnote in shell(*asked, "n=1048576")[1]
 
@@ -80,5 +80,7 @@ def test_explain_groups_terms_and_says_its_title_once(shell: Shell) -> None:
     assert "explore: " in err
     assert (out + err).count("axpy X0: n=1024") == 1
     added, beside = (out.index(text) for text in ("What adds up to the predicted time", "they do not add up"))
-    assert re.search(r"^launch +1\.000\ncores and memory +29\.00\npredicted time +30\.00$", out[added:beside], re.MULTILINE)
+    assert re.search(
+        r"^launch +1\.000\ncores and memory +29\.00\npredicted time +30\.00$", out[added:beside], re.MULTILINE
+    )
     assert re.search(r"^vector +29\.00$", out[beside:], re.MULTILINE)

@@ -10,12 +10,12 @@ import pytest
 
 from tests.unit.cli.documented import check_fields
 from tests.unit.costmodel.measured_samples import FAST
-from tests.unit.replaying.made import failing, small
+from tests.unit.datasets.replay.made import failing, small
 from tilesight.cli.main import main
-from tilesight.costmodel.constants import DEFAULT
-from tilesight.dataset import read_dataset, write_dataset
-from tilesight.replaying.cases import asked_rows
-from tilesight.replaying.predictions import predict_held_out, write_predictions
+from tilesight.costmodel.analytical.constants import DEFAULT
+from tilesight.datasets.replay.cases import replayable_rows
+from tilesight.datasets.replay.held_out import predict_held_out, write_predictions
+from tilesight.records.dataset import read_dataset, write_dataset
 
 UNGUIDED = ("--strategy", "random", "--strategy", "exhaustive")
 
@@ -29,7 +29,8 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def kept(file: Path) -> Path:
-    found = predict_held_out(asked_rows(read_dataset(file)), "shape", fit_constants=lambda _: DEFAULT, **FAST)
+    rows = replayable_rows(read_dataset(file))
+    found = predict_held_out(rows, "shape", fit_constants=lambda _: DEFAULT, **FAST)
     write_predictions(file.with_name("kept.json"), found)
     return file.with_name("kept.json")
 
@@ -43,10 +44,21 @@ def run(*arguments: object) -> int:
 
 def test_table(file: Path, kept: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = ("random", "model", "residuals")
-    assert run(file, "--predictions", kept, *(part for name in names for part in ("--strategy", name)), "--operators", "--limit", 9) == 0
+    assert (
+        run(
+            file,
+            "--predictions",
+            kept,
+            *(part for name in names for part in ("--strategy", name)),
+            "--operators",
+            "--limit",
+            9,
+        )
+        == 0
+    )
     shown = capsys.readouterr()
     assert "96 recorded candidates of 4 cases; 1 of them failed" in shown.out
-    assert "predictions: the learned model, held out by shape" in shown.out
+    assert "predictions: learned model, trained without the shape of each case" in shown.out
     assert shown.out.count("strategy ") == 3  # all, and two operators
     assert "random, seed 2: 4 cases" in shown.err
     for name in names:
@@ -57,7 +69,7 @@ def test_table(file: Path, kept: Path, capsys: pytest.CaptureFixture[str]) -> No
 def test_a_limit_that_is_too_short_is_said(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(file, *UNGUIDED, "--limit", 2, "--seeds", 1) == 0
     shown = capsys.readouterr().out
-    assert "+: not reached everywhere; there all that were measured count (--limit 2)" in shown
+    assert "+: not reached in every case; those cases count with all their measurements (--limit 2)" in shown
     assert "predictions" not in shown
 
 
@@ -100,7 +112,12 @@ def test_wrong_input_is_one_message(
 ) -> None:
     (tmp_path / "text.parquet").write_text("no table")
     write_dataset(tmp_path / "failed.parquet", failing(small(1, 1), list(range(24)), "build_error"))
-    paths = {"file": file, "folder": tmp_path, "text": tmp_path / "text.parquet", "failed": tmp_path / "failed.parquet"}
+    paths = {
+        "file": file,
+        "folder": tmp_path,
+        "text": tmp_path / "text.parquet",
+        "failed": tmp_path / "failed.parquet",
+    }
     assert run(*(a.format(**paths) for a in arguments)) == 2
     assert message in " ".join(capsys.readouterr().err.split())
 

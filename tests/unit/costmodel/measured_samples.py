@@ -1,4 +1,4 @@
-"""A made-up dataset: kernels of three kinds, whose measured time is the analytical one times a known factor."""
+"""A made-up dataset of three kinds of kernels: measured times are analytical times with known factors."""
 
 from __future__ import annotations
 
@@ -7,12 +7,22 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from tilesight.costmodel.analytical import AnalyticalModel
-from tilesight.costmodel.measured import MeasuredRow, measured_rows
-from tilesight.dataset import Dataset
-from tilesight.profile import Access, KernelProfile, MatrixWork, Phase, Role, Space, Tensor, Trips, Work
-from tilesight.profile_json import profiles_text
-from tilesight.target import load_target
+from tilesight.costmodel.analytical.analytical_model import AnalyticalModel
+from tilesight.costmodel.training.measured import MeasuredRow, measured_rows
+from tilesight.profile.codec import profiles_text
+from tilesight.profile.values import (
+    Access,
+    KernelProfile,
+    MatrixWork,
+    Phase,
+    Role,
+    Space,
+    Tensor,
+    Trips,
+    Work,
+)
+from tilesight.records.dataset import Dataset
+from tilesight.target.spec import load_target
 
 H200 = load_target("h200")
 OPERATORS = ("copying", "multiplying", "summing")
@@ -23,8 +33,30 @@ def kernel(operator: str, size: int, block: int, syncs: int = 0, arch: str = "sm
     """`size` elements in tiles of `block` for each of a block's 128 threads."""
     blocks = max(1, size // (128 * block))
     moved = 128.0 * block * 2
-    load = Access(Space.GLOBAL, "x", False, "ld", moved, moved / 32, moved / 512, 16, axes=frozenset("x"), footprint_bytes=moved)
-    store = Access(Space.GLOBAL, "y", True, "st", moved, moved / 32, moved / 512, 16, axes=frozenset("x"), footprint_bytes=moved)
+    load = Access(
+        Space.GLOBAL,
+        "x",
+        False,
+        "ld",
+        moved,
+        moved / 32,
+        moved / 512,
+        16,
+        axes=frozenset("x"),
+        footprint_bytes=moved,
+    )
+    store = Access(
+        Space.GLOBAL,
+        "y",
+        True,
+        "st",
+        moved,
+        moved / 32,
+        moved / 512,
+        16,
+        axes=frozenset("x"),
+        footprint_bytes=moved,
+    )
     matrix = (MatrixWork("mma.m16n8k16", 40.0 * block, 4096.0, warps=1),) if operator == "multiplying" else ()
     vector = 400.0 * block if operator == "summing" else 0.0
     work = Work(matrix=matrix, accesses=(load, store), vector_ops=vector * 128, block_syncs=float(syncs))
@@ -34,7 +66,7 @@ def kernel(operator: str, size: int, block: int, syncs: int = 0, arch: str = "sm
 
 
 def hidden_factor(syncs: int) -> float:
-    """What the analytical model does not know: barriers cost more than it says."""
+    """A factor that the analytical model lacks: barriers cost more than it predicts."""
     return 1.1 + 0.12 * syncs
 
 
@@ -60,7 +92,9 @@ def dataset(operators: Sequence[str] = OPERATORS, shapes: int = 4) -> Dataset:
                             "template": operator,
                             "template_version": "1",
                             "target": "h200",
-                            "config": json.dumps({"block": block, "syncs": syncs, "order": "row" if syncs % 2 else "column"}),
+                            "config": json.dumps(
+                                {"block": block, "syncs": syncs, "order": "row" if syncs % 2 else "column"}
+                            ),
                             "flops": 1e6,
                             "min_bytes": size * 4.0,
                             "status": "verified",
@@ -78,4 +112,11 @@ def rows(operators: Sequence[str] = OPERATORS, shapes: int = 4) -> list[Measured
     return measured_rows(dataset(operators, shapes))
 
 
-FAST: dict[str, Any] = {"rounds": 40, "members": 3, "learning_rate": 0.15, "min_child_weight": 1.0, "l2": 1.0, "feature_share": 0.5}
+FAST: dict[str, Any] = {
+    "rounds": 40,
+    "members": 3,
+    "learning_rate": 0.15,
+    "min_child_weight": 1.0,
+    "l2": 1.0,
+    "feature_share": 0.5,
+}

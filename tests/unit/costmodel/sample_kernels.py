@@ -1,4 +1,5 @@
-# No `from __future__ import annotations`: TileLang evaluates the annotations of a prim_func when it traces it.
+# No `from __future__ import annotations`: TileLang evaluates the annotations of a prim_func when it traces
+# it.
 """Small TileLang kernels whose demands can be counted by hand."""
 
 import tilelang.language as T
@@ -26,7 +27,11 @@ def renamed_matmul(rows, columns, depth, tile_r, tile_c, tile_d, buffers, lanes,
     """The same kernel with every name changed."""
 
     @T.prim_func
-    def other(X: T.Tensor((rows, depth), dtype), Y: T.Tensor((depth, columns), dtype), Z: T.Tensor((rows, columns), dtype)):
+    def other(
+        X: T.Tensor((rows, depth), dtype),
+        Y: T.Tensor((depth, columns), dtype),
+        Z: T.Tensor((rows, columns), dtype),
+    ):
         with T.Kernel(T.ceildiv(columns, tile_c), T.ceildiv(rows, tile_r), threads=lanes) as (p, q):
             left = T.alloc_shared((tile_r, tile_d), dtype)
             right = T.alloc_shared((tile_d, tile_c), dtype)
@@ -45,7 +50,11 @@ def causal_scores(seq, dim, block_m, block_n, threads=128, dtype="bfloat16"):
     """Q K^T over the keys up to a block's last row: the trip count depends on the block."""
 
     @T.prim_func
-    def main(Q: T.Tensor((seq, dim), dtype), K: T.Tensor((seq, dim), dtype), O: T.Tensor((seq, block_n), "float32")):  # noqa: E741
+    def main(
+        Q: T.Tensor((seq, dim), dtype),
+        K: T.Tensor((seq, dim), dtype),
+        O: T.Tensor((seq, block_n), "float32"),  # noqa: E741
+    ):
         with T.Kernel(T.ceildiv(seq, block_m), threads=threads) as bx:
             q = T.alloc_shared((block_m, dim), dtype)
             k = T.alloc_shared((block_n, dim), dtype)
@@ -196,9 +205,13 @@ def packed_halves(n, reinterpreted, threads=128):
         with T.Kernel(n // threads, threads=threads) as bx:
             for i in T.Parallel(threads):
                 if reinterpreted:
-                    Y[bx * threads + i] = T.reinterpret((X[bx * threads + i] >> T.uint16(3)) & T.uint16(15), "float16")
+                    Y[bx * threads + i] = T.reinterpret(
+                        (X[bx * threads + i] >> T.uint16(3)) & T.uint16(15), "float16"
+                    )
                 else:
-                    Y[bx * threads + i] = T.cast((X[bx * threads + i] >> T.uint16(3)) & T.uint16(15), "float16")
+                    Y[bx * threads + i] = T.cast(
+                        (X[bx * threads + i] >> T.uint16(3)) & T.uint16(15), "float16"
+                    )
 
     return main
 
@@ -231,7 +244,10 @@ def chosen_weights(m, n, k, experts, block, block_k, stages, threads=128, dtype=
 
     @T.prim_func
     def main(
-        A: T.Tensor((m, k), dtype), W: T.Tensor((experts, k, n), dtype), E: T.Tensor((m // block,), "int32"), C: T.Tensor((m, n), dtype)
+        A: T.Tensor((m, k), dtype),
+        W: T.Tensor((experts, k, n), dtype),
+        E: T.Tensor((m // block,), "int32"),
+        C: T.Tensor((m, n), dtype),
     ):
         with T.Kernel(n // block, m // block, threads=threads) as (bx, by):
             a = T.alloc_shared((block, block_k), dtype)
@@ -253,7 +269,10 @@ def masked_matmul(m, n, k, block, block_k, stages, threads=128, dtype="bfloat16"
 
     @T.prim_func
     def main(
-        A: T.Tensor((m, k), dtype), B: T.Tensor((k, n), dtype), M: T.Tensor((m // block, k // block_k), "bool"), C: T.Tensor((m, n), dtype)
+        A: T.Tensor((m, k), dtype),
+        B: T.Tensor((k, n), dtype),
+        M: T.Tensor((m // block, k // block_k), "bool"),
+        C: T.Tensor((m, n), dtype),
     ):
         with T.Kernel(n // block, m // block, threads=threads) as (bx, by):
             a = T.alloc_shared((block, block_k), dtype)
@@ -292,7 +311,7 @@ def thread_sums(n, steps, unrolled, threads=128):
 
 
 def row_sums(m, n, lanes, unroll, threads=64):
-    """Rows summed by `lanes` threads each, in steps of 8 elements; what lies beyond a row's end is read as zeros."""
+    """Rows summed by `lanes` threads each, in steps of 8; elements beyond a row are read as zeros."""
     step, groups = 8 * lanes, threads // lanes if lanes < threads else 1
     threads = max(threads, lanes)
 
@@ -314,7 +333,13 @@ def row_sums(m, n, lanes, unroll, threads=64):
             T.clear(sums)
             for k in T.serial(T.ceildiv(n, step * unroll)):
                 for u in T.unroll(unroll):
-                    T.copy(X[bx * groups : bx * groups + groups, (k * unroll + u) * step : (k * unroll + u) * step + step], part[u, :, :])
+                    T.copy(
+                        X[
+                            bx * groups : bx * groups + groups,
+                            (k * unroll + u) * step : (k * unroll + u) * step + step,
+                        ],
+                        part[u, :, :],
+                    )
                 for u in T.unroll(unroll):
                     for i, j in T.Parallel(groups, step):
                         sums[i, j] += T.cast(part[u, i, j], "float32")
@@ -354,7 +379,11 @@ def gather(n, table, threads=128):
     """One word by an index that is itself in memory, added to a place of that index's own."""
 
     @T.prim_func
-    def main(I: T.Tensor((n,), "int32"), X: T.Tensor((table,), "float32"), Y: T.Tensor((table,), "float32")):  # noqa: E741
+    def main(
+        I: T.Tensor((n,), "int32"),  # noqa: E741
+        X: T.Tensor((table,), "float32"),
+        Y: T.Tensor((table,), "float32"),
+    ):
         with T.Kernel(n // threads, threads=threads) as bx:
             i = T.get_thread_binding(0)
             T.atomic_add(Y[I[bx * threads + i]], X[I[bx * threads + i]])
@@ -397,13 +426,15 @@ def tick(n, ring, threads=128):
 
 
 def product_in_groups(m, n, k, tile, step, group):
-    """A matrix product on a grid of one dimension that walks groups of `group` rows of tiles (0: a grid of two)."""
+    """A matrix product on a 1-D grid that walks groups of `group` rows of tiles (0: a 2-D grid)."""
     rows, columns = m // tile, n // tile
 
     if not group:
 
         @T.prim_func
-        def plain(A: T.Tensor((m, k), "float16"), B: T.Tensor((k, n), "float16"), C: T.Tensor((m, n), "float16")):
+        def plain(
+            A: T.Tensor((m, k), "float16"), B: T.Tensor((k, n), "float16"), C: T.Tensor((m, n), "float16")
+        ):
             with T.Kernel(columns, rows, threads=128) as (bx, by):
                 a = T.alloc_shared((tile, step), "float16")
                 b = T.alloc_shared((step, tile), "float16")
@@ -418,7 +449,9 @@ def product_in_groups(m, n, k, tile, step, group):
         return plain
 
     @T.prim_func
-    def grouped(A: T.Tensor((m, k), "float16"), B: T.Tensor((k, n), "float16"), C: T.Tensor((m, n), "float16")):
+    def grouped(
+        A: T.Tensor((m, k), "float16"), B: T.Tensor((k, n), "float16"), C: T.Tensor((m, n), "float16")
+    ):
         with T.Kernel(columns * rows, threads=128) as bx:
             a = T.alloc_shared((tile, step), "float16")
             b = T.alloc_shared((step, tile), "float16")
@@ -428,7 +461,13 @@ def product_in_groups(m, n, k, tile, step, group):
                 T.copy(A[(bx // (group * columns) * group + bx % group) * tile, i * step], a)
                 T.copy(B[i * step, bx % (group * columns) // group * tile], b)
                 T.gemm(a, b, c)
-            T.copy(c, C[(bx // (group * columns) * group + bx % group) * tile, bx % (group * columns) // group * tile])
+            T.copy(
+                c,
+                C[
+                    (bx // (group * columns) * group + bx % group) * tile,
+                    bx % (group * columns) // group * tile,
+                ],
+            )
 
     return grouped
 
@@ -465,7 +504,11 @@ def scaled_columns(rows, columns, repeats, threads=128):
     """One scale for all columns of a thread's stretch."""
 
     @T.prim_func
-    def main(X: T.Tensor((rows, columns), "float32"), S: T.Tensor((threads,), "float32"), Y: T.Tensor((rows, columns), "float32")):
+    def main(
+        X: T.Tensor((rows, columns), "float32"),
+        S: T.Tensor((threads,), "float32"),
+        Y: T.Tensor((rows, columns), "float32"),
+    ):
         with T.Kernel(rows, threads=threads) as bx:
             t = T.get_thread_binding(0)
             for i in T.unroll(repeats):

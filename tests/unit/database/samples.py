@@ -1,4 +1,4 @@
-"""Contexts and trials to put into a database: plain ones, and random ones that fill every field."""
+"""Contexts and trials for databases of tests: fixed ones, and random ones that fill every field."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tilesight.database import open_store
+from tilesight.database import Store, open_store
 from tilesight.errors import Failure, FailureKind
-from tilesight.session import Context
-from tilesight.space import Config
-from tilesight.trial import BuildResult, Measurement, Prediction, Status, TrialRecord
-from tilesight.workload import Workload
+from tilesight.problem.space import Config
+from tilesight.problem.workload import Workload
+from tilesight.records.session import Context
+from tilesight.records.trial import BuildResult, Measurement, Prediction, Status, TrialRecord
+from tilesight.records.winners import Winner
 
 CENSUS_REJECTED = {"smem": 3, "threads": 2}
 
@@ -29,7 +30,7 @@ def _empty() -> bytes:
 
 
 def empty_database(path: Path) -> str:
-    """Put a database without records at `path`, made once for all tests; its URL."""
+    """Write a database without records to `path`, as a copy of one that is made once; its URL."""
     path.write_bytes(_empty())
     return f"sqlite:///{path}"
 
@@ -38,7 +39,9 @@ def context(**changes: Any) -> Context:
     values: dict[str, Any] = {
         "template": "matmul_hopper",
         "template_version": "0123456789ab",
-        "workload": Workload("matmul", {"m": 4096, "n": 1024, "k": 8192}, "bfloat16", {"transposed": True, "splits": 2}, "M0"),
+        "workload": Workload(
+            "matmul", {"m": 4096, "n": 1024, "k": 8192}, "bfloat16", {"transposed": True, "splits": 2}, "M0"
+        ),
         "target": "h200",
         "target_fingerprint": "f00d",
         "arch": "sm_90a",
@@ -51,6 +54,13 @@ def context(**changes: Any) -> Context:
     return Context(**{**values, **changes})
 
 
+def winner(store: Store, context: Context, *, any_dynamic: bool = False) -> Winner | None:
+    """The winner of the context's own workload."""
+    found = store.winners(context, context.workload.dims, any_dynamic=any_dynamic)
+    assert len(found) <= 1
+    return found[0] if found else None
+
+
 def config(number: int) -> Config:
     return Config({"block_m": number, "stages": 3, "swizzle": True, "policy": "square"})
 
@@ -60,24 +70,52 @@ def failure(kind: FailureKind, message: str = "refused") -> Failure:
 
 
 def prediction(latency_us: float = 10.0) -> Prediction:
-    return Prediction(latency_us, {"matrix": 0.9, "dram": 0.4}, "matrix", {"matrix": 9.0, "launch": 1.0}, 0.1, ("a note",), "analytical-1")
+    return Prediction(
+        latency_us,
+        {"matrix": 0.9, "dram": 0.4},
+        "matrix",
+        {"matrix": 9.0, "launch": 1.0},
+        0.1,
+        ("a note",),
+        "analytical-1",
+    )
 
 
 def build() -> BuildResult:
     return BuildResult(
-        "/cache/ab12/kernel.so", entry="main_kernel", resources={"registers": 168}, compiler="nvcc 13.0", seconds=1.7, binary="b1"
+        "/cache/ab12/kernel.so",
+        entry="main_kernel",
+        resources={"registers": 168},
+        compiler="nvcc 13.0",
+        seconds=1.7,
+        binary="b1",
     )
 
 
 def measurement(*samples_us: float, relative_error: float | None = 1e-3) -> Measurement:
-    protocol: dict[str, str | int | float | bool] = {"l2": "cold", "samples": len(samples_us), "graph": False, "flush_factor": 2.5}
+    protocol: dict[str, str | int | float | bool] = {
+        "l2": "cold",
+        "samples": len(samples_us),
+        "graph": False,
+        "flush_factor": 2.5,
+    }
     return Measurement(
-        samples_us, relative_error=relative_error, environment={"driver": "570.1"}, protocol=protocol, observed={"clock_mhz": 1980.0}
+        samples_us,
+        relative_error=relative_error,
+        environment={"driver": "570.1"},
+        protocol=protocol,
+        observed={"clock_mhz": 1980.0},
     )
 
 
 def predicted(number: int, latency_us: float = 10.0) -> TrialRecord:
-    return TrialRecord(config(number), Status.PREDICTED, prediction(latency_us), fingerprint=f"fp{number}", lowering_seconds=0.25)
+    return TrialRecord(
+        config(number),
+        Status.PREDICTED,
+        prediction(latency_us),
+        fingerprint=f"fp{number}",
+        lowering_seconds=0.25,
+    )
 
 
 def built(number: int) -> TrialRecord:
@@ -85,11 +123,20 @@ def built(number: int) -> TrialRecord:
 
 
 def measured(number: int, *samples_us: float) -> TrialRecord:
-    return TrialRecord(config(number), Status.MEASURED, prediction(), build(), measurement(*samples_us, relative_error=None))
+    return TrialRecord(
+        config(number), Status.MEASURED, prediction(), build(), measurement(*samples_us, relative_error=None)
+    )
 
 
 def verified(number: int, *samples_us: float) -> TrialRecord:
-    return TrialRecord(config(number), Status.VERIFIED, prediction(), build(), measurement(*samples_us), fingerprint=f"fp{number}")
+    return TrialRecord(
+        config(number),
+        Status.VERIFIED,
+        prediction(),
+        build(),
+        measurement(*samples_us),
+        fingerprint=f"fp{number}",
+    )
 
 
 def failed(number: int, kind: FailureKind) -> TrialRecord:
@@ -99,19 +146,23 @@ def failed(number: int, kind: FailureKind) -> TrialRecord:
     if stage == "build":
         return TrialRecord(config(number), Status.FAILED, prediction(), BuildResult(None, why), failure=why)
     if stage in ("run", "wrong", "nondeterministic"):
-        return TrialRecord(config(number), Status.FAILED, prediction(), build(), Measurement(failure=why), why)
+        return TrialRecord(
+            config(number), Status.FAILED, prediction(), build(), Measurement(failure=why), why
+        )
     return TrialRecord(config(number), Status.FAILED, failure=why)
 
 
 class Draw:
-    """Random values of the line: every field filled in some of them, with awkward numbers and text."""
+    """Random values, which fill every field in some of them, with awkward numbers and text."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
 
     def number(self) -> float:
         scale = 10.0 ** self.random.randint(-300, 300)
-        return self.random.choice([0.0, 0.1, 1 / 3, sys.float_info.max, sys.float_info.min, 5e-324, self.random.random() * scale])
+        return self.random.choice(
+            [0.0, 0.1, 1 / 3, sys.float_info.max, sys.float_info.min, 5e-324, self.random.random() * scale]
+        )
 
     def positive(self) -> float:
         return self.number() or 1e-9
@@ -137,7 +188,13 @@ class Draw:
         return {self.text(): value() for _ in range(self.random.randint(0, 4))}
 
     def plain(self) -> str | int | float | bool:
-        values: list[str | int | float | bool] = [self.text(), self.random.randint(-(2**70), 2**70), self.number(), True, False]
+        values: list[str | int | float | bool] = [
+            self.text(),
+            self.random.randint(-(2**70), 2**70),
+            self.number(),
+            True,
+            False,
+        ]
         return self.random.choice(values)
 
     def failure(self) -> Failure:
@@ -146,7 +203,13 @@ class Draw:
     def prediction(self) -> Prediction:
         notes = tuple(self.text() for _ in range(self.random.randint(0, 3)))
         return Prediction(
-            self.positive(), self.mapping(self.number), self.text(), self.mapping(self.number), self.number(), notes, self.text()
+            self.positive(),
+            self.mapping(self.number),
+            self.text(),
+            self.mapping(self.number),
+            self.number(),
+            notes,
+            self.text(),
         )
 
     def build(self, *, works: bool) -> BuildResult:
@@ -158,7 +221,9 @@ class Draw:
         samples = tuple(self.positive() for _ in range(self.random.randint(1, 30))) if works else ()
         error = self.number() if checked else None
         why = None if works else self.failure()
-        return Measurement(samples, why, error, self.mapping(self.text), self.mapping(self.plain), self.mapping(self.number))
+        return Measurement(
+            samples, why, error, self.mapping(self.text), self.mapping(self.plain), self.mapping(self.number)
+        )
 
     def maybe(self, value: Callable[[], Any]) -> Any:
         return value() if self.random.random() < 0.5 else None
@@ -168,13 +233,16 @@ class Draw:
         fails, measures = status is Status.FAILED, status in (Status.MEASURED, Status.VERIFIED)
         built = status is Status.BUILT or self.random.random() < 0.5
         return TrialRecord(
-            config=Config({"number": number, self.text() or "p": self.text(), "flag": self.random.random() < 0.5}),
+            config=Config(
+                {"number": number, self.text() or "p": self.text(), "flag": self.random.random() < 0.5}
+            ),
             status=status,
             prediction=self.prediction() if status is Status.PREDICTED else self.maybe(self.prediction),
             build=self.build(works=not fails or self.random.random() < 0.5) if built else None,
             measurement=(
                 self.measurement(
-                    works=not fails or self.random.random() < 0.5, checked=status is Status.VERIFIED or self.random.random() < 0.5
+                    works=not fails or self.random.random() < 0.5,
+                    checked=status is Status.VERIFIED or self.random.random() < 0.5,
                 )
                 if measures or fails
                 else None

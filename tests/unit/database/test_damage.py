@@ -1,4 +1,4 @@
-"""Damaged files: whatever the damage, the error names the file and the way out, and what can still be read is right."""
+"""Damaged files: every error names the file and what to do, and what can still be read is right."""
 
 from __future__ import annotations
 
@@ -14,13 +14,19 @@ import pytest
 from tests.unit.database import samples
 from tilesight.database import Store, open_store, overview, query
 from tilesight.errors import DatabaseCorruptError, DatabaseError, FailureKind
-from tilesight.known import Miss
-from tilesight.session import Baseline, Decision, Effort, State
-from tilesight.space import Census
+from tilesight.problem.space import Census
+from tilesight.records.session import Baseline, Decision, Effort, SessionState
+from tilesight.records.winners import Miss
 
 ROUNDS = 12
 CELLS = 30
-WAYS_OUT = ("use another with --db", "restore a copy", "another database with --db", "name another", "check that its folder")
+WAYS_OUT = (
+    "use another with --db",
+    "restore a copy",
+    "another database with --db",
+    "name another",
+    "check that its folder",
+)
 HEADER = 100  # bytes of a file's first page
 
 
@@ -30,13 +36,19 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     path = tmp_path_factory.mktemp("whole") / "x.db"
     context = samples.context()
     with open_store(samples.empty_database(path)) as store:
-        session_id = store.begin(context, Effort.QUICK, 0, {}, Census(9, 9, {}), flops=2_000_000_000, min_bytes=30_000_000)
-        store.record_many(session_id, context, [samples.verified(number, 10.0 + number) for number in range(20)])
+        session_id = store.begin(
+            context, Effort.QUICK, 0, {}, Census(9, 9, {}), flops=2_000_000_000, min_bytes=30_000_000
+        )
+        store.record_many(
+            session_id, context, [samples.verified(number, 10.0 + number) for number in range(20)]
+        )
         store.record(session_id, context, samples.failed(30, FailureKind.RUN_ERROR))
         store.record_baselines(session_id, [Baseline("vendor", (9.0,))])
-        store.finish(session_id, State.COMPLETE, decision=Decision(samples.config(0)))
+        store.finish(session_id, SessionState.COMPLETE, decision=Decision(samples.config(0)))
         moment = datetime(2026, 1, 1)
-        store.record_misses([Miss(context.workload, "h200", "", "t", 1, samples.config(1), "model", 1.0, moment, moment)])
+        store.record_misses(
+            [Miss(context.workload, "h200", "", "t", 1, samples.config(1), "model", 1.0, moment, moment)]
+        )
     return path.read_bytes()
 
 
@@ -45,14 +57,13 @@ def unharmed(_content: bytearray) -> None:
 
 
 def use_all(store: Store) -> None:
-    """Read and write everything that there is."""
+    """Call every reading and writing method."""
     context = samples.context()
     for call in (
         lambda: store.recall(context),
         lambda: store.find_complete(context, Effort.QUICK, {}),
         lambda: store.best(),
-        lambda: store.winner(context),
-        lambda: store.nearest(context),
+        lambda: samples.winner(store, context),
         lambda: store.misses(),
         lambda: overview(store),
         lambda: query(store, "SELECT * FROM records"),
@@ -61,11 +72,12 @@ def use_all(store: Store) -> None:
         call()
     session_id = store.begin(context, Effort.QUICK, 0, {"again": True}, Census(1, 1, {}))
     store.record(session_id, context, samples.verified(99, 1.0))
-    store.finish(session_id, State.COMPLETE)
+    store.finish(session_id, SessionState.COMPLETE)
 
 
 def survive(path: Path) -> str:
-    """What using the file led to: `whole`, or the name of a `DatabaseError`, which has the file's name. No other error."""
+    """The result of using the file: `whole`, or the name of a `DatabaseError` whose message names the file.
+    No other error may be raised."""
     try:
         with open_store(str(path), read_only=True) as store:
             store.recall(samples.context())
@@ -90,9 +102,16 @@ def damaged(whole: bytes, path: Path, damage: Callable[[bytearray], object]) -> 
 
 def test_any_length(whole: bytes, tmp_path: Path) -> None:
     draw = random.Random(1)
-    lengths = [1, 15, 16, 99, 100, 511, 4095, 4096, 4097, len(whole) - 1] + [draw.randrange(len(whole)) for _ in range(ROUNDS)]
+    lengths = [1, 15, 16, 99, 100, 511, 4095, 4096, 4097, len(whole) - 1] + [
+        draw.randrange(len(whole)) for _ in range(ROUNDS)
+    ]
     found = [
-        survive(damaged(whole, tmp_path / "x.db", lambda content, keep=keep: content.__delitem__(slice(keep, None)))) for keep in lengths
+        survive(
+            damaged(
+                whole, tmp_path / "x.db", lambda content, keep=keep: content.__delitem__(slice(keep, None))
+            )
+        )
+        for keep in lengths
     ]
     assert found.count("DatabaseCorruptError") >= 0.8 * len(lengths), found
 
@@ -100,7 +119,15 @@ def test_any_length(whole: bytes, tmp_path: Path) -> None:
 def test_bytes_of_the_header(whole: bytes, tmp_path: Path) -> None:
     found = set()
     for at in range(0, HEADER, 6):
-        found.add(survive(damaged(whole, tmp_path / "x.db", lambda content, at=at: content.__setitem__(at, 255 - content[at]))))
+        found.add(
+            survive(
+                damaged(
+                    whole,
+                    tmp_path / "x.db",
+                    lambda content, at=at: content.__setitem__(at, 255 - content[at]),
+                )
+            )
+        )
     assert "DatabaseCorruptError" in found
 
 
@@ -112,7 +139,11 @@ def test_random_bytes_anywhere(whole: bytes, tmp_path: Path, size: int) -> None:
         at = draw.randrange(HEADER, len(whole) - size)
         found.append(
             survive(
-                damaged(whole, tmp_path / "x.db", lambda content, at=at: content.__setitem__(slice(at, at + size), draw.randbytes(size)))
+                damaged(
+                    whole,
+                    tmp_path / "x.db",
+                    lambda content, at=at: content.__setitem__(slice(at, at + size), draw.randbytes(size)),
+                )
             )
         )
     if size > 1:
@@ -120,14 +151,19 @@ def test_random_bytes_anywhere(whole: bytes, tmp_path: Path, size: int) -> None:
 
 
 def test_random_cells(whole: bytes, tmp_path: Path) -> None:
-    """A file that is whole for SQLite, with values of the wrong kind in it."""
+    """A file that SQLite takes for whole, with values of the wrong kind."""
     draw = random.Random(3)
     path = damaged(whole, tmp_path / "x.db", unharmed)
     with closing(sqlite3.connect(path)) as connection:
         tables = [
-            name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name <> 'tilesight_version'")
+            name
+            for (name,) in connection.execute(
+                "SELECT name FROM sqlite_master WHERE type = 'table' AND name <> 'tilesight_version'"
+            )
         ]
-        columns = {table: [row[1] for row in connection.execute(f"PRAGMA table_info({table})")] for table in tables}
+        columns = {
+            table: [row[1] for row in connection.execute(f"PRAGMA table_info({table})")] for table in tables
+        }
     values = [
         "'text'",
         "'[]'",
@@ -167,7 +203,9 @@ def test_a_damaged_log_loses_what_it_held_and_no_more(whole: bytes, tmp_path: Pa
         copy = tmp_path / f"copy{part}.db"
         copy.write_bytes(content)
         at = int(part * len(log))
-        copy.with_name(copy.name + "-wal").write_bytes(log[:at] + bytes(255 - byte for byte in log[at : at + 64]) + log[at + 64 :])
+        copy.with_name(copy.name + "-wal").write_bytes(
+            log[:at] + bytes(255 - byte for byte in log[at : at + 64]) + log[at + 64 :]
+        )
         with open_store(str(copy)) as store:
             kept = {int(record.config["block_m"]) for record in store.recall(context).values()}
         assert set(range(20)) < kept
@@ -177,6 +215,10 @@ def test_a_damaged_log_loses_what_it_held_and_no_more(whole: bytes, tmp_path: Pa
 
 
 def test_the_message_says_how_to_save_what_can_be_read(whole: bytes, tmp_path: Path) -> None:
-    path = damaged(whole, tmp_path / "x.db", lambda content: content.__setitem__(slice(HEADER, 4096), bytes(4096 - HEADER)))
+    path = damaged(
+        whole,
+        tmp_path / "x.db",
+        lambda content: content.__setitem__(slice(HEADER, 4096), bytes(4096 - HEADER)),
+    )
     with pytest.raises(DatabaseCorruptError, match=rf"sqlite3 '{path}' .recover \| sqlite3 saved.db"):
         open_store(str(path))

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.unit.database import samples
-from tilesight.database import Store, export, open_store, query, schema
-from tilesight.database.views import VIEWS
-from tilesight.session import Baseline, Effort, State
-from tilesight.space import Census
+from tilesight.database import Store, export, open_store, query
+from tilesight.database.schema import tables as schema
+from tilesight.database.schema.views import VIEWS
+from tilesight.problem.space import Census
+from tilesight.records.session import Baseline, Effort, SessionState
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "database.md").read_text(encoding="utf-8")
 STATEMENTS = re.findall(r"^```sql\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
@@ -25,7 +26,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
         session_id = opened.begin(context, Effort.QUICK, 0, {}, Census(1, 1, {}), flops=1, min_bytes=1)
         opened.record(session_id, context, samples.verified(1, 10.0))
         opened.record_baselines(session_id, [Baseline("cuBLAS", (11.0,))])
-        opened.finish(session_id, State.COMPLETE)
+        opened.finish(session_id, SessionState.COMPLETE)
         yield opened
 
 

@@ -1,4 +1,4 @@
-"""Calls: tensors in, tensors out, through kernels that were built when they were first needed."""
+"""Calls of a dispatcher, whose kernels are built by the first call of each shape."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.unit.dispatch.stand import config, stand
-from tilesight.artifact import LaunchError
-from tilesight.dispatch.choice import Source
+from tests.unit.dispatch.harness import config, make_harness
+from tilesight.builder.loaded_kernel import LaunchError
+from tilesight.dispatch.select.choice import ChoiceSource
 from tilesight.errors import InputError, NoCandidateError
 
 
 def test_a_call_computes_and_builds_once(tmp_path: Path) -> None:
-    made = stand(tmp_path)
+    made = make_harness(tmp_path)
     x = torch.randn(20, 4)
     for _ in range(3):
         assert torch.equal(made.d(x), 3 * x)
@@ -31,7 +31,7 @@ def test_a_call_computes_and_builds_once(tmp_path: Path) -> None:
 
 
 def test_out_is_written_to_and_returned(tmp_path: Path) -> None:
-    made = stand(tmp_path)
+    made = make_harness(tmp_path)
     x, out = torch.randn(20, 4), torch.empty(20, 4)
     assert made.d(x, out=out) is out
     assert torch.equal(out, 3 * x)
@@ -48,15 +48,18 @@ def test_out_is_written_to_and_returned(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("met", [False, True])
-def test_bad_tensors_are_refused_by_name(tmp_path: Path, met: bool) -> None:
-    made = stand(tmp_path)
+def test_wrong_tensors_are_named_in_the_error(tmp_path: Path, met: bool) -> None:
+    made = make_harness(tmp_path)
     if met:
         made.d(torch.randn(20, 4))
     for bad, message in (
         ((), "0 inputs were given; call it with 1: x"),
         ((torch.randn(20, 4), torch.randn(20, 4)), "2 inputs were given"),
         ((3,), "x is of type int and must be a torch.Tensor"),
-        ((torch.randn(20, 4).double(),), r"x is float64 and must be float32; convert it: x.to\(torch.float32\)"),
+        (
+            (torch.randn(20, 4).double(),),
+            r"x is float64 and must be float32; convert it: x.to\(torch.float32\)",
+        ),
         ((torch.randn(4, 20).t(),), r"x has strides \(1, 20\) and must be contiguous; give x.contiguous\(\)"),
         ((torch.randn(20, 5),), r"x.shape\[1\]=5 must be n=4, as fixed when it was made"),
         ((torch.randn(20),), r"x has 1 axes"),
@@ -69,14 +72,14 @@ def test_bad_tensors_are_refused_by_name(tmp_path: Path, met: bool) -> None:
 
 
 def test_attributes_reach_the_kernel(tmp_path: Path) -> None:
-    made = stand(tmp_path, attrs={"factor": 5})
+    made = make_harness(tmp_path, attrs={"factor": 5})
     x = torch.randn(9, 4)
     assert torch.equal(made.d(x), 5 * x)
     made.d.close()
 
 
-def test_one_library_serves_every_shape_where_a_dimension_is_open(tmp_path: Path) -> None:
-    made = stand(tmp_path, dynamic=("m",))
+def test_one_library_is_used_for_every_size_of_a_dynamic_dimension(tmp_path: Path) -> None:
+    made = make_harness(tmp_path, dynamic=("m",))
     for m in (1, 7, 64, 1000):
         x = torch.randn(m, 4)
         assert torch.equal(made.d(x), 3 * x)
@@ -84,8 +87,8 @@ def test_one_library_serves_every_shape_where_a_dimension_is_open(tmp_path: Path
     made.d.close()
 
 
-def test_threads_share_it(tmp_path: Path) -> None:
-    made = stand(tmp_path)
+def test_threads_may_share_a_dispatcher(tmp_path: Path) -> None:
+    made = make_harness(tmp_path)
     begin = threading.Barrier(8)
 
     def work(number: int) -> bool:
@@ -100,68 +103,72 @@ def test_threads_share_it(tmp_path: Path) -> None:
 
 
 def test_a_choice_that_does_not_build_gives_way_to_the_next(tmp_path: Path) -> None:
-    made = stand(tmp_path, known=lambda s: [s.known(20, 16, fault="build"), s.known(64, 32)])
+    made = make_harness(tmp_path, winners=lambda s: [s.winner(20, 16, fault="build"), s.winner(64, 32)])
     x = torch.randn(20, 4)
     assert torch.equal(made.d(x), 3 * x)
     chosen = made.d.choose(m=20)
-    assert chosen.source is not Source.RECORD
+    assert chosen.source is not ChoiceSource.RECORD
     assert "it does not compile" in chosen.reason
     made.d.close()
 
 
-def test_where_nothing_builds_the_error_says_what_was_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = stand(tmp_path)
+def test_if_nothing_builds_the_error_lists_the_attempts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = make_harness(tmp_path)
     monkeypatch.setattr(type(made.problem.template), "default_config", lambda *_: config(8, "build"))
     with pytest.raises(NoCandidateError, match=r"default.*it does not compile"):
         made.d(torch.randn(9, 4))
     made.d.close()
 
 
-def test_a_library_that_was_damaged_is_built_anew(tmp_path: Path) -> None:
-    made = stand(tmp_path)
-    made.d.choose(m=20)
-    candidate = made.supply.candidate(made.d.choose(m=20))
-    [built] = made.supply.build([made.d.choose(m=20)])
+def test_a_damaged_library_is_built_anew(tmp_path: Path) -> None:
+    made = make_harness(tmp_path)
+    choice = made.d.choose(m=20)
+    [built] = made.shapes.builder.build([choice])
     assert built.artifact is not None
     Path(built.artifact).write_text("no library any more")
     x = torch.randn(20, 4)
     assert torch.equal(made.d(x), 3 * x)
     assert len(made.executor.built) == 2
-    again = made.supply.index.find(candidate)
+    again = made.shapes.builder.find(choice)
     assert again is not None
     assert again.artifact != built.artifact
     assert not Path(built.artifact).exists()  # or the kernel cache would offer it again
     made.d.close()
 
 
-def test_a_library_that_never_loads_and_a_launch_that_fails_are_errors(tmp_path: Path) -> None:
+def test_failed_loads_and_launches_are_errors(tmp_path: Path) -> None:
     for fault, message in (("load", "not a kernel library"), ("refuse", "the kernel refused")):
-        made = stand(tmp_path, known=lambda s, fault=fault: [s.known(20, 16, fault=fault)])  # type: ignore[misc]
+        made = make_harness(tmp_path, winners=lambda s, fault=fault: [s.winner(20, 16, fault=fault)])  # type: ignore[misc]
         with pytest.raises(LaunchError, match=message):
             made.d(torch.randn(20, 4))
         made.d.close()
 
 
-def test_what_was_built_is_found_by_another_process_without_lowering(tmp_path: Path) -> None:
-    first = stand(tmp_path)
+def test_another_process_finds_built_kernels_without_lowering(tmp_path: Path) -> None:
+    first = make_harness(tmp_path)
     first.d(torch.randn(20, 4))
     first.d.close()
-    second = stand(tmp_path)
+    second = make_harness(tmp_path)
     x = torch.randn(20, 4)
     assert torch.equal(second.d(x), 3 * x)
     assert second.executor.built == []
     [note] = (tmp_path / "dispatch").glob("*.json")
     note.write_text('{"artifact": 3')
-    third = stand(tmp_path)
+    third = make_harness(tmp_path)
     third.d(x)
     assert len(third.executor.built) == 1
     second.d.close()
     third.d.close()
 
 
-def test_prepare_builds_ahead_and_says_what_serves(tmp_path: Path) -> None:
-    made = stand(tmp_path, on_miss="refuse")
-    with pytest.raises(InputError, match=r"m=20 .* is not built, and with on_miss='refuse' no call builds one; .* prepare\(m=\[20\]\)"):
+def test_prepare_builds_ahead_and_returns_the_choices(tmp_path: Path) -> None:
+    made = make_harness(tmp_path, on_miss="refuse")
+    with pytest.raises(
+        InputError,
+        match=r"m=20 .* is not built, and with on_miss='refuse' no call builds one; .* prepare\(m=\[20\]\)",
+    ):
         made.d(torch.randn(20, 4))
     choices = made.d.prepare(m=[20, 64, 20])
     assert [choice.workload.dims["m"] for choice in choices] == [20, 64]
@@ -172,41 +179,43 @@ def test_prepare_builds_ahead_and_says_what_serves(tmp_path: Path) -> None:
     made.d.close()
 
 
-def test_a_built_kernel_serves_while_the_chosen_one_is_built(tmp_path: Path) -> None:
-    made = stand(tmp_path, on_miss="serve", known=lambda s: [s.known(64, 16, 9.0, ("m",)), s.known(100, 32, 5.0)])
+def test_a_built_kernel_is_used_while_the_chosen_one_is_built(tmp_path: Path) -> None:
+    made = make_harness(
+        tmp_path, on_miss="serve", winners=lambda s: [s.winner(64, 16, 9.0, ("m",)), s.winner(100, 32, 5.0)]
+    )
     made.executor.hold = threading.Event()
     made.executor.hold.set()
     made.d(torch.randn(64, 4))  # it takes any m
     made.executor.hold.clear()
     x = torch.randn(100, 4)
     assert torch.equal(made.d(x), 3 * x)
-    served = made.service.known((100,))
-    assert served is not None
-    assert served.choice.open == ("m",)
-    assert served.wanted is not None
-    assert served.wanted.config == config(32)
+    kernel = made.shapes.active((100,))
+    assert kernel is not None
+    assert kernel.choice.dynamic == ("m",)
+    assert kernel.pending is not None
+    assert kernel.pending.config == config(32)
     assert "until this is built" in made.d.explain()
     made.executor.hold.set()
-    made.service.background.workshop.submit(bool).result(10)
+    made.shapes.improver.thread.submit(bool).result(10)
     assert made.d.choose(m=100).config == config(32)  # a record needs no other proof
     assert torch.equal(made.d(x), 3 * x)
     made.d.close()
 
 
-def test_calls_that_are_ready_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tilesight.dispatch.dispatcher.MOST_SIGNATURES", 8)
-    monkeypatch.setattr("tilesight.dispatch.service.MOST_SHAPES", 8)
-    made = stand(tmp_path, dynamic=("m",))
+def test_the_number_of_bound_calls_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tilesight.dispatch.shape_table.SIGNATURE_LIMIT", 8)
+    monkeypatch.setattr("tilesight.dispatch.shape_table.SHAPE_LIMIT", 8)
+    made = make_harness(tmp_path, dynamic=("m",))
     for m in range(1, 60):
         x = torch.randn(m, 4)
         assert torch.equal(made.d(x), 3 * x)
-    assert len(made.d._seen) <= 8
-    assert len(made.service.slots()) <= 8
+    assert len(made.d._ready) <= 8
+    assert len(made.shapes.shapes()) <= 8
     made.d.close()
 
 
-def test_closed_it_refuses_and_ends_its_workers(tmp_path: Path) -> None:
-    made = stand(tmp_path)
+def test_a_closed_dispatcher_refuses_calls_and_has_no_workers(tmp_path: Path) -> None:
+    made = make_harness(tmp_path)
     made.d(torch.randn(20, 4))
     made.d.close()
     made.d.close()
@@ -215,8 +224,8 @@ def test_closed_it_refuses_and_ends_its_workers(tmp_path: Path) -> None:
         made.d(torch.randn(20, 4))
 
 
-def test_it_goes_when_nobody_holds_it(tmp_path: Path) -> None:
-    made = stand(tmp_path)
+def test_an_unreferenced_dispatcher_is_garbage_collected(tmp_path: Path) -> None:
+    made = make_harness(tmp_path)
     made.d(torch.randn(20, 4))
     gone = weakref.ref(made.d)
     del made
@@ -224,18 +233,21 @@ def test_it_goes_when_nobody_holds_it(tmp_path: Path) -> None:
     assert gone() is None
 
 
-def test_it_says_what_it_is(tmp_path: Path) -> None:
-    made = stand(tmp_path, known=lambda s: [s.known(20, 16)])
+def test_repr_and_explain(tmp_path: Path) -> None:
+    made = make_harness(tmp_path, winners=lambda s: [s.winner(20, 16)])
     made.d(torch.randn(20, 4))
-    assert repr(made.d) == "<tilesight.dispatcher: scaling n=4 factor=3 float32 for any m on cpu, 1 recorded shape, 1 shape met>"
+    assert (
+        repr(made.d) == "<tilesight.dispatcher: scaling n=4 factor=3 float32 for any m on cpu, "
+        "1 recorded shape, 1 shape met>"
+    )
     text = made.d.explain()
     assert "m=20: record: block_m=16,fault=none (tuned: measured at 10 us)" in text
     assert "each shape has a kernel of its own" in text
     made.d.close()
 
 
-def test_a_gradient_that_will_not_flow_is_warned_of(tmp_path: Path) -> None:
-    made = stand(tmp_path)
+def test_an_input_that_requires_a_gradient_causes_a_warning(tmp_path: Path) -> None:
+    made = make_harness(tmp_path)
     x = torch.randn(20, 4, requires_grad=True)
     with pytest.warns(UserWarning, match="none will flow through this call"):
         made.d(x)
@@ -246,16 +258,16 @@ def test_a_gradient_that_will_not_flow_is_warned_of(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("budget_s", [-1.0, 0.0, float("nan"), float("inf")])
-def test_budgets_that_are_none_are_refused(tmp_path: Path, budget_s: float) -> None:
-    made = stand(tmp_path)
+def test_invalid_budgets_are_refused(tmp_path: Path, budget_s: float) -> None:
+    made = make_harness(tmp_path)
     with pytest.raises(InputError, match="must be a number of seconds above 0"):
         made.d.improve(m=20, budget_s=budget_s)
     made.d.close()
 
 
 @pytest.mark.parametrize("size", [2.5, "7", True])
-def test_sizes_that_are_none_are_refused_when_kernels_are_prepared(tmp_path: Path, size: object) -> None:
-    made = stand(tmp_path)
+def test_prepare_refuses_invalid_sizes(tmp_path: Path, size: object) -> None:
+    made = make_harness(tmp_path)
     with pytest.raises(InputError):
         made.d.prepare(m=size)  # type: ignore[arg-type]
     made.d.close()

@@ -1,9 +1,10 @@
-"""`tilesight.dispatcher`: from names to a dispatcher; TileLang's kernels for real, on the processor."""
+"""`tilesight.dispatcher`, with real kernels of TileLang on the processor."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +12,17 @@ import pytest
 import torch
 
 from tilesight import kernels
-from tilesight.candidate import Candidate
 from tilesight.database import open_layers
-from tilesight.dispatch.choice import Source
 from tilesight.dispatch.dispatcher import Dispatcher
+from tilesight.dispatch.improve.paired_comparison import compare
 from tilesight.dispatch.make import dispatcher
-from tilesight.dispatch.table import DispatchTable, Segment, write_table
+from tilesight.dispatch.select.choice import ChoiceSource
+from tilesight.dispatch.table.table_file import DispatchTable, Segment, write_table
 from tilesight.errors import DatabaseError, DatabaseReadOnlyError, InputError, UnknownNameError, WorkloadError
-from tilesight.space import Config
-from tilesight.target import load_target
-from tilesight.trial import BuildResult
+from tilesight.problem.candidate import Candidate
+from tilesight.problem.space import Config
+from tilesight.records.trial import BuildResult
+from tilesight.target.spec import load_target
 
 FIXED: dict[str, dict[str, int]] = {
     "matmul": {"n": 1024, "k": 1024},
@@ -41,7 +43,7 @@ def _own_places(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Dispatcher, str]]:
-    """One whose kernels take any m."""
+    """A dispatcher whose kernels take any m."""
     folder = tmp_path_factory.mktemp("dispatch")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TILESIGHT_CACHE_DIR", str(folder / "cache"))
@@ -56,11 +58,11 @@ def close_to_torch(made: Dispatcher, m: int) -> bool:
     return bool((found - a @ b).norm() < 1e-5 * (a @ b).norm())
 
 
-def test_it_computes_for_any_m_by_one_kernel(real: tuple[Dispatcher, str]) -> None:
+def test_one_kernel_computes_for_any_m(real: tuple[Dispatcher, str]) -> None:
     made, _ = real
     assert all(close_to_torch(made, m) for m in (1, 7, 32, 100))
     first = made.choose(m=7)
-    assert (first.source, first.open) == (Source.DEFAULT, ("m",))
+    assert (first.source, first.dynamic) == (ChoiceSource.DEFAULT, ("m",))
     assert sum(miss.count for miss in made.misses) == 4
 
 
@@ -75,31 +77,35 @@ def test_compiled_by_torch_with_a_symbolic_m(real: tuple[Dispatcher, str]) -> No
     assert set(result.values()) == {"SUCCESS"}
 
 
-def test_what_was_compared_is_recorded_and_serves_the_next_one(real: tuple[Dispatcher, str]) -> None:
+@pytest.mark.ci
+def test_a_comparison_is_recorded_for_the_next_dispatcher(real: tuple[Dispatcher, str]) -> None:
     made, url = real
     present = made.choose(m=32)
     unroll = 4 if present.config["unroll"] != 4 else 2
-    other = replace(present, config=Config({**present.config, "unroll": unroll}), source=Source.MODEL)
-    service = made._service
-    found = service.background.workshop.submit(lambda tools: service._compared(tools, present, [other])).result()
+    other = replace(present, config=Config({**present.config, "unroll": unroll}), source=ChoiceSource.MODEL)
+    improver = made._shapes.improver
+    task = partial(
+        compare, builder=made._shapes.builder, setup=improver._setup, present=present, challengers=[other]
+    )
+    found = improver.thread.submit(task).result()
     assert found.after.is_measured
     assert found.decision is not None
     assert found.after.config in (present.config, other.config)
     with dispatcher("matmul", "cpu", database=url, dynamic=("m",), n=40, k=48, workers=1) as again:
         recorded = again.choose(m=32)
-        assert (recorded.source, recorded.config) == (Source.RECORD, found.after.config)
+        assert (recorded.source, recorded.config) == (ChoiceSource.RECORD, found.after.config)
         beside = again.choose(m=48)
-        assert beside.source is Source.NEIGHBOUR
+        assert beside.source is ChoiceSource.NEIGHBOUR
         assert close_to_torch(again, 32)
-    with dispatcher("matmul", "cpu", database=url, n=41, k=48, workers=1) as other:
-        assert other.choose(m=32).source is Source.DEFAULT  # another n
+    with dispatcher("matmul", "cpu", database=url, n=41, k=48, workers=1) as of_another_n:
+        assert of_another_n.choose(m=32).source is ChoiceSource.DEFAULT
 
 
 def test_misses_reach_the_database(real: tuple[Dispatcher, str]) -> None:
     made, url = real
     close_to_torch(made, 9)
-    assert made._service.misses is not None
-    assert made._service.misses.write()
+    assert made._shapes.misses is not None
+    assert made._shapes.misses.write()
     with open_layers(url) as store:
         found = {miss.workload.dims["m"]: miss for miss in store.misses()}
     assert found[9].count == 1
@@ -108,7 +114,7 @@ def test_misses_reach_the_database(real: tuple[Dispatcher, str]) -> None:
 
 @pytest.mark.parametrize("target", ["h200", "mi300x"])
 @pytest.mark.parametrize("kernel", sorted(FIXED))
-def test_it_chooses_what_is_legal_for_every_operator_and_target_without_a_device(kernel: str, target: str) -> None:
+def test_choices_are_legal_for_every_operator_and_target_without_a_device(kernel: str, target: str) -> None:
     with dispatcher(kernel, target, **FIXED[kernel]) as made:  # type: ignore[arg-type]
         sizes: dict[str, int] = {name: {"batch": 2}.get(name, 300) for name in made.problem.free}
         chosen = made.choose(**sizes)
@@ -117,7 +123,10 @@ def test_it_chooses_what_is_legal_for_every_operator_and_target_without_a_device
         assert "note: nothing can be called or measured here" in made.explain() or torch.cuda.is_available()
         names = [*made.problem.inputs]
         inputs = [torch.empty(1, dtype=torch.float32) for _ in names]
-        with pytest.raises(InputError, match=f"{names[0]} is float32 and must be|{names[0]} lies on cpu and target {target} runs on cuda"):
+        with pytest.raises(
+            InputError,
+            match=f"{names[0]} is float32 and must be|{names[0]} lies on cpu and target {target} runs on",
+        ):
             made(*inputs)
 
 
@@ -154,20 +163,24 @@ def test_all_dimensions_may_be_fixed() -> None:
         ({"database": "nonsense://x"}, InputError, "nonsense"),
     ],
 )
-def test_what_is_asked_wrongly_is_refused_by_name(arguments: dict[str, Any], error: type[Exception], message: str) -> None:
+def test_wrong_arguments_are_named_in_the_error(
+    arguments: dict[str, Any], error: type[Exception], message: str
+) -> None:
     given: dict[str, Any] = {"kernel": "matmul", "target": "cpu", **arguments}
     with pytest.raises(error, match=message):
         dispatcher(given.pop("kernel"), given.pop("target"), **given)
 
 
-def test_a_database_that_cannot_be_read_is_said_at_once(tmp_path: Path) -> None:
+def test_an_unreadable_database_is_an_error(tmp_path: Path) -> None:
     broken = tmp_path / "broken.db"
     broken.write_text("this is no database, and long enough to be told from one " * 20)
     with pytest.raises(DatabaseError):
         dispatcher("matmul", "cpu", database=str(broken), n=16, k=16)
 
 
-def test_a_database_that_cannot_be_written_serves_what_it_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_only_database_is_used_for_its_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     url = f"sqlite:///{tmp_path}/performance.db"
     open_layers(url).close()
 
@@ -178,33 +191,35 @@ def test_a_database_that_cannot_be_written_serves_what_it_knows(tmp_path: Path, 
 
     monkeypatch.setattr("tilesight.database.open_layers", opened)
     with dispatcher("matmul", "cpu", database=url, n=16, k=16) as made:
-        assert "nothing is recorded, misses neither: database 'performance.db' cannot be written" in made.explain()
-        assert made.choose(m=8).source is Source.DEFAULT
+        assert (
+            "nothing is recorded, misses neither: database 'performance.db' cannot be written"
+            in made.explain()
+        )
+        assert made.choose(m=8).source is ChoiceSource.DEFAULT
         assert made.misses == []
 
 
 @pytest.mark.parametrize("size", [0, 100, 4096])
-def test_a_library_that_was_cut_off_is_not_in_the_index(tmp_path: Path, size: int) -> None:
+def test_a_truncated_library_is_not_found(tmp_path: Path, size: int) -> None:
     with dispatcher("matmul", "cpu", n=16, k=16) as made:
-        candidate = made._supply.candidate(made.choose(m=8))
+        choice = made.choose(m=8)
         library = tmp_path / "kernel.so"
         library.write_bytes(b"x" * 5000)
-        made._supply.index.keep(candidate, BuildResult(str(library), None, "call", {}, "g++", 1.0, "abc"))
+        made._shapes.builder.add(choice, BuildResult(str(library), None, "call", {}, "g++", 1.0, "abc"))
     with dispatcher("matmul", "cpu", n=16, k=16) as again:
-        assert again._supply.index.find(candidate) is not None
+        assert again._shapes.builder.find(choice) is not None
     library.write_bytes(b"x" * size)
     with dispatcher("matmul", "cpu", n=16, k=16) as again:
-        assert again._supply.index.find(candidate) is None
+        assert again._shapes.builder.find(choice) is None
 
 
 def test_one_dynamic_dimension_may_be_given_by_its_name() -> None:
     with dispatcher("matmul", "cpu", dynamic="m", n=16, k=16) as made:
-        assert made.problem.open == ("m",)
+        assert made.problem.dynamic == ("m",)
 
 
 def table_for(made: Dispatcher, **changes: Any) -> DispatchTable:
-    problem, context = made.problem, made._supply
-    config = context.choice((64,)).config
+    problem, config = made.problem, made.choose(m=64).config
     template, target = problem.template, problem.target
     table = DispatchTable(
         "matmul",
@@ -229,26 +244,26 @@ def table_for(made: Dispatcher, **changes: Any) -> DispatchTable:
     return replace(table, **changes)
 
 
-def test_a_table_serves_its_sizes_and_says_what_is_different(tmp_path: Path) -> None:
+def test_a_table_is_used_for_its_sizes_and_mismatches_are_noted(tmp_path: Path) -> None:
     with dispatcher("matmul", "cpu", n=16, k=16) as made:
         table = table_for(made)
     path = tmp_path / "table.json"
     write_table(table, path)
     with dispatcher("matmul", "cpu", n=16, k=16, table=path) as made:
-        assert made.choose(m=64).source is Source.TABLE
-        assert made.choose(m=101).source is Source.DEFAULT
+        assert made.choose(m=64).source is ChoiceSource.TABLE
+        assert made.choose(m=101).source is ChoiceSource.DEFAULT
         assert "table: software tilelang: the table was made with 0" in made.explain()
     for wrong, message in (
         (replace(table, fixed={"n": 32, "k": 16}), "the table varies m with k=16, n=32 fixed"),
-        (replace(table, dtype="float16"), "cannot serve matmul.*dtype"),
+        (replace(table, dtype="float16"), "cannot be used for matmul.*dtype"),
         (replace(table, template="other"), "template: the table was made for other"),
     ):
         with pytest.raises(InputError, match=message):
             dispatcher("matmul", "cpu", n=16, k=16, table=wrong)
 
 
-def test_names_of_what_is_built_differ_where_the_code_does() -> None:
-    from tilesight.dispatch.builds import name_of
+def test_kernel_names_differ_if_the_code_differs() -> None:
+    from tilesight.dispatch.kernels.index_files import kernel_name
 
     target = load_target("cpu")
     operator = kernels.operator("matmul")
@@ -257,7 +272,7 @@ def test_names_of_what_is_built_differ_where_the_code_does() -> None:
     other = operator.workload("m=9,n=16,k=16", "float32")
     config = template.default_config(one, target)
     assert config is not None
-    static = [name_of(Candidate(w, target, template, config)) for w in (one, other)]
-    dynamic = [name_of(Candidate(w, target, template, config, ("m",))) for w in (one, other)]
+    static = [kernel_name(Candidate(w, target, template, config)) for w in (one, other)]
+    dynamic = [kernel_name(Candidate(w, target, template, config, ("m",))) for w in (one, other)]
     assert len({*static, *dynamic}) == 3
     assert dynamic[0] == dynamic[1]

@@ -1,4 +1,4 @@
-"""Misses: counted by calls, written by another thread, never in the way."""
+"""Misses are counted by calls and written by another thread."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 import torch
 
-from tests.unit.dispatch.stand import config, stand
+from tests.unit.dispatch.harness import config, make_harness
 from tilesight.dispatch import misses as module
 from tilesight.errors import DatabaseBusyError
 
 
 def test_calls_of_shapes_without_a_record_are_counted(tmp_path: Path) -> None:
-    made = stand(tmp_path, known=lambda s: [s.known(64, 16)])
+    made = make_harness(tmp_path, winners=lambda s: [s.winner(64, 16)])
     for _ in range(5):
         made.d(torch.randn(100, 4))
     made.d(torch.randn(20, 4))
     made.d(torch.randn(64, 4))  # recorded: no miss
-    made.d.choose(m=300)  # asked, not called
+    made.d.choose(m=300)  # chosen, not called
     found = {miss.workload.dims["m"]: miss for miss in made.d.misses}
     assert {m: miss.count for m, miss in found.items()} == {100: 5, 20: 1}
     assert found[100].config == config(16)
@@ -31,9 +31,9 @@ def test_calls_of_shapes_without_a_record_are_counted(tmp_path: Path) -> None:
     assert sorted((miss.workload.dims["m"], miss.count) for miss in made.store.misses) == [(20, 1), (100, 5)]
 
 
-def test_each_writing_adds_what_came_since(tmp_path: Path) -> None:
-    made = stand(tmp_path)
-    counted = made.service.misses
+def test_each_write_adds_the_calls_since_the_last_one(tmp_path: Path) -> None:
+    made = make_harness(tmp_path)
+    counted = made.shapes.misses
     assert counted is not None
     made.d(torch.randn(100, 4))
     assert counted.write()
@@ -46,12 +46,12 @@ def test_each_writing_adds_what_came_since(tmp_path: Path) -> None:
     made.d.close()
 
 
-def test_a_dead_database_hurts_no_call_and_loses_no_count(tmp_path: Path) -> None:
-    made = stand(tmp_path)
+def test_a_failing_database_fails_no_call_and_loses_no_count(tmp_path: Path) -> None:
+    made = make_harness(tmp_path)
     made.store.failure = DatabaseBusyError("another process holds it")
     x = torch.randn(100, 4)
     made.d(x)
-    counted = made.service.misses
+    counted = made.shapes.misses
     assert counted is not None
     assert not counted.write()
     assert "another process holds it" in made.d.explain()
@@ -62,9 +62,9 @@ def test_a_dead_database_hurts_no_call_and_loses_no_count(tmp_path: Path) -> Non
     made.d.close()
 
 
-def test_a_database_that_hangs_does_not_hold_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LAST_S", 0.05)
-    made = stand(tmp_path)
+def test_a_database_that_hangs_does_not_delay_close(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CLOSE_WAIT_S", 0.05)
+    made = make_harness(tmp_path)
     made.d(torch.randn(100, 4))
 
     def hangs(_: Any) -> None:
@@ -76,9 +76,9 @@ def test_a_database_that_hangs_does_not_hold_the_end(tmp_path: Path, monkeypatch
     assert time.monotonic() - begin < 2
 
 
-def test_they_are_written_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "EVERY_S", 0.02)
-    made = stand(tmp_path)
+def test_misses_are_written_at_intervals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "WRITE_EVERY_S", 0.02)
+    made = make_harness(tmp_path)
     made.d(torch.randn(100, 4))
     end = time.monotonic() + 10
     while not made.store.misses and time.monotonic() < end:
@@ -87,10 +87,10 @@ def test_they_are_written_now_and_then(tmp_path: Path, monkeypatch: pytest.Monke
     made.d.close()
 
 
-def test_shapes_that_are_counted_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_SHAPES", 5)
-    made = stand(tmp_path, dynamic=("m",))
-    counted = made.service.misses
+def test_the_number_of_counted_shapes_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SHAPE_LIMIT", 5)
+    made = make_harness(tmp_path, dynamic=("m",))
+    counted = made.shapes.misses
     assert counted is not None
     for m in range(1, 20):
         made.d(torch.randn(m, 4))
@@ -102,13 +102,13 @@ def test_shapes_that_are_counted_are_bounded(tmp_path: Path, monkeypatch: pytest
     made.d.close()
 
 
-def test_a_fork_writes_its_own_misses_and_not_its_parents(tmp_path: Path) -> None:
-    made = stand(tmp_path)
+def test_a_forked_child_writes_only_its_own_misses(tmp_path: Path) -> None:
+    made = make_harness(tmp_path)
     made.d(torch.randn(100, 4))
     child = os.fork()
     if child == 0:
         try:
-            counted = made.service.misses
+            counted = made.shapes.misses
             assert counted is not None
             assert counted.write()
             assert made.store.misses == []

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.cpu_programs import on_cpu, run_c
+from tests.support.cpu_programs import on_cpu, run_c
 from tilesight.kernels import operator, templates
-from tilesight.space import Config
-from tilesight.target import load_target
-from tilesight.workload import Workload
+from tilesight.problem.space import Config
+from tilesight.problem.workload import Workload
+from tilesight.target.spec import load_target
 
 MATMUL = operator("matmul")
 GPU, CPU = templates("matmul")
@@ -30,28 +30,41 @@ def relative_error(workload: Workload, function: object, folder: Path) -> float:
 
 
 @pytest.mark.parametrize(
-    ("seed", "shape"), [*enumerate([(96, 128, 128), (1, 1, 1), (3, 130, 67), (97, 63, 129), (130, 257, 300)])], ids=str
+    ("seed", "shape"),
+    [*enumerate([(96, 128, 128), (1, 1, 1), (3, 130, 67), (97, 63, 129), (130, 257, 300)])],
+    ids=str,
 )
 def test_cpu_kernel_is_right_for_any_shape(seed: int, shape: tuple[int, int, int], tmp_path: Path) -> None:
     workload = fp32(*shape)
     (config,) = CPU.space(workload, load_target("cpu")).sample(1, seed)
-    assert relative_error(workload, CPU.build(workload, config), tmp_path) <= MATMUL.max_relative_error(workload)
+    assert relative_error(workload, CPU.build(workload, config), tmp_path) <= MATMUL.max_relative_error(
+        workload
+    )
 
 
-def test_cpu_kernel_is_right_where_blocks_do_not_divide(tmp_path: Path) -> None:
-    """Every extent leaves a remainder of block and tile, and the last micro-kernel step a part of `unroll`."""
+def test_cpu_kernel_is_right_for_partial_blocks(tmp_path: Path) -> None:
+    """No extent is a multiple of block or tile, and the last micro-kernel step is a part of `unroll`."""
     workload = fp32(101, 203, 305)
     config = Config({"block_m": 96, "block_n": 64, "block_k": 128, "tile_m": 12, "tile_n": 32, "unroll": 8})
     assert config in CPU.space(workload, load_target("cpu"))
-    assert relative_error(workload, CPU.build(workload, config), tmp_path) <= MATMUL.max_relative_error(workload)
+    assert relative_error(workload, CPU.build(workload, config), tmp_path) <= MATMUL.max_relative_error(
+        workload
+    )
 
 
 @pytest.mark.parametrize(
     ("shape", "epilogue"),
-    [((64, 64, 64), "shared"), ((1, 1, 1), "direct"), ((100, 90, 70), "direct"), ((33, 17, 65), "shared")],
+    [
+        pytest.param((64, 64, 64), "shared", marks=pytest.mark.ci),
+        ((1, 1, 1), "direct"),
+        ((100, 90, 70), "direct"),
+        ((33, 17, 65), "shared"),
+    ],
     ids=str,
 )
-def test_gpu_tile_program_is_right_for_any_shape(shape: tuple[int, int, int], epilogue: str, tmp_path: Path) -> None:
+def test_gpu_tile_program_is_right_for_any_shape(
+    shape: tuple[int, int, int], epilogue: str, tmp_path: Path
+) -> None:
     workload = fp32(*shape)
     config = Config(
         {
@@ -75,7 +88,7 @@ def test_costs() -> None:
     assert MATMUL.min_bytes(workload) == 2 * (4096 * 8192 + 8192 * 1024 + 4096 * 1024)
 
 
-def test_a_missing_term_shows() -> None:
+def test_a_missing_term_exceeds_the_limit() -> None:
     """The accepted error is tight enough that leaving out one of 28672 terms fails in bfloat16."""
     workload = MATMUL.workload("m=64,n=64,k=28672")
     inputs = MATMUL.inputs(workload, "cpu", 0)

@@ -4,11 +4,13 @@ import pytest
 
 from tilesight.errors import InputError, UnknownNameError
 from tilesight.kernels import default_dtype, operator, operators, template_for, templates
-from tilesight.target import load_target
+from tilesight.target.spec import load_target
 
 
 def test_operators_are_found_by_their_modules() -> None:
-    assert {"chunk_state", "dequant_matmul", "flash_attention", "gemv", "matmul", "rms_norm"} <= set(operators())
+    assert {"chunk_state", "dequant_matmul", "flash_attention", "gemv", "matmul", "rms_norm"} <= set(
+        operators()
+    )
     assert [t.name for t in templates("matmul")] == ["matmul", "matmul_cpu"]
 
 
@@ -18,7 +20,9 @@ def test_dashes_and_case_do_not_matter(name: str) -> None:
 
 
 def test_unknown_kernel_offers_near_names() -> None:
-    with pytest.raises(UnknownNameError, match=r"unknown kernel './mine.py'; known: .* in TILESIGHT_KERNELS, or decorate it"):
+    with pytest.raises(
+        UnknownNameError, match=r"unknown kernel './mine.py'; known: .* in TILESIGHT_KERNELS, or decorate it"
+    ):
         operator("./mine.py")
     with pytest.raises(UnknownNameError, match="unknown kernel 'matmull'; did you mean matmul"):
         operator("matmull")
@@ -30,7 +34,7 @@ def test_unknown_kernel_offers_near_names() -> None:
     ("target", "dtype", "template"),
     [("h100", "bfloat16", "matmul"), ("mi300x", "float16", "matmul"), ("cpu", "float32", "matmul_cpu")],
 )
-def test_template_goes_by_kind_of_target_and_dtype(target: str, dtype: str, template: str) -> None:
+def test_template_depends_on_kind_of_target_and_dtype(target: str, dtype: str, template: str) -> None:
     assert template_for("matmul", load_target(target), dtype).name == template
 
 
@@ -39,12 +43,18 @@ def test_no_kernel_for_that_kind_of_target() -> None:
         lambda: template_for("flash-attention", load_target("cpu"), "float32"),
         lambda: default_dtype("flash_attention", load_target("cpu")),
     ):
-        with pytest.raises(InputError, match=r"flash_attention has no kernel for target 'cpu'.*kind cuda and hip"):
+        with pytest.raises(
+            InputError, match=r"flash_attention has no kernel for target 'cpu'.*kind cuda and hip"
+        ):
             call()
 
 
 def test_no_kernel_in_that_dtype() -> None:
-    with pytest.raises(InputError, match="matmul has no bfloat16 kernel for target 'cpu'; there it takes float32: --dtype float32"):
+    with pytest.raises(
+        InputError,
+        match="matmul has no bfloat16 kernel for target 'cpu'; "
+        "on this target it takes float32: --dtype float32",
+    ):
         template_for("matmul", load_target("cpu"), "bfloat16")
     with pytest.raises(InputError, match="takes bfloat16, float16: --dtype bfloat16"):
         template_for("matmul", load_target("a100"), "float32")

@@ -1,4 +1,4 @@
-"""rms_norm: what its tile programs compute, with a CPU in place of the GPU, and what the operator promises."""
+"""rms_norm: results of its tile programs on a CPU, and properties of the operator."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.cpu_programs import on_cpu, run_c
+from tests.support.cpu_programs import on_cpu, run_c
 from tilesight.errors import WorkloadError
 from tilesight.kernels import operator, templates
 from tilesight.kernels import rms_norm as module
-from tilesight.space import Config
-from tilesight.target import load_target
-from tilesight.workload import Workload
+from tilesight.problem.space import Config
+from tilesight.problem.workload import Workload
+from tilesight.target.spec import load_target
 
 NORM = operator("rms_norm")
 (TEMPLATE,) = templates("rms_norm")
 
 
-def config(block_m: int, threads: int, reduce_threads: int, vector: int, keep: str, unroll: int = 1) -> Config:
+def config(
+    block_m: int, threads: int, reduce_threads: int, vector: int, keep: str, unroll: int = 1
+) -> Config:
     return Config(
         {
             "block_m": block_m,
@@ -64,17 +66,19 @@ def test_tile_program_is_right(
     assert (out - reference).norm() / reference.norm() < 1e-6
 
 
-def test_reference_is_the_formula_however_it_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reference_is_the_formula_for_any_panels(monkeypatch: pytest.MonkeyPatch) -> None:
     workload = Workload("rms_norm", {"m": 50, "n": 30}, "float32")
     inputs = NORM.inputs(workload, "cpu", 1)
     x, w = inputs["x"].double(), inputs["w"].double()
     expected = x / (x.square().mean(1, keepdim=True) + 1e-6).sqrt() * w
     for panel in (1 << 26, 210, 1):
         monkeypatch.setattr(module, "PANEL", panel)
-        torch.testing.assert_close(NORM.reference(workload, inputs)["y"].double(), expected, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(
+            NORM.reference(workload, inputs)["y"].double(), expected, rtol=1e-5, atol=1e-6
+        )
 
 
-def test_rows_have_norms_of_their_own() -> None:
+def test_norms_of_rows_differ() -> None:
     """A kernel that took the scale of another row, or of no row, would be found out."""
     inputs = NORM.inputs(NORM.workload("m=100,n=512"), "cpu", 2)
     norms = inputs["x"].float().square().mean(1).sqrt()
@@ -83,9 +87,9 @@ def test_rows_have_norms_of_their_own() -> None:
 
 
 @pytest.mark.parametrize(("keep", "reads"), [("registers", 1), ("shared", 1), ("global", 2)])
-def test_lowered_kernel_moves_x_as_often_as_it_says(keep: str, reads: int) -> None:
-    from tilesight.costmodel.profile import read_profiles
-    from tilesight.lowering import lower
+def test_lowered_kernel_reads_x_once_or_twice(keep: str, reads: int) -> None:
+    from tilesight.costmodel.extract import read_profiles
+    from tilesight.lowering.lower import lower
 
     h200, workload = load_target("h200"), NORM.workload("m=512,n=4096")
     chosen = config(2, 256, 128, 8, keep)
@@ -98,7 +102,9 @@ def test_lowered_kernel_moves_x_as_often_as_it_says(keep: str, reads: int) -> No
                 if access.space == "global":
                     assert access.vector_bytes == 16
                     tensors = moved[access.write]
-                    tensors[access.tensor] = tensors.get(access.tensor, 0) + access.bytes * phase.trips.mean * profile.blocks
+                    tensors[access.tensor] = (
+                        tensors.get(access.tensor, 0) + access.bytes * phase.trips.mean * profile.blocks
+                    )
     assert max(moved[False].values()) == reads * 512 * 4096 * 2
     assert list(moved[True].values()) == [512 * 4096 * 2]
     assert not profile.unknown_calls
@@ -110,6 +116,6 @@ def test_costs() -> None:
     assert NORM.min_bytes(workload) == 2 * (2 * 4096 * 4096 + 4096)
 
 
-def test_too_large_a_tensor_says_what_to_split() -> None:
+def test_too_large_a_tensor_is_refused() -> None:
     with pytest.raises(WorkloadError, match=r"m\*n=10000000000 elements.*split the rows of x"):
         NORM.workload("m=100000,n=100000")

@@ -5,9 +5,9 @@ import re
 import pytest
 
 from tilesight.kernels import operator
+from tilesight.problem.space import Config
 from tilesight.search_spaces import dequant_matmul
-from tilesight.space import Config
-from tilesight.target import load_target
+from tilesight.target.spec import load_target
 
 BASE = {
     "block_m": 128,
@@ -24,7 +24,7 @@ BASE = {
 
 def reasons(target: str, shape: str, **changes: int | str) -> dict[str, str]:
     space = dequant_matmul.space(operator("dequant_matmul").workload(shape), load_target(target))
-    return {v.constraint: v.reason for v in space.why_not(Config({**BASE, **changes}))}
+    return {v.constraint: v.reason for v in space.violations(Config({**BASE, **changes}))}
 
 
 def test_base_is_legal_on_nvidia() -> None:
@@ -34,11 +34,35 @@ def test_base_is_legal_on_nvidia() -> None:
 @pytest.mark.parametrize(
     ("target", "shape", "changes", "constraint", "message"),
     [
-        ("h200", "D9", {"block_k": 256, "num_stages": 4, "threads": 512}, "shared memory", "396288 bytes.*232448: lower num_stages"),
+        (
+            "h200",
+            "D9",
+            {"block_k": 256, "num_stages": 4, "threads": 512},
+            "shared memory",
+            "396288 bytes.*232448: lower num_stages",
+        ),
         ("mi300x", "D9", {"num_stages": 1, "block_k": 256}, "shared memory", "bytes.*mi300x has 65536"),
-        ("h200", "D9", {"block_n": 256, "block_m": 256}, "registers", "256 registers of each of 256 threads, which have at most 240"),
-        ("h200", "D17", {"block_m": 16, "block_n": 64, "threads": 512, "weights": "shared_wide"}, "whole runs", "4096 weights.*runs of 32"),
-        ("h200", "D9", {"threads": 64}, "whole matrix instructions", "threads=64 is no whole warpgroup.*take threads=128"),
+        (
+            "h200",
+            "D9",
+            {"block_n": 256, "block_m": 256},
+            "registers",
+            "256 registers of each of 256 threads, which have at most 240",
+        ),
+        (
+            "h200",
+            "D17",
+            {"block_m": 16, "block_n": 64, "threads": 512, "weights": "shared_wide"},
+            "whole runs",
+            "4096 weights.*runs of 32",
+        ),
+        (
+            "h200",
+            "D9",
+            {"threads": 64},
+            "whole matrix instructions",
+            "threads=64 is no whole warpgroup.*take threads=128",
+        ),
         (
             "h200",
             "D9",
@@ -54,9 +78,21 @@ def test_base_is_legal_on_nvidia() -> None:
             "tile not too small",
             "tiles of 64x64 already make 8192 blocks for 132 cores; take at least block_m=64",
         ),
-        ("h200", "D17", {"block_m": 64, "block_n": 16}, "tile not too small", "tiles of 64x32 already make 288 blocks.*block_n=32"),
+        (
+            "h200",
+            "D17",
+            {"block_m": 64, "block_n": 16},
+            "tile not too small",
+            "tiles of 64x32 already make 288 blocks.*block_n=32",
+        ),
         ("h200", "D8", {"swizzle": 8, "block_m": 256}, "swizzle", "128 blocks that run at once on 132 cores"),
-        ("h200", "D17", {"swizzle": 8, "block_m": 64, "block_n": 32}, "swizzle", "no panel to make of 1x288 blocks"),
+        (
+            "h200",
+            "D17",
+            {"swizzle": 8, "block_m": 64, "block_n": 32},
+            "swizzle",
+            "makes no panels of 1x288 blocks",
+        ),
         ("h200", "m=512,n=512,k=100", {}, "stages within loop", "num_stages=3 exceeds the 2 iterations"),
         ("mi300x", "D9", {}, "pipeline", "same kernel on mi300x as 1"),
         (
@@ -64,7 +100,8 @@ def test_base_is_legal_on_nvidia() -> None:
             "D17",
             {"block_m": 64, "block_n": 256, "weights": "registers", "policy": "full_row"},
             "rows of weights in registers",
-            "2 warpgroups along block_n=256 have 128 rows each.*take block_n=128, policy=full_row with threads=512, or weights=shared",
+            "2 warpgroups along block_n=256 have 128 rows each.*take block_n=128, policy=full_row with "
+            "threads=512, or weights=shared",
         ),
         (
             "h200",
@@ -75,15 +112,24 @@ def test_base_is_legal_on_nvidia() -> None:
         ),
     ],
 )
-def test_reasons(target: str, shape: str, changes: dict[str, int | str], constraint: str, message: str) -> None:
+def test_reasons(
+    target: str, shape: str, changes: dict[str, int | str], constraint: str, message: str
+) -> None:
     found = reasons(target, shape, **changes)
     assert constraint in found, found
     assert re.search(message, found[constraint]), found[constraint]
 
 
-def test_weights_in_registers_are_counted_where_warps_hold_the_same() -> None:
-    """512 threads of 128 x 256 weights: fine where each warp has rows of its own, too much where four hold the same."""
-    tile: dict[str, int | str] = {"block_m": 64, "block_n": 256, "block_k": 128, "threads": 512, "weights": "registers", "num_stages": 2}
+def test_copies_of_weights_in_registers_are_counted() -> None:
+    """512 threads of 128 x 256 weights: legal if each warp has other rows, too much if four have the same."""
+    tile: dict[str, int | str] = {
+        "block_m": 64,
+        "block_n": 256,
+        "block_k": 128,
+        "threads": 512,
+        "weights": "registers",
+        "num_stages": 2,
+    }
     assert "registers" not in reasons("h200", "D17", **tile, policy="full_row")
     assert "registers" in reasons("h200", "D17", **tile, policy="full_col")
 
@@ -93,14 +139,24 @@ def test_weights_in_registers_are_counted_where_warps_hold_the_same() -> None:
     [
         ("h200", {"threads": 256, "policy": "full_row"}, False),  # two warpgroups of 128 rows
         ("h200", {"threads": 512, "policy": "full_row"}, True),  # four of 64
-        ("h200", {"threads": 512, "policy": "square", "block_m": 16, "block_k": 128}, False),  # two by two, of 128 rows
+        (
+            "h200",
+            {"threads": 512, "policy": "square", "block_m": 16, "block_k": 128},
+            False,
+        ),  # two by two, of 128 rows
         ("h200", {"threads": 128}, True),  # one, of 256 rows
         ("h200", {"threads": 256, "weights": "shared"}, True),
-        ("a100", {"threads": 256, "policy": "full_row"}, True),  # mma: each warp holds its own rows throughout
+        (
+            "a100",
+            {"threads": 256, "policy": "full_row"},
+            True,
+        ),  # mma: each warp holds its own rows throughout
     ],
 )
-def test_warpgroups_own_the_rows_of_their_weights(target: str, changes: dict[str, int | str], legal: bool) -> None:
-    """As measured on an H200: every row of the first dataset that broke this was wrong, every other one was right."""
+def test_weights_in_registers_are_refused_for_wrong_rows(
+    target: str, changes: dict[str, int | str], legal: bool
+) -> None:
+    """On an H200, every row of the first dataset that broke this rule was wrong, all others were right."""
     tile: dict[str, int | str] = {"block_m": 64, "block_n": 256, "weights": "registers", "num_stages": 2}
     assert ("rows of weights in registers" not in reasons(target, "D17", **{**tile, **changes})) == legal
 
@@ -110,7 +166,9 @@ def test_a_kernel_for_one_row_has_hundreds_of_configs() -> None:
     assert dequant_matmul.space(workload, load_target("h200")).census().legal > 500
 
 
-@pytest.mark.parametrize(("block_k", "group", "rows"), [(64, 128, 1), (128, 128, 1), (256, 128, 2), (256, 32, 8), (256, -1, 1)])
+@pytest.mark.parametrize(
+    ("block_k", "group", "rows"), [(64, 128, 1), (128, 128, 1), (256, 128, 2), (256, 32, 8), (256, -1, 1)]
+)
 def test_scales_of_an_iteration(block_k: int, group: int, rows: int) -> None:
     assert dequant_matmul.scale_rows(block_k, group) == rows
 
@@ -126,4 +184,6 @@ def test_scales_of_an_iteration(block_k: int, group: int, rows: int) -> None:
     ],
 )
 def test_scales_that_are_aligned(target: str, shape: str, changes: dict[str, int | str]) -> None:
-    assert "aligned scales" not in reasons(target, shape, **{"block_m": 16, "block_n": 32, "threads": 64, **changes})
+    assert "aligned scales" not in reasons(
+        target, shape, **{"block_m": 16, "block_n": 32, "threads": 64, **changes}
+    )

@@ -5,9 +5,9 @@ import re
 import pytest
 
 from tilesight.kernels import operator
+from tilesight.problem.space import Config
 from tilesight.search_spaces import matmul
-from tilesight.space import Config
-from tilesight.target import load_target
+from tilesight.target.spec import load_target
 
 BASE = {
     "block_m": 128,
@@ -24,8 +24,12 @@ BASE = {
 def reasons(target: str, shape: str, **changes: int | str) -> dict[str, str]:
     dtype = "float32" if target == "cpu" else "bfloat16"
     space = matmul.space(operator("matmul").workload(shape, dtype), load_target(target))
-    base = BASE if target != "cpu" else {"block_m": 128, "block_n": 128, "block_k": 128, "tile_m": 4, "tile_n": 32, "unroll": 4}
-    return {v.constraint: v.reason for v in space.why_not(Config({**base, **changes}))}
+    base = (
+        BASE
+        if target != "cpu"
+        else {"block_m": 128, "block_n": 128, "block_k": 128, "tile_m": 4, "tile_n": 32, "unroll": 4}
+    )
+    return {v.constraint: v.reason for v in space.violations(Config({**base, **changes}))}
 
 
 def test_base_is_legal_on_nvidia() -> None:
@@ -50,10 +54,34 @@ def test_base_is_legal_on_nvidia() -> None:
             "shared memory",
             "131072 bytes.*mi300x has 65536",
         ),
-        ("h200", "M1", {"block_m": 256, "block_n": 256}, "registers", "256 registers of each of 256 threads, which have at most 240"),
-        ("h200", "M1", {"threads": 64}, "whole matrix instructions", "threads=64 is no whole warpgroup.*take threads=128"),
-        ("h200", "S512", {"block_n": 16, "block_m": 64}, "whole matrix instructions", "2 warpgroups side by side 8 columns of block_n=16"),
-        ("h200", "M1", {"threads": 384}, "whole matrix instructions", "128x128 cannot be divided evenly over 12 warps"),
+        (
+            "h200",
+            "M1",
+            {"block_m": 256, "block_n": 256},
+            "registers",
+            "256 registers of each of 256 threads, which have at most 240",
+        ),
+        (
+            "h200",
+            "M1",
+            {"threads": 64},
+            "whole matrix instructions",
+            "threads=64 is no whole warpgroup.*take threads=128",
+        ),
+        (
+            "h200",
+            "S512",
+            {"block_n": 16, "block_m": 64},
+            "whole matrix instructions",
+            "2 warpgroups side by side 8 columns of block_n=16",
+        ),
+        (
+            "h200",
+            "M1",
+            {"threads": 384},
+            "whole matrix instructions",
+            "128x128 cannot be divided evenly over 12 warps",
+        ),
         (
             "h200",
             "M1",
@@ -62,9 +90,15 @@ def test_base_is_legal_on_nvidia() -> None:
             "as policy=square does: take square",
         ),
         ("h200", "M1", {"block_m": 32, "threads": 128}, "tile not too small", "8192 blocks for 132 cores"),
-        ("h200", "M0", {"block_m": 256, "swizzle": 8, "num_stages": 2}, "swizzle", "128 blocks that run at once on 132 cores"),
+        (
+            "h200",
+            "M0",
+            {"block_m": 256, "swizzle": 8, "num_stages": 2},
+            "swizzle",
+            "128 blocks that run at once on 132 cores",
+        ),
         ("h200", "m=512,n=65536,k=512", {"swizzle": 8}, "swizzle", "all 4 block rows as swizzle=4 does"),
-        ("h200", "m=100,n=65536,k=512", {"swizzle": 8}, "swizzle", "no panel to make of 1x512 blocks"),
+        ("h200", "m=100,n=65536,k=512", {"swizzle": 8}, "swizzle", "makes no panels of 1x512 blocks"),
         ("h200", "m=40,n=65536,k=512", {}, "block_m within m", "block_m=128 is wasted on m=40: 64 covers it"),
         ("h200", "m=4096,n=4096,k=80", {}, "stages within loop", "num_stages=3 exceeds the 2 iterations"),
         (
@@ -74,25 +108,38 @@ def test_base_is_legal_on_nvidia() -> None:
             "grid",
             "125000 block rows.*at most 65535",
         ),
-        ("cpu", "S512", {"tile_m": 12}, "tile_m divides block_m", "tile_m=12 must divide block_m=128; nearest legal block_m: 96, 192"),
+        (
+            "cpu",
+            "S512",
+            {"tile_m": 12},
+            "tile_m divides block_m",
+            "tile_m=12 must divide block_m=128; nearest legal block_m: 96, 192",
+        ),
         ("cpu", "S512", {"tile_m": 12, "block_m": 192, "tile_n": 64}, "registers", "12x64 keeps 768 values"),
         ("cpu", "S512", {"block_m": 512, "block_n": 512, "block_k": 512}, "cache", "2097152 bytes.*1048576"),
     ],
 )
-def test_reasons(target: str, shape: str, changes: dict[str, int | str], constraint: str, message: str) -> None:
+def test_reasons(
+    target: str, shape: str, changes: dict[str, int | str], constraint: str, message: str
+) -> None:
     found = reasons(target, shape, **changes)
     assert constraint in found, found
     assert re.search(message, found[constraint]), found[constraint]
 
 
 def test_a_wgmma_must_fit_what_ptxas_compiles_with() -> None:
-    """Measured: 46 kernels of 192x256 tiles do not compile where 512 threads are launched, those of 192x192 and 256x192 do."""
-    name, tile = "registers of an instruction", {"block_k": 64, "num_stages": 2, "policy": "square", "swizzle": 0}
+    """Measured: 46 kernels of 192x256 tiles do not compile with 512 threads; 192x192 and 256x192 do."""
+    name, tile = (
+        "registers of an instruction",
+        {"block_k": 64, "num_stages": 2, "policy": "square", "swizzle": 0},
+    )
     shape = "m=4096,n=4096,k=4096"
     found = reasons("h200", shape, block_m=192, block_n=256, threads=384, **tile)
     assert re.search("256 columns needs 154 registers .* compiles 512 launched threads with 128", found[name])
     assert name not in reasons("h200", shape, block_m=192, block_n=192, threads=384, **tile)
-    assert name not in reasons("h200", shape, block_m=256, block_n=192, threads=384, **{**tile, "policy": "full_col"})
+    assert name not in reasons(
+        "h200", shape, block_m=256, block_n=192, threads=384, **{**tile, "policy": "full_col"}
+    )
     assert name not in reasons("h200", shape, block_m=128, block_n=256, threads=256, **tile)
     # no warpgroup that only copies, so more registers for the others: these compile
     assert name not in reasons("h200", "m=4097,n=4097,k=4097", block_m=192, block_n=256, threads=384, **tile)
@@ -103,7 +150,7 @@ def test_one_pipeline_depth_on_amd() -> None:
     assert "same kernel on mi300x as 1" in found["pipeline"]
 
 
-def test_large_results_leave_registers_directly_where_lds_is_small() -> None:
+def test_large_results_are_written_directly_with_a_small_lds() -> None:
     tile = {"block_m": 256, "block_n": 256, "threads": 512, "num_stages": 1}
     assert "shared memory" in reasons("mi300x", "M1", **tile)
     assert reasons("mi300x", "M1", **tile, epilogue="direct") == {}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tilesight.search_spaces.matrix_unit import POLICIES, launch, matrix_unit
-from tilesight.target import load_target
+from tilesight.target.spec import load_target
 
 INSTRUCTIONS = {"wgmma": "cuda.wgmma", "mma": "cuda.mma", "MFMA": "rocm.mfma"}
 
@@ -22,7 +22,11 @@ def test_policies_divide_as_in_tilelang(name: str) -> None:
 
     target = load_target(name)
     tvm_target: Any = TvmTarget(target.tvm_target())
-    known = {"square": GemmWarpPolicy.Square, "full_row": GemmWarpPolicy.FullRow, "full_col": GemmWarpPolicy.FullCol}
+    known = {
+        "square": GemmWarpPolicy.Square,
+        "full_row": GemmWarpPolicy.FullRow,
+        "full_col": GemmWarpPolicy.FullCol,
+    }
     sizes = (16, 32, 64, 128, 256) if name == "mi300x" else (16, 32, 64, 96, 128, 192, 256)
     compared = 0
     for rows in sizes:
@@ -34,7 +38,9 @@ def test_policies_divide_as_in_tilelang(name: str) -> None:
                     node = make_node("tl.GemmWarpPolicy", policy_type=int(known[policy]), m_warp=0, n_warp=0)
                     if ours is None:
                         continue
-                    _ffi_api.GemmWarpPolicyComputeWarpPartition(node, rows, cols, threads, tvm_target, INSTRUCTIONS[unit.name])
+                    _ffi_api.GemmWarpPolicyComputeWarpPartition(
+                        node, rows, cols, threads, tvm_target, INSTRUCTIONS[unit.name]
+                    )
                     assert (node.m_warp, node.n_warp) == ours, (rows, cols, threads, policy)
                     compared += 1
     assert compared > 200

@@ -1,4 +1,4 @@
-"""How much memory is to be had, as a machine's files tell it."""
+"""Available host memory, read from the files of /proc and of control groups."""
 
 from __future__ import annotations
 
@@ -45,7 +45,11 @@ def test_the_older_kind_of_groups(tmp_path: Path) -> None:
 
 
 def test_a_group_that_is_full_leaves_nothing(tmp_path: Path) -> None:
-    files = {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": "100\n", "sys/fs/cgroup/memory.current": "200\n"}
+    files = {
+        "proc/self/cgroup": "0::/\n",
+        "sys/fs/cgroup/memory.max": "100\n",
+        "sys/fs/cgroup/memory.current": "200\n",
+    }
     assert machine(tmp_path, files) == 0
 
 

@@ -1,4 +1,4 @@
-"""Worker processes: each kind of fault costs the item that made it, and nothing else."""
+"""Worker pools: each kind of fault costs its own item only."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from tilesight.workers import (
     thread_limits,
     wait_for,
 )
-from tilesight.workers.nursery import LOG_BYTES
-from tilesight.workers.process import retire
+from tilesight.workers.fork_server import LOG_BYTES
+from tilesight.workers.worker import retire
 
 
 def behave(how: str) -> object:
@@ -60,7 +60,7 @@ def behave(how: str) -> object:
             taken.append(bytearray(os.urandom(1)) * 2**24)
             time.sleep(0.005)
     elif how == "endless output":
-        return until_cut()
+        return until_truncated()
     elif how == "hold":
         time.sleep(0.2)
     elif how == "fork and return":
@@ -77,11 +77,11 @@ def behave(how: str) -> object:
 
 
 def ready() -> None:
-    """The preload of most pools: a nursery that unpickles it has imported this module, and pytest with it."""
+    """The preload of most pools: to unpickle it, the fork server imports this module, and pytest with it."""
 
 
-def until_cut() -> int:
-    """Print more than a log may hold, and wait until it is cut. Returns the size of the log then."""
+def until_truncated() -> int:
+    """Print more than a log may hold, and wait until it is truncated. Returns the size of the log."""
     for _ in range(2 * LOG_BYTES // 2**20):
         print("x" * 2**20)
     print("the last line", flush=True)
@@ -134,7 +134,11 @@ def pool() -> Iterator[WorkerPool]:
 
 @pytest.mark.parametrize(
     ("how", "exit_code", "reason"),
-    [("abort", -signal.SIGABRT, "SIGABRT"), ("segfault", -signal.SIGSEGV, "SIGSEGV"), ("exit", 7, "exit code 7")],
+    [
+        ("abort", -signal.SIGABRT, "SIGABRT"),
+        ("segfault", -signal.SIGSEGV, "SIGSEGV"),
+        ("exit", 7, "exit code 7"),
+    ],
 )
 def test_a_crash_costs_its_own_item(pool: WorkerPool, how: str, exit_code: int, reason: str) -> None:
     found = results(pool, ["fine", how, "fine"])
@@ -152,7 +156,7 @@ def test_a_crash_reports_the_tail_of_its_output(pool: WorkerPool) -> None:
     assert "behave" in abort.output, "the Python traceback of the abort is missing"
 
 
-def test_megabytes_of_output_block_nothing_and_only_their_end_is_kept(pool: WorkerPool) -> None:
+def test_only_the_end_of_megabytes_of_output_is_reported(pool: WorkerPool) -> None:
     crash = results(pool, ["much output"])[0]
     assert isinstance(crash, Crashed)
     assert len(crash.output) <= 4000
@@ -160,11 +164,11 @@ def test_megabytes_of_output_block_nothing_and_only_their_end_is_kept(pool: Work
 
 
 def test_output_of_an_earlier_item_is_not_reported(pool: WorkerPool) -> None:
-    (first,) = (o for _, o in pool.run(print, ["words of the first"]))
+    (first,) = (o for _, o in pool.run(print, ["output of the first"]))
     assert isinstance(first, Done)
     crash = results(pool, ["exit"])[0]
     assert isinstance(crash, Crashed)
-    assert "words of the first" not in crash.output
+    assert "output of the first" not in crash.output
 
 
 @pytest.mark.parametrize(("how", "type_name"), [("raise", "ValueError"), ("sys.exit", "SystemExit")])
@@ -204,7 +208,7 @@ def test_a_hanging_item_is_killed() -> None:
     assert isinstance(found[2], Done)
 
 
-def test_an_item_that_hangs_in_c_deaf_to_signals_is_killed() -> None:
+def test_an_item_that_hangs_in_c_and_ignores_signals_is_killed() -> None:
     with WorkerPool(1, timeout_s=1.0, preload=ready) as pool:
         found = results(pool, ["hang in C", "fine"])
     assert isinstance(found[0], TimedOut)
@@ -223,21 +227,21 @@ def test_an_item_that_takes_all_memory_is_killed() -> None:
     assert "more than its 0.2 GiB" in failure.message
 
 
-def test_output_that_grows_without_end_is_cut_while_the_item_runs(pool: WorkerPool) -> None:
+def test_endless_output_is_truncated_while_the_item_runs(pool: WorkerPool) -> None:
     (outcome,) = results(pool, ["endless output"]).values()
     assert isinstance(outcome, Done)
     assert isinstance(outcome.value, int)
     assert outcome.value < LOG_BYTES
 
 
-def test_an_item_that_forks_and_returns_twice_answers_once(pool: WorkerPool) -> None:
+def test_an_item_that_forks_and_returns_twice_has_one_result(pool: WorkerPool) -> None:
     found = results(pool, ["fine", "fork and return", "fine"])
     assert [type(o) for o in found.values()] == [Done, Done, Done]
-    assert len({pid_of(o) for o in found.values()}) == 1, "another process answered"
+    assert len({pid_of(o) for o in found.values()}) == 1, "another process sent the result"
 
 
-def test_the_limit_spares_the_others() -> None:
-    """Starting a worker, and a consumer that takes its time, do not count against an item."""
+def test_the_limit_counts_the_item_only() -> None:
+    """The start of a worker and a slow consumer do not count against an item's limit."""
     with WorkerPool(1, timeout_s=0.8, preload=ready, initializer=partial(time.sleep, 1.0)) as slow_to_start:
         for _, outcome in slow_to_start.run(behave, ["fine", "fine"]):
             assert isinstance(outcome, Done)
@@ -249,7 +253,7 @@ def test_a_worker_can_ask_to_be_replaced(pool: WorkerPool) -> None:
     assert pid_of(found[0]) != pid_of(found[1])
 
 
-def test_no_more_workers_than_items_and_items_drawn_when_needed() -> None:
+def test_workers_start_and_items_are_drawn_when_needed() -> None:
     drawn: list[int] = []
 
     def items() -> Iterator[str]:
@@ -268,7 +272,7 @@ def test_no_more_workers_than_items_and_items_drawn_when_needed() -> None:
         assert len(drawn) == 4
 
 
-def test_workers_can_be_started_ahead() -> None:
+def test_workers_can_be_started_before_the_first_item() -> None:
     with WorkerPool(2, timeout_s=60, preload=ready) as pool:
         pool.start()
         started = started_pids(pool, 2)
@@ -276,7 +280,7 @@ def test_workers_can_be_started_ahead() -> None:
         assert pool.pids() == started
 
 
-def test_leaving_early_kills_what_runs_and_keeps_the_pool() -> None:
+def test_leaving_early_kills_the_running_items_only() -> None:
     with WorkerPool(2, timeout_s=60, preload=ready) as pool:
         for _ in pool.run(behave, ["fine", "hang", "hang"]):
             busy = pool.pids()
@@ -311,16 +315,24 @@ def test_a_worker_that_does_not_start_in_time_stops_the_run() -> None:
         assert pool.pids() == []
 
 
-@pytest.mark.parametrize(("initializer", "text"), [(fail_to_start, "No module named 'tilelang'"), (os.abort, "exit code -6")])
+@pytest.mark.parametrize(
+    ("initializer", "text"), [(fail_to_start, "No module named 'tilelang'"), (os.abort, "exit code -6")]
+)
 def test_workers_that_cannot_start_stop_the_run(initializer: object, text: str) -> None:
-    with WorkerPool(1, timeout_s=60, preload=ready, initializer=initializer) as pool, pytest.raises(ToolchainError, match=text):  # type: ignore[arg-type]
+    with (
+        WorkerPool(1, timeout_s=60, preload=ready, initializer=initializer) as pool,
+        pytest.raises(ToolchainError, match=text),
+    ):  # type: ignore[arg-type]
         results(pool, ["fine"])
     assert pool.pids() == []
 
 
-def test_a_machine_that_starts_no_process_stops_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fork_server_that_cannot_start_stops_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/no/such/python")
-    with WorkerPool(1, timeout_s=60, preload=ready) as pool, pytest.raises(ToolchainError, match="cannot be started"):
+    with (
+        WorkerPool(1, timeout_s=60, preload=ready) as pool,
+        pytest.raises(ToolchainError, match="cannot be started"),
+    ):
         results(pool, ["fine"])
 
 
@@ -342,7 +354,7 @@ def test_the_environment_is_set_before_the_initializer() -> None:
 
 @pytest.mark.parametrize("guarded", [True, False])
 def test_scripts_without_a_main_guard(tmp_path: Path, guarded: bool) -> None:
-    """A script needs no guard to run importable functions; one that sends its own functions needs it, and is told."""
+    """Only a script that sends its own functions needs a main guard; without it, a message says so."""
     body = """
         def double(x): return 2 * x
         GUARD
@@ -354,22 +366,34 @@ def test_scripts_without_a_main_guard(tmp_path: Path, guarded: bool) -> None:
     text = textwrap.dedent(body)
     head, tail = text.split("GUARD\n")
     script = tmp_path / "script.py"
-    script.write_text(head + ("if __name__ == '__main__':\n" + textwrap.indent(tail, "    ") if guarded else tail))
+    script.write_text(
+        head + ("if __name__ == '__main__':\n" + textwrap.indent(tail, "    ") if guarded else tail)
+    )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    output = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=60)
+    output = subprocess.run(
+        [sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=60
+    )
     first, second = output.stdout.splitlines()
     assert first == "1", output.stderr
     assert (second == "8") if guarded else ("if __name__ == '__main__'" in second)
 
 
-def test_what_a_fault_means_for_a_candidate() -> None:
+def test_the_failure_of_each_fault() -> None:
     def failure(outcome: Raised | Crashed | TimedOut) -> tuple[FailureKind, str]:
-        found = failure_of(outcome, FailureKind.BUILD_ERROR, FailureKind.BUILD_CRASH, FailureKind.BUILD_TIMEOUT)
+        found = failure_of(
+            outcome, FailureKind.BUILD_ERROR, FailureKind.BUILD_CRASH, FailureKind.BUILD_TIMEOUT
+        )
         return found.kind, found.message
 
     assert failure(Raised("ValueError", "odd", "...", 1.0)) == (FailureKind.BUILD_ERROR, "ValueError: odd")
-    assert failure(Raised("InternalError", "\n" + "x" * 1000 + "\nmore", "...", 1.0))[1] == "InternalError: " + "x" * 297 + "..."
-    assert failure(Crashed(-9, "", 1.0)) == (FailureKind.BUILD_CRASH, "the process was killed by SIGKILL (out of memory?)")
+    assert (
+        failure(Raised("InternalError", "\n" + "x" * 1000 + "\nmore", "...", 1.0))[1]
+        == "InternalError: " + "x" * 297 + "..."
+    )
+    assert failure(Crashed(-9, "", 1.0)) == (
+        FailureKind.BUILD_CRASH,
+        "the process was killed by SIGKILL (out of memory?)",
+    )
     assert failure(TimedOut(30.0, "")) == (FailureKind.BUILD_TIMEOUT, "stopped after 30 s")
 
 
@@ -382,27 +406,29 @@ def test_items_are_submitted_and_waited_for_over_several_pools() -> None:
     with WorkerPool(2, timeout_s=60, preload=ready) as two, WorkerPool(1, timeout_s=60, preload=ready) as one:
         assert wait_for([two, one]) == []
         assert (two.room(), one.room()) == (2, 1)
-        asked = {(two, two.submit(behave, how)): how for how in ("fine", "raise")} | {(one, one.submit(behave, "exit")): "exit"}
+        submitted = {(two, two.submit(behave, how)): how for how in ("fine", "raise")} | {
+            (one, one.submit(behave, "exit")): "exit"
+        }
         assert (two.room(), one.room()) == (0, 0)
         with pytest.raises(RuntimeError, match="ask room"):
             one.submit(behave, "fine")
-        with pytest.raises(RuntimeError, match="items under way"):
+        with pytest.raises(RuntimeError, match="items in progress"):
             list(one.run(behave, ["fine"]))
         found = {}
         while fresh := wait_for([two, one]):
-            found |= {asked[pool, ticket]: type(outcome) for pool, ticket, outcome in fresh}
+            found |= {submitted[pool, ticket]: type(outcome) for pool, ticket, outcome in fresh}
         assert found == {"fine": Done, "raise": Raised, "exit": Crashed}
         assert (two.room(), one.room()) == (2, 1)
 
 
-def test_waiting_ends_at_its_own_limit_and_the_item_goes_on() -> None:
+def test_waiting_has_a_limit_of_its_own_and_the_item_goes_on() -> None:
     with WorkerPool(1, timeout_s=60, preload=ready) as pool:
         ticket = pool.submit(time.sleep, 0.3)
         assert wait_for([pool], timeout_s=0.0) == []
         assert [(t, type(o)) for _, t, o in wait_for([pool])] == [(ticket, Done)]
 
 
-def test_what_was_submitted_can_be_cancelled() -> None:
+def test_submitted_items_can_be_cancelled() -> None:
     with WorkerPool(2, timeout_s=60, preload=ready) as pool:
         pool.submit(behave, "hang")
         pool.submit(behave, "hang")
@@ -424,11 +450,11 @@ def test_a_fresh_process_has_run_nothing_before() -> None:
             pool.submit(behave, "fine", fresh=True)
             ((_, _, outcome),) = wait_for([pool])
             assert pid_of(outcome) not in seen
-            assert len(set(pool.pids()) & before) == 1, "more than one worker was given up for it"
+            assert len(set(pool.pids()) & before) == 1, "more than one worker was replaced for it"
             seen, before = seen | {pid_of(outcome)}, set(pool.pids())
 
 
-def test_each_slot_has_its_environment_and_so_has_a_replaced_worker() -> None:
+def test_each_slot_has_an_environment_of_its_own_also_after_a_crash() -> None:
     environments = [{"DEVICE": "a"}, {"DEVICE": "b"}]
     with WorkerPool(2, timeout_s=60, preload=ready, environments=environments) as pool:
         for _ in range(2):
@@ -457,7 +483,7 @@ def test_an_item_may_have_a_limit_of_its_own_and_limits_adapt() -> None:
 
 
 def kill_own_worker(path: str) -> str:
-    """Be killed from outside as often as `path` says."""
+    """Be killed from outside; `path` holds how often."""
     left = int(Path(path).read_text())
     if left:
         Path(path).write_text(str(left - 1))
@@ -466,7 +492,9 @@ def kill_own_worker(path: str) -> str:
 
 
 @pytest.mark.parametrize(("times", "expected"), [(1, Done), (2, Crashed)])
-def test_a_worker_that_somebody_else_killed_proves_nothing_the_first_time(tmp_path: Path, times: int, expected: type) -> None:
+def test_an_item_whose_worker_another_process_killed_runs_again_once(
+    tmp_path: Path, times: int, expected: type
+) -> None:
     (tmp_path / "times").write_text(str(times))
     with WorkerPool(1, timeout_s=60, preload=ready) as pool:
         ((_, outcome),) = pool.run(kill_own_worker, [str(tmp_path / "times")])
@@ -477,7 +505,7 @@ def test_a_worker_that_somebody_else_killed_proves_nothing_the_first_time(tmp_pa
 
 
 class Gate:
-    """Waits until a file is there."""
+    """Waits until a file exists."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -490,24 +518,29 @@ class Gate:
         pass
 
 
-def test_waiting_for_the_gate_is_outside_the_limit(tmp_path: Path) -> None:
+def test_waiting_for_the_gate_does_not_count_against_the_limit(tmp_path: Path) -> None:
     with WorkerPool(1, timeout_s=0.8, preload=ready, gate=partial(Gate, tmp_path / "open")) as pool:
         pool.submit(behave, "fine")
+        until = time.monotonic() + 20
+        while not pool.waiting_for_gate and time.monotonic() < until:  # its worker has yet to start
+            assert wait_for([pool], timeout_s=0.1) == []
         assert wait_for([pool], timeout_s=1.5) == []
         assert pool.waiting_for_gate == 1
         (tmp_path / "open").touch()
         assert isinstance(wait_for([pool])[0][2], Done)
         assert pool.waiting_for_gate == 0
         pool.submit(behave, "hang")
-        assert isinstance(wait_for([pool])[0][2], TimedOut), "past the gate the limit holds"
+        assert isinstance(wait_for([pool])[0][2], TimedOut), "the limit does not hold after the gate"
 
 
-def take_much(given: bytes) -> None:
+def take_large_argument(given: bytes) -> None:
     """An initializer whose argument is more than a connection holds."""
 
 
-def test_a_worker_may_be_given_much_to_begin_with() -> None:
-    with WorkerPool(1, timeout_s=60, preload=ready, initializer=partial(take_much, bytes(2**22))) as pool:
+def test_the_setup_of_a_worker_may_be_large() -> None:
+    with WorkerPool(
+        1, timeout_s=60, preload=ready, initializer=partial(take_large_argument, bytes(2**22))
+    ) as pool:
         assert isinstance(results(pool, ["fine"])[0], Done)
 
 
@@ -521,8 +554,8 @@ def half_a_message(_: str) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
-def test_an_item_that_writes_into_the_connection_costs_itself_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tilesight.workers.crew.ANSWER_S", 1.0)
+def test_an_item_that_writes_into_the_connection_has_crashed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tilesight.workers.supervisor.KILL_TIMEOUT_S", 1.0)
     with WorkerPool(1, timeout_s=60, preload=ready) as pool:
         assert isinstance(dict(pool.run(half_a_message, ["it"]))[0], Crashed)
         assert isinstance(results(pool, ["fine"])[0], Done)

@@ -1,4 +1,4 @@
-"""`tilesight db`: where the performance database is, what is in it, how it gets in and out, and how it is kept well."""
+"""`tilesight db`: commands for the performance database."""
 
 from __future__ import annotations
 

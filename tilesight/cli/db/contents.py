@@ -1,4 +1,4 @@
-"""`tilesight db path | status | best | query`: what is in the database."""
+"""`tilesight db path`, `status`, `best` and `query`: the contents of the database."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from .. import options, output
-from .opening import counts, open_for_reading, open_with_layers, place_of, url_of
+from .opening import counts, location_of, open_for_reading, open_with_layers, url_of
 
 if TYPE_CHECKING:
     from ...database import Best
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 @options.with_options(options.database, options.as_json, options.debug)
 def path(database: str | None, as_json: bool) -> None:
     """Print the file of the database, or its URL without the password."""
-    place = place_of(url_of(database))
+    location = location_of(url_of(database))
     if as_json:
-        output.print_json("db_path", database=place)
+        output.print_json("db_path", database=location)
     else:
-        output.print_line(place)
+        output.print_line(location)
 
 
 @click.command()
@@ -31,14 +31,14 @@ def path(database: str | None, as_json: bool) -> None:
 def status(database: str | None, as_json: bool) -> None:
     """Show size, schema and number of records, and the layers below."""
     from ...database import overview
-    from ...database.connection import exists
+    from ...database.engine.connection import exists
 
     url = url_of(database)
     if not exists(url):
         if as_json:
-            output.print_json("db_status", database=place_of(url), exists=False)
+            output.print_json("db_status", database=location_of(url), exists=False)
         else:
-            output.print_line(f"no database at {place_of(url)} yet; `tilesight tune` makes it")
+            output.print_line(f"no database at {location_of(url)} yet; `tilesight tune` makes it")
         return
     with open_with_layers(url) as store:
         found = overview(store)
@@ -46,9 +46,9 @@ def status(database: str | None, as_json: bool) -> None:
     if as_json:
         values = {name: value for name, value in asdict(found).items() if name != "name"}
         below = [{"layer": layer.name, "layer_trials": layer.trials} for layer in layers]
-        output.print_json("db_status", database=place_of(url), exists=True, **values, layers=below)
+        output.print_json("db_status", database=location_of(url), exists=True, **values, layers=below)
         return
-    output.print_line(f"database  {place_of(url)}")
+    output.print_line(f"database  {location_of(url)}")
     output.print_line(f"size      {found.size_bytes / 1e6:.1f} MB, schema {found.revision}")
     output.print_line(f"sessions  {counts(found.sessions)}")
     output.print_line(f"trials    {counts(found.trials)}")
@@ -65,9 +65,10 @@ def status(database: str | None, as_json: bool) -> None:
 def best(kernel: str | None, target: str | None, database: str | None, as_json: bool) -> None:
     """Show the best known config of each workload, of KERNEL or of all.
 
-    Verified times; where nothing was measured, what the model predicts, marked so. Layers below the database count, too.
+    Verified times; where nothing was measured, what the model predicts, marked so. Layers below the database
+    count, too.
     """
-    from ...database.untrusted import MARK
+    from ...database.exchange.untrusted import MARK
 
     with open_with_layers(url_of(database)) as store:
         found = sorted(store.best(kernel, target), key=_order)
@@ -75,15 +76,15 @@ def best(kernel: str | None, target: str | None, database: str | None, as_json: 
         output.print_json("db_best", best=[_fields(row) for row in found])
         return
     if not found:
-        output.print_line("nothing is recorded yet; `tilesight tune KERNEL` records")
+        output.print_line("nothing is recorded yet; `tilesight tune KERNEL` records trials")
         return
     rates = ["us", "TFLOP/s", "GB/s", "vendor us"]
-    open_column = ["open"] if any(row.open for row in found) else []
+    dynamic_column = ["dynamic"] if any(row.dynamic for row in found) else []
     rows = [
         [
             f"{row.operator} {row.shape} {row.dtype}" if row.shape else row.workload,
             row.target,
-            *([",".join(row.open)] if open_column else []),
+            *([",".join(row.dynamic)] if dynamic_column else []),
             row.status.value,
             *(output.number(value) for value in (row.latency_us, row.tflops, row.gb_per_s, row.vendor_us)),
             row.protocol_key,
@@ -91,13 +92,13 @@ def best(kernel: str | None, target: str | None, database: str | None, as_json: 
         ]
         for row in found
     ]
-    columns = ["workload", "target", *open_column, "status", *rates, "protocol", "config"]
+    columns = ["workload", "target", *dynamic_column, "status", *rates, "protocol", "config"]
     output.print_table(columns, rows, right=rates, folded=["workload", "protocol", "config"])
-    if open_column:
-        output.print_text("open: dimensions that the kernel takes at run time")
+    if dynamic_column:
+        output.print_text("dynamic: dimensions that the kernel takes at run time")
     imported = sum(row.target.endswith(f"({MARK})") for row in found)
     if imported:
-        output.print_text(f"those of targets marked '({MARK})' are others' and count for nothing here")
+        output.print_text(f"rows of targets marked '({MARK})' were imported and are not used here")
 
 
 @click.command()
@@ -111,19 +112,21 @@ def query(sql: str, database: str | None, as_json: bool) -> None:
         columns, found = run(store, sql)
     rows = [[value.hex() if isinstance(value, bytes) else value for value in row] for row in found]
     if as_json:
-        output.print_json("db_query", columns=columns, rows=[dict(zip(columns, row, strict=True)) for row in rows])
+        output.print_json(
+            "db_query", columns=columns, rows=[dict(zip(columns, row, strict=True)) for row in rows]
+        )
         return
     shown = [[f"{value:.6g}" if isinstance(value, float) else value for value in row] for row in rows]
     output.print_table(columns, shown, folded=columns)
 
 
 def _order(row: Best) -> tuple[object, ...]:
-    """By operator, shape, target and protocol, as people count: m=2 before m=10, S512 before S1024."""
+    """The order of rows: by operator, shape, target and protocol, numbers by value (m=2 before m=10)."""
     return row.operator, _counted(row.shape or ""), _counted(row.workload), row.target, row.protocol_key
 
 
 def _counted(text: str) -> list[str | int]:
-    """Its numbers as such; text and numbers take turns, so that any two can be compared."""
+    """A text split into text and numbers in turn, so that any two results can be compared."""
     return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", text)]
 
 

@@ -1,4 +1,4 @@
-"""`tilesight db gc | check`: what may go, and whether all is well."""
+"""`tilesight db gc` and `tilesight db check`."""
 
 from __future__ import annotations
 
@@ -6,18 +6,28 @@ import click
 
 from ...errors import DatabaseError
 from .. import options, output
-from .opening import counts, open_for_reading, place_of, url_of
+from .opening import counts, location_of, open_for_reading, url_of
 
 
 @click.command()
-@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+@click.option("--dry-run", is_flag=True, help="Only list what would be removed.")
 @click.option(
-    "--predictions-older-than", metavar="DAYS", type=float, default=90.0, show_default=True, help="Predictions that nothing came of."
+    "--predictions-older-than",
+    metavar="DAYS",
+    type=float,
+    default=90.0,
+    show_default=True,
+    help="Remove predictions that led to no measurement.",
 )
 @click.option(
-    "--measurements-older-than", metavar="DAYS", type=float, help="Sessions that measured, verified times and all. [default: none]"
+    "--measurements-older-than",
+    metavar="DAYS",
+    type=float,
+    help="Remove sessions that measured, with their verified times. [default: none]",
 )
-@click.option("--imported", is_flag=True, help="All that `tilesight db import` marked as another's.")
+@click.option(
+    "--imported", is_flag=True, help="Remove everything that `tilesight db import` marked as imported."
+)
 @options.with_options(options.database, options.as_json, options.debug)
 def gc(
     dry_run: bool,
@@ -29,64 +39,87 @@ def gc(
 ) -> None:
     """Remove what can no longer be used, and give its space back.
 
-    That is what older code of a template left, sessions that a later one of the same question superseded, old predictions,
-    profiles that another version of the reader made, and what nothing refers to any more. Verified measurements stay unless
-    you give their age.
+    Removed are results of older code of a template, sessions that a later one with the same context and
+    options supersedes, old predictions, profiles that another version of the reader made, and facts without
+    references. Verified measurements stay unless you give their age.
     """
     from ...database import open_store
-    from ...database.connection import exists
-    from ...database.gc import Rules
-    from ...database.gc import gc as remove
-    from ...kept import reader_version
+    from ...database.engine.connection import exists
+    from ...database.maintenance.gc import Rules
+    from ...database.maintenance.gc import gc as remove
+    from ...executor.profile_cache import reader_version
     from ...kernels import operators, templates
 
     url = url_of(database)
     if not exists(url):
-        raise DatabaseError(f"there is no database at '{place_of(url)}' yet; `tilesight tune` makes it, or name another with --db")
+        raise DatabaseError(
+            f"there is no database at '{location_of(url)}' yet; `tilesight tune` makes it, or name another "
+            "with --db"
+        )
     versions = {template.name: template.version for name in operators() for template in templates(name)}
     rules = Rules(versions, reader_version(), predictions_older_than, measurements_older_than, imported)
     with open_store(url) as store:
         found = remove(store, rules, dry_run=dry_run)
     if as_json:
-        sizes = {"bytes_before": found.bytes_before, "bytes_after": found.bytes_after, "space_kept": found.space_kept}
+        sizes = {
+            "bytes_before": found.bytes_before,
+            "bytes_after": found.bytes_after,
+            "space_kept": found.space_kept,
+        }
         output.print_json("db_gc", dry_run=found.is_dry_run, removed=found.rows, **sizes)
         return
     if not found.rows:
         output.print_line("nothing to remove")
-        _say_space(found.space_kept)
+        _print_space(found.space_kept)
         return
-    rows = [[reason, table, count] for reason, tables in found.rows.items() for table, count in tables.items()]
+    rows = [
+        [reason, table, count] for reason, tables in found.rows.items() for table, count in tables.items()
+    ]
     output.print_table(["why", "table", "rows"], rows, right=["rows"])
     if dry_run:
-        output.print_text(f"{found.total} rows would go; without --dry-run they do")
+        output.print_text(f"{found.total} rows would be removed; run it without --dry-run to remove them")
     else:
-        output.print_text(f"{found.total} rows removed: {found.bytes_before / 1e6:.1f} MB before, {found.bytes_after / 1e6:.1f} MB now")
-    _say_space(found.space_kept)
+        output.print_text(
+            f"{found.total} rows removed: {found.bytes_before / 1e6:.1f} MB before, "
+            f"{found.bytes_after / 1e6:.1f} MB now"
+        )
+    _print_space(found.space_kept)
 
 
-def _say_space(kept: str) -> None:
+def _print_space(kept: str) -> None:
     if kept:
-        output.print_text(f"space is not given back yet: {kept}. The next `tilesight db gc` gives it back")
+        output.print_text(
+            f"the space is not given back yet: {kept}. The next `tilesight db gc` gives it back"
+        )
 
 
 @click.command()
 @options.with_options(options.database, options.as_json, options.debug)
 @click.pass_context
 def check(context: click.Context, database: str | None, as_json: bool) -> None:
-    """Read all of the database and say what is not as it must be. Exit code 4 where something is not."""
-    from ...database.upkeep import check as examine
+    """Read the whole database and list its faults. Exit code 4 if there are any."""
+    from ...database.maintenance.check import check as examine
 
     url = url_of(database)
     with open_for_reading(url) as store:
         found = examine(store)
     if as_json:
-        output.print_json("db_check", database=place_of(url), ok=not found.faults, checked=found.rows, faults=found.faults)
+        output.print_json(
+            "db_check",
+            database=location_of(url),
+            ok=not found.faults,
+            checked=found.rows,
+            faults=found.faults,
+        )
     else:
         output.print_text(f"{sum(found.rows.values())} rows read: {counts(found.rows)}")
         for fault in found.faults:
             output.print_text(f"- {fault}")
         if found.faults:
-            output.print_text("restore a backup; or save what is sound: tilesight db export saved.jsonl --everything, and import it anew")
+            output.print_text(
+                "restore a backup; or save what is sound: tilesight db export saved.jsonl --everything, and "
+                "import it anew"
+            )
         else:
             output.print_line("all is well")
     if found.faults:

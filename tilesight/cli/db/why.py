@@ -1,4 +1,4 @@
-"""`tilesight db why`: why a question is answered from the database, or is not."""
+"""`tilesight db why`: why a tuning call is answered from the database, or is not."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from .. import options, output
 from .opening import open_with_layers, url_of
 
 if TYPE_CHECKING:
-    from ...database.why import Seen, Why
-    from ...session import Context
-    from ...where import Where
+    from ...database.maintenance.why import ContextReport, RecordedContext
+    from ...machine.placement import Placement
+    from ...records.session import Context
 
 
 @click.command()
@@ -24,7 +24,12 @@ if TYPE_CHECKING:
     options.shape,
     options.dtype,
     options.protocol,
-    click.option("--dynamic", metavar="D", multiple=True, help="A dimension that the kernel takes at run time; may be repeated."),
+    click.option(
+        "--dynamic",
+        metavar="D",
+        multiple=True,
+        help="A dimension that the kernel takes at run time; may be repeated.",
+    ),
     options.as_json,
     options.database,
     options.debug,
@@ -39,8 +44,9 @@ def why(
     as_json: bool,
     database: str | None,
 ) -> None:
-    """Show whether tuning KERNEL here and now is answered from the database, what is re-used, and what is not and why."""
-    from ...database.why import why as find
+    """Show whether tuning KERNEL here and now is answered from the database, what is re-used, and what is not
+    and why."""
+    from ...database.maintenance.why import why as find
 
     context, notes = today(kernel, target, shape, dtype, protocol, dynamic)
     with open_with_layers(url_of(database)) as store:
@@ -54,33 +60,37 @@ def why(
 def today(
     kernel: str, target: str, shape: str | None, dtype: str | None, protocol: str, dynamic: tuple[str, ...]
 ) -> tuple[Context, tuple[str, ...]]:
-    """Today's: what `tilesight tune` would ask for."""
+    """The context that `tilesight tune` would use now, and notes on it."""
     from ...costmodel import default_model
-    from ...lookup import find_context, find_operator, find_template, find_workloads
-    from ...protocol import Protocol
+    from ...records.protocol import MeasurementProtocol
+    from ...tuner.resolve import find_context, find_operator, find_template, find_workloads
 
     operator = find_operator(kernel)
-    where = _locate(target)
-    workload = find_workloads(operator, where.target, shape, dtype)[0]
-    template = find_template(operator, where.target, workload.dtype)
-    open_dims = template.check_open(dynamic)
-    space = template.space(workload, where.target)
-    conditions = Protocol.named(protocol, where.target)
-    return find_context(template, workload, where, default_model().version, space, conditions, open_dims), where.messages
+    placement = _locate(target)
+    workload = find_workloads(operator, placement.target, shape, dtype)[0]
+    template = find_template(operator, placement.target, workload.dtype)
+    dynamic_dims = template.check_dynamic(dynamic)
+    space = template.space(workload, placement.target)
+    conditions = MeasurementProtocol.named(protocol, placement.target)
+    return find_context(
+        template, workload, placement, default_model().version, space, conditions, dynamic_dims
+    ), placement.messages
 
 
-def _locate(target: str) -> Where:
-    from ...where import locate
+def _locate(target: str) -> Placement:
+    from ...machine.placement import locate
 
     try:
         return locate(target, measures=True)
     except ToolchainError as error:
         if target == "auto":
             raise
-        return replace(locate(target, measures=False), messages=(str(error),))  # a device that nothing can be built for
+        return replace(
+            locate(target, measures=False), messages=(str(error),)
+        )  # the device is there, but nothing can be built for it
 
 
-def _print(found: Why, notes: tuple[str, ...]) -> None:
+def _print(found: ContextReport, notes: tuple[str, ...]) -> None:
     context = found.context
     place = f"{context.target}{', ' + context.device if context.device else ', no device'}"
     output.print_text(f"{context.workload.label} on {place}", bold=True)
@@ -89,15 +99,16 @@ def _print(found: Why, notes: tuple[str, ...]) -> None:
     for seen in found.answers:
         output.print_text(f"answered: effort {seen.effort} and below, by {_named(seen)}")
     if not found.answers:
-        output.print_text("not answered: no session of just this question is complete")
+        output.print_text("not answered: no session of exactly this context is complete")
     for seen in found.unfinished:
         output.print_text(f"{seen.state.value}: {_named(seen)}; the same command goes on from there")
     holds = found.holds
     output.print_text(
-        f"re-used: {holds.predictions} predictions, {holds.builds} builds, {holds.measurements} measurements, {holds.failures} failures"
+        f"re-used: {holds.predictions} predictions, {holds.builds} builds, {holds.measurements} "
+        f"measurements, {holds.failures} failures"
     )
     if not found.near:
-        output.print_text("nothing else is recorded of this kernel")
+        output.print_text("nothing else is recorded for this kernel")
     for seen in found.near:
         output.print_line("")
         output.print_text(f"near: {_named(seen)}, where these differ:")
@@ -106,12 +117,15 @@ def _print(found: Why, notes: tuple[str, ...]) -> None:
         output.print_table(columns, rows, folded=columns[1:])
 
 
-def _named(seen: Seen) -> str:
+def _named(seen: RecordedContext) -> str:
     counted = f", {seen.verified} verified" if seen.verified else ""
-    return f"session {seen.session_id} ({seen.effort}, {seen.state.value}, {seen.started_at:%Y-%m-%d %H:%M} UTC{counted}) in {seen.layer}"
+    return (
+        f"session {seen.session_id} ({seen.effort}, {seen.state.value}, {seen.started_at:%Y-%m-%d %H:%M} "
+        f"UTC{counted}) in {seen.layer}"
+    )
 
 
-def _fields(found: Why) -> dict[str, Any]:
+def _fields(found: ContextReport) -> dict[str, Any]:
     context = found.context
     return {
         "workload": context.workload.key,
@@ -125,7 +139,7 @@ def _fields(found: Why) -> dict[str, Any]:
             "space": context.space,
             "device": context.device,
             "protocol": context.protocol,
-            "open": list(context.open),
+            "dynamic": list(context.dynamic),
             "software": dict(context.software),
         },
         "answers": [asdict(seen) for seen in found.answers],

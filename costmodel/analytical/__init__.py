@@ -1,0 +1,1 @@
+"""The analytical cost model: a time from the profile and the figures of the target."""

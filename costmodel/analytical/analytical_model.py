@@ -1,0 +1,87 @@
+"""The analytical cost model: predicts the time of a function, kernel by kernel, without training.
+
+    latency = launch + prologue of the first block + makespan of all blocks + epilogue of the last
+
+kernel_terms.py computes the terms of one kernel. docs/model.md gives the source of each term.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+
+from ...profile.values import KernelProfile
+from ...records.trial import Prediction
+from ...target.spec import Target
+from . import cpu_core as cpu
+from .clocks import under_load
+from .constants import DEFAULT, Constants
+from .kernel_terms import KernelTerms
+from .occupancy import misfit
+
+CODE_VERSION = 3  # raise it with every change of this package that changes a prediction
+
+
+class AnalyticalModel:
+    """Predicts from profiles and the description of the target; `terms_us` of a prediction explains it."""
+
+    def __init__(self, constants: Constants = DEFAULT) -> None:
+        self.constants = constants
+        digest = hashlib.sha256(repr(constants).encode()).hexdigest()[:6]
+        self.version = f"analytical-{CODE_VERSION}.{digest}"
+
+    def predict(
+        self, kernels: Sequence[KernelProfile], target: Target, built: Mapping[str, int] | None = None
+    ) -> Prediction:
+        """Predict the time of launching kernels one after another.
+
+        Args:
+            kernels: the profiles, in launch order.
+            target: the target to predict for.
+            built: the compiler's figures. They are ignored for several kernels, since they belong to the
+                whole function.
+
+        Raises:
+            ValueError: a kernel does not fit the target.
+        """
+        parts = [self._one(kernel, target, built if len(kernels) == 1 else None) for kernel in kernels]
+        if len(parts) == 1:
+            return parts[0]
+        total = sum(p.latency_us for p in parts)
+        longest = max(parts, key=lambda p: p.latency_us)
+        return Prediction(
+            latency_us=total,
+            utilization={
+                r: sum(p.utilization.get(r, 0.0) * p.latency_us for p in parts) / total
+                for r in longest.utilization
+            },
+            limiting=longest.limiting,
+            terms_us={t: sum(p.terms_us.get(t, 0.0) for p in parts) for t in longest.terms_us},
+            uncertainty=max(p.uncertainty for p in parts),
+            notes=tuple(dict.fromkeys(n for p in parts for n in p.notes)),
+            model=self.version,
+            expected=_together([(p.expected, p.latency_us) for p in parts]),
+        )
+
+    def _one(self, profile: KernelProfile, target: Target, built: Mapping[str, int] | None) -> Prediction:
+        if profile.kind == "cpu":
+            return cpu.predict(profile, target, self.version)
+        reason = misfit(profile, target)
+        if reason is not None:
+            raise ValueError(f"kernel {reason}")
+        return KernelTerms(profile, under_load(profile, target), self.constants, built).prediction(
+            self.version
+        )
+
+
+def _together(parts: Sequence[tuple[Mapping[str, float], float]]) -> dict[str, float]:
+    """Counter values of several kernels: bytes and instructions are added, shares and clocks averaged."""
+    means, total = ("l2_hit", "occupancy", "clock_mhz"), sum(us for _, us in parts)
+    names = dict.fromkeys(name for counts, _ in parts for name in counts)
+    return {
+        name: sum(c.get(name, 0.0) * (us / total if name in means else 1.0) for c, us in parts)
+        for name in names
+    }
+
+
+__all__ = ["AnalyticalModel"]

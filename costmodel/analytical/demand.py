@@ -1,0 +1,181 @@
+"""The busy cycles of each resource of a core in one iteration of a phase."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from ...profile.values import Access, MatrixWork, Space, Work
+from ...target.spec import Target
+from .constants import Constants
+
+RESOURCES = ("matrix", "shared", "vector", "special", "issue", "copy", "l2")
+
+# Warp instructions beside those in the IR. Each wgmma builds the descriptors of its operands (four to six
+# moves and two additions on the uniform path). A wait is a loop of tests of a barrier's phase, which is
+# computed first. Read off SASS, and compared with the instruction counters of 348 kernels with wgmma of an
+# H200.
+WGMMA_INSTRUCTIONS = 7.0
+WAIT_INSTRUCTIONS = 6.0
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """Busy cycles of each resource of one core, for one block and one iteration."""
+
+    matrix: float = 0.0  # matrix pipe
+    shared: float = 0.0  # banks of shared memory: accesses, operands of matrix instructions, bulk copies
+    vector: float = 0.0  # fp32, integer and conversion lanes
+    special: float = 0.0  # special-function unit and lane exchanges
+    issue: float = 0.0  # warp schedulers
+    copy: float = 0.0  # bulk copy engine, row by row
+    l2: float = 0.0  # this core's share of L2 bandwidth
+
+    def __add__(self, other: Demand) -> Demand:
+        return Demand(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(Demand)))
+
+    def scaled(self, factor: float) -> Demand:
+        """All resources times `factor`."""
+        return Demand(*(getattr(self, f.name) * factor for f in fields(Demand)))
+
+    @property
+    def largest(self) -> tuple[str, float]:
+        """(name, cycles) of the busiest resource."""
+        name = max(RESOURCES, key=lambda n: getattr(self, n))
+        return name, getattr(self, name)
+
+
+def demand(
+    work: Work,
+    target: Target,
+    constants: Constants,
+    cores_busy: float,
+    edge_weight: float = 0.0,
+    threads: float = 0.0,
+) -> Demand:
+    """Busy cycles of each resource of one core for one execution of `work`, at the rates of the target.
+
+    Shared memory serves one wavefront (128 bytes) a cycle. Bulk copies write to it beside the operand reads
+    of matrix instructions, and cost only a share of their rows.
+
+    Args:
+        work: the work of one block.
+        target: the rates of the resources.
+        constants: the fitted shares.
+        cores_busy: number of cores that share the L2 bandwidth.
+        edge_weight: weight of the block that hangs over the edge of its tensor most, against the mean block.
+            1 in a grid of one wave, where all blocks wait for it.
+        threads: threads of the role.
+    """
+    warp = target["warp.threads"]
+    integer_ops = work.integer_ops
+    if work.matrix:
+        # loops over a tile are unrolled beside matrix work: their shared addresses are constants in the
+        # instructions
+        integer_ops -= min(
+            integer_ops, sum(a.instructions for a in work.accesses if is_plain_shared(a)) * warp
+        )
+    lane_ops = work.vector_ops + integer_ops + work.convert_ops + work.special_ops + work.shuffles
+    matrix_instructions = sum(
+        m.count * m.warps * (WGMMA_INSTRUCTIONS if m.warps > 1 else 1.0) for m in work.matrix
+    )
+    instructions = lane_ops / warp + sum(a.instructions for a in work.accesses) + matrix_instructions
+    instructions += WAIT_INSTRUCTIONS * (work.barrier_waits + work.matrix_waits) * threads / warp
+    vector = (
+        work.vector_ops / target["core.unit.vector.fp32_lanes"]
+        + integer_ops / target["core.unit.vector.int32_lanes"]
+        + work.convert_ops / target["core.unit.vector.convert_lanes"]
+    )
+    wavefronts = sum(
+        a.transactions * (constants.bulk_copy_share if a.mechanism == "tma" else 1.0)
+        for a in work.accesses
+        if a.space is Space.SHARED
+    )
+    shared = wavefronts * 128 / target["core.memory.shared.bytes_per_cycle"]
+    shared += (
+        constants.operand_share
+        * sum(m.count * m.shared_bytes for m in work.matrix)
+        / target["core.memory.shared.bytes_per_cycle"]
+    )
+    # global accesses other than bulk copies use the same load/store pipe, four sectors a cycle
+    shared += sum(
+        a.transactions / 4 for a in work.accesses if a.space is Space.GLOBAL and a.mechanism != "tma"
+    )
+    return Demand(
+        matrix=sum(matrix_cycles(m, target) for m in work.matrix),
+        shared=shared,
+        vector=vector,
+        special=(work.special_ops + work.shuffles * 0.5) / target["core.unit.special.lanes"],
+        issue=instructions / target["core.issue_per_cycle"],
+        copy=sum(copy_cycles(a, constants, edge_weight) for a in work.accesses if _is_bulk(a)),
+        l2=sum(sector_bytes(a) for a in work.accesses if a.space is Space.GLOBAL)
+        / l2_bytes_per_cycle(target, constants, cores_busy),
+    )
+
+
+def copy_cycles(access: Access, constants: Constants, edge_weight: float) -> float:
+    """Cycles of the bulk copy engine, row by row.
+
+    Rows outside the tensor are filled with zeros, which is slower.
+    """
+    rows = access.instructions * access.box_bytes / access.vector_bytes
+    outside = 1 - access.bytes / max(1.0, access.instructions * access.box_bytes)
+    outside += edge_weight * (1 - access.least_inside - outside)
+    return rows * (constants.copy_row_cycles + outside * constants.outside_row_cycles)
+
+
+def is_plain_shared(access: Access) -> bool:
+    """Whether the lanes of a warp load from or store to shared memory."""
+    return access.space is Space.SHARED and access.mechanism in ("ld", "st")
+
+
+def _is_bulk(access: Access) -> bool:
+    return access.space is Space.GLOBAL and access.mechanism == "tma"
+
+
+def matrix_cycles(work: MatrixWork, target: Target) -> float:
+    """Cycles during which `work` occupies the matrix pipe of its core.
+
+    mma.sync cannot fill Hopper's pipe: it reaches two thirds of the rate of wgmma, measured by `tilesight
+    calibrate`. A dtype without a rate in the target is charged at the rate of fp16 (see `rate_is_known`).
+    """
+    rate = _rate(work, target) or target["core.unit.matrix.fp16_flops_per_cycle"]
+    if work.instruction.startswith("mma."):
+        rate *= target.get("core.unit.matrix.mma_sync_share", 1.0)
+    return work.count * work.flops / rate
+
+
+def rate_is_known(work: MatrixWork, target: Target) -> bool:
+    """Whether the target gives a matrix rate for the dtype of `work`."""
+    return _rate(work, target) > 0
+
+
+def _rate(work: MatrixWork, target: Target) -> float:
+    path = {"float32": "fp32", "float8": "fp8", "int8": "fp8", "float16": "fp16", "bfloat16": "fp16"}.get(
+        work.dtype
+    )
+    # fp32 on CDNA is exact, not rounded to tf32 as elsewhere: target files have no figure for it
+    if path is None or (path == "fp32" and target.kind == "hip"):
+        return 0.0
+    return target.get(f"core.unit.matrix.{path}_flops_per_cycle")
+
+
+def sector_bytes(access: Access) -> float:
+    """Bytes between core and L2: whole sectors, each once a warp instruction, or whole boxes of loads."""
+    if access.mechanism != "tma":
+        return access.transactions * 32
+    return access.bytes if access.write else max(access.bytes, access.instructions * access.box_bytes)
+
+
+def l2_bytes_per_cycle(target: Target, constants: Constants, cores_busy: float) -> float:
+    """L2 bandwidth of one core: its fair share, at most the rate of its port."""
+    together = l2_gb_per_s(target) * 1e9 / (target["core.clock_mhz"] * 1e6)
+    return min(constants.core_l2_bytes_per_cycle, together / max(1.0, cores_busy))
+
+
+def l2_gb_per_s(target: Target) -> float:
+    """L2 bandwidth of all cores together.
+
+    Blocks share most of what they read. If the target has a figure for shared reads, reads of several cores
+    at the same time are served once.
+    """
+    return target.get("device.memory.l2.shared_gb_per_s") or target["device.memory.l2.gb_per_s"]

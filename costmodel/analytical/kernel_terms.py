@@ -1,0 +1,289 @@
+"""The terms of one GPU kernel in the analytical model, and the prediction that they add up to.
+
+The makespan follows from the period of each phase (pipeline.py), the resident blocks of a core
+(occupancy.py), and waves and tails (schedule.py). The traffic of device memory (traffic.py) bounds it from
+below. The clock falls with the load of the matrix units (clocks.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from ...profile.values import KernelProfile, Phase, Role, Space, Work
+from ...records.trial import Prediction
+from ...target.spec import Target
+from .clocks import sustained_mhz
+from .constants import Constants
+from .demand import RESOURCES, Demand, l2_gb_per_s, rate_is_known
+from .occupancy import Occupancy, occupancy
+from .pipeline import CorePipeline, PhaseTime, p_norm
+from .schedule import list_makespan, uniform_makespan
+from .tiles import trips_in_launch_order
+from .traffic import Traffic, atomic_cycles, traffic
+
+BASE_UNCERTAINTY = 0.15
+UNKNOWN_CALL_UNCERTAINTY = 0.5
+SPILL_UNCERTAINTY = 0.25
+# Share of L2 that the last lines of a kernel can fill when it ends, and how sharply it fills up: read off the
+# counters of written bytes of kernels that write 1 MB to 2 GB on an H200.
+LAST_KEPT_SHARE = 0.75
+LAST_KEPT_SHARPNESS = 4.0
+
+
+@dataclass(frozen=True)
+class KernelTerms:
+    """Computes the terms of one kernel. `target` has the clock of the kernel's load (`clocks.under_load`)."""
+
+    profile: KernelProfile
+    target: Target
+    constants: Constants
+    built: Mapping[str, int] | None = None
+
+    @cached_property
+    def occupancy(self) -> Occupancy:
+        found = occupancy(self.profile, self.target, self.built)
+        # a block whose registers do not fit spills them, but it runs
+        return found if found.blocks else replace(found, blocks=1)
+
+    @property
+    def cores(self) -> int:
+        return self.target.int("core.count")
+
+    @cached_property
+    def resident(self) -> int:
+        """Number of blocks that a core holds at once, at most its share of the grid."""
+        return max(1, min(self.occupancy.blocks, -(-self.profile.blocks // self.cores)))
+
+    @cached_property
+    def traffic(self) -> Traffic:
+        return traffic(
+            self.profile, self.target, min(self.profile.blocks, self.cores * self.resident), self.constants
+        )
+
+    @cached_property
+    def pipeline(self) -> CorePipeline:
+        busy = min(self.cores, self.profile.blocks)
+        return CorePipeline(
+            self.profile,
+            self.target,
+            self.constants,
+            self.occupancy,
+            self.traffic.miss_share,
+            busy,
+            1 / self._waves(),
+        )
+
+    @cached_property
+    def _known(self) -> dict[float, list[tuple[Role, Phase, PhaseTime]]]:
+        return {}
+
+    def _timed(self, resident: float) -> list[tuple[Role, Phase, PhaseTime]]:
+        if resident not in self._known:
+            times = [
+                (r, p, self.pipeline.phase_time(r, p, resident))
+                for r in self._timed_roles()
+                for p in r.phases
+            ]
+            self._known[resident] = times
+        return self._known[resident]
+
+    def _timed_roles(self) -> list[Role]:
+        """Roles whose times add up.
+
+        Producers run beside their consumers and are part of the consumers' periods.
+        """
+        consumers = [r for r in self.profile.roles if r.name != "producer"]
+        return consumers or list(self.profile.roles)
+
+    @property
+    def _alone(self) -> list[tuple[Role, Phase, PhaseTime]]:
+        return self._timed(1)
+
+    @property
+    def _together(self) -> list[tuple[Role, Phase, PhaseTime]]:
+        return self._timed(self.resident)
+
+    def block_cycles(self, resident: float) -> float:
+        """Cycles from start to end of `resident` blocks of mean length that share a core."""
+        timed = self._timed(resident)
+        return sum(time.period * phase.trips.mean for _, phase, time in timed) + self._overhead_cycles(
+            timed, resident
+        )
+
+    def _overhead_cycles(self, timed: list[tuple[Role, Phase, PhaseTime]], resident: float) -> float:
+        """Cycles of block start and end and of pipeline fills, which the resident blocks overlap."""
+        return (self.constants.block_cycles + sum(time.fill for _, _, time in timed)) / max(1.0, resident)
+
+    def _makespan_cycles(self) -> float:
+        axes: frozenset[str] = frozenset().union(
+            *(p.trips.axes for r in self.profile.roles for p in r.phases)
+        )
+        if not axes:
+            return uniform_makespan(self.profile.blocks, self.cores, self.resident, self.block_cycles)
+        timed = self._together
+        durations = np.full(self.profile.blocks, self._overhead_cycles(timed, self.resident))
+        for _, phase, time in timed:
+            durations = durations + time.period * trips_in_launch_order(
+                phase.trips, self.profile.grid, self.profile.rasterization
+            )
+        return list_makespan(durations.tolist(), self.cores * self.resident)
+
+    def prediction(self, version: str) -> Prediction:
+        makespan = self._makespan_cycles()
+        total = self._total_demand()
+        matrix_share = min(1.0, total.matrix / self.cores / makespan) if makespan else 0.0
+        clock_mhz = sustained_mhz(self.target, matrix_share)
+        core_us = makespan / clock_mhz
+        dram_us = self._dram_us()
+        llc = self.target.get("device.memory.llc.gb_per_s")
+        l2_us = self.traffic.l2 / (l2_gb_per_s(self.target) * 1e3)
+        atomic_us = atomic_cycles(self.profile) / clock_mhz
+        dispatch_us = self.profile.blocks * self.constants.dispatch_cycles / clock_mhz
+        norm = self.constants.memory_norm if total.matrix else self.constants.streaming_norm
+        busy_us = p_norm(
+            [core_us, dram_us, l2_us, atomic_us, dispatch_us, self.traffic.llc / (llc * 1e3) if llc else 0.0],
+            norm,
+        )
+        fill_us = self.target["device.block_start_us"]
+        launch_us = self.target["device.launch_us"]
+        latency = launch_us + fill_us + busy_us
+        terms = {
+            "launch": launch_us,
+            "fill": fill_us,
+            "dram": dram_us,
+            **{r: getattr(total, r) / self.cores / clock_mhz for r in RESOURCES},
+            "dependency chain": sum(t.chain * p.trips.mean for _, p, t in self._alone)
+            * self._waves()
+            / clock_mhz,
+            "load latency": sum(t.waiting * p.trips.mean for _, p, t in self._alone)
+            * self._waves()
+            / clock_mhz,
+            "atomics": atomic_us,
+            "makespan": core_us,
+        }
+        utilization = {r: min(1.0, terms[r] / latency) for r in (*RESOURCES, "dram")}
+        return Prediction(
+            latency_us=latency,
+            utilization=utilization,
+            limiting=self._limiting(terms, dram_us),
+            terms_us=terms,
+            uncertainty=self._uncertainty(),
+            notes=self._notes(),
+            model=version,
+            expected=self._expected(clock_mhz),
+        )
+
+    def _dram_us(self) -> float:
+        """Microseconds of device memory: reads, writes, and evictions of lines of earlier kernels."""
+        copy = self.target.dram_gb_per_s
+        read = self.target.get("device.memory.dram.read_gb_per_s", copy)
+        write = 1 / max(0.5 / copy, 2 / copy - 1 / read)  # a copy reads one byte and writes one
+        capacity = self.target["device.memory.l2.bytes"]
+        evicted = self.constants.modified_share * min(capacity, self.traffic.dram)
+        ramp_us = self.constants.dram_ramp * self.target["device.memory.dram.latency_ns"] / 1e3
+        busy_us = (self.traffic.dram_read / read + (self._written_back + evicted) / write) / 1e3
+        # a kernel that moves less than the memory moves during the ramp never reaches the full rate
+        return busy_us + ramp_us * busy_us / max(1e-9, busy_us + ramp_us)
+
+    @property
+    def _written_back(self) -> float:
+        """Written bytes that reach device memory before the kernel ends.
+
+        The last lines that a kernel moves, read or written, stay in L2. Their number approaches what L2 keeps
+        at most.
+        """
+        moved = self.traffic.dram
+        if not moved:
+            return 0.0
+        room = LAST_KEPT_SHARE * self.target["device.memory.l2.bytes"]
+        kept = float((1 + (moved / room) ** LAST_KEPT_SHARPNESS) ** (-1 / LAST_KEPT_SHARPNESS))
+        return self.traffic.dram_write * (1 - kept)
+
+    def _expected(self, clock_mhz: float) -> dict[str, float]:
+        """Values that hardware counters should show for one launch."""
+        work = [(p.work, p.trips.mean * self.profile.blocks) for r in self.profile.roles for p in r.phases]
+        resident_threads = self.resident * self.profile.block_threads
+        return {
+            "dram_read_bytes": self.traffic.dram_read,
+            "dram_write_bytes": self._written_back,
+            "l2_bytes": self.traffic.l2,
+            "l2_hit": self.traffic.counted_hit_share
+            if self.profile.kind == "cuda"
+            else self.traffic.hit_share,
+            "shared_wavefronts": sum(times * self._wavefronts(w) for w, times in work),
+            "special_instructions": sum(times * w.special_ops for w, times in work)
+            / self.target["warp.threads"],
+            "occupancy": min(1.0, resident_threads / self.target["core.max_threads"]),
+            "clock_mhz": clock_mhz,
+            "local_bytes": sum(
+                self.pipeline.spilled_bytes(r, p) * p.trips.mean * self.profile.blocks
+                for r in self._timed_roles()
+                for p in r.phases
+            ),
+        }
+
+    def _wavefronts(self, work: Work) -> float:
+        """Wavefronts of shared memory: accesses of lanes, operands of matrix units, and lane exchanges."""
+        lanes = sum(a.transactions for a in work.accesses if a.space is Space.SHARED and a.mechanism != "tma")
+        operands = (
+            sum(m.count * m.shared_bytes for m in work.matrix)
+            / self.target["core.memory.shared.bytes_per_cycle"]
+        )
+        return lanes + operands + work.shuffles / self.target["warp.threads"]
+
+    def _waves(self) -> float:
+        return -(-self.profile.blocks // (self.cores * self.resident))
+
+    def _total_demand(self) -> Demand:
+        total = Demand()
+        for _, phase, time in self._alone:
+            total = total + time.demand.scaled(phase.trips.mean * self.profile.blocks)
+        return total
+
+    def _limiting(self, terms: dict[str, float], dram_us: float) -> str:
+        resource = max(RESOURCES, key=lambda r: terms[r])
+        if terms["atomics"] > max(terms["makespan"], dram_us):
+            return "atomics"
+        if terms["launch"] + terms["fill"] > max(terms["makespan"], dram_us):
+            return "launch"  # together with the fill it takes longer than the work itself
+        if dram_us >= max(terms[resource], 0.7 * terms["makespan"]):
+            return "dram"
+        if terms[resource] >= 0.7 * terms["makespan"]:
+            return resource
+        timed = self._together
+        longest = max(timed, key=lambda item: item[2].period * item[1].trips.mean)
+        return longest[2].bound
+
+    def _uncertainty(self) -> float:
+        total = BASE_UNCERTAINTY**2
+        total += UNKNOWN_CALL_UNCERTAINTY**2 if set(self._notes()) - set(self._spill_notes()) else 0.0
+        total += SPILL_UNCERTAINTY**2 if self.occupancy.spilled else 0.0
+        return float(total**0.5)
+
+    def _spill_notes(self) -> list[str]:
+        return [
+            f"{role}: about {short:.0f} registers a thread do not fit and spill"
+            for role, short in self.occupancy.spilled.items()
+        ]
+
+    def _notes(self) -> tuple[str, ...]:
+        spills = self._spill_notes()
+        unknown = [
+            f"{name} is not understood: charged as a long function" for name in self.profile.unknown_calls
+        ]
+        matrix = [
+            m
+            for r in self.profile.roles
+            for p in r.phases
+            for m in p.work.matrix
+            if not rate_is_known(m, self.target)
+        ]
+        rates = dict.fromkeys(
+            f"{self.target.name} gives no matrix rate for {m.dtype}: charged as fp16, which may be too fast"
+            for m in matrix
+        )
+        return (*self.profile.notes, *unknown, *spills, *rates)

@@ -1,0 +1,341 @@
+"""The time of the phases of a block on a shared core: throughput, dependency chains, finite pipelines."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+from ...profile.values import Access, KernelProfile, Phase, Role, Space
+from ...target.spec import Target
+from .constants import Constants
+from .demand import RESOURCES, Demand, copy_cycles, demand, is_plain_shared, l2_bytes_per_cycle, sector_bytes
+from .occupancy import Occupancy
+from .queueing import round_time
+from .spills import share_beyond_core, spilled_bytes, spilled_registers
+
+WORDS_AT_ONCE = 128.0  # registers of a thread that straight code fills with loads before it uses the first
+SPECIAL_CYCLES = 20.0  # latency of a special function, from issue to result
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseTime:
+    """The cycles of one iteration of a phase that all resident blocks of a core execute."""
+
+    period: float  # of all resident blocks together
+    chain: float  # of one block alone: its dependency chain
+    waiting: float  # part of `chain` or of the pipeline bound that is exposed memory latency
+    demand: Demand  # of one block
+    bound: str  # the largest lower bound of the period
+    fill: float = (
+        0.0  # from the start of the loop to its first loaded buffer, each time that a block enters it
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Flow:
+    """The cycles of one iteration of one block, as a customer of the queueing network of the core's units."""
+
+    service: tuple[float, ...]  # of one group of warps at the matrix pipe, arithmetic and load/store
+    thinking: float  # latencies during which the group uses no unit
+    groups: float  # of warps that advance independently
+    latency: float  # part of `thinking` that is exposed memory latency
+
+    @property
+    def chain(self) -> float:
+        return self.thinking + sum(self.service)
+
+    def together(self, resident: float, contention: float) -> float:
+        """The period of one iteration of `resident` blocks."""
+        customers = max(1, math.ceil(self.groups * resident))
+        return round_time(self.service, self.thinking, customers, contention)
+
+
+def latency_cycles(target: Target, miss_share: float) -> float:
+    """Latency of a load from L2 or device memory, weighted by the share of L2 misses."""
+    hit, miss = target["device.memory.l2.latency_ns"], target["device.memory.dram.latency_ns"]
+    return (hit + miss_share * (miss - hit)) * target["core.clock_mhz"] / 1e3
+
+
+@dataclass(frozen=True)
+class CorePipeline:
+    """Computes the times of the phases of one kernel on one core of the target."""
+
+    profile: KernelProfile
+    target: Target
+    constants: Constants
+    occupancy: Occupancy
+    miss_share: float
+    cores_busy: float
+    edge_weight: float = 0.0  # as for `demand`
+
+    def phase_time(self, role: Role, phase: Phase, resident: float) -> PhaseTime:
+        """Time of a phase if `resident` blocks share the core.
+
+        A consumer's period is bounded by its producer's loads.
+        """
+        need = own = self._demand(phase, role.threads)
+        feeding = self._feeding_phase(role, phase)
+        if feeding is not None:
+            need = need + self._demand(feeding)
+        flow = self._flow(role, phase, own)
+        spill = self._spill_cycles(role, phase, resident)
+        together = flow.together(resident, self.constants.contention)
+        supply = self._supply_bound(
+            feeding or phase, phase, together, self._held_cycles(flow, phase, together)
+        )
+        name, busiest = need.largest
+        bounds = {
+            name: busiest * resident,
+            "dependency chain": together,
+            "load latency": supply,
+            "spills": spill * resident,
+        }
+        period = p_norm(
+            [*(getattr(need, r) * resident for r in RESOURCES), together, supply], self.constants.overlap_norm
+        )
+        # matrix work cannot continue while its accumulators are spilled
+        period += spill * resident
+        bound = max(bounds, key=lambda b: bounds[b])
+        return PhaseTime(
+            period,
+            flow.chain,
+            max(flow.latency, supply - together),
+            need,
+            bound,
+            self._fill(feeding or phase, phase),
+        )
+
+    @cached_property
+    def _demands(self) -> dict[int, Demand]:
+        return {}
+
+    def _demand(self, phase: Phase, threads: int = 0) -> Demand:
+        # needed for several numbers of resident blocks; the profile keeps its phases alive, so identities are
+        # unique
+        if id(phase) not in self._demands:
+            self._demands[id(phase)] = demand(
+                phase.work, self.target, self.constants, self.cores_busy, self.edge_weight, threads
+            )
+        return self._demands[id(phase)]
+
+    def _feeding_phase(self, role: Role, phase: Phase) -> Phase | None:
+        """The phase of the producer that runs beside a consumer's phase.
+
+        For a loop this is the loop at the same position or with the same trips. For the first straight phase
+        that waits at a barrier it is the first straight phase with bulk copies.
+        """
+        if role.name != "consumer":
+            return None
+        producer = [p for r in self.profile.roles if r.name == "producer" for p in r.phases]
+        if not phase.is_loop:
+            copies = [p for p in producer if not p.is_loop and _bulk_loads(p)]
+            waiting = [p for p in role.phases if not p.is_loop and p.work.barrier_waits]
+            return copies[0] if copies and waiting[:1] == [phase] else None
+        loops, mine = ([p for p in phases if p.is_loop] for phases in (producer, role.phases))
+        position = next(i for i, p in enumerate(mine) if p is phase)
+        if len(loops) == len(mine):
+            return loops[position]
+        alike = [p for p in loops if p.trips == phase.trips]
+        return alike[0] if alike else (loops[position] if position < len(loops) else None)
+
+    def _flow(self, role: Role, phase: Phase, own: Demand) -> _Flow:
+        """The service times and latencies of the warps of one block in one iteration."""
+        work, warp = phase.work, self.target["warp.threads"]
+        warps = max(1.0, role.threads / warp)
+        schedulers = self.target["core.issue_per_cycle"]
+        # warps that advance together: those of one matrix instruction, or all warps if barriers join them
+        unit = max((m.warps for m in work.matrix), default=1.0)
+        groups = 1.0 if work.block_syncs else max(1.0, warps / unit)
+        spread = min(warps / groups, schedulers)  # schedulers of one group
+        depth = warps / groups / spread  # warps of the group on each of them
+        # the kinds of arithmetic alternate within a program, so they overlap less than separate units
+        arithmetic = p_norm([own.vector, own.issue, own.special], self.constants.arithmetic_norm)
+        # a group uses only its own schedulers, and dependent instructions leave some of their slots empty
+        slots = own.issue * schedulers / spread / min(1.0, self.constants.warp_issue_share * depth)
+        alone = p_norm([own.vector, slots, own.special], self.constants.arithmetic_norm) / groups
+        alone = max(alone, own.issue * schedulers / warps + self._rewriting_latency(role, phase))
+        memory = (
+            sum(a.transactions for a in work.accesses if a.space is Space.SHARED and a.mechanism != "tma")
+            / groups
+        )
+        thinking = alone - arithmetic / groups
+        if unit == 1.0:  # a warp uses only the matrix pipe of its scheduler, a warp group uses all of them
+            thinking += own.matrix / groups * (schedulers / spread - 1)
+        thinking += self.constants.matrix_drain_cycles * work.matrix_waits
+        thinking += (
+            self.constants.barrier_wait_cycles * work.barrier_waits
+            + self.target["core.sync_cycles"] * work.block_syncs
+        )
+        thinking += self.constants.shuffle_cycles * work.shuffles / max(
+            1.0, role.threads
+        ) + SPECIAL_CYCLES * min(1.0, work.special_ops)
+        thinking += self.target["core.unit.matrix.warp_issue_cycles"] * min(
+            1.0, sum(m.count for m in work.matrix if m.warps == 1)
+        )
+        waits = self._synchronous_latency(role, phase) + self._store_latency(phase)
+        return _Flow((own.matrix / groups, arithmetic / groups, memory), thinking + waits, groups, waits)
+
+    def _spill_cycles(self, role: Role, phase: Phase, resident: float) -> float:
+        """Cycles of spilled registers in one iteration of one block."""
+        moved = self.spilled_bytes(role, phase)
+        if not moved:
+            return 0.0
+        # on NVIDIA GPUs one memory serves as cache and shared memory; other targets may give the size of the
+        # cache
+        both = (
+            self.target["core.memory.shared.bytes"] - self.profile.shared_bytes * resident
+            if self.profile.kind == "cuda"
+            else 0.0
+        )
+        room = self.target.get("core.memory.l1.bytes", both)
+        registers = spilled_registers(role, phase, self.occupancy)
+        beyond = moved * share_beyond_core(registers, role.threads * resident, room)
+        return moved / self.target["core.memory.shared.bytes_per_cycle"] + beyond / self._l2_share
+
+    def spilled_bytes(self, role: Role, phase: Phase) -> float:
+        """Bytes of local memory that one iteration of one block stores and loads."""
+        return spilled_bytes(self.profile, role, phase, self.occupancy)
+
+    def _rewriting_latency(self, role: Role, phase: Phase) -> float:
+        """Latency of a warp's steps from shared memory through registers and back to shared memory.
+
+        The compiler does not move the loads of a step before the stores of the previous step, which may write
+        the same addresses.
+        """
+        if not phase.work.matrix:
+            return 0.0
+        plain = [a for a in phase.work.accesses if is_plain_shared(a)]
+        loads, stores = (sum(a.instructions for a in plain if a.write == write) for write in (False, True))
+        return min(loads, stores) * self.target["warp.threads"] / role.threads * self.constants.rewrite_cycles
+
+    def _store_latency(self, phase: Phase) -> float:
+        """Latency of bulk stores at the end of a block, which waits for the copy engine to read its tile."""
+        stored = sum(
+            a.bytes
+            for a in phase.work.accesses
+            if a.space is Space.GLOBAL and a.write and a.mechanism == "tma"
+        )
+        if phase.is_loop or not stored:
+            return 0.0
+        return self.constants.copy_start_cycles + stored / self._l2_share
+
+    def _synchronous_latency(self, role: Role, phase: Phase) -> float:
+        """Latency of loads that the next instructions wait for: one round trip a group issued together.
+
+        The compiler unrolls loops that have only such loads, to the pipeline depth of the profile.
+        """
+        loads = [
+            a for a in phase.work.accesses if a.space is Space.GLOBAL and not a.write and not a.asynchronous
+        ]
+        if not loads:
+            return 0.0
+        overlapped = phase.is_loop and not any(a.asynchronous for a in phase.work.accesses)
+        held = (
+            sum(a.instructions * max(1.0, a.vector_bytes / 4) for a in loads)
+            * self.target["warp.threads"]
+            / max(1.0, role.threads)
+        )
+        turns = 1 / phase.pipeline_depth if overlapped else max(1.0, held / WORDS_AT_ONCE)
+        stored = sum(a.bytes for a in phase.work.accesses if a.space is Space.SHARED and a.mechanism == "st")
+        used = max(
+            0.0, 1 - stored / max(1.0, sum(a.bytes for a in loads))
+        )  # data that only moves to shared memory is not used yet
+        each = (
+            used * sum(a.instructions for a in loads) * self.target["warp.threads"] / max(1.0, role.threads)
+        )
+        # the first loads are used while the last ones arrive
+        return turns * self._arrival(0.0) + max(
+            self.constants.load_cycles * each, sum(sector_bytes(a) for a in loads) / self._l2_share
+        )
+
+    def _held_cycles(self, flow: _Flow, phase: Phase, together: float) -> float:
+        """Cycles for which an iteration of `together` cycles occupies the buffers that were loaded for it.
+
+        Each of several products occupies its own buffers for its part of the iteration. A single group of
+        warps releases a buffer once its matrix instructions have read it. Several groups occupy it one after
+        another.
+        """
+        work = phase.work
+        products = max(1.0, min(work.barrier_waits, work.matrix_waits))
+        if products == 1.0 or flow.groups > 1 or not flow.chain:
+            return together / products
+        reading = flow.service[0] + self.constants.matrix_drain_cycles * work.matrix_waits
+        return together / products * min(1.0, reading / flow.chain)
+
+    def _supply_bound(self, phase: Phase, consumer: Phase, together: float, held: float) -> float:
+        """The shortest period that asynchronous loads allow.
+
+        A buffer slot is occupied from the issue of its copy until its consumer releases it, `held` cycles
+        after the copy arrived. Each group of copies, which complete on one barrier, has a limited number of
+        slots.
+        """
+        if not phase.is_loop:
+            return 0.0
+        bounds = [
+            (self._bulk_arrival(g) + held) / max(1, min(a.slots for a in g)) for g in _groups(phase, consumer)
+        ]
+        grouped = self._grouped_arrival(phase)
+        if grouped:
+            bounds.append(
+                grouped / max(1, phase.pipeline_depth - 1) if phase.pipeline_depth > 1 else grouped + together
+            )
+        return max(bounds, default=0.0)
+
+    def _fill(self, phase: Phase, consumer: Phase) -> float:
+        """Cycles until the first iteration of a loop, or a straight phase with copies, has its data."""
+        loads = _bulk_loads(phase) if phase.is_loop or consumer.work.barrier_waits else []
+        grouped = phase.is_loop or consumer.work.block_syncs
+        return max(
+            self._bulk_arrival(loads) if loads else 0.0, self._grouped_arrival(phase) if grouped else 0.0
+        )
+
+    def _bulk_arrival(self, group: list[Access]) -> float:
+        """Cycles from the issue of a group of bulk copies to the wake-up of the waiting threads."""
+        engine = sum(copy_cycles(a, self.constants, self.edge_weight) for a in group)
+        return self.constants.copy_start_cycles + max(
+            self._arrival(sum(a.bytes for a in group)), self._arrival(0.0) + engine
+        )
+
+    def _grouped_arrival(self, phase: Phase) -> float:
+        """The same for copies that threads issue in groups (cp.async); 0 if there are none."""
+        moved = sum(
+            sector_bytes(a)
+            for a in phase.work.accesses
+            if a.mechanism == "cp_async" and a.space is Space.GLOBAL
+        )
+        return self._arrival(moved) if moved else 0.0
+
+    def _arrival(self, moved: float) -> float:
+        return latency_cycles(self.target, self.miss_share) + moved / self._l2_share
+
+    @property
+    def _l2_share(self) -> float:
+        return l2_bytes_per_cycle(self.target, self.constants, self.cores_busy)
+
+
+def _groups(phase: Phase, consumer: Phase) -> list[list[Access]]:
+    """Bulk loads in groups by barrier: one group if the consumer waits once an iteration, else one a load."""
+    loads = _bulk_loads(phase)
+    if consumer.work.barrier_waits > 1:
+        return [[a] for a in loads]
+    return [loads] if loads else []
+
+
+def _bulk_loads(phase: Phase) -> list[Access]:
+    return [
+        a
+        for a in phase.work.accesses
+        if a.space is Space.GLOBAL and a.asynchronous and not a.write and a.mechanism == "tma"
+    ]
+
+
+def p_norm(values: list[float], power: float) -> float:
+    """(sum of v^p)^(1/p): the maximum, and slightly more if other values are close to it."""
+    top = max(values, default=0.0)
+    if top <= 0:
+        return 0.0
+    return float(top * sum((v / top) ** power for v in values) ** (1 / power))
+
+
+__all__ = ["CorePipeline", "PhaseTime", "latency_cycles", "p_norm"]

@@ -1,0 +1,39 @@
+"""The makespan of a grid from the times of its blocks: waves, tails, and blocks of different length."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Sequence
+
+# of larger grids with blocks of different length every k-th block is scheduled, on every k-th place
+MOST_BLOCKS = 20_000
+
+
+def uniform_makespan(blocks: int, cores: int, resident: int, time_of: Callable[[float], float]) -> float:
+    """Makespan of blocks of equal length: full waves, then the remaining blocks spread over the cores.
+
+    Args:
+        blocks: blocks of the grid.
+        cores: cores of the device.
+        resident: blocks that a core holds at once.
+        time_of: the time of a core for a number of resident blocks that run together.
+    """
+    together = cores * resident
+    full, left = divmod(blocks, together)
+    total = full * time_of(resident) if full else 0.0
+    if left:
+        # the blocks of the tail share the cores as evenly as possible
+        total += time_of(math.ceil(left / cores))
+    return total
+
+
+def list_makespan(durations: Sequence[float], places: int) -> float:
+    """Makespan of blocks of different length that start in order as places become free."""
+    step = max(1, math.ceil(len(durations) / MOST_BLOCKS))
+    chosen = durations[::step]
+    free = [0.0] * max(1, min(places // step or 1, len(chosen)))
+    heapq.heapify(free)
+    for duration in chosen:
+        heapq.heapreplace(free, free[0] + duration)
+    return max(free)

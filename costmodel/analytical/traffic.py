@@ -1,0 +1,330 @@
+"""The L2 and DRAM traffic of a launch, from the tiles that concurrent blocks share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...profile.values import Access, KernelProfile, Space, Trips
+from ...target.spec import Target
+from .constants import DEFAULT, Constants
+from .demand import sector_bytes
+from .tiles import Tiles, Waves, trips_in_launch_order, wave_positions, waves_of
+
+# If the tiles of a wave exceed the room in L2 by this share of it, the next wave finds none of them: L2
+# evicts the least recently used lines first, so a cyclic walk over slightly more than fits finds nothing.
+OUTGROWN = 0.5
+# of an L2 with two partitions, see `counted_hit_share`
+MERGED_READS = 0.22  # share of hitting reads that are merged with another one
+# share of lines that both partitions fetch, once each line is read more often than READ_OFTEN times
+FETCHED_AGAIN, READ_OFTEN = 0.45, 2.5
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Bytes that one launch moves. `dram_read` is at least the accessed part of each tensor."""
+
+    l2_read: float  # between cores and L2, after the cores' first-level caches
+    l2_write: float
+    dram_read: float
+    dram_write: float
+    llc: float = 0.0  # misses of the L2s, if there is a cache between them and device memory
+
+    @property
+    def dram(self) -> float:
+        return self.dram_read + self.dram_write
+
+    @property
+    def l2(self) -> float:
+        return self.l2_read + self.l2_write
+
+    @property
+    def miss_share(self) -> float:
+        """Share of L2 reads that device memory serves."""
+        return min(1.0, self.dram_read / self.l2_read) if self.l2_read else 0.0
+
+    @property
+    def hit_share(self) -> float:
+        """Share of all L2 traffic that L2 serves. It serves all writes."""
+        return 1 - min(1.0, self.dram_read / self.l2) if self.l2 else 1.0
+
+    @property
+    def counted_hit_share(self) -> float:
+        """The hit rate that counters of an L2 with two partitions show.
+
+        Reads of the same line by neighbouring cores are merged on their way and looked up once. A line that
+        is read often is fetched into both partitions and misses in each.
+
+        Source: lts counters, bytes over the crossbar and of device memory of 671 kernels of an H200.
+        """
+        again = 1 + FETCHED_AGAIN * max(0.0, 1 - READ_OFTEN * self.miss_share)
+        looked_up = self.l2_write + self.l2_read * (1 - MERGED_READS * (1 - self.miss_share))
+        return max(0.0, 1 - self.dram_read * again / looked_up) if looked_up else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Stream:
+    """The bytes of a tensor that equal statements of one block move."""
+
+    tensor: str
+    tiles: Tiles
+    trips: Trips  # iterations that change the address
+    bytes: float  # distinct bytes in one of these iterations
+    requested: float  # all bytes of the block
+    cached: bool  # whether the first-level cache of the core may serve them
+
+    @property
+    def largest_bytes(self) -> float:
+        """Distinct bytes of a tile, for the block that reads most of those that share it."""
+        return (
+            self.bytes
+            * (self.trips.mean if self.trips.axes & self.tiles.axes else self.trips.largest)
+            / self.tiles.turns
+        )
+
+
+_ONCE = Trips((1.0,))
+
+
+@dataclass(frozen=True)
+class _Flow:
+    """All streams of one direction, evaluated wave by wave."""
+
+    streams: tuple[_Stream, ...]
+    profile: KernelProfile
+    together: int
+    clusters: int
+    room: float  # bytes of one L2 that survive from one wave to the next
+
+    @cached_property
+    def waves(self) -> list[Waves]:
+        p = self.profile
+        return [
+            waves_of(s.tiles, p.grid, p.rasterization, self.together, self.clusters) for s in self.streams
+        ]
+
+    @cached_property
+    def distinct(self) -> list[float]:
+        """Distinct bytes of each stream over all blocks."""
+        return [s.tiles.count(self.profile.grid) * s.largest_bytes for s in self.streams]
+
+    @cached_property
+    def unions(self) -> list[float]:
+        """A factor for each stream that limits the distinct bytes of a tensor to its size."""
+        sizes = {t.label: t.bytes for t in self.profile.tensors}
+        sums: dict[str, float] = {}
+        for stream, each in zip(self.streams, self.distinct, strict=True):
+            sums[stream.tensor] = sums.get(stream.tensor, 0.0) + each
+        return [
+            min(1.0, sizes.get(s.tensor, 0) / sums[s.tensor]) if sizes.get(s.tensor, 0) else 1.0
+            for s in self.streams
+        ]
+
+    @property
+    def touched(self) -> float:
+        """Bytes of all tensors that are moved at least once."""
+        return sum(each * union for each, union in zip(self.distinct, self.unions, strict=True))
+
+    def tile_bytes(self, stream: _Stream) -> NDArray[Any]:
+        """Distinct bytes of a tile in each of the sampled waves; one value if all are equal."""
+        if not stream.trips.axes or stream.tiles.turns > 1:
+            return np.asarray(stream.largest_bytes)
+        counts = _trips_in_waves(stream.trips, self.profile, self.together, self.clusters)
+        each: NDArray[Any] = (
+            counts.mean(axis=1) if stream.trips.axes & stream.tiles.axes else counts.max(axis=1)
+        )
+        return each * stream.bytes
+
+    def moved(self, drift: float) -> float:
+        """Bytes that all waves fetch into the L2s or write back.
+
+        `drift` is the share that blocks out of step refetch.
+        """
+        room = self.room
+        longest = max(len(w.weight) for w in self.waves)
+        size: Any = np.zeros(longest)
+        for stream, waves, union in zip(self.streams, self.waves, self.unions, strict=True):
+            size = size + _resampled(waves.tiles * self.tile_bytes(stream) * union, longest)
+        kept_all = min(1.0, room / max(1.0, self.touched))
+        kept = np.clip(1 - (size / room - 1) / OUTGROWN, 0.0, 1.0)
+        total = 0.0
+        for stream, waves, union, distinct in zip(
+            self.streams, self.waves, self.unions, self.distinct, strict=True
+        ):
+            here = _resampled(kept, len(waves.weight))
+            each = self.tile_bytes(stream)
+            # From the second wave on, blocks that share a tile but started at different times fetch it again
+            # once it has left L2. The window is the part of the lifetime of a block for which its tiles stay.
+            window = _resampled(room / np.maximum(1.0, size), len(waves.weight))
+            missed = (
+                np.minimum(1.0, (drift * waves.apart / window) ** 2)
+                * (np.arange(len(here)) > 0)
+                * (window < 1)
+            )
+            fetched = waves.tiles - waves.again * here + (waves.blocks - waves.tiles) * missed
+            # tiles that earlier waves than the previous one had
+            older = max(0.0, float((waves.weight * (waves.tiles - waves.again) * each).sum()) - distinct)
+            # data that a block moves again is still in L2 if the data of all concurrent blocks fits
+            again = union + (1 - union) * (1 - here)
+            total += max(0.0, float((waves.weight * fetched * each * again).sum()) - older * kept_all * union)
+        return total * self.clusters
+
+
+def traffic(
+    profile: KernelProfile, target: Target, blocks_together: int, constants: Constants = DEFAULT
+) -> Traffic:
+    """Compute the traffic of a launch.
+
+    Within a wave, a tile that several blocks read comes from device memory once. It stays in L2 for the next
+    wave if the data of a wave fits. Blocks go in turn to the clusters of the target that have an L2 each, and
+    each cluster reads the data of its blocks.
+
+    Args:
+        profile: the kernel.
+        target: the capacities of the caches.
+        blocks_together: blocks in flight on the whole device, assumed to advance in step.
+        constants: the fitted shares.
+    """
+    reads, writes = _streams(profile)
+    clusters = min(max(1, target.int("cluster.count")), profile.blocks)
+    room = constants.kept_share * target["device.memory.l2.bytes"] / clusters
+    together = max(1, -(-blocks_together // clusters))
+    written = sum(s.requested for s in writes) * profile.blocks
+    dram_write = 0.0
+    if writes:
+        # L2 merges parts of a sector, and writes back a tile once if it is written again before its eviction
+        flow = _Flow(writes, profile, together, clusters, room)
+        dram_write = min(written, max(flow.touched, flow.moved(0.0)))
+    if not reads:
+        return Traffic(0.0, written, 0.0, dram_write)
+    flow = _Flow(reads, profile, together, clusters, room)
+    requested = sum(s.requested for s in reads) * profile.blocks
+    l2_read = max(1.0, requested - _first_level(flow, target, blocks_together))
+    touched, missed = min(flow.touched, requested), flow.moved(constants.drift_share)
+    missed = min(max(touched, missed), l2_read if l2_read > touched else requested)
+    llc = target.get("device.memory.llc.bytes")
+    dram_read = missed
+    if llc:
+        # data that several clusters read comes from device memory once, through the cache behind the L2s
+        dram_read = (
+            max(touched, missed / clusters)
+            if touched < llc
+            else max(touched, missed * (1 - constants.kept_share * llc / touched))
+        )
+    return Traffic(l2_read, written, min(dram_read, missed), dram_write, missed + dram_write if llc else 0.0)
+
+
+def _first_level(flow: _Flow, target: Target, blocks_together: int) -> float:
+    """Bytes of plain loads that the first-level caches of the cores serve.
+
+    These are repeated loads of a block and common loads of the blocks of a core, as far as they fit beside
+    shared memory.
+    """
+    profile, cores = flow.profile, target.int("core.count")
+    resident = max(1, -(-blocks_together // cores))
+    # on NVIDIA GPUs one memory serves as cache and shared memory; other targets may give the size of the
+    # cache
+    both = (
+        target["core.memory.shared.bytes"] - profile.shared_bytes * resident
+        if profile.kind == "cuda"
+        else 0.0
+    )
+    room = target.get("core.memory.l1.bytes", both)
+    per_core = max(1.0, profile.blocks / cores)
+    # (requested bytes of a block, its distinct bytes, blocks of a core that share them)
+    cached = [
+        (s.requested, s.bytes * s.trips.mean * union, max(1.0, per_core / s.tiles.count(profile.grid)))
+        for s, union in zip(flow.streams, flow.unions, strict=True)
+        if s.cached
+    ]
+    if room <= 0 or not cached:
+        return 0.0
+    shared = sum(own for _, own, alike in cached if alike > 1)
+    private = sum(own for _, own, alike in cached if alike == 1) * resident
+    saved = 0.0
+    for requested, own, alike in cached:
+        fits = min(1.0, room / max(1.0, shared if alike > 1 else shared + private))
+        saved += max(0.0, requested - own / alike) * fits * profile.blocks
+    return saved
+
+
+def atomic_cycles(profile: KernelProfile) -> float:
+    """Cycles of the most contended address of an atomic, at one lane a cycle: a lower bound.
+
+    All lanes of a block that share the address count, times all blocks that share it.
+    """
+    longest = 0.0
+    for role in profile.roles:
+        for phase in role.phases:
+            for access in phase.work.accesses:
+                if access.mechanism == "atomic" and access.space is Space.GLOBAL:
+                    tiles = Tiles.of(access)
+                    lanes = (
+                        access.bytes
+                        / max(access.footprint_bytes, 1.0)
+                        * (1.0 if access.loop_dependent else phase.trips.mean)
+                    )
+                    sharing = profile.blocks * tiles.turns / tiles.count(profile.grid)
+                    longest = max(longest, lanes * sharing)
+    return longest
+
+
+def _trips_in_waves(trips: Trips, profile: KernelProfile, together: int, clusters: int) -> NDArray[Any]:
+    """Iterations of each block of the sampled waves, shape (waves, blocks)."""
+    positions = wave_positions(profile.grid, together, clusters)
+    counts: NDArray[Any] = trips_in_launch_order(trips, profile.grid, profile.rasterization)[positions]
+    return counts
+
+
+def _resampled(values: Any, count: int) -> NDArray[Any]:
+    """`values` of sampled waves, at the number of samples of another stream."""
+    found: NDArray[Any] = np.atleast_1d(np.asarray(values, dtype=float))
+    if len(found) == count:
+        return found
+    chosen: NDArray[Any] = found[np.minimum(np.arange(count) * len(found) // max(1, count), len(found) - 1)]
+    return chosen
+
+
+def _streams(profile: KernelProfile) -> tuple[tuple[_Stream, ...], tuple[_Stream, ...]]:
+    """(reads, writes) of whole blocks, with one stream for equal tensors, tiles and trips."""
+    reads: dict[tuple[str, Tiles, Trips, bool], list[float]] = {}
+    writes: dict[tuple[str, Tiles, Trips, bool], list[float]] = {}
+    for role in profile.roles:
+        for phase in role.phases:
+            for access in phase.work.accesses:
+                if access.space is Space.GLOBAL:
+                    trips = phase.trips if access.loop_dependent else _ONCE
+                    key = (access.tensor, Tiles.of(access), trips, _is_cached(access))
+                    entry = (writes if access.write else reads).setdefault(key, [0.0, 0.0])
+                    entry[0] += max(access.footprint_bytes, 1.0)
+                    entry[1] += max(1.0, _transferred(access) * phase.trips.mean)
+    return _listed(reads), _listed(writes)
+
+
+def _listed(found: dict[tuple[str, Tiles, Trips, bool], list[float]]) -> tuple[_Stream, ...]:
+    return tuple(
+        _Stream(tensor, tiles, trips, different, requested, cached)
+        for (tensor, tiles, trips, cached), (different, requested) in found.items()
+    )
+
+
+def _transferred(access: Access) -> float:
+    """Bytes between a core and L2. A bulk load moves its whole box, including zeros outside the tensor.
+
+    Source: crossbar counters of kernels whose boxes hang over the edges of tensors.
+    """
+    if access.mechanism == "tma" and not access.write and access.box_bytes:
+        return access.instructions * access.box_bytes
+    return sector_bytes(access)
+
+
+def _is_cached(access: Access) -> bool:
+    """Whether the first-level cache may serve an access. Copies and atomics bypass it."""
+    return access.mechanism == "ld" and not access.asynchronous
+
+
+__all__ = ["Traffic", "atomic_cycles", "traffic"]

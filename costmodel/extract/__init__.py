@@ -1,0 +1,121 @@
+"""Reads `KernelProfile`s from lowered IR: counts of the work that each kernel asks of the hardware."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...lowering.lower import Lowered
+from ...profile.values import KernelProfile
+from ...target.spec import Target
+from .cpu_nest import read_nest
+from .descriptors import read_descriptors
+from .expressions import constant, identity
+from .launch_geometry import LaunchGeometry
+from .memory import parameter_sizes
+from .walk import KernelReader
+
+__all__ = ["read_profiles"]
+
+
+def read_profiles(lowered: Lowered, target: Target) -> tuple[KernelProfile, ...]:
+    """Read one profile for each kernel of a lowered function.
+
+    Only the device IR and the TMA descriptors of the host part are read: no config values and no names.
+
+    Args:
+        lowered: the IR of one function, without dynamic dimensions (see `lowering.dynamic.at`).
+        target: the target for which the function was lowered.
+
+    Returns:
+        The profiles, in the order of the kernels.
+
+    Raises:
+        ValueError: the IR holds no kernel, or the launch geometry of a kernel is not static.
+    """
+    if not target.is_gpu:
+        return tuple(read_nest(function, target) for function in lowered.device.functions.values())
+    descriptors = read_descriptors(lowered.host)
+    sizes = parameter_sizes(lowered.traced)
+    profiles = tuple(
+        _read(function, descriptors, sizes, target) for function in lowered.device.functions.values()
+    )
+    if not profiles:
+        raise ValueError("the lowered module holds no device function: nothing to profile")
+    return profiles
+
+
+def _read(function: Any, descriptors: Any, sizes: Any, target: Target) -> KernelProfile:
+    launch = _launch(function, target)
+    reader = KernelReader(launch, descriptors)
+    reader.read(function)
+    reader.memory.fill_sizes(function, sizes)
+    attributes = function.attrs or {}
+    dynamic = attributes.get("dyn_shared_memory_buf")
+    return KernelProfile(
+        kind=target.kind,
+        arch=target.arch,
+        grid=launch.grid,
+        block_threads=launch.threads,
+        cluster=_cluster(attributes),
+        shared_bytes=_static_shared(function) + (int(dynamic) if dynamic is not None else 0),
+        roles=reader.roles,
+        tensors=tuple(reader.memory.tensors.values()),
+        rasterization=reader.rasterization,
+        unknown_calls=tuple(sorted(reader.unknown_calls)),
+        notes=tuple(dict.fromkeys(reader.notes)),
+    )
+
+
+def _launch(function: Any, target: Target) -> LaunchGeometry:
+    from tvm.tirx.stmt_functor import post_order_visit
+
+    block: dict[str, tuple[int, int]] = {}
+    thread: dict[str, tuple[int, int]] = {}
+
+    def visit(node: Any) -> None:
+        if type(node).__name__ != "AttrStmt" or node.attr_key != "thread_extent":
+            return
+        tag, extent = str(node.node.thread_tag), constant(node.value)
+        if extent is None:
+            raise ValueError(
+                f"launch extent of {tag} is '{node.value}', known only at run time; "
+                "give the kernel static shapes to predict it"
+            )
+        side = block if tag.startswith("blockIdx") else thread
+        if tag[-1] in "xyz" and (tag.startswith(("blockIdx", "threadIdx"))):
+            side[tag[-1]] = (identity(node.node.var), extent)
+
+    post_order_visit(function.body, visit)
+    return LaunchGeometry(block, thread, target.int("warp.threads") if target.is_gpu else 1)
+
+
+def _cluster(attributes: Any) -> int:
+    dims = attributes.get("cluster_dims")
+    total = 1
+    for extent in dims or ():
+        total *= int(extent)
+    return total
+
+
+def _static_shared(function: Any) -> int:
+    """Bytes of shared memory outside the dynamic buffer: barriers and workspaces of fixed size."""
+    from tvm.tirx.stmt_functor import post_order_visit
+
+    from .element_types import element_type
+
+    total = 0.0
+
+    def visit(node: Any) -> None:
+        nonlocal total
+        if type(node).__name__ == "AllocBuffer" and str(node.buffer.scope()) in (
+            "shared",
+            "shared.barrier",
+            "shared.cluster_barrier",
+        ):
+            size = element_type(str(node.buffer.dtype)).bytes
+            for extent in node.buffer.shape:
+                size *= constant(extent) or 1
+            total += size
+
+    post_order_visit(function.body, visit)
+    return round(total)

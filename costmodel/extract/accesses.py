@@ -1,0 +1,293 @@
+"""Turns address expressions into `Access`es: widths, sectors or wavefronts, distinct bytes, buffer slots."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...profile.values import Access, Space
+from .descriptors import Descriptor
+from .expressions import UnevaluableError
+from .images import inside_image, taps
+from .numbering import PLAIN, number_tiles
+from .patterns import WIDEST_ACCESS_BYTES, sectors, wavefronts
+from .scenarios import Loop
+from .scope import Scope
+
+COPY_ROW_BYTES = 128  # the longest row of a bulk copy: the width of the widest swizzle
+
+
+@dataclass(frozen=True)
+class AccessSite:
+    """The memory location that a statement accesses."""
+
+    space: Space
+    tensor: str
+    index: Any  # TIR expression: elements from the start of the tensor
+    element_bytes: float
+    vector: int = 1  # elements that one lane accesses
+    repeatable: bool = False  # the compiler may load once for several reads between two synchronizations
+
+
+def lane_access(
+    scope: Scope, site: AccessSite, *, write: bool, mechanism: str, asynchronous: bool = False
+) -> Access:
+    """Return the access in which every lane of a warp touches `site.vector` elements at its own address.
+
+    Args:
+        scope: the threads, blocks and iterations that execute the statement.
+        site: the accessed location.
+        write: whether the lanes store.
+        mechanism: the name of the instruction, such as `ld`, `st` or `cp_async`.
+        asynchronous: whether the access completes on a barrier or a wait group.
+    """
+    width = max(1, round(site.element_bytes * site.vector))
+    repeats = 1.0 if write or not site.repeatable else _repeats_of_load(scope, site.index)
+    requested = scope.executions * site.element_bytes * site.vector / repeats
+    try:
+        narrow = scope.addresses(site.index)
+    except UnevaluableError:
+        return _scattered(
+            scope, site, width, requested, write=write, mechanism=mechanism, asynchronous=asynchronous
+        )
+    merged, merged_scope = (
+        _merged(scope, site, width) if site.space is Space.SHARED and scope.condition is None else (1, scope)
+    )
+    addresses = (narrow if merged == 1 else merged_scope.addresses(site.index)) * site.element_bytes
+    addresses = addresses.astype(np.int64)
+    instructions = scope.warp_executions / merged / repeats
+    count = wavefronts if site.space is Space.SHARED else sectors
+    if scope.elected:
+        addresses = addresses[:, :1]
+    each = count(addresses, width * merged, None if scope.elected else scope.condition)
+    tiles = number_tiles(scope, [site.index]) if site.space is Space.GLOBAL else PLAIN
+    return Access(
+        space=site.space,
+        tensor=site.tensor,
+        write=write,
+        mechanism=mechanism,
+        bytes=requested,
+        transactions=each * instructions,
+        instructions=instructions,
+        vector_bytes=width * merged,
+        asynchronous=asynchronous,
+        slots=slots(scope, site.index) if site.space is Space.SHARED else 1,
+        axes=scope.block_axes(site.index),
+        loop_dependent=scope.moves_with_phase(site.index),
+        footprint_bytes=requested * min(1.0, _distinct_share(scope, site.index) * repeats),
+        tile_digits=tiles.digits,
+        tile_ids=tiles.ids,
+        turns=tiles.turns,
+    )
+
+
+def matrix_access(scope: Scope, site: AccessSite, *, matrices: int, write: bool, mechanism: str) -> Access:
+    """Return the access of ldmatrix or stmatrix.
+
+    Each group of 8 lanes holds the row addresses of an 8x8 matrix, with 16 bytes a row.
+    """
+    rows = scope.warp_executions * matrices * 8
+    try:
+        addresses = (scope.addresses(site.index) * site.element_bytes).astype(np.int64)[:, : matrices * 8]
+        each = wavefronts(addresses, 16)
+    except UnevaluableError:
+        each = float(matrices)
+    return Access(
+        space=Space.SHARED,
+        tensor=site.tensor,
+        write=write,
+        mechanism=mechanism,
+        bytes=rows * 16,
+        transactions=each * scope.warp_executions,
+        instructions=scope.warp_executions,
+        vector_bytes=16,
+        footprint_bytes=rows * 16,
+    )
+
+
+def bulk_access(
+    scope: Scope,
+    descriptor: Descriptor,
+    coordinates: list[Any],
+    shared_index: Any,
+    *,
+    write: bool,
+    offsets: Sequence[Any] = (),
+) -> tuple[Access, Access]:
+    """Return the global and the shared access of a TMA copy: the part inside the tensor, and the whole box.
+
+    Args:
+        scope: the threads, blocks and iterations that execute the copy.
+        descriptor: the tensor map of the copy.
+        coordinates: the start of the box, fastest dimension first (TIR expressions).
+        shared_index: the element in shared memory at which the box begins.
+        write: whether the copy stores to global memory.
+        offsets: for an im2col copy, the position within the filter that the copy fetches for.
+    """
+    copies, window = scope.warp_executions, descriptor.window
+    if window is None:
+        inside, least = _inside_share(scope, descriptor, coordinates)
+    else:
+        inside, least = inside_image(scope, descriptor, window, coordinates, list(offsets))
+    moved = copies * descriptor.box_bytes * inside
+    axes: frozenset[str] = frozenset().union(*(scope.block_axes(c) for c in coordinates))
+    depth = slots(scope, shared_index)
+    tiles = number_tiles(scope, coordinates)
+    # an inner loop that does not change the coordinates fetches the same box again
+    repeats = math.prod(
+        loop.extent
+        for loop in scope.loops
+        if not any(loop.variable in scope.depends_on(c) for c in coordinates)
+    )
+    moves = any(scope.moves_with_phase(c) for c in coordinates)
+    if moves and window is not None:
+        repeats *= taps(scope, coordinates)
+    outer = Access(
+        space=Space.GLOBAL,
+        tensor=descriptor.tensor,
+        write=write,
+        mechanism="tma",
+        bytes=moved,
+        transactions=moved / 32,
+        instructions=copies,
+        vector_bytes=min(COPY_ROW_BYTES, descriptor.box[0] * descriptor.element_bytes),
+        asynchronous=True,
+        slots=depth,
+        box_bytes=descriptor.box_bytes,
+        least_inside=least,
+        axes=axes,
+        loop_dependent=moves,
+        footprint_bytes=moved / max(1.0, repeats),
+        tile_digits=tiles.digits,
+        tile_ids=tiles.ids,
+        turns=tiles.turns,
+    )
+    return outer, bulk_shared_side(copies, descriptor.box_bytes, write=not write, depth=depth)
+
+
+def bulk_shared_side(copies: float, box_bytes: float, *, write: bool, depth: int) -> Access:
+    """Return the shared-memory access of a bulk copy: whole rows of 128 bytes, without bank conflicts."""
+    total = copies * box_bytes
+    return Access(
+        space=Space.SHARED,
+        tensor="",
+        write=write,
+        mechanism="tma",
+        bytes=total,
+        transactions=total / 128,
+        instructions=copies,
+        vector_bytes=16,
+        asynchronous=True,
+        slots=depth,
+        box_bytes=box_bytes,
+    )
+
+
+def slots(scope: Scope, index: Any) -> int:
+    """Number of different buffers that an address cycles through over the iterations of the phase's loop."""
+    try:
+        return len(np.unique(scope.over_phase(index))) if scope.phase_loop is not None else 1
+    except UnevaluableError:
+        return 1
+
+
+def _merged(scope: Scope, site: AccessSite, width: int) -> tuple[int, Scope]:
+    """How many accesses of the enclosing unrolled loops the compiler joins, and the scope of the first one.
+
+    The compiler joins contiguous, aligned accesses up to 16 bytes a lane. It does this in shared memory only,
+    where it knows the alignment.
+    """
+    factor = 1
+    for loop in reversed(scope.loops):
+        along = 1
+        while loop.unrolled and along * 2 <= loop.extent and width * factor * 2 <= WIDEST_ACCESS_BYTES:
+            first = _stepped(scope, loop, along * 2)
+            second = scope.shifted(loop, first.pattern[loop.variable] + along)
+            a = first.addresses(site.index) * site.element_bytes
+            b = second.addresses(site.index) * site.element_bytes
+            joined = width * factor
+            if not (np.all(b - a == joined) and np.all(a % (joined * 2) == 0)):
+                break
+            factor, along, scope = factor * 2, along * 2, first
+    return factor, scope
+
+
+def _stepped(scope: Scope, loop: Loop, step: int) -> Scope:
+    value = np.asarray(scope.pattern[loop.variable])
+    return scope.shifted(loop, value // step * step)
+
+
+def _repeats_of_load(scope: Scope, index: Any) -> float:
+    """Executions of a load in unrolled loops that do not change its address.
+
+    The compiler loads once for all.
+    """
+    reads = scope.depends_on(index)
+    return math.prod(
+        (loop.extent for loop in scope.loops if loop.unrolled and loop.variable not in reads), start=1.0
+    )
+
+
+def _distinct_share(scope: Scope, index: Any) -> float:
+    """Share of distinct bytes among those that a block requests in one iteration of the phase."""
+    if scope.elected:
+        return 1.0
+    try:
+        addresses = scope.over_block(index)
+    except UnevaluableError:
+        return 1.0
+    share = len(np.unique(addresses)) / max(1, addresses.size)
+    reads = scope.depends_on(index)
+    for loop in scope.loops:
+        if loop.variable not in reads and loop.extent > 1:
+            share /= loop.extent
+    return share
+
+
+def _inside_share(scope: Scope, descriptor: Descriptor, coordinates: list[Any]) -> tuple[float, float]:
+    """Share of a box that lies inside its tensor: mean and minimum over the sampled blocks and iterations."""
+    share: Any = 1.0
+    for coordinate, extent, box in zip(coordinates, descriptor.shape, descriptor.box, strict=False):
+        if not extent:
+            continue
+        try:
+            start = np.asarray(scope.over_chance(coordinate), dtype=np.float64)
+        except UnevaluableError:
+            continue
+        share = share * np.clip((extent - start) / box, 0.0, 1.0)
+    return float(np.mean(share)), float(np.min(share))
+
+
+def _scattered(
+    scope: Scope,
+    site: AccessSite,
+    width: int,
+    requested: float,
+    *,
+    write: bool,
+    mechanism: str,
+    asynchronous: bool,
+) -> Access:
+    """Return the access of an address that depends on data.
+
+    Each lane is assumed to touch another location.
+    """
+    lanes = min(scope.launch.warp_threads, scope.threads)
+    return Access(
+        space=site.space,
+        tensor=site.tensor,
+        write=write,
+        mechanism=mechanism,
+        bytes=requested,
+        transactions=scope.warp_executions * lanes * (1 if site.space is Space.GLOBAL else 0.25),
+        instructions=scope.warp_executions,
+        vector_bytes=width,
+        asynchronous=asynchronous,
+        axes=frozenset(scope.launch.block),
+        loop_dependent=True,
+        footprint_bytes=requested,
+    )

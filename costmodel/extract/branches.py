@@ -1,0 +1,49 @@
+"""Recognises branches that elect a single thread, and branches that give warps separate programs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .expressions import UnevaluableError, constant
+from .loops import specialises
+from .scope import Scope
+
+
+def elected_group(condition: Any) -> int | None:
+    """The group size of a `tl_shuffle_elect(n)` condition; None for any other condition."""
+    if getattr(getattr(condition, "op", None), "name", "") == "tl.tl_shuffle_elect":
+        return constant(condition.args[0]) or 0
+    return None
+
+
+def specialised_branches(node: Any, scope: Scope) -> list[tuple[Any, int, int]] | None:
+    """(body, first thread, threads) of each branch of a warp-specialising `if`.
+
+    None for any other `if`.
+    """
+    used = scope.depends_on(node.condition)
+    if not used or not used <= scope.launch.thread_variables or scope.elected or not specialises(node):
+        return None
+    every = scope.first_thread + np.arange(scope.threads)
+    try:
+        holds = scope.over_block(node.condition).astype(bool)
+    except UnevaluableError:
+        return None
+    here = np.ones(scope.threads, dtype=bool) if scope.held is None else scope.held
+    branches = [(node.then_case, every[holds & here])]
+    if node.else_case is not None:
+        branches.append((node.else_case, every[~holds & here]))
+    ranges = []
+    for body, threads in branches:
+        # whole warps with consecutive indices, but not all warps
+        whole = (
+            len(threads)
+            and not len(threads) % scope.launch.warp_threads
+            and threads[-1] - threads[0] + 1 == len(threads)
+        )
+        if not whole or len(threads) == scope.threads:
+            return None
+        ranges.append((body, int(threads[0]), len(threads)))
+    return ranges

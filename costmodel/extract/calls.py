@@ -1,0 +1,196 @@
+"""Counts the work of TileLang's intrinsics. Missing ones are reported and charged as long functions.
+
+Source: TileLang 0.1.15, the comments of its builtin headers and the device code that it generates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ...profile.values import Space
+from .copy_calls import atomic, bulk_fill, cp_async, pointer_access, tma_load, tma_store
+from .counting import CountingContext, Handler, count_math, text
+from .exchange_calls import count_exchange
+from .expressions import constant
+from .matrix_calls import ldmatrix, mfma, mma, stmatrix, wgmma
+from .scope import Scope
+
+ONE_INSTRUCTION = frozenset(["DP4A"])  # device functions of one integer instruction per lane
+
+# intrinsics without a noticeable cost: fences, hints, one-time set-up, values of the launch
+FREE = frozenset(
+    [
+        "tirx.tvm_tuple",
+        "tirx.type_annotation",
+        "tirx.tvm_access_ptr",
+        "tirx.handle_add_byte_offset",
+        "tirx.address_of",
+        "tirx.ptx_init_barrier_thread_count",
+        "tirx.ptx_commit_group",
+        "tirx.tvm_warp_activemask",
+        "tirx.tvm_stack_alloca",
+        "tirx.assume",
+        "tl.prefetch_tma_descriptor",
+        "tl.ptx_fence_barrier_init",
+        "tl.initialize_wgmma_descriptor",
+        "tl.increase_descriptor_offset",
+        "tl.infinity",
+        "tl.warpgroup_fence_operand",
+        "tl.warpgroup_arrive",
+        "tl.warpgroup_commit_batch",
+        "tl.fence_proxy_async",
+        "tl.tma_store_arrive",
+        "tl.tl_shuffle_elect",
+        "tl.mbarrier_expect_tx",
+        "tl.set_max_nreg",
+        "tl.no_set_max_nreg",
+        "tl.annotate_producer_reg_dealloc",
+        "tl.annotate_consumer_reg_alloc",
+        "tl.pdl_sync",
+        "tl.pdl_trigger",
+        "tl.get_lane_idx",
+        "tl.get_warp_idx",
+        "tl.get_warp_idx_sync",
+        "tl.get_warp_group_idx",
+        "tl.block_rank_in_cluster",
+        "tl.activemask",
+        "tl.device_assert",
+        "tl.device_assert_with_msg",
+        "tl.cluster_arrive",
+        "tl.cluster_arrive_relaxed",
+        "tl.access_ptr",
+        "tl.loop_break",
+        "tirx.ret",
+        "tirx.tvm_thread_invariant",
+        "tirx.undef",
+    ]
+)
+
+
+def count_call(context: CountingContext, call: Any, scope: Scope) -> bool:
+    """Count the work of `call`. Returns False if its intrinsic is unknown."""
+    name = getattr(call.op, "name", "")
+    if name in FREE:
+        return True
+    handler = HANDLERS.get(name)
+    if handler is None:
+        return False
+    handler(context, call, scope)
+    return True
+
+
+def _count(key: str, per_thread: float = 1.0) -> Handler:
+    """A handler that counts `per_thread` lane operations under `key`, and the arithmetic of the arguments."""
+
+    def handler(context: CountingContext, call: Any, scope: Scope) -> None:
+        context.phase.counts[key] += scope.executions * per_thread
+        for argument in call.args:
+            context.count_value(argument, scope)
+
+    return handler
+
+
+def _event(key: str) -> Handler:
+    """A handler that counts one event under `key` each time that the threads execute the call together."""
+
+    def handler(context: CountingContext, _call: Any, scope: Scope) -> None:
+        context.phase.counts[key] += scope.times * scope.warps
+
+    return handler
+
+
+# --- synchronisation ----------------------------------------------------------------------------------------
+
+
+def _storage_sync(context: CountingContext, call: Any, scope: Scope) -> None:
+    if text(call.args[0]) == "warp":
+        return
+    context.phase.counts["block_syncs"] += scope.times * scope.warps
+
+
+def _wait_group(context: CountingContext, call: Any, scope: Scope) -> None:
+    context.phase.counts["barrier_waits"] += scope.times * scope.warps
+    left = constant(call.args[0]) if call.args else 0
+    context.phase.wait_groups.append(left or 0)
+
+
+def _extern(context: CountingContext, call: Any, scope: Scope) -> None:
+    name = text(call.args[0])
+    if name in ONE_INSTRUCTION:
+        context.phase.counts["integer_ops"] += scope.executions
+    elif not count_exchange(context, name, call, scope) and not count_math(
+        context, name.rsplit("::", 1)[-1], call, scope
+    ):
+        context.count_unknown(name, scope)
+    for argument in call.args[1:]:
+        context.count_value(argument, scope)
+
+
+HANDLERS: Mapping[str, Handler] = {
+    **{f"tl.ptx_wgmma_{kind}": wgmma for kind in ("ss", "rs", "sp_ss", "sp_rs")},
+    **dict.fromkeys(("tirx.ptx_mma", "tirx.ptx_mma_sp", "tl.ptx_mma_sm70", "tl.ptx_mma_block_scale"), mma),
+    "tl.tvm_mfma": mfma,
+    "tl.ptx_ldmatrix": ldmatrix,
+    "tirx.ptx_ldmatrix": ldmatrix,
+    "tl.ptx_stmatrix": stmatrix,
+    **{f"tl.{name}": tma_load for name in ("tma_load", "tma_load_multicast", "tma_load_im2col")},
+    **{f"tl.{name}": tma_store for name in ("tma_store", "tma_store_cluster")},
+    "tl.ptx_cp_async": cp_async,
+    "tirx.ptx_cp_async": cp_async,
+    "tl.ptx_st_bulk_shared": bulk_fill,
+    **{f"tl.ldg{bits}": pointer_access(False, bits, Space.GLOBAL) for bits in (32, 64, 128, 256)},
+    **{f"tl.stg{bits}": pointer_access(True, bits, Space.GLOBAL) for bits in (32, 64, 128, 256)},
+    **{f"tl.lds{bits}": pointer_access(False, bits, Space.SHARED) for bits in (32, 64, 128)},
+    **{f"tl.sts{bits}": pointer_access(True, bits, Space.SHARED) for bits in (32, 64, 128)},
+    **{
+        f"tl.atomic_{op}_elem_op": atomic
+        for op in (
+            "add", "add_ret", "addx2", "addx2_ret", "addx4", "addx4_ret", "max", "max_ret", "min", "min_ret",
+            "or", "load", "store",
+        )
+    },
+    "tirx.tvm_storage_sync": _storage_sync,
+    "tl.mbarrier_wait_parity": _event("barrier_waits"),
+    "tirx.ptx_wait_barrier": _event("barrier_waits"),
+    "tl.tma_store_wait": _event("barrier_waits"),
+    "tirx.ptx_wait_group": _wait_group,
+    "tl.warpgroup_wait": _event("matrix_waits"),
+    "tl.wait_wgmma": _event("matrix_waits"),
+    **{
+        name: _count("integer_ops")
+        for name in (
+            "tirx.ptx_arrive_barrier", "tirx.ptx_arrive_barrier_expect_tx", "tl.ptx_arrive_cluster_barrier",
+            "tl.named_barrier_arrive", "tl.ptx_cp_async_barrier_noinc", "tirx.ptx_cp_async_barrier",
+            "tl.sync_warp", "tl.any_sync", "tl.all_sync", "tl.ballot", "tl.ballot_sync", "tl.all_of",
+            "tl.any_of", "tl.mvb_stage_index",
+        )
+    },
+    # The compiler joins bitwise operations of three operands and processes two narrow values at a time, which
+    # leaves half of them (each unpacked int4 weight: two to three instructions in the machine code of
+    # dequant_matmul, five to six in the IR).
+    **{
+        f"tirx.{name}": _count("integer_ops", 0.5)
+        for name in ("bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "shift_left", "shift_right")
+    },
+    **{
+        f"tl.{name}": _event("block_syncs")
+        for name in (
+            "syncthreads_and", "syncthreads_or", "syncthreads_count", "cluster_sync", "cluster_wait",
+            "sync_grid",
+        )
+    },
+    **{f"tl.warp_reduce_{op}": _count("shuffles", 5) for op in ("sum", "max", "min", "bitand", "bitor")},
+    **{f"tl.shfl_{kind}_sync": _count("shuffles") for kind in ("up", "down", "xor")},
+    "tl.shfl_sync": _count("shuffles"),
+    **{f"tirx.tvm_warp_shuffle{suffix}": _count("shuffles") for suffix in ("", "_up", "_down", "_xor")},
+    **{f"tl.match_{kind}_sync": _count("shuffles") for kind in ("all", "any")},
+    # a reinterpretation of bits and a hint
+    "tirx.reinterpret": _count("integer_ops", 0.0),
+    "tirx.likely": _count("integer_ops", 0.0),
+    # one packing instruction ends two conversions; it is counted with the conversions
+    "tl.pack_b16": _count("integer_ops", 0.0),
+    "tl.pack_b8x4": _count("integer_ops", 1.0),
+    "tirx.call_extern": _extern,
+    "tirx.call_pure_extern": _extern,
+}  # fmt: skip

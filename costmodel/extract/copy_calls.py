@@ -1,0 +1,143 @@
+"""Counts the work of copy intrinsics, accesses through pointers, and atomics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...profile.values import Space
+from .accesses import AccessSite, bulk_access, bulk_shared_side, lane_access, slots
+from .counting import CountingContext, Handler
+from .descriptors import Descriptor
+from .expressions import constant
+from .scope import Scope
+
+
+def tma_load(context: CountingContext, call: Any, scope: Scope) -> None:
+    """Count a bulk load.
+
+    Its arguments are (descriptor, barrier, shared pointer, coordinates..., eviction), for an image
+    (descriptor, barrier, shared pointer, coordinates..., offsets of columns, rows, ..., eviction), and
+    without a descriptor (shared pointer, global pointer, barrier, bytes, ...).
+    """
+    _bulk(context, call, scope, write=False)
+
+
+def tma_store(context: CountingContext, call: Any, scope: Scope) -> None:
+    """Count a bulk store.
+
+    Its arguments are (descriptor, shared pointer, coordinates..., reduce, eviction), and without a descriptor
+    (global pointer, shared pointer, bytes, ...).
+    """
+    _bulk(context, call, scope, write=True)
+
+
+def _bulk(context: CountingContext, call: Any, scope: Scope, *, write: bool) -> None:
+    descriptor = context.memory.descriptor(call.args[0])
+    pointers = [
+        (argument, site)
+        for argument in call.args[:4]
+        if (site := context.memory.pointer_site(argument)) is not None
+    ]
+    shared = next((site for _, site in pointers if site.space is Space.SHARED), None)
+    if descriptor is not None:
+        first = next(i for i, a in enumerate(call.args) if context.memory.pointer_site(a) is not None) + 1
+        rank = len(descriptor.shape)
+        coordinates = list(call.args[first : first + rank])
+        offsets = list(call.args[first + rank : first + 2 * rank - 2]) if descriptor.window else []
+        for coordinate in (*coordinates, *offsets):
+            context.count_address(coordinate, scope)
+        index = shared.index if shared else 0
+        context.phase.accesses.extend(
+            bulk_access(scope, descriptor, coordinates, index, write=write, offsets=offsets)
+        )
+        return
+    distant = next(((argument, site) for argument, site in pointers if site.space is Space.GLOBAL), None)
+    extent = context.memory.pointer_extent(distant[0]) if distant else None
+    if distant is None or shared is None or extent is None:
+        context.count_unknown(call.op.name, scope)
+        return
+    # a bulk copy without a descriptor moves one contiguous range of bytes
+    site = distant[1]
+    context.count_address(site.index, scope)
+    line = Descriptor(site.tensor, round(site.element_bytes), (0,), (extent,))
+    context.phase.accesses.extend(bulk_access(scope, line, [site.index], shared.index, write=write))
+
+
+def cp_async(context: CountingContext, call: Any, scope: Scope) -> None:
+    """Count cp.async with the arguments (shared pointer, global pointer, elements or bytes[, predicate])."""
+    target, source = context.memory.pointer_site(call.args[0]), context.memory.pointer_site(call.args[1])
+    count = constant(call.args[2])
+    if target is None or source is None or count is None:
+        context.count_unknown(call.op.name, scope)
+        return
+    inner = scope
+    if len(call.args) > 3:
+        context.count_value(call.args[3], scope)
+        predicated = scope.with_condition(call.args[3])
+        if predicated is None:
+            return
+        inner = predicated
+    context.count_address(source.index, inner)
+    elements = max(1, count)
+    for site, write, on in ((source, False, inner), (target, True, scope)):
+        widened = AccessSite(site.space, site.tensor, site.index, site.element_bytes, elements)
+        context.phase.accesses.append(
+            lane_access(on, widened, write=write, mechanism="cp_async", asynchronous=True)
+        )
+
+
+def pointer_access(write: bool, bits: int, space: Space) -> Handler:
+    """A handler that counts a load or store of `bits` bits per lane through a pointer into `space`."""
+
+    def handler(context: CountingContext, call: Any, scope: Scope) -> None:
+        site = context.memory.pointer_site(call.args[0])
+        if site is None:
+            context.count_unknown(call.op.name, scope)
+            return
+        context.count_address(site.index, scope)
+        widened = AccessSite(
+            space, site.tensor, site.index, site.element_bytes, max(1, round(bits / 8 / site.element_bytes))
+        )
+        context.phase.accesses.append(
+            lane_access(scope, widened, write=write, mechanism="st" if write else "ld")
+        )
+        for argument in call.args[1:]:
+            context.count_value(argument, scope)
+
+    return handler
+
+
+def atomic(context: CountingContext, call: Any, scope: Scope) -> None:
+    """Count an atomic operation."""
+    position, site = next(
+        ((i, p) for i, a in enumerate(call.args) if (p := context.memory.pointer_site(a)) is not None),
+        (0, None),
+    )
+    if site is None:
+        context.count_unknown(call.op.name, scope)
+        return
+    context.count_address(site.index, scope)
+    wide = {"x2": 2, "x4": 4}
+    vector = next((n for tag, n in wide.items() if tag in call.op.name), 1)
+    widened = AccessSite(site.space, site.tensor, site.index, site.element_bytes, vector)
+    context.phase.accesses.append(lane_access(scope, widened, write=True, mechanism="atomic"))
+    context.add_note(
+        "atomics on one address are taken to follow each other a cycle apart; "
+        "what contention costs beyond is not known"
+    )
+    for argument in call.args[position + 1 :]:
+        context.count_value(argument, scope)
+
+
+def bulk_fill(context: CountingContext, call: Any, scope: Scope) -> None:
+    """Count a bulk store of a constant to shared memory."""
+    site, size = (
+        context.memory.pointer_site(call.args[0]),
+        constant(call.args[1]) if len(call.args) > 1 else None,
+    )
+    if site is None or size is None:
+        context.count_unknown(call.op.name, scope)
+        return
+    context.phase.accesses.append(
+        bulk_shared_side(scope.warp_executions, size, write=True, depth=slots(scope, site.index))
+    )

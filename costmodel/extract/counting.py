@@ -1,0 +1,86 @@
+"""The interface through which values and calls add counts to the current phase; counts of math functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from .element_types import element_type
+from .mathematics import MATH, MATH_NAMES
+from .memory import Memory
+from .phase_counts import PhaseCounts
+from .scope import Scope
+
+
+class CountingContext(Protocol):
+    """The state of the statement walker that functions for values and calls read and add counts to."""
+
+    @property
+    def phase(self) -> PhaseCounts:
+        """The counts of the current phase."""
+        ...
+
+    @property
+    def memory(self) -> Memory:
+        """The buffers and tensors of the kernel."""
+        ...
+
+    def count_value(self, node: Any, scope: Scope) -> None:
+        """Count the loads and the arithmetic of an expression."""
+        ...
+
+    def count_address(self, index: Any, scope: Scope) -> None:
+        """Count the loads in an address.
+
+        Its arithmetic is not counted: the compiler hoists and reduces it.
+        """
+        ...
+
+    def mark_live(self, variable: Any) -> None:
+        """Record that the registers of a local buffer are live here."""
+        ...
+
+    def limit_registers(self, count: Any) -> None:
+        """Set the register limit of the current role."""
+        ...
+
+    def count_unknown(self, name: str, scope: Scope) -> None:
+        """Report an unknown call and charge it as a long function."""
+        ...
+
+    def add_note(self, text: str) -> None:
+        """Record an assumption in the notes of the profile."""
+        ...
+
+    def count_shared_words(self, scope: Scope, *, write: bool) -> None:
+        """Count one 4-byte word of shared memory per thread, without bank conflicts."""
+        ...
+
+
+Handler = Callable[[CountingContext, Any, Scope], None]  # counts one call
+
+
+def text(argument: Any) -> str:
+    """The text of a call's argument: the contents of a string, the digits of a number."""
+    return str(getattr(argument, "value", argument))
+
+
+def count_math(context: CountingContext, name: str, call: Any, scope: Scope) -> bool:
+    """Count a call of the math function `name`. Returns False if `name` is no math function."""
+    function = MATH_NAMES.get(name)
+    if function is None:
+        return False
+    dtype = element_type(str(call.dtype))
+    if dtype.kind == "int":
+        context.phase.counts["integer_ops"] += scope.executions * dtype.lanes
+    else:
+        lanes = dtype.lanes / 2 if function == "packed" else dtype.lanes
+        count_function(context, function, scope.executions * max(1.0, lanes))
+    return True
+
+
+def count_function(context: CountingContext, function: str, lane_operations: float) -> None:
+    """Count `lane_operations` executions of one of the functions in `MATH`."""
+    cost = MATH[function]
+    context.phase.counts["special_ops"] += lane_operations * cost.special
+    context.phase.counts["vector_ops"] += lane_operations * cost.vector

@@ -1,0 +1,202 @@
+"""Evaluates TVM index expressions over many threads, loop iterations and blocks at once.
+
+Expressions are evaluated over arrays of shape (scenarios, lanes). A scenario fixes a block, a warp and a
+value for each loop variable; its lanes are the threads of the warp. The addresses of the lanes in one
+scenario show coalescing and bank conflicts. The values of a condition over the scenarios show how often it
+holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Values = NDArray[Any]
+Bindings = Mapping[int, Any]  # identity of a variable -> its value: a number, or an array (scenarios, lanes)
+
+
+class UnevaluableError(Exception):
+    """The expression depends on data: a loaded value or an opaque call."""
+
+
+def identity(variable: Any) -> int:
+    """A key for a TVM variable. Equal keys mean the same object, not only the same name."""
+    return hash(variable)
+
+
+def evaluate(expression: Any, bindings: Bindings) -> Any:
+    """Evaluate an index expression. Vector expressions (`Ramp`, `Broadcast`) evaluate to their first lane.
+
+    Args:
+        expression: a TIR expression.
+        bindings: values of its variables, by `identity`.
+
+    Returns:
+        A number if no bound variable is an array, else an array of shape (scenarios, lanes).
+
+    Raises:
+        UnevaluableError: the expression depends on data or on an unbound variable.
+    """
+    rule = _RULES.get(type(expression).__name__)
+    if rule is None:
+        raise UnevaluableError(type(expression).__name__)
+    return rule(expression, bindings)
+
+
+def constant(expression: Any) -> int | None:
+    """The integer value of `expression`, or None if it is not constant.
+
+    Expressions of constants are evaluated, since they appear where sizes take the place of dynamic
+    dimensions.
+    """
+    kind = type(expression).__name__
+    if kind == "IntImm":
+        return int(expression.value)
+    if kind not in _COMPOSED:
+        return None
+    try:
+        return int(evaluate(expression, {}))
+    except UnevaluableError:
+        return None
+
+
+_COMPOSED = frozenset({"Add", "Sub", "Mul", "FloorDiv", "FloorMod", "Min", "Max", "Cast"})
+
+
+def variables(expression: Any) -> set[int]:
+    """Identities of all variables in `expression` and of all buffers that it loads from."""
+    from tvm.tirx.stmt_functor import post_order_visit
+
+    found: set[int] = set()
+
+    def visit(node: Any) -> None:
+        kind = type(node).__name__
+        if kind == "Var":
+            found.add(hash(node))
+        elif kind == "BufferLoad":
+            found.add(hash(node.buffer.data))
+
+    post_order_visit(expression, visit)
+    return found
+
+
+def loads(expression: Any) -> list[Any]:
+    """The loads in `expression`. A load in the index of another load comes first."""
+    from tvm.tirx.stmt_functor import post_order_visit
+
+    found: list[Any] = []
+    post_order_visit(
+        expression, lambda node: found.append(node) if type(node).__name__ == "BufferLoad" else None
+    )
+    return found
+
+
+def _variable(expression: Any, bindings: Bindings) -> Any:
+    try:
+        return bindings[hash(expression)]
+    except KeyError:
+        raise UnevaluableError(expression.name) from None
+
+
+def is_scalar(buffer: Any) -> bool:
+    """Whether `buffer` is one integer in the registers of each thread, and so acts as a variable."""
+    scope, shape = str(buffer.scope()), buffer.shape
+    return (
+        scope in ("local", "local.var")
+        and str(buffer.dtype) in _WHOLE_NUMBERS
+        and all(constant(extent) == 1 for extent in shape)
+    )
+
+
+_WHOLE_NUMBERS = ("int32", "uint32", "int64", "uint64", "bool")
+
+
+def _load(expression: Any, bindings: Bindings) -> Any:
+    """The value of a local scalar. All other loads depend on data."""
+    try:
+        return bindings[hash(expression.buffer.data)]
+    except KeyError:
+        raise UnevaluableError("data") from None
+
+
+def _binary(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Bindings], Any]:
+    def rule(expression: Any, bindings: Bindings) -> Any:
+        try:
+            return operation(evaluate(expression.a, bindings), evaluate(expression.b, bindings))
+        except ZeroDivisionError:
+            raise UnevaluableError("a division by zero") from None
+
+    return rule
+
+
+def _cast(expression: Any, bindings: Bindings) -> Any:
+    value = evaluate(expression.value, bindings)
+    # NumPy must add booleans as integers after the cast
+    return np.asarray(value).astype(np.int64) if str(expression.dtype).startswith(("int", "uint")) else value
+
+
+def _truncated_division(a: Any, b: Any) -> Any:
+    return (
+        np.trunc(a / b).astype(np.int64)
+        if isinstance(a, np.ndarray) or isinstance(b, np.ndarray)
+        else int(a / b)
+    )
+
+
+def _call(expression: Any, bindings: Bindings) -> Any:
+    name = getattr(expression.op, "name", "")
+    arguments = expression.args
+    if name == "tirx.if_then_else":
+        condition, yes, no = (evaluate(a, bindings) for a in arguments)
+        return np.where(condition, yes, no)
+    if name == "tirx.likely":
+        return evaluate(arguments[0], bindings)
+    if name in _INTEGER_CALLS:
+        return _INTEGER_CALLS[name](*(np.asarray(evaluate(a, bindings), dtype=np.int64) for a in arguments))
+    raise UnevaluableError(name)
+
+
+_INTEGER_CALLS: Mapping[str, Callable[..., Any]] = {
+    "tirx.bitwise_and": np.bitwise_and,
+    "tirx.bitwise_or": np.bitwise_or,
+    "tirx.bitwise_xor": np.bitwise_xor,
+    "tirx.bitwise_not": np.bitwise_not,
+    "tirx.shift_left": np.left_shift,
+    "tirx.shift_right": np.right_shift,
+}
+
+_RULES: Mapping[str, Callable[[Any, Bindings], Any]] = {
+    "IntImm": lambda e, _: int(e.value),
+    "FloatImm": lambda e, _: float(e.value),
+    "Var": _variable,
+    "BufferLoad": _load,
+    "Add": _binary(lambda a, b: a + b),
+    "Sub": _binary(lambda a, b: a - b),
+    "Mul": _binary(lambda a, b: a * b),
+    "FloorDiv": _binary(lambda a, b: a // b),
+    "FloorMod": _binary(lambda a, b: a % b),
+    "Div": _binary(_truncated_division),
+    "Mod": _binary(lambda a, b: np.fmod(a, b)),
+    "Min": _binary(np.minimum),
+    "Max": _binary(np.maximum),
+    "LT": _binary(lambda a, b: a < b),
+    "LE": _binary(lambda a, b: a <= b),
+    "GT": _binary(lambda a, b: a > b),
+    "GE": _binary(lambda a, b: a >= b),
+    "EQ": _binary(lambda a, b: a == b),
+    "NE": _binary(lambda a, b: a != b),
+    "And": _binary(np.logical_and),
+    "Or": _binary(np.logical_or),
+    "Not": lambda e, b: np.logical_not(evaluate(e.a, b)),
+    "Select": lambda e, b: np.where(
+        evaluate(e.condition, b), evaluate(e.true_value, b), evaluate(e.false_value, b)
+    ),
+    "Cast": _cast,
+    "Ramp": lambda e, b: evaluate(e.base, b),
+    "Broadcast": lambda e, b: evaluate(e.value, b),
+    "Let": lambda e, b: evaluate(e.body, {**b, hash(e.var): evaluate(e.value, b)}),
+    "Call": _call,
+}

@@ -1,0 +1,62 @@
+"""The launch geometry of a kernel, and the sequence by which blocks, threads and iterations are sampled."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+AXES = "xyz"
+
+
+@dataclass(frozen=True)
+class LaunchGeometry:
+    """The grid and the threads of a block.
+
+    `block` and `thread` map the axes x, y, z to (variable identity, extent).
+    """
+
+    block: Mapping[str, tuple[int, int]]
+    thread: Mapping[str, tuple[int, int]]
+    warp_threads: int
+
+    @property
+    def grid(self) -> tuple[int, int, int]:
+        x, y, z = (self.block[axis][1] if axis in self.block else 1 for axis in AXES)
+        return x, y, z
+
+    @property
+    def threads(self) -> int:
+        return math.prod(extent for _, extent in self.thread.values())
+
+    @property
+    def thread_variables(self) -> frozenset[int]:
+        return frozenset(variable for variable, _ in self.thread.values())
+
+    def thread_bindings(self, linear: NDArray[Any]) -> dict[int, NDArray[Any]]:
+        """Indices along each axis of the threads with the given linear indices, by variable identity."""
+        bindings, stride = {}, 1
+        for axis in AXES:
+            if axis in self.thread:
+                variable, extent = self.thread[axis]
+                bindings[variable] = linear // stride % extent
+                stride *= extent
+        return bindings
+
+
+def sequence(count: int, dimension: int, extent: int) -> NDArray[Any]:
+    """Return `count` evenly spread integers in 0 .. extent-1, independent of those of other dimensions.
+
+    This is a Kronecker sequence on square roots of primes.
+    """
+    root = math.sqrt(_PRIMES[dimension % len(_PRIMES)])
+    fractions = np.modf(np.arange(1, count + 1) * root)[0]
+    chosen: NDArray[Any] = np.minimum((fractions * extent).astype(np.int64), extent - 1)
+    return chosen
+
+
+_PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97)

@@ -1,0 +1,118 @@
+"""Costs of math functions in lane operations.
+
+The counts of instructions are those of CUDA's default build (no fast math), read off the PTX that nvcc 13.0
+generates for kernels of a single function. AMD's counts differ little at this level.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+
+class MathCost(NamedTuple):
+    """Operations of one function on one lane."""
+
+    special: float  # operations of the special-function unit
+    vector: float  # fp32 instructions beside them
+
+
+MATH: Mapping[str, MathCost] = {
+    "exp2": MathCost(1, 3),  # range check, two scalings
+    "exp": MathCost(1, 5),
+    "exp10": MathCost(1, 6),
+    "log2": MathCost(1, 6),
+    "log": MathCost(1, 12),
+    "log10": MathCost(1, 12),
+    "log1p": MathCost(1, 14),
+    "sqrt": MathCost(1, 7),
+    "rsqrt": MathCost(1, 3),
+    "sin": MathCost(0, 20),
+    "cos": MathCost(0, 20),
+    "tan": MathCost(1, 28),
+    "tanh": MathCost(2, 14),
+    "sigmoid": MathCost(2, 14),
+    "erf": MathCost(1, 18),
+    "pow": MathCost(2, 40),
+    "atan": MathCost(1, 20),
+    "divide": MathCost(1, 8),  # reciprocal, two Newton steps, range check
+    "rcp": MathCost(1, 6),
+    "fast_special": MathCost(1, 0),  # __expf and similar functions: one instruction, at most with a scaling
+    "fast_special_scaled": MathCost(1, 1),
+    "simple": MathCost(0, 1),  # abs, floor, ceil, round, fma, min, max, ...
+    "packed": MathCost(0, 1),
+}
+
+_SIMPLE = [
+    "fabs",
+    "abs",
+    "floor",
+    "ceil",
+    "round",
+    "trunc",
+    "nearbyint",
+    "fma",
+    "ieee_fmaf",
+    "ieee_add",
+    "ieee_sub",
+    "ieee_mul",
+    "fmul",
+    "max_nan",
+    "min_nan",
+    "clamp",
+    "isnan",
+    "isinf",
+    "isfinite",
+    "copysign",
+    "popcount",
+    "clz",
+    "__ffs",
+    "__fns",
+    "fmod",
+    "hmax",
+    "hmin",
+    "round_ties_away_from_zero",
+    "pow_of_int",
+    "likely",
+]
+
+# function by its name in the IR, without the dialect prefix
+MATH_NAMES: Mapping[str, str] = {
+    **{
+        name: name
+        for name in (
+            "exp2",
+            "exp",
+            "exp10",
+            "log2",
+            "log",
+            "log10",
+            "log1p",
+            "sqrt",
+            "rsqrt",
+            "sin",
+            "cos",
+            "tan",
+            "tanh",
+        )
+    },
+    **{name: name for name in ("sigmoid", "erf", "pow", "atan")},
+    **{
+        name + "f": name
+        for name in ("exp2", "exp", "log2", "log", "sqrt", "rsqrt", "sin", "cos", "tanh", "pow", "erf")
+    },
+    **dict.fromkeys(
+        ("__exp", "__exp10", "__log", "__log2", "__log10", "__expf", "__logf", "__tan"), "fast_special_scaled"
+    ),
+    **dict.fromkeys(
+        ("__sin", "__cos", "__sinf", "__cosf", "fast_rcp", "ex2", "hexp2", "h2exp2"), "fast_special"
+    ),
+    **dict.fromkeys(("ieee_fsqrt",), "sqrt"),
+    **dict.fromkeys(("ieee_frsqrt",), "rsqrt"),
+    **dict.fromkeys(("ieee_fdiv", "fdividef"), "divide"),
+    **dict.fromkeys(("ieee_frcp",), "rcp"),
+    **dict.fromkeys(_SIMPLE, "simple"),
+    **dict.fromkeys(
+        ("add2", "sub2", "mul2", "fma2", "max2", "min2", "max2_nan", "min2_nan", "abs2"), "packed"
+    ),
+}

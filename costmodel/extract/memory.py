@@ -1,0 +1,159 @@
+"""Finds the tensor or buffer behind each variable, pointer and descriptor of one device function."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ...profile.values import Space, Tensor
+from .accesses import AccessSite
+from .descriptors import Descriptor
+from .element_types import element_type
+from .expressions import constant, identity
+
+
+@dataclass
+class Memory:
+    """The tensors and buffers of one device function.
+
+    Tensors are labelled in order of appearance, so renaming the variables of a kernel changes nothing.
+    """
+
+    descriptors: Mapping[str, Descriptor]
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    local_bytes: dict[int, float] = field(default_factory=dict)  # bytes per thread, by local buffer
+    _buffers: dict[int, tuple[str, str]] = field(
+        default_factory=dict
+    )  # (memory scope, label), by data variable
+    _labels: dict[int, str] = field(default_factory=dict)
+    _constant: set[str] = field(default_factory=set)  # tensors that the kernel only reads
+
+    def declare_parameters(self, function: Any) -> None:
+        """Record the parameters of the kernel: tensors in global memory and TMA descriptors of tensors."""
+        readonly = {
+            int(position) for position in (function.attrs or {}).get("tl.readonly_param_indices") or ()
+        }
+        for position, parameter in enumerate(function.params):
+            if position in readonly:
+                self._constant.add(f"t{position}")
+            label = self._labels[identity(parameter)] = f"t{position}"
+            descriptor = self.descriptors.get(parameter.name)
+            if descriptor is not None:
+                self.tensors[label] = Tensor(label, descriptor.tensor_bytes, descriptor.element_bytes)
+            elif str(getattr(parameter.type_annotation, "storage_scope", "")) == "global":
+                self._buffers[identity(parameter)] = ("global", label)
+
+    def fill_sizes(self, function: Any, sizes: Mapping[str, tuple[int, int]]) -> None:
+        """Set the sizes of tensors that the kernel accesses only through pointers, which carry no size.
+
+        Args:
+            function: the device function.
+            sizes: (bytes of the tensor, bytes of an element) by the name of the parameter in the host part.
+        """
+        for parameter in function.params:
+            scope, label = self._buffers.get(identity(parameter), ("", ""))
+            if (
+                scope == "global"
+                and parameter.name in sizes
+                and (label not in self.tensors or not self.tensors[label].bytes)
+            ):
+                self.tensors[label] = Tensor(label, *sizes[parameter.name])
+
+    def add_view(self, variable: Any, source: Any) -> None:
+        """Record that `variable` points into the buffer of `source`.
+
+        It is labelled as a buffer of its own.
+        """
+        whole = self._buffers.get(identity(source))
+        if whole is not None:
+            self._buffers[identity(variable)] = (whole[0], self._label(variable, "s"))
+
+    def declare(self, buffer: Any) -> None:
+        """Record the memory scope and the size of a buffer."""
+        key, memory = identity(buffer.data), str(buffer.scope())
+        size = _static_elements(buffer) * element_type(str(buffer.dtype)).bytes
+        if memory.startswith("local"):
+            self.local_bytes[key] = size
+        scope, label = self._buffers.setdefault(key, (memory or "global", self._label(buffer.data, "b")))
+        if scope == "global" and (label not in self.tensors or size > self.tensors[label].bytes):
+            self.tensors[label] = Tensor(
+                label, round(size), max(1, round(element_type(str(buffer.dtype)).bytes))
+            )
+
+    def is_global(self, buffer: Any) -> bool:
+        """Whether `buffer` lies in device memory."""
+        return self._buffers.get(identity(buffer.data), (str(buffer.scope()), ""))[0] == "global"
+
+    def site(self, buffer: Any, index: Any, vector: int = 1) -> AccessSite | None:
+        """The location of `vector` elements at `index` of `buffer`; None if the buffer lies in registers."""
+        if identity(buffer.data) not in self._buffers:
+            self.declare(buffer)
+        memory, label = self._buffers[identity(buffer.data)]
+        space = _space(memory)
+        if space is None:
+            return None
+        repeatable = space is Space.SHARED or label in self._constant
+        return AccessSite(space, label, index, element_type(str(buffer.dtype)).bytes, vector, repeatable)
+
+    def pointer_site(self, node: Any) -> AccessSite | None:
+        """The location that a pointer argument names.
+
+        None if it does not point to global or shared memory.
+        """
+        name = getattr(getattr(node, "op", None), "name", "")
+        if name == "tirx.tvm_access_ptr":
+            memory, label = self._buffers.get(identity(node.args[1]), ("", ""))
+            space = _space(memory)
+            # the first argument of the call carries the element type
+            return (
+                None
+                if space is None
+                else AccessSite(space, label, node.args[2], element_type(str(node.args[0].dtype)).bytes)
+            )
+        if name in ("tirx.address_of", "tirx.handle_add_byte_offset"):
+            return self.pointer_site(node.args[0])
+        if type(node).__name__ == "BufferLoad":
+            return self.site(node.buffer, node.indices[0])
+        return None
+
+    def pointer_extent(self, node: Any) -> int | None:
+        """Number of elements that an access pointer covers; None if unknown."""
+        return (
+            constant(node.args[3])
+            if getattr(getattr(node, "op", None), "name", "") == "tirx.tvm_access_ptr"
+            else None
+        )
+
+    def descriptor(self, node: Any) -> Descriptor | None:
+        """The TMA descriptor that `node` names, with the label of its tensor; None if it names none."""
+        if type(node).__name__ != "Var" or node.name not in self.descriptors:
+            return None
+        found = self.descriptors[node.name]
+        return replace(found, tensor=self._labels.get(identity(node), found.tensor))
+
+    def _label(self, variable: Any, prefix: str) -> str:
+        return self._labels.setdefault(identity(variable), f"{prefix}{len(self._labels)}")
+
+
+def parameter_sizes(traced: Any) -> Mapping[str, tuple[int, int]]:
+    """(bytes, bytes of an element) of tensor arguments with static shapes, by name of their data variable."""
+    found = {}
+    for buffer in getattr(traced, "buffer_map", {}).values():
+        element = element_type(str(buffer.dtype)).bytes
+        if all(constant(extent) is not None for extent in buffer.shape):
+            found[str(buffer.data.name)] = (round(_static_elements(buffer) * element), max(1, round(element)))
+    return found
+
+
+def _space(memory: str) -> Space | None:
+    if memory.startswith("shared"):
+        return None if "barrier" in memory else Space.SHARED
+    return Space.GLOBAL if memory == "global" else None
+
+
+def _static_elements(buffer: Any) -> float:
+    total = 1.0
+    for extent in buffer.shape:
+        total *= constant(extent) or 1
+    return total

@@ -1,0 +1,63 @@
+"""Mutable counts of one phase while the IR is read, converted to a frozen `Phase` at the end."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+
+from ...profile.values import Access, MatrixWork, Phase, Trips, Work
+
+ONCE = Trips((1.0,))
+
+
+@dataclass
+class PhaseCounts:
+    """Counts of one iteration of a phase, over all threads of the block that execute it."""
+
+    trips: Trips = ONCE
+    is_loop: bool = False
+    between: bool = (
+        False  # the role's code around its own loops, inside a loop that belongs to the whole block
+    )
+    unrolled_by: int = 1  # number of iterations whose plain loads the compiler issues together
+    matrix: list[MatrixWork] = field(default_factory=list)
+    accesses: list[Access] = field(default_factory=list)
+    counts: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    unknown: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    wait_groups: list[int] = field(
+        default_factory=list
+    )  # number of copy groups that each wait leaves in flight
+
+    def to_phase(self) -> Phase:
+        """Convert the counts to a frozen phase."""
+        depths = [w + 1 for w in self.wait_groups]
+        depths += [a.slots for a in self.accesses if a.asynchronous and a.mechanism == "tma" and not a.write]
+        return Phase(
+            trips=self.trips,
+            work=Work(
+                matrix=_merged_matrix(self.matrix),
+                accesses=tuple(self.accesses),
+                unknown=dict(self.unknown),
+                **self.counts,
+            ),
+            pipeline_depth=max(depths, default=self.unrolled_by),
+            is_loop=self.is_loop and not (self.between and not self._keeps_pace),
+        )
+
+    @property
+    def _keeps_pace(self) -> bool:
+        """Whether each iteration waits for another role or fetches data for it."""
+        fetches = any(a.asynchronous and not a.write for a in self.accesses)
+        return fetches or bool(self.counts.get("barrier_waits"))
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.matrix or self.accesses or self.counts or self.unknown)
+
+
+def _merged_matrix(work: list[MatrixWork]) -> tuple[MatrixWork, ...]:
+    merged: dict[MatrixWork, float] = {}
+    for item in work:
+        kind = replace(item, count=0.0)
+        merged[kind] = merged.get(kind, 0.0) + item.count
+    return tuple(replace(kind, count=count) for kind, count in merged.items())

@@ -1,0 +1,74 @@
+"""Finds the peak number of registers that the local buffers of a role need, from their live ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+Key = tuple[int, int]  # role, buffer
+
+
+@dataclass
+class LiveRanges:
+    """Positions in program order at which each role uses its local buffers, and the loops around them."""
+
+    _spans: dict[Key, tuple[int, int]] = field(default_factory=dict)
+    _loops: list[tuple[int, int]] = field(default_factory=list)
+    _position: int = 0
+
+    def touch(self, role: int, buffer: int) -> None:
+        """Record a use of `buffer` by `role` at the current position."""
+        self._position += 1
+        first, _ = self._spans.get((role, buffer), (self._position, 0))
+        self._spans[role, buffer] = (first, self._position)
+
+    @contextmanager
+    def loop(self) -> Iterator[None]:
+        """A context in which all uses are inside one loop."""
+        self._position += 1
+        start = self._position
+        yield
+        self._position += 1
+        self._loops.append((start, self._position))
+
+    def finish(self) -> None:
+        """Extend each live range over the loops that it enters or leaves.
+
+        A buffer that is used inside a loop and also before or after it is live during the whole loop.
+        """
+        for start, end in self._loops:
+            self._hand_over(start, end)
+            for key, (first, last) in self._spans.items():
+                touches = first <= end and last >= start
+                if touches and (first < start or last > end):
+                    self._spans[key] = (min(first, start), max(last, end))
+
+    def _hand_over(self, start: int, end: int) -> None:
+        """Let a new buffer begin where an old one ends, if a loop uses the old one last and fills the new.
+
+        The loop then needs registers for the larger of the two, not for both.
+        """
+        inside = {key: span for key, span in self._spans.items() if span[0] <= end and span[1] >= start}
+        dying = [key for key, (first, last) in inside.items() if first < start and last <= end]
+        born = [key for key, (first, last) in inside.items() if first >= start and last > end]
+        for role in {key[0] for key in dying}:
+            mine = [key for key in born if key[0] == role]
+            for key in mine[: sum(1 for k in dying if k[0] == role)]:
+                self._spans[key] = (end + 1, self._spans[key][1])
+
+    def peak_registers(self, role: int, buffer_bytes: Mapping[int, float]) -> float:
+        """Peak number of 32-bit registers per thread that are live together.
+
+        `buffer_bytes` are bytes per thread by buffer.
+        """
+        events: list[tuple[int, float]] = []
+        for (owner, buffer), (first, last) in self._spans.items():
+            if owner == role:
+                size = buffer_bytes.get(buffer, 0.0) / 4
+                events += [(first, size), (last + 1, -size)]
+        peak = current = 0.0
+        for _, change in sorted(events):
+            current += change
+            peak = max(peak, current)
+        return peak

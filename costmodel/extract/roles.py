@@ -1,0 +1,76 @@
+"""Counts of each role of a kernel, and the names of the roles: all, producer or consumer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ...profile.values import Role, Space
+from .phase_counts import PhaseCounts
+from .registers import LiveRanges
+
+
+@dataclass
+class RoleCounts:
+    """The phases of one range of threads, in program order. The program may enter the range several times."""
+
+    number: int
+    threads: int
+    phases: list[PhaseCounts] = field(default_factory=list)
+    registers_limit: int | None = None
+
+    @property
+    def is_whole_block(self) -> bool:
+        return self.number == 0
+
+    @property
+    def is_empty(self) -> bool:
+        return all(phase.is_empty for phase in self.phases)
+
+    @property
+    def has_matrix_work(self) -> bool:
+        return any(phase.matrix for phase in self.phases)
+
+    @property
+    def computes(self) -> bool:
+        return self.has_matrix_work or any(phase.counts.get("vector_ops") for phase in self.phases)
+
+    @property
+    def fetches(self) -> bool:
+        """Whether the role loads from global memory by asynchronous copies, and stores nothing to it."""
+        accesses = [a for phase in self.phases for a in phase.accesses if a.space is Space.GLOBAL]
+        return any(a.asynchronous and not a.write for a in accesses) and not any(a.write for a in accesses)
+
+
+def roles_of(
+    roles: Sequence[RoleCounts], live: LiveRanges, local_bytes: Mapping[int, float]
+) -> tuple[Role, ...]:
+    """Convert the counts to frozen roles.
+
+    Empty roles are left out; `local_bytes` are bytes per thread by local buffer.
+    """
+    return tuple(
+        Role(
+            name=_name(role, roles),
+            threads=role.threads,
+            phases=tuple(phase.to_phase() for phase in role.phases if not phase.is_empty),
+            registers_limit=role.registers_limit,
+            local_registers=live.peak_registers(role.number, local_bytes),
+        )
+        for role in roles
+        if not role.is_empty
+    )
+
+
+def _name(role: RoleCounts, roles: Sequence[RoleCounts]) -> str:
+    """The name of `role`.
+
+    A role that only fetches for others is a producer, even if it computes addresses.
+    """
+    if role.is_whole_block:
+        return "all"
+    if not role.computes:
+        return "producer"
+    others = [r for r in roles if r is not role and not r.is_whole_block]
+    served = any(r.has_matrix_work or (r.registers_limit or 0) > (role.registers_limit or 0) for r in others)
+    return "producer" if served and role.fetches and not role.has_matrix_work else "consumer"

@@ -1,0 +1,201 @@
+"""Samples blocks, threads and iterations of a statement, and evaluates expressions over them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .expressions import Bindings, UnevaluableError, evaluate, variables
+from .launch_geometry import AXES, LaunchGeometry
+
+PATTERN_SCENARIOS = 8  # samples for address patterns, which repeat over blocks and iterations
+CONDITION_SCENARIOS = 128  # samples for conditions, which hold in a share of the cases
+MOST_CASES = 1 << 18  # combinations of blocks and iterations that are evaluated exactly
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A loop around a statement; `variable` is the identity of its loop variable."""
+
+    variable: int
+    extent: float
+    unrolled: bool  # by the source, or by the compiler if the extent is small and constant
+    start: int = 0
+
+
+@dataclass(frozen=True)
+class Scenarios:
+    """Sampled blocks, warps and iterations of a statement: few for address patterns, many for conditions.
+
+    Methods named `over_...` evaluate an expression over all blocks, threads or iterations, with one value for
+    every other variable.
+    """
+
+    launch: LaunchGeometry
+    first_thread: int
+    threads: int
+    warp_lanes: int = 32  # existing lanes of a warp: fewer if the block is smaller than a warp
+    phase_loop: Loop | None = None
+    phase_loops: tuple[Loop, ...] = ()  # the phase's loop and the phase loops around it, outermost first
+    reach: Any = (
+        None  # mask over the chance scenarios: where all conditions so far hold; None without conditions
+    )
+    roots: Mapping[int, frozenset[int]] = field(
+        default_factory=dict
+    )  # by bound variable: the variables that it derives from
+    pattern: Bindings = field(default_factory=dict)  # PATTERN_SCENARIOS samples of each variable
+    chance: Bindings = field(default_factory=dict)  # CONDITION_SCENARIOS samples of each variable
+    bound: tuple[
+        tuple[int, Any], ...
+    ] = ()  # (variable, expression) in order; the expression is None if it depends on data
+    given: tuple[Any, ...] = ()  # conditions so far that the trips of the phase take into account
+
+    def depends_on(self, expression: Any) -> frozenset[int]:
+        """Identities of the launch and loop variables that `expression` derives from."""
+        found: set[int] = set()
+        for variable in variables(expression):
+            found |= self.roots.get(variable, frozenset({variable}))
+        return frozenset(found)
+
+    def block_axes(self, expression: Any) -> frozenset[str]:
+        """The block axes (x, y, z) that `expression` derives from."""
+        found = self.depends_on(expression)
+        return frozenset(axis for axis, (variable, _) in self.launch.block.items() if variable in found)
+
+    def moves_with_phase(self, expression: Any) -> bool:
+        """Whether `expression` changes with the iterations of the phase's loop."""
+        return self.phase_loop is not None and self.phase_loop.variable in self.depends_on(expression)
+
+    def addresses(self, expression: Any) -> NDArray[Any]:
+        """`expression` over the pattern scenarios, shape (scenarios, lanes). Raises `UnevaluableError`."""
+        value = np.asarray(evaluate(expression, self.pattern))
+        addresses: NDArray[Any] = np.broadcast_to(value, self._shape(PATTERN_SCENARIOS)).astype(np.int64)
+        return addresses
+
+    def over_chance(self, expression: Any) -> Any:
+        """`expression` over the chance scenarios in which all conditions so far hold.
+
+        Raises `UnevaluableError`.
+        """
+        value = np.asarray(evaluate(expression, self.chance))
+        return (
+            value[self.reach.any(axis=1)]
+            if self.reach is not None and value.ndim == 2 and len(value) > 1
+            else value
+        )
+
+    def over_blocks(self, expression: Any, axes: list[str]) -> NDArray[Any]:
+        """`expression` for every block along `axes`, the first axis fastest. Raises `UnevaluableError`."""
+        bindings = self._one_scenario()
+        total, stride = math.prod(self.launch.block[a][1] for a in axes), 1
+        for axis in axes:
+            variable, extent = self.launch.block[axis]
+            bindings[variable] = np.arange(total) // stride % extent
+            stride *= extent
+        self._rebind(bindings)
+        counts: NDArray[Any] = np.broadcast_to(
+            np.asarray(evaluate(expression, bindings), dtype=float), (total,)
+        )
+        return counts
+
+    def over_cases(self, condition: Any) -> tuple[NDArray[Any], frozenset[str]] | None:
+        """Share of the iterations of the phase's loops in which `condition` holds, block by block.
+
+        Only iterations in which the conditions in `given` hold are counted.
+
+        Returns:
+            (the share for each block of the axes that the condition depends on, these axes). None if the
+            condition depends on more than blocks and phase loops, or if there are too many cases.
+        """
+        every = [*self.given, condition]
+        roots = frozenset().union(*(self.depends_on(c) for c in every))
+        axes = [axis for axis in AXES if axis in self.launch.block and self.launch.block[axis][0] in roots]
+        loops = [loop for loop in self.phase_loops if loop.variable in roots]
+        if len(axes) + len(loops) != len(roots):
+            return None
+        blocks = math.prod(self.launch.block[a][1] for a in axes)
+        extents = [max(1, math.ceil(loop.extent)) for loop in loops]
+        cases = math.prod(extents)
+        if blocks * cases > MOST_CASES:
+            return None
+        bindings = self._one_scenario()
+        number, stride = np.arange(blocks)[:, None], 1
+        for axis in axes:
+            variable, extent = self.launch.block[axis]
+            bindings[variable] = number // stride % extent
+            stride *= extent
+        number, stride = np.arange(cases)[None, :], 1
+        for loop, extent in zip(loops, extents, strict=True):
+            bindings[loop.variable] = loop.start + number // stride % extent
+            stride *= extent
+        try:
+            self._rebind(bindings)
+            *before, held = (
+                np.broadcast_to(np.asarray(evaluate(c, bindings), dtype=bool), (blocks, cases)) for c in every
+            )
+        except UnevaluableError:
+            return None
+        come = np.logical_and.reduce(before) if before else np.ones((blocks, cases), dtype=bool)
+        share = (held & come).sum(axis=1) / np.maximum(1, come.sum(axis=1))
+        return share, frozenset(axes)
+
+    def over_block(self, expression: Any) -> NDArray[Any]:
+        """`expression` for every thread of the scope, in one block and one iteration.
+
+        Raises `UnevaluableError`.
+        """
+        bindings = self._one_scenario()
+        bindings |= self.launch.thread_bindings(self.first_thread + np.arange(self.threads))
+        self._rebind(bindings)
+        values: NDArray[Any] = np.broadcast_to(
+            np.asarray(evaluate(expression, bindings)), (self.threads,)
+        ).astype(np.int64)
+        return values
+
+    def over_phase(self, expression: Any, iterations: int = 64) -> NDArray[Any]:
+        """`expression` of one thread in the first iterations of the phase's loop.
+
+        Raises `UnevaluableError`.
+        """
+        bindings = self._one_scenario()
+        if self.phase_loop is not None:
+            bindings[self.phase_loop.variable] = np.arange(
+                min(iterations, max(1, int(self.phase_loop.extent)))
+            )
+        self._rebind(bindings)
+        return np.atleast_1d(np.asarray(evaluate(expression, bindings)))
+
+    def at(self, expression: Any, chosen: Bindings) -> Any:
+        """`expression` of one thread and iteration, with the values of the variables in `chosen`.
+
+        Raises `UnevaluableError`.
+        """
+        bindings = {**self._one_scenario(), **chosen}
+        self._rebind(bindings)
+        return evaluate(expression, bindings)
+
+    def shifted(self, loop: Loop, step: NDArray[Any]) -> Self:
+        """The same scenarios with other values of one loop variable."""
+        return replace(self, pattern={**self.pattern, loop.variable: step})
+
+    def _shape(self, scenarios: int) -> tuple[int, int]:
+        return scenarios, self.warp_lanes
+
+    def _one_scenario(self) -> dict[int, Any]:
+        """One value for each variable. Callers replace those that vary, then call `_rebind`."""
+        return {
+            v: (value.flat[0] if isinstance(value, np.ndarray) else value)
+            for v, value in self.pattern.items()
+        }
+
+    def _rebind(self, bindings: dict[int, Any]) -> None:
+        for variable, value in self.bound:
+            if value is None:
+                bindings.pop(variable, None)
+            else:
+                bindings[variable] = evaluate(value, bindings)

@@ -1,0 +1,266 @@
+"""The execution context of a statement: the blocks, threads and iterations that execute it, and how often."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from .expressions import Bindings, UnevaluableError, evaluate
+from .launch_geometry import LaunchGeometry, sequence
+from .scenarios import CONDITION_SCENARIOS, PATTERN_SCENARIOS, Loop, Scenarios
+
+
+@dataclass(frozen=True)
+class Scope(Scenarios):
+    """The execution context of a statement.
+
+    Each of `threads` threads executes the statement `times` times in one iteration of the phase. `warps` is
+    the share of the warps that execute it at all, and `lanes` the share of active lanes in those warps.
+    """
+
+    times: float = 1.0
+    lanes: float = 1.0
+    warps: float = 1.0
+    elected: bool = False  # a single elected lane executes the statement
+    loops: tuple[Loop, ...] = ()
+    condition: Any = None  # lane mask over the pattern scenarios; None if all lanes are active
+    held: Any = None  # mask of the `threads` that pass the conditions on thread indices; None if all do
+    conditions: tuple[Any, ...] = ()  # conditions so far that can be evaluated
+    reached_by: frozenset[int] = frozenset()  # variables that the conditions so far derive from
+    drawn: int = 0  # number of sampled variables: each has its own sequence
+
+    @staticmethod
+    def of_threads(launch: LaunchGeometry, first_thread: int, threads: int) -> Scope:
+        """The context of a statement that all threads of a range execute once."""
+        pattern: dict[int, Any] = {}
+        chance: dict[int, Any] = {}
+        drawn = 1  # sequence 0 samples the warps
+        for variable, extent in launch.block.values():
+            pattern[variable] = sequence(PATTERN_SCENARIOS, drawn, extent)[:, None]
+            chance[variable] = sequence(CONDITION_SCENARIOS, drawn, extent)[:, None]
+            drawn += 1
+        lanes = min(launch.warp_threads, threads)
+        return Scope(
+            launch, first_thread, threads, warp_lanes=lanes, pattern=pattern, chance=chance, drawn=drawn
+        )._resampled()
+
+    @property
+    def executions(self) -> float:
+        """Lane executions over all threads of the block, in one iteration of the phase."""
+        return self.warp_executions * (
+            1 if self.elected else self.lanes * min(self.launch.warp_threads, self.threads)
+        )
+
+    @property
+    def warp_executions(self) -> float:
+        """Warp instructions over all threads of the block, in one iteration of the phase."""
+        issuing = self.threads if self.elected else max(1.0, self.threads / self.launch.warp_threads)
+        return issuing * self.times * self.warps
+
+    def with_loop(
+        self, variable: int, start: int, extent: float, unrolled: bool, *, as_phase: bool = False
+    ) -> Scope:
+        """The scope inside a loop.
+
+        With `as_phase` the trips of the phase count its iterations, else they multiply `times`.
+        """
+        whole = max(1, math.ceil(extent))
+        loop = Loop(variable, extent, unrolled, start)
+        return replace(
+            self,
+            times=self.times if as_phase else self.times * extent,
+            loops=self.loops if as_phase else (*self.loops, loop),
+            phase_loop=loop if as_phase else self.phase_loop,
+            phase_loops=(*self.phase_loops, loop) if as_phase else self.phase_loops,
+            pattern={
+                **self.pattern,
+                variable: start + sequence(PATTERN_SCENARIOS, self.drawn, whole)[:, None],
+            },
+            chance={
+                **self.chance,
+                variable: start + sequence(CONDITION_SCENARIOS, self.drawn, whole)[:, None],
+            },
+            drawn=self.drawn + 1,
+        )
+
+    def with_binding(self, variable: int, value: Any) -> Scope:
+        """The scope after `variable = value`.
+
+        For a value that depends on data, only the variables that it derives from are known.
+        """
+        roots = {**self.roots, variable: self.depends_on(value) | self.reached_by}
+        try:
+            pattern, chance = evaluate(value, self.pattern), evaluate(value, self.chance)
+        except UnevaluableError:
+            return self._without(variable, roots)
+        return replace(
+            self,
+            pattern={**self.pattern, variable: pattern},
+            chance={**self.chance, variable: chance},
+            roots=roots,
+            bound=(*self.bound, (variable, value)),
+        )
+
+    def with_unknown(self, variable: int, *sources: Any) -> Scope:
+        """The scope with an unknown value of `variable`, derived from its earlier roots and `sources`."""
+        known = self.roots.get(variable, frozenset()).union(*(self.depends_on(source) for source in sources))
+        return self._without(variable, {**self.roots, variable: known})
+
+    def after(self, inner: Scope, scalars: set[int]) -> Scope:
+        """The scope after a loop or a branch that ended with the scope `inner`.
+
+        The values of the local `scalars` that it stored to are unknown; only the variables that they derive
+        from are kept.
+        """
+        scope = self
+        for variable in dict.fromkeys(v for v, _ in inner.bound[len(self.bound) :] if v in scalars):
+            known = scope.roots.get(variable, frozenset()) | inner.roots.get(variable, frozenset())
+            scope = scope._without(variable, {**scope.roots, variable: known | inner.reached_by})
+        return scope
+
+    def _without(self, variable: int, roots: Mapping[int, frozenset[int]]) -> Scope:
+        return replace(
+            self,
+            pattern={v: value for v, value in self.pattern.items() if v != variable},
+            chance={v: value for v, value in self.chance.items() if v != variable},
+            roots=roots,
+            bound=(*self.bound, (variable, None)),
+        )
+
+    def with_condition(self, condition: Any) -> Scope | None:
+        """The scope in which `condition` holds; None if it never holds.
+
+        A condition that depends on data counts as true.
+
+        The threads that pass a condition on thread indices are counted exactly; other conditions are sampled.
+        """
+        roots = self.depends_on(condition)
+        reached = replace(self, reached_by=self.reached_by | roots)
+        try:
+            if roots and roots <= self.launch.thread_variables and not self.elected:
+                return reached._among_threads(condition)
+            held = np.broadcast_to(
+                np.asarray(evaluate(condition, self.chance), dtype=bool), self._shape(CONDITION_SCENARIOS)
+            )
+            mask = np.broadcast_to(
+                np.asarray(evaluate(condition, self.pattern), dtype=bool), self._shape(PATTERN_SCENARIOS)
+            )
+        except UnevaluableError:
+            return reached
+        # nested conditions are not independent: count among the scenarios that reach this one
+        before = CONDITION_SCENARIOS if self.reach is None else int(self.reach.any(axis=1).sum())
+        held = held if self.reach is None else held & self.reach
+        if not held.any():
+            return None
+        running = held.any(axis=1)
+        combined = mask if self.condition is None else mask & self.condition
+        return replace(
+            reached,
+            warps=self.warps * float(running.sum()) / before,
+            lanes=float(held[running].mean()),
+            reach=held,
+            # a condition that no pattern scenario meets is too rare to affect the address pattern
+            condition=None if combined.all() or not combined.any() else combined,
+            conditions=(*self.conditions, condition),
+        )
+
+    def knows(self, condition: Any) -> bool:
+        """Whether `condition`, which holds in this scope, could be evaluated."""
+        return any(condition is known for known in self.conditions)
+
+    def with_given(self, condition: Any) -> Scope | None:
+        """The scope in which `condition` holds, if the trips of the phase account for it.
+
+        None if no sample meets it.
+        """
+        inside = self.with_condition(condition)
+        if inside is None:
+            return None
+        return replace(
+            inside,
+            warps=self.warps,
+            lanes=self.lanes,
+            condition=self.condition,
+            given=(*self.given, condition),
+        )
+
+    def _among_threads(self, condition: Any) -> Scope | None:
+        """The scope in which a condition on thread indices holds. Raises `UnevaluableError`."""
+        held = self.over_block(condition).astype(bool)
+        held = held if self.held is None else held & self.held
+        if not held.any():
+            return None
+        narrowed = replace(self, held=held, conditions=(*self.conditions, condition))
+        (warps, lanes), (warps_before, lanes_before) = narrowed._running_share(), self._running_share()
+        narrowed = replace(
+            narrowed, warps=self.warps * warps / warps_before, lanes=self.lanes * lanes / lanes_before
+        )
+        return narrowed._resampled()
+
+    def with_threads(self, first_thread: int, threads: int) -> Scope:
+        """The scope of whole warps that run their own program from here on."""
+        warps, lanes = self._running_share()
+        return replace(
+            self,
+            first_thread=first_thread,
+            threads=threads,
+            held=None,
+            warps=self.warps / warps,
+            lanes=self.lanes / lanes,
+        )._resampled()
+
+    def _running_share(self) -> tuple[float, float]:
+        """(share of the warps with a thread in `held`, share of the lanes in `held` among those warps)."""
+        if self.held is None:
+            return 1.0, 1.0
+        warps = [
+            self.held[i : i + self.launch.warp_threads]
+            for i in range(0, len(self.held), self.launch.warp_threads)
+        ]
+        running = [warp for warp in warps if warp.any()]
+        return len(running) / len(warps), float(np.concatenate(running).mean())
+
+    def _resampled(self) -> Scope:
+        """The scope with newly sampled threads, from the warps with a thread in `held`."""
+        warp_threads = self.launch.warp_threads
+        running = [w for w in range(max(1, -(-self.threads // warp_threads))) if self._runs(w)]
+        lanes = np.arange(self.warp_lanes)[None, :]
+        drawn: list[dict[int, Any]] = []
+        for bindings, count in ((self.pattern, PATTERN_SCENARIOS), (self.chance, CONDITION_SCENARIOS)):
+            warp = np.asarray(running)[sequence(count, 0, len(running))][:, None]
+            drawn.append(
+                {**bindings, **self.launch.thread_bindings(self.first_thread + warp * warp_threads + lanes)}
+            )
+            self._rebind(drawn[-1])
+        pattern, chance = drawn
+        reach = self._together(chance, CONDITION_SCENARIOS)
+        mask = self._together(pattern, PATTERN_SCENARIOS)
+        met = mask is not None and mask.any() and not mask.all()
+        return replace(self, pattern=pattern, chance=chance, reach=reach, condition=mask if met else None)
+
+    def _runs(self, warp: int) -> bool:
+        return self.held is None or bool(
+            self.held[warp * self.launch.warp_threads : (warp + 1) * self.launch.warp_threads].any()
+        )
+
+    def _together(self, bindings: Bindings, scenarios: int) -> Any:
+        """Mask of the scenarios in which all conditions so far hold; None without conditions."""
+        every = None
+        for condition in self.conditions:
+            try:
+                held = np.broadcast_to(
+                    np.asarray(evaluate(condition, bindings), dtype=bool), self._shape(scenarios)
+                )
+            except UnevaluableError:
+                continue  # it depends on a local scalar that was stored to since
+            every = held if every is None else every & held
+        return every
+
+    def with_elected(self, group: int) -> Scope:
+        """The scope of one elected thread of each `group` of threads, or of the block if `group` is 0."""
+        issuing = max(1, self.threads // group) if group else 1
+        return replace(self, threads=issuing, elected=True)

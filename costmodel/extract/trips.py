@@ -1,0 +1,57 @@
+"""Counts how often a phase runs, block by block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...profile.values import Trips
+from .expressions import constant
+from .launch_geometry import AXES
+from .scope import Scope
+
+
+def of_extent(extent: Any, scope: Scope) -> Trips:
+    """Iterations of a loop for each block of the axes that its extent depends on, x fastest.
+
+    Raises `UnevaluableError`.
+    """
+    number = constant(extent)
+    if number is not None:
+        return Trips((float(max(0, number)),))
+    axes = scope.block_axes(extent)
+    ordered = [axis for axis in AXES if axis in axes]
+    if not ordered:
+        return Trips((max(0.0, float(np.mean(scope.over_chance(extent)))),))
+    counts = scope.over_blocks(extent, ordered)
+    return Trips(tuple(float(max(0.0, c)) for c in counts), frozenset(ordered))
+
+
+def of_condition(condition: Any, scope: Scope) -> Trips | None:
+    """Share of the executions in which `condition` is true, block by block.
+
+    None if it is not known exactly.
+    """
+    found = scope.over_cases(condition)
+    return None if found is None else Trips(tuple(float(share) for share in found[0]), found[1])
+
+
+def product(one: Trips, other: Trips, grid: tuple[int, int, int]) -> Trips:
+    """Trips of a loop `other` inside a loop `one`."""
+    if not other.axes:
+        return Trips(tuple(t * other.per_block[0] for t in one.per_block), one.axes)
+    if not one.axes:
+        return Trips(tuple(t * one.per_block[0] for t in other.per_block), other.axes)
+    union = one.axes | other.axes
+    spread = _spread(one, union, grid) * _spread(other, union, grid)
+    return Trips(tuple(float(t) for t in spread.ravel()), union)
+
+
+def _spread(trips: Trips, axes: Iterable[str], grid: tuple[int, int, int]) -> NDArray[Any]:
+    """`trips` over all blocks of `axes`, as an array with the dimensions z, y, x."""
+    sizes = dict(zip(AXES, grid, strict=True))
+    own = np.asarray(trips.per_block).reshape([sizes[a] if a in trips.axes else 1 for a in reversed(AXES)])
+    return np.broadcast_to(own, [sizes[a] if a in axes else 1 for a in reversed(AXES)])

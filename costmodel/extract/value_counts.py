@@ -1,0 +1,173 @@
+"""Counts the loads and the arithmetic of value expressions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import calls
+from .accesses import lane_access
+from .counting import CountingContext, count_function, count_math
+from .element_types import element_type
+from .expressions import identity, loads
+from .scope import Scope
+
+_LEAVES = (
+    "IntImm",
+    "FloatImm",
+    "StringImm",
+    "Var",
+    "Ramp",
+)  # a ramp is an address; `count_loads` counts its loads
+
+
+def count_value(context: CountingContext, node: Any, scope: Scope) -> None:
+    """Count the loads and the arithmetic of an expression whose value is stored, passed or tested."""
+    kind = type(node).__name__
+    if kind in _LEAVES:
+        return
+    if kind == "BufferLoad":
+        _load(context, node, scope)
+    elif kind == "Broadcast":
+        count_value(context, node.value, scope)
+    elif kind == "Cast":
+        _cast(context, node, scope)
+    elif kind == "Call":
+        _call(context, node, scope)
+    elif kind == "Select":
+        for part in (node.condition, node.true_value, node.false_value):
+            count_value(context, part, scope)
+        _arithmetic(context, node, scope)
+    elif _is_index(node):
+        # the compiler hoists and strength-reduces arithmetic on indices: only the comparisons remain
+        context.phase.counts["integer_ops"] += scope.executions * _comparisons(node)
+    elif hasattr(node, "a") and hasattr(node, "b"):
+        count_value(context, node.a, scope)
+        count_value(context, node.b, scope)
+        # a product that feeds a sum is one multiply-add
+        fused = kind in ("Add", "Sub") and "Mul" in (type(node.a).__name__, type(node.b).__name__)
+        if not (fused and element_type(str(node.dtype)).kind == "float"):
+            _arithmetic(context, node, scope, "divide" if kind == "Div" else None)
+    elif kind == "Not":
+        count_value(context, node.a, scope)
+    elif kind == "Let":
+        count_value(context, node.value, scope)
+        count_value(context, node.body, scope.with_binding(identity(node.var), node.value))
+    elif kind == "Shuffle":
+        for part in node.vectors:
+            count_value(context, part, scope)
+    else:
+        context.count_unknown(f"expression {kind}", scope)
+
+
+def _arithmetic(context: CountingContext, node: Any, scope: Scope, function: str | None = None) -> None:
+    dtype = element_type(str(node.dtype))
+    operands = element_type(str(node.a.dtype)) if hasattr(node, "a") else dtype
+    lanes = scope.executions * max(dtype.lanes, operands.lanes)
+    if operands.kind == "float" and function is not None:
+        count_function(context, function, lanes)
+    elif operands.kind == "float":
+        # two 16-bit elements of a vector share an instruction
+        context.phase.counts["vector_ops"] += lanes * (
+            0.5 if operands.bits == 16 and operands.lanes > 1 else 1
+        )
+    elif operands.kind in ("int", "bool"):
+        context.phase.counts["integer_ops"] += lanes * (8 if function == "divide" else 1)
+
+
+def _cast(context: CountingContext, node: Any, scope: Scope) -> None:
+    count_value(context, node.value, scope)
+    into, source = element_type(str(node.dtype)), element_type(str(node.value.dtype))
+    lanes = scope.executions * into.lanes
+    counts = context.phase.counts
+    if into.kind == "float" and source.kind == "float":
+        if into.bits == 16:  # one instruction packs two results
+            counts["convert_ops"] += lanes / 2
+        elif str(node.value.dtype).startswith("bfloat16"):  # a shift or a byte permutation
+            counts["integer_ops"] += lanes
+        else:
+            counts["convert_ops"] += lanes
+    elif into.kind != source.kind and "float" in (into.kind, source.kind):
+        counts["convert_ops"] += lanes
+    elif into.bits != source.bits:
+        counts["integer_ops"] += (
+            lanes / 2
+        )  # loads widen without an instruction; packing instructions narrow two values
+
+
+def count_loads(context: CountingContext, index: Any, scope: Scope) -> None:
+    """Count the loads in an address. Its arithmetic is not counted: the compiler hoists and reduces it."""
+    if type(index).__name__ not in ("IntImm", "Var"):
+        for load in loads(index):
+            _one_load(context, load, scope)
+
+
+def _load(context: CountingContext, node: Any, scope: Scope) -> None:
+    count_loads(context, node.indices[0], scope)
+    _one_load(context, node, scope)
+
+
+def _one_load(context: CountingContext, node: Any, scope: Scope) -> None:
+    context.mark_live(node.buffer.data)
+    site = context.memory.site(node.buffer, node.indices[0], element_type(str(node.dtype)).lanes)
+    if site is not None:
+        context.phase.accesses.append(lane_access(scope, site, write=False, mechanism="ld"))
+        context.phase.counts["integer_ops"] += scope.executions
+
+
+def _call(context: CountingContext, node: Any, scope: Scope) -> None:
+    name = getattr(node.op, "name", str(node.op))
+    for argument in node.args:
+        if type(argument).__name__ == "Var":
+            context.mark_live(argument)
+        elif getattr(getattr(argument, "op", None), "name", "") == "tirx.tvm_access_ptr":
+            context.mark_live(argument.args[1])
+    if name == "tirx.if_then_else":
+        _selection(context, node, scope)
+    elif name == "tl.set_max_nreg":
+        context.limit_registers(node.args[0])
+    elif calls.count_call(context, node, scope):
+        return
+    else:
+        known = count_math(context, name.rsplit(".", 1)[-1], node, scope)
+        if not known:
+            context.count_unknown(name, scope)
+        for argument in node.args:
+            if type(argument).__name__ not in ("StringImm", "Var"):
+                count_value(context, argument, scope)
+
+
+def _selection(context: CountingContext, node: Any, scope: Scope) -> None:
+    from tvm import tirx
+
+    condition, yes, no = node.args
+    count_value(context, condition, scope)
+    context.phase.counts["vector_ops"] += scope.executions * element_type(str(node.dtype)).lanes
+    for part, branch in (
+        (yes, scope.with_condition(condition)),
+        (no, scope.with_condition(tirx.Not(condition))),
+    ):
+        if branch is not None:
+            count_value(context, part, branch)
+
+
+def _is_index(node: Any) -> bool:
+    """Whether an expression is integer or boolean arithmetic on launch and loop variables alone."""
+    kind = type(node).__name__
+    if kind in ("IntImm", "Var"):
+        return True
+    if kind == "Not":
+        return _is_index(node.a)
+    if kind in ("And", "Or") or (
+        hasattr(node, "a") and hasattr(node, "b") and element_type(str(node.a.dtype)).kind == "int"
+    ):
+        return _is_index(node.a) and _is_index(node.b)
+    return False
+
+
+def _comparisons(node: Any) -> int:
+    kind = type(node).__name__
+    if kind in ("And", "Or"):
+        return _comparisons(node.a) + _comparisons(node.b)
+    if kind == "Not":
+        return _comparisons(node.a)
+    return int(kind in ("LT", "LE", "GT", "GE", "EQ", "NE"))

@@ -1,0 +1,331 @@
+"""Walks the statements of one device function and counts their work by role and phase."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...problem.rasterization import Rasterization
+from ...profile.values import Access, Role, Space, Trips
+from . import loops, trips
+from .accesses import lane_access
+from .branches import elected_group, specialised_branches
+from .descriptors import Descriptor
+from .element_types import element_type
+from .expressions import UnevaluableError, constant, identity, is_scalar
+from .launch_geometry import LaunchGeometry
+from .memory import Memory
+from .phase_counts import PhaseCounts
+from .registers import LiveRanges
+from .roles import RoleCounts, roles_of
+from .scope import Scope
+from .value_counts import count_loads, count_value
+
+UNROLLED_AT_MOST = 64  # the device compiler unrolls loops with constant extents up to this
+UNKNOWN_TRIPS = 8.0  # assumed iterations of a loop whose extent depends on data
+# operations per executing thread that an unknown call is charged
+UNKNOWN_VECTOR_OPS, UNKNOWN_SPECIAL_OPS = 64.0, 8.0
+
+
+@dataclass
+class KernelReader:
+    """Reads one device function. Implements `CountingContext`.
+
+    After `read`, the results are in `roles`, `memory.tensors`, `rasterization`, `notes` and `unknown_calls`.
+    """
+
+    launch: LaunchGeometry
+    descriptors: Mapping[str, Descriptor]
+    rasterization: Rasterization = field(default_factory=Rasterization)
+    notes: list[str] = field(default_factory=list)
+    unknown_calls: set[str] = field(default_factory=set)
+    phase: PhaseCounts = field(default_factory=PhaseCounts)
+    memory: Memory = field(init=False)
+    _live: LiveRanges = field(default_factory=LiveRanges)
+    _roles: dict[tuple[int, int], RoleCounts] = field(default_factory=dict)  # by (first thread, threads)
+    _role: RoleCounts = field(init=False)
+    _scalars: set[int] = field(default_factory=set)  # local buffers of one integer, which act as variables
+
+    def read(self, function: Any) -> None:
+        """Walk the whole function."""
+        self.memory = Memory(self.descriptors)
+        self.memory.declare_parameters(function)
+        self._role = self._roles[0, 0] = RoleCounts(0, self.launch.threads)
+        self._start_phase(PhaseCounts())
+        self.statement(function.body, Scope.of_threads(self.launch, 0, self.launch.threads))
+        self._live.finish()
+
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        return roles_of(list(self._roles.values()), self._live, self.memory.local_bytes)
+
+    # --- the interface for value expressions and calls (`CountingContext`) ----------------------------------
+
+    def count_value(self, node: Any, scope: Scope) -> None:
+        count_value(self, node, scope)
+
+    def count_address(self, index: Any, scope: Scope) -> None:
+        count_loads(self, index, scope)
+
+    def mark_live(self, variable: Any) -> None:
+        """Record that the registers of a local buffer are live here."""
+        self._live.touch(self._role.number, identity(variable))
+
+    def limit_registers(self, count: Any) -> None:
+        self._role.registers_limit = constant(count)
+
+    def count_unknown(self, name: str, scope: Scope) -> None:
+        """Report an unknown call and charge it as a long function of every thread that executes it."""
+        self.unknown_calls.add(name)
+        self.phase.unknown[name] += scope.executions
+        self.phase.counts["vector_ops"] += scope.executions * UNKNOWN_VECTOR_OPS
+        self.phase.counts["special_ops"] += scope.executions * UNKNOWN_SPECIAL_OPS
+
+    def add_note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def count_shared_words(self, scope: Scope, *, write: bool) -> None:
+        """Count one 4-byte word of a shared-memory workspace per thread, without bank conflicts."""
+        mechanism = "st" if write else "ld"
+        words = Access(
+            Space.SHARED,
+            "workspace",
+            write,
+            mechanism,
+            scope.executions * 4,
+            scope.warp_executions,
+            scope.warp_executions,
+        )
+        self.phase.accesses.append(words)
+
+    # --- phases and roles -----------------------------------------------------------------------------------
+
+    def _start_phase(self, phase: PhaseCounts) -> None:
+        self.phase = phase
+        self._role.phases.append(phase)
+
+    @contextmanager
+    def _nested_phase(self, times: Trips, *, is_loop: bool = True, unrolled_by: int = 1) -> Iterator[None]:
+        """A phase inside the current one, which runs `times` times in each iteration of the current one."""
+        outer = self.phase
+        self._start_phase(
+            PhaseCounts(
+                trips.product(outer.trips, times, self.launch.grid), is_loop=is_loop, unrolled_by=unrolled_by
+            )
+        )
+        yield
+        # the code after the inner phase is another phase, with the trips of the code before it
+        self._start_phase(
+            PhaseCounts(outer.trips, is_loop=outer.is_loop, between=not self._role.is_whole_block)
+        )
+
+    @contextmanager
+    def _enter_role(self, first_thread: int, threads: int) -> Iterator[None]:
+        """The role of a range of threads. It is continued if the program entered the same range before."""
+        outer, now = self._role, self.phase
+        self._role = self._roles.setdefault((first_thread, threads), RoleCounts(len(self._roles), threads))
+        self._start_phase(PhaseCounts(now.trips, is_loop=now.is_loop, between=True))
+        yield
+        self._role = outer
+        self._start_phase(PhaseCounts(now.trips, is_loop=now.is_loop))
+
+    # --- statements -----------------------------------------------------------------------------------------
+
+    def statement(self, node: Any, scope: Scope) -> Scope:
+        """Count `node`. Returns the scope of the statements after it, which includes its bindings."""
+        kind = type(node).__name__
+        if kind == "SeqStmt":
+            for part in node.seq:
+                scope = self.statement(part, scope)
+            return scope
+        if kind == "AttrStmt":
+            self._attribute(node)
+            return self.statement(node.body, scope)
+        if kind == "Bind":
+            return self._bind(node, scope)
+        if kind in ("AllocBuffer", "DeclBuffer"):
+            self.memory.declare(node.buffer)
+        elif kind == "For":
+            return self._loop(node, scope)
+        elif kind == "IfThenElse":
+            return self._branch(node, scope)
+        elif kind == "BufferStore":
+            return self._store(node, scope)
+        elif kind == "Evaluate":
+            self.count_value(node.value, scope)
+        elif kind == "While":
+            self.notes.append(f"a while loop was taken for {UNKNOWN_TRIPS:g} iterations")
+            self.count_value(node.condition, scope)
+            return self._repeat(node, scope)
+        elif kind != "AssertStmt":
+            self.count_unknown(f"statement {kind}", scope)
+        return scope
+
+    def _attribute(self, node: Any) -> None:
+        if node.attr_key == "threadblock_swizzle_pattern":
+            parts = [str(getattr(a, "value", a)) for a in node.value.args]
+            order = "column" if "Col" in parts[0] else "row"
+            self.rasterization = Rasterization(order, int(parts[1]) if len(parts) > 1 else 1)
+
+    def _bind(self, node: Any, scope: Scope) -> Scope:
+        if getattr(getattr(node.value, "op", None), "name", "") == "tirx.handle_add_byte_offset":
+            self.memory.add_view(node.var, node.value.args[0])
+            return scope
+        self.count_value(node.value, scope)
+        return scope.with_binding(identity(node.var), node.value)
+
+    def _store(self, node: Any, scope: Scope) -> Scope:
+        self.count_value(node.value, scope)
+        self.mark_live(node.buffer.data)
+        if is_scalar(node.buffer):
+            self._scalars.add(identity(node.buffer.data))
+            return scope.with_binding(identity(node.buffer.data), node.value)
+        count_loads(self, node.indices[0], scope)
+        site = self.memory.site(node.buffer, node.indices[0], element_type(str(node.value.dtype)).lanes)
+        if site is not None:
+            self.phase.accesses.append(lane_access(scope, site, write=True, mechanism="st"))
+            self.phase.counts["integer_ops"] += scope.executions
+        return scope
+
+    # --- loops ----------------------------------------------------------------------------------------------
+
+    def _loop(self, node: Any, scope: Scope) -> Scope:
+        is_global = self.memory.is_global
+        inline = (
+            loops.is_short(node, is_global)
+            if not loops.is_unrolled(node)
+            else not loops.waits_for_each(node, is_global)
+        )
+        if not inline and self._is_phase(node, nested=scope.phase_loop is not None):
+            extents = self._trips(node.extent, scope)
+            with (
+                self._nested_phase(extents, unrolled_by=loops.unrolled_by(node, is_global)),
+                self._live.loop(),
+            ):
+                return self._body(node, scope, max(extents.mean, 1.0), unrolled=False, as_phase=True)
+        extent = constant(node.extent)
+        count = float(extent) if extent is not None else self._trips(node.extent, scope).mean
+        if count <= 0:
+            return scope
+        with self._live.loop():
+            return self._body(
+                node,
+                scope,
+                count,
+                unrolled=inline or (extent or UNROLLED_AT_MOST + 1) <= UNROLLED_AT_MOST,
+                as_phase=False,
+            )
+
+    def _is_phase(self, node: Any, *, nested: bool) -> bool:
+        """Whether a loop becomes a phase: its iterations run one after another and move data or wait."""
+        if nested:
+            return loops.calls(node.body, loops.ASYNCHRONOUS)
+        return loops.touches_global(node.body, self.memory.is_global) or loops.calls(
+            node.body, (*loops.ASYNCHRONOUS, *loops.MATRIX, *loops.GLOBAL)
+        )
+
+    def _body(self, node: Any, scope: Scope, extent: float, *, unrolled: bool, as_phase: bool) -> Scope:
+        """Count the body of a loop. Returns the scope after the loop.
+
+        A start that is not constant, such as one that depends on the block, is kept as an expression.
+        """
+        from tvm import tirx
+
+        start = constant(node.min)
+        if start is not None:
+            step = node.loop_var - start if start else node.loop_var
+            inner = scope.with_loop(identity(node.loop_var), start, extent, unrolled, as_phase=as_phase)
+        else:
+            step = tirx.Var("step", node.loop_var.dtype)
+            inner = scope.with_loop(identity(step), 0, extent, unrolled, as_phase=as_phase)
+            # `bound` keeps the new variable alive: variables are identified by their address
+            inner = inner.with_binding(identity(node.loop_var), node.min + step)
+        carried = loops.carried(node.body)
+        self._scalars |= set(carried)
+        for scalar, counter in carried.items():
+            if counter is None:
+                inner = inner.with_unknown(scalar, step)
+            elif scalar in scope.pattern:
+                inner = inner.with_binding(scalar, counter[0] + step * counter[1])
+            else:  # its start is unknown, but it numbers the slots of a ring buffer in turn
+                inner = inner.with_binding(scalar, step * counter[1])
+        result, turns = self.statement(node.body, inner), constant(node.extent)
+        counted = (
+            {}
+            if turns is None
+            else {s: c for s, c in carried.items() if c is not None and s in scope.pattern}
+        )
+        after = scope.after(result, self._scalars - set(counted))
+        for scalar, (load, each) in counted.items():
+            after = after.with_binding(scalar, load + (turns or 0) * each)
+        return after
+
+    def _repeat(self, node: Any, scope: Scope) -> Scope:
+        """Count a while loop. The values that it stores to local scalars are unknown afterwards."""
+        self.notes.append(f"a while loop was taken for {UNKNOWN_TRIPS:g} iterations")
+        inner = scope.with_loop(-1, 0, UNKNOWN_TRIPS, unrolled=False)
+        for scalar in loops.carried(node.body):
+            self._scalars.add(scalar)
+            inner = inner.with_unknown(scalar)
+        self.count_value(node.condition, inner)
+        return scope.after(self.statement(node.body, inner), self._scalars)
+
+    def _trips(self, extent: Any, scope: Scope) -> Trips:
+        try:
+            return trips.of_extent(extent, scope)
+        except UnevaluableError as reason:
+            self.notes.append(f"a loop's extent depends on {reason}: taken for {UNKNOWN_TRIPS:g} iterations")
+            return Trips((UNKNOWN_TRIPS,))
+
+    # --- branches -------------------------------------------------------------------------------------------
+
+    def _branch(self, node: Any, scope: Scope) -> Scope:
+        from tvm import tirx
+
+        elected = elected_group(node.condition)
+        if elected is not None:
+            return scope.after(self.statement(node.then_case, scope.with_elected(elected)), self._scalars)
+        split = specialised_branches(node, scope)
+        if split is not None:
+            after = scope
+            for body, first, count in split:
+                with self._enter_role(first, count):
+                    after = after.after(self.statement(body, scope.with_threads(first, count)), self._scalars)
+            return after
+        self.count_value(node.condition, scope)
+        after = scope
+        for body, condition in ((node.then_case, node.condition), (node.else_case, tirx.Not(node.condition))):
+            inside = self._taken(body, condition, scope) if body is not None else None
+            if inside is not None:
+                after = after.after(inside, self._scalars)
+        return after
+
+    def _taken(self, body: Any, condition: Any, scope: Scope) -> Scope | None:
+        """Count a branch under a condition.
+
+        Returns the scope at its end; None if the branch is never executed.
+        """
+        if not loops.has_phases(body):
+            inside = scope.with_condition(condition)
+            if (
+                inside is not None
+                and not inside.knows(condition)
+                and loops.calls(body, (*loops.MATRIX, *loops.COPIES))
+            ):
+                self._taken_always()
+            return self.statement(body, inside) if inside is not None else None
+        share = trips.of_condition(condition, scope)
+        inside = scope.with_condition(condition) if share is None else scope.with_given(condition)
+        if inside is None or (share is not None and not share.largest):
+            return None
+        if not inside.knows(condition):
+            self._taken_always()
+        if share is None or share.smallest == 1:
+            return self.statement(body, inside)
+        with self._nested_phase(share, is_loop=self.phase.is_loop):
+            return self.statement(body, inside)
+
+    def _taken_always(self) -> None:
+        self.add_note("a branch around matrix work or copies depends on data: taken as always entered")

@@ -1,0 +1,308 @@
+"""Trains the learned model: a scikit-learn estimator that predicts log(measured / analytical).
+
+It is an ensemble of boosted trees, and each member is trained without a part of the cases. The errors of a
+member on these cases calibrate the uncertainty. The errors of models on a kind of kernel that they were not
+trained on set the gate. Beside trees for the time, each member has trees that separate the best candidates of
+a case from the others. These generalise to kinds of kernels that were not seen, unlike corrections of the
+time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+
+from .boosting import OBJECTIVES, Boosting, case_weights, train
+from .correction import CorrectedRows, Correction, Member
+from .gate import Gate, fit_gate
+from .held_out import HeldOutPredictions, TrainingRows, held_out_loss
+from .spread import HOME, Spread, few_kinds_factor, fit_spread
+
+DEFAULT_REACH = 2.0
+REACHES = (0.0, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, float("inf"))
+# trees for the order need fewer rounds than trees for the time: with more rounds they overfit
+ORDER_ROUNDS, ORDER_DEPTH = 250, 4
+
+
+class LatencyCorrection(RegressorMixin, BaseEstimator):  # type: ignore[misc]
+    """Learns the log ratio of measured to analytically predicted time from dimensionless features.
+
+    Args:
+        objective: regression, ranking, or classification (near the best of its case or not).
+        members: number of models in the ensemble; each is trained without its share of the cases.
+        rounds: number of trees for the time of each member.
+        depth: depth of these trees.
+        learning_rate: weight of each tree.
+        feature_share: share of the features that each node of a tree may use.
+        min_child_weight: least weight of a leaf.
+        l2: regularisation of the leaves.
+        goodness: within a case, the weight of a candidate is (best time / its time) ** goodness.
+        order_share: with objective regression, the weight of the trees for the order in the ranking score; 0
+            for none. It does not change the predicted time.
+        gated: whether corrections fade with the distance from the training data.
+        n_jobs: threads for training.
+        random_state: seed.
+
+    Attributes:
+        correction_: members, gate and spread.
+        n_features_in_: number of features.
+        importances_: share of the gain by feature.
+        coverage_: share of the held-out rows within one sigma.
+        held_out_: log error of each training row, by the member that was trained without its case.
+    """
+
+    def __init__(
+        self,
+        *,
+        objective: str = "regression",
+        members: int = 5,
+        rounds: int = 300,
+        depth: int = 5,
+        learning_rate: float = 0.1,
+        feature_share: float = 0.3,
+        min_child_weight: float = 5.0,
+        l2: float = 3.0,
+        goodness: float = 0.5,
+        order_share: float = 0.3,
+        gated: bool = True,
+        n_jobs: int | None = None,
+        random_state: int = 0,
+    ) -> None:
+        self.objective = objective
+        self.members = members
+        self.rounds = rounds
+        self.depth = depth
+        self.learning_rate = learning_rate
+        self.feature_share = feature_share
+        self.min_child_weight = min_child_weight
+        self.l2 = l2
+        self.goodness = goodness
+        self.order_share = order_share
+        self.gated = gated
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+
+    def fit(
+        self,
+        X: ArrayLike,  # noqa: N803
+        y: ArrayLike,
+        groups: ArrayLike | None = None,
+        kinds: ArrayLike | None = None,
+        offset: ArrayLike | None = None,
+    ) -> Self:
+        """Train the ensemble.
+
+        Args:
+            X: features, shape (n, f).
+            y: log(measured / analytical), shape (n,).
+            groups: the case of each row; one case if left out.
+            kinds: the kind of kernel of each row. With two or more kinds, models trained without one kind set
+                the gate.
+            offset: log(analytical time), shape (n,), which determines the order of candidates within a case;
+                the same for all rows if left out.
+
+        Raises:
+            ValueError: a parameter is out of range, or the lengths of the arguments differ.
+        """
+        features, ratio = validate_data(self, X, y, y_numeric=True, dtype=np.float32, ensure_min_samples=2)
+        ratio = column_or_1d(ratio).astype(np.float64)
+        self._check()
+        count = len(ratio)
+        cases = _label_numbers(groups, count, "groups")
+        start = np.zeros(count) if offset is None else column_or_1d(offset).astype(np.float64)
+        if len(start) != count:
+            raise ValueError(f"offset has {len(start)} values for {count} rows; give one for each row")
+        rows = TrainingRows(features, ratio, start, cases, case_weights(start + ratio, cases, self.goodness))
+        seen_kinds = (
+            _label_numbers(kinds, count, "kinds") if kinds is not None else np.zeros(count, dtype=np.int64)
+        )
+        parts = _left_out_by(cases, self.members, self.random_state)
+        self.members_ = [
+            self._train(rows, parts != part, self.random_state + part) for part in range(parts.max() + 1)
+        ]
+        self.importances_ = _importances(self.members_, features.shape[1])
+        gate = fit_gate(features, cases, self.importances_, self.random_state)
+        unseen_cases = self._unseen_cases(rows, parts)
+        unseen_kinds = self._unseen_kinds(rows, seen_kinds)
+        self.gate_ = self._set_gate(gate, rows, seen_kinds, unseen_cases, unseen_kinds)
+        self.held_out_ = unseen_cases.errors(self.gate_)
+        self.spread_ = self._fit_spread(rows, seen_kinds, unseen_cases, unseen_kinds)
+        self.correction_ = Correction(tuple(self.members_), self.gate_, self.spread_)
+        inside = np.abs(self.held_out_) <= self.spread_.sigma(features, unseen_cases.distance)
+        self.coverage_ = float(np.average(inside, weights=rows.weights))
+        return self
+
+    def predict(self, X: ArrayLike) -> NDArray[np.float64]:  # noqa: N803
+        """Predicted log(measured / analytical), shape (n,)."""
+        return self.predict_with_sigma(X)[0]
+
+    def predict_with_sigma(
+        self,
+        X: ArrayLike,  # noqa: N803
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """The correction and its uncertainty (one sigma) of the log ratio, each of shape (n,)."""
+        found = self.applied(X)
+        return found.time, found.sigma
+
+    def trust(self, X: ArrayLike) -> NDArray[np.float64]:  # noqa: N803
+        """Share of the correction that the gate keeps, shape (n,): 1 near the training data, 0 far away."""
+        return self.applied(X).trust
+
+    def applied(self, X: ArrayLike) -> CorrectedRows:  # noqa: N803
+        """All corrections of rows of shape (n, f)."""
+        check_is_fitted(self)
+        return self.correction_.apply(validate_data(self, X, reset=False, dtype=np.float32))
+
+    def _check(self) -> None:
+        if self.objective not in OBJECTIVES:
+            raise ValueError(f"objective '{self.objective}' is unknown; use one of {', '.join(OBJECTIVES)}")
+        if self.members < 1 or self.rounds < 1:
+            raise ValueError(f"members={self.members} and rounds={self.rounds} must be at least 1")
+        if not 0 <= self.order_share <= 1:
+            raise ValueError(f"order_share={self.order_share} must lie between 0 and 1")
+
+    def _train(self, rows: TrainingRows, chosen: NDArray[np.bool_], seed: int) -> Member:
+        if not chosen.any():  # with a single case its member is trained on it
+            chosen = np.ones(len(rows.ratio), dtype=bool)
+        how = Boosting(
+            self.objective,
+            self.rounds,
+            self.depth,
+            self.learning_rate,
+            self.feature_share,
+            self.min_child_weight,
+            self.l2,
+            seed,
+            self.n_jobs or 1,
+        )
+        own = rows.of(chosen)
+        time = train(own.features, own.ratio, own.start, own.cases, own.weights, how)
+        if self.objective != "regression" or not self.order_share:
+            return Member(time)
+        how = replace(
+            how,
+            objective="classification",
+            rounds=min(self.rounds, ORDER_ROUNDS),
+            depth=min(self.depth, ORDER_DEPTH),
+        )
+        order = train(own.features, own.ratio, own.start, own.cases, own.weights, how)
+        # the trees for the time determine the common factor, so the mean of the order is 0
+        mean = float(np.average(order.correction(own.features), weights=own.weights))
+        return Member(
+            time,
+            replace(
+                order,
+                scale=self.order_share * order.scale,
+                intercept=self.order_share * (order.intercept - mean),
+            ),
+        )
+
+    def _unseen_cases(self, rows: TrainingRows, parts: NDArray[np.integer[Any]]) -> HeldOutPredictions:
+        """Predictions of the rows by the members that were trained without them."""
+        found = HeldOutPredictions.empty(rows.ratio)
+        for part, member in enumerate(self.members_):
+            own = parts == part
+            if own.all():
+                found.put(own, rows, member, np.ones(len(rows.ratio)))
+            else:
+                gate = fit_gate(rows.features[~own], rows.cases[~own], self.importances_, self.random_state)
+                found.put(own, rows, member, gate.distance(rows.features[own]))
+        return found
+
+    def _unseen_kinds(self, rows: TrainingRows, kinds: NDArray[np.integer[Any]]) -> HeldOutPredictions | None:
+        """Predictions of the rows by models that were trained without their kind.
+
+        None if there is one kind.
+        """
+        if not self.gated or kinds.max() == 0:
+            return None
+        found = HeldOutPredictions.empty(rows.ratio)
+        for kind in range(kinds.max() + 1):
+            own = kinds == kind
+            member = self._train(rows, ~own, self.random_state)
+            importance = _importances([member], rows.features.shape[1])
+            gate = fit_gate(rows.features[~own], rows.cases[~own], importance, self.random_state)
+            found.put(own, rows, member, gate.distance(rows.features[own]))
+        return found
+
+    def _set_gate(
+        self,
+        gate: Gate,
+        rows: TrainingRows,
+        kinds: NDArray[np.integer[Any]],
+        unseen_cases: HeldOutPredictions,
+        unseen_kinds: HeldOutPredictions | None,
+    ) -> Gate:
+        """The gate whose reach predicts and orders held-out cases and held-out kinds best."""
+        if not self.gated:
+            return gate
+        if unseen_kinds is None:  # a single kind tells nothing about others
+            return replace(gate, reach=DEFAULT_REACH)
+        means = np.array(
+            [
+                np.average(rows.ratio[kinds == k], weights=rows.weights[kinds == k])
+                for k in range(kinds.max() + 1)
+            ]
+        )
+        others = (means.sum() - means[kinds]) / (len(means) - 1)  # common factor of the other kinds
+
+        def loss(reach: float, share: float) -> float:
+            tried = replace(gate, reach=reach)
+            errors = (
+                unseen_cases.errors(replace(tried, common=float(share * means.mean()))),
+                unseen_kinds.errors(tried, share * others),
+            )
+            return sum(held_out_loss(e, rows.weights, rows.cases) for e in errors)
+
+        reach, share = min(((r, s) for r in REACHES for s in (0.0, 0.5, 1.0)), key=lambda pair: loss(*pair))
+        return replace(gate, reach=reach, common=float(share * means.mean()))
+
+    def _fit_spread(
+        self,
+        rows: TrainingRows,
+        kinds: NDArray[np.integer[Any]],
+        unseen_cases: HeldOutPredictions,
+        unseen_kinds: HeldOutPredictions | None,
+    ) -> Spread:
+        errors, distances = [self.held_out_], [unseen_cases.distance]
+        if unseen_kinds is not None:
+            # a row of another kind that is close to the training rows is like them
+            factor = np.where(unseen_kinds.distance > HOME, few_kinds_factor(int(kinds.max()) + 1), 1.0)
+            errors.append(unseen_kinds.errors(self.gate_) * factor)
+            distances.append(unseen_kinds.distance)
+        return fit_spread(rows.features, errors, distances, rows.weights, self.random_state, self.n_jobs or 1)
+
+
+def _label_numbers(labels: ArrayLike | None, count: int, name: str) -> NDArray[np.int64]:
+    if labels is None:
+        return np.zeros(count, dtype=np.int64)
+    given = column_or_1d(labels)
+    if len(given) != count:
+        raise ValueError(f"{name} has {len(given)} values for {count} rows; give one for each row")
+    return np.asarray(np.unique(given, return_inverse=True)[1], dtype=np.int64)
+
+
+def _left_out_by(cases: NDArray[np.int64], members: int, seed: int) -> NDArray[np.int64]:
+    """The member that leaves out each row: whole cases in shuffled order, or single rows of a single case."""
+    units = cases if cases.max() > 0 else np.arange(len(cases))
+    count = int(units.max()) + 1
+    order = np.random.default_rng(seed).permutation(count)
+    part = np.empty(count, dtype=np.int64)
+    part[order] = np.arange(count) % max(1, min(members, count))
+    return np.asarray(part[units])
+
+
+def _importances(members: list[Member], count: int) -> NDArray[np.float64]:
+    total = np.zeros(count)
+    for member in members:
+        for name, gain in member.time.booster.get_score(importance_type="total_gain").items():
+            total[int(name[1:])] += gain
+    return total / total.sum() if total.sum() > 0 else np.full(count, 1 / count)
+
+
+__all__ = ["LatencyCorrection"]

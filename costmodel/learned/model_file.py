@@ -1,0 +1,285 @@
+"""Writes and reads the learned model: boosters in XGBoost's format, the rest in JSON, no executable content.
+
+A model folder holds `card.json` (facts on the model, and hashes of the other files), `gate.json`,
+`correction-<n>.ubj` and `order-<n>.ubj` (the trees of a member for the time and for the order), `spread.ubj`,
+and `card.md`, the card as text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...errors import InputError
+from .boosting import Trained
+from .correction import Correction, Member
+from .features import NAMES, feature_digest
+from .gate import Gate
+from .spread import Spread
+from .trees import booster_of
+
+if TYPE_CHECKING:
+    from .estimator import LatencyCorrection
+
+FORMAT = 2
+CARD, GATE, SPREAD, TEXT = "card.json", "gate.json", "spread.ubj", "card.md"
+_REMAKE = "train it anew: tilesight model train DATASET... --out DIR"
+
+
+@dataclass(frozen=True)
+class LearnedModel:
+    """A trained correction with its card."""
+
+    correction: Correction
+    card: Mapping[str, Any]
+
+    @property
+    def version(self) -> str:
+        """The version of the learned model."""
+        return str(self.card["version"])
+
+    @property
+    def analytical_version(self) -> str:
+        """The version of the analytical model that it corrects. It cannot correct other versions."""
+        return str(self.card["analytical"])
+
+    @property
+    def archs(self) -> tuple[str, ...]:
+        """The instruction sets of its training rows."""
+        return tuple(self.card["data"]["archs"])
+
+    def was_trained_on(self, run: str) -> bool:
+        """Whether rows of that run of a dataset were training rows; False if the card lists no runs."""
+        return run in self.card["data"].get("runs", ())
+
+
+def shipped() -> Traversable:
+    """The folder of the model that ships with the package; it may be empty."""
+    return files("tilesight.costmodel") / "pretrained"
+
+
+def check_folder(folder: Path) -> None:
+    """Create `folder` and test that it is writable, before minutes of training.
+
+    Raises `InputError` if not.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise _unwritable(folder, error) from error
+
+
+def save(
+    folder: Path,
+    estimator: LatencyCorrection,
+    facts: Mapping[str, Any],
+    text: Callable[[Mapping[str, Any]], str],
+) -> Mapping[str, Any]:
+    """Write a trained estimator.
+
+    Args:
+        folder: the model folder.
+        estimator: the trained estimator.
+        facts: entries of the card beside those that follow from the estimator and its files.
+        text: formats the card as Markdown.
+
+    Returns:
+        The card.
+
+    Raises:
+        InputError: `folder` cannot be written.
+    """
+    check_folder(folder)
+    trained = _trained(estimator.members_)
+    parts = {name: bytes(trees.booster.save_raw("ubj")) for name, trees in trained.items()}
+    parts[SPREAD] = bytes(estimator.spread_.booster.save_raw("ubj"))
+    parts[GATE] = json.dumps(_gate_plain(estimator.gate_)).encode()
+    hashes = {name: hashlib.sha256(content).hexdigest() for name, content in parts.items()}
+    digest = hashlib.sha256(json.dumps([hashes, facts["analytical"]], sort_keys=True).encode()).hexdigest()[
+        :8
+    ]
+    card = {
+        "format": FORMAT,
+        "version": f"learned-{digest}",
+        "features": list(NAMES),
+        "feature_digest": feature_digest(),
+        **facts,
+        "parameters": estimator.get_params(),
+        "members": len(estimator.members_),
+        "trees": {
+            name: {"scale": trees.scale, "intercept": trees.intercept} for name, trees in trained.items()
+        },
+        "level": list(estimator.spread_.level),
+        "coverage": estimator.coverage_,
+        "importances": dict(zip(NAMES, map(float, estimator.importances_), strict=True)),
+        "files": hashes,
+    }
+    try:
+        for old in (*folder.glob("correction-*.ubj"), *folder.glob("order-*.ubj"), folder / CARD):
+            old.unlink(
+                missing_ok=True
+            )  # without a card the folder holds no model, so an interrupted write is noticed
+        for name, content in parts.items():
+            (folder / name).write_bytes(content)
+        (folder / TEXT).write_text(text(card), encoding="utf-8")
+        (folder / CARD).write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise _unwritable(folder, error) from error
+    return card
+
+
+def _unwritable(folder: Path, error: OSError) -> InputError:
+    return InputError(
+        f"model folder '{folder}' cannot be written: {error.strerror or error}; name another with --out"
+    )
+
+
+def load(folder: Traversable) -> LearnedModel:
+    """Read a model.
+
+    Raises:
+        InputError: a file is missing or damaged, or the model was trained on other features. The message
+            names the file and the remedy.
+    """
+    card = read_card(folder)
+    if card["feature_digest"] != feature_digest():
+        raise InputError(
+            f"model '{folder}' was trained on other features "
+            f"({card['feature_digest']}, now {feature_digest()}); {_REMAKE}"
+        )
+    try:
+        contents = {name: _checked(folder, name, expected) for name, expected in card["files"].items()}
+        found = LearnedModel(_assembled(card, contents), card)
+        found.archs  # noqa: B018 - raises now if it is missing, since each prediction needs it
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise InputError(
+            f"model '{folder}': '{CARD}' does not hold together ({type(error).__name__}: {error}); {_REMAKE}"
+        ) from error
+    return found
+
+
+def read_card(folder: Traversable) -> dict[str, Any]:
+    """Read the card of a model. Raises `InputError`."""
+    try:
+        card = json.loads((folder / CARD).read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        raise InputError(f"model '{folder}' has no {CARD}: no model is there; {_REMAKE}") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"model '{folder}': '{CARD}' cannot be read ({error}); {_REMAKE}") from error
+    needed = {
+        "format",
+        "version",
+        "analytical",
+        "feature_digest",
+        "files",
+        "members",
+        "trees",
+        "level",
+        "parameters",
+        "data",
+    }
+    needed |= {"held_out", "importances"}  # for `tilesight model show`
+    if not isinstance(card, dict) or not needed <= set(card):
+        lacking = ", ".join(sorted(needed - set(card))) if isinstance(card, dict) else "everything"
+        raise InputError(f"model '{folder}': '{CARD}' lacks {lacking}; {_REMAKE}")
+    if card["format"] != FORMAT:
+        raise InputError(
+            f"model '{folder}' has format {card['format']!r}, and this TileSight reads format {FORMAT}; "
+            f"{_REMAKE}"
+        )
+    return card
+
+
+def _checked(folder: Traversable, name: str, expected: str) -> bytes:
+    try:
+        content = (folder / name).read_bytes()
+    except OSError as error:
+        raise InputError(
+            f"model '{folder}': '{name}' cannot be read ({error.strerror or error}); {_REMAKE}"
+        ) from error
+    # XGBoost reads only files that it wrote: a damaged file can end the process
+    if hashlib.sha256(content).hexdigest() != expected:
+        raise InputError(
+            f"model '{folder}': '{name}' is damaged (its hash is not the one in '{CARD}'); {_REMAKE}"
+        )
+    return content
+
+
+def _assembled(card: Mapping[str, Any], contents: Mapping[str, bytes]) -> Correction:
+    """The correction in the checked files.
+
+    The latest one is cached for programs that load the model repeatedly.
+    """
+    key = json.dumps([card["files"], card["members"], card["trees"], card["level"]], sort_keys=True)
+    if key not in _ASSEMBLED:
+        trained = {
+            name: Trained(booster_of(contents[name]), float(its["scale"]), float(its["intercept"]))
+            for name, its in card["trees"].items()
+        }
+        members = [
+            Member(trained[_time_name(n)], trained.get(_order_name(n))) for n in range(int(card["members"]))
+        ]
+        spread = Spread(booster_of(contents[SPREAD]), tuple(map(float, card["level"])))
+        found = Correction(tuple(members), _gate(json.loads(contents[GATE])), spread)
+        _ASSEMBLED.clear()
+        _ASSEMBLED[key] = found
+    return _ASSEMBLED[key]
+
+
+_ASSEMBLED: dict[str, Correction] = {}
+
+
+def _time_name(number: int) -> str:
+    return f"correction-{number}.ubj"
+
+
+def _order_name(number: int) -> str:
+    return f"order-{number}.ubj"
+
+
+def _trained(members: Sequence[Member]) -> dict[str, Trained]:
+    """The trees of all members by the name of their file."""
+    found = {_time_name(number): member.time for number, member in enumerate(members)}
+    return {
+        **found,
+        **{
+            _order_name(number): member.order
+            for number, member in enumerate(members)
+            if member.order is not None
+        },
+    }
+
+
+def _gate_plain(gate: Gate) -> dict[str, Any]:
+    return {
+        "references": [[float(f"{v:.5g}") for v in row] for row in gate.references],
+        "centre": gate.centre.tolist(),
+        "spread": gate.spread.tolist(),
+        "scale": gate.scale.tolist(),
+        "unit": gate.unit,
+        "reach": None if np.isinf(gate.reach) else gate.reach,
+        "common": gate.common,
+    }
+
+
+def _gate(plain: Mapping[str, Any]) -> Gate:
+    return Gate(
+        references=np.array(plain["references"], dtype=np.float64),
+        centre=np.array(plain["centre"], dtype=np.float64),
+        scale=np.array(plain["scale"], dtype=np.float64),
+        spread=np.array(plain["spread"], dtype=np.float64),
+        unit=float(plain["unit"]),
+        reach=float("inf") if plain["reach"] is None else float(plain["reach"]),
+        common=float(plain["common"]),
+    )

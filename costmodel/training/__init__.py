@@ -1,0 +1,1 @@
+"""Training and evaluation of the learned model, and the fit of the analytical model's constants."""

@@ -1,0 +1,164 @@
+"""The card of a learned model: its training data, and its errors on held-out data."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from ...records.dataset import Dataset
+from .evaluation import ANALYTICAL, BOTH, FEWEST_ROWS, Evaluation
+from .measured import MeasuredRow
+
+
+def facts(
+    dataset: Dataset, rows: Sequence[MeasuredRow], analytical_version: str, held_out: Sequence[Evaluation]
+) -> dict[str, Any]:
+    """Facts on a model that its files do not contain: software, training data and results on held-out data.
+
+    Args:
+        dataset: the dataset of the training rows.
+        rows: the training rows.
+        analytical_version: version of the corrected analytical model.
+        held_out: one evaluation for each split.
+    """
+    return {
+        "analytical": analytical_version,
+        "software": {
+            name: version(name)
+            for name in ("tilesight", "xgboost-cpu", "scikit-learn", "numpy")
+            if _installed(name)
+        },
+        "data": data_facts(dataset, rows),
+        "held_out": [
+            {
+                "split": e.split,
+                "folds": e.folds,
+                "constants": e.constants,
+                "unjudged": e.unjudged,
+                "models": {
+                    m: {k: v for k, v in asdict(e.summary(m)).items() if k != "model"}
+                    for m in (ANALYTICAL, BOTH)
+                },
+                "coverage": {"one_sigma": e.coverage[0].one_sigma, "two_sigma": e.coverage[0].two_sigma},
+            }
+            for e in held_out
+        ],
+    }
+
+
+def data_facts(dataset: Dataset, rows: Sequence[MeasuredRow]) -> dict[str, Any]:
+    """Facts on the training data: counts, targets, devices, runs and dates."""
+    cases = {row.case: row for row in rows}
+    runs = [dict(run) for run in dataset.runs.values() if isinstance(run, Mapping)]
+    devices = sorted(
+        {
+            str(env["device"])
+            for run in runs
+            if isinstance(env := run.get("environment"), Mapping) and "device" in env
+        }
+    )
+    return {
+        "rows": len(rows),
+        "cases": len(cases),
+        "operators": {
+            operator: {"cases": sum(c.operator == operator for c in cases.values()), "rows": count}
+            for operator, count in sorted(Counter(row.operator for row in rows).items())
+        },
+        "dtypes": sorted({row.dtype for row in rows}),
+        "targets": sorted({row.target.name for row in rows}),
+        "archs": sorted({row.target.arch for row in rows}),
+        "devices": devices,
+        "runs": sorted(_training_runs(dataset, rows)),
+        "dates": sorted({str(run["date"]) for run in runs if "date" in run}),
+    }
+
+
+def _training_runs(dataset: Dataset, rows: Sequence[MeasuredRow]) -> set[str]:
+    """Ids of the runs that measured `rows`."""
+    frame = dataset.verified().frame
+    return set(frame["run"][frame["target"].isin({row.target.name for row in rows})])
+
+
+def text(card: Mapping[str, Any]) -> str:
+    """The card as Markdown."""
+    data, share = card["data"], _order_share(card)
+    lines = [
+        "# The learned cost model",
+        "",
+        f"Corrects `{card['analytical']}`: predicts log(measured / analytical) "
+        f"from {len(card['features'])} dimensionless features of a "
+        f"kernel's profile. Boosted trees (XGBoost), objective {card['parameters']['objective']}; "
+        f"{card['members']} members, each trained without its share of the cases"
+        + (
+            f"; classification of the best of a case adds {share:.0%} of what it says of the order."
+            if share
+            else "."
+        ),
+        "",
+        "## Data",
+        f"{data['rows']} verified candidates in {data['cases']} cases, "
+        f"measured on {', '.join(data['devices'] or data['targets'])}; "
+        f"dtypes {', '.join(data['dtypes'])}.",
+        "",
+        "| operator | cases | rows |",
+        "|---|---|---|",
+        *(f"| {name} | {of['cases']} | {of['rows']} |" for name, of in data["operators"].items()),
+        "",
+        "## Held out",
+        "Whole groups are left out of training, then predicted. "
+        "Shares of the best measured time, geometric mean over cases (worst case).",
+        "",
+        "| split | model | cases | top-1 | top-8 | MAPE | within one sigma |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for entry in card["held_out"]:
+        for name, of in entry["models"].items():
+            covered = f"{entry['coverage']['one_sigma']:.0%}" if name == BOTH else ""
+            lines.append(
+                f"| {entry['split']} | {name} | {of['cases']} | {of['top1']:.3f} ({of['top1_worst']:.2f}) "
+                f"| {of['top8']:.4f} ({of['top8_worst']:.2f}) | {of['mape']:.1%} | {covered} |"
+            )
+    lines += [
+        "",
+        *sorted(
+            {
+                f"Constants of the analytical model, {entry['split']}: {entry['constants']}."
+                for entry in card["held_out"]
+            }
+        ),
+        "",
+        *(
+            f"Cases with fewer than {FEWEST_ROWS} candidates, "
+            f"which are not judged in the split by {entry['split']}: {entry['unjudged']}."
+            for entry in card["held_out"]
+            if entry.get("unjudged")
+        ),
+        "",
+        "## Use",
+        f"For kernels of {', '.join(data['archs'])} and this version of the analytical model only; "
+        "elsewhere the analytical model "
+        "answers alone. Corrections of the time fade with the distance from the training data. Versions: "
+        + ", ".join(f"{name} {number}" for name, number in card["software"].items())
+        + ".",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _installed(name: str) -> bool:
+    try:
+        version(name)
+    except PackageNotFoundError:
+        return False
+    return True
+
+
+def _order_share(card: Mapping[str, Any]) -> float:
+    return (
+        float(card["parameters"]["order_share"])
+        if any(name.startswith("order-") for name in card["trees"])
+        else 0.0
+    )

@@ -1,0 +1,181 @@
+"""Fits the constants of the analytical model to measured kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields, replace
+from functools import partial
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..analytical.analytical_model import AnalyticalModel
+from ..analytical.constants import DEFAULT, Constants
+from .measured import MeasuredRow, codes
+
+# range of each constant, within which it keeps its meaning
+BOUNDS: Mapping[str, tuple[float, float]] = MappingProxyType(
+    {
+        "overlap_norm": (3.0, 16.0),
+        "memory_norm": (2.0, 10.0),
+        "streaming_norm": (
+            4.5,
+            10.0,
+        ),  # lower values fit times slightly better, but order memory-bound kernels worse
+        "arithmetic_norm": (1.2, 8.0),
+        "barrier_wait_cycles": (20.0, 150.0),
+        "matrix_drain_cycles": (10.0, 250.0),
+        "contention": (0.2, 1.6),
+        "shuffle_cycles": (1.0, 40.0),
+        "rewrite_cycles": (20.0, 250.0),
+        "copy_start_cycles": (50.0, 1200.0),
+        "warp_issue_share": (0.25, 1.0),
+        "bulk_copy_share": (0.1, 1.1),
+        "copy_row_cycles": (0.5, 3.0),
+        "outside_row_cycles": (0.05, 8.0),
+        "operand_share": (0.3, 1.1),
+        "block_cycles": (50.0, 1500.0),
+        "dispatch_cycles": (0.5, 2.5),
+        "dram_ramp": (0.3, 6.0),
+        "load_cycles": (2.0, 60.0),
+        "core_l2_bytes_per_cycle": (40.0, 122.0),
+        "kept_share": (0.05, 1.0),
+        "modified_share": (0.1, 0.9),
+        "drift_share": (0.01, 2.0),
+    }
+)
+# start of a fit that must not depend on the shipped constants: round figures of the right magnitude
+ROUGH = Constants(
+    overlap_norm=8.0,
+    memory_norm=4.0,
+    streaming_norm=5.0,
+    arithmetic_norm=3.0,
+    barrier_wait_cycles=60.0,
+    matrix_drain_cycles=100.0,
+    contention=0.9,
+    shuffle_cycles=5.0,
+    rewrite_cycles=60.0,
+    copy_start_cycles=600.0,
+    warp_issue_share=0.7,
+    bulk_copy_share=0.5,
+    copy_row_cycles=1.5,
+    outside_row_cycles=1.0,
+    operand_share=0.8,
+    block_cycles=300.0,
+    dispatch_cycles=1.0,
+    dram_ramp=3.0,
+    load_cycles=20.0,
+    core_l2_bytes_per_cycle=64.0,
+    kept_share=0.5,
+    modified_share=0.5,
+    drift_share=0.3,
+)
+MOST_ROWS = 1500  # more rows do not change the constants
+HELD_OUT_ROWS, HELD_OUT_EVALUATIONS = (
+    600,
+    4,
+)  # for the fit in each fold of an evaluation, which must take minutes only
+STEP = 0.05  # of the logarithm of a constant, for finite differences: predictions are not smooth
+EVALUATIONS = 8
+REFUSED = 2.0  # log error of a row that the model refuses
+KNEE = 0.3  # log error beyond which errors count less: a few kernels have errors that no constant explains
+FAST_MATTERS = 0.35  # the weight of a row is (fastest time of its case / its time) to this power
+
+
+def fit(
+    rows: Sequence[MeasuredRow],
+    start: Constants = DEFAULT,
+    *,
+    evaluations: int = EVALUATIONS,
+    most_rows: int = MOST_ROWS,
+    map_like: Callable[[Callable[..., Any], Iterable[Any]], Iterable[Any]] = map,
+) -> Constants:
+    """Fit the constants by least squares of weighted log errors of the predicted times.
+
+    Args:
+        rows: measured kernels. An even sample over the times of each case is used, of equal size for all
+            cases.
+        start: the constants to start from.
+        evaluations: limit of the solver's function evaluations, without those for the slopes.
+        most_rows: size of the sample.
+        map_like: evaluates slopes, like `map`; it may use several processes.
+    """
+    from scipy.optimize import least_squares
+
+    sample = _sample(rows, most_rows)
+    chosen = [rows[i] for i in sample]
+    names = [f.name for f in fields(Constants) if f.name in BOUNDS]
+    low, high = (np.log([BOUNDS[n][side] for n in names]) for side in (0, 1))
+    begin = np.clip(np.log([getattr(start, n) for n in names]), low + 1e-6, high - 1e-6)
+    found = least_squares(
+        partial(_errors, rows=chosen, names=names, start=start, weights=_weights(rows)[sample]),
+        begin,
+        bounds=(low, high),
+        diff_step=STEP,
+        loss="soft_l1",
+        f_scale=KNEE,
+        max_nfev=evaluations,
+        workers=map_like,
+    )
+    return _constants(found.x, names, start)
+
+
+def fit_held_out(rows: Sequence[MeasuredRow]) -> Constants:
+    """Fit the constants of one fold of an evaluation.
+
+    It starts from rough values, since the shipped constants were fitted to all rows. The figures of the
+    target and the structure of the model still depend on all rows.
+    """
+    return fit(rows, ROUGH, evaluations=HELD_OUT_EVALUATIONS, most_rows=HELD_OUT_ROWS)
+
+
+def _constants(logs: NDArray[np.float64], names: Sequence[str], start: Constants) -> Constants:
+    # rounded, so that the shipped constants are exactly the evaluated ones
+    return replace(
+        start, **{name: float(f"{value:.3g}") for name, value in zip(names, np.exp(logs), strict=True)}
+    )
+
+
+def _errors(
+    logs: NDArray[np.float64],
+    *,
+    rows: Sequence[MeasuredRow],
+    names: Sequence[str],
+    start: Constants,
+    weights: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    model = AnalyticalModel(replace(start, **dict(zip(names, map(float, np.exp(logs)), strict=True))))
+    errors = np.full(len(rows), REFUSED)
+    for number, row in enumerate(rows):
+        try:
+            errors[number] = np.log(model.predict(row.kernels, row.target).latency_us / row.measured_us)
+        except ValueError:
+            continue
+    return errors * weights
+
+
+def _sample(rows: Sequence[MeasuredRow], most: int) -> NDArray[np.int64]:
+    """Indices of rows of every case, evenly over its times, with the fastest row."""
+    numbers = codes(row.case for row in rows)
+    times = np.array([row.measured_us for row in rows])
+    cases = np.unique(numbers)
+    each = max(4, most // len(cases))
+    picked = []
+    for case in cases:
+        own = np.flatnonzero(numbers == case)
+        ordered = own[np.argsort(times[own], kind="stable")]
+        picked.append(
+            ordered[np.unique(np.linspace(0, len(ordered) - 1, min(each, len(ordered))).astype(int))]
+        )
+    found: NDArray[np.int64] = np.concatenate(picked)
+    return found
+
+
+def _weights(rows: Sequence[MeasuredRow]) -> NDArray[np.float64]:
+    numbers = codes(row.case for row in rows)
+    times = np.array([row.measured_us for row in rows])
+    best = np.array([times[numbers == case].min() for case in range(int(numbers.max()) + 1)])
+    weights: NDArray[np.float64] = (best[numbers] / times) ** FAST_MATTERS
+    return weights

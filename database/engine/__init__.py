@@ -1,0 +1,1 @@
+"""Connections, transactions and the differences between SQLite and PostgreSQL."""

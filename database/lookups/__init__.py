@@ -1,0 +1,1 @@
+"""Queries of the tuner and of dispatch: records of a context, best configs, winners."""

@@ -1,0 +1,1 @@
+"""Maintenance: integrity checks, garbage collection, and reasons why records are not reused."""

@@ -1,0 +1,1 @@
+"""Rows of the tables: from values to rows and back."""

@@ -1,0 +1,337 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.unit.costmodel import sample_kernels as kernels
+from tilesight.costmodel.analytical.analytical_model import AnalyticalModel
+from tilesight.costmodel.analytical.constants import DEFAULT
+from tilesight.costmodel.analytical.demand import WAIT_INSTRUCTIONS, WGMMA_INSTRUCTIONS, demand, matrix_cycles
+from tilesight.costmodel.analytical.occupancy import misfit, occupancy
+from tilesight.costmodel.analytical.pipeline import p_norm
+from tilesight.costmodel.extract import read_profiles
+from tilesight.lowering.lower import lower
+from tilesight.profile.values import Access, KernelProfile, MatrixWork, Phase, Role, Space, Trips, Work
+from tilesight.records.trial import Prediction
+from tilesight.target.spec import Target, load_target
+
+H200 = load_target("h200")
+
+
+def plain(
+    work: Work,
+    *,
+    trips: float = 1,
+    threads: int = 128,
+    blocks: int = 132,
+    shared: int = 0,
+    registers: float = 0,
+) -> KernelProfile:
+    role = Role("all", threads, (Phase(Trips((trips,)), work, is_loop=trips > 1),), local_registers=registers)
+    return KernelProfile("cuda", "sm_90a", (blocks, 1, 1), threads, 1, shared, (role,), ())
+
+
+def predict(profile: KernelProfile, target: Target = H200) -> Prediction:
+    return AnalyticalModel().predict([profile], target)
+
+
+def stream(bytes_each: float, *, write: bool = False) -> Access:
+    return Access(
+        Space.GLOBAL,
+        "x",
+        write,
+        "ld",
+        bytes_each,
+        bytes_each / 32,
+        bytes_each / 512,
+        16,
+        axes=frozenset("x"),
+        footprint_bytes=bytes_each,
+    )
+
+
+def test_occupancy_by_each_resource() -> None:
+    assert (
+        occupancy(plain(Work(), threads=1024, registers=20), H200).blocks == 1
+    )  # 40 registers x 1024 x 4 bytes fit once
+    by_shared = occupancy(plain(Work(), shared=100_000), H200)
+    assert (by_shared.blocks, by_shared.limited_by) == (2, "shared memory")  # 233472 // (100000 + 1024)
+    by_registers = occupancy(plain(Work(), threads=256, registers=160), H200)
+    assert (by_registers.blocks, by_registers.registers) == (1, 184)  # 160, and 20 beside them, in eights
+    assert occupancy(plain(Work(), threads=32), H200).limited_by == "block slots"
+
+
+def test_warp_specialised_kernels_fill_the_register_file() -> None:
+    (p,) = read_profiles(lower(kernels.matmul(1024, 512, 2048, 64, 64, 64, 2, 128), H200), H200)
+    found = occupancy(p, H200)
+    assert (found.blocks, found.registers) == (1, 240)
+
+
+def test_a_misfit_is_reported_with_numbers() -> None:
+    reason = misfit(plain(Work(), shared=300_000), H200)
+    assert reason is not None
+    assert "300000" in reason
+    assert "232448" in reason
+    assert misfit(plain(Work(), shared=232_448), H200) is None
+    with pytest.raises(ValueError, match="shared memory"):
+        predict(plain(Work(), shared=300_000))
+
+
+def test_registers_beyond_the_limit_spill_and_cost_time() -> None:
+    work = Work(vector_ops=128 * 200.0)
+    fits, spills = plain(work, trips=64, registers=150), plain(work, trips=64, registers=400)
+    assert not occupancy(fits, H200).spilled
+    assert occupancy(spills, H200).spilled["all"] == pytest.approx(400 + 20 - 255)
+    assert predict(spills).latency_us > 1.5 * predict(fits).latency_us
+    assert any("spill" in note for note in predict(spills).notes)
+
+
+def test_matrix_time_is_flops_over_rate() -> None:
+    # m64n256k16: 524288 operations at 4096 a cycle
+    assert matrix_cycles(MatrixWork("wgmma.m64n256k16", 10, 2 * 64 * 256 * 16), H200) == 10 * 128
+    slower = matrix_cycles(MatrixWork("mma.m16n8k16", 128, 4096.0), H200)
+    assert slower == pytest.approx(128 * 4096 / (4096 * H200["core.unit.matrix.mma_sync_share"]))
+    assert slower > 128 * 1.2
+
+
+def test_bank_conflicts_cost_their_wavefronts() -> None:
+    def access(wavefronts: float) -> Work:
+        return Work(accesses=(Access(Space.SHARED, "s", False, "ld", 4096, wavefronts, 32),))
+
+    assert (
+        demand(access(1024), H200, DEFAULT, 132).shared == 32 * demand(access(32), H200, DEFAULT, 132).shared
+    )
+
+
+def test_warp_group_instructions_and_waits_take_issue_slots() -> None:
+    wgmma, mma = (
+        MatrixWork("wgmma.m64n128k16.bf16", 8, 2 * 64 * 128 * 16, warps=4),
+        MatrixWork("mma.m16n8k16", 8, 4096.0),
+    )
+    assert demand(Work(matrix=(wgmma,)), H200, DEFAULT, 132).issue == 8 * 4 * WGMMA_INSTRUCTIONS / 4
+    assert demand(Work(matrix=(mma,)), H200, DEFAULT, 132).issue == 8 / 4
+    waiting = demand(Work(barrier_waits=1.0, matrix_waits=1.0), H200, DEFAULT, 132, threads=256)
+    assert waiting.issue == 2 * WAIT_INSTRUCTIONS * 8 / 4
+
+
+def test_addresses_of_an_unrolled_tile_cost_nothing_beside_matrix_work() -> None:
+    load = Access(Space.SHARED, "s", False, "ld", 4096, 32, 32)
+    bare = Work(accesses=(load,), integer_ops=32 * 32 + 64.0)
+    beside = replace(bare, matrix=(MatrixWork("mma.m16n8k16", 1, 4096.0),))
+    assert demand(beside, H200, DEFAULT, 132).vector == 64 / H200["core.unit.vector.int32_lanes"]
+    assert demand(bare, H200, DEFAULT, 132).vector > 10 * demand(beside, H200, DEFAULT, 132).vector
+
+
+def test_steps_through_shared_memory_wait_for_each_other() -> None:
+    def chain(steps: float, *, matrix: bool = True) -> float:
+        through = tuple(
+            Access(Space.SHARED, "s", w, "st" if w else "ld", 2048 * steps, 4 * steps, 4 * steps)
+            for w in (False, True)
+        )
+        product = (MatrixWork("mma.m16n8k16", 16, 4096.0),) if matrix else ()
+        return predict(plain(Work(accesses=through, matrix=product), trips=64)).terms_us["dependency chain"]
+
+    us = 64 * 16 * DEFAULT.rewrite_cycles / H200["core.clock_mixed_mhz"]  # four warps go 16 steps each
+    assert chain(32) - chain(16) == pytest.approx(us, rel=0.15)
+    assert chain(32, matrix=False) - chain(16, matrix=False) < us / 4
+
+
+def test_the_last_lines_of_a_kernel_stay_in_l2() -> None:
+    def written(megabytes: float) -> float:
+        each = megabytes * 1e6 / 132
+        return (
+            predict(plain(Work(accesses=(stream(each), stream(each, write=True))))).expected[
+                "dram_write_bytes"
+            ]
+            / 1e6
+        )
+
+    assert written(5) < 0.1
+    assert written(33.5) == pytest.approx(33.5 - 22, abs=2)  # L2 is nearly full of both
+    assert written(500) == pytest.approx(500 - 23.6, abs=1)
+
+
+def test_a_block_waits_until_its_tile_is_stored() -> None:
+    store = replace(stream(32768, write=True), mechanism="tma", asynchronous=True)
+    lanes = stream(32768, write=True)
+    stored, plainly = (
+        predict(plain(Work(vector_ops=1e5, accesses=(a,)), blocks=132 * 8, threads=1024))
+        for a in (store, lanes)
+    )
+    assert stored.terms_us["load latency"] > plainly.terms_us["load latency"]
+
+
+def test_memory_bound_kernels_run_at_memory_speed() -> None:
+    total = 2**30
+    blocks = 132 * 64
+    p = plain(Work(accesses=(stream(total / blocks), stream(total / blocks, write=True))), blocks=blocks)
+    prediction = predict(p)
+    floor_us = 2 * total / (H200.dram_gb_per_s * 1e3)
+    assert prediction.limiting == "dram"
+    assert floor_us < prediction.latency_us < 1.3 * floor_us
+
+
+def test_matrix_bound_kernels_run_at_the_sustained_matrix_rate() -> None:
+    flops = 2 * 8192.0**3
+    (p,) = read_profiles(lower(kernels.matmul(8192, 8192, 8192, 256, 128, 64, 4, 256, swizzle=8), H200), H200)
+    prediction = predict(p)
+    at_peak_us = flops / (H200.matrix_tflops("bfloat16") * 1e6)
+    assert prediction.limiting in (
+        "matrix",
+        "shared",
+    )  # a 256 x 64 half tile reads its operands about as long
+    assert at_peak_us < prediction.latency_us < 1.35 * at_peak_us
+
+
+def test_deeper_pipelines_hide_latency() -> None:
+    def time(stages: int) -> float:
+        (p,) = read_profiles(lower(kernels.matmul(4096, 1024, 8192, 128, 128, 64, stages, 256), H200), H200)
+        return predict(p).latency_us
+
+    assert time(1) > 1.3 * time(3)
+
+
+def test_one_block_too_many_costs_a_wave() -> None:
+    work = Work(vector_ops=128 * 1e5)
+    full, over = (
+        predict(plain(work, blocks=132, registers=200)),
+        predict(plain(work, blocks=133, registers=200)),
+    )
+    assert over.terms_us["makespan"] > full.terms_us["makespan"]
+
+
+def test_prediction_is_explained_by_its_terms() -> None:
+    (p,) = read_profiles(lower(kernels.matmul(1024, 1024, 1024, 128, 128, 64, 3, 256), H200), H200)
+    prediction = predict(p)
+    assert (
+        0
+        < prediction.latency_us
+        == pytest.approx(
+            prediction.terms_us["launch"] + prediction.terms_us["fill"] + prediction.terms_us["makespan"],
+            rel=0.35,
+        )
+    )
+    assert all(0 <= share <= 1 for share in prediction.utilization.values())
+    assert prediction.model == AnalyticalModel().version
+
+
+def test_unknown_calls_widen_the_uncertainty() -> None:
+    (p,) = read_profiles(lower(kernels.opaque_call(4096), H200), H200)
+    assert predict(p).uncertainty > predict(replace(p, unknown_calls=())).uncertainty
+    assert any("somebodys_function" in note for note in predict(p).notes)
+
+
+@pytest.mark.parametrize("target", ["h100", "h200", "a100", "mi300x"])
+def test_every_gpu_target_predicts(target: str) -> None:
+    chip = load_target(target)
+    prediction = AnalyticalModel().predict(
+        read_profiles(lower(kernels.matmul(2048, 2048, 2048, 128, 128, 32, 2, 256), chip), chip), chip
+    )
+    assert 2 * 2048**3 / prediction.latency_us / 1e6 < chip.matrix_tflops("bfloat16")
+
+
+def test_several_kernels_run_one_after_the_other() -> None:
+    one = plain(Work(vector_ops=1e6))
+    model = AnalyticalModel()
+    assert model.predict([one, one], H200).latency_us == pytest.approx(
+        2 * model.predict([one], H200).latency_us
+    )
+
+
+def test_busy_times_combine_close_to_their_maximum() -> None:
+    assert p_norm([10.0, 0.0], 6) == 10
+    assert 10 < p_norm([10.0, 9.0], 6) < 12
+    assert p_norm([], 6) == 0
+
+
+def test_fewer_blocks_than_clusters() -> None:
+    mi300x = load_target("mi300x")
+    prediction = AnalyticalModel().predict(
+        read_profiles(lower(kernels.scale(256, 256), mi300x), mi300x), mi300x
+    )
+    assert prediction.latency_us > 0
+
+
+def test_atomics_are_expensive_and_noted() -> None:
+    def of(prim_func: object) -> Prediction:
+        return AnalyticalModel().predict(read_profiles(lower(prim_func, H200), H200), H200)
+
+    n = 2**22
+    counted, copied = of(kernels.counter(n)), of(kernels.scale(n, 128))
+    assert counted.latency_us > 50 * copied.latency_us
+    assert counted.limiting == "atomics"
+    assert counted.uncertainty > copied.uncertainty
+    assert any("atomics" in note for note in counted.notes)
+
+
+def test_a_matrix_rate_that_the_target_does_not_give_is_noted() -> None:
+    def noted(dtype: str) -> bool:
+        work = Work(matrix=(MatrixWork("mma.m8n8k4", 100, 512.0, dtype=dtype),))
+        return any("matrix rate" in note for note in predict(plain(work)).notes)
+
+    assert noted("float64")
+    assert not noted("bfloat16")
+
+
+def test_small_kernels_are_limited_by_their_launch() -> None:
+    assert predict(plain(Work(vector_ops=1000.0), blocks=1)).limiting == "launch"
+
+
+def test_blocks_start_one_after_another() -> None:
+    short = Work(vector_ops=128.0)
+    assert (
+        predict(plain(short, threads=64, blocks=65_536)).latency_us
+        > 65_536 * DEFAULT.dispatch_cycles / H200["core.clock_mhz"]
+    )
+
+
+def test_little_traffic_never_fills_the_memory() -> None:
+    terms = [predict(plain(Work(accesses=(stream(each),)))).terms_us["dram"] for each in (512, 1 << 20)]
+    full_us = DEFAULT.dram_ramp * H200["device.memory.dram.latency_ns"] / 1e3
+    assert terms[0] < full_us / 10
+    assert terms[1] > 132 * (1 << 20) / H200["device.memory.dram.read_gb_per_s"] / 1e3 + 0.9 * full_us
+
+
+def test_loads_in_flight_together_share_a_latency() -> None:
+    work = Work(accesses=(replace(stream(4096), loop_dependent=True),), vector_ops=512.0)
+    apart = plain(work, trips=256, blocks=4)
+    (role,) = apart.roles
+    together = replace(apart, roles=(replace(role, phases=(replace(role.phases[0], pipeline_depth=8),)),))
+    assert predict(together).latency_us < 0.5 * predict(apart).latency_us
+
+
+def test_data_that_a_producer_fetches_once_are_waited_for() -> None:
+    box = Access(
+        Space.GLOBAL,
+        "x",
+        False,
+        "tma",
+        16384,
+        512,
+        1,
+        128,
+        asynchronous=True,
+        box_bytes=16384,
+        footprint_bytes=16384,
+    )
+    consumer = Role(
+        "consumer",
+        128,
+        (Phase(Trips((1.0,)), Work(vector_ops=1024.0, barrier_waits=1)),),
+        registers_limit=240,
+    )
+
+    def launch(accesses: tuple[Access, ...]) -> KernelProfile:
+        producer = Role(
+            "producer",
+            128,
+            (Phase(Trips((1.0,)), Work(accesses=accesses, integer_ops=1.0)),),
+            registers_limit=24,
+        )
+        return KernelProfile("cuda", "sm_90a", (132, 1, 1), 256, 1, 16384, (producer, consumer), ())
+
+    waited_us = predict(launch((box,))).terms_us["makespan"] - predict(launch(())).terms_us["makespan"]
+    assert (
+        waited_us > (DEFAULT.copy_start_cycles + H200["device.memory.l2.latency_ns"]) / H200["core.clock_mhz"]
+    )

@@ -1,0 +1,74 @@
+"""Registers of blocks without a producer, compared with those that ptxas gave similar kernels."""
+
+from __future__ import annotations
+
+import pytest
+
+from tilesight.costmodel.analytical.occupancy import occupancy
+from tilesight.profile.values import Access, KernelProfile, MatrixWork, Phase, Role, Space, Trips, Work
+from tilesight.target.spec import load_target
+
+H200 = load_target("h200")
+
+
+def block(
+    local: float, threads: int, *, instruction: str = "", staged_halves: int = 0, producer: bool = False
+) -> KernelProfile:
+    """`staged_halves` 2-byte elements a thread move to shared memory by plain loads and stores."""
+    matrix = (MatrixWork(instruction, 8, 1e5),) if instruction else ()
+    loads = staged_halves * threads
+    accesses = (
+        Access(Space.GLOBAL, "t0", False, "ld", loads * 2, loads / 16, loads / 32, vector_bytes=2),
+        Access(Space.SHARED, "s0", True, "st", loads * 2, loads / 32, loads / 32, vector_bytes=2),
+    )
+    work = Work(matrix=matrix, accesses=accesses if staged_halves else ())
+    roles = [
+        Role(
+            "consumer" if producer else "all",
+            threads,
+            (Phase(Trips((8.0,)), work, is_loop=True),),
+            local_registers=local,
+        )
+    ]
+    if producer:
+        roles.append(Role("producer", 128, (Phase(Trips((8.0,)), Work(), is_loop=True),)))
+    return KernelProfile("cuda", "sm_90a", (132, 1, 1), threads, 1, 0, tuple(roles), ())
+
+
+@pytest.mark.parametrize(
+    ("kernel", "ptxas"),
+    [
+        (block(36, 256), 54),  # gemv: 64 rows, 16 threads each, vectors of 4
+        (block(13, 1024), 26),  # rms_norm: a row a block in registers
+        (block(64, 256), 80),  # rms_norm: 128 rows, vectors of 8
+        (
+            block(50, 512, instruction="wgmma.m64n128k16", staged_halves=20),
+            110,
+        ),  # matmul of odd extents, 192x128x32
+        (block(10, 512, instruction="wgmma.m64n64k16", staged_halves=16), 56),  # 64x64x64
+        (
+            block(66, 512, instruction="wgmma.m64n128k16", staged_halves=48),
+            128,
+        ),  # 256x128x64: all that there are
+        (block(82, 64, instruction="mma.m16n8k16"), 160),  # chunk_state: operands from registers
+    ],
+)
+def test_registers_are_near_those_of_compiled_kernels(kernel: KernelProfile, ptxas: int) -> None:
+    assert abs(occupancy(kernel, H200).registers - ptxas) <= 24
+
+
+def test_loads_in_flight_take_registers_but_never_spill() -> None:
+    few, many = (block(66, 512, instruction="wgmma.m64n128k16", staged_halves=n) for n in (0, 256))
+    assert occupancy(few, H200).registers < occupancy(many, H200).registers == 128
+    assert occupancy(many, H200).spilled == {}
+
+
+def test_a_block_with_a_producer_needs_fewest_registers() -> None:
+    alone, fed = (
+        block(66, 256, instruction="wgmma.m64n128k16", producer=producer) for producer in (False, True)
+    )
+    assert occupancy(fed, H200).registers < occupancy(alone, H200).registers
+
+
+def test_accumulators_that_do_not_fit_spill() -> None:
+    assert occupancy(block(194, 512, instruction="wgmma.m64n256k16"), H200).spilled["all"] > 60

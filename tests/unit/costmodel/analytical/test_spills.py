@@ -1,0 +1,198 @@
+"""Effects of the compiler's figures on occupancy, spills and their costs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tilesight.costmodel.analytical.analytical_model import AnalyticalModel
+from tilesight.costmodel.analytical.occupancy import occupancy
+from tilesight.costmodel.analytical.spills import (
+    LOOP_SHARE,
+    MATRIX_LOOP_SHARE,
+    share_beyond_core,
+    spilled_bytes,
+    spilled_registers,
+)
+from tilesight.profile.values import (
+    Access,
+    KernelProfile,
+    MatrixWork,
+    Phase,
+    Role,
+    Space,
+    Tensor,
+    Trips,
+    Work,
+)
+from tilesight.target.spec import load_target
+
+H200 = load_target("h200")
+MATRIX = Work(matrix=(MatrixWork("wgmma.m64n128k16.bf16", 8, 2 * 64 * 128 * 16, warps=4),))
+SOFTMAX = replace(MATRIX, vector_ops=4096.0)
+ONCE = Trips((1.0,))
+
+
+def kernel(
+    loop: Work, registers: float = 136.0, limit: int | None = 160, loops: bool = True
+) -> KernelProfile:
+    phases = (
+        Phase(ONCE, Work(vector_ops=64.0)),
+        Phase(Trips((32.0,)), loop, is_loop=loops),
+        Phase(ONCE, Work(vector_ops=64.0)),
+    )
+    consumer = Role("consumer", 384, phases, registers_limit=limit, local_registers=registers)
+    producer = Role("producer", 128, (Phase(Trips((32.0,)), Work(), is_loop=True),), registers_limit=24)
+    return KernelProfile("cuda", "sm_90a", (1056, 1, 1), 512, 1, 98304, (producer, consumer), ())
+
+
+def moved(profile: KernelProfile, spill_bytes: int) -> list[float]:
+    held = occupancy(profile, H200, {"spill_bytes": spill_bytes})
+    return [spilled_bytes(profile, role, phase, held) for role in profile.roles for phase in role.phases]
+
+
+def test_the_compilers_figures_replace_the_estimate() -> None:
+    plain = KernelProfile(
+        "cuda", "sm_90a", (1056, 1, 1), 256, 1, 1024, (Role("all", 256, (), local_registers=400.0),), ()
+    )
+    estimated = occupancy(plain, H200)
+    assert estimated.blocks == 1
+    assert estimated.spilled
+    assert estimated.spill_bytes is None
+    built = occupancy(plain, H200, {"registers": 62, "spill_bytes": 0, "smem_bytes": 70_000})
+    assert (built.registers, built.blocks, built.limited_by) == (64, 3, "shared memory")
+    assert not built.spilled
+    assert built.spill_bytes == 0
+    spilling = occupancy(plain, H200, {"registers": 255, "spill_bytes": 160})
+    assert spilling.spilled == {"all": 20.0}
+    assert spilling.blocks == 1
+
+
+def test_loads_in_flight_take_registers() -> None:
+    load = Access(Space.GLOBAL, "x", False, "ld", 4096, 128, 8, 16)  # four words a thread
+    loop = Phase(Trips((64.0,)), Work(accesses=(load,), vector_ops=2048.0), is_loop=True)
+    streaming = KernelProfile(
+        "cuda", "sm_90a", (1056, 1, 1), 256, 1, 0, (Role("all", 256, (loop,), local_registers=8.0),), ()
+    )
+    unrolled = replace(
+        streaming, roles=(replace(streaming.roles[0], phases=(replace(loop, pipeline_depth=8),)),)
+    )
+    assert (
+        occupancy(unrolled, H200).registers == occupancy(streaming, H200).registers + 24
+    )  # 7 x 4 more, by eights
+    assert occupancy(streaming, H200, {"registers": 120}).blocks == 2
+
+
+def test_data_that_straight_code_loads_and_stores_again_takes_registers() -> None:
+    load = Access(Space.GLOBAL, "x", False, "ld", 256 * 64, 512, 32, 16)
+    store = replace(load, write=True, mechanism="st", tensor="y")
+    tensors = (Tensor("x", 1 << 20, 2), Tensor("y", 1 << 20, 2))
+    sums, scaled = (
+        KernelProfile(
+            "cuda",
+            "sm_90a",
+            (1056, 1, 1),
+            256,
+            1,
+            0,
+            (Role("all", 256, (Phase(ONCE, Work(accesses=a)),), None, 20.0),),
+            tensors,
+        )
+        for a in ((load,), (load, store))
+    )
+    assert occupancy(scaled, H200).registers > occupancy(sums, H200).registers
+
+
+def test_figures_that_the_compiler_does_not_give_stay_estimates() -> None:
+    profile = kernel(SOFTMAX)
+    assert (
+        occupancy(profile, H200, {"smem_bytes": 98304})
+        == occupancy(profile, H200, {})
+        == occupancy(profile, H200)
+    )
+
+
+def test_full_registers_spill_in_the_loop() -> None:
+    producer, before, loop, after = moved(kernel(SOFTMAX), 320)
+    assert producer == before == after == 0
+    assert loop == pytest.approx(LOOP_SHARE * 320 * 384)
+
+
+def test_a_loop_that_only_issues_matrix_work_runs_less_of_them() -> None:
+    assert moved(kernel(MATRIX), 320)[2] == pytest.approx(MATRIX_LOOP_SHARE * 320 * 384)
+
+
+@pytest.mark.parametrize(("registers", "spill_bytes"), [(64.0, 320), (136.0, 16)])
+def test_spills_run_once_a_block_if_the_loop_has_registers_left(registers: float, spill_bytes: int) -> None:
+    _, before, loop, after = moved(kernel(SOFTMAX, registers), spill_bytes)
+    assert loop == 0
+    assert before + after == pytest.approx(spill_bytes * 384)
+
+
+def test_straight_code_alone_runs_all_of_them_once() -> None:
+    assert sum(moved(kernel(SOFTMAX, loops=False), 320)) == pytest.approx(320 * 384)
+
+
+def test_without_spills_nothing_moves() -> None:
+    assert moved(kernel(SOFTMAX), 0) == [0, 0, 0, 0]
+
+
+def estimated(profile: KernelProfile) -> list[float]:
+    """Registers that each phase of the consumer spills, estimated from the IR."""
+    held, consumer = occupancy(profile, H200), profile.roles[1]
+    return [spilled_registers(consumer, phase, held) for phase in consumer.phases]
+
+
+def test_one_product_spills_the_registers_that_do_not_fit() -> None:
+    # beside its buffers, each of three groups needs 28 registers
+    assert estimated(kernel(SOFTMAX, registers=132.0)) == [0, 0, 0]
+    assert estimated(kernel(SOFTMAX, registers=134.0)) == [0, 2, 0]
+    assert estimated(kernel(SOFTMAX, registers=170.0)) == [0, 38, 0]
+
+
+def test_two_products_make_room_for_each_other_by_fragments() -> None:
+    scores = MatrixWork("wgmma.m64n160k16.bf16", 8, 2 * 64 * 160 * 16, warps=4)
+    both = replace(SOFTMAX, matrix=(scores, *MATRIX.matrix), matrix_waits=2.0)
+    assert estimated(kernel(both, registers=136.0)) == [0, 4, 0]  # so few need no fragment
+    assert estimated(kernel(both, registers=152.0)) == [0, 160, 0]
+    profile = kernel(both, registers=152.0)
+    consumer = profile.roles[1]
+    assert spilled_bytes(profile, consumer, consumer.phases[1], occupancy(profile, H200)) == 8 * 160 * 384
+
+
+def test_stores_pass_the_first_level_cache_and_loads_follow_where_it_is_full() -> None:
+    assert share_beyond_core(10, 384, 1e6) == 0.5
+    assert share_beyond_core(10, 384, 4 * 10 * 384 / 2) == 0.75
+    assert share_beyond_core(10, 384, -1.0) == 1.0
+    assert share_beyond_core(0, 384, 0.0) == 0.5
+
+
+def test_spills_cost_more_where_shared_memory_leaves_no_cache() -> None:
+    model, built = AnalyticalModel(), {"registers": 128, "spill_bytes": 1200}
+    kernels = (kernel(SOFTMAX), replace(kernel(SOFTMAX), shared_bytes=225 * 1024))
+    extra = [
+        model.predict([k], H200, built).latency_us
+        - model.predict([k], H200, {**built, "spill_bytes": 0}).latency_us
+        for k in kernels
+    ]
+    assert 0 < 1.2 * extra[0] < extra[1]
+
+
+def test_a_prediction_follows_the_compiler() -> None:
+    model, profile = AnalyticalModel(), kernel(SOFTMAX, registers=200.0)
+    estimated = model.predict([profile], H200)
+    clean = model.predict([profile], H200, {"registers": 128, "spill_bytes": 0})
+    spilled = model.predict([profile], H200, {"registers": 128, "spill_bytes": 2400})
+    assert clean.latency_us < spilled.latency_us
+    assert clean.latency_us < estimated.latency_us
+    assert not any("do not fit" in note for note in clean.notes)
+    assert any("do not fit" in note for note in spilled.notes)
+    assert clean.uncertainty < spilled.uncertainty
+
+
+def test_figures_of_several_kernels_are_ignored() -> None:
+    model, kernels = AnalyticalModel(), [kernel(SOFTMAX), kernel(MATRIX)]
+    assert model.predict(kernels, H200, {"registers": 255, "spill_bytes": 4000}) == model.predict(
+        kernels, H200
+    )

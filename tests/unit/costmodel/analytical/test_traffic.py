@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tilesight.costmodel.analytical.schedule import list_makespan, uniform_makespan
+from tilesight.costmodel.analytical.tiles import tile_coordinates
+from tilesight.costmodel.analytical.traffic import Traffic, traffic
+from tilesight.problem.rasterization import Rasterization
+from tilesight.profile.values import Access, KernelProfile, Phase, Role, Space, Tensor, Trips, Work
+from tilesight.target.spec import load_target
+
+LINEAR = Rasterization()
+
+
+def read(tensor: str, tile_bytes: float, axes: str, *, moves: bool = True) -> Access:
+    return Access(
+        Space.GLOBAL, tensor, False, "tma", tile_bytes, tile_bytes / 32, 1,
+        axes=frozenset(axes), loop_dependent=moves, footprint_bytes=tile_bytes, asynchronous=True,
+    )  # fmt: skip
+
+
+def kernel(
+    grid: tuple[int, int, int],
+    accesses: tuple[Access, ...],
+    trips: float,
+    tensors: tuple[Tensor, ...],
+    order: Rasterization,
+) -> KernelProfile:
+    phase = Phase(Trips((trips,)), Work(accesses=accesses), is_loop=True)
+    return KernelProfile("cuda", "sm_90a", grid, 128, 1, 0, (Role("all", 128, (phase,)),), tensors, order)
+
+
+def matmul_like(tiles_m: int, tiles_n: int, steps: int, order: Rasterization = LINEAR) -> KernelProfile:
+    tile = 16384.0
+    tensors = (Tensor("a", int(tiles_m * steps * tile), 2), Tensor("b", int(tiles_n * steps * tile), 2))
+    return kernel((tiles_n, tiles_m, 1), (read("a", tile, "y"), read("b", tile, "x")), steps, tensors, order)
+
+
+def test_one_wave_reads_each_tile_once() -> None:
+    t = traffic(matmul_like(8, 8, 16), load_target("h200"), 64)
+    assert t.l2_read == 64 * 2 * 16 * 16384
+    assert t.dram_read == 16 * 16 * 16384  # 8 row panels and 8 column panels of 16 steps
+
+
+def test_a_wave_of_one_row_reads_all_of_b_for_each_row() -> None:
+    # 64 tiles of b a row, far beyond L2 together: every row of blocks fetches b again
+    p = matmul_like(4, 64, 512)
+    t = traffic(p, load_target("h200"), 64)
+    panel = 512 * 16384
+    assert t.dram_read == pytest.approx(4 * (64 + 1) * panel, rel=0.1)
+
+
+def test_panels_lower_the_traffic_of_wide_grids() -> None:
+    linear = traffic(matmul_like(64, 64, 512), load_target("h200"), 128)
+    panels = traffic(matmul_like(64, 64, 512, Rasterization("row", 8)), load_target("h200"), 128)
+    assert panels.dram_read < 0.75 * linear.dram_read
+
+
+def test_tensors_are_read_at_least_once_and_at_most_as_requested() -> None:
+    t = traffic(matmul_like(2, 2, 4), load_target("h200"), 1)
+    assert 4 * 4 * 16384 <= t.dram_read <= t.l2_read
+
+
+def test_blocks_start_in_step_and_drift_apart_only_later() -> None:
+    # 128 blocks at once: panels far beyond the L2, but all blocks walk them in step
+    t = traffic(matmul_like(8, 16, 2048), load_target("h200"), 128)
+    assert t.dram_read == pytest.approx((8 + 16) * 2048 * 16384)
+
+
+def test_a_tile_is_as_long_as_its_longest_reader() -> None:
+    # one panel for all blocks, of which each reads a step more than the one before
+    access = read("a", 16384.0, "")
+    phase = Phase(Trips((1.0, 2.0, 3.0, 4.0), frozenset("x")), Work(accesses=(access,)), is_loop=True)
+    p = KernelProfile(
+        "cuda", "sm_90a", (4, 1, 1), 128, 1, 0, (Role("all", 128, (phase,)),), (Tensor("a", 4 * 16384, 2),)
+    )
+    assert traffic(p, load_target("h200"), 4).dram_read == 4 * 16384
+
+
+def test_repeated_plain_loads_of_a_core_hit_its_first_level_cache() -> None:
+    # a vector that all blocks read, by plain loads and by copies that pass the first-level cache by
+    def through(mechanism: str) -> float:
+        vector = Access(
+            Space.GLOBAL,
+            "v",
+            False,
+            mechanism,
+            4096.0,
+            128.0,
+            32.0,
+            asynchronous=mechanism != "ld",
+            footprint_bytes=4096.0,
+        )
+        return traffic(
+            kernel((1320, 1, 1), (vector,), 1, (Tensor("v", 4096, 4),), LINEAR), load_target("h200"), 132
+        ).l2_read
+
+    assert through("cp_async") == 1320 * 4096
+    assert through("ld") == 132 * 4096
+
+
+def test_whole_boxes_cross_to_the_core_but_only_their_inside_is_fetched() -> None:
+    access = Access(
+        Space.GLOBAL,
+        "a",
+        False,
+        "tma",
+        1024.0,
+        32.0,
+        1,
+        axes=frozenset("x"),
+        box_bytes=16384.0,
+        footprint_bytes=1024.0,
+    )
+    t = traffic(kernel((8, 1, 1), (access,), 1, (Tensor("a", 8192, 2),), LINEAR), load_target("h200"), 8)
+    assert (t.l2_read, t.dram_read) == (8 * 16384, 8 * 1024)
+
+
+def test_data_that_several_blocks_write_is_written_back_once() -> None:
+    access = Access(Space.GLOBAL, "y", True, "atomic", 4096.0, 128.0, 32.0, footprint_bytes=4096.0)
+    t = traffic(kernel((64, 1, 1), (access,), 1, (Tensor("y", 4096, 4),), LINEAR), load_target("h200"), 64)
+    assert (t.l2_write, t.dram_write) == (64 * 4096, 4096)
+
+
+def test_each_xcd_reads_for_itself() -> None:
+    # one row panel that all blocks share: eight L2s fetch it eight times, the cache behind them once
+    shared = kernel((64, 1, 1), (read("a", 16384.0, ""),), 8, (Tensor("a", 8 * 16384, 2),), Rasterization())
+    t = traffic(shared, load_target("mi300x"), 64)
+    assert t.dram_read == pytest.approx(8 * 16384)
+    assert t.llc == pytest.approx(8 * 8 * 16384)
+
+
+def test_rasterization_is_a_permutation_and_walks_panels() -> None:
+    c = tile_coordinates((6, 8, 2), Rasterization("row", 4))
+    assert len({(x, y, z) for x, y, z in zip(c["x"], c["y"], c["z"], strict=True)}) == 6 * 8 * 2
+    assert list(c["y"][:4]) == [0, 1, 2, 3]
+    assert list(c["x"][:4]) == [0, 0, 0, 0]
+    # the second panel runs backwards
+    assert (c["x"][24], c["y"][24]) == (5, 4)
+    column = tile_coordinates((6, 8, 1), Rasterization("column", 3))
+    assert list(column["x"][:3]) == [0, 1, 2]
+    assert list(column["y"][:3]) == [0, 0, 0]
+
+
+def test_a_short_last_panel_is_walked_at_its_own_height() -> None:
+    c = tile_coordinates((4, 5, 1), Rasterization("row", 4))
+    assert np.all(c["y"][16:] == 4)
+    assert sorted(c["x"][16:]) == [0, 1, 2, 3]
+
+
+def test_full_waves_and_tail() -> None:
+    def time_of(resident: float) -> float:
+        return 10 * resident
+
+    assert uniform_makespan(264, 132, 1, time_of) == 20
+    assert uniform_makespan(265, 132, 1, time_of) == 30
+    # two resident blocks a core; the tail of 132 leaves one on each
+    assert uniform_makespan(396, 132, 2, time_of) == 20 + 10
+
+
+def test_uneven_blocks_go_where_a_place_is_free() -> None:
+    assert list_makespan([4, 1, 1, 1, 1], 2) == 4
+    assert list_makespan([1, 1, 1, 1, 4], 2) == 6  # the long one last
+    assert list_makespan([3.0], 100) == 3
+
+
+def test_counters_show_another_hit_rate_than_the_bytes() -> None:
+    streamed = Traffic(l2_read=1e6, l2_write=1e6, dram_read=1e6, dram_write=1e6)
+    assert streamed.counted_hit_share == streamed.hit_share == 0.5  # nothing is read twice: nothing is merged
+    reused = Traffic(l2_read=1e7, l2_write=0.0, dram_read=1e6, dram_write=0.0)
+    assert reused.counted_hit_share < reused.hit_share == 0.9
+    assert Traffic(0.0, 0.0, 0.0, 0.0).counted_hit_share == 1.0

@@ -1,0 +1,66 @@
+"""Roles: warp specialisation in loops, thread ranges, producers."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.costmodel import sample_kernels as kernels
+from tests.unit.costmodel.extract.reading import accesses, flops, read, role
+from tilesight.costmodel.extract.phase_counts import PhaseCounts
+from tilesight.costmodel.extract.registers import LiveRanges
+from tilesight.costmodel.extract.roles import RoleCounts, roles_of
+from tilesight.profile.values import Access, MatrixWork, Space, Trips
+
+
+def test_a_persistent_kernel_has_the_roles_of_the_plain_one() -> None:
+    p = read(kernels.persistent_matmul(1024, 1024, 512, 128, 64, 3, cores=60))
+    producer, consumer = role(p, "producer"), role(p, "consumer")
+    assert (producer.threads, consumer.threads) == (128, 256)
+    loads = [a for a in accesses(p) if a.mechanism == "tma"]
+    assert sum(a.bytes for a in loads) == 2 * 128 * 64 * 2
+    # the ring's slot is counted in a local scalar over all turns
+    assert {a.slots for a in loads} == {3}
+    # 64 tiles over 60 blocks: four of them have a second turn
+    (copying,) = producer.phases
+    computing = consumer.phases[0]
+    assert sorted(copying.trips.per_block) == [8.0] * 56 + [16.0] * 4
+    assert computing.trips == copying.trips
+    assert copying.is_loop
+    assert computing.is_loop
+    assert flops(p) == 2 * 1024 * 1024 * 512
+
+
+def test_a_persistent_kernel_holds_its_accumulators_as_the_plain_one_does() -> None:
+    p = read(kernels.persistent_matmul(1024, 1024, 512, 128, 64, 3, cores=60))
+    plain = read(kernels.matmul(1024, 1024, 512, 128, 128, 64, 3, 256))
+    assert role(p, "consumer").local_registers == pytest.approx(
+        role(plain, "consumer").local_registers, abs=4
+    )
+
+
+@pytest.mark.parametrize("active", [1, 32, 40, 96, 127])
+def test_threads_that_pass_a_condition_are_counted_exactly(active: int) -> None:
+    p = read(kernels.first_threads(1 << 14, active))
+    (load,) = accesses(p)
+    assert load.bytes == active * 4
+    assert load.instructions == -(-active // 32)
+
+
+def test_a_producer_that_looks_up_what_to_fetch_is_a_producer() -> None:
+    roles = [RoleCounts(0, 256), _role_counts(1, 128, matrix=False), _role_counts(2, 128, matrix=True)]
+    assert [r.name for r in roles_of(roles, LiveRanges(), {})] == ["producer", "consumer"]
+
+
+def test_a_role_that_fetches_for_itself_is_no_producer() -> None:
+    roles = [RoleCounts(0, 256), _role_counts(1, 128, matrix=False), _role_counts(2, 128, matrix=False)]
+    assert [r.name for r in roles_of(roles, LiveRanges(), {})] == ["consumer", "consumer"]
+
+
+def _role_counts(number: int, threads: int, *, matrix: bool) -> RoleCounts:
+    phase = PhaseCounts(Trips((4.0,)), is_loop=True)
+    phase.counts["vector_ops"] += 128
+    if matrix:
+        phase.matrix.append(MatrixWork("wgmma.m64n64k16", 4, 2.0 * 64 * 64 * 16))
+    else:
+        phase.accesses.append(Access(Space.GLOBAL, "t0", False, "tma", 4096, 128, 1, asynchronous=True))
+    return RoleCounts(number, threads, [phase])

@@ -1,0 +1,137 @@
+"""Counts of short loops, local scalars, data in addresses and conditions, and device functions."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from tests.unit.costmodel import sample_kernels as kernels
+from tests.unit.costmodel.extract.reading import accesses, read, role, total
+from tilesight import predict
+from tilesight.costmodel.extract import trips
+from tilesight.errors import InputError
+from tilesight.profile.values import Space, Trips
+
+
+def test_the_operand_of_a_reinterpretation_is_counted() -> None:
+    bits, value = (read(kernels.packed_halves(1 << 14, reinterpreted)) for reinterpreted in (True, False))
+    assert total(bits, "integer_ops") == total(value, "integer_ops") > 0
+    assert [a.bytes for a in accesses(bits)] == [a.bytes for a in accesses(value)] == [256.0]
+    assert total(bits, "convert_ops") == 0  # the bits stay as they are
+
+
+def test_a_short_loop_of_loads_is_unrolled_as_by_the_compiler() -> None:
+    assert (
+        read(kernels.thread_sums(1 << 16, 4, unrolled=False)).roles
+        == read(kernels.thread_sums(1 << 16, 4, unrolled=True)).roles
+    )
+
+
+def test_loads_of_a_longer_loop_overlap() -> None:
+    (loop,) = [
+        p for p in role(read(kernels.thread_sums(1 << 16, 64, unrolled=False)), "all").phases if p.is_loop
+    ]
+    assert (loop.trips.mean, loop.pipeline_depth) == (64, 8)
+
+
+@pytest.mark.parametrize(("lanes", "unroll", "phases", "depth"), [(8, 1, 2, 8), (8, 4, 2, 1), (512, 1, 1, 1)])
+def test_a_loop_of_loads_overlaps_as_far_as_the_compiler_unrolls_it(
+    lanes: int, unroll: int, phases: int, depth: int
+) -> None:
+    # a row in steps of 8 elements a thread: many small ones, fewer large ones, one alone
+    p = read(kernels.row_sums(256, 4096, lanes, unroll))
+    assert len(role(p, "all").phases) == phases
+    assert role(p, "all").phases[0].pipeline_depth == depth
+
+
+def test_guarded_loads_of_a_loop_hardly_overlap() -> None:
+    whole, guarded = (role(read(kernels.row_sums(256, n, 8, 2)), "all").phases[0] for n in (4096, 4088))
+    assert (whole.pipeline_depth, guarded.pipeline_depth) == (8, 2)
+    assert role(read(kernels.row_sums(256, 4088, 8, 4)), "all").phases[0].pipeline_depth == 1
+
+
+def test_a_tile_of_ragged_rows_is_loaded_one_by_one() -> None:
+    # rows of 48 pairs and 64 threads: each load has two conditions that depend on its thread
+    ragged, even = (read(kernels.ragged_tiles(1001, 90, 16, columns)) for columns in (96, 128))
+    assert [p.trips.mean for p in role(ragged, "all").phases if p.is_loop] == [12.0]  # two elements at a time
+    assert not any(p.is_loop for p in role(even, "all").phases)
+
+
+def test_a_loop_that_synchronises_keeps_its_iterations_apart() -> None:
+    loops = [
+        p for p in role(read(kernels.tick(1 << 10, 3)), "all").phases if p.is_loop and p.work.block_syncs
+    ]
+    assert loops
+    assert all(p.pipeline_depth == 1 for p in loops)
+
+
+@pytest.mark.parametrize("ring", [1, 3, 5])
+def test_a_counter_in_a_local_scalar_chooses_slots(ring: int) -> None:
+    p = read(kernels.tick(1 << 10, ring))
+    written = [a for a in accesses(p, Space.SHARED, write=True) if a.loop_dependent or ring == 1]
+    assert {a.slots for a in written} == {ring}
+
+
+def test_a_choice_by_data_depends_on_the_index_of_the_data() -> None:
+    p = read(kernels.chosen_weights(512, 512, 256, 8, 128, 64, 2))
+    largest = max((t for t in p.tensors), key=lambda t: t.bytes)
+    (weights,) = [a for a in accesses(p) if a.tensor == largest.label]
+    assert weights.axes == frozenset(
+        "xy"
+    )  # the expert follows the row of blocks, the columns follow the block
+    assert weights.loop_dependent
+
+
+def test_a_branch_on_data_is_noted_as_always_taken() -> None:
+    p = read(kernels.masked_matmul(512, 512, 256, 128, 64, 2))
+    assert any("depends on data" in note for note in p.notes)
+    assert {a.slots for a in accesses(p) if a.mechanism == "tma"} == {2}
+    assert read(kernels.matmul(512, 512, 256, 128, 128, 64, 2, 128)).notes == ()
+
+
+def test_loads_inside_addresses_are_counted() -> None:
+    p = read(kernels.gather(1 << 14, 1 << 20))
+    # the indices, wherever they are asked for, and the values
+    assert {t.bytes for t in p.tensors if t.label in {a.tensor for a in accesses(p)}} == {
+        (1 << 14) * 4,
+        (1 << 20) * 4,
+    }
+    (added,) = accesses(p, write=True)
+    assert added.mechanism == "atomic"
+
+
+def test_running_sums_are_known() -> None:
+    p = read(kernels.running_sums(1024, 256, 8))
+    assert p.unknown_calls == ()
+    # 8 rows of 8 segments of 32, five steps and a carry each
+    assert total(p, "shuffles") == 8 * 8 * 32 * 6
+    moved = sum(
+        a.bytes
+        for write in (False, True)
+        for a in accesses(p, Space.SHARED, write=write)
+        if a.tensor == "scan"
+    )
+    assert moved == 2 * 8 * 256 * 4
+
+
+def test_loops_within_loops_multiply_block_by_block() -> None:
+    rows, columns = Trips((1.0, 2.0), frozenset("y")), Trips((3.0, 4.0, 5.0), frozenset("x"))
+    both = trips.product(rows, columns, (3, 2, 1))
+    assert both == Trips((3.0, 4.0, 5.0, 6.0, 8.0, 10.0), frozenset("xy"))
+    assert trips.product(both, Trips((0.5,)), (3, 2, 1)).per_block == (1.5, 2.0, 2.5, 3.0, 4.0, 5.0)
+    assert trips.product(rows, rows, (3, 2, 1)).per_block == (1.0, 4.0)
+
+
+def test_a_compiled_kernel_is_predicted_with_its_own_options() -> None:
+    kernel = kernels.matmul(2048, 2048, 2048, 128, 128, 64, 3, 128)
+    options = {"tl.disable_tma_lower": True, "tl.disable_warp_specialized": True}
+    plain = predict(kernel, "h200")
+    compiled = predict(SimpleNamespace(prim_func=kernel, pass_configs=options), "h200")
+    assert compiled.latency_us != plain.latency_us
+    assert predict(SimpleNamespace(prim_func=kernel, pass_configs={}), "h200").latency_us == plain.latency_us
+
+
+def test_an_error_tells_how_to_make_a_kernel_from_a_factory() -> None:
+    with pytest.raises(InputError, match="get_tir"):
+        predict(SimpleNamespace(get_tir=lambda: None), "h200")

@@ -1,0 +1,96 @@
+"""The local executor alone; what every executor does is in tests/contract/test_executor.py."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.fakes import AxpyTemplate, profile_of
+from tilesight.builder.build import build_kernel
+from tilesight.errors import Failure, FailureKind
+from tilesight.executor import tasks
+from tilesight.executor.jobs import (
+    lower_all,
+)
+from tilesight.executor.local import LocalExecutor, is_cache_failure
+from tilesight.kernels import operator, template_for
+from tilesight.problem.candidate import Candidate
+from tilesight.problem.space import Config
+from tilesight.problem.workload import Workload
+from tilesight.target.spec import load_target
+
+CPU = load_target("cpu")
+
+
+class Unlowerable(AxpyTemplate):
+    name = "unlowerable"
+
+    def build(self, workload: Workload, config: Config) -> Any:
+        raise RuntimeError("layout conflict")
+
+
+def candidates(*blocks: int) -> list[Candidate]:
+    template = Unlowerable()
+    workload = template.operator.workload("X0")
+    configs = [Config({"block": block, "stages": 1, "swizzle": True}) for block in blocks]
+    return [Candidate(workload, CPU, template, config) for config in configs]
+
+
+def test_items_are_drawn_as_workers_are_free(session_executor: LocalExecutor) -> None:
+    drawn: list[int] = []
+
+    def source() -> Any:
+        for candidate in candidates(*[1] * 10):
+            drawn.append(1)
+            yield candidate
+
+    outcomes = lower_all(session_executor, source())
+    next(outcomes)
+    assert len(drawn) <= 2
+    outcomes.close()  # type: ignore[attr-defined]
+
+
+def small_product() -> Candidate:
+    template = template_for("matmul", CPU, "float32")
+    workload = operator("matmul").workload("m=64,n=64,k=64", "float32")
+    config = template.default_config(workload, CPU)
+    assert config is not None
+    return Candidate(workload, CPU, template, config)
+
+
+def test_a_full_disk_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("tilesight.builder.kernel_cache.KernelCache.store", full)
+    failure = build_kernel(small_product(), tmp_path).failure
+    assert failure is not None
+    assert is_cache_failure(failure)
+
+
+def test_a_kernel_that_does_not_compile_is_no_cache_failure() -> None:
+    assert not is_cache_failure(
+        Failure(FailureKind.BUILD_ERROR, "nvcc ended with exit code 2: error: no such thing")
+    )
+
+
+def test_a_profile_that_cannot_be_read_is_that_candidates_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tilesight.lowering.dynamic.lower_candidate", lambda *_: None)
+    monkeypatch.setattr("tilesight.lowering.dynamic.at", lambda lowered, _: lowered)
+    monkeypatch.setattr("tilesight.costmodel.extract.read_profiles", lambda *_: 1 / 0)
+    [candidate] = candidates(9)
+    found = tasks.lower_and_profile(candidate)
+    assert isinstance(found, Failure)
+    assert found.kind is FailureKind.PROFILE_ERROR
+
+
+def test_only_a_gpu_can_be_too_small_for_a_kernel() -> None:
+    nothing = [replace(profile_of(Config({"block": 1, "stages": 1, "swizzle": True})), roles=())]
+    failure = tasks.fit_failure(nothing, load_target("h200"))
+    assert failure is not None
+    assert failure.kind is FailureKind.DOES_NOT_FIT
+    assert "does nothing" in failure.message
+    assert tasks.fit_failure(nothing, CPU) is None

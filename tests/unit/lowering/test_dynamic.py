@@ -1,0 +1,180 @@
+"""Kernels with dynamic dimensions: their IR at given sizes, profiles of it, and profiles over all sizes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tilesight.costmodel.analytical.analytical_model import AnalyticalModel
+from tilesight.errors import InputError, WorkloadError
+from tilesight.executor.tasks import Profiled, lower_and_profile
+from tilesight.kernels import operator, template_for
+from tilesight.lowering.dynamic import at, lower_candidate
+from tilesight.problem.candidate import Candidate
+from tilesight.problem.space import Config
+from tilesight.profile.inference import PROBES, LawInference
+from tilesight.profile.parametric import ParametricProfile, parametric_profile_of
+from tilesight.profile.shape_class import ShapeClass
+from tilesight.target.spec import load_target
+
+pytest.importorskip("tilelang")
+MODEL = AnalyticalModel()
+MATMUL: dict[str, int | str] = {
+    "block_m": 128,
+    "block_n": 128,
+    "block_k": 64,
+    "num_stages": 3,
+    "threads": 256,
+    "policy": "square",
+    "epilogue": "shared",
+    "swizzle": 0,
+}
+ATTENTION: dict[str, int | str] = {
+    "block_m": 128,
+    "block_n": 128,
+    "num_stages": 2,
+    "threads": 256,
+    "block_order": "by_length",
+}
+
+
+def candidate(
+    name: str, target: str, shape: str, *dims: str, config: dict[str, int | str] | None = None
+) -> Candidate:
+    found = load_target(target)
+    workload = operator(name).workload(shape, "bfloat16" if found.is_gpu else "float32")
+    template = template_for(name, found, workload.dtype)
+    chosen = Config(config) if config else template.default_config(workload, found)
+    assert chosen is not None
+    return Candidate(workload, found, template, chosen, dims)
+
+
+def profiled(asked: Candidate) -> Profiled:
+    found = lower_and_profile(asked)
+    assert isinstance(found, Profiled), found
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "shape", "dims"),
+    [
+        ("matmul", "h200", "m=777,n=1024,k=512", ("m",)),
+        pytest.param("matmul", "mi300x", "m=777,n=1024,k=512", ("m",), marks=pytest.mark.ci),
+        ("matmul", "cpu", "m=77,n=130,k=70", ("m", "n", "k")),
+        ("flash_attention", "h200", "batch=2,heads=4,seq_len=777,head_dim=64", ("seq_len",)),
+        pytest.param("gemv", "h200", "n=777,k=4096", ("n",), marks=pytest.mark.ci),
+        ("rms_norm", "h200", "m=77,n=4096", ("m",)),
+        pytest.param("dequant_matmul", "h200", "m=777,n=1024,k=512", ("m",), marks=pytest.mark.ci),
+        pytest.param(
+            "chunk_state",
+            "h200",
+            "batch=2,seq_len=700,nheads=4,head_dim=64,d_state=128",
+            ("batch", "seq_len", "nheads"),
+            marks=pytest.mark.ci,
+        ),
+    ],
+)
+def test_its_prediction_is_near_that_of_the_static_kernel(
+    name: str, target: str, shape: str, dims: tuple[str, ...]
+) -> None:
+    """Where a dimension is cut with a rest both have the same predicates."""
+    asked = candidate(name, target, shape, *dims)
+    open_kernel, static = profiled(asked), profiled(replace(asked, dynamic=()))
+    assert open_kernel.fingerprint != static.fingerprint
+    if asked.target.is_gpu:
+        times = [MODEL.predict(found.kernels, asked.target).latency_us for found in (open_kernel, static)]
+        assert times[0] == pytest.approx(times[1], rel=0.02)
+        assert [t.bytes for t in open_kernel.kernels[0].tensors] == [
+            t.bytes for t in static.kernels[0].tensors
+        ]
+    if name == "matmul" and target == "h200":
+        assert open_kernel.kernels == static.kernels
+
+
+def test_the_fingerprint_is_that_of_the_code_for_all_sizes() -> None:
+    one = candidate("matmul", "h200", "m=777,n=1024,k=512", "m", config=MATMUL)
+    other = replace(one, workload=operator("matmul").workload("m=16,n=1024,k=512"))
+    assert profiled(one).fingerprint == profiled(other).fingerprint
+    assert profiled(one).kernels != profiled(other).kernels
+
+
+def test_a_kernel_without_open_dimensions_is_what_it_was() -> None:
+    lowered = lower_candidate(candidate("matmul", "h200", "m=777,n=1024,k=512", config=MATMUL))
+    assert at(lowered, {"m": 777, "n": 1024, "k": 512}) is lowered
+
+
+def test_what_cannot_be_open_is_said() -> None:
+    with pytest.raises(InputError, match="k cannot be dynamic in matmul: rows of A are k elements apart"):
+        lower_candidate(candidate("matmul", "h200", "m=777,n=1024,k=512", "k", config=MATMUL))
+
+
+def test_workloads_that_are_measured_still_are_whole_numbers() -> None:
+    with pytest.raises(WorkloadError):
+        operator("matmul").workload("m=m,n=1024,k=512")
+
+
+# profiles
+
+
+def profile_and_class(asked: Candidate) -> tuple[ParametricProfile, ShapeClass]:
+    """A profile with laws, inferred as by `CachingExecutor`: from the candidate and two probes."""
+    shape_class = ShapeClass(asked.template, asked.workload, asked.dynamic)
+    inference = LawInference(shape_class)
+    lowered = profiled(asked)
+    profile = inference.first_profile(asked.config, asked.workload.dims, lowered.fingerprint, lowered.kernels)
+    probes = [
+        profiled(replace(asked, workload=shape_class.probe(number))).kernels for number in range(PROBES)
+    ]
+    found = inference.infer_laws(profile, probes)
+    assert found.laws is not None, "no law explains its numbers"
+    read = parametric_profile_of(found.text())
+    assert read == found
+    return read, shape_class
+
+
+def test_a_profile_of_an_open_m_is_right_for_every_m() -> None:
+    asked = candidate("matmul", "h200", "m=777,n=1024,k=512", "m", config=MATMUL)
+    profile, shape_class = profile_and_class(asked)
+    fingerprints = set()
+    for m in (1, 127, 128, 1000, 16384):
+        workload = operator("matmul").workload(f"m={m},n=1024,k=512")
+        assert ShapeClass(asked.template, workload, ("m",)).key == shape_class.key
+        kept, fresh = profile.kernels(workload.dims), profiled(replace(asked, workload=workload))
+        assert kept is not None
+        assert [kernel.grid for kernel in kept] == [kernel.grid for kernel in fresh.kernels]
+        times = [MODEL.predict(found, asked.target).latency_us for found in (kept, fresh.kernels)]
+        # below one tile, of which there was no sample, the profile does not know of the missing rows
+        assert times[0] == pytest.approx(times[1], rel=0.01 if m >= asked.config.int("block_m") else 0.03), m
+        fingerprints.add(profile.fingerprint(workload.dims))
+    assert fingerprints == {profiled(asked).fingerprint}, "one code for all"
+
+
+@pytest.mark.ci
+def test_a_profile_of_an_open_sequence_is_near_for_every_length() -> None:
+    asked = candidate(
+        "flash_attention",
+        "h200",
+        "batch=1,heads=8,seq_len=1024,head_dim=128,causal=true",
+        "seq_len",
+        config=ATTENTION,
+    )
+    profile, _ = profile_and_class(asked)
+    for seq_len in (100, 4000):
+        workload = operator("flash_attention").workload(
+            f"batch=1,heads=8,seq_len={seq_len},head_dim=128,causal=true"
+        )
+        kept, fresh = profile.kernels(workload.dims), profiled(replace(asked, workload=workload))
+        assert kept is not None
+        times = [MODEL.predict(found, asked.target).latency_us for found in (kept, fresh.kernels)]
+        assert times[0] == pytest.approx(times[1], rel=0.05), seq_len
+
+
+def test_open_and_static_kernels_have_classes_of_their_own() -> None:
+    asked = candidate("matmul", "h200", "m=4096,n=1024,k=512", "m", config=MATMUL)
+    keys = {ShapeClass(asked.template, asked.workload, dims).key for dims in ((), ("m",))}
+    assert len(keys) == 2
+    small = operator("matmul").workload("m=3,n=1024,k=512")
+    assert ShapeClass(asked.template, small, ("m",)).key in keys
+    assert "m" in ShapeClass(asked.template, small, ("m",)).free
+    assert "m" not in ShapeClass(asked.template, small).free

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import pytest
+
+from tilesight.errors import UnknownNameError, WorkloadError
+from tilesight.problem.operator import Operator, Tensors
+from tilesight.problem.workload import Workload
+
+
+class Scan(Operator):
+    name = "scan"
+    dims = ("rows", "length")
+    attrs: ClassVar[Mapping[str, bool | int]] = {"reverse": False, "group": 1}
+    named: ClassVar[Mapping[str, Mapping[str, bool | int]]] = {
+        "S0": {"rows": 4, "length": 8},
+        "S1": {"rows": 4, "length": 8, "reverse": True},
+    }
+    default_names = ("S0",)
+
+    def validate(self, workload: Workload) -> None:
+        if workload.dims["length"] % workload.attrs["group"]:
+            raise WorkloadError("scan: group must divide length")
+
+    def inputs(self, workload: Workload, device: str, seed: int) -> dict[str, Any]:
+        return {}
+
+    def outputs(self, workload: Workload) -> dict[str, tuple[int, ...]]:
+        return {}
+
+    def reference(self, workload: Workload, inputs: Tensors) -> dict[str, Any]:
+        return {}
+
+    def vendor(self, workload: Workload, inputs: Tensors) -> dict[str, Callable[[], object]]:
+        return {}
+
+    def flops(self, workload: Workload) -> int:
+        return 1
+
+    def min_bytes(self, workload: Workload) -> int:
+        return 1
+
+    def max_relative_error(self, workload: Workload) -> float:
+        return 1e-3
+
+
+SCAN = Scan()
+
+
+def test_published_names() -> None:
+    workload = SCAN.workload("s1")
+    assert (workload.name, workload.dtype) == ("S1", "bfloat16")
+    assert dict(workload.attrs) == {"reverse": True, "group": 1}
+    assert dict(SCAN.workload("S0").attrs) == {"reverse": False, "group": 1}
+    assert [w.name for w in SCAN.default_workloads("fp16")] == ["S0"]
+
+
+def test_dimensions_in_any_order_make_the_same_workload() -> None:
+    assert SCAN.workload("length=8,rows=4,reverse=true") == SCAN.workload("S1")
+    assert SCAN.workload("length=8,rows=4").name is None
+
+
+@pytest.mark.parametrize(
+    ("shape", "error", "message"),
+    [
+        (
+            "S9",
+            UnknownNameError,
+            "unknown scan shape 'S9'; did you mean S. or S.*--shape rows=...,length=...",
+        ),
+        ("rows=4,lenght=8", UnknownNameError, "unknown scan dimension 'lenght'; did you mean length"),
+        ("rows=4", WorkloadError, "shape 'rows=4' lacks length; it needs rows, length"),
+        ("rows=4,length=eight", WorkloadError, "length=eight must be a whole number"),
+        ("rows=4,length=8,reverse=1", WorkloadError, "reverse=1 must be true or false"),
+        ("rows=0,length=8", WorkloadError, "rows=0 must lie in 1"),
+        ("rows=4,length=8,group=3", WorkloadError, "group must divide length"),
+    ],
+)
+def test_wrong_shapes_are_refused(shape: str, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        SCAN.workload(shape)
+
+
+def test_wrong_dtype() -> None:
+    with pytest.raises(WorkloadError, match="use one of: bfloat16, float16"):
+        SCAN.workload("S0", "int8")

@@ -1,0 +1,106 @@
+"""Templates of the user's own: the example of docs/templates.md, as a user would run it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLE = re.search(
+    r"```python\n(.*?)```", (Path(__file__).parents[3] / "docs/templates.md").read_text(), re.DOTALL
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    assert EXAMPLE is not None
+    (tmp_path / "my_axpy.py").write_text(EXAMPLE[1])
+    return tmp_path
+
+
+def run(folder: Path, modules: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    own = {
+        "PYTHONPATH": os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]),
+        "TILESIGHT_KERNELS": modules,
+        "TILESIGHT_DB": f"sqlite:///{folder}/own.db",
+        "TILESIGHT_CACHE_DIR": str(folder / "cache"),
+    }
+    return subprocess.run(
+        [sys.executable, *arguments], env=os.environ | own, capture_output=True, text=True, timeout=300
+    )
+
+
+def tilesight(folder: Path, *arguments: str, modules: str = "my_axpy") -> subprocess.CompletedProcess[str]:
+    return run(
+        folder, modules, "-c", "import sys; from tilesight.cli.main import main; sys.exit(main())", *arguments
+    )
+
+
+@pytest.mark.ci
+def test_the_example_is_tuned_and_explained(folder: Path) -> None:
+    tuned = tilesight(folder, "tune", "axpy", "--target", "cpu", "--shape", "n=4100", "--json")
+    assert tuned.returncode == 0, tuned.stderr
+    [session] = json.loads(tuned.stdout)["sessions"]
+    assert session["is_measured"]
+    assert session["counts"] == {"verified": 4}
+    explained = tilesight(
+        folder, "explain", "axpy", "--target", "cpu", "--shape", "n=4100", "--config", "block=64"
+    )
+    assert explained.returncode == 0, explained.stderr
+    assert "measured" in explained.stdout
+    assert "axpy" in tilesight(folder, "kernels").stdout
+
+
+@pytest.mark.ci
+def test_the_example_has_a_dispatcher(folder: Path) -> None:
+    program = """
+import torch, tilesight
+with tilesight.dispatcher("axpy", target="cpu") as d:
+    x, y = torch.randn(1000), torch.randn(1000)
+    torch.testing.assert_close(d(x, y), 2 * x + y)
+    print(d.choose(n=1000).source)
+"""
+    done = run(folder, "my_axpy", "-c", program)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() in ("model", "default")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            None,
+            "kernel module 'other' of TILESIGHT_KERNELS cannot be imported: No module named 'other'; its "
+            "folder must be on PYTHONPATH",
+        ),
+        (
+            "raise OSError('broken')",
+            "kernel module 'other' of TILESIGHT_KERNELS cannot be imported: broken; its",
+        ),
+        ("", "kernel module 'other' of TILESIGHT_KERNELS must have TEMPLATES, a tuple of"),
+        (
+            "TEMPLATES = (3,)",
+            "must have TEMPLATES, a tuple of instances of tilesight.problem.template.KernelTemplate",
+        ),
+        (
+            "from my_axpy import TEMPLATES\nOPERATOR = 3",
+            "must have an instance of tilesight.problem.operator.Operator as OPERATOR",
+        ),
+        (
+            "from my_axpy import *\nOPERATOR = Axpy()",
+            "other: another operator is named 'axpy'; give it a name of its own",
+        ),
+    ],
+)
+def test_a_wrong_module_is_named(folder: Path, text: str | None, message: str) -> None:
+    if text is not None:
+        (folder / "other.py").write_text(text)
+    found = tilesight(folder, "kernels", modules=os.pathsep.join(["my_axpy", "other"]))
+    assert found.returncode == 2
+    assert message in found.stderr
+    assert "Traceback" not in found.stderr

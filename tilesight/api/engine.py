@@ -1,0 +1,115 @@
+"""The engine of a call: database, executor, cost model and observer, open while the call runs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cached_property
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from ..machine.placement import Placement
+from ..records.protocol import MeasurementProtocol
+from ..settings import load_settings
+from ..tuner.observers import Observer
+from ..tuner.options import TuneOptions
+
+if TYPE_CHECKING:
+    from ..costmodel.model import CostModel
+    from ..database.store import Store
+    from ..executor.caching_executor import CachingExecutor
+    from ..executor.local import LocalExecutor
+    from ..executor.ray import RayExecutor
+
+
+class Engine:
+    """A context manager. It opens the database at once; processes start when there is work for them."""
+
+    def __init__(
+        self,
+        placement: Placement,
+        options: TuneOptions | None = None,
+        observer: Observer | None = None,
+        *,
+        measures: bool = True,
+    ) -> None:
+        """
+        Args:
+            placement: The target, and the devices that are measured.
+            options: Where the database is, who does the work, under which protocol; None: the defaults.
+            observer: Receives messages and progress; None: nobody does.
+            measures: Whether a cluster must have a device of the target.
+
+        Raises:
+            DatabaseError: the database cannot be opened.
+            ToolchainError: the cluster cannot do the work.
+        """
+        from ..costmodel import default_model
+        from ..database import open_layers
+
+        self.placement, self.options = placement, options or TuneOptions()
+        self.observer = observer or Observer()
+        self.protocol = MeasurementProtocol.named(self.options.protocol, placement.target)
+        self._report_protocol()
+        self._settings = load_settings()
+        self.model: CostModel = default_model()
+        self.store: Store = open_layers(
+            self.options.database or self._settings.database_url, self.options.layers
+        )
+        if self.options.cluster is not None:
+            self._join_cluster(self.options.cluster, measures)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if "executor" in self.__dict__:
+                self.executor.close()
+        finally:
+            self.store.close()
+
+    @cached_property
+    def executor(self) -> LocalExecutor | RayExecutor:
+        """Lowers, builds and measures: in worker processes of this machine, or on the cluster."""
+        from ..executor.local import LocalExecutor
+
+        workers = self.options.workers or self._settings.workers
+        return LocalExecutor(
+            workers, self._settings.cache_dir, self.placement.gpus, notice=self.observer.message
+        )
+
+    def caching_executor(self) -> CachingExecutor:
+        """The executor behind the profile cache of the database; its processes start now if it measures."""
+        from ..executor.caching_executor import CachingExecutor
+        from ..executor.profile_cache import ProfileCache
+
+        if self.placement.devices:
+            # what is measured is built first: the imports of these processes are done when the first jobs
+            # come
+            self.executor.start(measures=True)
+        return CachingExecutor(self.executor, ProfileCache(self.store))
+
+    def _report_protocol(self) -> None:
+        name, target = self.options.protocol, self.placement.target
+        if name != "default" and self.protocol.key == MeasurementProtocol.named("default", target).key:
+            self.observer.message(f"on {target.name} protocol {name} means the same as default")
+
+    def _join_cluster(self, address: str, measures: bool) -> None:
+        from ..executor.ray import RayExecutor
+
+        try:
+            cluster = RayExecutor(
+                address,
+                self.placement.target,
+                self._settings.cache_dir,
+                measures=measures,
+                workers=self.options.workers,
+                message=self.observer.message,
+            )
+        except BaseException:
+            self.store.close()
+            raise
+        self.executor = cluster
+        self.placement = replace(cluster.placement, software=cluster.software)

@@ -1,0 +1,168 @@
+"""`plan`: choose the few kernels that cover a range of sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from ..errors import InputError
+from ..records.session import Effort
+from ..target.spec import Target
+from ..tuner.observers import Observer
+from ..tuner.options import TuneOptions
+from ..tuner.resolve import Shape, default_dtype, find_operator, find_template
+
+if TYPE_CHECKING:
+    from ..planner.result import PlanResult
+    from ..problem.workload import Workload
+    from ..records.winners import Miss
+
+SHAPES, SHAPES_STATIC = 48, 24  # sampled sizes where none are given
+
+
+def plan(
+    kernel: str,
+    vary: str,
+    target: str | Target = "auto",
+    shape: Shape | None = None,
+    *,
+    kernels: int = 8,
+    dtype: str | None = None,
+    shapes: int | None = None,
+    effort: str | Effort = Effort.QUICK,
+    budget_s: float | None = None,
+    weights: Mapping[int, float] | str | None = None,
+    static: bool = False,
+    protocol: str = "default",
+    database: str | None = None,
+    layers: Sequence[str] | None = None,
+    seed: int = 0,
+    workers: int | None = None,
+    observer: Observer | None = None,
+) -> PlanResult:
+    """Choose the few kernels that cover a range of sizes at the least loss, and which kernel serves which
+    size.
+
+    Each kernel is built once and takes the varied dimension at run time. Configs are predicted over the whole
+    range; the few that matter are built, and measured at sampled sizes where they may be the best. Without a
+    device of `target` all times are predicted, and the result says so. All results are recorded: a second
+    plan continues from them.
+
+    Args:
+        kernel: Name of an operator.
+        vary: The dimension and its range: `m=1..16384`.
+        target: As for `tune`.
+        shape: The other dimensions and attributes: `n=8192,k=8192`, a mapping, or a published name; None:
+            those
+            of the kernel's first default shape.
+        kernels: Largest number of kernels.
+        shapes: Largest number of sampled sizes. Half of them are spread over the range; the others lie where
+            the choice made by then serves sizes far from the sampled ones. None: 48, or 24 with `static`, all
+            spread.
+        weights: How much single sizes count: a mapping from sizes to how often they occur, or `misses` for
+            the
+            counts of dispatchers. None: every doubling of the size counts the same.
+        static: Each size has a kernel of its own, built of the config that the table gives it. For templates
+            whose kernels cannot take the dimension at run time.
+        dtype, effort, budget_s, protocol, database, layers, seed, workers, observer: As for `tune`.
+
+    Returns:
+        The plan; `tilesight.write_table` writes its `table`.
+
+    Raises:
+        InputError: an argument is wrong.
+        NoCandidateError: nothing works.
+        DatabaseError: the database cannot be used.
+        ToolchainError: a device is present and nothing can be built for it.
+    """
+    options = TuneOptions.of(
+        effort=effort,
+        budget_s=budget_s,
+        seed=seed,
+        protocol=protocol,
+        database=database,
+        layers=layers,
+        workers=workers,
+    )
+    return plan_range(kernel, vary, target, shape, kernels, dtype, shapes, weights, static, options, observer)
+
+
+def plan_range(
+    kernel: str,
+    vary: str,
+    target: str | Target,
+    shape: Shape | None,
+    kernels: int,
+    dtype: str | None,
+    shapes: int | None,
+    weights: Mapping[int, float] | str | None,
+    static: bool,
+    options: TuneOptions,
+    observer: Observer | None,
+) -> PlanResult:
+    """`plan` with the options of its sessions as one value."""
+    from ..machine.placement import locate
+    from ..planner.plan_options import PlanOptions
+    from ..planner.plan_problem import PlanProblem, base_workload, dynamic_choice
+    from ..planner.planner import Planner
+    from ..planner.record_sessions import PlanRecorder
+    from ..planner.sizes import read_vary
+    from .engine import Engine
+    from .misses import find_misses
+
+    if options.effort is Effort.EXHAUSTIVE:
+        raise InputError("a plan cannot be exhaustive: take effort=full")
+    shapes = shapes if shapes is not None else SHAPES_STATIC if static else SHAPES
+    for name, value, most in (("kernels", kernels, 256), ("shapes", shapes, 1024)):
+        if not 1 <= value <= most:
+            raise InputError(f"{name}={value} must lie in 1 .. {most}")
+    operator = find_operator(kernel)
+    varied = read_vary(vary)
+    placement = locate(target, measures=options.measures)
+    dtype = dtype or default_dtype(operator, placement.target)
+    template = find_template(operator, placement.target, dtype)
+    base = base_workload(template, varied, shape, dtype)
+    with Engine(placement, options, observer) as engine:
+        counts = weights
+        if isinstance(counts, str):
+            if counts != "misses":
+                raise InputError(f"weights '{counts}' must be a mapping from sizes to weights, or `misses`")
+            counts = _miss_weights(find_misses(engine, operator.name), base, varied.dim)
+            if not any(size in varied for size in counts):
+                raise InputError(
+                    f"weights 'misses': none are recorded of {operator.name} with these dimensions; "
+                    "leave them out"
+                )
+        chosen = PlanOptions(kernels, shapes, options.effort, options.budget_s, options.seed, counts)
+        dynamic = dynamic_choice(template, varied, static)
+        problem = PlanProblem(
+            template, placement, base, varied, dynamic, engine.protocol, engine.model.version
+        )
+        engine.observer.started(f"{problem.label} on {placement.target.title}: {kernels} kernels")
+        for note in placement.messages:
+            engine.observer.message(note)
+        recorder = PlanRecorder(
+            problem, engine.store, chosen.effort, chosen.seed, chosen.session_options(varied)
+        )
+        planner = Planner(problem, chosen, engine.model, engine.caching_executor(), recorder, engine.observer)
+        return planner.run()
+
+
+def _miss_weights(misses: Sequence[Miss], base: Workload, dim: str) -> dict[int, float]:
+    """How much each size of `dim` counts, from the misses that share the other dimensions of `base`.
+
+    The weight of a size is the time that its calls took together or, if one of these times is not known,
+    their number.
+    """
+    fixed = {name: size for name, size in base.dims.items() if name != dim}
+    alike = []
+    for miss in misses:
+        dims = dict(miss.workload.dims)
+        size = dims.pop(dim)
+        if (dims, dict(miss.workload.attrs), miss.workload.dtype) == (fixed, dict(base.attrs), base.dtype):
+            alike.append((size, miss))
+    is_timed = all(miss.expected_us for _, miss in alike)
+    weights: dict[int, float] = {}
+    for size, miss in alike:
+        weights[size] = weights.get(size, 0.0) + (miss.cost_us if is_timed else miss.count)
+    return weights

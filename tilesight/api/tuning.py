@@ -1,0 +1,145 @@
+"""`tune` and `rank`: search the fastest config of a kernel for each of several workloads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..errors import InputError, NoCandidateError
+from ..records.session import Effort, SessionResult
+from ..target.spec import Target
+from ..tuner.observers import Observer
+from ..tuner.options import TuneOptions
+from ..tuner.resolve import Shape, find_operator, find_template, find_workloads
+
+
+def tune(
+    kernel: str,
+    target: str | Target = "auto",
+    shape: Shape | Sequence[Shape] | None = None,
+    *,
+    dtype: str | None = None,
+    effort: str | Effort = Effort.QUICK,
+    budget_s: float | None = None,
+    database: str | None = None,
+    layers: Sequence[str] | None = None,
+    seed: int = 0,
+    workers: int | None = None,
+    sampler: str = "tpe",
+    protocol: str = "default",
+    cluster: str | None = None,
+    dynamic: str | Sequence[str] = (),
+    observer: Observer | None = None,
+) -> list[SessionResult]:
+    """Search the fastest config of `kernel` for each workload, and record all results.
+
+    Candidates are lowered and predicted. Where a device of `target` is present, the best are built, checked,
+    measured and compared with the vendor's library; otherwise the result is the predicted ranking, marked as
+    predicted. An identical call answers from the database; an interrupted call continues.
+
+    Args:
+        kernel: Name of an operator; `tilesight kernels` lists them.
+        target: Name of a shipped target, path of a target file, a `Target`, or `auto` for the GPU found here.
+        shape: A published name (`M0`), `k=v,...`, a mapping of dimensions, or several of these; None: the
+            operator's default shapes.
+        dtype: Element type; None: the first that kernel and target support.
+        effort: `predict`, `quick`, `full` or `exhaustive`.
+        budget_s: Wall-clock seconds for the whole call. When they are spent, no new candidate starts.
+        database: SQLAlchemy URL or path of an SQLite file; None: `TILESIGHT_DB`, or a file in the user's data
+            directory.
+        layers: SQLite files or URLs of read-only databases below it, the first on top; None:
+            `TILESIGHT_LAYERS`.
+        seed: Seed of the search.
+        workers: Processes that lower and build; None: `TILESIGHT_WORKERS`, or one a core.
+        sampler: Name of an Optuna sampler.
+        protocol: Conditions of the measurements, a key of `tilesight.records.protocol.PROTOCOLS`.
+        cluster: A Ray cluster that lowers, builds and measures in place of this machine: `auto`, `local`,
+            host:port or ray://host:port. `workers` then limits the cores that are used.
+        dynamic: Dimensions that the kernels take at run time (`m`, or several): one kernel serves all their
+            values. It is tuned at the given shapes.
+        observer: Receives progress and messages.
+
+    Returns:
+        One result a workload, in order.
+
+    Raises:
+        InputError: an argument is wrong.
+        NoCandidateError: nothing is legal, or nothing works, for one of the workloads; the others are tuned
+            first.
+        DatabaseError: the database cannot be used.
+        ToolchainError: a device is present and nothing can be built for it.
+        KeyboardInterrupt: all finished work is in the database.
+    """
+    options = TuneOptions.of(
+        effort=effort,
+        budget_s=budget_s,
+        seed=seed,
+        sampler=sampler,
+        protocol=protocol,
+        dynamic=dynamic,
+        database=database,
+        layers=layers,
+        workers=workers,
+        cluster=cluster,
+    )
+    return tune_shapes(kernel, target, shape, dtype, options, observer)
+
+
+def rank(
+    kernel: str,
+    target: str | Target = "auto",
+    shape: Shape | Sequence[Shape] | None = None,
+    *,
+    dtype: str | None = None,
+    budget_s: float | None = None,
+    database: str | None = None,
+    layers: Sequence[str] | None = None,
+    seed: int = 0,
+    workers: int | None = None,
+    observer: Observer | None = None,
+) -> list[SessionResult]:
+    """`tune` with the model alone: nothing is built or measured, and no device is needed."""
+    options = TuneOptions.of(
+        effort=Effort.PREDICT,
+        budget_s=budget_s,
+        seed=seed,
+        database=database,
+        layers=layers,
+        workers=workers,
+    )
+    return tune_shapes(kernel, target, shape, dtype, options, observer)
+
+
+def tune_shapes(
+    kernel: str,
+    target: str | Target,
+    shape: Shape | Sequence[Shape] | None,
+    dtype: str | None,
+    options: TuneOptions,
+    observer: Observer | None,
+) -> list[SessionResult]:
+    """`tune` with its options as one value."""
+    from ..machine.placement import locate
+    from .budget import SharedBudget
+    from .engine import Engine
+    from .sessions import run_session
+
+    operator = find_operator(kernel)
+    if options.cluster is not None and target == "auto":
+        raise InputError("target 'auto' means the GPU of this machine; name the target of the cluster")
+    placement = locate(target, measures=options.measures and options.cluster is None)
+    workloads = find_workloads(operator, placement.target, shape, dtype)
+    for workload in workloads:
+        find_template(operator, placement.target, workload.dtype).check_dynamic(options.dynamic)
+    budget = SharedBudget(options.budget_s)
+    results: list[SessionResult] = []
+    failed: NoCandidateError | None = None
+    with Engine(placement, options, observer, measures=options.measures) as engine:
+        for position, workload in enumerate(workloads):
+            try:
+                share = budget.share(len(workloads) - position)
+                results.append(run_session(engine, operator, workload, share))
+            except NoCandidateError as error:
+                failed = failed or error
+    if failed is not None:
+        raise failed
+    return results

@@ -1,0 +1,219 @@
+"""Calibrates a target on one of its devices: runs all probes and makes the new target."""
+
+from __future__ import annotations
+
+import datetime
+import math
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ..builder.compiler import CompileError, compile_in
+from ..builder.cuda import cuda_flags
+from ..errors import InputError, ToolchainError
+from ..machine.device_lock import alone_on, holder_of
+from ..machine.devices import Device
+from ..machine.toolchain import compiler_version, find_cxx, find_nvcc, missing_compiler, package_version
+from ..target.spec import Figure, Target, is_plain_name, target_names
+from .document import number, target_text
+from .gpu import CudaGpu, Gpu
+from .loads import LOADS, SUSTAINED
+from .probes import PROBES, ProbedGpu
+from .readings import Reading
+
+DIGITS = 4  # significant digits of a measured figure
+NOMINAL_TOLERANCE = 0.03  # a probe that comes this close to a rate by design confirms the rate
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The readings from one device, and the target that follows from them and `base`."""
+
+    base: Target
+    name: str
+    device: Device
+    software: str
+    date: str
+    readings: tuple[Reading, ...]
+    notes: tuple[str, ...] = ()  # which probes were left out, and why
+
+    @property
+    def target(self) -> Target:
+        """`base` under a new name, with the measured figures."""
+        title = f"{self.base.title}, calibrated {self.date}"
+        figures = {**self.base.figures, **{r.path: self._figure(r) for r in self.readings}}
+        return replace(self.base, name=self.name, title=title, figures=figures)
+
+    def _figure(self, found: Reading) -> Figure:
+        setup = f"{self.device.name}, driver {self.device.driver}, {self.software}, {self.date}"
+        how = f"tilesight calibrate, {setup}: {found.method}"
+        before = self.base.figures.get(found.path)
+        if (
+            found.nominal
+            and before
+            and before.provenance == "spec"
+            and abs(found.value / before.value - 1) <= NOMINAL_TOLERANCE
+        ):
+            # the rest is overhead of the probe
+            return replace(before, source=f"{before.source}; {how}: {rounded(found.value):g} reached")
+        return Figure(rounded(found.value), "measured", f"{how}; spread {100 * found.spread:.1f} %")
+
+    def text(self) -> str:
+        """The text of the target's file."""
+        heading = (
+            f"{self.name}: {self.base.title}, measured by `tilesight calibrate` on {self.date}\n"
+            f"Figures without that name in their source are those of target {self.base.name}.\n"
+            "Rates by design keep their figures if the probe comes within 3 % of them."
+        )
+        return target_text(self.target, heading)
+
+
+def check_name(name: str) -> None:
+    """Raise `InputError` for a name that a calibrated target cannot have."""
+    if not is_plain_name(name):
+        raise InputError(
+            f"target name '{name}' must be letters, digits, '.', '_' and '-', e.g. h200-calibrated"
+        )
+    if name.lower() in target_names():
+        raise InputError(
+            f"target name '{name}' is that of a shipped target; "
+            f"give the calibrated one its own, e.g. {name}-calibrated"
+        )
+
+
+def check_kind(base: Target) -> None:
+    """Raise `InputError` for a target that is not an NVIDIA GPU."""
+    if base.kind != "cuda":
+        why = (
+            "there are no probes in HIP, since no AMD GPU was at hand to try them on"
+            if base.kind == "hip"
+            else "there are none for processors"
+        )
+        raise InputError(
+            f"target {base.name} cannot be calibrated: the probes are for NVIDIA GPUs, {why}; "
+            "measured figures can be written into a file of your own: "
+            f"`tilesight targets {base.name}` shows all"
+        )
+
+
+def calibrate(
+    base: Target, device: Device, name: str, progress: Progress | None = None, gpu: Gpu | None = None
+) -> Calibration:
+    """Measure `device` for about half a minute, with its lock held.
+
+    Args:
+        base: The target to calibrate.
+        device: One of its devices.
+        name: Name of the new target.
+        progress: Receives the title of each step.
+        gpu: Runs the probes; by default CUDA on `device`.
+
+    Raises:
+        InputError: The name is taken, or the target is not an NVIDIA GPU.
+        ToolchainError: The compiler, torch or the driver is missing or fails.
+    """
+    check_name(name)
+    check_kind(base)
+    report_step = progress or (lambda _: None)
+    if gpu is not None:
+        return _calibrated(base, device, name, report_step, gpu)
+    report_step("building the probes")
+    code = compile_probes(base)
+    holder = holder_of(device.uuid)
+    if holder is not None:
+        report_step(f"waiting for {device.uuid}, which process {holder} measures on")
+    with alone_on(device.uuid):
+        return _calibrated(base, device, name, report_step, CudaGpu(_torch_index(device), code))
+
+
+def _calibrated(base: Target, device: Device, name: str, report_step: Progress, gpu: Gpu) -> Calibration:
+    readings: list[Reading] = []
+    notes: list[str] = []
+    for probe in (*LOADS, *PROBES, *SUSTAINED):
+        absent = [kernel for kernel in probe.kernels if not gpu.has(kernel)]
+        if absent:
+            notes.append(f"{probe.title}: not measured, {base.arch} has no code for it")
+            continue
+        report_step(probe.title)
+        found = list(probe.read(ProbedGpu(gpu, base)))
+        invalid = [r for r in found if not math.isfinite(r.value) or r.value <= 0]
+        notes += [f"{r.path}: left out, {r.value:g} was measured" for r in invalid]
+        readings += [r for r in found if r not in invalid]
+    readings += _counted(gpu, base)
+    return Calibration(
+        base, name, device, _software(), datetime.date.today().isoformat(), tuple(readings), tuple(notes)
+    )
+
+
+def compile_probes(target: Target) -> bytes:
+    """The probes' device code for `target`. Raises `ToolchainError`."""
+    missing = missing_compiler(target)
+    if missing:
+        raise ToolchainError(missing)
+    source = Path(__file__).with_name("probes.cu")
+    with tempfile.TemporaryDirectory(prefix="tilesight-probes-") as name:
+        folder = Path(name)
+        try:
+            command = [
+                find_nvcc() or "nvcc",
+                "-cubin",
+                *cuda_flags(target.arch, ()),
+                "-ccbin",
+                str(find_cxx()),
+            ]
+            compile_in(folder, [*command, source, "-o", "probes.cubin"])
+        except CompileError as error:
+            raise ToolchainError(f"calibration: the probes cannot be built: {error}") from error
+        return (folder / "probes.cubin").read_bytes()
+
+
+def rounded(value: float) -> float:
+    """`value` with four significant digits; larger integers are not rounded."""
+    if value == int(value) and value >= 10**DIGITS:
+        return value
+    return float(f"{value:.{DIGITS}g}")
+
+
+def _counted(gpu: Gpu, base: Target) -> list[Reading]:
+    """Figures that the driver reports: counted, not timed."""
+    counted = {"core.count": gpu.cores, "device.memory.l2.bytes": gpu.l2_bytes}
+    return [
+        Reading(p, float(v), 0.0, f"as the driver reports it: {number(v)}")
+        for p, v in counted.items()
+        if v and v != base.get(p)
+    ]
+
+
+def _torch_index(device: Device) -> int:
+    """Torch's index of `device`. Raises `ToolchainError`."""
+    try:
+        import torch
+    except ImportError as error:
+        raise ToolchainError(f"calibrating needs torch: {error}; pip install torch") from error
+    if not torch.cuda.is_available():
+        raise ToolchainError(
+            "calibrating needs a CUDA build of torch that sees the GPU; "
+            f"torch {torch.__version__} does not: tilesight doctor"
+        )
+    named = None
+    for index in range(torch.cuda.device_count()):
+        properties = torch.cuda.get_device_properties(index)
+        uuid = str(getattr(properties, "uuid", ""))
+        if uuid and device.uuid.endswith(uuid):
+            return index
+        if named is None and not uuid and properties.name == device.name:
+            named = index
+    if named is None:
+        raise ToolchainError(
+            f"torch does not see device {device.index} ('{device.name}'); "
+            "is it hidden by CUDA_VISIBLE_DEVICES?"
+        )
+    return named
+
+
+def _software() -> str:
+    nvcc, torch = find_nvcc(), package_version("torch")
+    parts = [compiler_version(nvcc) if nvcc else "", f"torch {torch}" if torch else ""]
+    return ", ".join(part for part in parts if part)

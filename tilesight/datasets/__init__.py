@@ -1,0 +1,1 @@
+"""Datasets: collection of measured candidates, refreshed profiles, and replays of searches."""

@@ -1,0 +1,1 @@
+"""Replacing a kernel in use by a faster one, after paired measurements."""

@@ -1,0 +1,1 @@
+"""Kernels of a dispatcher: found, built, loaded and bound to calls."""

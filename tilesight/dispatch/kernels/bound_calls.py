@@ -1,0 +1,167 @@
+"""The call of one kernel for tensors of one signature, prepared as far as the signature allows.
+
+A call costs one look-up of the signature, the checks that a signature does not cover, the allocation of the
+output and the launch. Each call packs the kernel's arguments into its own bytes object, so threads share
+nothing.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from functools import reduce
+from operator import attrgetter, or_
+from typing import Any
+
+import torch
+
+from ...builder.loaded_kernel import LaunchError, LoadedKernel
+from ..problem import ALIGNMENT, DispatchProblem
+from .loaded import INVALID_CONTEXT, make_current
+
+Inputs = tuple[torch.Tensor, ...]
+BoundCall = Callable[
+    [Inputs, Any], Any
+]  # inputs, memory for the outputs or None -> output, or a tuple of several
+
+# Determines the kernel of a tensor. The class is a part of it, because no kernel takes fake tensors.
+signature: Callable[[torch.Tensor], tuple[Any, ...]] = attrgetter("__class__", "shape", "dtype", "device")
+
+_data_ptr: Callable[[torch.Tensor], int] = torch.Tensor.data_ptr
+_is_contiguous: Callable[[torch.Tensor], bool] = torch.Tensor.is_contiguous
+
+
+class CallCounter:
+    """Number of calls of a shape. Concurrent increments may lose some."""
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
+def bind_call(
+    kernel: LoadedKernel,
+    problem: DispatchProblem,
+    shapes: Sequence[tuple[int, ...]],
+    sizes: Sequence[int],
+    device: torch.device,
+    calls: CallCounter,
+) -> BoundCall:
+    """Prepare the call of a loaded kernel.
+
+    Args:
+        kernel: the library.
+        problem: names and dtypes of the tensors.
+        shapes: of the outputs.
+        sizes: of the kernel's dynamic dimensions.
+        device: where the tensors are.
+        calls: is incremented by every call.
+
+    Raises:
+        LaunchError: the library takes other arguments.
+    """
+    names = problem.inputs
+    expected = len(names) + len(shapes), len(sizes)
+    if (kernel.arity, kernel.sizes) != expected:
+        raise LaunchError(
+            f"the library of {problem.operator.name} takes {kernel.arity} tensors and {kernel.sizes} sizes, "
+            f"and should take {expected[0]} and {expected[1]}; empty the kernel cache"
+        )
+    pack = struct.Struct(f"={kernel.arity}Q{len(sizes)}q").pack
+    # ctypes passes the address of the first byte of a bytes object
+    call: Any = kernel.launch
+    stream: Callable[[], int] = (lambda: 0) if device.type == "cpu" else _stream_of(device)
+    dtypes = [getattr(torch, problem.dtype_of(name)) for name in problem.outputs]
+    empty = _allocator(device)
+    parts = [(tuple(shape), _strides(shape), dtype) for shape, dtype in zip(shapes, dtypes, strict=True)]
+    first_shape, first_strides, first_dtype = parts[0]
+    is_single, is_gpu, sizes = len(parts) == 1, device.type != "cpu", tuple(sizes)
+
+    def check_layout(inputs: Inputs, outputs: Sequence[torch.Tensor]) -> None:
+        problem.check_layout(dict(zip((*names, *problem.outputs), (*inputs, *outputs), strict=True)))
+
+    def retry_or_raise(status: int, packed: bytes) -> None:
+        if is_gpu and status == INVALID_CONTEXT:
+            make_current(device)
+            status = call(packed, stream())
+        if status:
+            kernel.check(status)
+
+    def single(inputs: Inputs, out: torch.Tensor | None) -> torch.Tensor:
+        calls.count += 1
+        if out is None:
+            out = empty(first_shape, first_strides, first_dtype)
+        elif not (
+            isinstance(out, torch.Tensor)
+            and out.shape == first_shape
+            and out.dtype is first_dtype
+            and out.device == device
+            and out.is_contiguous()
+        ):
+            problem.check_output(problem.outputs[0], out, first_shape, device)
+        addresses = (*map(_data_ptr, inputs), out.data_ptr())
+        if not all(map(_is_contiguous, inputs)) or (is_gpu and reduce(or_, addresses) % ALIGNMENT):
+            check_layout(inputs, (out,))
+        packed = pack(*addresses, *sizes)
+        status = call(packed, stream())
+        if status:
+            retry_or_raise(status, packed)
+        return out
+
+    def several(inputs: Inputs, out: Sequence[torch.Tensor] | None) -> tuple[torch.Tensor, ...]:
+        calls.count += 1
+        if out is None:
+            out = [empty(*part) for part in parts]
+        else:
+            for name, tensor, (shape, _, _) in zip(problem.outputs, out, parts, strict=True):
+                problem.check_output(name, tensor, shape, device)
+        check_layout(inputs, out)
+        packed = pack(*map(_data_ptr, (*inputs, *out)), *sizes)
+        status = call(packed, stream())
+        if status:
+            retry_or_raise(status, packed)
+        return tuple(out)
+
+    bound: BoundCall = single if is_single else several
+    return bound if not is_gpu else _on_its_device(bound, device)
+
+
+def _on_its_device(bound: BoundCall, device: torch.device) -> BoundCall:
+    """The call with its device made current, which allocation and streams need."""
+    current, index = torch._C._cuda_getDevice, device.index
+
+    def on_device(inputs: Inputs, out: Any) -> Any:
+        if current() == index:
+            return bound(inputs, out)
+        with torch.cuda.device(device):
+            return bound(inputs, out)
+
+    return on_device
+
+
+def _stream_of(device: torch.device) -> Callable[[], int]:
+    current, index = torch._C._cuda_getCurrentRawStream, device.index
+    return lambda: current(index)
+
+
+def _allocator(
+    device: torch.device,
+) -> Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor]:
+    """The allocation of an uninitialised tensor on the current device.
+
+    The function that torch's compiled code calls takes half as long as `torch.empty`; not every torch has it.
+    """
+    guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
+    found = getattr(guards, f"_empty_strided_{device.type}", None)
+    if found is not None:
+        return found  # type: ignore[no-any-return]
+    return lambda size, stride, dtype: torch.empty_strided(size, stride, dtype=dtype, device=device)
+
+
+def _strides(shape: Sequence[int]) -> tuple[int, ...]:
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(1, size)
+    return tuple(reversed(strides))

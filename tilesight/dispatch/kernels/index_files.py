@@ -1,0 +1,53 @@
+"""Index files beside the kernel cache, which map candidates to built libraries. They may be deleted."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from pathlib import Path
+
+from ...files import replacing
+from ...problem.candidate import Candidate
+from ...records.trial import BuildResult
+
+
+def kernel_name(candidate: Candidate) -> str:
+    """The text that identifies a candidate's kernel, the same for all values of its dynamic dimensions."""
+    dims = {
+        name: None if name in candidate.dynamic else size for name, size in candidate.workload.dims.items()
+    }
+    template, target, workload = candidate.template, candidate.target, candidate.workload
+    parts = [template.name, template.version, workload.operator, dims, workload.dtype]
+    parts += [dict(sorted(workload.attrs.items())), target.kind, target.arch]
+    parts += [dict(candidate.config), list(candidate.dynamic)]
+    return json.dumps(parts)
+
+
+def read_index_file(path: Path) -> BuildResult | None:
+    """The library that a file names; None if the file or the library is absent or damaged."""
+    try:
+        fields = json.loads(path.read_text(encoding="utf-8"))
+        resources = {str(name): int(value) for name, value in fields["resources"].items()}
+        artifact = str(fields["artifact"])
+        if Path(artifact).stat().st_size != int(fields["bytes"]):
+            return None  # cut off: loading it could end the process
+        entry, compiler, binary = (str(fields[name]) for name in ("entry", "compiler", "binary"))
+        return BuildResult(artifact, None, entry, resources, compiler, 0.0, binary)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def write_index_file(path: Path, built: BuildResult) -> None:
+    """Write an index file. If that fails, the next process lowers the kernel again."""
+    fields: dict[str, object] = {
+        "artifact": built.artifact,
+        "entry": built.entry,
+        "resources": dict(built.resources),
+        "compiler": built.compiler,
+        "binary": built.binary,
+    }
+    with suppress(Exception):
+        fields["bytes"] = Path(built.artifact or "").stat().st_size
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path, "index of built kernels") as partial_path:
+            partial_path.write_text(json.dumps(fields), encoding="utf-8")

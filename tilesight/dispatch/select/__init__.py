@@ -1,0 +1,1 @@
+"""Choosing the config for a shape: from records, tables, neighbours or the model."""

@@ -1,0 +1,191 @@
+"""Selection of a config for a shape: from the most reliable source that has a legal one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ...errors import DatabaseError, NoCandidateError
+from ...problem.space import Config, SearchSpace
+from ...problem.workload import Workload
+from ...records.winners import Winner
+from ..problem import DispatchProblem
+from .cached_predictor import CachedPredictor
+from .choice import Choice, ChoiceSource
+from .legality import is_legal, nearest_legal
+from .winner_index import WinnerIndex
+
+if TYPE_CHECKING:
+    from ..table.table_file import DispatchTable
+
+NEIGHBOURS = 4  # recorded shapes that are considered
+
+Explore = Callable[["Selector", Workload], Choice | None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Neighbour:
+    """A recorded winner as a candidate for another shape.
+
+    `config` is its config, or the nearest legal one, which `changed` describes. `expected_us` is the
+    prediction for the new shape times the ratio of the measured to the predicted time at the recorded shape.
+    """
+
+    winner: Winner
+    config: Config
+    expected_us: float | None
+    changed: str = ""
+
+
+class Selector:
+    """Chooses configs for the shapes of one problem; it builds nothing.
+
+    Args:
+        problem: the operator, the target and the fixed dimensions.
+        winners: recorded winners. May be replaced at any time.
+        predictor: predicts times from cached profiles.
+        table: a dispatch table, if there is one.
+        explore: lowers missing profiles of a shape and returns the model's choice; None: nothing is lowered.
+    """
+
+    def __init__(
+        self,
+        problem: DispatchProblem,
+        winners: WinnerIndex,
+        predictor: CachedPredictor,
+        table: DispatchTable | None = None,
+        explore: Explore | None = None,
+    ) -> None:
+        self.problem, self.winners, self.predictor, self.table = problem, winners, predictor, table
+        self._explore = explore
+        self._predicted_own: dict[
+            tuple[Config, str], float | None
+        ] = {}  # for winners at their recorded shapes
+
+    def choose(self, workload: Workload) -> Choice:
+        """The best choice. Raises `NoCandidateError` if no config is legal."""
+        found = next(self.choices(workload), None)
+        if self._explore is not None and _is_unpredicted(found):
+            with suppress(NoCandidateError, DatabaseError):
+                found = self._explore(self, workload) or found
+        if found is None:
+            raise NoCandidateError(
+                f"no config of {self.problem.template.name} is legal for {workload.label} on "
+                f"{self.problem.target.name}; `tilesight space {self.problem.operator.name}` shows the rules"
+            )
+        return found
+
+    def choices(self, workload: Workload) -> Iterator[Choice]:
+        """All legal choices, best first, each computed when it is drawn."""
+        space = self.problem.space(workload)
+        seen: set[tuple[Config, tuple[str, ...]]] = set()
+        for source in (self._recorded, self._tabled, self._neighbours, self._predicted, self._default):
+            for choice in source(workload, space):
+                if (choice.config, choice.dynamic) not in seen:
+                    seen.add((choice.config, choice.dynamic))
+                    yield choice
+
+    def learn(self, winner: Winner) -> None:
+        """Take a new winner into account from now on."""
+        self.winners = self.winners.with_winner(winner)
+
+    def unpredicted(self, workload: Workload) -> list[tuple[Config, Workload]]:
+        """Configs and shapes without the profiles that predict the neighbours' winners at `workload`."""
+        space = self.problem.space(workload)
+        found: dict[tuple[Config, str], tuple[Config, Workload]] = {}
+        for winner in self.winners.nearest(workload, NEIGHBOURS):
+            legal = nearest_legal(winner.config, self.problem, space)
+            if legal is None:
+                continue
+            for config, shape in ((legal[0], workload), (winner.config, winner.workload)):
+                if self.predictor.predict(config, shape, winner.workload) is None:
+                    found[config, shape.key] = config, shape
+        return list(found.values())
+
+    # ---- the sources, most reliable first
+
+    def _recorded(self, workload: Workload, space: SearchSpace) -> Iterator[Choice]:
+        for winner in self.winners.exact(workload):
+            if is_legal(winner.config, winner.dynamic, space):
+                layer = f" in {winner.layer}" if winner.layer else ""
+                us = winner.latency_us
+                reason = f"tuned: measured at {us:.4g} us{layer}"
+                yield Choice(workload, winner.config, ChoiceSource.RECORD, reason, us, True, winner.dynamic)
+
+    def _tabled(self, workload: Workload, space: SearchSpace) -> Iterator[Choice]:
+        table = self.table
+        if table is None or not table.covers(workload):
+            return
+        entry = table.choose(workload.dims[table.vary])
+        if is_legal(entry.config, table.dynamic, space):
+            reason = f"the table has it for {table.vary}={entry.segment.first}..{entry.segment.last}"
+            yield Choice(workload, entry.config, ChoiceSource.TABLE, reason, None, False, table.dynamic)
+
+    def _neighbours(self, workload: Workload, space: SearchSpace) -> Iterator[Choice]:
+        """By expected time; then those without a prediction, nearest first."""
+        found: list[_Neighbour] = []
+        for winner in self.winners.nearest(workload, NEIGHBOURS):
+            legal = nearest_legal(winner.config, self.problem, space)
+            if legal is not None and all(other.config != legal[0] for other in found):
+                expected_us = self._expected(winner, legal[0], workload)
+                found.append(_Neighbour(winner, legal[0], expected_us, legal[1]))
+        fitting = [n for n in found if n.expected_us != math.inf]
+        fitting.sort(key=lambda n: math.inf if n.expected_us is None else n.expected_us)  # stable
+        for one in fitting:
+            reason, dynamic = self._neighbour_reason(one, len(fitting)), self.problem.dynamic
+            yield Choice(
+                workload, one.config, ChoiceSource.NEIGHBOUR, reason, one.expected_us, False, dynamic
+            )
+
+    def _predicted(self, workload: Workload, space: SearchSpace) -> Iterator[Choice]:
+        dynamic = self.problem.dynamic
+
+        def is_usable(config: Config) -> bool:
+            return is_legal(config, dynamic, space)
+
+        for config, us in self.predictor.best_configs(workload, is_usable):
+            reason = f"the model's choice among cached profiles: it expects {us:.4g} us"
+            yield Choice(workload, config, ChoiceSource.MODEL, reason, us, False, dynamic)
+
+    def _default(self, workload: Workload, space: SearchSpace) -> Iterator[Choice]:
+        name, which = self.problem.template.name, "the default config"
+        config = self.problem.template.default_config(workload, self.problem.target)
+        if config is None:  # not every template names one
+            config = next(iter(space.configs()), None)
+            which = "in place of a default config the first legal one"
+        if config is not None:
+            nothing = f"of {self.problem.operator.name} is recorded"
+            if len(self.winners):
+                nothing = "is recorded near it and legal here"
+            reason = f"{which} of {name}: nothing {nothing}, and no profile is cached"
+            yield Choice(workload, config, ChoiceSource.DEFAULT, reason, None, False, self.problem.dynamic)
+
+    # ---- neighbours
+
+    def _neighbour_reason(self, one: _Neighbour, count: int) -> str:
+        sizes = ", ".join(f"{name}={one.winner.workload.dims[name]}" for name in self.problem.free)
+        what = f"the winner of {sizes}{one.changed}"
+        if one.expected_us is None:
+            return f"{what}, the nearest recorded shape; no cached profile lets the model predict it here"
+        among = f", the least of {count} neighbours' winners" if count > 1 else ""
+        return f"{what}: the model expects {one.expected_us:.4g} us here{among}"
+
+    def _expected(self, winner: Winner, config: Config, workload: Workload) -> float | None:
+        here = self.predictor.predict(config, workload, winner.workload)
+        if here is None or here == math.inf:
+            return here
+        key = winner.config, winner.workload.key
+        own = self._predicted_own.get(key)
+        if own is None:
+            own = self.predictor.predict(winner.config, winner.workload, winner.workload)
+            self._predicted_own[key] = own
+        if not own or own == math.inf:
+            return here
+        return here * winner.latency_us / own
+
+
+def _is_unpredicted(choice: Choice | None) -> bool:
+    return choice is None or (choice.source is not ChoiceSource.TABLE and not choice.expected_us)

@@ -1,0 +1,252 @@
+"""The kernel of each shape that was called: chosen, built, and replaced only by a faster one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from ..bounded_dict import BoundedDict
+from ..errors import InputError, NoCandidateError
+from ..records.trial import BuildResult
+from .improve.improver import Improver
+from .improve.paired_comparison import Improvement
+from .kernels.bound_calls import BoundCall, CallCounter
+from .kernels.index_files import kernel_name
+from .kernels.kernel_builder import KernelBuilder
+from .misses import MissLog
+from .on_miss import OnMiss
+from .problem import ShapeKey
+from .select.choice import Choice, ChoiceSource
+from .select.legality import is_legal
+from .select.selector import Selector
+from .select.winner_index import WinnerIndex
+from .shape import ActiveKernel, Shape
+
+SHAPE_LIMIT = 8192  # shapes in memory
+SIGNATURE_LIMIT = 8192  # bound calls in memory
+DYNAMIC_LIMIT = 256  # kernels with dynamic dimensions that may be a fallback for other shapes
+
+
+class ShapeTable:
+    """The shapes of one dispatcher. Threads may share it; only calls of the same shape wait for each other.
+
+    `ready` holds the calls that the dispatcher has bound, by the signatures of their tensors. It is cleared
+    when another kernel becomes active.
+
+    Args:
+        selector: chooses configs.
+        builder: finds and builds their kernels.
+        improver: compares kernels in the background.
+        misses: counts the calls of shapes without a record; None: nothing is counted.
+        on_miss: the policy if a kernel is not built.
+        notes: messages for `Dispatcher.explain`.
+    """
+
+    def __init__(
+        self,
+        selector: Selector,
+        builder: KernelBuilder,
+        improver: Improver,
+        misses: MissLog | None,
+        on_miss: OnMiss,
+        notes: Sequence[str] = (),
+    ) -> None:
+        self.problem = selector.problem
+        self.selector, self.builder, self.improver, self.misses = selector, builder, improver, misses
+        self.on_miss, self.notes = on_miss, tuple(notes)
+        self.ready: BoundedDict[tuple[Any, ...], BoundCall] = BoundedDict(SIGNATURE_LIMIT)
+        self.is_closed = False
+        self._choices: BoundedDict[ShapeKey, Choice] = BoundedDict(SHAPE_LIMIT)
+        self._shapes: BoundedDict[ShapeKey, Shape] = BoundedDict(SHAPE_LIMIT)
+        # active kernels with dynamic dimensions, by kernel name
+        self._dynamic: BoundedDict[str, Choice] = BoundedDict(DYNAMIC_LIMIT)
+        self._lock = threading.Lock()
+
+    def shapes(self) -> dict[ShapeKey, Shape]:
+        """A copy of the table."""
+        with self._lock:
+            return dict(self._shapes)
+
+    def choose(self, key: ShapeKey) -> Choice:
+        """The choice for a shape; it is made once. Builds nothing.
+
+        Raises `NoCandidateError` if no config is legal, `WorkloadError` if the operator refuses the shape.
+        """
+        found = self._choices.get(key)
+        return found if found is not None else self._choose(key)
+
+    def active(self, key: ShapeKey) -> ActiveKernel | None:
+        """The kernel in use for a shape, if there is one."""
+        shape = self._shapes.get(key)
+        return shape.kernel if shape is not None else None
+
+    def activate(self, key: ShapeKey) -> tuple[Shape, ActiveKernel]:
+        """The kernel in use for a shape, chosen and built if the shape is new.
+
+        Raises `InputError` if it is not built and `on_miss` is `refuse`, `NoCandidateError` if no choice
+        builds, `ToolchainError` if nothing can be built on this machine.
+        """
+        self.problem.workload(key)  # refused before it enters the table
+        shape = self._shape(key)
+        with shape.lock:
+            if shape.kernel is None:
+                self._start(key, shape, self._find_or_build(key))
+            assert shape.kernel is not None
+            return shape, shape.kernel
+
+    def prepare(self, keys: Sequence[ShapeKey]) -> None:
+        """Build the kernels of the shapes that are new, together, and make them active."""
+        new = [key for key in keys if self.active(key) is None]
+        choices = [self.choose(key) for key in new]
+        for key, choice, built in zip(new, choices, self.builder.build(choices), strict=True):
+            if built.failure is not None:
+                self.activate(key)  # with another choice
+                continue
+            shape = self._shape(key)
+            with shape.lock:
+                if shape.kernel is None:
+                    self._start(key, shape, self._kernel(choice, built))
+
+    def rebuild(self, key: ShapeKey) -> ActiveKernel | None:
+        """Build the active kernel of a shape anew, if its library cannot be loaded; None if that fails."""
+        shape = self._shape(key)
+        with shape.lock:
+            kernel = shape.kernel
+            assert kernel is not None
+            self.builder.discard(kernel.choice, kernel.built)
+            [built] = self.builder.build([kernel.choice])
+            if built.failure is not None:
+                return None
+            shape.kernel = replace(kernel, built=built)
+            return shape.kernel
+
+    def fallback(self, key: ShapeKey, is_usable: Callable[[BuildResult], bool] = bool) -> ActiveKernel | None:
+        """The best built and legal kernel for a shape: one of its choices, else one with dynamic dimensions.
+
+        Lowers and builds nothing. `is_usable` may exclude libraries.
+        """
+        workload = self.problem.workload(key)
+        decided = self._choices.get(key)
+        first = [decided] if decided is not None else []
+        for choice in (*first, *self.selector.choices(workload)):
+            built = self.builder.find(choice)
+            if built is not None and is_usable(built):
+                return ActiveKernel(choice, built)
+        space = self.problem.space(workload)
+        for other in reversed(list(self._dynamic.values())):
+            built = self.builder.find(other)
+            if built is not None and is_usable(built) and is_legal(other.config, other.dynamic, space):
+                reason = f"a fallback: it is built, and takes any {', '.join(other.dynamic)}"
+                source, dynamic = ChoiceSource.DEFAULT, other.dynamic
+                return ActiveKernel(Choice(workload, other.config, source, reason, dynamic=dynamic), built)
+        return None
+
+    def improve(self, key: ShapeKey, budget_s: float, challengers: int) -> Improvement:
+        """Look for a faster kernel for a shape, and wait for the result."""
+        shape, kernel = self.activate(key)
+        return self.improver.improve(kernel.choice, budget_s, challengers, partial(self._switch, key, shape))
+
+    def refresh(self, winners: WinnerIndex) -> None:
+        """Choose anew for every shape, from these winners. Built kernels stay built."""
+        self.selector.winners = winners
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all shapes and choices."""
+        self._choices.clear()
+        with self._lock:
+            self._shapes.clear()
+        self.ready.clear()
+
+    def close(self) -> None:
+        """End the threads and worker processes, and write the last misses."""
+        self.is_closed = True
+        self.ready.clear()
+        self.builder.close()
+        self.improver.close()
+        if self.misses is not None:
+            self.misses.close()
+
+    # ---- choosing and building
+
+    def _choose(self, key: ShapeKey) -> Choice:
+        choice = self.selector.choose(self.problem.workload(key))
+        self._choices[key] = choice
+        return choice
+
+    def _candidates(self, key: ShapeKey) -> Iterator[Choice]:
+        """The choices for a shape in the order in which they are tried."""
+        first = self.choose(key)
+        yield first
+        for other in self.selector.choices(first.workload):
+            if (other.config, other.dynamic) != (first.config, first.dynamic):
+                yield other
+
+    def _find_or_build(self, key: ShapeKey) -> ActiveKernel:
+        faults: list[str] = []
+        for choice in self._candidates(key):
+            built = self.builder.find(choice)
+            if built is None:
+                fallback = self.fallback(key) if self.on_miss is OnMiss.SERVE else None
+                if fallback is not None:
+                    return replace(fallback, pending=choice)
+                if self.on_miss is OnMiss.REFUSE:
+                    raise self._not_built(choice)
+                [built] = self.builder.build([choice])
+            if built.failure is None:
+                if faults:
+                    choice = replace(choice, reason="; ".join([choice.reason, *faults]))
+                    self._choices[key] = choice
+                return self._kernel(choice, built)
+            failure = built.failure
+            faults.append(
+                f"{choice.config} ({choice.source}) does not build: {failure.kind}: {failure.message}"
+            )
+        label = self.problem.workload(key).label
+        raise NoCandidateError(f"no kernel for {label} could be built: {'; '.join(faults)}")
+
+    def _kernel(self, choice: Choice, built: BuildResult) -> ActiveKernel:
+        if choice.dynamic:
+            self._dynamic[kernel_name(self.builder.candidate(choice))] = choice
+        return ActiveKernel(choice, built)
+
+    def _not_built(self, choice: Choice) -> InputError:
+        sizes = ", ".join(f"{name}={choice.workload.dims[name]}" for name in self.problem.free)
+        return InputError(
+            f"{self.problem.operator.name}: the kernel for {sizes or 'this workload'} ({choice.config}) is "
+            f"not built, and with on_miss='refuse' no call builds one; build it ahead: "
+            f"prepare({self.problem.prepare_arguments(choice.workload)})"
+        )
+
+    # ---- the shapes
+
+    def _shape(self, key: ShapeKey) -> Shape:
+        with self._lock:
+            if self.is_closed:
+                raise InputError("this dispatcher is closed; make a new one")
+            shape = self._shapes.get(key)
+            if shape is None:
+                shape = Shape()
+                self._shapes[key] = shape
+            return shape
+
+    def _start(self, key: ShapeKey, shape: Shape, kernel: ActiveKernel) -> None:
+        """Make `kernel` the first active one of a shape."""
+        shape.kernel = kernel
+        is_miss = (kernel.pending or kernel.choice).source is not ChoiceSource.RECORD
+        if is_miss and self.misses is not None:
+            shape.calls = self.misses.counter(kernel.choice)
+        if kernel.pending is not None or (is_miss and self.improver.is_automatic):
+            self.improver.schedule(shape, partial(self._switch, key, shape))
+
+    def _switch(self, key: ShapeKey, shape: Shape, choice: Choice, built: BuildResult) -> None:
+        """Make another kernel the active one of a shape, or the same one with its measured time."""
+        with shape.lock:
+            self._choices[key] = choice
+            shape.kernel = self._kernel(choice, built)
+            if choice.source is ChoiceSource.RECORD:
+                shape.calls = CallCounter()
+        self.ready.clear()  # the next call of each signature binds its kernel anew, which takes microseconds

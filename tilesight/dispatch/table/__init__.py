@@ -1,0 +1,1 @@
+"""Dispatch tables: their values and their file format."""

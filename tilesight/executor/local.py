@@ -1,0 +1,237 @@
+"""The executor for this machine: worker processes lower and build, one process for each device measures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from ..builder.kernel_cache import check_folder
+from ..errors import Failure, FailureKind, ProgramError, ToolchainError
+from ..machine.device_lock import alone_on, holder_of
+from ..machine.devices import Device, restricted_to
+from ..problem.candidate import Candidate
+from ..records.trial import BuildResult, Measurement
+from ..workers import Done, Outcome, Raised, TimeLimit, WorkerPool, failure_of, thread_limits, wait_for
+from . import tasks
+from .jobs import (
+    BuildDone,
+    BuildJob,
+    CompareDone,
+    CompareJob,
+    Event,
+    Job,
+    JobSource,
+    Lane,
+    LowerDone,
+    LowerJob,
+    MeasureDone,
+    MeasureJob,
+)
+from .tasks import Answer
+
+# seconds that one job may take at first; limits adapt to the times of jobs that succeed
+LIMITS: Mapping[type[Job], float] = {
+    LowerJob: 120.0,  # attention lowers in 3 s on an idle core, and slower beside other lowerings
+    BuildJob: 120.0,
+    MeasureJob: 120.0,  # one kernel: inputs, reference, check, samples
+    CompareJob: 300.0,  # eight kernels and the vendor's
+}
+WAIT_NOTICE_S = 3.0  # without an outcome, after which the user learns of a device that another process uses
+
+_LOWER_FAULTS = (FailureKind.LOWER_ERROR, FailureKind.LOWER_CRASH, FailureKind.LOWER_TIMEOUT)
+BUILD_FAULTS = (FailureKind.BUILD_ERROR, FailureKind.BUILD_CRASH, FailureKind.BUILD_TIMEOUT)
+_RUN_FAULTS = (FailureKind.RUN_ERROR, FailureKind.RUN_CRASH, FailureKind.RUN_TIMEOUT)
+
+
+def time_limits() -> dict[type[Job], TimeLimit]:
+    """An adaptive time limit for each kind of job."""
+    return {kind: TimeLimit(first_s, floor_s=min(first_s, 10.0)) for kind, first_s in LIMITS.items()}
+
+
+class LocalExecutor:
+    """Runs jobs in worker processes of this machine; a context manager."""
+
+    def __init__(
+        self,
+        workers: int,
+        cache_dir: Path,
+        devices: Sequence[Device] = (),
+        *,
+        notice: Callable[[str], None] | None = None,
+    ) -> None:
+        """Prepare an executor; no process starts yet.
+
+        Args:
+            workers: Processes that lower and build.
+            cache_dir: Folder of the kernel cache.
+            devices: GPUs to measure on, each with a process of its own that sees no other GPU. Without any,
+                kernels are measured on the processor, and nothing else runs meanwhile.
+            notice: Receives texts for the user while jobs run.
+        """
+        self._cache_dir = cache_dir
+        self._devices, self._notice = tuple(devices), notice or _ignore
+        self._alternates = not any(device.kind != "cpu" for device in devices)
+        self._limits = time_limits()
+        self._waiting_noticed = False
+        self._lane = Lane.PREPARE  # if lanes alternate, the one that runs
+        self._pools = {
+            Lane.PREPARE: WorkerPool(
+                workers,
+                timeout_s=LIMITS[BuildJob],
+                preload=tasks.preload_compiler,
+                initializer=tasks.start_compiler,
+                environment=thread_limits(1),
+            ),
+            Lane.DEVICE: WorkerPool(
+                max(1, len(devices)),
+                timeout_s=LIMITS[MeasureJob],
+                preload=tasks.preload_device,
+                initializer=tasks.start_device,
+                environments=[restricted_to(device) for device in devices] or None,
+                gate=[partial(alone_on, device.uuid) for device in devices] or None,
+            ),
+        }
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def start(self, *, measures: bool = False) -> None:
+        """Start the processes that lower, and with `measures` also those that measure, before there are jobs
+        for them.
+
+        With `measures`, raises `ToolchainError` if the kernel cache is unusable.
+        """
+        if measures:
+            check_folder(self._cache_dir)
+        self._pools[Lane.PREPARE].start()
+        if measures:
+            self._pools[Lane.DEVICE].start()
+
+    def close(self) -> None:
+        for pool in self._pools.values():
+            pool.close()
+
+    def width(self, lane: Lane) -> int:
+        return self._pools[lane].count
+
+    def cached(self, candidates: Iterable[Candidate]) -> Iterator[Answer]:
+        return iter(())
+
+    def stream(self, source: JobSource) -> Generator[Event]:
+        running: dict[tuple[Lane, int], Job] = {}
+        try:
+            while True:
+                self._draw(source, running)
+                if not running:
+                    return
+                for pool, ticket, outcome in self._finished():
+                    lane = next(lane for lane, known in self._pools.items() if known is pool)
+                    yield event_of(running.pop((lane, ticket)), outcome)
+        finally:
+            if running:
+                for lane in {lane for lane, _ in running}:
+                    self._pools[lane].cancel()
+
+    def _finished(self) -> list[tuple[WorkerPool, int, Outcome[Any]]]:
+        """Wait for outcomes.
+
+        Notices once if another process is measuring on a device that a job waits for.
+        """
+        while not (found := wait_for(self._pools.values(), WAIT_NOTICE_S)):
+            if self._waiting_noticed or not self._pools[Lane.DEVICE].waiting_for_gate:
+                continue
+            ours = set(self._pools[Lane.DEVICE].pids())
+            lock_holders = {device.uuid: holder_of(device.uuid) for device in self._devices}
+            taken = {
+                uuid: holder
+                for uuid, holder in lock_holders.items()
+                if holder is not None and holder not in ours
+            }
+            if taken:
+                self._waiting_noticed = True
+                names = ", ".join(f"{uuid} (process {holder})" for uuid, holder in taken.items())
+                self._notice(f"waiting for {self._devices[0].name} {names}: it is being measured on")
+        return found
+
+    def _draw(self, source: JobSource, running: dict[tuple[Lane, int], Job]) -> None:
+        """Start tasks. On a processor, the lanes alternate: each runs until it has no more tasks."""
+        if not self._alternates:
+            for lane in Lane:
+                self._fill(lane, source, running)
+            return
+        self._fill(self._lane, source, running)
+        if not running:
+            self._lane = Lane.DEVICE if self._lane is Lane.PREPARE else Lane.PREPARE
+            self._fill(self._lane, source, running)
+
+    def _fill(self, lane: Lane, source: JobSource, running: dict[tuple[Lane, int], Job]) -> None:
+        """Start jobs of a lane while it has room."""
+        pool = self._pools[lane]
+        while pool.room() and (job := source.next(lane)) is not None:
+            function, item = self._task(job)
+            fresh, limit = isinstance(job, CompareJob), self._limits[type(job)]
+            running[lane, pool.submit(function, item, fresh=fresh, timeout_s=limit)] = job
+
+    def _task(self, job: Job) -> tuple[Any, Any]:
+        """The function that a worker runs for a job, and its argument."""
+        match job:
+            case LowerJob():
+                return tasks.lower_and_profile, job.candidate
+            case BuildJob():
+                return partial(tasks.build, cache_dir=self._cache_dir), job.candidate
+            case MeasureJob():
+                return tasks.measure, (job.candidate, job.build, job.protocol, job.rival_us)
+            case CompareJob():
+                return tasks.measure_together, (job.finalists, job.protocol)
+
+
+def _ignore(text: str) -> None:
+    """The default for `notice`."""
+
+
+def event_of(job: Job, outcome: Outcome[Any]) -> Event:
+    """The event of a job's outcome.
+
+    Raises `ToolchainError` or `ProgramError` if all further jobs would fail too.
+    """
+    if isinstance(outcome, Raised):
+        for fatal in (ToolchainError, ProgramError):
+            if outcome.type_name == fatal.__name__:
+                raise fatal(outcome.message)
+    match job:
+        case LowerJob():
+            return LowerDone(
+                job, outcome.value if isinstance(outcome, Done) else failure_of(outcome, *_LOWER_FAULTS)
+            )
+        case BuildJob():
+            result = (
+                outcome.value
+                if isinstance(outcome, Done)
+                else BuildResult(None, failure_of(outcome, *BUILD_FAULTS))
+            )
+            if result.failure and is_cache_failure(result.failure):
+                raise ToolchainError(result.failure.message)
+            return BuildDone(job, result)
+        case MeasureJob():
+            measurement = (
+                outcome.value
+                if isinstance(outcome, Done)
+                else Measurement(failure=failure_of(outcome, *_RUN_FAULTS))
+            )
+            return MeasureDone(job, measurement, outcome.seconds)
+        case CompareJob():
+            found = outcome.value if isinstance(outcome, Done) else failure_of(outcome, *_RUN_FAULTS)
+            return CompareDone(job, found, outcome.seconds)
+
+
+def is_cache_failure(failure: Failure) -> bool:
+    """Whether a build failed because the kernel cache is unusable; then all builds would fail."""
+    return failure.kind is FailureKind.BUILD_ERROR and "kernel cache '" in failure.message

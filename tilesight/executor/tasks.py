@@ -1,0 +1,130 @@
+"""Tasks: the module-level functions that worker processes run, one candidate at a time.
+
+Slow modules are imported inside the functions: the process that submits a task does not import them.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import Failure, FailureKind
+from ..problem.candidate import Candidate
+from ..profile.values import KernelProfile
+from ..records.trial import BuildResult, Measurement
+
+if TYPE_CHECKING:
+    from ..records.protocol import MeasurementProtocol
+    from ..records.session import Comparison
+    from ..target.spec import Target
+
+NICENESS = 10  # of workers that lower and build: a process that measures must not wait for a core
+
+
+@dataclass(frozen=True, slots=True)
+class Profiled:
+    """The result of lowering one candidate: its profiles, a hash of its device code, and the time it took."""
+
+    kernels: tuple[KernelProfile, ...]
+    fingerprint: str
+    seconds: float
+
+
+Answer = tuple[Candidate, Profiled | Failure]  # a candidate and the outcome of its lowering
+
+
+def preload_compiler() -> None:
+    """Import the modules that lowering needs; called in the fork server."""
+    import gc
+
+    import tilelang  # noqa: F401
+
+    from ..costmodel import extract as profile  # noqa: F401
+    from ..lowering import dynamic as dynamic_dims  # noqa: F401
+
+    # modules are never collected: scanning them for garbage takes a tenth of a lowering's time
+    gc.collect()
+    gc.freeze()
+
+
+def start_compiler() -> None:
+    """Lower the priority of a worker that lowers or builds."""
+    os.nice(NICENESS)
+
+
+def preload_device() -> None:
+    """Import the modules that measuring needs, without initialising the driver; called in the fork server."""
+    import torch  # noqa: F401
+
+    from ..runner import measure  # noqa: F401
+
+
+def start_device() -> None:
+    """Initialise the driver in a worker that measures."""
+    import torch
+
+    if torch.cuda.is_available():
+        torch.cuda.init()
+
+
+def lower_and_profile(candidate: Candidate) -> Profiled | Failure:
+    """Trace and lower a candidate and read its profiles. Raises any error of the template or of TileLang.
+
+    The profiles of a kernel with dynamic dimensions are read at the workload's sizes.
+    """
+    from ..costmodel.extract import read_profiles
+    from ..lowering.dynamic import at, lower_candidate
+
+    begin = time.perf_counter()
+    lowered = lower_candidate(candidate)
+    try:
+        kernels = read_profiles(at(lowered, candidate.workload.dims), candidate.target)
+    except Exception as error:
+        return Failure(
+            FailureKind.PROFILE_ERROR, f"its lowered IR could not be read: {type(error).__name__}: {error}"
+        )
+    return fit_failure(kernels, candidate.target) or Profiled(
+        kernels, lowered.fingerprint, time.perf_counter() - begin
+    )
+
+
+def fit_failure(kernels: Iterable[KernelProfile], target: Target) -> Failure | None:
+    """The failure if one of `kernels` exceeds the target's resources, else None.
+
+    TileLang does not check that.
+    """
+    from ..costmodel.analytical.occupancy import misfit
+
+    reasons = (misfit(kernel, target) for kernel in kernels if target.is_gpu)
+    reason = next((reason for reason in reasons if reason is not None), None)
+    return None if reason is None else Failure(FailureKind.DOES_NOT_FIT, f"the kernel {reason}")
+
+
+def build(candidate: Candidate, cache_dir: Path) -> BuildResult:
+    """Build a candidate into the kernel cache."""
+    from ..builder.build import build_kernel
+
+    return build_kernel(candidate, cache_dir)
+
+
+def measure(item: tuple[Candidate, BuildResult, MeasurementProtocol, float | None]) -> Measurement:
+    """Check and time one built kernel.
+
+    The item is (candidate, build, protocol, time of the fastest rival in us or None); see `MeasureJob`.
+    """
+    from ..runner.measure import measure_kernel
+
+    candidate, result, protocol, rival_us = item
+    return measure_kernel(result, candidate, protocol, rival_us)
+
+
+def measure_together(item: tuple[Sequence[tuple[Candidate, BuildResult]], MeasurementProtocol]) -> Comparison:
+    """Check and time finalists and the vendor's library in turns, and decide which finalist wins."""
+    from ..runner.measure import measure_together as run
+
+    finalists, protocol = item
+    return run([(result, candidate) for candidate, result in finalists], protocol)

@@ -1,0 +1,109 @@
+"""Output files that are checked before long work and never left half written, and advisory file locks."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryFile
+
+from .errors import InputError
+
+_ABANDONED_S = 24 * 3600  # age without a change after which a partial file counts as abandoned
+
+
+def check_out(out: Path, suffix: str, what: str) -> None:
+    """Check an output file, without creating it.
+
+    Args:
+        out: The file.
+        suffix: The suffix that it must have.
+        what: The kind of files, in the plural, for messages.
+
+    Raises:
+        InputError: The suffix is wrong, or the file cannot be written.
+    """
+    if out.suffix != suffix:
+        raise InputError(f"--out {out} must end in {suffix}, as {what} do")
+    if not out.parent.is_dir():
+        raise InputError(f"--out {out}: there is no folder '{out.parent}'; make it, or name another file")
+    if out.is_dir():
+        raise InputError(f"--out {out} is a folder; name a file in it")
+    try:
+        with TemporaryFile(dir=out.parent):
+            pass
+    except OSError as error:
+        raise InputError(
+            f"--out {out}: nothing can be written in folder '{out.parent}': {error.strerror or error}; "
+            "name another file"
+        ) from error
+
+
+@contextmanager
+def replacing(path: Path, complaint: str) -> Iterator[Path]:
+    """Write a file as a whole: yields a new path beside `path` to write to, which replaces `path` at the end.
+
+    After an error the new file is removed. If several processes write one `path` at once, the last complete
+    file stays. If the file system refuses, `InputError` is raised, with a message that begins with
+    `complaint`.
+    """
+    partial_path = path.with_name(f"{path.stem}.{secrets.token_hex(8)}{path.suffix}.partial")
+    try:
+        try:
+            _remove_abandoned(path)
+            yield partial_path
+            os.replace(partial_path, path)
+        finally:
+            partial_path.unlink(missing_ok=True)
+    except OSError as error:
+        # messages of pyarrow repeat paths and numbers
+        reason = os.strerror(error.errno) if error.errno else error
+        raise InputError(
+            f"{complaint}: {reason}; name a file in a folder that exists and has space"
+        ) from error
+
+
+def _remove_abandoned(path: Path) -> None:
+    """Remove old partial files of `path` that killed processes left, with their SQLite journals.
+
+    Only age shows that a file is abandoned: its process may have run on another machine.
+    """
+    name = re.compile(
+        rf"{re.escape(path.stem)}\.[0-9a-f]{{16}}{re.escape(path.suffix)}\.partial(-journal|-wal|-shm)?"
+    )
+    with suppress(OSError):
+        for entry in os.scandir(path.parent):
+            if name.fullmatch(entry.name):
+                with suppress(OSError):  # another process has removed it
+                    if time.time() - entry.stat(follow_symlinks=False).st_mtime > _ABANDONED_S:
+                        os.unlink(entry.path)
+
+
+def take_lock(descriptor: int, *, wait: bool = True) -> bool:
+    """Lock an open file (`flock`) until its descriptor is closed, and write this process's id into it.
+
+    Returns False if another process holds the lock and `wait` is False. The lock also ends with the process.
+    """
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        return False
+    with suppress(OSError):  # on a full disk the holder is unknown
+        os.pwrite(descriptor, f"{os.getpid():<20}".encode(), 0)
+    return True
+
+
+def lock_holder(descriptor: int) -> int | None:
+    """Id of the process that holds the lock now; None if there is none, or it is unknown."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        text = os.pread(descriptor, 20, 0).strip()
+        return int(text) if text.isdigit() else None
+    fcntl.flock(descriptor, fcntl.LOCK_UN)
+    return None

@@ -1,0 +1,1 @@
+"""Lowering: TileLang's passes on the CPU, for any target."""

@@ -1,0 +1,125 @@
+"""Lowers kernels with dynamic dimensions, which are built once and take these sizes when they are called.
+
+Templates are written for workloads of integers. For a kernel with dynamic dimensions, `build` gets the same
+workload with a TIR variable in place of each dynamic dimension, and TileLang makes arguments of the kernel
+from these. `at` replaces the variables by sizes: profiles are read from the resulting static IR.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from types import MappingProxyType
+from typing import Any
+
+from ..code_hash import module_hash
+from ..problem.candidate import Candidate
+from ..problem.workload import Workload
+from .lower import Lowered, calls_of, lower
+
+
+class DynamicWorkload(Workload):
+    """A workload with TIR variables as dynamic dimensions, for `KernelTemplate.build` only."""
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dims", MappingProxyType(dict(self.dims)))
+        object.__setattr__(self, "attrs", MappingProxyType(dict(self.attrs)))
+
+
+def lower_candidate(candidate: Candidate) -> Lowered:
+    """Trace and lower a candidate, with its dynamic dimensions as variables.
+
+    Raises:
+        InputError: a dimension cannot be dynamic in this template.
+        Exception: whatever the template or TileLang raises.
+    """
+    template, workload, config = candidate.template, candidate.workload, candidate.config
+    if not candidate.dynamic:
+        return lower(template.build(workload, config), candidate.target)
+    template.check_dynamic(candidate.dynamic)
+    import tilelang.language as T  # noqa: N812
+
+    sizes = {dim: T.dynamic(dim) for dim in candidate.dynamic}
+    dynamic_workload = DynamicWorkload(
+        workload.operator, {**workload.dims, **sizes}, workload.dtype, workload.attrs
+    )
+    return replace(
+        lower(template.build(dynamic_workload, config), candidate.target), sizes=tuple(sizes.values())
+    )
+
+
+@cache
+def lowering_version() -> str:
+    """12 hex digits over the code of this package. Generated code depends on it and on TileLang."""
+    return module_hash([__name__], [__name__.rpartition(".")[0]])
+
+
+def at(lowered: Lowered, dims: Mapping[str, int]) -> Lowered:
+    """The static IR of `lowered` with its dynamic dimensions at the sizes in `dims`.
+
+    `lowered` itself if it has none.
+    """
+    if not lowered.sizes:
+        return lowered
+    from tvm import IRModule, tirx
+
+    values = {size: tirx.IntImm(size.dtype, dims[size.name]) for size in lowered.sizes}
+    kernels = {str(symbol.name_hint): function for symbol, function in lowered.device.functions.items()}
+    (host,) = lowered.host.functions.values()
+    device = IRModule(
+        {
+            name: _with_arguments(kernels[name], [_put(argument, values) for argument in arguments])
+            for name, arguments in _launched(host.body, set(kernels))
+        }
+    )
+    described = {
+        descriptor: [_put(part, values) for part in parts]
+        for descriptor, parts in ((host.attrs or {}).get("tma_descriptor_args") or {}).items()
+    }
+    return Lowered(
+        _with_shapes(lowered.traced, values),
+        IRModule({"host": host.with_attr("tma_descriptor_args", described) if described else host}),
+        device,
+    )
+
+
+def _launched(body: Any, kernels: set[str]) -> list[tuple[str, Sequence[Any]]]:
+    """(name, arguments) of each kernel that a host program launches, without repetition."""
+    return list({name: arguments for name, arguments in calls_of(body, kernels) if name in kernels}.items())
+
+
+def _put(value: Any, values: Mapping[Any, Any]) -> Any:
+    """`value` with sizes in place of their variables, simplified."""
+    from tvm import arith, tirx
+
+    if not isinstance(value, tirx.PrimExpr) or isinstance(value, tirx.StringImm | tirx.IntImm):
+        return value
+    return arith.Analyzer().simplify(tirx.stmt_functor.substitute(value, values))
+
+
+def _with_arguments(kernel: Any, arguments: Sequence[Any]) -> Any:
+    """`kernel` with its integer arguments substituted."""
+    from tvm import tirx
+
+    known = {
+        parameter: a
+        for parameter, a in zip(kernel.params, arguments, strict=False)
+        if isinstance(a, tirx.IntImm)
+    }
+    params = [parameter for parameter in kernel.params if parameter not in known]
+    body = tirx.stmt_functor.substitute(kernel.body, known)
+    return tirx.PrimFunc(params, body, kernel.ret_type, kernel.buffer_map, kernel.attrs)
+
+
+def _with_shapes(traced: Any, values: Mapping[Any, Any]) -> Any:
+    """`traced` with static shapes of its tensor arguments and without a body."""
+    from tvm import tirx
+
+    shaped = {}
+    for parameter, buffer in traced.buffer_map.items():
+        shape = [_put(extent, values) for extent in buffer.shape]
+        shaped[parameter] = tirx.decl_buffer(shape, buffer.dtype, buffer.data.name)
+    return tirx.PrimFunc(traced.params, tirx.Evaluate(0), traced.ret_type, shaped)

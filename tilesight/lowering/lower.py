@@ -1,0 +1,108 @@
+"""Lowers a TileLang PrimFunc to TVM device IR, on the CPU and without the hardware of the target."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..target.spec import Target
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """The IR of one function as traced, and as host and device modules after TileLang's passes."""
+
+    traced: Any  # tirx.PrimFunc before the passes, with tile operators
+    host: Any  # IRModule: argument checks, TMA descriptors, launches
+    device: Any  # IRModule: the kernels
+    sizes: tuple[
+        Any, ...
+    ] = ()  # TIR variables of the dynamic dimensions, which the kernels take as arguments
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of the device IR without names of variables: equal for configs that make the same kernel."""
+        return hashlib.sha256(
+            _anonymous(self.device.script() + _descriptors(self.host)).encode()
+        ).hexdigest()[:16]
+
+
+def lower(prim_func: Any, target: Target, pass_configs: Mapping[str, Any] | None = None) -> Lowered:
+    """Run TileLang's passes on a function. Raises whatever TileLang raises.
+
+    TileLang can abort the process, so untrusted functions are lowered in worker processes.
+
+    Args:
+        prim_func: the function; its attribute `tilelang_pass_configs` may hold options of the passes.
+        target: the target to lower for.
+        pass_configs: further options of the passes, which take precedence.
+    """
+    # tilelang registers its types with TVM, so it must be imported before tvm
+    import tilelang  # noqa: F401
+    from tilelang.backend.module import create_backend_context
+    from tilelang.engine.lower import lower_to_host_device_ir
+    from tvm.ir.transform import PassContext
+    from tvm.target import Target as TvmTarget
+
+    tvm_target = TvmTarget(target.tvm_target())
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(tvm_target)
+        attributes = getattr(prim_func, "attrs", None) or {}
+        options = {**dict(attributes.get("tilelang_pass_configs") or {}), **(pass_configs or {})}
+        if options:
+            stack.enter_context(PassContext(opt_level=3, config=options))
+        host, device, _params, _target, _target_host = lower_to_host_device_ir(
+            prim_func, create_backend_context(tvm_target)
+        )
+    return Lowered(prim_func, host, device)
+
+
+def calls_of(body: Any, kernels: set[str]) -> Iterator[tuple[str, list[Any]]]:
+    """(callee, arguments) of packed calls and direct kernel calls (C backend) of a host program, in order."""
+    from tvm import ir, tirx
+
+    found: list[tuple[str, list[Any]]] = []
+
+    def visit(node: Any) -> None:
+        if not isinstance(node, tirx.Call):
+            return
+        if isinstance(node.op, ir.GlobalVar):
+            found.append((str(node.op.name_hint), list(node.args)))
+        elif node.op.name in ("tirx.tvm_call_packed", "tirx.call_extern"):
+            callee = str(getattr(node.args[0], "value", node.args[0]))
+            if node.op.name == "tirx.tvm_call_packed" or callee in kernels:
+                found.append((callee, list(node.args[1:])))
+
+    tirx.stmt_functor.post_order_visit(body, visit)
+    return iter(found)
+
+
+def _descriptors(host: Any) -> str:
+    """The TMA descriptors of the host part.
+
+    Box, swizzle and bounds can differ although the device IR is equal.
+    """
+    return "".join(
+        str(function.attrs["tma_descriptor_args"])
+        for function in host.functions.values()
+        if "tma_descriptor_args" in (function.attrs or {})
+    )
+
+
+def _anonymous(script: str) -> str:
+    """`script` with the identifiers that it defines replaced by numbers, in order of first appearance."""
+    numbers: dict[str, str] = {}
+    keep = re.compile(r"\"[^\"]*\"|T\.[A-Za-z_][\w.]*|\b[A-Za-z_]\w*\b")
+    defined = set(re.findall(r"\b([A-Za-z_]\w*)\s*(?::\s*T\.|=\s*T\.|\bin\b)", script)) | set(
+        re.findall(r"\bfor ((?:\w+,? ?)+) in\b", script)
+    )
+
+    def rename(match: re.Match[str]) -> str:
+        word = match[0]
+        return numbers.setdefault(word, f"v{len(numbers)}") if word in defined else word
+
+    return keep.sub(rename, script)

@@ -1,0 +1,91 @@
+"""A lock for each GPU, shared by all users of a machine: a process that measures has the GPU for itself."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from ..errors import ToolchainError
+from ..files import lock_holder, take_lock
+
+_SHARED = "tilesight-devices"
+_BASE = Path("/tmp")  # not TMPDIR, which may differ between users or jobs
+
+
+@contextmanager
+def alone_on(uuid: str) -> Iterator[None]:
+    """Wait for the lock of the GPU with this UUID, and hold it.
+
+    Raises `ToolchainError` if no folder is usable.
+    """
+    descriptor = _open(uuid)
+    try:
+        take_lock(descriptor)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def holder_of(uuid: str) -> int | None:
+    """Id of the process that holds the lock of that GPU now; None if there is none, or it is unknown."""
+    descriptor = _open(uuid)
+    try:
+        return lock_holder(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _open(uuid: str) -> int:
+    name = re.sub(r"[^A-Za-z0-9.-]", "_", uuid) + ".lock"
+    refused: list[str] = []
+    for folder in _folders():
+        try:
+            return _lock_file(folder, name)
+        except OSError as error:
+            refused.append(f"{folder}: {error.strerror or error}")
+    raise ToolchainError(
+        f"no lock can be had for {uuid}: {'; '.join(refused)}; make one of these folders writable"
+    )
+
+
+def _folders() -> tuple[Path, ...]:
+    base = _BASE if _BASE.is_dir() else Path(tempfile.gettempdir())
+    return base / _SHARED, base / f"{_SHARED}-{os.getuid()}"
+
+
+def _lock_file(folder: Path, name: str) -> int:
+    """A descriptor of the lock file, which is created if it is missing.
+
+    Raises `OSError` if the folder or the file is not as expected: another user may have created it.
+    """
+    shared = folder.name == _SHARED
+    with suppress(FileExistsError):
+        folder.mkdir()
+        folder.chmod(0o1777 if shared else 0o700)  # the umask reduces the mode of mkdir
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode):
+        raise OSError(errno.ENOTDIR, "is not a folder")
+    if found.st_uid not in (0, os.getuid()) and not (shared and found.st_mode & stat.S_ISVTX):
+        raise OSError(errno.EPERM, "belongs to somebody else")
+    path = folder / name
+    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        # without O_CREAT, which the kernel refuses for another user's file in a shared folder
+        descriptor = os.open(path, flags)
+    except FileNotFoundError:
+        try:
+            descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666)
+            os.fchmod(descriptor, 0o666 if shared else 0o600)
+        except FileExistsError:  # another process has just created it
+            descriptor = os.open(path, flags)
+    opened = os.fstat(descriptor)
+    if not stat.S_ISREG(opened.st_mode) or opened.st_nlink != 1:
+        os.close(descriptor)
+        raise OSError(errno.EPERM, f"'{name}' is not a plain file of its own")
+    return descriptor

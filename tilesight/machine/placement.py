@@ -1,0 +1,103 @@
+"""The placement of a call: the target, and the devices on which it is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ..errors import ToolchainError
+from ..target.spec import Target, load_target, target_names
+from .devices import Device, NoDevice, devices_for, find_devices, target_for
+from .toolchain import missing_compiler
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The target of a call and its devices.
+
+    Attributes:
+        target: The target.
+        devices: Devices to measure on, all of one name; none if nothing is measured.
+        messages: Why nothing is measured although measuring was requested.
+        software: Versions of the software on the machines that do the work; empty for this machine.
+    """
+
+    target: Target
+    devices: tuple[Device, ...] = ()
+    messages: tuple[str, ...] = ()
+    software: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def device(self) -> Device | None:
+        """The first of `devices`."""
+        return self.devices[0] if self.devices else None
+
+    @property
+    def gpus(self) -> tuple[Device, ...]:
+        """The GPUs among `devices`, as `LocalExecutor` expects them."""
+        return self.devices if self.target.is_gpu else ()
+
+
+def locate(
+    target: str | Target, *, measures: bool, predicts: bool = True, takes_cpu: bool = True
+) -> Placement:
+    """Find the target and, if needed, its devices on this machine.
+
+    Args:
+        target: A name, the path of a target file, a target, or `auto`: the target of the GPU in this machine.
+        measures: Also find devices.
+        predicts: The caller can predict without a device; messages offer that.
+        takes_cpu: The caller can use target cpu; messages offer that.
+
+    Raises:
+        UnknownNameError: There is no target of that name.
+        TargetFileError: The target file is invalid.
+        ToolchainError: `auto` finds no GPU, or there is a device and no compiler for it.
+    """
+    chosen = (
+        _automatic(predicts, takes_cpu)
+        if target == "auto"
+        else load_target(target)
+        if isinstance(target, str)
+        else target
+    )
+    if not measures:
+        return Placement(chosen)
+    found = devices_for(chosen, find_devices() if chosen.is_gpu else [])
+    if isinstance(found, NoDevice):
+        return Placement(
+            chosen,
+            (),
+            (
+                f"nothing is measured, all times are predicted: {found.message}"
+                if predicts
+                else found.message,
+            ),
+        )
+    missing = missing_compiler(chosen)
+    if missing:
+        raise ToolchainError(
+            f"{missing}. Predictions need no compiler: --effort predict" if predicts else missing
+        )
+    return Placement(chosen, found)
+
+
+def _automatic(predicts: bool, takes_cpu: bool) -> Target:
+    devices = find_devices()
+    for device in devices:
+        name = target_for(device)
+        if name is not None:
+            return load_target(name)
+    gpus = ", ".join(name for name in target_names() if name != "cpu")
+    if devices:
+        raise ToolchainError(
+            f"no shipped target describes the GPU found here ('{devices[0].name}'); "
+            "describe it in a file (--target ./mychip.toml)"
+            + (f", or name one of {gpus} for predictions" if predicts else "")
+        )
+    ways = ["--target cpu measures on this machine's processor"] if takes_cpu else []
+    ways += [f"{gpus} give predictions"] if predicts else []
+    raise ToolchainError(
+        "no GPU was found here, so there is none that --target auto could mean; "
+        + (", and ".join(ways) or "this needs one: run it on a machine with a GPU and its driver")
+    )

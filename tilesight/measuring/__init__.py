@@ -1,1 +1,0 @@
-"""Checking and timing built kernels, in a process that owns the device."""

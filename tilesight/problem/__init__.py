@@ -1,0 +1,1 @@
+"""Problems: workloads, operators, kernel templates, search spaces, configs and candidates."""

@@ -1,0 +1,93 @@
+"""Axes: the shapes of an operator's tensors from its dimensions, and the dimensions from the shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import WorkloadError
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """An axis of ceil(dim / part) elements; `part`: number or an attribute's name (-1: all of `dim`)."""
+
+    dim: str
+    part: int | str
+
+    def __str__(self) -> str:
+        return f"ceil({self.dim}/{self.part})"
+
+
+Axis = str | Parts  # the name of a dimension or attribute, or parts of a dimension
+Axes = Mapping[str, tuple[Axis, ...]]  # axes of each tensor, by its name
+
+
+def extent(axis: Axis, dims: Mapping[str, int], attrs: Mapping[str, bool | int]) -> int:
+    """Number of elements along `axis`. Dimensions may be symbolic integers."""
+    if isinstance(axis, str):
+        return dims[axis] if axis in dims else int(attrs[axis])
+    part = int(attrs[axis.part]) if isinstance(axis.part, str) else axis.part
+    return 1 if part == -1 else -(-dims[axis.dim] // part)
+
+
+def shape(axes: Sequence[Axis], dims: Mapping[str, int], attrs: Mapping[str, bool | int]) -> tuple[int, ...]:
+    """Shape of a tensor with these axes."""
+    return tuple(extent(axis, dims, attrs) for axis in axes)
+
+
+def read_dims(
+    subject: str,
+    axes: Axes,
+    shapes: Mapping[str, Sequence[int]],
+    attrs: Mapping[str, bool | int],
+    fixed: Mapping[str, int] | None = None,
+) -> dict[str, int]:
+    """The dimensions of an operator, read from the shapes of its tensors.
+
+    Args:
+        subject: the kernel or operator, for messages.
+        axes: axes of the tensors by name.
+        shapes: shapes of some of these tensors; extents may be symbolic integers.
+        attrs: attributes by name.
+        fixed: dimensions that the shapes must agree with.
+
+    Returns:
+        Dimensions by name, with those of `fixed`.
+
+    Raises:
+        WorkloadError: a rank is wrong, or extents contradict each other; names the tensor and its axis.
+    """
+    dims: dict[str, Any] = dict(fixed or {})
+    origin: dict[str, str] = dict.fromkeys(dims, "as fixed when it was made")
+    for name, found in shapes.items():
+        if len(found) != len(axes[name]):
+            expected = f"must have {len(axes[name])}: {_form(axes[name])}"
+            raise WorkloadError(f"{subject}: {name} has {len(found)} axes, {_form(found)}, and {expected}")
+        for position, (axis, size) in enumerate(zip(axes[name], found, strict=True)):
+            if isinstance(axis, str) and axis not in attrs:
+                if axis not in dims:
+                    dims[axis], origin[axis] = size, f"from {name}.shape[{position}]"
+                elif dims[axis] != size:
+                    rule = f"{axis}={dims[axis]}, {origin[axis]}"
+                    raise _mismatch(subject, name, position, size, rule, axes[name])
+    for name, found in shapes.items():
+        for position, (axis, size) in enumerate(zip(axes[name], found, strict=True)):
+            if isinstance(axis, Parts) or axis in attrs:
+                expected_size = extent(axis, dims, attrs)
+                if expected_size != size:
+                    raise _mismatch(subject, name, position, size, f"{axis}={expected_size}", axes[name])
+    return dims
+
+
+def _form(parts: Sequence[Any]) -> str:
+    return f"({', '.join(map(str, parts))})"
+
+
+def _mismatch(
+    subject: str, name: str, position: int, size: Any, rule: str, axes: Sequence[Axis]
+) -> WorkloadError:
+    return WorkloadError(
+        f"{subject}: {name}.shape[{position}]={size} must be {rule}; {name} is {_form(axes)}"
+    )

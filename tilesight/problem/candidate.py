@@ -1,0 +1,42 @@
+"""Candidates: one config of one kernel template, for one workload on one target."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..target.spec import Target
+from .space import Config
+from .template import KernelTemplate
+from .workload import Workload
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A kernel that can be lowered, predicted, built and measured.
+
+    A kernel with `dynamic` dimensions takes their sizes at run time; it is measured at those of `workload`.
+    """
+
+    workload: Workload
+    target: Target
+    template: KernelTemplate
+    config: Config
+    dynamic: tuple[str, ...] = ()
+
+    @property
+    def dynamic_sizes(self) -> tuple[int, ...]:
+        """Sizes of the dynamic dimensions in `workload`: the built kernel takes them after its tensors."""
+        return tuple(self.workload.dims[dim] for dim in self.dynamic)
+
+    @property
+    def key(self) -> str:
+        """Canonical identity: template, version, workload, architecture, config, dynamic dimensions."""
+        template, target = self.template, self.target
+        parts = [
+            f"{template.name}@{template.version}",
+            self.workload.key,
+            f"{target.kind}:{target.arch}",
+            self.config.key,
+            *([f"open {','.join(self.dynamic)}"] if self.dynamic else []),
+        ]
+        return "|".join(parts)

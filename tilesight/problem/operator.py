@@ -1,0 +1,163 @@
+"""Operators: functions of tensors, with their workloads, inputs, reference results and cost floor."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, ClassVar
+
+from ..dtypes import DTYPE_BYTES, canonical_dtype
+from ..errors import UnknownNameError, WorkloadError
+from .axes import Axes
+from .workload import Workload, parse_assignments
+
+if TYPE_CHECKING:
+    import torch
+
+Tensors = Mapping[str, "torch.Tensor"]
+
+
+class Operator(ABC):
+    """A function of tensors: its workloads, inputs, reference, cost floor and vendor implementations.
+
+    Attributes:
+        name: unique among operators.
+        dims: names of the dimensions.
+        attrs: attributes with their defaults.
+        dtypes: dtypes that a workload may have; the first is the default.
+        axes: axes of the inputs, then of the outputs, in the order of the kernel's arguments. A dispatcher
+            needs them.
+        named: dimensions and attributes of the published shapes, by name.
+        default_names: published shapes of a command without `--shape`.
+    """
+
+    name: str
+    dims: ClassVar[tuple[str, ...]]
+    attrs: ClassVar[Mapping[str, bool | int]] = {}
+    dtypes: ClassVar[tuple[str, ...]] = ("bfloat16", "float16")
+    axes: ClassVar[Axes] = {}
+    named: ClassVar[Mapping[str, Mapping[str, bool | int]]]
+    default_names: ClassVar[tuple[str, ...]]
+
+    @abstractmethod
+    def inputs(self, workload: Workload, device: str, seed: int) -> dict[str, torch.Tensor]:
+        """Random inputs by name, in the order of the kernel's arguments.
+
+        Their distribution is that of real use: never zeros.
+        """
+
+    @abstractmethod
+    def outputs(self, workload: Workload) -> dict[str, tuple[int, ...]]:
+        """Shape of each output by name, in the order of the kernel's arguments (after the inputs)."""
+
+    @abstractmethod
+    def reference(self, workload: Workload, inputs: Tensors) -> dict[str, torch.Tensor]:
+        """The right outputs, in float32 or better, on the inputs' device."""
+
+    @abstractmethod
+    def vendor(self, workload: Workload, inputs: Tensors) -> dict[str, Callable[[], object]]:
+        """Vendor implementations by name (`cuBLAS`), as functions that compute on these inputs."""
+
+    @abstractmethod
+    def flops(self, workload: Workload) -> int:
+        """Floating-point operations that any implementation must do; a multiply-add counts as two."""
+
+    @abstractmethod
+    def min_bytes(self, workload: Workload) -> int:
+        """Bytes that must cross device memory: each input read once, each output written once."""
+
+    @abstractmethod
+    def max_relative_error(self, workload: Workload) -> float:
+        """Largest accepted ||out - ref|| / ||ref||."""
+
+    @property
+    def tensor_dtypes(self) -> Mapping[str, str]:
+        """Dtypes of the tensors whose dtype is not that of the workload, by name."""
+        return {}
+
+    @property
+    def identity(self) -> str:
+        """Key of this operator in a measuring process."""
+        return self.name
+
+    def own_check(
+        self, workload: Workload, outputs: Tensors, reference: Tensors
+    ) -> tuple[float | None, str] | None:
+        """A check of the results that replaces the one by `max_relative_error`.
+
+        Returns:
+            None if there is no such check. Else the relative error and a description of what is wrong: "" if
+            the result is right. An error of None means that nothing was compared, so a time proves no result.
+        """
+        return None
+
+    def preset(self, workload: Workload, outputs: Tensors) -> bool:
+        """Write initial values to `outputs`, for kernels that read their outputs.
+
+        Returns:
+            Whether anything was written. Without it these kernels compute something else in a second run.
+        """
+        return False
+
+    def element_bytes(self, workload: Workload) -> int:
+        return DTYPE_BYTES[workload.dtype]
+
+    def workload(self, shape: str, dtype: str | None = None) -> Workload:
+        """The workload of `shape`: a published name (`M0`), or `k=v,...` with all dimensions.
+
+        Args:
+            shape: the shape; attributes that it does not name have their defaults.
+            dtype: None for the operator's first dtype.
+
+        Raises:
+            UnknownNameError: no shape, dimension or attribute has that name.
+            WorkloadError: a value is wrong, or a dimension is missing.
+        """
+        label = None
+        if "=" in shape:
+            raw: dict[str, bool | int] = {
+                k: self._read(k, v) for k, v in parse_assignments(shape, "shape").items()
+            }
+        else:
+            by_folded = {name.lower(): name for name in self.named}
+            if shape.lower() not in by_folded:
+                example = ",".join(f"{d}=..." for d in self.dims)
+                raise UnknownNameError(
+                    f"{self.name} shape", shape, self.named, f"Or give its dimensions: --shape {example}"
+                )
+            label = by_folded[shape.lower()]
+            raw = dict(self.named[label])
+        missing = [d for d in self.dims if d not in raw]
+        if missing:
+            raise WorkloadError(
+                f"{self.name}: shape '{shape}' lacks {', '.join(missing)}; it needs {', '.join(self.dims)}"
+            )
+        workload = Workload(
+            operator=self.name,
+            dims={d: int(raw[d]) for d in self.dims},
+            dtype=canonical_dtype(dtype or self.dtypes[0], self.dtypes, self.name),
+            attrs={a: raw.get(a, default) for a, default in self.attrs.items()},
+            name=label,
+        )
+        self.validate(workload)
+        return workload
+
+    def default_workloads(self, dtype: str | None = None) -> list[Workload]:
+        return [self.workload(name, dtype) for name in self.default_names]
+
+    def validate(self, workload: Workload) -> None:
+        """Raise `WorkloadError` for dimensions that are legal one by one and illegal together."""
+
+    def _read(self, name: str, text: str) -> bool | int:
+        if name not in (*self.dims, *self.attrs):
+            raise UnknownNameError(f"{self.name} dimension", name, (*self.dims, *self.attrs))
+        if isinstance(self.attrs.get(name), bool):
+            if text.lower() not in ("true", "false"):
+                raise WorkloadError(f"{self.name}: {name}={text} must be true or false")
+            return text.lower() == "true"
+        try:
+            return int(text)
+        except ValueError:
+            raise WorkloadError(
+                f"{self.name}: {name}={text} must be a whole number, e.g. {name}=4096"
+            ) from None

@@ -1,0 +1,349 @@
+"""Search spaces: parameters with their values, constraints with their reasons, and the legal configs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from ..errors import ConfigError, UnknownNameError
+
+Value = int | str | bool
+
+
+class Config(Mapping[str, Value]):
+    """One assignment of values to a template's parameters: immutable, hashable, with a canonical `key`."""
+
+    __slots__ = ("_hash", "_values")
+
+    def __init__(self, values: Mapping[str, Value]) -> None:
+        self._values: Mapping[str, Value] = MappingProxyType(dict(sorted(values.items())))
+        self._hash = hash(tuple(self._values.items()))
+
+    def __getitem__(self, name: str) -> Value:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Config) and dict(self._values) == dict(other._values)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Config, (dict(self._values),)
+
+    def __repr__(self) -> str:
+        return f"Config({self})"
+
+    def __str__(self) -> str:
+        return ",".join(
+            f"{name}={str(v).lower() if isinstance(v, bool) else v}" for name, v in self._values.items()
+        )
+
+    @property
+    def key(self) -> str:
+        """Canonical JSON: sorted names, no spaces."""
+        return json.dumps(dict(self._values), sort_keys=True, separators=(",", ":"))
+
+    def int(self, name: str) -> int:
+        """The value of a whole-number parameter."""
+        value = self._values[name]
+        assert isinstance(value, int), f"{name}={value!r} is not a whole number"
+        return value
+
+    def str(self, name: str) -> str:
+        """The value of a named-choice parameter."""
+        value = self._values[name]
+        assert isinstance(value, str), f"{name}={value!r} is not a name"
+        return value
+
+
+class _TrackedConfig(Config):
+    """A config that records the names of the values that are read (`read_names`)."""
+
+    __slots__ = ("read_names",)
+
+    def __init__(self, values: Mapping[str, Value]) -> None:
+        self.read_names: set[str] = set()
+        self._values = _TrackedValues(dict(sorted(values.items())), self.read_names)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self._values.items()))
+
+
+class _TrackedValues(Mapping[str, Value]):
+    __slots__ = ("_read_names", "_values")
+
+    def __init__(self, values: Mapping[str, Value], read_names: set[str]) -> None:
+        self._values, self._read_names = values, read_names
+
+    def __getitem__(self, name: str) -> Value:
+        self._read_names.add(name)
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A tunable parameter of a template: its values in their natural order, and its meaning in one line."""
+
+    name: str
+    values: tuple[Value, ...]
+    meaning: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """A rule between parameters.
+
+    Attributes:
+        name: of the rule, for counts of rejected points.
+        violation: a function of a config: None if the config follows the rule, else the reason with its
+            numbers. It must depend on nothing but the values that it reads from the config.
+        is_waste: a config that breaks the rule works, but another config of the space is as fast or faster. A
+            kernel that is built for many sizes may break the rule at some of them.
+    """
+
+    name: str
+    violation: Callable[[Config], str | None]
+    is_waste: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A rule that a config breaks, and the reason."""
+
+    constraint: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Census:
+    """Numbers of points of a space: all, legal, and rejected by the first constraint that they break."""
+
+    size: int
+    legal: int
+    rejected: Mapping[str, int]
+
+
+class SearchSpace:
+    """The configs that a template admits for one workload on one target."""
+
+    def __init__(
+        self,
+        parameters: Sequence[Parameter],
+        constraints: Sequence[Constraint] = (),
+        listed: Iterable[Config] | None = None,
+    ) -> None:
+        """`listed`: the points of the space, in order; None: all combinations of the parameters' values."""
+        self._listed = None if listed is None else dict.fromkeys(listed)
+        rules = () if self._listed is None else (Constraint("listed", self._unlisted),)
+        self.parameters = tuple(parameters)
+        self.constraints = (*constraints, *rules)
+        self._points: list[tuple[int, ...]] = []
+        self._legal: tuple[Config, ...] | None = None
+        self._rejected: Counter[str] = Counter()
+
+    @property
+    def size(self) -> int:
+        """Points before constraints."""
+        if self._listed is not None:
+            return len(self._listed)
+        total = 1
+        for parameter in self.parameters:
+            total *= len(parameter.values)
+        return total
+
+    def configs(self) -> tuple[Config, ...]:
+        """All legal configs, in the order of the parameters' values; computed once."""
+        if self._legal is None:
+            self._points, self._rejected = self._enumerate()
+            names = [p.name for p in self.parameters]
+            self._legal = tuple(
+                Config(
+                    {name: p.values[at] for name, p, at in zip(names, self.parameters, point, strict=True)}
+                )
+                for point in self._points
+            )
+        return self._legal
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash (12 hex digits) of parameters, values and legal points; wording does not count."""
+        self.configs()
+        parts = [[[p.name, list(p.values)] for p in self.parameters], self._points]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]
+
+    def census(self) -> Census:
+        legal = len(self.configs())
+        return Census(self.size, legal, MappingProxyType(dict(self._rejected)))
+
+    def sample(self, count: int, seed: int = 0) -> list[Config]:
+        """Up to `count` distinct legal configs, drawn uniformly; one seed gives one sample."""
+        configs = self.configs()
+        return random.Random(seed).sample(configs, min(count, len(configs)))
+
+    def __contains__(self, config: object) -> bool:
+        return isinstance(config, Config) and not self.violations(config)
+
+    def violations(self, config: Config) -> list[Violation]:
+        """Every rule that `config` breaks; empty if it is legal.
+
+        Raises:
+            UnknownNameError: `config` has a parameter that the space has not.
+            ConfigError: a parameter is missing.
+        """
+        names = [p.name for p in self.parameters]
+        for name in config:
+            if name not in names:
+                raise UnknownNameError("parameter", name, names)
+        missing = [name for name in names if name not in config]
+        if missing:
+            raise ConfigError(
+                f"config '{config}' lacks {', '.join(missing)}; a config names all of: {', '.join(names)}"
+            )
+        outside = [
+            Violation(p.name, f"{p.name}={config[p.name]} is not one of {', '.join(map(str, p.values))}")
+            for p in self.parameters
+            if not _is_member(config[p.name], p.values)
+        ]
+        if outside:
+            return outside
+        return [
+            Violation(c.name, reason) for c in self.constraints if (reason := c.violation(config)) is not None
+        ]
+
+    def works(self, config: Config) -> bool:
+        """Whether `config`, with values of the parameters, breaks at most rules against waste."""
+        return not any(not c.is_waste and c.violation(config) is not None for c in self.constraints)
+
+    def check(self, config: Config) -> None:
+        """Raise `ConfigError` with all broken rules and the nearest legal configs, if `config` is illegal."""
+        violations = self.violations(config)
+        if violations:
+            reasons = "; ".join(v.reason for v in violations)
+            near = " or ".join(str(c) for c in self.nearest(config, 2)) or "none: the space is empty"
+            raise ConfigError(
+                f"config '{config}' is outside the search space: {reasons}. Nearest legal: {near}"
+            )
+
+    def nearest(self, config: Config, count: int = 3) -> list[Config]:
+        """Legal configs with the fewest changed parameters, then the smallest steps along their values."""
+        return sorted(self.configs(), key=lambda legal: self._distance(config, legal))[:count]
+
+    def parse(self, text: str) -> Config:
+        """A legal config from `k=v,k=v`, which must name all parameters. Raises as `check`."""
+        config = self.read(text)
+        self.check(config)
+        return config
+
+    def read(self, text: str) -> Config:
+        """A config from `k=v,k=v`, legal or not, with values of the parameters' types."""
+        from .workload import parse_assignments
+
+        raw = parse_assignments(text, "config")
+        types = {p.name: type(p.values[0]) for p in self.parameters}
+        return Config({name: _read_value(value, types.get(name, str)) for name, value in raw.items()})
+
+    def _enumerate(self) -> tuple[list[tuple[int, ...]], Counter[str]]:
+        """The legal points, and the number of other points by the first constraint that each breaks.
+
+        A point is a tuple of positions in the parameters' values. A constraint is evaluated once for each
+        combination of the values that it reads; the result holds for all points with these values.
+        """
+        import numpy as np
+
+        if self._listed is not None:
+            return self._enumerate_listed()
+        sizes = tuple(len(p.values) for p in self.parameters)
+        legal = np.ones(sizes, dtype=bool)
+        rejected: Counter[str] = Counter()
+        for constraint in self.constraints:
+            pending = legal.copy()
+            flat = pending.reshape(-1)
+            at = 0
+            while at < flat.size and flat[at := at + int(flat[at:].argmax())]:
+                point = _position(at, sizes)
+                config = _TrackedConfig(
+                    {p.name: p.values[i] for p, i in zip(self.parameters, point, strict=True)}
+                )
+                broken = constraint.violation(config) is not None
+                alike = tuple(
+                    i if p.name in config.read_names else slice(None)
+                    for p, i in zip(self.parameters, point, strict=True)
+                )
+                pending[alike] = False
+                if broken:
+                    rejected[constraint.name] += int(np.count_nonzero(legal[alike]))
+                    legal[alike] = False
+        return [tuple(map(int, point)) for point in np.argwhere(legal)], rejected
+
+    def _enumerate_listed(self) -> tuple[list[tuple[int, ...]], Counter[str]]:
+        # values of other types may be equal: True and 1
+        positions = [{(type(v), v): at for at, v in enumerate(p.values)} for p in self.parameters]
+        points, rejected = [], Counter[str]()
+        for config in self._listed or ():
+            broken = next((c.name for c in self.constraints if c.violation(config) is not None), None)
+            if broken is not None:
+                rejected[broken] += 1
+                continue
+            values = [config[p.name] for p in self.parameters]
+            points.append(tuple(at[type(v), v] for at, v in zip(positions, values, strict=True)))
+        return points, rejected
+
+    def _unlisted(self, config: Config) -> str | None:
+        listed = self._listed is None or Config(config) in self._listed
+        return None if listed else "it is none of the given configs"
+
+    def _distance(self, wanted: Config, legal: Config) -> tuple[int, float]:
+        changed, steps = 0, 0.0
+        for parameter in self.parameters:
+            a, b = wanted.get(parameter.name), legal[parameter.name]
+            if a == b:
+                continue
+            changed += 1
+            if isinstance(a, int) and isinstance(b, int):
+                steps += abs(a - b) / max(abs(a), abs(b), 1)
+            else:
+                steps += 1
+        return changed, steps
+
+
+def _position(index: int, sizes: Sequence[int]) -> tuple[int, ...]:
+    """The point of that index, if the last parameter changes fastest."""
+    found = []
+    for size in reversed(sizes):
+        index, at = divmod(index, size)
+        found.append(at)
+    return tuple(reversed(found))
+
+
+def _is_member(value: Value, values: tuple[Value, ...]) -> bool:
+    # True == 1 in Python: a flag must not pass for a number
+    return any(value == v and isinstance(value, bool) == isinstance(v, bool) for v in values)
+
+
+def _read_value(text: str, kind: type) -> Value:
+    if kind is bool and text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    if kind is int:
+        try:
+            return int(text)
+        except ValueError:
+            return text
+    return text

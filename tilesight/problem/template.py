@@ -1,0 +1,118 @@
+"""Kernel templates: one way to compute an operator, with parameters that are tuned."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+from ..code_hash import definition_hash, recorded_version
+from ..errors import InputError, UnknownNameError
+from ..target.spec import Target
+from .operator import Operator
+from .rasterization import Rasterization
+from .space import Config, SearchSpace
+from .workload import Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """The tiling of a dimension that changes trip counts, the grid and extents, but not the code.
+
+    `tiles` are the parameters that tile the dimension; `values` are all tile sizes that these may have.
+    """
+
+    tiles: tuple[str, ...] = ()
+    values: tuple[int, ...] = (1,)
+
+
+class KernelTemplate(ABC):
+    """One way to compute an operator on some kinds of target.
+
+    Attributes:
+        operator: what it computes.
+        name: unique among all templates.
+        target_kinds: kinds of target ("cuda", "hip", "cpu") that it runs on.
+        dtypes: dtypes of a workload that it takes.
+        scales: dimensions that change only trip counts, the grid and extents, with their tiling. Cached
+            profiles hold for all sizes of these dimensions. Empty if no dimension is like that.
+        dynamic_dims: dimensions that a kernel can take at run time.
+        static_reasons: why a kernel cannot take the other dimensions at run time, by dimension.
+        deterministic: False if the kernel adds in changing order by design (atomics), so that the last bits
+            of its outputs may differ from run to run.
+    """
+
+    operator: Operator
+    name: str
+    target_kinds: ClassVar[tuple[str, ...]]
+    dtypes: ClassVar[tuple[str, ...]]
+    scales: ClassVar[Mapping[str, Scale]] = {}
+    dynamic_dims: ClassVar[tuple[str, ...]] = ()
+    static_reasons: ClassVar[Mapping[str, str]] = {}
+    deterministic: bool = True
+
+    @property
+    def compile_flags(self) -> Mapping[str, tuple[str, ...]]:
+        """Extra flags of the device compiler, by kind of target."""
+        return {}
+
+    @abstractmethod
+    def space(self, workload: Workload, target: Target) -> SearchSpace:
+        """The search space of `workload` on `target`."""
+
+    @abstractmethod
+    def build(self, workload: Workload, config: Config) -> Any:
+        """The TileLang PrimFunc of this config. Imports tilelang; may raise any error of TileLang.
+
+        The code must not use anything of the search space's module, since `version` does not cover that
+        module.
+        """
+
+    def default_config(self, workload: Workload, target: Target) -> Config | None:
+        """A well-tried config that the search measures first, or None."""
+        return None
+
+    def for_config(self, config: Config) -> KernelTemplate:
+        """The template to send to a worker process together with `config`."""
+        return self
+
+    def reordered(self, config: Config) -> tuple[Config, Rasterization] | None:
+        """The config with the same code in another block order, if there is one.
+
+        Returns:
+            A config that differs from `config` in the block order alone, whose lowering is shared, and the
+            block order of `config`; else None.
+        """
+        return None
+
+    def check_dynamic(self, dims: str | Sequence[str]) -> tuple[str, ...]:
+        """`dims` in the operator's order, so that one kernel has one name.
+
+        Raises:
+            UnknownNameError: the operator has no such dimension.
+            InputError: a dimension is named twice, or a kernel of this template cannot take it at run time.
+        """
+        dims = (dims,) if isinstance(dims, str) else tuple(dims)
+        options = " or ".join(self.dynamic_dims)
+        way_out = f"take {options}" if options else "none of its dimensions can be dynamic"
+        for position, dim in enumerate(dims):
+            if dim not in self.operator.dims:
+                raise UnknownNameError(f"{self.operator.name} dimension", dim, self.operator.dims)
+            if dim in dims[:position]:
+                raise InputError(f"{self.operator.name}: dynamic dimension {dim} is given twice")
+            if dim not in self.dynamic_dims:
+                reason = self.static_reasons.get(dim, "its template is not written for that")
+                raise InputError(
+                    f"{self.operator.name}: {dim} cannot be dynamic in {self.name}: {reason}; {way_out}"
+                )
+        return tuple(dim for dim in self.operator.dims if dim in dims)
+
+    @cached_property
+    def version(self) -> str:
+        """Hash (12 hex digits) of the template's code and of all that it uses in its own package.
+
+        Includes the operator, except for its published shapes. See `code_hash.definition_hash`.
+        """
+        return recorded_version(definition_hash(type(self), ignored=("named", "default_names")))

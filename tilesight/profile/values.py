@@ -1,0 +1,165 @@
+"""`KernelProfile`: the work that a kernel asks of the hardware, as numbers read from its IR.
+
+All quantities are for one block (CTA, workgroup) unless a name says otherwise; a loop's are for one
+iteration. The values are plain and picklable: processes exchange them, and the database stores them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from ..problem.rasterization import Rasterization
+
+LAUNCH_AXIS = "t"  # beside x, y and z: the launch position, block (x fastest) + turn * blocks
+
+
+class Space(StrEnum):
+    """Memory spaces."""
+
+    GLOBAL = "global"
+    SHARED = "shared"
+    LOCAL = "local"  # per-thread memory that does not fit in registers
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixWork:
+    """Matrix instructions of one kind: `count` for the whole block."""
+
+    instruction: str  # e.g. wgmma.m64n128k16.bf16, mma.m16n8k16.bf16, mfma.16x16x16.bf16
+    count: float
+    flops: float  # of one instruction, multiply and add counted apart
+    shared_bytes: float = 0.0  # operand bytes that one instruction reads directly from shared memory
+    warps: float = 1.0  # warps that issue it together (wgmma: 4)
+    dtype: str = "bfloat16"
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Memory accesses of one kind by one statement, for the whole block.
+
+    `bytes` are the bytes that the program requests. `transactions` are the operations of the memory: 32-byte
+    sectors in global memory, wavefronts (one pass over the 32 banks) in shared memory. `instructions` are
+    warp instructions, for a bulk copy the number of copies.
+    """
+
+    space: Space
+    tensor: str  # label of the tensor within this profile; predictions do not depend on it
+    write: bool
+    mechanism: str  # ld, st, cp_async, tma, ldmatrix, stmatrix, atomic, ...
+    bytes: float
+    transactions: float
+    instructions: float
+    vector_bytes: int = 4  # bytes that one lane accesses; bulk copy: contiguous bytes of a row
+    asynchronous: bool = False  # completes on a barrier or wait group
+    slots: int = 1  # buffers that this access cycles through over iterations
+    box_bytes: float = 0.0  # bulk copy: bytes of one copy
+    least_inside: float = 1.0  # bulk copy: least share of the box inside the tensor, over the blocks
+    axes: frozenset[str] = frozenset()  # block axes (x, y, z) that its address depends on
+    loop_dependent: bool = False  # its address changes with the enclosing loop
+    # CPU: (executions, distinct bytes of one execution) of each enclosing loop, innermost first
+    levels: tuple[tuple[float, float], ...] = ()
+    footprint_bytes: float = 0.0  # distinct bytes among `bytes`: the traffic of a cache next to the block
+    # The tile that a block accesses, if it is not the product of `axes`: the digits (axis, divisor, modulus)
+    # of its number, with LAUNCH_AXIS as a possible axis ...
+    tile_digits: tuple[tuple[str, int, int], ...] = ()
+    tile_ids: tuple[int, ...] = ()  # ... or, if there are no digits, its number at the first launch positions
+    turns: int = 1  # tiles that a block accesses one after another, as in a persistent kernel
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """The work of straight-line code, with inner loops multiplied out.
+
+    Operations are counted per lane over all threads of the block. Divided by the warp width they are warp
+    instructions.
+    """
+
+    matrix: tuple[MatrixWork, ...] = ()
+    accesses: tuple[Access, ...] = ()
+    vector_ops: float = 0.0  # fp32 add, multiply, fma, min, max, compare, select
+    integer_ops: float = 0.0  # address and index arithmetic in the IR
+    convert_ops: float = 0.0
+    special_ops: float = 0.0  # exp2, log2, rcp, rsqrt, division's reciprocal, ...
+    shuffles: float = 0.0  # lane exchanges
+    block_syncs: float = 0.0  # barriers among all threads of the role or block
+    barrier_waits: float = 0.0  # waits on mbarriers or copy groups
+    matrix_waits: float = 0.0  # points where issued matrix work must have finished
+    unknown: Mapping[str, float] = field(default_factory=dict)  # executions of unknown calls, by name
+
+
+@dataclass(frozen=True, slots=True)
+class Trips:
+    """Iterations of a loop, block by block.
+
+    `per_block` lists the blocks along the axes that the iterations depend on, in launch order. It is a single
+    number if all blocks agree.
+    """
+
+    per_block: tuple[float, ...]
+    axes: frozenset[str] = frozenset()
+
+    @property
+    def mean(self) -> float:
+        return sum(self.per_block) / len(self.per_block)
+
+    @property
+    def largest(self) -> float:
+        return max(self.per_block)
+
+    @property
+    def smallest(self) -> float:
+        return min(self.per_block)
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A part of a role's program: straight-line code (`trips` of one) or a loop with work per iteration."""
+
+    trips: Trips
+    work: Work
+    pipeline_depth: int = 1  # iterations whose loads may be in flight together, including the current one
+    is_loop: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """Threads that run the same program: the whole block, or a warp-specialised part of it."""
+
+    name: str  # all | producer | consumer
+    threads: int
+    phases: tuple[Phase, ...]
+    registers_limit: int | None = None  # set by the kernel (setmaxnreg)
+    local_registers: float = 0.0  # peak of the 32-bit registers per thread that live local buffers need
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor in device memory."""
+
+    label: str
+    bytes: int  # whole extent; 0 if the IR does not state it
+    element_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class KernelProfile:
+    """The work of one kernel launch. A function with several kernels has several profiles."""
+
+    kind: str  # cuda | hip | cpu
+    arch: str
+    grid: tuple[int, int, int]
+    block_threads: int  # as launched, including the producer of a warp-specialised kernel
+    cluster: int
+    shared_bytes: int  # dynamic and static, per block
+    roles: tuple[Role, ...]
+    tensors: tuple[Tensor, ...]
+    rasterization: Rasterization = field(default_factory=Rasterization)
+    unknown_calls: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # assumptions made while reading the IR
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of the grid."""
+        return self.grid[0] * self.grid[1] * self.grid[2]

@@ -1,0 +1,1 @@
+"""Records: predictions, builds, measurements, trials, sessions and winners as frozen values."""

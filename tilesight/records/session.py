@@ -1,0 +1,198 @@
+"""Tuning sessions: the context in which results hold, the effort, and the result."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from statistics import median
+
+from ..problem.space import Census, Config
+from ..problem.workload import Workload
+from .trial import Measurement, Status, TrialRecord
+
+# torch only brings the vendor libraries for comparison; the driver changes times, but not the generated code.
+SOFTWARE_NOT_IN_TIME = frozenset({"torch"})
+SOFTWARE_NOT_IN_CODE = SOFTWARE_NOT_IN_TIME | {"driver"}
+
+
+def code_software(versions: Mapping[str, str]) -> dict[str, str]:
+    """The part of `versions` that the generated code depends on, sorted by name."""
+    return {name: version for name, version in sorted(versions.items()) if name not in SOFTWARE_NOT_IN_CODE}
+
+
+def time_software(versions: Mapping[str, str]) -> dict[str, str]:
+    """The part of `versions` that a kernel's time depends on, sorted by name."""
+    return {name: version for name, version in sorted(versions.items()) if name not in SOFTWARE_NOT_IN_TIME}
+
+
+class Effort(StrEnum):
+    """How many candidates a session may lower and measure.
+
+    predict     the model only: nothing is built or measured
+    quick       the model explores; at most 16 candidates are measured
+    full        the model explores widely; up to 128 candidates are measured, each chosen from the results
+    before it exhaustive  every legal candidate is lowered, built and measured
+    """
+
+    PREDICT = "predict"
+    QUICK = "quick"
+    FULL = "full"
+    EXHAUSTIVE = "exhaustive"
+
+
+class SessionState(StrEnum):
+    """How far a session has come."""
+
+    RUNNING = "running"
+    COMPLETE = "complete"
+    INTERRUPTED = "interrupted"
+
+
+@dataclass(frozen=True)
+class Context:
+    """All facts that a stored result depends on. Results are re-used within one context only.
+
+    Attributes:
+        space: fingerprint of the search space. A winner among other configs is no answer; results of single
+            configs hold in any space.
+        software: versions that can change the generated code (tilelang, nvcc), its time (driver), or the
+            vendor libraries that it is compared with (torch).
+        device: the driver's name of the measured device; "" if nothing is measured.
+        protocol: conditions of the measurements, `MeasurementProtocol.key`; "" if nothing is measured.
+        dynamic: dimensions that the kernels take at run time, `Candidate.dynamic`.
+    """
+
+    template: str
+    template_version: str
+    workload: Workload
+    target: str
+    target_fingerprint: str
+    arch: str
+    model: str
+    space: str
+    software: Mapping[str, str] = field(default_factory=dict)
+    device: str = ""
+    protocol: str = ""
+    dynamic: tuple[str, ...] = ()
+
+    @property
+    def code_software(self) -> dict[str, str]:
+        """Versions that the generated code depends on."""
+        return code_software(self.software)
+
+    @property
+    def key(self) -> str:
+        """Hash (16 hex digits) of all fields."""
+        parts = [
+            self.template,
+            self.template_version,
+            self.workload.key,
+            self.target,
+            self.target_fingerprint,
+            self.arch,
+            self.model,
+            self.space,
+            dict(sorted(self.software.items())),
+            self.device,
+            self.protocol,
+            *([list(self.dynamic)] if self.dynamic else []),
+        ]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """Time of a vendor library on the same inputs, measured in the same run."""
+
+    name: str
+    samples_us: tuple[float, ...]
+
+    @property
+    def latency_us(self) -> float:
+        return median(self.samples_us)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The winner of the finalists, the finalists tied with it in paired samples, and why it won."""
+
+    winner: Config
+    tied: tuple[Config, ...] = ()
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Times of finalists and vendor implementations, measured in turns on the same inputs."""
+
+    measurements: tuple[Measurement, ...]  # in the order of the finalists
+    baselines: tuple[Baseline, ...]
+    notes: tuple[str, ...] = ()  # vendor implementations that were left out, and why
+    decision: Decision | None = None  # None if every finalist failed
+
+
+@dataclass(frozen=True)
+class SessionResult:
+    """Result of one session on one workload.
+
+    Attributes:
+        trials: best first: the finalist that won, those tied with it, the other verified ones by measured
+            time, then predicted ones by ranking score, then failures.
+        messages: what a user must know, e.g. why nothing was measured.
+        decision: of the finalists; None if they were not compared.
+    """
+
+    context: Context
+    effort: Effort
+    state: SessionState
+    census: Census
+    trials: tuple[TrialRecord, ...]
+    baselines: tuple[Baseline, ...] = ()
+    flops: int = 0
+    min_bytes: int = 0
+    seconds: float = 0.0
+    from_database: bool = False
+    messages: tuple[str, ...] = ()
+    decision: Decision | None = None
+
+    @property
+    def best(self) -> TrialRecord | None:
+        """The finalist that won.
+
+        Without a comparison the fastest verified trial, else the best predicted one; None if all failed.
+        """
+        if self.decision is not None:
+            won = next(
+                (t for t in self.trials if t.config == self.decision.winner and t.status is Status.VERIFIED),
+                None,
+            )
+            if won is not None:
+                return won
+        return next((t for t in self.trials if t.status is not Status.FAILED), None)
+
+    @property
+    def is_measured(self) -> bool:
+        return any(t.status is Status.VERIFIED for t in self.trials)
+
+    @property
+    def fastest_baseline(self) -> Baseline | None:
+        return min(self.baselines, key=lambda b: b.latency_us, default=None)
+
+
+def ranked(trials: Mapping[str, TrialRecord], decision: Decision | None = None) -> tuple[TrialRecord, ...]:
+    """`trials` (by config key), best first, in the order of `SessionResult.trials`."""
+    leading = {} if decision is None else {decision.winner: -2, **dict.fromkeys(decision.tied, -1)}
+
+    def order(trial: TrialRecord) -> tuple[int, float, str]:
+        if trial.measured_us is not None and trial.config in leading:
+            return leading[trial.config], trial.measured_us, trial.config.key
+        if trial.measured_us is not None:
+            return 0, trial.measured_us, trial.config.key
+        if trial.status is not Status.FAILED and trial.ranking_us is not None:
+            return 1, trial.ranking_us, trial.config.key
+        return 2, trial.ranking_us or 0.0, trial.config.key
+
+    return tuple(sorted(trials.values(), key=order))

@@ -1,0 +1,1 @@
+"""Check and time built kernels, in a process that owns the device."""

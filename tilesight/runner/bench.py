@@ -1,0 +1,258 @@
+"""The bench of a measuring process: its device, a timer, and inputs and reference of the current workload."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from ..errors import InputError, ToolchainError
+from ..machine.devices import cpu_name, find_devices
+from ..machine.toolchain import package_version
+from ..problem.operator import Operator
+from ..problem.workload import Workload
+from ..records.protocol import MeasurementProtocol
+from ..target.spec import Target
+from .conditions import Conditions, sensor_for
+from .timers import CpuTimer, GpuTimer, GraphTimer, Timer
+from .verify import bits
+
+if TYPE_CHECKING:
+    import torch
+
+_SPIN_UP_S = 0.3  # of matrix products before the first measurement; an idle GPU needs it to reach its clock
+_SPIN_UP_SAMPLES = 8
+_CACHE_SHARE = 0.5  # of the cache: limit of all input sets together
+_MEMORY_SHARE = 0.25  # of the memory that is free beside the first input set: limit of the other sets
+
+
+@dataclass(frozen=True)
+class InputSet:
+    """Inputs and the reference outputs for them, on the device. `sums` are sums of the inputs' bits."""
+
+    inputs: Mapping[str, torch.Tensor]
+    reference: Mapping[str, torch.Tensor]
+    sums: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class BenchCase:
+    """One workload with its input sets; set number i was drawn with `seed + i`."""
+
+    operator: Operator
+    workload: Workload
+    seed: int
+    sets: tuple[InputSet, ...]
+
+    def outputs(self) -> dict[str, torch.Tensor]:
+        """New memory for a kernel's outputs."""
+        import torch
+
+        known = (*self.sets[0].inputs.values(), *self.sets[0].reference.values())
+        found = {}
+        for name, shape in self.operator.outputs(self.workload).items():
+            dtype = getattr(torch, self.operator.tensor_dtypes.get(name, self.workload.dtype))
+            found[name] = torch.empty(shape, dtype=dtype, device=known[0].device)
+        return found
+
+    def overwritten(self) -> str | None:
+        """The name of an input that a kernel has written to, if there is one."""
+        for input_set in self.sets:
+            for name, total in _sums(input_set.inputs).items():
+                if total != input_set.sums[name]:
+                    return name
+        return None
+
+    def restore(self) -> None:
+        """Draw all inputs and compute all references again, in the same memory."""
+        for index, input_set in enumerate(self.sets):
+            device = str(next(iter(input_set.inputs.values())).device)
+            for name, tensor in self.operator.inputs(self.workload, device, self.seed + index).items():
+                input_set.inputs[name].copy_(tensor)
+            for name, tensor in self.operator.reference(self.workload, input_set.inputs).items():
+                input_set.reference[name].copy_(tensor)
+
+
+@dataclass
+class Bench:
+    """A device with its timer. `cache_bytes` is the size of the cache that stays warm under the protocol."""
+
+    device: str  # as torch names it
+    timer: Timer
+    environment: Mapping[str, str]
+    cache_bytes: int = 0
+    stream: int = 0
+    conditions: Conditions = field(default_factory=Conditions)
+    _case: BenchCase | None = None
+    _case_options: tuple[int, int] = (0, 0)  # seed and number of input sets that the case was requested with
+
+    def case(self, operator: Operator, workload: Workload, protocol: MeasurementProtocol) -> BenchCase:
+        """Inputs and reference of a workload; those of the last call if they are the same."""
+        case, options = self._case, (protocol.seed, protocol.input_sets)
+        wanted = operator.identity, workload, options
+        if case is None or (case.operator.identity, case.workload, self._case_options) != wanted:
+            case = self._case = None  # free its memory first
+            seed = protocol.seed or random.SystemRandom().randrange(1, 2**31 - protocol.input_sets)
+            first = self._set(operator, workload, seed)
+            more = range(1, self._room(operator, workload, first, protocol.input_sets))
+            sets = (first, *(self._set(operator, workload, seed + index) for index in more))
+            case = self._case = BenchCase(operator, workload, seed, sets)
+            self._case_options = options
+        return case
+
+    def _set(self, operator: Operator, workload: Workload, seed: int) -> InputSet:
+        inputs = {
+            name: tensor.contiguous() for name, tensor in operator.inputs(workload, self.device, seed).items()
+        }
+        return InputSet(inputs, dict(operator.reference(workload, inputs)), _sums(inputs))
+
+    def _room(self, operator: Operator, workload: Workload, first: InputSet, most: int) -> int:
+        """How many input sets to use: as many as fit the cache together, at least one and at most `most`."""
+        import torch
+
+        dtypes = operator.tensor_dtypes
+        shapes = operator.outputs(workload)
+        outputs = sum(
+            math.prod(s) * getattr(torch, dtypes.get(name, workload.dtype)).itemsize
+            for name, s in shapes.items()
+        )
+        used = outputs + sum(tensor.nbytes for tensor in first.inputs.values())
+        room = _CACHE_SHARE * self.cache_bytes
+        if self.device != "cpu":
+            room = min(room, _MEMORY_SHARE * torch.cuda.mem_get_info()[0])
+        return max(1, min(most, int(room // max(1, used))))
+
+    def drop_case(self) -> None:
+        """Drop inputs and reference: a failed kernel may have overwritten them."""
+        self._case = None
+
+    def free_memory(self) -> None:
+        """Drop inputs and reference, and free torch's cached memory on the device."""
+        import torch
+
+        self.drop_case()
+        if self.device != "cpu":
+            torch.cuda.empty_cache()
+
+    def is_usable(self) -> bool:
+        """Whether the device still works for this process.
+
+        After an illegal access a CUDA context is unusable.
+        """
+        import torch
+
+        if self.timer.broken:
+            return False
+        try:
+            torch.zeros(1, device=self.device).item()
+            self.timer.synchronize()
+        except RuntimeError:
+            return False
+        return True
+
+
+def bench_for(target: Target, protocol: MeasurementProtocol) -> Bench:
+    """This process's bench for `target`; the same one while the target and the kind of protocol stay the
+    same.
+
+    Raises `ToolchainError` if torch sees no device of that target: no chip is measured under another chip's
+    name.
+    """
+    if target.is_gpu == (protocol.launch == "call"):
+        raise InputError(
+            f"target {target.name} is not measured with launch={protocol.launch}; "
+            "take Protocol.named('default', target)"
+        )
+    # only the fields that the timer depends on: efforts share a bench
+    made_for = replace(
+        MeasurementProtocol(),
+        launch=protocol.launch,
+        l2=protocol.l2,
+        burst_ms=protocol.burst_ms,
+        rest=protocol.rest,
+    )
+    return _bench(
+        target,
+        replace(made_for, stretch_us=protocol.stretch_us, retakes=0 if target.is_gpu else protocol.retakes),
+    )
+
+
+@lru_cache(maxsize=1)
+def _bench(target: Target, protocol: MeasurementProtocol) -> Bench:
+    import torch
+
+    versions = {"torch": str(torch.__version__), "tilelang": package_version("tilelang")}
+    if not target.is_gpu:
+        threads = str(torch.get_num_threads())
+        cache_bytes = int(target.get("core.memory.l2.bytes"))  # the cache of one core
+        return Bench(
+            "cpu",
+            CpuTimer(protocol.stretch_us, protocol.retakes),
+            {"device": cpu_name(), "torch_threads": threads, **versions},
+            cache_bytes,
+        )
+    index = _torch_index(target)
+    torch.cuda.set_device(index)
+    properties = torch.cuda.get_device_properties(index)
+    uuid = str(getattr(properties, "uuid", ""))
+    known = next((device for device in find_devices() if uuid and device.uuid.endswith(uuid)), None)
+    environment = {
+        "device": str(properties.name),
+        "uuid": uuid,
+        "driver": known.driver if known else "",
+        **versions,
+    }
+    l2_bytes = max(target.int("device.memory.l2.bytes"), int(getattr(properties, "L2_cache_size", 0)))
+    last_bytes = max(l2_bytes, int(target.get("device.memory.llc.bytes")))
+    conditions = Conditions(sensor_for(uuid))
+    _spin_up(conditions)
+    timer = (
+        GpuTimer(2 * last_bytes, protocol.burst_ms, protocol.rest)
+        if protocol.launch == "eager"
+        else GraphTimer(protocol.stretch_us)
+    )
+    stream = int(torch.cuda.current_stream().cuda_stream)
+    return Bench(f"cuda:{index}", timer, environment, l2_bytes, stream, conditions)
+
+
+def _torch_index(target: Target) -> int:
+    """Torch's index of the first device of this target."""
+    import torch
+
+    if not torch.cuda.is_available():
+        raise ToolchainError(
+            f"target {target.name} cannot be measured: torch {torch.__version__} sees no GPU; "
+            "run: tilesight doctor"
+        )
+    names = [str(torch.cuda.get_device_name(index)) for index in range(torch.cuda.device_count())]
+    for index, name in enumerate(names):
+        if name in target.device_names:
+            return index
+    wanted, here = " or ".join(target.device_names) or "no device", ", ".join(dict.fromkeys(names))
+    raise ToolchainError(f"target {target.name} is measured on {wanted} only, and torch sees {here}")
+
+
+def _spin_up(conditions: Conditions) -> None:
+    import torch
+
+    matrix = torch.randn(2048, 2048, device="cuda", dtype=torch.float16)
+    begin, sampled = time.perf_counter(), 0
+    while (passed := time.perf_counter() - begin) < _SPIN_UP_S:
+        for _ in range(10):
+            torch.mm(matrix, matrix)
+        # later samples are compared with the clock under load
+        if passed > _SPIN_UP_S / 2 and sampled < _SPIN_UP_SAMPLES:
+            conditions.sample()
+            sampled += 1
+        torch.cuda.synchronize()
+
+
+def _sums(inputs: Mapping[str, torch.Tensor]) -> dict[str, int]:
+    import torch
+
+    totals = [bits(tensor).sum(dtype=torch.int64) for tensor in inputs.values()]
+    return dict(zip(inputs, torch.stack(totals).tolist(), strict=True)) if totals else {}

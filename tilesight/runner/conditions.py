@@ -1,0 +1,182 @@
+"""The state of a device while it is measured: clock, power, temperature, and other processes on it.
+
+Without NVIDIA's management library (another vendor's GPU, a processor, package `nvidia-ml-py` not installed)
+the figures are absent, and nothing else changes.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+DROP_RATIO = 0.7  # a clock below this share of the usual clock under load is a drop
+HISTORY_LENGTH = 64
+
+# reasons for a lowered clock: bits of nvmlClocksEventReasons in nvml.h
+IDLE, POWER_CAP = 0x1, 0x4
+THROTTLE_REASONS = (
+    0x8 | 0x20 | 0x40 | 0x80
+)  # hardware slowdown, thermal slowdown by software and by hardware, power brake
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceState:
+    """One sample of the device's state, taken under load. `reasons` are bits of nvmlClocksEventReasons."""
+
+    sm_clock_mhz: float
+    reasons: int = 0
+
+    @property
+    def is_idle(self) -> bool:
+        return bool(self.reasons & IDLE)
+
+    @property
+    def is_power_capped(self) -> bool:
+        """Whether the power limit lowers the clock, as always under matrix products."""
+        return bool(self.reasons & POWER_CAP)
+
+    @property
+    def is_throttled(self) -> bool:
+        return bool(self.reasons & THROTTLE_REASONS)
+
+
+class Sensor(ABC):
+    """Reads the state of one device. Each figure is None if it is unknown."""
+
+    @abstractmethod
+    def read_state(self) -> DeviceState | None: ...
+
+    @abstractmethod
+    def power_w(self) -> float | None: ...
+
+    @abstractmethod
+    def temperature_c(self) -> float | None: ...
+
+    @abstractmethod
+    def processes(self) -> list[int] | None:
+        """Ids of the processes that compute on the device."""
+
+
+class Conditions:
+    """The sensor's samples, over all measurements of this process and during the current one."""
+
+    def __init__(self, sensor: Sensor | None = None) -> None:
+        self._sensor = sensor
+        self._usual: deque[DeviceState] = deque(maxlen=HISTORY_LENGTH)
+        self._current: list[DeviceState] = []
+        self._last: DeviceState | None = None
+
+    def begin(self) -> None:
+        """Start a new measurement."""
+        self._current.clear()
+
+    def sample(self) -> None:
+        """Read the state; call while the device is busy."""
+        self._last = self._sensor.read_state() if self._sensor else None
+        if self._last is not None and not self._last.is_idle:
+            self._current.append(self._last)
+            self._usual.append(self._last)
+
+    def disturbed(self) -> bool:
+        """Whether the device was slower in the last sample than usual in this process.
+
+        The usual state is no disturbance: matrix products always lower the clock under a power limit, and a
+            card in a warm
+        place may always be throttled.
+        """
+        last = self._last
+        if last is None or last.is_idle or not self._usual:
+            return False
+        throttled = last.is_throttled and 2 * sum(state.is_throttled for state in self._usual) <= len(
+            self._usual
+        )
+        dropped = not last.is_power_capped and last.sm_clock_mhz < DROP_RATIO * median(
+            state.sm_clock_mhz for state in self._usual
+        )
+        return throttled or dropped
+
+    def observed(self) -> dict[str, float]:
+        """Figures of the current measurement, with units in their names. Unknown figures are absent."""
+        found: dict[str, float] = {}
+        if self._current:
+            found["sm_clock_mhz"] = median(state.sm_clock_mhz for state in self._current)
+            found["power_capped"] = sum(state.is_power_capped for state in self._current) / len(self._current)
+            found["braked"] = sum(state.is_throttled for state in self._current) / len(self._current)
+        if self._sensor is not None:
+            figures = {"power_w": self._sensor.power_w(), "temperature_c": self._sensor.temperature_c()}
+            found |= {name: value for name, value in figures.items() if value is not None}
+            users = self._sensor.processes()
+            # if this process is missing, the ids belong to another name space, as in a container
+            if users is not None and os.getpid() in users:
+                found["other_processes"] = float(sum(map(_is_another, users)))
+        return found
+
+
+def sensor_for(uuid: str) -> Sensor | None:
+    """The sensor of the GPU with this UUID (CUDA's form); None if there is none."""
+    try:
+        import pynvml
+    except ImportError:
+        return None
+    with suppress(Exception):  # no driver, another vendor's GPU, no permission
+        return NvmlSensor(pynvml, uuid)
+    return None
+
+
+class NvmlSensor(Sensor):
+    """A sensor that uses `nvidia-ml-py`. A reading takes from some 10 us to a few ms."""
+
+    def __init__(self, nvml: Any, uuid: str) -> None:
+        """Raises the library's errors if there is no driver or no such device."""
+        self._nvml = nvml
+        nvml.nvmlInit()
+        self._device = nvml.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith("GPU-") else f"GPU-{uuid}")
+        # renamed in 2023; older packages have only the old name
+        self._reasons = (
+            getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None)
+            or nvml.nvmlDeviceGetCurrentClocksThrottleReasons
+        )
+
+    def read_state(self) -> DeviceState | None:
+        clock = self._query(lambda: self._nvml.nvmlDeviceGetClockInfo(self._device, self._nvml.NVML_CLOCK_SM))
+        reasons = self._query(lambda: self._reasons(self._device))
+        return None if clock is None else DeviceState(float(clock), int(reasons or 0))
+
+    def power_w(self) -> float | None:
+        milliwatts = self._query(lambda: self._nvml.nvmlDeviceGetPowerUsage(self._device))
+        return None if milliwatts is None else milliwatts / 1e3
+
+    def temperature_c(self) -> float | None:
+        degrees = self._query(
+            lambda: self._nvml.nvmlDeviceGetTemperature(self._device, self._nvml.NVML_TEMPERATURE_GPU)
+        )
+        return None if degrees is None else float(degrees)
+
+    def processes(self) -> list[int] | None:
+        found = self._query(lambda: self._nvml.nvmlDeviceGetComputeRunningProcesses(self._device))
+        return None if found is None else [int(process.pid) for process in found]
+
+    def _query(self, function: Callable[[], Any]) -> Any:
+        try:
+            return function()
+        except self._nvml.NVMLError:
+            return None
+
+
+def _is_another(pid: int) -> bool:
+    """Whether a process is neither this process, nor its parent, nor another child of the parent."""
+    if pid in (os.getpid(), os.getppid()):
+        return False
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False  # it has ended
+    # the process name is in brackets, and may contain any character
+    return status.rpartition(")")[2].split()[1] != str(os.getppid())

@@ -1,0 +1,174 @@
+"""One built kernel on the bench: loads it, checks it, prepares it for timing, and checks it again.
+
+A kernel is correct if it turns poisoned outputs into those of the reference for every input set, repeats its
+result bit by bit (also in the last timed launch), and does not write to its inputs.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ..builder.loaded_kernel import LaunchError, LoadedKernel
+from ..errors import Failure, FailureKind, headline
+from ..problem.candidate import Candidate
+from ..records.protocol import MeasurementProtocol
+from ..records.trial import NOT_MEASURED, BuildResult, Measurement
+from .bench import Bench, BenchCase
+from .timers import Call
+from .verify import check_outputs, check_repeat, poison
+
+if TYPE_CHECKING:
+    import torch
+
+# torch reports faults of the device and lack of its memory as RuntimeError
+RUN_FAULTS = (LaunchError, RuntimeError, MemoryError)
+_MEMORY_MESSAGES = (
+    "out of memory",
+    "can't allocate memory",
+    "not enough memory",
+)  # of CUDA, HIP and torch on a processor
+
+
+def run_failure(error: BaseException) -> Failure:
+    """The kernel's failure for an error on the device.
+
+    Torch's message contains the requested amount of memory.
+    """
+    text = str(error)
+    is_memory = isinstance(error, MemoryError) or any(part in text.lower() for part in _MEMORY_MESSAGES)
+    kind = FailureKind.RUN_MEMORY if is_memory else FailureKind.RUN_ERROR
+    return Failure(kind, headline(text or type(error).__name__), text)
+
+
+@dataclass
+class KernelRun:
+    """The run of one kernel. Once `failure` is set, the measurement has no samples.
+
+    `call` launches the kernel on its input sets in turn.
+    """
+
+    build: BuildResult
+    candidate: Candidate
+    bench: Bench
+    protocol: MeasurementProtocol
+    samples_us: tuple[float, ...] = ()
+    failure: Failure | None = None
+    relative_error: float | None = None
+    observed: dict[str, float] = field(default_factory=dict)
+    call: Call = field(default=lambda: None)
+    _kernel: LoadedKernel | None = None
+    _outputs: list[dict[str, torch.Tensor]] = field(default_factory=list)  # of each input set
+    _first: list[dict[str, torch.Tensor]] = field(
+        default_factory=list
+    )  # results of the first run, for each input set
+    _updates: bool = False  # the kernel reads its outputs, and updates them
+
+    def prepare(self, case: BenchCase) -> None:
+        """Load, run and check the kernel; sets `failure` if something goes wrong."""
+        if self.build.artifact is None:
+            raise ValueError("a kernel that was not built cannot be measured")
+        if not self.bench.is_usable():
+            self.failure = Failure(
+                FailureKind.RUN_ERROR, f"{NOT_MEASURED}a kernel that ran before it left the device unusable"
+            )
+            return
+        self.observed |= {"input_seed": float(case.seed), "input_sets": float(len(case.sets))}
+        try:
+            self._kernel = LoadedKernel(self.build.artifact, self.build.entry)
+            calls = self._run_each(case, self._kernel)
+            if self.failure is None:
+                self._repeat(case, calls)
+            written = case.overwritten()
+            if written is not None:
+                self.failure = Failure(FailureKind.WRONG_RESULT, f"input '{written}' was written to")
+            self.call = in_turn(calls)
+        except RUN_FAULTS as error:
+            self.fail(error)
+
+    def _run_each(self, case: BenchCase, kernel: LoadedKernel) -> list[Call]:
+        calls: list[Call] = []
+        for index, given in enumerate(case.sets):
+            outputs = case.outputs()
+            self._outputs.append(outputs)
+            call = kernel.bind(
+                [*given.inputs.values(), *outputs.values()], self.bench.stream, self.candidate.dynamic_sizes
+            )
+            calls.append(call)
+            self._once(case, outputs, call)
+            self._compare(case, index)
+            if self.failure is not None:
+                break
+            self._first.append({name: output.clone() for name, output in outputs.items()})
+        return calls
+
+    def _repeat(self, case: BenchCase, calls: Sequence[Call]) -> None:
+        for number in range(self.protocol.checks):
+            index = number % len(calls)
+            self._once(case, self._outputs[index], calls[index])
+            self._compare_with_first(case, index)
+            if self.failure is not None:
+                return
+
+    def _once(self, case: BenchCase, outputs: dict[str, torch.Tensor], call: Call) -> None:
+        poison(outputs)
+        self._updates = case.operator.preset(case.workload, outputs)
+        call()
+        self.bench.timer.synchronize()
+
+    def _compare(self, case: BenchCase, index: int) -> None:
+        verdict = check_outputs(
+            case.operator, case.workload, self._outputs[index], case.sets[index].reference
+        )
+        self.failure = verdict.failure
+        if verdict.relative_error is not None:
+            self.relative_error = max(self.relative_error or 0.0, verdict.relative_error)
+
+    def _compare_with_first(self, case: BenchCase, index: int) -> None:
+        if self.candidate.template.deterministic:
+            self.failure = check_repeat(self._outputs[index], self._first[index])
+        else:
+            self._compare(case, index)
+
+    def check_again(self, case: BenchCase) -> None:
+        """Check the outputs of the last timed launches: a race shows only sometimes.
+
+        Kernels that update their outputs are not checked.
+        """
+        for index in range(len(self._first)):
+            if self.failure is None and not self._updates:
+                self._compare_with_first(case, index)
+
+    def fail(self, error: BaseException) -> None:
+        if self.failure is None:
+            self.failure = run_failure(error)
+
+    def close(self) -> None:
+        """Free its memory. `call` must not be called any more."""
+        self.call = lambda: None
+        self._outputs.clear()
+        self._first.clear()
+        if self._kernel is not None:
+            self._kernel.close()
+            self._kernel = None
+
+    def measurement(self) -> Measurement:
+        """The result as data."""
+        return Measurement(
+            samples_us=() if self.failure else self.samples_us,
+            failure=self.failure,
+            relative_error=self.relative_error,
+            environment=dict(self.bench.environment) | {"compiler": self.build.compiler},
+            protocol=self.protocol.record(),
+            observed=self.observed,
+        )
+
+
+def in_turn(calls: Sequence[Call]) -> Call:
+    """A call that makes the given calls in turn."""
+    if len(calls) == 1:
+        return calls[0]
+    following = itertools.cycle(calls)
+    return lambda: next(following)()

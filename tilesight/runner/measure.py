@@ -1,0 +1,184 @@
+"""Measure built kernels, in a worker process that owns the device.
+
+A kernel is checked on random inputs before and after it is timed (`kernel_run.py`). Inputs and reference of
+the current workload stay in the process for the next kernel.
+
+A failed launch can make the process's CUDA context unusable. The failure is returned as data like any other;
+if the device is unusable, the worker requests a fresh process for the next item (`workers.worker.retire`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from ..errors import FailureKind, headline
+from ..problem.candidate import Candidate
+from ..records.protocol import MeasurementProtocol
+from ..records.session import Baseline, Comparison
+from ..records.trial import BuildResult, Measurement
+from ..workers.worker import retire
+from .bench import Bench, BenchCase, bench_for
+from .decide import Finalist, decide, settled
+from .kernel_run import RUN_FAULTS, KernelRun, in_turn, run_failure
+from .timers import Call
+from .turns import TurnSamples, collect_samples
+
+
+def measure_kernel(
+    build: BuildResult, candidate: Candidate, protocol: MeasurementProtocol, rival_us: float | None = None
+) -> Measurement:
+    """Check and time one kernel. A failure of the kernel is part of the result.
+
+    Args:
+        build: The built kernel.
+        candidate: Its candidate.
+        protocol: How to measure.
+        rival_us: Sampling stops once the kernel is slower than this by a tenth with confidence; then
+            `observed["stopped_early"]` is 1.
+
+    Raises:
+        ToolchainError: This process has no device of the candidate's target.
+    """
+    bench = bench_for(candidate.target, protocol)
+    bench.conditions.begin()
+    run = KernelRun(build, candidate, bench, protocol)
+    try:
+        _measure_alone(run, rival_us)
+    except RUN_FAULTS as error:
+        run.fail(error)
+    _close([run], bench)
+    return run.measurement()
+
+
+def _measure_alone(run: KernelRun, rival_us: float | None) -> None:
+    bench, case = run.bench, _case(run)
+    run.prepare(case)
+    if run.failure is None:
+        _record(
+            [run], collect_samples(bench.timer, [run.call], run.protocol, bench.conditions, rival_us), bench
+        )
+        run.check_again(case)
+
+
+def measure_together(
+    kernels: Sequence[tuple[BuildResult, Candidate]], protocol: MeasurementProtocol
+) -> Comparison:
+    """Check several kernels, time the correct ones and the vendor's in turns, and decide which kernel wins.
+
+    Args:
+        kernels: Builds with their candidates, for one operator, workload and target.
+        protocol: How to measure; sampling goes on until the tied finalists are known.
+
+    Raises:
+        ValueError: The kernels are not for one operator, workload and target.
+        ToolchainError: This process has no device of the target.
+    """
+    if len({(c.target, c.workload, c.template.operator.name) for _, c in kernels}) != 1:
+        raise ValueError("kernels are measured together for one operator, workload and target")
+    _, first = kernels[0]
+    bench = bench_for(first.target, protocol)
+    bench.conditions.begin()
+    runs = [KernelRun(build, candidate, bench, protocol) for build, candidate in kernels]
+    found = Comparison((), ())
+    try:
+        found = _measure_in_turns(runs)
+    except RUN_FAULTS as error:
+        for run in runs:
+            run.fail(error)
+    _close(runs, bench)
+    finalists = [
+        Finalist(r.candidate.config, r.samples_us, r.build.resources) for r in runs if r.failure is None
+    ]
+    return replace(
+        found,
+        measurements=tuple(r.measurement() for r in runs),
+        decision=decide(finalists) if finalists else None,
+    )
+
+
+def _measure_in_turns(runs: Sequence[KernelRun]) -> Comparison:
+    """Sample the kernels (their samples stay in `runs`) and the vendor's implementations (returned)."""
+    bench, case = runs[0].bench, _case(runs[0])
+    for run in runs:
+        run.prepare(case)
+        if run.failure is not None and bench.is_usable() and case.overwritten() is not None:
+            case.restore()  # for the next kernel
+    correct = [run for run in runs if run.failure is None]
+    calls, notes = _vendor_calls(bench, case)
+    taken = collect_samples(
+        bench.timer,
+        [*(run.call for run in correct), *calls.values()],
+        runs[0].protocol,
+        bench.conditions,
+        enough=lambda columns: len(correct) < 2 or settled(columns[: len(correct)]),
+    )
+    _record(correct, taken, bench)
+    for run in correct:
+        run.check_again(case)
+    vendor = zip(calls, taken.samples_us[len(correct) :], strict=True)
+    return Comparison((), tuple(Baseline(name, samples) for name, samples in vendor), notes)
+
+
+def _case(run: KernelRun) -> BenchCase:
+    """The bench's case for a run. Raises `MemoryError` if the workload itself is too large for the device."""
+    try:
+        return run.bench.case(run.candidate.template.operator, run.candidate.workload, run.protocol)
+    except RUN_FAULTS as error:
+        failure = run_failure(error)
+        if failure.kind is not FailureKind.RUN_MEMORY:
+            raise
+    raise MemoryError(
+        f"inputs and reference of {run.candidate.workload.label} need more memory than is free: "
+        f"{failure.message}"
+    )
+
+
+def _record(runs: Sequence[KernelRun], taken: TurnSamples, bench: Bench) -> None:
+    seen = bench.conditions.observed()
+    for run, samples, launches in zip(runs, taken.samples_us, taken.launches, strict=False):
+        run.samples_us = samples
+        run.observed |= seen | {
+            "samples": float(len(samples)),
+            "launches": float(launches),
+            "retaken": float(taken.retaken),
+            "stopped_early": float(taken.stopped_early),
+        }
+
+
+def _close(runs: Sequence[KernelRun], bench: Bench) -> None:
+    """Free the runs' memory, and request a fresh process if the device is unusable."""
+    for run in runs:
+        run.close()
+    failures = [run.failure for run in runs if run.failure is not None]
+    if failures:
+        bench.drop_case()
+    if any(failure.kind is FailureKind.RUN_MEMORY for failure in failures):
+        with suppress(RuntimeError):  # the device is unusable: handled below
+            bench.free_memory()
+    if bench.timer.broken or (failures and not bench.is_usable()):
+        retire()
+
+
+def _vendor_calls(bench: Bench, case: BenchCase) -> tuple[dict[str, Call], tuple[str, ...]]:
+    """Calls of the working vendor implementations, on the input sets in turn, and notes on the others."""
+    try:
+        offered = [case.operator.vendor(case.workload, given.inputs) for given in case.sets]
+    except Exception as error:
+        return {}, (f"no vendor library to compare with: {headline(str(error))}",)
+    calls, notes = {}, []
+    for name in offered[0]:
+        call = in_turn([one[name] for one in offered if name in one])
+        try:
+            for _ in case.sets:
+                call()
+            bench.timer.stretch(call)
+            bench.timer.synchronize()
+        except Exception as error:
+            notes.append(f"{name} was left out: {headline(str(error) or type(error).__name__)}")
+            continue
+        finally:
+            bench.timer.release()
+        calls[name] = call
+    return calls, tuple(notes)

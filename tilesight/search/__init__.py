@@ -1,0 +1,1 @@
+"""Search: which candidates are lowered, and which predicted candidates are measured."""

@@ -1,0 +1,1 @@
+"""Targets: hardware descriptions, read from TOML files and checked."""

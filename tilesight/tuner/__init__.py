@@ -1,0 +1,1 @@
+"""The tuner: one session, from the search space to the comparison of finalists."""

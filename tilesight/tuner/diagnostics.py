@@ -1,0 +1,74 @@
+"""Error messages for a space without legal configs, and for a session in which every candidate failed."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ..errors import NoCandidateError
+from ..problem.space import Config, SearchSpace
+from ..problem.workload import Workload
+from ..records.trial import TrialRecord
+from ..target.spec import Target
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """A constraint, the number of configs that break it first, and the reason given for one of them."""
+
+    constraint: str
+    count: int
+    example: str
+
+
+def rejections(space: SearchSpace) -> list[Rejection]:
+    """The constraints that make configs of the space illegal, most frequent first."""
+    missing = dict(space.census().rejected)
+    counts = Counter(missing)
+    examples: dict[str, str] = {}
+    names = [p.name for p in space.parameters]
+    for values in itertools.product(*(p.values for p in space.parameters)):
+        if not missing:
+            break
+        for violation in space.violations(Config(dict(zip(names, values, strict=True))))[:1]:
+            if missing.pop(violation.constraint, None):
+                examples[violation.constraint] = violation.reason
+    return [Rejection(name, count, examples[name]) for name, count in counts.most_common()]
+
+
+def no_legal_config(workload: Workload, target: Target, space: SearchSpace) -> NoCandidateError:
+    census = space.census()
+    found = "; ".join(f"{r.count} break '{r.constraint}' (e.g. {r.example})" for r in rejections(space)[:3])
+    return NoCandidateError(
+        f"no candidate fits {workload.label} on {target.name}: of {census.size} configs "
+        f"{found or 'none exists'}. "
+        "Try another shape, dtype or target"
+    )
+
+
+def nothing_worked(
+    workload: Workload, target: Target, trials: Iterable[TrialRecord], cut: bool
+) -> NoCandidateError:
+    """The error of a session without a working candidate. `cut`: the time budget ended it early."""
+    records = list(trials)
+    if not records:
+        return NoCandidateError(
+            f"{workload.label} on {target.name}: the time budget ended before any candidate was examined"
+        )
+    more = " The time budget ended the search early: try a larger --budget." if cut else ""
+    return NoCandidateError(
+        f"none of {len(records)} candidates for {workload.label} on {target.name} worked: "
+        f"{common_failures(records)}.{more}"
+    )
+
+
+def common_failures(trials: Iterable[TrialRecord]) -> str:
+    """The three most frequent failures, with their counts."""
+    lines = [
+        (t.failure.kind.value, (t.failure.message.strip() or "no message").splitlines()[0][:160])
+        for t in trials
+        if t.failure
+    ]
+    return "; ".join(f"{count} {kind}: {message}" for (kind, message), count in Counter(lines).most_common(3))

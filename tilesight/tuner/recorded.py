@@ -1,0 +1,123 @@
+"""Sessions with a memory: answered from the performance database, or begun, resumed and recorded there."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from ..costmodel.model import CostModel
+from ..executor.jobs import Executor
+from ..records.session import Baseline, Context, Effort, SessionResult
+from ..records.trial import TrialRecord
+from .loop import Tuner
+from .observers import Observer, Observers
+from .request import Request
+
+if TYPE_CHECKING:
+    from ..database.store import Store
+
+
+class Recorder(Observer):
+    """Writes each trial to the database as it comes: what is finished is never lost."""
+
+    def __init__(self, store: Store, session_id: int, context: Context) -> None:
+        self._store, self._id, self._context = store, session_id, context
+
+    def trial(self, record: TrialRecord) -> None:
+        with interrupts_deferred():
+            self._store.record(self._id, self._context, record)
+
+    def trials(self, records: Sequence[TrialRecord]) -> None:
+        with interrupts_deferred():
+            self._store.record_many(self._id, self._context, records)
+
+    def baselines(self, found: Sequence[Baseline]) -> None:
+        with interrupts_deferred():
+            self._store.record_baselines(self._id, found)
+
+    def finished(self, result: SessionResult) -> None:
+        with interrupts_deferred():
+            self._store.finish(
+                self._id, result.state, result.messages, result.seconds, decision=result.decision
+            )
+
+
+def find_answer(store: Store, request: Request) -> SessionResult | None:
+    """A complete session that made this effort or a greater one in the same context."""
+    efforts = list(Effort)
+    for effort in efforts[efforts.index(request.effort) :]:
+        found = store.find_complete(request.context, effort, _options(request))
+        if found is not None:
+            return found
+    return None
+
+
+def run_recorded(
+    request: Request,
+    store: Store,
+    model: CostModel,
+    executor: Callable[[], Executor],
+    observer: Observer,
+    notes: Sequence[str] = (),
+) -> SessionResult:
+    """Answer `request` from the database, or run it and record it there, going on from whatever is known.
+
+    `executor` is called only where there is work. `notes` say how this machine stands to the request: they
+    lead the messages of the result and are not recorded. Raises what `Tuner.run` raises; what was finished by
+    then is recorded.
+    """
+    for note in notes:
+        observer.message(note)
+    result = find_answer(store, request) or _run(request, store, model, executor(), observer)
+    return replace(result, context=request.context, messages=(*notes, *result.messages))
+
+
+def _run(
+    request: Request, store: Store, model: CostModel, executor: Executor, observer: Observer
+) -> SessionResult:
+    known = store.recall(request.context)
+    counts = Counter(trial.status.value for trial in known.values())
+    if counts:
+        observer.message(
+            "known from earlier sessions: "
+            + ", ".join(f"{count} {status}" for status, count in counts.most_common())
+        )
+    tuner = Tuner(request, model, executor, observer, known.values())
+    session_id = store.find_interrupted(request.context, request.effort, _options(request))
+    if session_id is None:
+        operator = request.template.operator
+        floor = {"flops": operator.flops(request.workload), "min_bytes": operator.min_bytes(request.workload)}
+        session_id = store.begin(
+            request.context, request.effort, request.seed, _options(request), tuner.space.census(), **floor
+        )
+    store.record_many(session_id, request.context, known.values())
+    tuner.observer = Observers([Recorder(store, session_id, request.context), observer])
+    return tuner.run()
+
+
+def _options(request: Request) -> Mapping[str, str]:
+    return {"sampler": request.sampler}
+
+
+@contextmanager
+def interrupts_deferred() -> Iterator[None]:
+    """Let Ctrl-C wait until the end of the block, so that a write is done whole. Only the main thread gets
+    interrupts.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    pending: list[tuple[int, FrameType | None]] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: pending.append((number, frame)))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if pending and callable(before):
+            before(*pending[0])
