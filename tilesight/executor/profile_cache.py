@@ -158,6 +158,7 @@ def _lowering_figures(target: Target) -> str:
     return f"{target.kind}:{target.arch}:{target.int('warp.threads')}:{options}"
 
 
+_READER_ROOTS = (dynamic.__name__, extract.__name__, inference.__name__)
 _READER_PACKAGES = (lowering.__name__, profile_package.__name__, extract.__name__)
 
 
@@ -167,11 +168,9 @@ def reader_version() -> str:
 
     The workload, the config and the target are other parts of the key of a profile.
     """
-    return recorded_version(
-        digest(f"{version('tilelang')} {module_hash(reader_modules(), _READER_PACKAGES)}")
-    )
+    return recorded_version(digest(f"{version('tilelang')} {module_hash(_READER_ROOTS, _READER_PACKAGES)}"))
 
 
 def reader_modules() -> list[str]:
     """Full names of the modules with that code: those that lowering and reading a candidate import."""
-    return modules_used([dynamic.__name__, extract.__name__, inference.__name__], _READER_PACKAGES)
+    return modules_used(_READER_ROOTS, _READER_PACKAGES)
