@@ -9,8 +9,9 @@ KERNEL ?= flash_attention
 TARGET ?= h100
 ARGS ?=
 TEST_ARGS ?=
-# processes that run tests; each begins with half of them, so that tests that share a fixture stay together
-TEST_JOBS ?= 2
+# Processes that run tests, for two cores: some tests wait for other processes. Each begins with a third of the
+# tests, so that tests that share a fixture stay together.
+TEST_JOBS ?= 3
 # the release that set-up takes where no NVIDIA driver is found; pyproject.toml has the range that is allowed
 TORCH_CPU := torch==2.13.0+cpu
 TORCH_CPU_INDEX := https://download.pytorch.org/whl/cpu

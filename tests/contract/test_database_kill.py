@@ -13,7 +13,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs POSIX processes")
+pytestmark = [
+    pytest.mark.ci,
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="needs POSIX processes"),
+]
 
 
 def killed(url: str, *arguments: object) -> str:

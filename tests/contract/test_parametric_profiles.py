@@ -77,7 +77,14 @@ CASES = [
         marks=pytest.mark.ci,
     ),
     pytest.param(
-        "chunk_state", "h200", TILED_STATE, OTHER_STATE, [LONG_STATE], EXACT, id="chunk_state in tiles"
+        "chunk_state",
+        "h200",
+        TILED_STATE,
+        OTHER_STATE,
+        [LONG_STATE],
+        EXACT,
+        id="chunk_state in tiles",
+        marks=pytest.mark.ci,
     ),
     pytest.param(
         "dequant_matmul",

@@ -166,8 +166,16 @@ def start_cluster() -> Any:
     pytest.importorskip("ray", reason="Ray is not installed")
     from ray.cluster_utils import Cluster
 
+    # a killed node counts as gone after some 2 s instead of 15
+    health = {"initial_delay_ms": 0, "period_ms": 500, "timeout_ms": 5000, "failure_threshold": 4}
     return Cluster(
-        True, head_node_args={"num_cpus": 0, "include_dashboard": False, "object_store_memory": 80 << 20}
+        True,
+        head_node_args={
+            "num_cpus": 0,
+            "include_dashboard": False,
+            "object_store_memory": 80 << 20,
+            "_system_config": {f"health_check_{name}": value for name, value in health.items()},
+        },
     )
 
 

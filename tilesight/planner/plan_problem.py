@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from ..bounded_dict import BoundedDict
 from ..errors import InputError, TileSightError, UnknownNameError
@@ -40,6 +41,7 @@ class PlanProblem:
     _defaults: dict[int, Config | None] = field(default_factory=dict, init=False, compare=False)
     _workloads: dict[int, Workload] = field(default_factory=dict, init=False, compare=False)
     _contexts: dict[int, Context] = field(default_factory=dict, init=False, compare=False)
+    _tiles: dict[Config, int] = field(default_factory=dict, init=False, compare=False)
 
     @property
     def label(self) -> str:
@@ -100,19 +102,30 @@ class PlanProblem:
         The model takes masked rows to cost as much as others. Their real cost, up to half as much again for a
         kernel of few tiles, is learned from measurements.
         """
-        scale = self.template.scales.get(self.vary.dim)
-        if not self.dynamic or scale is None or len(scale.tiles) != 1:
+        if not self.dynamic or not self._is_tiled_once:
             return size
-        rounded = self.whole_tiles(size, config)
-        return rounded if rounded <= max(self.vary.last, config.int(scale.tiles[0])) else size
+        tile = self._tile(config)
+        rounded = -(-size // tile) * tile
+        return rounded if rounded <= max(self.vary.last, tile) else size
 
     def whole_tiles(self, size: int, config: Config) -> int:
         """`size` rounded up to whole tiles of the first parameter that tiles the varied dimension."""
-        scale = self.template.scales.get(self.vary.dim)
-        if scale is None or not scale.tiles:
-            return size
-        tile = config.int(scale.tiles[0])
+        tile = self._tile(config)
         return -(-size // tile) * tile
+
+    @cached_property
+    def _is_tiled_once(self) -> bool:
+        """Whether exactly one parameter tiles the varied dimension."""
+        scale = self.template.scales.get(self.vary.dim)
+        return scale is not None and len(scale.tiles) == 1
+
+    def _tile(self, config: Config) -> int:
+        """Size of the tile that first cuts the varied dimension; 1 if none does."""
+        tile = self._tiles.get(config)
+        if tile is None:
+            scale = self.template.scales.get(self.vary.dim)
+            tile = self._tiles[config] = config.int(scale.tiles[0]) if scale and scale.tiles else 1
+        return tile
 
 
 def base_workload(

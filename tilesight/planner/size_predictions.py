@@ -87,8 +87,7 @@ class SizePredictions:
 
     def time_us(self, config: Config, size: int) -> float:
         """The predicted time that configs are ranked by, in microseconds; NaN if there is none."""
-        found = self.prediction_at(config, size)
-        return math.nan if found is None else found.prediction.ranking_us
+        return self._times.get(config, {}).get(self._problem.profile_size(size, config), math.nan)
 
     def row(self, config: Config, sizes: Sequence[int]) -> Row:
         """Predicted times of a config at these sizes, in microseconds.

@@ -72,6 +72,7 @@ CASES = [
         {"m": (1, 15, 16, 17, 40)},
         {"group": 32},
         id="dequant",
+        marks=pytest.mark.ci,
     ),
     *(
         pytest.param(
@@ -81,7 +82,7 @@ CASES = [
             {"m": (1, 7, 8, 9, 30)},
             {},
             id=f"rms_norm {keep}",
-            marks=[pytest.mark.ci] * (keep == "registers"),
+            marks=pytest.mark.ci,
         )
         for keep in ("registers", "global")
     ),
@@ -93,6 +94,7 @@ CASES = [
             {"seq_len": (1, 15, 32, 33, 70), "batch": (1, 2, 1, 2, 1), "heads": (3, 1, 2, 1, 2)},
             {"causal": causal},
             id=f"attention {order}{' causal' if causal else ''}",
+            marks=[pytest.mark.ci] * (not causal),
         )
         for order, causal in (("by_head", False), ("by_length", True))
     ),
@@ -103,6 +105,7 @@ CASES = [
         {"seq_len": (1, 31, 32, 33, 100), "batch": (1, 2, 1, 2, 1), "nheads": (1, 2, 3, 1, 2)},
         {"chunk": 32},
         id="chunk_state",
+        marks=pytest.mark.ci,
     ),
 ]
 
