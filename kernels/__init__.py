@@ -32,11 +32,14 @@ def operator(name: str) -> Operator:
     by_name = _registry()[0]
     folded = name.lower().replace("-", "_")
     if folded not in by_name:
-        own = (
-            "Name the module of a kernel of your own in TILESIGHT_KERNELS, or decorate it with "
+        own = load_settings().kernel_modules
+        hint = (
+            f"TILESIGHT_KERNELS names {', '.join(own)}."
+            if own
+            else "For a kernel of your own, name its module in TILESIGHT_KERNELS, or decorate it with "
             "@tilesight.autotune."
         )
-        raise UnknownNameError("kernel", name, by_name, own if "." in name else "")
+        raise UnknownNameError("kernel", name, by_name, hint)
     return by_name[folded]
 
 

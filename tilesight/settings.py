@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ class Settings:
     cache_dir: Path  # built kernels; safe to delete
     workers: int  # processes that lower and build
     layers: tuple[str, ...] = ()  # SQLite files of read-only databases below the user's own, the upper first
+    max_noise: float = 0.1  # a time whose 95 % interval is wider, half of it relative to the median, is noisy
     kernel_modules: tuple[str, ...] = ()  # modules with the user's operators and templates
     cuda_home: Path | None = None  # a CUDA toolkit instead of that of the nvcc on PATH; TileLang reads it too
     rocm_home: Path | None = None
@@ -29,7 +31,7 @@ def load_settings(environ: dict[str, str] | None = None) -> Settings:
     """Read the settings from environment variables; missing ones have defaults.
 
     TileSight: `TILESIGHT_DB`, `TILESIGHT_LAYERS`, `TILESIGHT_CACHE_DIR`, `TILESIGHT_WORKERS`,
-        `TILESIGHT_KERNELS`.
+    `TILESIGHT_MAX_NOISE`, `TILESIGHT_KERNELS`.
     Compilers: `CUDA_HOME` or `CUDA_PATH`, `ROCM_PATH` or `ROCM_HOME`, `CXX`. GPUs: `CUDA_VISIBLE_DEVICES`,
     `HIP_VISIBLE_DEVICES`.
 
@@ -37,7 +39,7 @@ def load_settings(environ: dict[str, str] | None = None) -> Settings:
         environ: None for the environment of the process.
 
     Raises:
-        InputError: `TILESIGHT_WORKERS` is malformed.
+        InputError: `TILESIGHT_WORKERS` or `TILESIGHT_MAX_NOISE` is malformed.
     """
     from .errors import InputError
 
@@ -51,10 +53,21 @@ def load_settings(environ: dict[str, str] | None = None) -> Settings:
             f"TILESIGHT_WORKERS='{raw_workers}' must be a whole number from 1 to 1024; unset it for one "
             "process per core"
         )
+    raw_noise = env.get("TILESIGHT_MAX_NOISE") or "0.1"
+    try:
+        max_noise = float(raw_noise)
+    except ValueError:
+        max_noise = math.nan
+    if not max_noise > 0:
+        raise InputError(
+            f"TILESIGHT_MAX_NOISE='{raw_noise}' must be a number above 0, or inf to accept every time; unset "
+            "it for 0.1"
+        )
     return Settings(
         database_url=env.get("TILESIGHT_DB") or f"sqlite:///{default_db}",
         cache_dir=Path(env.get("TILESIGHT_CACHE_DIR") or user_cache_path("tilesight", appauthor=False)),
         workers=int(raw_workers) if raw_workers else available_cores(),
+        max_noise=max_noise,
         layers=tuple(path for path in env.get("TILESIGHT_LAYERS", "").split(os.pathsep) if path),
         kernel_modules=tuple(name for name in env.get("TILESIGHT_KERNELS", "").split(os.pathsep) if name),
         cuda_home=Path(cuda_home) if cuda_home else None,

@@ -143,7 +143,10 @@ def finish(
 
 
 def find_complete(connection: Connection, context: Context, effort: Effort, key: str) -> SessionResult | None:
-    """The latest complete session of this context, effort and options, with its trials best first."""
+    """The latest complete session of this context, effort and options, with its trials best first.
+
+    None also if its times are noisy.
+    """
     row = connection.execute(
         _same(context, effort, key).where(_COLUMNS.state == SessionState.COMPLETE.value)
     ).first()
@@ -154,7 +157,7 @@ def find_complete(connection: Connection, context: Context, effort: Effort, key:
         select(stored.name, stored.samples_us).where(stored.session_id == row.id).order_by(stored.position)
     )
     with sound(f"session {row.id}"):
-        return SessionResult(
+        found = SessionResult(
             context=context,
             effort=effort,
             state=SessionState.COMPLETE,
@@ -170,6 +173,7 @@ def find_complete(connection: Connection, context: Context, effort: Effort, key:
             messages=tuple(row.messages),
             decision=None if row.decision is None else _decision(row.decision),
         )
+    return None if found.is_noisy else found
 
 
 def take_over(

@@ -60,10 +60,10 @@ from tilesight.planner.size_predictions import SizePredictions
 from tilesight.planner.sizes import SizeRange, read_vary
 from tilesight.problem.candidate import Candidate
 from tilesight.problem.space import Config
+from tilesight.records.intervals import median_interval
 from tilesight.records.protocol import MeasurementProtocol
 from tilesight.records.session import Effort
 from tilesight.records.trial import BuildResult
-from tilesight.runner.intervals import median_interval
 from tilesight.settings import available_cores, load_settings
 from tilesight.tuner.observers import Lines, Observer
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -147,6 +148,7 @@ def test_faults_of_candidates_are_data_and_other_jobs_go_on(executor: Executor, 
     assert (build_crash, build_error, also_built) == (FailureKind.BUILD_CRASH, FailureKind.BUILD_ERROR, None)
     assert (run_crash, measured) == (FailureKind.RUN_CRASH, None)
     assert "layout conflict" in found[0].message
+    assert re.search(r" \(executors\.py:\d+ in act\)$", found[0].message), "where the template raised"
     assert "SIGABRT" in found[1].message
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -209,6 +210,31 @@ class FakeExecutor:
         return failure
 
 
+class DisturbedExecutor(FakeExecutor):
+    """Times are those of a busy machine: of single kernels, of finalists, or of the vendor's library."""
+
+    def __init__(self, *stages: str) -> None:
+        super().__init__()
+        self._stages = stages
+
+    def event(self, job: Job) -> Event:
+        match super().event(job):
+            case MeasureDone(same, found, seconds) if "measure" in self._stages:
+                return MeasureDone(same, _noisy(found), seconds)
+            case CompareDone(same, Comparison() as found):
+                if "compare" in self._stages:
+                    found = replace(found, measurements=tuple(map(_noisy, found.measurements)))
+                if "vendor" in self._stages:
+                    found = replace(found, baselines=(Baseline("vendor", (10.0, 20.0, 30.0)),))
+                return CompareDone(same, found)
+            case event:
+                return event
+
+
+def _noisy(found: Measurement) -> Measurement:
+    return replace(found, samples_us=tuple(3 * us for us in found.samples_us), observed={"other_load": 0.9})
+
+
 class Journal(Observer):
     """Keeps the latest record of each config, as the database would, and the events by name."""
 
@@ -229,9 +255,9 @@ class Journal(Observer):
         self.events.append(("finished", result))
 
 
-def failing(kind: FailureKind, stage: str) -> Callable[[str, Config], Failure | None]:
+def failing(kind: FailureKind, stage: str, detail: str = "") -> Callable[[str, Config], Failure | None]:
     """Every candidate fails at that stage."""
-    return lambda at, _config: Failure(kind, f"{stage} failed") if at == stage else None
+    return lambda at, _config: Failure(kind, f"{stage} failed", detail) if at == stage else None
 
 
 def request(

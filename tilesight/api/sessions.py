@@ -45,6 +45,7 @@ def run_session(
         engine.caching_executor,
         engine.observer,
         engine.placement.messages,
+        engine.tuning_alone(request.context),
     )
     engine.observer.answered(result)
     return result

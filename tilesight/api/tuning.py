@@ -28,6 +28,7 @@ def tune(
     protocol: str = "default",
     cluster: str | None = None,
     dynamic: str | Sequence[str] = (),
+    remeasure: bool = False,
     observer: Observer | None = None,
 ) -> list[SessionResult]:
     """Search the fastest config of `kernel` for each workload, and record all results.
@@ -56,6 +57,7 @@ def tune(
             host:port or ray://host:port. `workers` then limits the cores that are used.
         dynamic: Dimensions that the kernels take at run time (`m`, or several): one kernel serves all their
             values. It is tuned at the given shapes.
+        remeasure: Take recorded measurements again instead of answering from the database.
         observer: Receives progress and messages.
 
     Returns:
@@ -80,6 +82,7 @@ def tune(
         layers=layers,
         workers=workers,
         cluster=cluster,
+        remeasure=remeasure,
     )
     return tune_shapes(kernel, target, shape, dtype, options, observer)
 

@@ -33,7 +33,7 @@ def doctor(database: str | None, as_json: bool) -> None:
         ]
         output.print_json("doctor", ok=not fatal, checks=fields)
     else:
-        rows = [["ok" if c.ok else "missing", c.name, c.found, c.needed_for] for c in checks]
+        rows = [["ok" if c.ok else c.problem, c.name, c.found, c.needed_for] for c in checks]
         output.print_table(["", "check", "found", "needed for"], rows, folded=["found", "needed for"])
         hints = [c for c in checks if not c.ok and c.hint]
         if hints:

@@ -77,7 +77,8 @@ def print_result(result: SessionResult, target: Target, top: int) -> None:
     output.print_text(_trials_line(result))
     shown = [t for t in result.trials if t.status is not Status.FAILED][:top]
     output.print_text()
-    if result.is_measured:
+    has_noise = any(t.noisy_us is not None for t in shown)
+    if result.is_measured or has_noise:
         _print_measured(shown, floor)
     else:
         _print_predicted(shown, floor)
@@ -114,25 +115,38 @@ def print_result(result: SessionResult, target: Target, top: int) -> None:
 
 
 def _print_measured(shown: Sequence[TrialRecord], floor: Roofline) -> None:
-    unit, rate = _rate(floor, min((t.measured_us for t in shown if t.measured_us), default=1.0))
+    known = [us for t in shown if (us := t.measured_us or t.noisy_us) is not None]
+    unit, rate = _rate(floor, min(known, default=1.0))
     columns = ["#", "status", "measured us", unit, "of limit", "predicted us", "config"]
     rows = []
+    compared = any(trial.measured_us and _in_turns(trial) for trial in shown)
     for place, trial in enumerate(shown, 1):
         us = trial.measured_us
-        measured = (
-            [number(us), number(us and rate(us)), percent(us and floor.share(us))] if us else ["-", "-", "-"]
-        )
+        measured = ["-", "-", "-"]
+        if us is not None:
+            alone = " *" if compared and not _in_turns(trial) else ""
+            measured = [f"{number(us)}{alone}", number(rate(us)), percent(floor.share(us))]
+        elif trial.noisy_us is not None and trial.measurement is not None:
+            measured[0] = f"{number(trial.noisy_us)} ± {trial.measurement.spread:.0%}"
         rows.append([place, trial.status.value, *measured, number(trial.predicted_us), trial.config])
     output.print_table(
         columns, rows, right=["#", "measured us", unit, "of limit", "predicted us"], folded=["config"]
     )
-    times = [trial.measured_us for trial in shown if trial.measured_us is not None]
-    if times != sorted(times):
+    if any(trial.noisy_us is not None for trial in shown):
         output.print_text(
-            "The winner and the finalists that cannot be distinguished from it come first. Finalists were "
-            "timed in turns, "
-            "the other candidates alone, so the times may not be in order."
+            "Other work on the machine disturbed the noisy times. They answer no later call: run the same "
+            "command again when the machine is idle."
         )
+    if compared and any(trial.measured_us and not _in_turns(trial) for trial in shown):
+        output.print_text(
+            "* timed alone and earlier. The finalists were timed in turns at the end; the winner and those "
+            "that cannot be distinguished from it come first."
+        )
+
+
+def _in_turns(trial: TrialRecord) -> bool:
+    """Whether its time is that of the comparison of the finalists."""
+    return trial.measurement is not None and bool(trial.measurement.observed.get("in_turns"))
 
 
 def _print_predicted(shown: Sequence[TrialRecord], floor: Roofline) -> None:
@@ -182,13 +196,18 @@ def _trials_line(result: SessionResult) -> str:
 
 
 def _vendor_lines(result: SessionResult, floor: Roofline) -> list[str]:
-    if not result.baselines or result.best is None or result.best.measured_us is None:
+    if not result.baselines or result.best is None:
         return []
-    unit, rate = _rate(floor, result.best.measured_us)
+    ours_us = result.best.measured_us
+    unit, rate = _rate(floor, ours_us or result.baselines[0].latency_us)
     lines = []
     for baseline in sorted(result.baselines, key=lambda b: b.latency_us):
-        times = baseline.latency_us / result.best.measured_us
         us = number(baseline.latency_us)
+        if ours_us is None or baseline.is_noisy:
+            noise = f" ± {baseline.spread:.0%}" if baseline.is_noisy else ""
+            lines.append(f"vendor: {baseline.name} {us}{noise} us; too noisy to compare")
+            continue
+        times = baseline.latency_us / ours_us
         lines.append(
             f"vendor: {baseline.name} {us} us, {number(rate(baseline.latency_us))} {unit}; ours is "
             f"{number(times, 3)}x as fast"
@@ -220,6 +239,7 @@ def session_fields(result: SessionResult, target: Target, top: int) -> dict[str,
         "from_database": result.from_database,
         "seconds": result.seconds,
         "is_measured": result.is_measured,
+        "is_noisy": result.is_noisy,
         "space": {
             "size": result.census.size,
             "legal": result.census.legal,
@@ -241,7 +261,7 @@ def session_fields(result: SessionResult, target: Target, top: int) -> dict[str,
         ],
         "decision": None if result.decision is None else decision_fields(result.decision),
         "speedup_over_vendor": vendor.latency_us / best.measured_us
-        if vendor and best and best.measured_us
+        if vendor and not vendor.is_noisy and best and best.measured_us
         else None,
         "messages": result.messages,
     }
@@ -262,6 +282,8 @@ def trial_fields(place: int, trial: TrialRecord, floor: Roofline) -> dict[str, A
         "config": dict(trial.config),
         "status": trial.status.value,
         "measured_us": measured,
+        "noisy_us": trial.noisy_us,
+        "spread": trial.measurement.spread if trial.measurement and trial.measurement.samples_us else None,
         "measured_tflops": floor.tflops(measured) if measured else None,
         "measured_gb_per_s": floor.gb_per_s(measured) if measured else None,
         "measured_limit_share": floor.share(measured) if measured else None,

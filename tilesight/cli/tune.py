@@ -46,6 +46,11 @@ if TYPE_CHECKING:
         type=click.IntRange(min=1),
         help="With --misses: largest number of shapes to tune. [default: all]",
     ),
+    click.option(
+        "--remeasure",
+        is_flag=True,
+        help="Take recorded measurements again instead of answering from the database.",
+    ),
     options.protocol,
     options.cluster,
     options.budget,

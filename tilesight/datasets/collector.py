@@ -260,6 +260,10 @@ class Collector:
 
     def _measured(self, case: CollectionCase, job: MeasureJob, measurement: Measurement) -> None:
         config = job.candidate.config
+        if measurement.is_noisy:  # no row: the next call measures the candidate again
+            case.profiles.pop(config)
+            self._done(case, measurement.status.value)
+            return
         self._writer.measured(job.candidate, case.profiles.pop(config), job.build, measurement)
         if not measurement.failure:
             case.builds[config] = job.build
@@ -304,6 +308,9 @@ class Collector:
     def _compared(self, case: CollectionCase, job: CompareJob, found: Comparison | Failure) -> None:
         if isinstance(found, Failure):
             self._finish(case, f"no vendor time: {found.message}")
+            return
+        if any(baseline.is_noisy for baseline in found.baselines):
+            self._finish(case, "no vendor time: it was too noisy; the next call measures it again")
             return
         self._writer.compared(
             [candidate for candidate, _ in job.finalists], found.measurements, found.baselines

@@ -14,6 +14,7 @@ from ..problem.space import Config
 from ..records.session import SessionResult
 from ..records.trial import Status
 from ..settings import load_settings
+from ..tuner.tuning_lock import tuning_lock, tuning_process
 from .arguments import Call
 from .graph_capture import is_capturing
 from .kernel_of_choice import build_kernel_of
@@ -22,7 +23,6 @@ from .recall import checked_task, find_recorded, interim_choice, opened_store
 from .run_session import run_session
 from .tune_task import TuneTask, predict_only
 from .tuned import Tuned, TunedSource
-from .tuning_lock import tuning_lock, tuning_process
 from .user_function import UserFunction
 
 _CHECK_AGAIN_S = 1.0  # with an interim kernel: how often database and lock are looked at

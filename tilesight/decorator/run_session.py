@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..errors import NoCandidateError
+from ..machine.load import busy_text
 from ..settings import load_settings
 from .options import AutotuneOptions
 from .trace_configs import first_configs
@@ -30,6 +31,9 @@ def run_session(task: TuneTask, store: Store, options: AutotuneOptions) -> Tuned
         made = LocalExecutor(workers, settings.cache_dir, task.placement.gpus, notice=observer.message)
         opened.append(made)
         if task.placement.devices:
+            busy = busy_text(task.placement.devices)
+            if busy:
+                observer.message(f"this machine is busy, so times may be noisy: {busy}")
             made.start(measures=True)
             if task.inputs is not None:
                 task.inputs.save()

@@ -53,7 +53,7 @@ class TuneTask:
         """
         trial = winner(result)
         ran = [t for t in result.trials if t.status is Status.FAILED and (t.measurement or t.build)]
-        untried = trial is None or trial.status not in (Status.VERIFIED, Status.MEASURED)
+        untried = trial is None or trial.status not in (Status.VERIFIED, Status.MEASURED, Status.NOISY)
         if trial is None or (
             untried and ran and self.request.measures and result.effort is not Effort.PREDICT
         ):

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from ..builder.kernel_cache import check_folder
 from ..errors import Failure, FailureKind, ProgramError, ToolchainError
-from ..machine.device_lock import alone_on, holder_of
+from ..machine.device_lock import PROCESSOR_LOCK, alone_on, holder_of
 from ..machine.devices import Device, restricted_to
 from ..problem.candidate import Candidate
 from ..records.trial import BuildResult, Measurement
@@ -72,7 +72,8 @@ class LocalExecutor:
             notice: Receives texts for the user while jobs run.
         """
         self._cache_dir = cache_dir
-        self._devices, self._notice = tuple(devices), notice or _ignore
+        self._notice = notice or _ignore
+        self._locks = {device.uuid: device.name for device in devices} or {PROCESSOR_LOCK: "the processor"}
         self._alternates = not any(device.kind != "cpu" for device in devices)
         self._limits = time_limits()
         self._waiting_noticed = False
@@ -91,7 +92,7 @@ class LocalExecutor:
                 preload=tasks.preload_device,
                 initializer=tasks.start_device,
                 environments=[restricted_to(device) for device in devices] or None,
-                gate=[partial(alone_on, device.uuid) for device in devices] or None,
+                gate=[partial(alone_on, lock) for lock in self._locks],
             ),
         }
 
@@ -149,16 +150,14 @@ class LocalExecutor:
             if self._waiting_noticed or not self._pools[Lane.DEVICE].waiting_for_gate:
                 continue
             ours = set(self._pools[Lane.DEVICE].pids())
-            lock_holders = {device.uuid: holder_of(device.uuid) for device in self._devices}
-            taken = {
-                uuid: holder
-                for uuid, holder in lock_holders.items()
-                if holder is not None and holder not in ours
-            }
+            holders = {lock: holder_of(lock) for lock in self._locks}
+            taken = {lock: pid for lock, pid in holders.items() if pid is not None and pid not in ours}
             if taken:
                 self._waiting_noticed = True
-                names = ", ".join(f"{uuid} (process {holder})" for uuid, holder in taken.items())
-                self._notice(f"waiting for {self._devices[0].name} {names}: it is being measured on")
+                who = "; ".join(
+                    f"process {pid} measures on {self._locks[lock]} ({lock})" for lock, pid in taken.items()
+                )
+                self._notice(f"waiting: {who}")
         return found
 
     def _draw(self, source: JobSource, running: dict[tuple[Lane, int], Job]) -> None:

@@ -72,14 +72,15 @@ def caveats(view: CandidateView, target: Target) -> tuple[str, ...]:
     )
     if view.measured_us:
         ratio = prediction.latency_us / view.measured_us
-        way = "slower" if ratio > 1 else "faster"
+        way = "higher" if ratio > 1 else "lower"
         within = "within" if max(ratio, 1 / ratio) <= 1 + prediction.uncertainty else "beyond"
-        off = f"{abs(ratio - 1):.0%} {way}" if abs(ratio - 1) >= 0.005 else "right to 1%"
-        found.append(f"Measured {_us(view.measured_us)}: the model is {off}, {within} one sigma.")
+        off = f"{abs(ratio - 1):.0%} {way}" if abs(ratio - 1) >= 0.005 else "the same within 1%"
+        found.append(f"Measured {_us(view.measured_us)}. The predicted time is {off}, {within} one sigma.")
         if view.is_training_row and CORRECTION in prediction.terms_us:
             alone_us = prediction.latency_us - prediction.terms_us[CORRECTION]
             found.append(
-                "The learned model was trained on this row, so this says nothing of other rows. "
+                "The learned model was trained on this measurement, so this agreement proves nothing about "
+                "other kernels. "
                 f"The analytical model alone predicts {_us(alone_us)} "
                 f"({alone_us / view.measured_us - 1:+.0%})."
             )
@@ -91,10 +92,10 @@ def caveats(view: CandidateView, target: Target) -> tuple[str, ...]:
     ]
     if guessed and target.is_gpu:
         one = len(guessed) == 1
-        were, moves = ("was", "it moves") if one else ("were", "they move")
+        were, them = ("was", "it") if one else ("were", "them")
         found.append(
-            f"Less sure: {', '.join(guessed)} of {target.name} {were} not measured; {moves} all its times "
-            "together."
+            f"Less sure: {', '.join(guessed)} of {target.name} {were} not measured. An error in {them} "
+            "changes all predicted times by the same factor."
         )
     return tuple(found)
 
@@ -109,9 +110,12 @@ def _limits(view: CandidateView) -> Iterator[str]:
     busy = f" (busy {share:.0%} of the time)" if share else ""
     named = MEANING.get(first.name, first.name)
     if first.gain < 2 * IDLE:
-        yield f"No single limit: most would be gained without {named}{busy}: {_left(first)}."
+        yield (
+            f"No single resource limits it. The largest saving is {named}{busy}. Without this cost, "
+            f"{_left(first)}."
+        )
     else:
-        yield f"Limited by {named}{busy}: without it {_left(first)}."
+        yield f"Limited by {named}{busy}. Without this cost, {_left(first)}."
     pace = view.prediction.limiting
     if pace != first.name:
         paced = (
@@ -120,19 +124,19 @@ def _limits(view: CandidateView) -> Iterator[str]:
             else MEANING.get(pace, pace)
         )
         yield (
-            f"Paced by {paced}, as `tilesight rank` shows: this takes longest, but most would be gained "
-            "without the limit."
+            f"`tilesight rank` shows {paced} instead, which is busy longest. Removing the limit named here "
+            "would save more."
         )
     if following is not None and following.gain > WORTH:
         what = MEANING.get(following.name, following.name)
         yield (
-            f"Next: {what}. With the first gone {_us(first.without_us)} are left, of which "
-            f"{following.gain:.0%} would go without it."
+            f"Next limit: {what}. Without both costs, {_us(following.without_us)} would remain "
+            f"(another -{following.gain:.0%})."
         )
     others = [h for h in view.limits.limits[1:] if h.gain > 2 * WORTH][:3]
     if others:
         yield (
-            "By themselves also: "
+            "Savings without one other cost: "
             + ", ".join(f"{MEANING.get(h.name, h.name)} -{h.gain:.0%}" for h in others)
             + "."
         )
@@ -145,31 +149,30 @@ def _wastes(view: CandidateView, kernels: Sequence[KernelProfile]) -> Iterator[s
         if waste.name == "shallow pipeline":
             depth = view.launch["pipeline_depth"]
             deep = f"{depth:g} iteration{'s' if depth > 1 else ''} in flight"
-            yield f"Pipeline: {deep}. With copies issued early enough {_left(waste)}."
+            yield f"Pipeline: {deep}. If copies were issued early enough, {_left(waste)}."
         elif waste.name == "bank conflicts":
             factor = _excess(kernels, Space.SHARED)
             yield (
-                f"Bank conflicts: accesses take {factor:.1f} times the necessary wavefronts: without "
-                f"{_left(waste)}."
+                f"Bank conflicts: shared-memory accesses take {factor:.1f} times the necessary wavefronts. "
+                f"Without conflicts, {_left(waste)}."
             )
         elif waste.name == "partial sectors":
             factor = _excess(kernels, Space.GLOBAL)
             yield (
-                f"Global accesses touch {factor:.1f} times the necessary sectors: with full ones "
-                f"{_left(waste)}."
+                f"Global accesses touch {factor:.1f} times the necessary sectors. If all sectors were used "
+                f"fully, {_left(waste)}."
             )
         elif waste.name == "scalar loops":
             yield (
                 f"Scalar loops: {_scalar_share(kernels):.0%} of the arithmetic is in innermost loops that "
-                "the compiler runs one element "
-                "at a time, since they have at most 16 iterations or are not contiguous in memory: "
-                f"in vectors {_left(waste)}."
+                "the compiler runs one element at a time, since they have at most 16 iterations or are not "
+                f"contiguous in memory. In vectors, {_left(waste)}."
             )
 
 
 def _spills(view: CandidateView, kernels: Sequence[KernelProfile], target: Target) -> Iterator[str]:
     gain = next((h for h in view.limits.limits if h.name == "spills"), None)
-    worth = f": without {_left(gain)}" if gain is not None and gain.gain > WORTH else ""
+    worth = f". Without spills, {_left(gain)}" if gain is not None and gain.gain > WORTH else ""
     compiled = view.compiled.get("spill_bytes")
     if target.is_gpu and compiled is not None and len(kernels) == 1:
         if compiled:
@@ -294,7 +297,7 @@ def _accesses(kernels: Sequence[KernelProfile]) -> Iterator[tuple[Phase, Access]
 
 
 def _left(headroom: Headroom) -> str:
-    return f"{_us(headroom.without_us)} (-{headroom.gain:.0%})"
+    return f"{_us(headroom.without_us)} would remain (-{headroom.gain:.0%})"
 
 
 def _us(value: float) -> str:

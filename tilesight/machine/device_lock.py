@@ -1,4 +1,7 @@
-"""A lock for each GPU, shared by all users of a machine: a process that measures has the GPU for itself."""
+"""A lock for each GPU and one for the processor, shared by all users of a machine.
+
+A process that measures has the device for itself.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,14 @@ from pathlib import Path
 from ..errors import ToolchainError
 from ..files import lock_holder, take_lock
 
+PROCESSOR_LOCK = "processor"  # in place of a GPU's UUID
 _SHARED = "tilesight-devices"
 _BASE = Path("/tmp")  # not TMPDIR, which may differ between users or jobs
 
 
 @contextmanager
 def alone_on(uuid: str) -> Iterator[None]:
-    """Wait for the lock of the GPU with this UUID, and hold it.
+    """Wait for the lock of the GPU with this UUID, or of `PROCESSOR_LOCK`, and hold it.
 
     Raises `ToolchainError` if no folder is usable.
     """

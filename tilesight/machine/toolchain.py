@@ -18,6 +18,7 @@ from pathlib import Path
 from ..settings import Settings, available_cores, load_settings
 from ..target.spec import Target
 from .devices import Device, cpu_name, find_devices, target_for
+from .load import busy_text
 
 BUILD_VERSION = "3"  # to be raised when a pass or launcher changes the library of the same candidate
 CXX_NAMES = ("g++", "clang++", "c++")
@@ -50,7 +51,8 @@ class Check:
     ok: bool
     found: str
     needed_for: str
-    hint: str = ""  # how to install it
+    hint: str = ""  # the way out
+    problem: str = "missing"  # in a word, if it is not `ok`
 
 
 def find_cxx(settings: Settings | None = None) -> Path | None:
@@ -278,6 +280,9 @@ def report() -> list[Check]:
     if "cuda" in kinds and torch.endswith("+cpu"):
         hint = "install a CUDA build: pip install torch --index-url https://download.pytorch.org/whl/cu130"
         checks.append(Check("torch for CUDA", False, f"torch {torch}", "measuring on an NVIDIA GPU", hint))
+    busy = busy_text(devices)
+    idle_hint = "end the other work before you measure, or tune again with --remeasure"
+    checks.append(Check("load", busy is None, busy or "idle", "undisturbed times", idle_hint, "busy"))
     return checks
 
 

@@ -13,9 +13,9 @@ from statistics import median
 from ..errors import WRONG, Failure
 from ..executor.jobs import CompareDone, CompareJob, Executor, SingleLaneSource
 from ..problem.space import Config
+from ..records.intervals import median_interval
 from ..records.protocol import MeasurementProtocol
 from ..records.trial import Measurement, TrialRecord
-from ..runner.intervals import median_interval
 from .plan_state import PlanState
 from .size_predictions import Pair
 
@@ -109,6 +109,8 @@ def _note_result(
     failed = [m.failure for m in measurements if m.failure]
     if failed:
         return f"could not be compared: {failed[0].message}"
+    if any(m.is_noisy for m in measurements):
+        return f"too noisy to tell (± {max(m.spread for m in measurements):.0%}): the machine was busy"
     chosen_us, default_us = (m.samples_us for m in measurements)
     ratios = [chosen / default for chosen, default in zip(chosen_us, default_us, strict=True)]
     low, high = median_interval(ratios, CONFIDENCE)

@@ -11,6 +11,8 @@ from statistics import median
 
 from ..problem.space import Census, Config
 from ..problem.workload import Workload
+from ..settings import load_settings
+from .intervals import spread
 from .trial import Measurement, Status, TrialRecord
 
 # torch only brings the vendor libraries for comparison; the driver changes times, but not the generated code.
@@ -114,6 +116,16 @@ class Baseline:
     def latency_us(self) -> float:
         return median(self.samples_us)
 
+    @property
+    def spread(self) -> float:
+        """Half of the median's 95 % interval, relative to the median."""
+        return spread(self.samples_us)
+
+    @property
+    def is_noisy(self) -> bool:
+        """Whether the time is unreliable, since other work on the machine disturbed the samples."""
+        return self.spread > load_settings().max_noise
+
 
 @dataclass(frozen=True, slots=True)
 class Decision:
@@ -140,7 +152,7 @@ class SessionResult:
 
     Attributes:
         trials: best first: the finalist that won, those tied with it, the other verified ones by measured
-            time, then predicted ones by ranking score, then failures.
+            time, noisy ones by time, predicted ones by ranking score, then failures.
         messages: what a user must know, e.g. why nothing was measured.
         decision: of the finalists; None if they were not compared.
     """
@@ -162,12 +174,13 @@ class SessionResult:
     def best(self) -> TrialRecord | None:
         """The finalist that won.
 
-        Without a comparison the fastest verified trial, else the best predicted one; None if all failed.
+        Without a comparison, or if its winner's time is noisy: the fastest verified trial, else the winner or
+        the fastest noisy one, else the best predicted one; None if all failed.
         """
         if self.decision is not None:
+            usable = (Status.VERIFIED,) if self.is_measured else (Status.NOISY,)
             won = next(
-                (t for t in self.trials if t.config == self.decision.winner and t.status is Status.VERIFIED),
-                None,
+                (t for t in self.trials if t.config == self.decision.winner and t.status in usable), None
             )
             if won is not None:
                 return won
@@ -176,6 +189,13 @@ class SessionResult:
     @property
     def is_measured(self) -> bool:
         return any(t.status is Status.VERIFIED for t in self.trials)
+
+    @property
+    def is_noisy(self) -> bool:
+        """Whether the best time, or a vendor library's, is noisy: no later call is answered with this."""
+        best = self.best
+        is_best_noisy = best is not None and best.status is Status.NOISY
+        return is_best_noisy or any(baseline.is_noisy for baseline in self.baselines)
 
     @property
     def fastest_baseline(self) -> Baseline | None:
@@ -191,8 +211,10 @@ def ranked(trials: Mapping[str, TrialRecord], decision: Decision | None = None) 
             return leading[trial.config], trial.measured_us, trial.config.key
         if trial.measured_us is not None:
             return 0, trial.measured_us, trial.config.key
+        if trial.noisy_us is not None:
+            return 1, trial.noisy_us, trial.config.key
         if trial.status is not Status.FAILED and trial.ranking_us is not None:
-            return 1, trial.ranking_us, trial.config.key
-        return 2, trial.ranking_us or 0.0, trial.config.key
+            return 2, trial.ranking_us, trial.config.key
+        return 3, trial.ranking_us or 0.0, trial.config.key
 
     return tuple(sorted(trials.values(), key=order))

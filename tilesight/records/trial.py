@@ -4,22 +4,33 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from statistics import median
 
 from ..errors import WRONG, Failure
 from ..problem.space import Config
+from ..settings import load_settings
+from .intervals import spread
 
+MOST_DISTURBED = 0.25  # a time with a larger share of disturbed samples is noisy
+# A time on a processor is noisy if other processes used a larger share of the cores meanwhile, since they
+# share caches and memory: one that streamed memory made matrix products 13 to 45 % slower on the other of two
+# cores (experiments/noise).
+MOST_OTHER_LOAD = 0.4
 NOT_MEASURED = "not measured: "  # begins messages of failures that another kernel caused
 ORDER_TERM = "order"  # the term of a prediction that moves its rank and is no part of its time
 
 
 class Status(StrEnum):
-    """Stage of a trial. `measured` has a time, `verified` also a check of the results."""
+    """Stage of a trial. `measured` has a time, `verified` also a check of the results.
+
+    `noisy` has a time that other work on the machine disturbed. It is shown, and used for nothing else.
+    """
 
     PREDICTED = "predicted"
     BUILT = "built"
+    NOISY = "noisy"
     MEASURED = "measured"
     VERIFIED = "verified"
     FAILED = "failed"
@@ -99,7 +110,8 @@ class Measurement:
         relative_error: ||out - ref|| / ||ref||; None if the result was not checked.
         environment: device, driver, compiler and library versions.
         protocol: how the samples were taken.
-        observed: state of the device meanwhile: clock, power, temperature, number of samples taken again.
+        observed: state of the device meanwhile: clock, power, temperature, number of samples taken again,
+            share of the samples that were disturbed, share of the cores that other processes used.
     """
 
     samples_us: tuple[float, ...] = ()
@@ -128,6 +140,37 @@ class Measurement:
         """Median of the samples."""
         return median(self.samples_us)
 
+    @property
+    def spread(self) -> float:
+        """Half of the median's 95 % interval, relative to the median."""
+        return spread(self.samples_us)
+
+    @property
+    def is_noisy(self) -> bool:
+        """Whether the time is unreliable, since other work on the machine disturbed the samples.
+
+        Sampling of a kernel that is clearly slower than another one stops early, with a wide interval that is
+        no noise.
+        """
+        if self.failure is not None:
+            return False
+        max_noise = load_settings().max_noise
+        if math.isinf(max_noise):
+            return False
+        limits = {"disturbed": MOST_DISTURBED, "other_load": MOST_OTHER_LOAD}
+        if any(self.observed.get(name, 0.0) > limit for name, limit in limits.items()):
+            return True
+        return not self.observed.get("stopped_early") and self.spread > max_noise
+
+    @property
+    def status(self) -> Status:
+        """The status of a trial with this measurement."""
+        if self.failure is not None:
+            return Status.FAILED
+        if self.is_noisy:
+            return Status.NOISY
+        return Status.MEASURED if self.relative_error is None else Status.VERIFIED
+
 
 @dataclass(frozen=True, slots=True)
 class TrialRecord:
@@ -146,6 +189,7 @@ class TrialRecord:
         needed = {
             Status.PREDICTED: self.prediction,
             Status.BUILT: self.build and self.build.artifact,
+            Status.NOISY: self.measurement and self.measurement.samples_us,
             Status.MEASURED: self.measurement and self.measurement.samples_us,
             Status.VERIFIED: self.measurement
             and self.measurement.samples_us
@@ -159,8 +203,13 @@ class TrialRecord:
 
     @property
     def measured_us(self) -> float | None:
-        """Median time if the results were right; else None."""
+        """Median time if the results were right and the time is not noisy; else None."""
         return self.measurement.latency_us if self.status is Status.VERIFIED and self.measurement else None
+
+    @property
+    def noisy_us(self) -> float | None:
+        """Median time if it is noisy; else None."""
+        return self.measurement.latency_us if self.status is Status.NOISY and self.measurement else None
 
     @property
     def predicted_us(self) -> float | None:
@@ -170,3 +219,14 @@ class TrialRecord:
     def ranking_us(self) -> float | None:
         """Ranking score of the prediction: `Prediction.ranking_us`."""
         return self.prediction.ranking_us if self.prediction else None
+
+
+def without_measurement(trial: TrialRecord) -> TrialRecord | None:
+    """A trial with its build or its prediction alone; None if it has neither."""
+    if trial.measurement is None:
+        return trial
+    is_built = trial.build is not None and trial.build.artifact is not None
+    if not is_built and trial.prediction is None:
+        return None
+    status = Status.BUILT if is_built else Status.PREDICTED
+    return replace(trial, status=status, measurement=None, failure=None)

@@ -194,6 +194,7 @@ def _bench(target: Target, protocol: MeasurementProtocol) -> Bench:
             CpuTimer(protocol.stretch_us, protocol.retakes),
             {"device": cpu_name(), "torch_threads": threads, **versions},
             cache_bytes,
+            conditions=Conditions(on_processor=True),
         )
     index = _torch_index(target)
     torch.cuda.set_device(index)

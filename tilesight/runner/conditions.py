@@ -16,6 +16,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from ..machine.load import LoadMeter
+from ..settings import available_cores
+
 DROP_RATIO = 0.7  # a clock below this share of the usual clock under load is a drop
 HISTORY_LENGTH = 64
 
@@ -67,8 +70,10 @@ class Sensor(ABC):
 class Conditions:
     """The sensor's samples, over all measurements of this process and during the current one."""
 
-    def __init__(self, sensor: Sensor | None = None) -> None:
-        self._sensor = sensor
+    def __init__(self, sensor: Sensor | None = None, *, on_processor: bool = False) -> None:
+        """`on_processor`: kernels are measured on the processor, which other processes may use, too."""
+        self._sensor, self._on_processor = sensor, on_processor
+        self._meter: LoadMeter | None = None
         self._usual: deque[DeviceState] = deque(maxlen=HISTORY_LENGTH)
         self._current: list[DeviceState] = []
         self._last: DeviceState | None = None
@@ -76,6 +81,7 @@ class Conditions:
     def begin(self) -> None:
         """Start a new measurement."""
         self._current.clear()
+        self._meter = LoadMeter() if self._on_processor else None
 
     def sample(self) -> None:
         """Read the state; call while the device is busy."""
@@ -105,6 +111,8 @@ class Conditions:
     def observed(self) -> dict[str, float]:
         """Figures of the current measurement, with units in their names. Unknown figures are absent."""
         found: dict[str, float] = {}
+        if self._meter is not None:
+            found["other_load"] = round(self._meter.read().cores / available_cores(), 3)
         if self._current:
             found["sm_clock_mhz"] = median(state.sm_clock_mhz for state in self._current)
             found["power_capped"] = sum(state.is_power_capped for state in self._current) / len(self._current)

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from statistics import median
 
 from ..problem.space import Config
+from ..records.intervals import median_interval
 from ..records.session import Decision
-from .intervals import median_interval
+from ..settings import load_settings
 
 CONFIDENCE = 0.99  # of each comparison; up to seven finalists are compared with the fastest, several times
 # A finalist slower by at most this share is tied with the fastest. A winner's time varies by up to 1 %
@@ -68,18 +69,21 @@ def decide(finalists: Sequence[Finalist]) -> Decision:
             turn.
     """
     fastest = min(finalists, key=lambda f: (median(f.samples_us), f.config.key))
-    tied, eligible = [], [fastest]
+    tied, eligible, doubt = [], [fastest], MARGIN
     for other in finalists:
         if other is fastest:
             continue
         low, high = _slower_by(other.samples_us, fastest.samples_us)
         if low <= MARGIN:
             tied.append(other)
+            doubt = max(doubt, (high - low) / 2)
             if high <= MAX_LOSS and _ratio(other, fastest) <= 1 + MAX_MEDIAN_LOSS:
                 eligible.append(other)
+    if doubt > load_settings().max_noise:
+        eligible = [fastest]
     winner = min(eligible, key=lambda f: (*f.qualities().values(), f.config.key))
     indistinguishable = tuple(f.config for f in (fastest, *tied) if f is not winner)
-    return Decision(winner.config, indistinguishable, _reason(finalists, fastest, winner, len(tied)))
+    return Decision(winner.config, indistinguishable, _reason(finalists, fastest, winner, len(tied), doubt))
 
 
 def settled(samples: Sequence[Samples]) -> bool:
@@ -97,13 +101,22 @@ def _slower_by(samples: Samples, fastest: Samples) -> tuple[float, float]:
     return median_interval([own / best - 1 for own, best in zip(samples, fastest, strict=True)], CONFIDENCE)
 
 
-def _reason(finalists: Sequence[Finalist], fastest: Finalist, winner: Finalist, tied: int) -> str:
+def _reason(
+    finalists: Sequence[Finalist],
+    fastest: Finalist,
+    winner: Finalist,
+    tied: int,
+    doubt: float,
+) -> str:
+    """Why `winner` won. `doubt`: half of the widest interval of a difference to the fastest."""
     if len(finalists) == 1:
         return "the only finalist"
     if not tied:
         rest = [_slower_by(f.samples_us, fastest.samples_us)[0] for f in finalists if f is not fastest]
         return f"the fastest: every other one is certainly slower, by at least {100 * min(rest):.1f} %"
-    shown = f"{tied + 1} finalists cannot be told apart ({100 * MARGIN:.1f} %)"
+    if doubt > load_settings().max_noise:
+        return f"the fastest in the median; {tied + 1} finalists are too noisy to tell apart (± {doubt:.0%})"
+    shown = f"{tied + 1} finalists cannot be told apart (± {100 * doubt:.1f} %)"
     if winner is fastest:
         return f"{shown}; the fastest is taken, since none of the others is simpler"
     mine, theirs = winner.qualities(), fastest.qualities()

@@ -40,6 +40,7 @@ class Timer(ABC):
     """Takes samples on one device."""
 
     retaken = 0  # samples that the timer itself has retaken
+    disturbed = 0  # samples that it returned although they were disturbed
     broken = False  # the process cannot measure any more
 
     @abstractmethod
@@ -235,6 +236,7 @@ class CpuTimer(Timer):
             if disturbed <= MAX_DISTURBED_SHARE:
                 return time_us
             taken.append((disturbed, time_us))
+        self.disturbed += 1
         return min(taken)[1]
 
     @staticmethod

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median, quantiles
 
+from ..records.intervals import half_width, median_interval
 from ..records.protocol import MeasurementProtocol
 from .conditions import Conditions
-from .intervals import half_width, median_interval
 from .timers import Call, Timer
 
 MIN_TURNS = 3  # even of slow calls
@@ -37,11 +37,13 @@ Column = Sequence[float]
 class TurnSamples:
     """Samples of each call, equally many; those with the same index are from the same turn.
 
-    `launches` counts the launches that one sample covers, for each call.
+    `launches` counts the launches that one sample covers, for each call. `disturbed` is the share of the
+    samples that were kept although another process had the core, or although the clock had dropped.
     """
 
     samples_us: tuple[tuple[float, ...], ...]
     retaken: int = 0
+    disturbed: float = 0.0
     stopped_early: bool = False
     launches: tuple[int, ...] = ()
 
@@ -91,10 +93,11 @@ class _Sampling:
         self._rival_us, self._enough = rival_us, enough
         self._rows: list[tuple[float, ...]] = []
         self._retaken, self._batches_dropped, self._outliers_left = 0, 0, protocol.retakes
+        self._disturbed = 0  # samples in batches that were kept although the clock had dropped
 
     def run(self) -> TurnSamples:
         timer, protocol = self._timer, self._protocol
-        before = timer.retaken
+        before, disturbed_before = timer.retaken, timer.disturbed
         short_ms = min(EARLY_WARM_UP_MS, protocol.warmup_ms)
         call_ms = [self._warm_up(call, short_ms) for call in self._calls]
         stretches = [timer.stretch(call) for call in self._calls]
@@ -106,7 +109,8 @@ class _Sampling:
                 stretches, EARLY_TURNS if turn_ms * EARLY_TURNS < protocol.max_ms else MIN_TURNS
             )
             if min(map(min, early)) > MUCH_SLOWER * self._rival_us:
-                return TurnSamples(_columns(early), timer.retaken - before, True, launches)
+                share = (timer.disturbed - disturbed_before) / (len(early) * len(self._calls))
+                return TurnSamples(_columns(early), timer.retaken - before, share, True, launches)
         for stretch in stretches:
             self._warm_up(stretch.run, protocol.warmup_ms - short_ms)
         begin, budget_ms, stopped = time.perf_counter(), protocol.max_ms * len(stretches), False
@@ -120,7 +124,10 @@ class _Sampling:
             stopped = self._is_slower()
             if not stopped and len(self._rows) >= protocol.min_samples and self._is_precise():
                 break
-        return TurnSamples(_columns(self._rows), self._retaken + timer.retaken - before, stopped, launches)
+        disturbed = self._disturbed + timer.disturbed - disturbed_before
+        share = min(1.0, disturbed / (len(self._rows) * len(self._calls)))
+        retaken = self._retaken + timer.retaken - before
+        return TurnSamples(_columns(self._rows), retaken, share, stopped, launches)
 
     def _warm_up(self, call: Call, duration_ms: float) -> float:
         begin = time.perf_counter()
@@ -133,10 +140,12 @@ class _Sampling:
         return minimum - len(self._rows) if len(self._rows) < minimum else minimum
 
     def _add_batch(self, rows: list[tuple[float, ...]]) -> None:
-        if self._conditions.disturbed() and self._batches_dropped < BATCH_RETAKES:
-            self._batches_dropped += 1
-            self._retaken += len(rows)
-            return
+        if self._conditions.disturbed():
+            if self._batches_dropped < BATCH_RETAKES:
+                self._batches_dropped += 1
+                self._retaken += len(rows)
+                return
+            self._disturbed += len(rows) * len(self._calls)
         self._rows += rows
         slow = _outlier_turns(self._rows)
         if len(slow) > min(self._outliers_left, OUTLIER_SHARE * len(self._rows)):

@@ -58,10 +58,15 @@ def nothing_worked(
             f"{workload.label} on {target.name}: the time budget ended before any candidate was examined"
         )
     more = " The time budget ended the search early: try a larger --budget." if cut else ""
-    return NoCandidateError(
+    first = next((t.failure for t in records if t.failure and t.failure.detail), None)
+    output = " The output of the first failure is shown with --debug." if first else ""
+    error = NoCandidateError(
         f"none of {len(records)} candidates for {workload.label} on {target.name} worked: "
-        f"{common_failures(records)}.{more}"
+        f"{common_failures(records)}.{output}{more}"
     )
+    if first:
+        error.add_note(f"{first.kind}: {first.message}\n{first.detail}")
+    return error
 
 
 def common_failures(trials: Iterable[TrialRecord]) -> str:

@@ -42,6 +42,7 @@ class Finals:
         )
         self.baselines: tuple[Baseline, ...] = ()
         self.decision: Decision | None = None
+        self.is_noisy = False  # other work on the machine disturbed the comparison
 
     def choose(self) -> list[Config]:
         """The finalists, fastest first. If no candidate was measured, the user is told why."""
@@ -105,15 +106,34 @@ class Finals:
         if len(failures) == len(found.measurements):
             self._fail(failures[0].message)
             return
-        if found.decision is not None and found.decision.tied:
-            self._notify(f"the winner: {found.decision.reason}")
         self.decision, self.baselines = found.decision, found.baselines
+        self._note_noise(found)
+        if self.decision is not None and self.decision.tied:
+            self._notify(f"the winner: {self.decision.reason}")
         self._observer.baselines(found.baselines)
         vendor = ", ".join(f"{b.name} {b.latency_us:.4g} us" for b in found.baselines)
         ours = "the fastest" if count == 1 else f"the {count} fastest"
         self._observer.phase_done(
             f"{ours} in turns with {vendor or 'no vendor library, since none is installed'}"
         )
+
+    def _note_noise(self, found: Comparison) -> None:
+        """Drop the decision if the finalists' times are noisy, and tell the user."""
+        noisy = [measurement.spread for measurement in found.measurements if measurement.is_noisy]
+        load = max((m.observed.get("other_load", 0.0) for m in found.measurements), default=0.0)
+        vendor = [baseline.spread for baseline in found.baselines if baseline.is_noisy]
+        self.is_noisy = bool(noisy or vendor)
+        if noisy:
+            self.decision = None
+            self._notify(
+                f"too noisy to tell which finalist is the fastest (± {max(noisy):.0%}"
+                f"{f', other processes used {load:.0%} of the cores' if load else ''}); tune again when the "
+                "machine is idle"
+            )
+        elif vendor:
+            self._notify(
+                f"a vendor's time is noisy (± {max(vendor):.0%}); tune again when the machine is idle"
+            )
 
     def _fail(self, reason: str) -> None:
         self._notify(f"no comparison with the vendor's library: {reason}")

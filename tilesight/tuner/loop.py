@@ -14,6 +14,7 @@ import itertools
 import time
 from collections.abc import Iterable
 from contextlib import closing
+from dataclasses import replace
 
 from ..costmodel.model import CostModel
 from ..errors import UnknownNameError
@@ -78,6 +79,7 @@ class Tuner:
         self.predictor = TrialPredictor(model, request.target, self.trials, self.reranker)
         self.baselines: tuple[Baseline, ...] = ()
         self.decision: Decision | None = None
+        self.is_noisy = False  # the comparison of the finalists was disturbed
         self.messages: list[str] = []
         self.is_explored = False
         self.device_time = DeviceTime()
@@ -103,7 +105,9 @@ class Tuner:
         except BaseException:
             self.observer.finished(self._result(SessionState.INTERRUPTED))
             raise
-        result = self._result(SessionState.INTERRUPTED if self.is_cut else SessionState.COMPLETE)
+        result = self._result(SessionState.COMPLETE)
+        if self.is_cut or result.is_noisy or self.is_noisy:  # the next call goes on
+            result = replace(result, state=SessionState.INTERRUPTED)
         self.observer.finished(result)
         return result
 
@@ -287,6 +291,7 @@ class Tuner:
         if finalists and not self._late():
             finals.run(finalists, self.queue.builds)
             self.decision, self.baselines = finals.decision, finals.baselines
+            self.is_noisy = finals.is_noisy
 
     def _late(self, share: float = 1.0) -> bool:
         budget = self.request.budget_s

@@ -25,6 +25,7 @@ class TuneOptions:
         layers: Read-only databases below it, the first on top; None: those of the settings.
         workers: Processes that lower and build; None: that of the settings.
         cluster: Address of a Ray cluster that does the work in place of this machine; None: no cluster.
+        remeasure: Take recorded measurements again.
     """
 
     effort: Effort = Effort.QUICK
@@ -37,6 +38,7 @@ class TuneOptions:
     layers: tuple[str, ...] | None = None
     workers: int | None = None
     cluster: str | None = None
+    remeasure: bool = False
 
     def __post_init__(self) -> None:
         check_budget(self.budget_s)

@@ -6,7 +6,7 @@ import signal
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ..costmodel.model import CostModel
 from ..executor.jobs import Executor
 from ..records.session import Baseline, Context, Effort, SessionResult
-from ..records.trial import TrialRecord
+from ..records.trial import TrialRecord, without_measurement
 from .loop import Tuner
 from .observers import Observer, Observers
 from .request import Request
@@ -65,16 +65,22 @@ def run_recorded(
     executor: Callable[[], Executor],
     observer: Observer,
     notes: Sequence[str] = (),
+    alone: AbstractContextManager[None] | None = None,
 ) -> SessionResult:
     """Answer `request` from the database, or run it and record it there, going on from whatever is known.
 
     `executor` is called only where there is work. `notes` say how this machine stands to the request: they
-    lead the messages of the result and are not recorded. Raises what `Tuner.run` raises; what was finished by
-    then is recorded.
+    lead the messages of the result and are not recorded. `alone` is entered while the session runs: it waits
+    for an equal session of another process, which may have recorded the answer. Raises what `Tuner.run`
+    raises; what was finished by then is recorded.
     """
     for note in notes:
         observer.message(note)
-    result = find_answer(store, request) or _run(request, store, model, executor(), observer)
+    result = None if request.remeasures else find_answer(store, request)
+    if result is None:
+        with alone or nullcontext():
+            result = find_answer(store, request) if alone and not request.remeasures else None
+            result = result or _run(request, store, model, executor(), observer)
     return replace(result, context=request.context, messages=(*notes, *result.messages))
 
 
@@ -82,6 +88,10 @@ def _run(
     request: Request, store: Store, model: CostModel, executor: Executor, observer: Observer
 ) -> SessionResult:
     known = store.recall(request.context)
+    if request.remeasures:
+        known = {
+            key: left for key, trial in known.items() if (left := without_measurement(trial)) is not None
+        }
     counts = Counter(trial.status.value for trial in known.values())
     if counts:
         observer.message(

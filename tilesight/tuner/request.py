@@ -60,6 +60,7 @@ class Request:
     budget_s: float | None = None
     seed: int = 0
     sampler: str = "tpe"
+    remeasures: bool = False  # recorded measurements are taken again
 
     def candidate(self, config: Config) -> Candidate:
         template = self.template.for_config(config)
@@ -101,4 +102,5 @@ def make_request(
         budget_s=options.budget_s,
         seed=options.seed,
         sampler=options.sampler,
+        remeasures=options.remeasure,
     )

@@ -84,10 +84,13 @@ class Trials:
         )
 
     def measured(self, config: Config, measurement: Measurement) -> TrialRecord:
+        """Add the measurement of a candidate. A noisy one does not replace an earlier clean one."""
         trial = self.records[config]
-        checked = Status.MEASURED if measurement.relative_error is None else Status.VERIFIED
-        status = Status.FAILED if measurement.failure else checked
-        return self._set(replace(trial, status=status, measurement=measurement, failure=measurement.failure))
+        if measurement.is_noisy and trial.status in (Status.MEASURED, Status.VERIFIED):
+            return trial
+        return self._set(
+            replace(trial, status=measurement.status, measurement=measurement, failure=measurement.failure)
+        )
 
     @property
     def works(self) -> bool:
@@ -117,12 +120,14 @@ class Trials:
 
     def fastest(self, count: int, margin: float, least: int = 1) -> list[Config]:
         """Up to `count` verified configs, fastest first: those within the factor `margin` of the fastest, but
-        at least `least` of them.
+        at least `least` of them. Noisy ones follow, since any of them may be the fastest.
         """
         times = self._times
         limit = margin * min(times.values(), default=0.0)
         ordered = sorted(times, key=lambda config: times[config])[:count]
-        return [config for rank, config in enumerate(ordered) if rank < least or times[config] <= limit]
+        clean = [config for rank, config in enumerate(ordered) if rank < least or times[config] <= limit]
+        noisy = {config: us for config, trial in self.records.items() if (us := trial.noisy_us) is not None}
+        return [*clean, *sorted(noisy, key=lambda config: noisy[config])][:count]
 
     def value(self, config: Config) -> float | None:
         """The time of a config in us for the search, on the scale of predictions; None if it failed."""

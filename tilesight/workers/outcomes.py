@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import signal
+import sysconfig
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Generic, TypeVar
 
 from ..errors import Failure, FailureKind, headline
@@ -15,6 +18,12 @@ _MEMORY = {
     FailureKind.LOWER_CRASH: FailureKind.LOWER_MEMORY,
     FailureKind.BUILD_CRASH: FailureKind.BUILD_MEMORY,
     FailureKind.RUN_CRASH: FailureKind.RUN_MEMORY,
+}
+
+_FRAME = re.compile(r'^  File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
+_PACKAGE = Path(__file__).resolve().parents[1]
+_INSTALLED = {
+    Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")
 }
 
 
@@ -106,7 +115,8 @@ def failure_of(
             to.
     """
     if isinstance(outcome, Raised):
-        return Failure(error, f"{outcome.type_name}: {headline(outcome.message)}", outcome.traceback)
+        message = f"{outcome.type_name}: {headline(outcome.message)}{_where(outcome.traceback)}"
+        return Failure(error, message, outcome.traceback)
     if isinstance(outcome, Crashed):
         return Failure(crash, outcome.reason, outcome.output)
     lingers = "; its process could not be ended at once" if outcome.lingers else ""
@@ -115,3 +125,21 @@ def failure_of(
         message = f"stopped because it used {used} of host memory, more than its {limit}{lingers}"
         return Failure(memory or _MEMORY[crash], message, outcome.output)
     return Failure(timeout, f"stopped after {outcome.seconds:g} s{lingers}", outcome.output)
+
+
+def _where(traceback: str) -> str:
+    """The innermost frame of a template or of the user's own code, as ` (file.py:12 in build)`."""
+    frames = [
+        f" ({Path(file).name}:{line} in {function})"
+        for file, line, function in _FRAME.findall(traceback)
+        if _is_template_code(Path(file))
+    ]
+    return frames[-1] if frames else ""
+
+
+def _is_template_code(file: Path) -> bool:
+    """Whether a file belongs to a kernel: not to Python, an installed package, or TileSight's other code."""
+    if not file.is_absolute():  # <string>, <frozen runpy>
+        return False
+    parents = file.resolve().parents
+    return _PACKAGE / "kernels" in parents or not (_PACKAGE in parents or _INSTALLED & {*parents})

@@ -267,7 +267,7 @@ def test_rank_and_explain_name_the_same_pace(shell: Shell) -> None:
     this = json.loads(shell(*arguments, "--json")[1])["this"]
     assert this["limiting"] == slow["limiting"] == "vector"
     assert this["first_limit"] == this["limits"][0]["name"] == "launch"
-    assert "Paced by arithmetic, as `tilesight rank` shows" in shell(*arguments)[1]
+    assert "`tilesight rank` shows arithmetic instead, which is busy longest" in shell(*arguments)[1]
 
 
 def test_rank_says_how_sure_it_is(shell: Shell) -> None:

@@ -54,18 +54,24 @@ class SlowInTurns(FakeExecutor):
     """Finalists take longer in turns than alone."""
 
     def compared(self, candidates: Sequence[Candidate]) -> Comparison:
-        found = tuple(Measurement((90.0 + place,), relative_error=0.0) for place, _ in enumerate(candidates))
+        found = tuple(
+            Measurement((90.0 + place,), relative_error=0.0, observed={"in_turns": 1.0})
+            for place, _ in enumerate(candidates)
+        )
         return Comparison(found, (), decision=Decision(candidates[0].config))
 
 
-def test_measured_times_out_of_order_are_explained(shell: Shell, fake_line: FakeLine) -> None:
-    asked, footnote = ("tune", "axpy", "--target", "cpu", "--shape"), "so the times may not be in order"
-    assert "may not be in order" not in shell(*asked, "X0")[1]
+def test_times_taken_alone_are_marked(shell: Shell, fake_line: FakeLine) -> None:
+    asked, footnote = ("tune", "axpy", "--target", "cpu", "--shape"), "* timed alone and earlier."
     fake_line.executor = SlowInTurns()
     out = shell(*asked, "n=1280")[1]
-    times = [float(line.split()[2]) for line in out.splitlines() if re.match(r" *\d+ +verified ", line)]
+    rows = re.findall(r"^ *\d+ +verified +(\S+)( \*)? ", out, re.MULTILINE)
+    times = [float(time) for time, _ in rows]
     assert times != sorted(times)
-    assert footnote in " ".join(out.split())
+    marks = [mark for _, mark in rows]
+    assert marks == sorted(marks), "the finalists come first"
+    assert set(marks) == {"", " *"}
+    assert footnote in out
 
 
 def test_times_below_the_limit_of_memory_are_explained(shell: Shell) -> None:

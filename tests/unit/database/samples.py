@@ -230,7 +230,7 @@ class Draw:
 
     def trial(self, number: int) -> TrialRecord:
         status = self.random.choice(list(Status))
-        fails, measures = status is Status.FAILED, status in (Status.MEASURED, Status.VERIFIED)
+        fails, measures = status is Status.FAILED, status in (Status.NOISY, Status.MEASURED, Status.VERIFIED)
         built = status is Status.BUILT or self.random.random() < 0.5
         return TrialRecord(
             config=Config(

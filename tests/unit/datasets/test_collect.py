@@ -11,7 +11,16 @@ from typing import Any, ClassVar
 
 import pytest
 
-from tests.support.fakes import Axpy, AxpyTemplate, FakeExecutor, Journal, failing, profile_of, true_us
+from tests.support.fakes import (
+    Axpy,
+    AxpyTemplate,
+    DisturbedExecutor,
+    FakeExecutor,
+    Journal,
+    failing,
+    profile_of,
+    true_us,
+)
 from tests.unit.conftest import FakeLine
 from tilesight.datasets.collect import collect
 from tilesight.datasets.collector import CollectionCase, CollectionResult, Collector
@@ -443,6 +452,20 @@ def test_times_under_other_conditions_go_to_another_file(tmp_path: Path) -> None
         DatasetWriter(path, "r2", facts).check("h200", usual)
     write_dataset(path, old)
     assert path.read_bytes() == before
+
+
+def test_noisy_times_are_no_rows_and_are_taken_by_the_next_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TILESIGHT_MAX_NOISE", raising=False)
+    path = tmp_path / "d.parquet"
+    first = gather(path, cases(shapes=("X0",)), device=DisturbedExecutor("measure"))
+    assert len(first.dataset) == 0
+    found = gather(path, cases(shapes=("X0",)), device=DisturbedExecutor("vendor"))
+    assert len(found.dataset.frame["measured_us"].dropna()) == 20
+    assert found.dataset.frame["vendor_us"].isna().all()
+    again = gather(path, cases(shapes=("X0",)))
+    assert (again.dataset.frame["vendor_us"] == 12.0).all()
 
 
 def test_a_case_without_a_right_kernel_has_no_vendor_time(tmp_path: Path) -> None:

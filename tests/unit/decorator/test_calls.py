@@ -14,11 +14,11 @@ import pytest
 
 from tests.unit.decorator import user_kernels
 from tilesight.decorator import Autotuned, Tuned, TunedSource, autotune, autotuned, call_kernels
-from tilesight.decorator.tuning_lock import tuning_lock
 from tilesight.errors import InputError, NoCandidateError
 from tilesight.problem.space import Config
 from tilesight.records.session import Effort
 from tilesight.records.trial import Status
+from tilesight.tuner.tuning_lock import tuning_lock
 
 CONFIGS = [{"block": 16}, {"block": 32}]
 

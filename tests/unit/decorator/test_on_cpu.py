@@ -17,9 +17,9 @@ import torch
 from tests.unit.decorator import user_kernels
 from tests.unit.decorator.conftest import no_work
 from tilesight.decorator import Autotuned, TunedSource, autotune
-from tilesight.decorator.tuning_lock import tuning_process
 from tilesight.errors import FailureKind, InputError, NoCandidateError, ProgramError, ToolchainError
 from tilesight.records.trial import Status
+from tilesight.tuner.tuning_lock import tuning_process
 
 pytestmark = pytest.mark.usefixtures("places")
 

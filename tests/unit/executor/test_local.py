@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,14 +15,13 @@ from tests.support.fakes import AxpyTemplate, profile_of
 from tilesight.builder.build import build_kernel
 from tilesight.errors import Failure, FailureKind
 from tilesight.executor import tasks
-from tilesight.executor.jobs import (
-    lower_all,
-)
+from tilesight.executor.jobs import MeasureDone, MeasureJob, SingleLaneSource, lower_all
 from tilesight.executor.local import LocalExecutor, is_cache_failure
 from tilesight.kernels import operator, template_for
 from tilesight.problem.candidate import Candidate
 from tilesight.problem.space import Config
 from tilesight.problem.workload import Workload
+from tilesight.records.protocol import MeasurementProtocol
 from tilesight.target.spec import load_target
 
 CPU = load_target("cpu")
@@ -94,3 +96,29 @@ def test_only_a_gpu_can_be_too_small_for_a_kernel() -> None:
     assert failure.kind is FailureKind.DOES_NOT_FIT
     assert "does nothing" in failure.message
     assert tasks.fit_failure(nothing, CPU) is None
+
+
+def test_only_one_process_measures_on_a_processor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tilesight.executor.local.WAIT_NOTICE_S", 0.2)
+    candidate = small_product()
+    build = build_kernel(candidate, tmp_path)
+    protocol = MeasurementProtocol.named("default", CPU)
+    said: list[str] = []
+
+    def hear(text: str) -> None:
+        said.append(text)
+        holder.send_signal(signal.SIGTERM)
+
+    program = (
+        "import time; from tilesight.machine.device_lock import PROCESSOR_LOCK, alone_on\n"
+        "with alone_on(PROCESSOR_LOCK): print('held', flush=True); time.sleep(60)"
+    )
+    holder = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "held\n"
+    with LocalExecutor(1, tmp_path, notice=hear) as executor:
+        [done] = executor.stream(SingleLaneSource([MeasureJob(candidate, build, protocol)]))
+    holder.wait()
+    assert said == [f"waiting: process {holder.pid} measures on the processor (processor)"]
+    assert isinstance(done, MeasureDone)
+    assert done.measurement.failure is None

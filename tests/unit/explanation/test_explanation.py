@@ -79,14 +79,16 @@ def test_blocks_of_different_length_have_no_waves() -> None:
 
 def test_spills_are_findings_and_caveats() -> None:
     found = seen(kernel(Work(vector_ops=128 * 200.0), blocks=1056, registers=400))
-    assert has_sentence(found.findings, "Spills: about ", "registers of the threads do not fit: without ")
+    assert has_sentence(
+        found.findings, "Spills: about ", "registers of the threads do not fit. Without spills, "
+    )
     assert has_sentence(found.caveats, "Less sure: ", "spill")
 
 
 def test_bank_conflicts_have_a_factor() -> None:
     conflict = Access(Space.SHARED, "", False, "ld", 2048.0, 64, 16, 4)
     found = seen(kernel(Work(accesses=(conflict,) * 8), blocks=1056))
-    assert has_sentence(found.findings, "Bank conflicts: accesses take 4.0 times")
+    assert has_sentence(found.findings, "Bank conflicts: shared-memory accesses take 4.0 times")
 
 
 def test_bulk_copies_beyond_the_edge() -> None:
@@ -119,10 +121,11 @@ def test_unknown_calls_widen_the_spread() -> None:
 def test_a_measured_time_is_compared_with_the_prediction() -> None:
     predicted = seen(kernel()).prediction.latency_us
     assert has_sentence(
-        seen(kernel(), measured_us=predicted / 1.05).caveats, "the model is 5% slower, within one sigma"
+        seen(kernel(), measured_us=predicted / 1.05).caveats,
+        "The predicted time is 5% higher, within one sigma",
     )
     assert has_sentence(
-        seen(kernel(), measured_us=predicted * 2).caveats, "the model is 50% faster, beyond one sigma"
+        seen(kernel(), measured_us=predicted * 2).caveats, "The predicted time is 50% lower, beyond one sigma"
     )
 
 
@@ -162,7 +165,7 @@ def test_limits_follow_the_compilers_spills() -> None:
 
     gain, findings = spills(60, registers=255.0, spill_bytes=4096.0)
     assert gain > 0.02
-    assert has_sentence(findings, "Spills: the compiler spills 4096 bytes a thread: without ")
+    assert has_sentence(findings, "Spills: the compiler spills 4096 bytes a thread. Without spills, ")
     gain, findings = spills(400, registers=255.0, spill_bytes=0.0)
     assert gain == 0.0
     assert not has_sentence(findings, "Spills: ")
@@ -335,21 +338,21 @@ def test_a_row_that_trained_the_model_is_no_evidence(
             return run == "r"
 
     warning = (
-        "The learned model was trained on this row, so this says nothing of other rows. "
-        "The analytical model alone predicts 42 us (+75%)."
+        "The learned model was trained on this measurement, so this agreement proves nothing about other "
+        "kernels. The analytical model alone predicts 42 us (+75%)."
     )
     assert not has_sentence(
-        tilesight.explain("axpy", "cpu", "X0", measured=rows).this.caveats, "was trained on this row"
+        tilesight.explain("axpy", "cpu", "X0", measured=rows).this.caveats, "was trained on this measurement"
     )
     fake_line.model = Trained()
     assert warning in tilesight.explain("axpy", "cpu", "X0", measured=rows).this.caveats
     worse = tilesight.explain("axpy", "cpu", "X0", config=dict(config(4)), measured=rows)
     assert worse.verdict.endswith("It was trained on both.")
     other = tilesight.explain("axpy", "cpu", "X0", config=dict(config(5)), measured=rows)
-    assert not has_sentence(other.this.caveats, "was trained on this row")
+    assert not has_sentence(other.this.caveats, "was trained on this measurement")
     monkeypatch.setattr(Trained, "was_trained_on", lambda *_: False)
     assert not has_sentence(
-        tilesight.explain("axpy", "cpu", "X0", measured=rows).this.caveats, "was trained on this row"
+        tilesight.explain("axpy", "cpu", "X0", measured=rows).this.caveats, "was trained on this measurement"
     )
 
 

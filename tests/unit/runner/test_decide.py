@@ -144,3 +144,14 @@ def test_over_many_sessions_the_winner_stays_within_a_percent() -> None:
         won.append(true_us[str(decide(kernels).winner["name"])])
     assert max(won) <= 101.0
     assert sum(time <= 100.9 for time in won) == 50
+
+
+def test_wide_scatter_is_no_tie(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels = [
+        finalist("simple", 101.0, [1.0] * TURNS, 1, noise=1.2, smem_bytes=1),
+        finalist("fast", 100.0, [1.0] * TURNS, 2, noise=1.2, smem_bytes=9),
+    ]
+    kernels = [Finalist(k.config, [abs(us) + 1 for us in k.samples_us], k.resources) for k in kernels]
+    assert "cannot be told apart (± " in decide(kernels).reason
+    monkeypatch.setenv("TILESIGHT_MAX_NOISE", "0.1")
+    assert "2 finalists are too noisy to tell apart (± " in decide(kernels).reason

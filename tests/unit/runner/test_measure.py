@@ -160,6 +160,8 @@ def test_observed_figures_are_recorded(built: BuildResult) -> None:
         "samples",
         "launches",
         "retaken",
+        "disturbed",
+        "other_load",
         "stopped_early",
         "input_seed",
         "input_sets",

@@ -74,6 +74,7 @@ def test_disturbed_samples_are_retaken(
     assert timer._sample(nothing, 1) == expected
     assert len(list(given)) == left
     assert timer.retaken == len(takes) - left - 1
+    assert timer.disturbed == (expected == 20.0)
 
 
 @pytest.mark.parametrize(("forced", "least", "most"), [(0, 0.0, 0.0), (1, 0.5, 1.0)])

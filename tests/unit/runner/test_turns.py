@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 
+from tilesight.records.intervals import half_width
 from tilesight.records.protocol import MeasurementProtocol
 from tilesight.runner.conditions import Conditions, DeviceState, Sensor
-from tilesight.runner.intervals import half_width
 from tilesight.runner.timers import Call, Stretch, Timer
 from tilesight.runner.turns import collect_samples
 
@@ -200,6 +201,23 @@ def test_batches_with_a_dropped_clock_are_retaken() -> None:
     taken = collect_samples(ScriptedTimer(rows), [nothing], MeasurementProtocol(), conditions)
     assert taken.samples_us == ((10.0,) * 20,)
     assert taken.retaken == 20
+    assert taken.disturbed == 0
+
+
+def test_samples_that_stay_disturbed_are_counted() -> None:
+    usual, dropped = DeviceState(1700.0), DeviceState(600.0)
+    conditions = Conditions(ScriptedSensor(*[usual] * 20, *[dropped] * 4, usual))
+    for _ in range(20):
+        collect_samples(ScriptedTimer(forever(10.0)), [nothing], MeasurementProtocol(), conditions)
+    taken = collect_samples(ScriptedTimer(forever(30.0)), [nothing], MeasurementProtocol(), conditions)
+    assert taken.disturbed == 1.0, "three batches were retaken, the fourth was kept"
+
+    class Busy(ScriptedTimer):
+        def turns(self, *arguments: Any) -> list[tuple[float, ...]]:
+            self.disturbed += 5
+            return super().turns(*arguments)
+
+    assert collect_samples(Busy(forever(10.0)), [nothing], MeasurementProtocol()).disturbed == 0.25
 
 
 def test_a_clock_that_stays_low_becomes_the_usual_clock() -> None:

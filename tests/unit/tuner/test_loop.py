@@ -342,6 +342,13 @@ def test_nothing_works_says_the_most_common_reasons() -> None:
     assert len(journal.records) == LEGAL
 
 
+def test_the_output_of_the_first_failure_is_a_note_of_the_error() -> None:
+    executor = FakeExecutor(failing(FailureKind.LOWER_ERROR, "lower", detail="Traceback: here"))
+    with pytest.raises(NoCandidateError, match="shown with --debug") as raised:
+        Tuner(request(), FakeModel(), executor, Journal()).run()
+    assert raised.value.__notes__ == ["lower_error: lower failed\nTraceback: here"]
+
+
 def test_all_builds_failing_is_no_success() -> None:
     executor = FakeExecutor(failing(FailureKind.BUILD_ERROR, "build"))
     result = Tuner(request(), FakeModel(), executor, Journal()).run()

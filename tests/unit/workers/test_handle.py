@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import signal
 import tempfile
@@ -10,7 +11,10 @@ from collections.abc import Iterator
 from multiprocessing.connection import Connection, Pipe
 
 import pytest
+import torch
 
+import tilesight.kernels.matmul
+import tilesight.problem.space
 from tilesight.errors import FailureKind
 from tilesight.workers import Crashed, OutOfMemory, Raised, TimedOut, TimeLimit, failure_of
 from tilesight.workers.fork_server import WorkerEnded
@@ -46,6 +50,21 @@ def test_a_killed_process_that_lingers_is_in_the_message(pair: tuple[WorkerHandl
     assert outcome.lingers
     assert outcome.slot == 3
     assert failure_of(outcome, *KINDS).message == "stopped after 30 s; its process could not be ended at once"
+
+
+@pytest.mark.parametrize(
+    ("files", "where"),
+    [
+        (("/home/me/op.py", "/home/me/helper.py"), " (helper.py:3 in build)"),
+        (("/home/me/op.py", torch.__file__, "<string>"), " (op.py:3 in build)"),
+        ((json.__file__, tilesight.problem.space.__file__), ""),
+        ((tilesight.kernels.matmul.__file__, tilesight.problem.space.__file__), " (matmul.py:3 in build)"),
+    ],
+)
+def test_an_exception_is_located_in_the_template(files: tuple[str, ...], where: str) -> None:
+    frames = "".join(f'  File "{file}", line 3, in build\n    code()\n' for file in files)
+    raised = Raised("KeyError", "'x'", f"Traceback (most recent call last):\n{frames}KeyError: 'x'\n", 0.1)
+    assert failure_of(raised, *KINDS).message == f"KeyError: 'x'{where}"
 
 
 def test_exceeded_memory_precedes_other_reasons(pair: tuple[WorkerHandle, Connection]) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from ...errors import Failure
 from ...executor.jobs import CompareDone, CompareJob, Executor, SingleLaneSource
 from ...records.session import Comparison, Decision, Effort, SessionState
-from ...records.trial import BuildResult, Measurement, Status, TrialRecord
+from ...records.trial import BuildResult, Measurement, TrialRecord
 from ...tuner.resolve import find_context
 from ..kernels.kernel_builder import KernelBuilder
 from ..problem import DispatchProblem
@@ -87,6 +87,11 @@ def conclude(present: Choice, choices: Sequence[Choice], found: Comparison) -> I
         return Improvement(
             present, present, f"the active kernel was not timed: {mine.failure.message}", decision
         )
+    noise = max(m.spread for m in (mine, times[decision.winner]) if not m.failure)
+    if any(m.is_noisy for m in (mine, times[decision.winner])):
+        return Improvement(
+            present, present, f"the active kernel stays: too noisy to tell (± {noise:.0%})", decision
+        )
     if decision.winner == present.config or present.config in decision.tied:
         reason = f"the active kernel stays: {decision.reason}"
         return Improvement(present, _measured(present, mine), reason, decision)
@@ -146,9 +151,8 @@ def _restricted(decision: Decision | None, records: Sequence[TrialRecord]) -> De
 
 
 def _trial(choice: Choice, built: BuildResult, measurement: Measurement) -> TrialRecord | None:
-    if measurement.failure is None:
-        return TrialRecord(choice.config, Status.VERIFIED, build=built, measurement=measurement)
     if measurement.is_collateral:
         return None
-    failure = measurement.failure
-    return TrialRecord(choice.config, Status.FAILED, build=built, measurement=measurement, failure=failure)
+    return TrialRecord(
+        choice.config, measurement.status, build=built, measurement=measurement, failure=measurement.failure
+    )

@@ -98,7 +98,9 @@ def choice(made: Harness, block: int) -> Choice:
     return Choice(made.problem.workload((100,)), config(block), ChoiceSource.NEIGHBOUR, "near")
 
 
-def test_a_wrong_kernel_is_replaced_and_one_that_was_not_timed_is_not(tmp_path: Path) -> None:
+def test_a_wrong_kernel_is_replaced_and_one_that_was_not_timed_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = make_harness(tmp_path)
     present, other = choice(made, 16), choice(made, 32)
     right = Measurement((8.0,) * 3, relative_error=0.0)
@@ -115,6 +117,12 @@ def test_a_wrong_kernel_is_replaced_and_one_that_was_not_timed_is_not(tmp_path: 
             present, [present, other], Comparison((Measurement(failure=failure), right), (), (), decision)
         )
         assert stays.after is present
+    monkeypatch.setenv("TILESIGHT_MAX_NOISE", "0.1")
+    noisy = Measurement((8.0, 12.0, 16.0), relative_error=0.0)
+    for times in ((right, noisy), (noisy, right)):
+        stays = conclude(present, [present, other], Comparison(times, (), (), decision))
+        assert stays.after is present
+        assert "too noisy to tell (± 33%)" in stays.reason
     none = conclude(
         present,
         [present],

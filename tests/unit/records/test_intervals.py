@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from tilesight.runner.intervals import half_width, median_interval
+from tilesight.records.intervals import half_width, median_interval
 
 
 def test_the_ranks_are_those_of_the_tables() -> None:

@@ -31,6 +31,14 @@ def half_width(samples: Sequence[float]) -> float:
     return (high - low) / 2 / median(samples) if math.isfinite(high) else math.inf
 
 
+def spread(samples: Sequence[float]) -> float:
+    """`half_width`; of fewer than six samples, half of their range, relative to the median."""
+    if not median(samples):
+        return 0.0  # no real time
+    width = half_width(samples)
+    return width if math.isfinite(width) else (max(samples) - min(samples)) / 2 / median(samples)
+
+
 @lru_cache(maxsize=4096)
 def _rank(count: int, confidence: float) -> int:
     """The largest k whose interval (k-th smallest to k-th largest) has the confidence; 0 if there is none."""

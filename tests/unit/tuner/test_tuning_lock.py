@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from tilesight.decorator.tuning_lock import tuning_lock, tuning_process
 from tilesight.errors import ToolchainError
+from tilesight.tuner.tuning_lock import tuning_lock, tuning_process
 
 OWNER = """
 import sys, time
 from pathlib import Path
-from tilesight.decorator.tuning_lock import tuning_lock
+from tilesight.tuner.tuning_lock import tuning_lock
 with tuning_lock(Path(sys.argv[1]), "abc", wait=False) as ours:
     print(ours, flush=True)
     time.sleep(60)
