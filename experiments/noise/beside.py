@@ -21,7 +21,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-CASES = {"cpu": ("matmul", "m=512,n=512,k=512", (0, 1, 2, 4)), "gpu": ("matmul", "M5", (0, 1, 4))}
+CASES = {"cpu": ("matmul", "m=512,n=512,k=512", (0, 1, 2, 4)), "gpu": ("matmul", "M0", (0, 1))}
 COLUMNS = (
     "target",
     "kernel",

@@ -18,6 +18,9 @@ MOST_DISTURBED = 0.25  # a time with a larger share of disturbed samples is nois
 # share caches and memory: one that streamed memory made matrix products 13 to 45 % slower on the other of two
 # cores (experiments/noise).
 MOST_OTHER_LOAD = 0.4
+# A time on a GPU is noisy if another process used a larger share of it meanwhile. Matrix products beside ours
+# made ours 17 % slower with intervals of 1 %, since the chip's clock was lower (experiments/noise).
+MOST_OTHER_GPU_LOAD = 0.1
 NOT_MEASURED = "not measured: "  # begins messages of failures that another kernel caused
 ORDER_TERM = "order"  # the term of a prediction that moves its rank and is no part of its time
 
@@ -111,7 +114,7 @@ class Measurement:
         environment: device, driver, compiler and library versions.
         protocol: how the samples were taken.
         observed: state of the device meanwhile: clock, power, temperature, number of samples taken again,
-            share of the samples that were disturbed, share of the cores that other processes used.
+            share of the samples that were disturbed, share of the cores or the GPU that others used.
     """
 
     samples_us: tuple[float, ...] = ()
@@ -157,7 +160,11 @@ class Measurement:
         max_noise = load_settings().max_noise
         if math.isinf(max_noise):
             return False
-        limits = {"disturbed": MOST_DISTURBED, "other_load": MOST_OTHER_LOAD}
+        limits = {
+            "disturbed": MOST_DISTURBED,
+            "other_load": MOST_OTHER_LOAD,
+            "other_gpu_load": MOST_OTHER_GPU_LOAD,
+        }
         if any(self.observed.get(name, 0.0) > limit for name, limit in limits.items()):
             return True
         return not self.observed.get("stopped_early") and self.spread > max_noise

@@ -7,6 +7,7 @@ the figures are absent, and nothing else changes.
 from __future__ import annotations
 
 import os
+import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from ..settings import available_cores
 
 DROP_RATIO = 0.7  # a clock below this share of the usual clock under load is a drop
 HISTORY_LENGTH = 64
+UTILIZATION_S = 1.0  # the driver averages the use of a GPU over up to this time
 
 # reasons for a lowered clock: bits of nvmlClocksEventReasons in nvml.h
 IDLE, POWER_CAP = 0x1, 0x4
@@ -66,6 +68,10 @@ class Sensor(ABC):
     def processes(self) -> list[int] | None:
         """Ids of the processes that compute on the device."""
 
+    @abstractmethod
+    def busy_shares(self, seconds: float) -> dict[int, float] | None:
+        """Share of the device that each process used in the last `seconds`, 0 .. 1, by process id."""
+
 
 class Conditions:
     """The sensor's samples, over all measurements of this process and during the current one."""
@@ -74,6 +80,7 @@ class Conditions:
         """`on_processor`: kernels are measured on the processor, which other processes may use, too."""
         self._sensor, self._on_processor = sensor, on_processor
         self._meter: LoadMeter | None = None
+        self._began = time.monotonic()
         self._usual: deque[DeviceState] = deque(maxlen=HISTORY_LENGTH)
         self._current: list[DeviceState] = []
         self._last: DeviceState | None = None
@@ -81,6 +88,7 @@ class Conditions:
     def begin(self) -> None:
         """Start a new measurement."""
         self._current.clear()
+        self._began = time.monotonic()
         self._meter = LoadMeter() if self._on_processor else None
 
     def sample(self) -> None:
@@ -124,6 +132,10 @@ class Conditions:
             # if this process is missing, the ids belong to another name space, as in a container
             if users is not None and os.getpid() in users:
                 found["other_processes"] = float(sum(map(_is_another, users)))
+                shares = self._sensor.busy_shares(time.monotonic() - self._began + UTILIZATION_S)
+                if shares is not None:
+                    others = [share for pid, share in shares.items() if pid != os.getpid()]
+                    found["other_gpu_load"] = max(others, default=0.0)
         return found
 
 
@@ -170,6 +182,16 @@ class NvmlSensor(Sensor):
     def processes(self) -> list[int] | None:
         found = self._query(lambda: self._nvml.nvmlDeviceGetComputeRunningProcesses(self._device))
         return None if found is None else [int(process.pid) for process in found]
+
+    def busy_shares(self, seconds: float) -> dict[int, float] | None:
+        since_us = int((time.time() - seconds) * 1e6)
+        found = self._query(lambda: self._nvml.nvmlDeviceGetProcessUtilization(self._device, since_us))
+        if found is None:
+            return None
+        shares: dict[int, float] = {}
+        for sample in found:
+            shares[int(sample.pid)] = max(shares.get(int(sample.pid), 0.0), sample.smUtil / 100)
+        return shares
 
     def _query(self, function: Callable[[], Any]) -> Any:
         try:

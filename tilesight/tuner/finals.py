@@ -18,6 +18,7 @@ from .observers import Observer
 from .request import Request
 from .trials import Trials
 
+OTHER_LOADS = ("other_load", "other_gpu_load")  # in `Measurement.observed`
 # finalists are within the margin of the fastest; at least three, since the fastest may have been lucky
 FINALISTS, LEAST_FINALISTS, FINALIST_MARGIN = 8, 3, 1.05
 
@@ -120,14 +121,15 @@ class Finals:
     def _note_noise(self, found: Comparison) -> None:
         """Drop the decision if the finalists' times are noisy, and tell the user."""
         noisy = [measurement.spread for measurement in found.measurements if measurement.is_noisy]
-        load = max((m.observed.get("other_load", 0.0) for m in found.measurements), default=0.0)
+        loads = [m.observed.get(name, 0.0) for m in found.measurements for name in OTHER_LOADS]
+        load = max(loads, default=0.0)
         vendor = [baseline.spread for baseline in found.baselines if baseline.is_noisy]
         self.is_noisy = bool(noisy or vendor)
         if noisy:
             self.decision = None
             self._notify(
                 f"too noisy to tell which finalist is the fastest (± {max(noisy):.0%}"
-                f"{f', other processes used {load:.0%} of the cores' if load else ''}); tune again when the "
+                f"{f', other processes used {load:.0%} of the device' if load else ''}); tune again when the "
                 "machine is idle"
             )
         elif vendor:

@@ -29,6 +29,8 @@ def measurement(samples_us: tuple[float, ...] = STEADY, **observed: float) -> Me
         (measurement(disturbed=0.25, other_load=0.4), Status.VERIFIED),
         (measurement(disturbed=0.3), Status.NOISY),
         (measurement(other_load=0.5), Status.NOISY),
+        (measurement(other_gpu_load=0.05), Status.VERIFIED),
+        (measurement(other_gpu_load=0.6), Status.NOISY),
         (measurement(WILD), Status.NOISY),
         (measurement(WILD[:6], stopped_early=1.0), Status.VERIFIED),
         (measurement(STEADY[:6], stopped_early=1.0, disturbed=1.0), Status.NOISY),

@@ -21,9 +21,13 @@ class Fixed(Sensor):
     """A sensor with prepared states and figures."""
 
     def __init__(
-        self, states: list[DeviceState | None], power: float | None = None, others: list[int] | None = None
+        self,
+        states: list[DeviceState | None],
+        power: float | None = None,
+        others: list[int] | None = None,
+        shares: dict[int, float] | None = None,
     ) -> None:
-        self.states, self.power, self.others = iter(states), power, others
+        self.states, self.power, self.others, self.shares = iter(states), power, others, shares
 
     def read_state(self) -> DeviceState | None:
         return next(self.states)
@@ -36,6 +40,10 @@ class Fixed(Sensor):
 
     def processes(self) -> list[int] | None:
         return self.others
+
+    def busy_shares(self, seconds: float) -> dict[int, float] | None:
+        assert seconds >= 1
+        return self.shares
 
 
 def seen(*states: DeviceState | None) -> Conditions:
@@ -118,6 +126,13 @@ def test_only_processes_of_other_sessions_are_counted() -> None:
         parent.wait()
 
 
+def test_what_another_process_uses_of_the_gpu_is_recorded() -> None:
+    me = os.getpid()
+    for shares, load in (({me: 0.9}, 0.0), ({me: 0.4, GONE: 0.3, GONE + 1: 0.6}, 0.6), ({}, 0.0)):
+        found = Conditions(Fixed([], others=[me, GONE], shares=shares)).observed()
+        assert found == {"other_processes": 0.0, "other_gpu_load": load}
+
+
 def test_a_sibling_belongs_to_the_session() -> None:
     imports = "import sys; from tilesight.runner.conditions import _is_another"
     program = f"{imports}; print(_is_another(int(sys.argv[1])))"
@@ -179,6 +194,10 @@ def test_units_of_the_figures() -> None:
     assert sensor.power_w() == 698.5
     assert sensor.temperature_c() == 61.0
     assert sensor.processes() == [7]
+    samples = [SimpleNamespace(pid=pid, smUtil=percent) for pid, percent in ((7, 40), (8, 0), (7, 98))]
+    assert NvmlSensor(library(GetProcessUtilization=samples), "1").busy_shares(1.0) == {7: 0.98, 8: 0.0}
+    refused = NVMLError("Not Found")  # no process used it
+    assert NvmlSensor(library(GetProcessUtilization=refused), "1").busy_shares(1.0) is None
 
 
 def test_the_newer_name_of_the_reasons_is_preferred() -> None:

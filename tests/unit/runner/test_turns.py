@@ -62,6 +62,9 @@ class ScriptedSensor(Sensor):
     def processes(self) -> list[int] | None:
         return None
 
+    def busy_shares(self, seconds: float) -> dict[int, float] | None:
+        return None
+
 
 def forever(*times: float) -> Iterator[tuple[float, ...]]:
     while True:
