@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import re
 import secrets
@@ -42,6 +43,21 @@ def check_out(out: Path, suffix: str, what: str) -> None:
             f"--out {out}: nothing can be written in folder '{out.parent}': {error.strerror or error}; "
             "name another file"
         ) from error
+
+
+def file_hash(path: Path) -> str:
+    """The SHA-256 of a file's content, as hexadecimal digits. Raises `OSError`."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def flush(path: Path) -> None:
+    """Wait until a file or folder is on disk, so that a power failure leaves it whole. Raises `OSError`."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -38,6 +39,7 @@ from tilesight.executor.jobs import (
     MeasureJob,
 )
 from tilesight.executor.ray import RayExecutor
+from tilesight.files import file_hash
 from tilesight.records.protocol import MeasurementProtocol
 from tilesight.records.trial import BuildResult
 from tilesight.target.spec import load_target
@@ -221,9 +223,8 @@ def test_the_process_of_each_device_sees_no_other_device(
         library = tmp_path / "driver" / "kernels" / f"{'0' * 24}.so"
         library.parent.mkdir(parents=True)
         library.write_bytes(b"a library")
-        library.with_suffix(".json").write_text(
-            '{"resources": {}, "compiler": "nvcc", "binary": "", "bytes": 9}'
-        )
+        entry = {"resources": {}, "compiler": "nvcc", "binary": "", "sha256": file_hash(library)}
+        library.with_suffix(".json").write_text(json.dumps(entry))
         note = tmp_path / "visible"
         job = MeasureJob(candidate(NotesVisibleGpus(note)), BuildResult(str(library)), MeasurementProtocol())
         with pytest.raises(ToolchainError):  # from the worker, which finds no GPU

@@ -2,7 +2,11 @@
 
 The folder may be deleted at any time. Files of an entry: <key>.so, the library (or <key>.hsaco, a code object
 without a launcher); <key>.json, the compiler's figures; <key>.cu or .cpp, the source for readers. The .json
-is written last and makes the entry valid. All files appear by rename: no half-written file is ever read.
+is written last and makes the entry valid. It has the hash of the library: one that was changed or damaged
+later is built again. Files appear by rename when they are on disk: no half-written file is ever read.
+
+Libraries are loaded into the process. So the folder must belong to this user or to root, and no other user
+may write to it.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import ToolchainError
+from ..files import file_hash, flush
 
 CODE_OBJECT = ".hsaco"  # the suffix of AMD's tools
 _STALE_S = 24 * 3600  # an older working folder is left from a killed build
@@ -57,16 +63,41 @@ def cache_errors(folder: Path) -> Iterator[None]:
 
 
 def check_folder(folder: Path) -> None:
-    """Raise `ToolchainError` if the kernel cache in `folder` cannot be written."""
+    """Raise `ToolchainError` if the kernel cache in `folder` cannot be written, or others may write to it."""
     with cache_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
+    check_owner(folder)
+
+
+def check_owner(folder: Path) -> None:
+    """Raise `ToolchainError` if another user owns a folder of the kernel cache, or all users may write to it.
+
+    Such users could replace a library that this process will load. A folder that does not exist is no error.
+    """
+    for path in (folder, folder / "kernels", folder / "dispatch"):
+        try:
+            found = path.stat()
+        except OSError:
+            continue
+        reason = ""
+        if found.st_uid not in (0, os.getuid()):
+            reason = f"belongs to another user (id {found.st_uid})"
+        elif found.st_mode & stat.S_IWOTH:
+            reason = "can be written by all users"
+        if reason:
+            raise ToolchainError(
+                f"kernel cache: '{path}' {reason}, so its libraries are not loaded; set TILESIGHT_CACHE_DIR "
+                f"to a folder of your own, or: chown -R $(id -u) '{path}' && chmod -R o-w '{path}'"
+            )
 
 
 class KernelCache:
     """The entries below a folder. Every method may raise `OSError` (no space, no permission)."""
 
     def __init__(self, folder: Path) -> None:
+        """Raises `ToolchainError` if other users may write to the folder."""
+        check_owner(folder)
         self.folder = folder / "kernels"
 
     def find(self, key: str) -> KernelCacheEntry | None:
@@ -77,8 +108,8 @@ class KernelCache:
             found = next(library for library in libraries if library.exists())
             resources = {str(k): int(v) for k, v in raw["resources"].items()}
             entry = KernelCacheEntry(found, resources, str(raw["compiler"]), str(raw["binary"]))
-            if found.stat().st_size != int(raw["bytes"]):
-                return None  # truncated: loading it could end the process
+            if file_hash(found) != raw["sha256"]:
+                return None  # changed or truncated: loading it could end the process
         except (FileNotFoundError, StopIteration, ValueError, KeyError, TypeError, AttributeError):
             return None  # absent or damaged
         return entry
@@ -104,13 +135,14 @@ class KernelCache:
         self, key: str, files: Sequence[Path], resources: Mapping[str, int], compiler: str, binary: str = ""
     ) -> KernelCacheEntry:
         """Move `files` (the library first) from the working folder into the cache."""
-        for file in files:
-            os.replace(file, self.folder / f"{key}{file.suffix}")
+        digest = file_hash(files[0])
+        metadata = {"resources": dict(resources), "compiler": compiler, "binary": binary, "sha256": digest}
         metadata_file = files[0].with_suffix(".json")
-        size = (self.folder / f"{key}{files[0].suffix}").stat().st_size
-        metadata = {"resources": dict(resources), "compiler": compiler, "binary": binary, "bytes": size}
         metadata_file.write_text(json.dumps(metadata, indent=1), encoding="utf-8")
-        os.replace(metadata_file, self.folder / f"{key}.json")
+        for file in (*files, metadata_file):
+            flush(file)
+            os.replace(file, self.folder / f"{key}{file.suffix}")
+        flush(self.folder)
         return KernelCacheEntry(self.folder / f"{key}{files[0].suffix}", resources, compiler, binary)
 
     def _sweep(self) -> None:

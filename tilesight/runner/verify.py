@@ -38,6 +38,11 @@ def poison(outputs: Mapping[str, torch.Tensor]) -> None:
         bits(output).fill_(_POISON[output.element_size()])
 
 
+def unwritten(output: torch.Tensor) -> torch.Tensor:
+    """Truth values: the elements that still have the value of `poison`."""
+    return bits(output) == _POISON[output.element_size()]
+
+
 def check_outputs(
     operator: Operator,
     workload: Workload,
@@ -53,13 +58,13 @@ def check_outputs(
         return Verdict(own[0], _wrong(own[1]) if own[1] else None)
     limit, worst, failure = operator.max_relative_error(workload), 0.0, None
     for name, expected in reference.items():
-        unwritten, wild, error = _compare(outputs[name], expected)
+        blank, wild, error = _compare(outputs[name], expected)
         size = outputs[name].numel()
         worst = max(worst, error)
         if failure is not None:
             continue
-        if unwritten:
-            failure = _wrong(f"output '{name}': {unwritten} of {size} elements were never written")
+        if blank:
+            failure = _wrong(f"output '{name}': {blank} of {size} elements were never written")
         elif wild:
             failure = _wrong(
                 f"output '{name}': {wild} of {size} elements "
@@ -107,18 +112,22 @@ def _compare(output: torch.Tensor, expected: torch.Tensor) -> tuple[int, int, fl
         raise ValueError(
             f"an output of shape {tuple(output.shape)} has a reference of shape {tuple(expected.shape)}"
         )
-    flat, flat_expected, flat_bits = output.reshape(-1), expected.reshape(-1), bits(output).reshape(-1)
+    flat, flat_expected, flat_unwritten = (
+        output.reshape(-1),
+        expected.reshape(-1),
+        unwritten(output).reshape(-1),
+    )
     sums = torch.zeros(4, dtype=torch.float64, device=output.device)
     for start in range(0, flat.numel(), _CHUNK):
         part = slice(start, start + _CHUNK)
         got, want = flat[part].double(), flat_expected[part].double()
-        unwritten = flat_bits[part] == _POISON[output.element_size()]
+        blank = flat_unwritten[part]
         both = torch.isfinite(got) & torch.isfinite(want)
-        wild = torch.isfinite(want) & ~torch.isfinite(got) & ~unwritten
+        wild = torch.isfinite(want) & ~torch.isfinite(got) & ~blank
         difference = torch.where(both, got - want, 0.0)
         norm = torch.where(both, want, 0.0)
         sums += torch.stack(
-            [unwritten.sum().double(), wild.sum().double(), difference.square().sum(), norm.square().sum()]
+            [blank.sum().double(), wild.sum().double(), difference.square().sum(), norm.square().sum()]
         )
     unwritten_count, wild_count, squared_error, squared_norm = sums.tolist()
     error = math.sqrt(squared_error / squared_norm) if squared_norm else (math.inf if squared_error else 0.0)

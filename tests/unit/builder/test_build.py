@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from tilesight.builder.compiler import CompileError, compile_in, first_error
 from tilesight.builder.cuda import build_cuda, cuda_flags
 from tilesight.builder.cuda import resources as cuda_resources
 from tilesight.builder.hip import resources as hip_resources
-from tilesight.builder.kernel_cache import KernelCache, cache_key
+from tilesight.builder.kernel_cache import KernelCache, cache_key, check_folder
 from tilesight.builder.launch_plan import (
     Argument,
     KernelLaunch,
@@ -32,6 +33,7 @@ from tilesight.builder.launch_plan import (
 )
 from tilesight.builder.launcher import cuda_launcher, hip_launcher, host_launcher
 from tilesight.builder.loaded_kernel import LaunchError, LoadedKernel
+from tilesight.errors import ToolchainError
 from tilesight.lowering.lower import lower
 from tilesight.machine.toolchain import find_cxx, find_nvcc
 from tilesight.target.spec import load_target
@@ -602,7 +604,7 @@ def test_the_metadata_of_an_entry_is_json(tmp_path: Path) -> None:
         "resources",
         "compiler",
         "binary",
-        "bytes",
+        "sha256",
     }
 
 
@@ -618,6 +620,31 @@ def test_a_truncated_library_is_built_again(tmp_path: Path, size: int) -> None:
     again = build_kernel(scale(), tmp_path)
     assert again.artifact == first.artifact
     assert Path(first.artifact).stat().st_size == whole
+
+
+@pytest.mark.parametrize("at", [0, 100, -1])
+def test_a_changed_library_is_built_again(at: int, tmp_path: Path) -> None:
+    first = build_kernel(scale(), tmp_path)
+    assert first.artifact is not None
+    library = Path(first.artifact)
+    whole = library.read_bytes()
+    changed = bytearray(whole)
+    changed[at] ^= 1
+    library.write_bytes(changed)
+    assert build_kernel(scale(), tmp_path).artifact == first.artifact
+    assert library.read_bytes() == whole
+
+
+def test_a_cache_that_others_can_write_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert build_kernel(scale(), tmp_path).failure is None
+    (tmp_path / "kernels").chmod(0o777)
+    with pytest.raises(ToolchainError, match=r"kernels' can be written by all users, .* chmod -R o-w"):
+        build_kernel(scale(), tmp_path)
+    (tmp_path / "kernels").chmod(0o755)
+    monkeypatch.setattr(os, "getuid", lambda: tmp_path.stat().st_uid + 1)
+    if tmp_path.stat().st_uid:  # root's folders are everybody's
+        with pytest.raises(ToolchainError, match="belongs to another user"):
+            check_folder(tmp_path)
 
 
 def test_an_entry_without_a_binary_identity_is_built_again(tmp_path: Path) -> None:

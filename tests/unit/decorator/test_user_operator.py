@@ -94,19 +94,37 @@ def test_close_elements_and_the_share_that_may_differ() -> None:
     wanted = torch.ones(1000)
     assert difference(wanted * 1.005, wanted, 1e-2, 0.0, 0.0)[1] == ""
     off = wanted.clone()
-    off[:10] = 5
+    off[:10] = 1.1
     assert difference(off, wanted, 1e-2, 1e-2, 0.01)[1] == ""
-    off[10] = 5
+    off[10] = 1.1
     assert difference(off, wanted, 1e-2, 1e-2, 0.01)[1].startswith("11 of 1000 elements differ")
     assert "shape [10]" in difference(torch.ones(10), wanted, 1, 1, 1)[1]
+
+
+@pytest.mark.parametrize(
+    ("fault", "text"),
+    [
+        (lambda got: poison({"row": got[999:]}), "1 of 1000 elements were never written"),
+        (lambda got: got[5:9].fill_(torch.nan), "4 of 1000 elements are NaN or infinite where the ref"),
+        (lambda got: got[5].fill_(torch.inf), "1 of 1000 elements are NaN or infinite"),
+        (lambda got: got[:9].fill_(1e30), "9 of 1000 elements are so far off that the relative error"),
+        (lambda got: got[:9].fill_(5.0), "9 of 1000 elements are so far off"),
+    ],
+)
+def test_the_share_excuses_no_fault(fault: Callable[[torch.Tensor], object], text: str) -> None:
+    wanted = torch.ones(1000)
+    got = wanted.clone()
+    fault(got)
+    assert difference(got, wanted, 1e-2, 1e-2, 0.01)[1].startswith(text)
 
 
 def test_nan_infinities_and_nothing() -> None:
     wanted = torch.tensor([1.0, float("inf"), float("nan"), 0.0])
     assert difference(wanted.clone(), wanted, 1e-2, 1e-2, 0.0) == (0.0, "")
-    assert difference(torch.tensor([1.0, 2.0, 3.0, float("nan")]), wanted, 1e-2, 1e-2, 0.0)[1].startswith(
-        "3 of 4"
-    )
+    finite = torch.tensor([1.0, 2.0, 3.0, 4.0])
+    assert difference(finite, wanted, 1e-2, 1e-2, 0.0)[1].startswith("3 of 4 elements differ")
+    finite[3] = float("nan")
+    assert difference(finite, wanted, 1e-2, 1e-2, 0.0)[1].startswith("1 of 4 elements are NaN")
     assert difference(torch.zeros(0), torch.zeros(0), 0, 0, 0) == (0.0, "")
     error, text = difference(torch.ones(4), torch.zeros(4), 1e-2, 1e-2, 0.0)
     assert (error, text != "") == (1.0, True), "an error without a norm stays finite"

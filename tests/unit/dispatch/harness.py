@@ -209,7 +209,8 @@ class CExecutor:
         fault, dims = candidate.config.str("fault"), candidate.workload.dims
         if fault == "build":
             return BuildResult(None, Failure(FailureKind.BUILD_ERROR, "it does not compile"))
-        path = self.folder / f"{len(self.built)}-{candidate.config['block_m']}-{fault}.so"
+        path = self.folder / "kernels" / f"{len(self.built)}-{candidate.config['block_m']}-{fault}.so"
+        path.parent.mkdir(exist_ok=True)
         if fault == "load":
             path.write_text("no library")
             return BuildResult(str(path), None, ENTRY)

@@ -22,6 +22,7 @@ from tilesight.errors import DatabaseError, DatabaseReadOnlyError, InputError, U
 from tilesight.problem.candidate import Candidate
 from tilesight.problem.space import Config
 from tilesight.records.trial import BuildResult
+from tilesight.settings import load_settings
 from tilesight.target.spec import load_target
 
 FIXED: dict[str, dict[str, int]] = {
@@ -199,16 +200,27 @@ def test_a_read_only_database_is_used_for_its_records(
         assert made.misses == []
 
 
-@pytest.mark.parametrize("size", [0, 100, 4096])
-def test_a_truncated_library_is_not_found(tmp_path: Path, size: int) -> None:
+def test_a_library_outside_of_the_cache_is_not_found(tmp_path: Path) -> None:
+    library = tmp_path / "kernel.so"
+    library.write_bytes(b"x")
     with dispatcher("matmul", "cpu", n=16, k=16) as made:
         choice = made.choose(m=8)
-        library = tmp_path / "kernel.so"
+        made._shapes.builder.add(choice, BuildResult(str(library), None, "call", {}, "g++", 1.0, "abc"))
+    with dispatcher("matmul", "cpu", n=16, k=16) as again:
+        assert again._shapes.builder.find(choice) is None
+
+
+@pytest.mark.parametrize("size", [0, 100, 4096, 5000])
+def test_a_changed_library_is_not_found(size: int) -> None:
+    with dispatcher("matmul", "cpu", n=16, k=16) as made:
+        choice = made.choose(m=8)
+        library = load_settings().cache_dir / "kernels" / "kernel.so"
+        library.parent.mkdir(parents=True, exist_ok=True)
         library.write_bytes(b"x" * 5000)
         made._shapes.builder.add(choice, BuildResult(str(library), None, "call", {}, "g++", 1.0, "abc"))
     with dispatcher("matmul", "cpu", n=16, k=16) as again:
         assert again._shapes.builder.find(choice) is not None
-    library.write_bytes(b"x" * size)
+    library.write_bytes(b"y" * size)
     with dispatcher("matmul", "cpu", n=16, k=16) as again:
         assert again._shapes.builder.find(choice) is None
 

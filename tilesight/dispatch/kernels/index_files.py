@@ -6,7 +6,7 @@ import json
 from contextlib import suppress
 from pathlib import Path
 
-from ...files import replacing
+from ...files import file_hash, replacing
 from ...problem.candidate import Candidate
 from ...records.trial import BuildResult
 
@@ -24,13 +24,20 @@ def kernel_name(candidate: Candidate) -> str:
 
 
 def read_index_file(path: Path) -> BuildResult | None:
-    """The library that a file names; None if the file or the library is absent or damaged."""
+    """The library that a file names; None if the file or the library is absent, changed or damaged.
+
+    The library must lie in the kernel cache that the index belongs to.
+    """
     try:
         fields = json.loads(path.read_text(encoding="utf-8"))
         resources = {str(name): int(value) for name, value in fields["resources"].items()}
         artifact = str(fields["artifact"])
-        if Path(artifact).stat().st_size != int(fields["bytes"]):
-            return None  # cut off: loading it could end the process
+        library = Path(artifact).resolve()
+        if (
+            library.parent != (path.parent.parent / "kernels").resolve()
+            or file_hash(library) != fields["sha256"]
+        ):
+            return None  # loading it could end the process
         entry, compiler, binary = (str(fields[name]) for name in ("entry", "compiler", "binary"))
         return BuildResult(artifact, None, entry, resources, compiler, 0.0, binary)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -47,7 +54,7 @@ def write_index_file(path: Path, built: BuildResult) -> None:
         "binary": built.binary,
     }
     with suppress(Exception):
-        fields["bytes"] = Path(built.artifact or "").stat().st_size
+        fields["sha256"] = file_hash(Path(built.artifact or ""))
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path, "index of built kernels") as partial_path:
             partial_path.write_text(json.dumps(fields), encoding="utf-8")

@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
 
-from ...builder.kernel_cache import cache_key
+from ...builder.kernel_cache import cache_key, check_owner
 from ...errors import Failure, FailureKind
 from ...executor.jobs import BuildDone, BuildJob, Executor, SingleLaneSource
 from ...lowering.dynamic import lowering_version
@@ -29,11 +29,14 @@ class KernelBuilder:
         cache_dir: folder of the kernel cache.
         software: versions on which generated code depends.
         thread: runs the builds that calls wait for.
+
+    Raises `ToolchainError` if other users may write to the kernel cache.
     """
 
     def __init__(
         self, problem: DispatchProblem, cache_dir: Path, software: Mapping[str, str], thread: BackgroundThread
     ) -> None:
+        check_owner(cache_dir)
         self.problem, self.thread = problem, thread
         self._folder, self._software = cache_dir / "dispatch", dict(sorted(software.items()))
         self._found: dict[str, BuildResult] = {}  # by the name of the index file, without suffix
