@@ -27,9 +27,10 @@ from sqlalchemy import (
 )
 
 from ...errors import DatabaseBusyError, DatabaseError, DatabaseFullError, InputError
+from ...machine import owner
 from ...records.session import SessionState
 from ...records.trial import Status
-from ..engine import faults, owner
+from ..engine import faults
 from ..exchange.untrusted import MARK
 from ..lookups.recall import VERDICTS
 from ..schema import tables as schema

@@ -10,9 +10,9 @@ from typing import Any
 from sqlalchemy import Connection, func, select, update
 
 from ...errors import DatabaseError, InputError
+from ...machine import owner
 from ...problem.space import Census, Config
 from ...records.session import Baseline, Context, Decision, Effort, SessionResult, SessionState, ranked
-from ..engine import owner
 from ..engine.text_checks import clean, refuse_unless_finite
 from ..schema import tables as schema
 from .rows import ContextIds, content_id, now

@@ -26,9 +26,11 @@ from pathlib import Path
 
 from ..errors import ToolchainError
 from ..files import file_hash, flush
+from ..machine.owner import is_alive, this_process
 
 CODE_OBJECT = ".hsaco"  # the suffix of AMD's tools
-_STALE_S = 24 * 3600  # an older working folder is left from a killed build
+_STALE_S = 24 * 3600  # an older working folder is left from a killed build, on this machine or another
+_OWNER = "owner"  # file in a working folder: the process that builds there
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +128,7 @@ class KernelCache:
             fcntl.lockf(lock, fcntl.LOCK_EX, 1, int(key[:12], 16))
             self._sweep()
             folder = Path(tempfile.mkdtemp(prefix="building-", dir=self.folder))
+            (folder / _OWNER).write_text(this_process(), encoding="utf-8")
             try:
                 yield folder
             finally:
@@ -146,7 +149,10 @@ class KernelCache:
         return KernelCacheEntry(self.folder / f"{key}{files[0].suffix}", resources, compiler, binary)
 
     def _sweep(self) -> None:
+        """Remove the working folders of killed builds."""
         for folder in self.folder.glob("building-*"):
-            with suppress(FileNotFoundError):
-                if time.time() - folder.stat().st_mtime > _STALE_S:
+            with suppress(FileNotFoundError, ValueError):
+                owner = folder / _OWNER
+                is_left = time.time() - folder.stat().st_mtime > _STALE_S
+                if is_left or (owner.exists() and not is_alive(owner.read_text(encoding="utf-8"))):
                     shutil.rmtree(folder, ignore_errors=True)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 from collections.abc import Sequence
 from importlib import import_module
+from types import FrameType
 
 import click
 
@@ -13,7 +16,7 @@ from ..errors import TileSightError
 from ..version import __version__
 
 ISSUES = "report it with the output of the same command with --debug, and that of `tilesight doctor`"
-EXIT_INTERNAL, EXIT_INTERRUPT, EXIT_BROKEN_PIPE = 1, 130, 141
+EXIT_INTERNAL, EXIT_INTERRUPT, EXIT_BROKEN_PIPE, EXIT_TERMINATED = 1, 130, 141, 143
 
 # name -> summary in `tilesight --help`, which loads no command
 COMMANDS = {
@@ -72,9 +75,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit.
 
     Exit codes: 0 done, 1 internal error, 2 wrong input, 3 no candidate, 4 database, 5 toolchain, 130
-    interrupted, 141 standard output was closed by its reader.
+    interrupted by Ctrl-C, 141 standard output was closed by its reader, 143 ended by SIGTERM.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _terminate)
     code = _run(given)
     try:
         sys.stdout.flush()
@@ -84,6 +89,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         # Python flushes standard output once more when it exits
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(code)
+
+
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM ends a command as Ctrl-C does: work is recorded, processes are ended."""
+
+
+def _terminate(_number: int, _frame: FrameType | None) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the end is under way
+    raise _Terminated
 
 
 def _run(given: list[str]) -> int:
@@ -101,11 +115,11 @@ def _run(given: list[str]) -> int:
             raise
         click.echo(f"error: {error}", err=True)
         return error.exit_code
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, click.Abort) as request:
         click.echo(
             "interrupted: finished results are recorded; run the same command again to continue", err=True
         )
-        return EXIT_INTERRUPT
+        return EXIT_TERMINATED if isinstance(request, _Terminated) else EXIT_INTERRUPT
     except BrokenPipeError:
         return EXIT_BROKEN_PIPE
     except Exception as error:

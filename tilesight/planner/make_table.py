@@ -57,11 +57,13 @@ def make_table(
         model=context.model,
         kernels=kernels,
         segments=pieces,
-        evidence=tuple(_evidence(state, kernels, pieces)),
+        evidence=tuple(_evidence(state, kernels, pieces, measured=measured)),
     )
 
 
-def _evidence(state: PlanState, kernels: Sequence[Config], pieces: Sequence[Segment]) -> list[Evidence]:
+def _evidence(
+    state: PlanState, kernels: Sequence[Config], pieces: Sequence[Segment], *, measured: bool
+) -> list[Evidence]:
     expected = state.expected(state.configs, state.sizes).times
     rows = {config: row for row, config in enumerate(state.configs)}
     found = []
@@ -76,9 +78,19 @@ def _evidence(state: PlanState, kernels: Sequence[Config], pieces: Sequence[Segm
             best_us = best_expected_us
         if math.isfinite(chosen_us):  # else its time is unknown
             best_us = min(best_us, chosen_us)
-            times = rounded(chosen_us), rounded(best_us)
+            scale = 1.0 if measured else _time_by_score(state, kernels[kernel], size)
+            times = rounded(chosen_us * scale), rounded(best_us * scale)
             found.append(Evidence(size, kernel, *times, measured_us is not None, is_measured))
     return found
+
+
+def _time_by_score(state: PlanState, config: Config, size: int) -> float:
+    """The predicted time of a config over its ranking score, 1 if it has no prediction at that size.
+
+    Where nothing is measured, expected times are ranking scores. Measurements turn them into times.
+    """
+    found = state.predictions.prediction_at(config, size)
+    return 1.0 if found is None else found.prediction.latency_us / found.prediction.ranking_us
 
 
 def _size_of(part: Cell, sizes: Sequence[int]) -> int:

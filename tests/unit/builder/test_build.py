@@ -35,6 +35,7 @@ from tilesight.builder.launcher import cuda_launcher, hip_launcher, host_launche
 from tilesight.builder.loaded_kernel import LaunchError, LoadedKernel
 from tilesight.errors import ToolchainError
 from tilesight.lowering.lower import lower
+from tilesight.machine.owner import this_process
 from tilesight.machine.toolchain import find_cxx, find_nvcc
 from tilesight.target.spec import load_target
 from tilesight.workers import Done, WorkerPool
@@ -547,9 +548,13 @@ def test_folders_of_killed_builds_are_removed(tmp_path: Path) -> None:
     for folder in (old, young):
         folder.mkdir(parents=True)
     subprocess.run(["touch", "-d", "2 days ago", str(old)], check=True)
+    dead, ours = (cache.folder / name for name in ("building-dead", "building-ours"))
+    host, pid, _ = this_process().rsplit("|", 2)
+    for folder, owner in ((dead, f"{host}|{pid}|1"), (ours, this_process())):
+        folder.mkdir()
+        (folder / "owner").write_text(owner)
     with cache.building(cache_key("source")):
-        assert not old.exists()
-        assert young.exists()
+        assert [folder.exists() for folder in (old, young, dead, ours)] == [False, True, False, True]
 
 
 @pytest.mark.ci

@@ -11,7 +11,15 @@ import pytest
 
 from tests.unit.cli.documented import DOCUMENT, FIELDS, SECTIONS, check_fields
 from tilesight import errors
-from tilesight.cli.main import COMMANDS, EXIT_BROKEN_PIPE, EXIT_INTERNAL, EXIT_INTERRUPT, cli, main
+from tilesight.cli.main import (
+    COMMANDS,
+    EXIT_BROKEN_PIPE,
+    EXIT_INTERNAL,
+    EXIT_INTERRUPT,
+    EXIT_TERMINATED,
+    cli,
+    main,
+)
 
 CONFIG = "block=7,stages=2,swizzle=true"
 
@@ -40,7 +48,7 @@ def test_every_command_has_a_section() -> None:
 
 def test_exit_codes() -> None:
     pending: list[type[errors.TileSightError]] = [errors.TileSightError]
-    codes = {0, EXIT_INTERNAL, EXIT_INTERRUPT, EXIT_BROKEN_PIPE}
+    codes = {0, EXIT_INTERNAL, EXIT_INTERRUPT, EXIT_BROKEN_PIPE, EXIT_TERMINATED}
     while pending:
         kind = pending.pop()
         codes.add(kind.exit_code)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import random
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from tests.unit.planner.conftest import RowsLine
-from tests.unit.planner.rows_line import RowsExecutor, RowsTemplate, true_us
+from tests.unit.planner.rows_line import RowsExecutor, RowsModel, RowsTemplate, true_us
 from tilesight.api.planning import plan
 from tilesight.database import open_store
 from tilesight.errors import Failure, FailureKind, InputError, NoCandidateError, UnknownNameError
@@ -17,6 +19,7 @@ from tilesight.planner.result import PlanResult
 from tilesight.problem.candidate import Candidate
 from tilesight.problem.space import Config
 from tilesight.records.protocol import MeasurementProtocol
+from tilesight.records.trial import ORDER_TERM, Prediction
 from tilesight.target.spec import load_target
 from tilesight.tuner.resolve import find_context
 
@@ -189,6 +192,22 @@ def test_without_a_device_all_times_are_predicted_and_marked_so(rows_line: RowsL
     assert "predicted" in found.messages[0]
     lost = losses(found, HELD_OUT)
     assert sum(lost) / len(lost) < 0.2  # the model is wrong by up to an eighth
+
+
+def test_predicted_times_are_times_and_no_ranking_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Ordering(RowsModel):
+        """Ranks all candidates as if they took half of their time."""
+
+        def predict(self, *arguments: Any, **more: Any) -> Prediction:
+            found = super().predict(*arguments, **more)
+            return replace(found, terms_us={ORDER_TERM: -found.latency_us / 2})
+
+    scored = planned(target="h200").table.evidence
+    monkeypatch.setattr("tilesight.costmodel.default_model", Ordering)
+    found = planned(target="h200", database="sqlite://").table
+    assert [(e.size, e.chosen_us, e.best_us) for e in found.evidence] == [
+        (e.size, e.chosen_us, e.best_us) for e in scored
+    ]
 
 
 def test_a_second_plan_measures_nothing_again(rows_line: RowsLine) -> None:

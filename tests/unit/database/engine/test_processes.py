@@ -12,7 +12,7 @@ import pytest
 
 from tests.unit.database import samples
 from tilesight.database import open_store, overview, query
-from tilesight.database.engine.owner import is_alive, this_process
+from tilesight.machine.owner import is_alive, this_process
 from tilesight.problem.space import Census
 from tilesight.records.session import Effort, SessionState
 
@@ -129,7 +129,7 @@ def test_owner_tells_the_living_from_the_dead() -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs a /proc file system")
 def test_a_dead_process_that_its_parent_has_not_buried_is_dead() -> None:
-    code = "from tilesight.database.engine.owner import this_process as p; print(p(), flush=True)"
+    code = "from tilesight.machine.owner import this_process as p; print(p(), flush=True)"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, cwd=ROOT, text=True) as child:
         assert child.stdout is not None
         owner = child.stdout.read().strip()  # to its end: the child has exited or is about to
@@ -139,7 +139,7 @@ def test_a_dead_process_that_its_parent_has_not_buried_is_dead() -> None:
 
 def dead_owner() -> str:
     child = subprocess.Popen(
-        [sys.executable, "-c", "from tilesight.database.engine.owner import this_process as p; print(p())"],
+        [sys.executable, "-c", "from tilesight.machine.owner import this_process as p; print(p())"],
         stdout=subprocess.PIPE,
         cwd=ROOT,
     )
