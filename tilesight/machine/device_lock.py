@@ -59,8 +59,9 @@ def _open(uuid: str) -> int:
 
 
 def _folders() -> tuple[Path, ...]:
-    base = _BASE if _BASE.is_dir() else Path(tempfile.gettempdir())
-    return base / _SHARED, base / f"{_SHARED}-{os.getuid()}"
+    """Folders for lock files, in the order in which they are tried: all processes must take the same one."""
+    own = f"{_SHARED}-{os.getuid()}"
+    return _BASE / _SHARED, _BASE / own, Path(tempfile.gettempdir()) / own
 
 
 def _lock_file(folder: Path, name: str) -> int:

@@ -147,9 +147,20 @@ def test_a_folder_of_another_user_without_the_sticky_bit_is_not_used(base: Path)
         assert list(folder.iterdir()) == []
 
 
-def test_without_a_usable_folder_there_is_an_error(base: Path) -> None:
+def test_the_users_temporary_folder_is_the_last_resort(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a container `/tmp` may be read-only."""
     (base / "tilesight-devices").touch()
     own_folder(base).touch()
+    (base / "other").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(base / "other"))
+    with alone_on("GPU-1"):
+        assert own_folder(base / "other").is_dir()
+
+
+def test_without_a_usable_folder_there_is_an_error(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (base / "tilesight-devices").touch()
+    own_folder(base).touch()
+    monkeypatch.setattr("tempfile.tempdir", str(base))
     with pytest.raises(
         ToolchainError,
         match=r"no lock can be had for GPU-1: .*is not a folder; .*; make one of these folders writable",
