@@ -136,10 +136,11 @@ class LocalExecutor:
                 for pool, ticket, outcome in self._finished():
                     lane = next(lane for lane, known in self._pools.items() if known is pool)
                     yield event_of(running.pop((lane, ticket)), outcome)
-        finally:
-            if running:
-                for lane in {lane for lane, _ in running}:
-                    self._pools[lane].cancel()
+        except BaseException:
+            # all pools: an interrupt may come after a job has started and before it is in `running`
+            for pool in self._pools.values():
+                pool.cancel()
+            raise
 
     def _finished(self) -> list[tuple[WorkerPool, int, Outcome[Any]]]:
         """Wait for outcomes.
