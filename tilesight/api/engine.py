@@ -9,14 +9,14 @@ from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from ..machine.load import busy_text
+from ..machine.load import notice_load
 from ..machine.placement import Placement
 from ..records.protocol import MeasurementProtocol
 from ..records.session import Context
 from ..settings import load_settings
 from ..tuner.observers import Observer
 from ..tuner.options import TuneOptions
-from ..tuner.tuning_lock import tuning_lock, tuning_process
+from ..tuner.tuning_lock import tuning_lock
 
 if TYPE_CHECKING:
     from ..costmodel.model import CostModel
@@ -56,7 +56,6 @@ class Engine:
         self.protocol = MeasurementProtocol.named(self.options.protocol, placement.target)
         self._report_protocol()
         self._settings = load_settings()
-        self._reported_load = False
         self.model: CostModel = default_model()
         self.store: Store = open_layers(
             self.options.database or self._settings.database_url, self.options.layers
@@ -81,6 +80,8 @@ class Engine:
         """Lowers, builds and measures: in worker processes of this machine, or on the cluster."""
         from ..executor.local import LocalExecutor
 
+        if self.placement.devices:
+            notice_load(self.placement.devices, self.observer.message)
         workers = self.options.workers or self._settings.workers
         return LocalExecutor(
             workers, self._settings.cache_dir, self.placement.gpus, notice=self.observer.message
@@ -94,7 +95,6 @@ class Engine:
         if self.placement.devices:
             # what is measured is built first: the imports of these processes are done when the first jobs
             # come
-            self._report_load()
             self.executor.start(measures=True)
         return CachingExecutor(self.executor, ProfileCache(self.store))
 
@@ -107,25 +107,14 @@ class Engine:
         if not self.placement.devices or self.options.cluster is not None:
             yield
             return
-        cache_dir = self._settings.cache_dir
-        process = tuning_process(cache_dir, context.key)
-        if process is not None:
-            self.observer.message(f"waiting for process {process}, which tunes the same")
-        with tuning_lock(cache_dir, context.key, wait=True):
+        notice = self.observer.message
+        with tuning_lock(self._settings.cache_dir, context.key, wait=True, notice=notice):
             yield
 
     def _report_protocol(self) -> None:
         name, target = self.options.protocol, self.placement.target
         if name != "default" and self.protocol.key == MeasurementProtocol.named("default", target).key:
             self.observer.message(f"on {target.name} protocol {name} means the same as default")
-
-    def _report_load(self) -> None:
-        if self.options.cluster is not None or self._reported_load:
-            return
-        self._reported_load = True
-        busy = busy_text(self.placement.devices)
-        if busy:
-            self.observer.message(f"this machine is busy, so times may be noisy: {busy}")
 
     def _join_cluster(self, address: str, measures: bool) -> None:
         from ..executor.ray import RayExecutor

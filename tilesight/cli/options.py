@@ -13,11 +13,8 @@ from ..records.protocol import PROTOCOLS
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_SESSION_FIELDS = {
-    "budget": "budget_s",
-    **{name: name for name in ("effort", "dynamic", "protocol", "cluster", "database", "seed", "workers")},
-    "remeasure": "remeasure",
-}
+_SAME_NAME = ("effort", "dynamic", "protocol", "cluster", "database", "seed", "workers", "remeasure")
+_SESSION_FIELDS = {"budget": "budget_s", **{name: name for name in _SAME_NAME}}
 _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 

@@ -14,7 +14,7 @@ from ..problem.space import Config
 from ..records.session import SessionResult
 from ..records.trial import Status
 from ..settings import load_settings
-from ..tuner.tuning_lock import tuning_lock, tuning_process
+from ..tuner.tuning_lock import tuning_lock
 from .arguments import Call
 from .graph_capture import is_capturing
 from .kernel_of_choice import build_kernel_of
@@ -124,10 +124,7 @@ class CallKernels:
             if options.on_miss == "model":
                 return run_session(predict_only(task), store, options)
             cache_dir, key = load_settings().cache_dir, task.request.context.key
-            process = tuning_process(cache_dir, key)
-            if process is not None and wait:
-                options.observer.message(f"waiting for process {process}, which tunes the same")
-            with tuning_lock(cache_dir, key, wait=wait) as is_held:
+            with tuning_lock(cache_dir, key, wait=wait, notice=options.observer.message) as is_held:
                 if not is_held:
                     return interim_choice(task, store, "another process tunes it")
                 # another process may have recorded a result while this one waited

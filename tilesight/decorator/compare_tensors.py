@@ -34,13 +34,12 @@ def difference(
     if got.numel() == 0:
         return 0.0, ""
     flat, flat_wanted = _numbers(got).reshape(-1), _numbers(wanted).reshape(-1)
-    flat_unwritten = unwritten(_numbers(got)).reshape(-1)
     sums = torch.zeros(6, dtype=torch.float64, device=got.device)
     for start in range(0, flat.numel(), _CHUNK):
         part = slice(start, start + _CHUNK)
         ours, theirs = flat[part].double(), flat_wanted[part].to(got.device).double()
         far = ~torch.isclose(ours, theirs, rtol=rtol, atol=atol, equal_nan=True)
-        blank = far & flat_unwritten[part]
+        blank = far & unwritten(flat[part])
         wild = far & torch.isfinite(theirs) & ~torch.isfinite(ours) & ~blank
         both = torch.isfinite(ours) & torch.isfinite(theirs) & ~blank
         error, norm = torch.where(both, ours - theirs, 0.0), torch.where(both, theirs, 0.0)

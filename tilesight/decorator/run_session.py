@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..errors import NoCandidateError
-from ..machine.load import busy_text
+from ..machine.load import notice_load
 from ..settings import load_settings
 from .options import AutotuneOptions
 from .trace_configs import first_configs
@@ -31,9 +31,7 @@ def run_session(task: TuneTask, store: Store, options: AutotuneOptions) -> Tuned
         made = LocalExecutor(workers, settings.cache_dir, task.placement.gpus, notice=observer.message)
         opened.append(made)
         if task.placement.devices:
-            busy = busy_text(task.placement.devices)
-            if busy:
-                observer.message(f"this machine is busy, so times may be noisy: {busy}")
+            notice_load(task.placement.devices, observer.message)
             made.start(measures=True)
             if task.inputs is not None:
                 task.inputs.save()

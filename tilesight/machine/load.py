@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import psutil
 
@@ -47,6 +48,13 @@ class MachineLoad:
         return f"other processes use {self.cores:.1f} cores: {', '.join([*named, *others])}"
 
 
+def notice_load(devices: Sequence[Device], notice: Callable[[str], None]) -> None:
+    """Tell the user what would disturb measurements on `devices`, if anything does."""
+    busy = busy_text(devices)
+    if busy:
+        notice(f"this machine is busy, so times may be noisy: {busy}")
+
+
 def busy_text(devices: Sequence[Device]) -> str | None:
     """What would disturb measurements on `devices` now; None if nothing does.
 
@@ -68,11 +76,18 @@ def gpu_busy_share(uuid: str) -> float | None:
     try:
         import pynvml
 
-        pynvml.nvmlInit()
-        device = pynvml.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith("GPU-") else f"GPU-{uuid}")
-        return float(pynvml.nvmlDeviceGetUtilizationRates(device).gpu) / 100
+        return float(pynvml.nvmlDeviceGetUtilizationRates(nvml_device(pynvml, uuid)).gpu) / 100
     except Exception:  # not installed, no driver, another vendor's GPU, no permission
         return None
+
+
+def nvml_device(nvml: Any, uuid: str) -> Any:
+    """The device of a UUID, in CUDA's form or the driver's, in NVIDIA's management library.
+
+    Raises the library's errors if there is no driver or no such device.
+    """
+    nvml.nvmlInit()
+    return nvml.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith("GPU-") else f"GPU-{uuid}")
 
 
 def machine_load(interval_s: float = _INTERVAL_S) -> MachineLoad:
@@ -95,14 +110,24 @@ class LoadMeter:
     def read(self) -> MachineLoad:
         """The load since this meter was made."""
         seconds, after = max(1e-3, time.monotonic() - self._begin), _cpu_seconds()
-        us = psutil.Process()
-        ours = {us.pid, *(process.pid for process in (*us.parents(), *us.children(recursive=True)))}
+        parents = {pid: parent for (pid, _), (parent, _) in after.items()}
+        above = set(_ancestors(os.getpid(), parents))
         found = []
         for (pid, name), (parent, used_s) in after.items():
             cores = (used_s - self._before.get((pid, name), (0, used_s))[1]) / seconds
-            if cores > _LEAST_CORES and pid not in ours and parent != os.getppid():
+            is_ours = (
+                pid in above or parent == os.getppid() or os.getpid() in (pid, *_ancestors(pid, parents))
+            )
+            if cores > _LEAST_CORES and not is_ours:
                 found.append(BusyProcess(pid, name, cores))
         return MachineLoad(tuple(sorted(found, key=lambda process: -process.cores)))
+
+
+def _ancestors(pid: int, parents: Mapping[int, int]) -> Iterator[int]:
+    """The parent of a process, its parent, and so on."""
+    while parent := parents.get(pid):
+        yield parent
+        pid = parent
 
 
 def _cpu_seconds() -> dict[tuple[int, str], tuple[int, float]]:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from statistics import median
 
+from ..settings import load_settings
+
 CONFIDENCE = 0.95
 
 
@@ -37,6 +39,11 @@ def spread(samples: Sequence[float]) -> float:
         return 0.0  # no real time
     width = half_width(samples)
     return width if math.isfinite(width) else (max(samples) - min(samples)) / 2 / median(samples)
+
+
+def is_noise(width: float) -> bool:
+    """Whether an interval whose half is this share of the median is too wide for a time to be used."""
+    return width > load_settings().max_noise
 
 
 @lru_cache(maxsize=4096)

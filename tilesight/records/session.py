@@ -11,8 +11,7 @@ from statistics import median
 
 from ..problem.space import Census, Config
 from ..problem.workload import Workload
-from ..settings import load_settings
-from .intervals import spread
+from .intervals import is_noise, spread
 from .trial import Measurement, Status, TrialRecord
 
 # torch only brings the vendor libraries for comparison; the driver changes times, but not the generated code.
@@ -124,7 +123,7 @@ class Baseline:
     @property
     def is_noisy(self) -> bool:
         """Whether the time is unreliable, since other work on the machine disturbed the samples."""
-        return self.spread > load_settings().max_noise
+        return is_noise(self.spread)
 
 
 @dataclass(frozen=True, slots=True)

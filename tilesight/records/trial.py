@@ -11,7 +11,7 @@ from statistics import median
 from ..errors import WRONG, Failure
 from ..problem.space import Config
 from ..settings import load_settings
-from .intervals import spread
+from .intervals import is_noise, spread
 
 MOST_DISTURBED = 0.25  # a time with a larger share of disturbed samples is noisy
 # A time on a processor is noisy if other processes used a larger share of the cores meanwhile, since they
@@ -157,8 +157,7 @@ class Measurement:
         """
         if self.failure is not None:
             return False
-        max_noise = load_settings().max_noise
-        if math.isinf(max_noise):
+        if math.isinf(load_settings().max_noise):
             return False
         limits = {
             "disturbed": MOST_DISTURBED,
@@ -167,7 +166,7 @@ class Measurement:
         }
         if any(self.observed.get(name, 0.0) > limit for name, limit in limits.items()):
             return True
-        return not self.observed.get("stopped_early") and self.spread > max_noise
+        return not self.observed.get("stopped_early") and is_noise(self.spread)
 
     @property
     def status(self) -> Status:

@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from ..machine.load import LoadMeter
+from ..machine.load import LoadMeter, nvml_device
 from ..settings import available_cores
 
 DROP_RATIO = 0.7  # a clock below this share of the usual clock under load is a drop
@@ -134,7 +134,7 @@ class Conditions:
                 found["other_processes"] = float(sum(map(_is_another, users)))
                 shares = self._sensor.busy_shares(time.monotonic() - self._began + UTILIZATION_S)
                 if shares is not None:
-                    others = [share for pid, share in shares.items() if pid != os.getpid()]
+                    others = [share for pid, share in shares.items() if _is_another(pid)]
                     found["other_gpu_load"] = max(others, default=0.0)
         return found
 
@@ -155,9 +155,7 @@ class NvmlSensor(Sensor):
 
     def __init__(self, nvml: Any, uuid: str) -> None:
         """Raises the library's errors if there is no driver or no such device."""
-        self._nvml = nvml
-        nvml.nvmlInit()
-        self._device = nvml.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith("GPU-") else f"GPU-{uuid}")
+        self._nvml, self._device = nvml, nvml_device(nvml, uuid)
         # renamed in 2023; older packages have only the old name
         self._reasons = (
             getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None)

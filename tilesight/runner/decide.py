@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from statistics import median
 
 from ..problem.space import Config
-from ..records.intervals import median_interval
+from ..records.intervals import is_noise, median_interval
 from ..records.session import Decision
-from ..settings import load_settings
 
 CONFIDENCE = 0.99  # of each comparison; up to seven finalists are compared with the fastest, several times
 # A finalist slower by at most this share is tied with the fastest. A winner's time varies by up to 1 %
@@ -79,7 +78,7 @@ def decide(finalists: Sequence[Finalist]) -> Decision:
             doubt = max(doubt, (high - low) / 2)
             if high <= MAX_LOSS and _ratio(other, fastest) <= 1 + MAX_MEDIAN_LOSS:
                 eligible.append(other)
-    if doubt > load_settings().max_noise:
+    if is_noise(doubt):
         eligible = [fastest]
     winner = min(eligible, key=lambda f: (*f.qualities().values(), f.config.key))
     indistinguishable = tuple(f.config for f in (fastest, *tied) if f is not winner)
@@ -114,7 +113,7 @@ def _reason(
     if not tied:
         rest = [_slower_by(f.samples_us, fastest.samples_us)[0] for f in finalists if f is not fastest]
         return f"the fastest: every other one is certainly slower, by at least {100 * min(rest):.1f} %"
-    if doubt > load_settings().max_noise:
+    if is_noise(doubt):
         return f"the fastest in the median; {tied + 1} finalists are too noisy to tell apart (± {doubt:.0%})"
     shown = f"{tied + 1} finalists cannot be told apart (± {100 * doubt:.1f} %)"
     if winner is fastest:

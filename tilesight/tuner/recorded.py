@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
-from types import FrameType
 from typing import TYPE_CHECKING
 
 from ..costmodel.model import CostModel
@@ -117,17 +116,20 @@ def _options(request: Request) -> Mapping[str, str]:
 
 @contextmanager
 def interrupts_deferred() -> Iterator[None]:
-    """Let Ctrl-C wait until the end of the block, so that a write is done whole. Only the main thread gets
-    interrupts.
+    """Let Ctrl-C and SIGTERM wait until the end of the block, so that a write is done whole. Only the main
+    thread gets them.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    pending: list[tuple[int, FrameType | None]] = []
-    before = signal.signal(signal.SIGINT, lambda number, frame: pending.append((number, frame)))
+    pending: list[int] = []
+    # one whose handler is not Python's cannot be set back
+    numbers = [n for n in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(n) is not None]
+    before = {number: signal.signal(number, lambda got, _frame: pending.append(got)) for number in numbers}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
-        if pending and callable(before):
-            before(*pending[0])
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if pending:
+            signal.raise_signal(pending[0])

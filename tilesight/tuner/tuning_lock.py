@@ -6,7 +6,7 @@ each tune for their own device."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,13 +17,16 @@ _FOLDER = "tuning"
 
 
 @contextmanager
-def tuning_lock(cache_dir: Path, context_key: str, *, wait: bool) -> Iterator[bool]:
+def tuning_lock(
+    cache_dir: Path, context_key: str, *, wait: bool, notice: Callable[[str], None] | None = None
+) -> Iterator[bool]:
     """Hold the lock of a context.
 
     Args:
         cache_dir: the kernel cache.
         context_key: `Context.key`.
         wait: wait for another process that holds it.
+        notice: receives a text for the user before it waits.
 
     Yields:
         Whether this process holds it; always True with `wait`.
@@ -34,7 +37,13 @@ def tuning_lock(cache_dir: Path, context_key: str, *, wait: bool) -> Iterator[bo
     descriptor = _open(cache_dir, context_key)
     try:
         with cache_errors(cache_dir):
-            is_held = take_lock(descriptor, wait=wait)
+            is_held = take_lock(descriptor, wait=False)
+        if wait and not is_held:
+            process = tuning_process(cache_dir, context_key)
+            if notice is not None and process is not None:
+                notice(f"waiting for process {process}, which tunes the same")
+            with cache_errors(cache_dir):
+                is_held = take_lock(descriptor)
         yield is_held
     finally:
         os.close(descriptor)

@@ -121,16 +121,13 @@ def test_only_processes_of_other_sessions_are_counted() -> None:
         assert found.observed() == {"other_processes": 1.0}
         elsewhere = Conditions(Fixed([], others=[stranger, GONE]))
         assert elsewhere.observed() == {}, "in a container the numbers may be those of the host"
+        me = os.getpid()
+        for shares, load in (({me: 0.9}, 0.0), ({me: 0.4, stranger: 0.6, GONE: 0.7}, 0.6), ({}, 0.0)):
+            busy = Conditions(Fixed([], others=[me, GONE], shares=shares))
+            assert busy.observed() == {"other_processes": 0.0, "other_gpu_load": load}
     finally:
         os.kill(stranger, signal.SIGKILL)
         parent.wait()
-
-
-def test_what_another_process_uses_of_the_gpu_is_recorded() -> None:
-    me = os.getpid()
-    for shares, load in (({me: 0.9}, 0.0), ({me: 0.4, GONE: 0.3, GONE + 1: 0.6}, 0.6), ({}, 0.0)):
-        found = Conditions(Fixed([], others=[me, GONE], shares=shares)).observed()
-        assert found == {"other_processes": 0.0, "other_gpu_load": load}
 
 
 def test_a_sibling_belongs_to_the_session() -> None:

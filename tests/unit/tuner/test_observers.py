@@ -76,8 +76,21 @@ def test_an_interrupt_waits_for_a_write_to_end() -> None:
     assert done
 
 
-def test_no_interrupt_no_difference() -> None:
-    before = signal.getsignal(signal.SIGINT)
+def test_sigterm_waits_too() -> None:
+    done, ended = [], []
+    before = signal.signal(signal.SIGTERM, lambda *_: ended.append(len(done)))
+    try:
+        with interrupts_deferred():
+            os.kill(os.getpid(), signal.SIGTERM)
+            done.append(1)
+        assert ended == [1]
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_no_interrupt_no_difference(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
     with interrupts_deferred():
         pass
-    assert signal.getsignal(signal.SIGINT) is before
+    assert signal.getsignal(number) is before
