@@ -1,136 +1,102 @@
-"""The model of one CPU core: the register tile of each store at the rate of the units, fed by the caches.
+"""The model of one CPU core: arithmetic, load and store ports, and the bytes that each level of memory
+serves.
 
-It is meant for ranking the tiles of TileLang's C backend on the local machine. Its figures are those of a
-typical core, so the times are rough, but their order is useful. Source of the cache rule: the classic reuse
-argument (a loop nest whose distinct data fits a cache is fetched into it once for each execution).
+It is meant for TileLang's C backend, which makes no threads. The caches are as the timing protocol leaves
+them: the kernel ran before on the same inputs, so what fits a cache is in it (`cpu_caches.py`). The figures
+of the `cpu` target are those of a typical core; `tilesight calibrate --target cpu` measures those of the
+machine at hand.
 """
 
 from __future__ import annotations
 
-from ...profile.values import Access, KernelProfile, Phase, Space
+import math
+
+from ...profile.values import KernelProfile, Phase
 from ...records.trial import Prediction
 from ...target.spec import Target
+from .cpu_caches import LEVELS, served_bytes
+from .pipeline import p_norm
 
 VECTOR_UNITS = 2.0  # multiply-add units; `core.unit.vector.fp32_lanes` counts the lanes of all of them
-VECTOR_REGISTERS = 32.0  # AVX-512
-MULTIPLY_ADD_LATENCY = 4.0  # cycles
-STORES_PER_CYCLE = 1.0
-LOADS_PER_CYCLE = 2.0
-KEPT_SHARE = 0.75  # usable share of a cache: associativity and other data take the rest
-UNCERTAINTY = 0.5
-LEVELS = ("l2", "llc", "dram")
+STORES_PER_CYCLE = 1.5
+LOADS_PER_CYCLE = 3.0
+LOOP_CYCLES = 1.0  # to enter an innermost loop
+# An out-of-order core overlaps its units with each other and with memory, but not completely.
+OVERLAP_NORM = 3.0
+UNCERTAINTY = 0.3
+UNKNOWN_CALL_UNCERTAINTY = 0.5
 
 
 def predict(profile: KernelProfile, target: Target, version: str) -> Prediction:
-    """Predict the microseconds of one call on one core: the C backend makes no threads."""
+    """Predict the microseconds of one call on one core."""
     cycles_per_us = target["core.clock_mhz"]
-    compute = loads = 0.0
-    memory = dict.fromkeys(LEVELS, 0.0)
-    total = 0.0
-    for role in profile.roles:
-        for phase in role.phases:
-            arithmetic, traffic = _arithmetic_cycles(phase, target), _load_store_cycles(phase, target)
-            misses = _miss_cycles(phase, target, cycles_per_us)
-            compute += arithmetic
-            loads += traffic
-            for level, cycles in misses.items():
-                memory[level] += cycles
-            # an out-of-order core hides cache misses behind arithmetic only in part
-            total += max(arithmetic, traffic) + 0.5 * sum(misses.values())
-    latency = target["device.launch_us"] + total / cycles_per_us
+    phases = [phase for role in profile.roles for phase in role.phases]
+    served = served_bytes(profile, target)
+    rates = {
+        "l2": target["core.memory.l2.bytes_per_cycle"] * cycles_per_us,
+        "llc": target["device.memory.llc.gb_per_s"] * 1e3,
+        "dram": target["device.memory.dram.gb_per_s"] * 1e3,
+    }
     terms = {
         "launch": target["device.launch_us"],
-        "vector": compute / cycles_per_us,
-        "l1": loads / cycles_per_us,
+        "vector": sum(_arithmetic_cycles(phase, target) for phase in phases) / cycles_per_us,
+        "l1": sum(_port_cycles(phase, target) for phase in phases) / cycles_per_us,
+        **{level: served[level] / rates[level] for level in LEVELS},
+        "loops": sum(phase.work.loop_entries * phase.trips.mean for phase in phases)
+        * LOOP_CYCLES
+        / cycles_per_us,
     }
-    terms |= {level: cycles / cycles_per_us for level, cycles in memory.items()}
+    core_us = (
+        sum(max(_arithmetic_cycles(phase, target), _port_cycles(phase, target)) for phase in phases)
+        / cycles_per_us
+    )
+    memory_us = sum(terms[level] for level in LEVELS)
+    latency = terms["launch"] + p_norm([core_us + terms["loops"], memory_us], OVERLAP_NORM)
     resources = ("vector", "l1", *LEVELS)
+    unknown = [f"{name} is not understood: charged as a long function" for name in profile.unknown_calls]
+    notes = (*profile.notes, *unknown)
     return Prediction(
         latency_us=latency,
         utilization={name: min(1.0, terms[name] / latency) for name in resources},
-        limiting=max(resources, key=lambda name: terms[name]),
+        limiting=max(("launch", "loops", *resources), key=lambda name: terms[name]),
         terms_us=terms,
-        uncertainty=UNCERTAINTY,
-        notes=(
-            *profile.notes,
-            *(f"{name} is not understood: charged as a long function" for name in profile.unknown_calls),
-        ),
+        uncertainty=(UNCERTAINTY**2 + (UNKNOWN_CALL_UNCERTAINTY**2 if notes else 0.0)) ** 0.5,
+        notes=notes,
         model=version,
     )
 
 
-def _arithmetic_cycles(phase: Phase, target: Target) -> float:
-    """Cycles of the vector units.
+def _native_lanes(target: Target) -> float:
+    """Lanes of one vector: a power of two, while the measured rate of all units is none."""
+    return float(2 ** round(math.log2(max(1.0, target["core.unit.vector.fp32_lanes"] / VECTOR_UNITS))))
 
-    They run at full rate if the stores of the tile are contiguous, else with one lane a unit. A reduction
-    into few accumulators waits for the latency of each step.
+
+def _arithmetic_cycles(phase: Phase, target: Target) -> float:
+    """Cycles of the arithmetic units for all executions of a phase.
+
+    They run at full rate if the stores of the tile are neighbours, else with one lane a unit. In a reduction
+    each operation waits for the one before. Functions of the C library are called one by one.
     """
     work = phase.work
-    native = target["core.unit.vector.fp32_lanes"] / VECTOR_UNITS
     store = next((a for a in work.accesses if a.write), None)
-    lanes = min(native, max(1.0, store.vector_bytes / 4)) if store else 1.0
-    cycles = work.vector_ops / (VECTOR_UNITS * lanes) + work.special_ops / target["core.unit.special.lanes"]
-    if store is not None and any(not a.write and a.tensor == store.tensor for a in work.accesses):
-        cycles = max(cycles, MULTIPLY_ADD_LATENCY)
-    return cycles * phase.trips.mean
+    lanes = min(_native_lanes(target), max(1.0, store.vector_bytes / 4)) if store else 1.0
+    rate = target["core.unit.vector.fp32_lanes"] * lanes / _native_lanes(target)
+    cycles = work.vector_ops / rate
+    chained = work.chained_ops * target["core.unit.vector.latency_cycles"]
+    return (max(cycles, chained) + work.special_ops / target["core.unit.special.lanes"]) * phase.trips.mean
 
 
-def _load_store_cycles(phase: Phase, target: Target) -> float:
-    """Cycles of the load and store ports.
-
-    A local tile that fits in vector registers is not loaded or stored.
-    """
-    native_bytes = target["core.unit.vector.fp32_lanes"] / VECTOR_UNITS * 4
-    loads = stores = 0.0
+def _port_cycles(phase: Phase, target: Target) -> float:
+    """Cycles of the load and store ports for all executions of a phase."""
+    native_bytes = _native_lanes(target) * 4
+    loads = stores = loaded_bytes = 0.0
     for access in phase.work.accesses:
-        if access.space is Space.LOCAL and _stays_in_registers(access, native_bytes):
-            continue
-        count = access.bytes / min(access.vector_bytes, native_bytes)
-        loads, stores = (loads, stores + count) if access.write else (loads + count, stores)
-    return max(loads / LOADS_PER_CYCLE, stores / STORES_PER_CYCLE) * phase.trips.mean
-
-
-def _stays_in_registers(access: Access, native_bytes: float) -> bool:
-    """Whether a local tile does not change with the loop around it and fits in registers beside operands."""
-    moves = len(access.levels) > 1 and access.levels[1][1] > access.levels[0][1]
-    return not moves and access.bytes <= (VECTOR_REGISTERS - 2) * native_bytes
-
-
-def _miss_cycles(phase: Phase, target: Target, cycles_per_us: float) -> dict[str, float]:
-    """Cycles to fetch the misses of each cache level from the next level, by the name of that next level."""
-    capacities = {
-        "l2": target["core.memory.l1.bytes"],
-        "llc": target["core.memory.l2.bytes"],
-        "dram": target["device.memory.llc.bytes"],
-    }
-    rates = {
-        "l2": target["core.memory.l2.bytes_per_cycle"],
-        "llc": target["device.memory.llc.gb_per_s"] * 1e3 / cycles_per_us,
-        "dram": target["device.memory.dram.gb_per_s"] * 1e3 / cycles_per_us,
-    }
-    return {level: _fetched(phase, capacities[level] * KEPT_SHARE) / rates[level] for level in LEVELS}
-
-
-def _fetched(phase: Phase, capacity: float) -> float:
-    """Bytes that are fetched into a cache of `capacity` bytes.
-
-    The distinct data of each access is fetched once, and again in each iteration of a loop that does not
-    change its address but whose data does not fit.
-    """
-    accesses = phase.work.accesses
-    if not accesses:
-        return 0.0
-    depth = min(len(a.levels) for a in accesses)
-    overflows = [sum(a.levels[level][1] for a in accesses) > capacity for level in range(depth)]
-    if not overflows[-1]:
-        # everything fits: the tensors of the kernel are fetched once, local buffers are in the cache already
-        return sum(a.levels[-1][1] for a in accesses if a.space is Space.GLOBAL)
-    total = 0.0
-    for access in accesses:
-        fetched = access.levels[-1][1]
-        for level in range(depth - 1):
-            (here, inside), (outer, around) = access.levels[level], access.levels[level + 1]
-            if around == inside and overflows[level]:
-                fetched *= here / outer
-        total += fetched
-    return total
+        # vectors wider than the machine's take several instructions
+        count = access.instructions * max(1.0, access.vector_bytes / native_bytes)
+        if access.write:
+            stores += count
+        else:
+            loads += count
+            loaded_bytes += access.instructions * access.vector_bytes
+    widest = loaded_bytes / target["core.memory.l1.bytes_per_cycle"]
+    return max(loads / LOADS_PER_CYCLE, widest, stores / STORES_PER_CYCLE) * phase.trips.mean

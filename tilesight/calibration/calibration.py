@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import datetime
-import math
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..builder.compiler import CompileError, compile_in
 from ..builder.cuda import cuda_flags
-from ..errors import InputError, ToolchainError
-from ..machine.device_lock import alone_on, holder_of
+from ..errors import InputError, TargetFileError, ToolchainError
+from ..machine.device_lock import PROCESSOR_LOCK, alone_on, holder_of
 from ..machine.devices import Device
 from ..machine.toolchain import compiler_version, find_cxx, find_nvcc, missing_compiler, package_version
+from ..target.checks import checked_value
 from ..target.spec import Figure, Target, is_plain_name, target_names
+from .cpu import measure_core
 from .document import number, target_text
 from .gpu import CudaGpu, Gpu
 from .loads import LOADS, SUSTAINED
@@ -47,7 +49,8 @@ class Calibration:
         return replace(self.base, name=self.name, title=title, figures=figures)
 
     def _figure(self, found: Reading) -> Figure:
-        setup = f"{self.device.name}, driver {self.device.driver}, {self.software}, {self.date}"
+        driver = f"driver {self.device.driver}, " if self.device.driver else ""
+        setup = f"{self.device.name}, {driver}{self.software}, {self.date}"
         how = f"tilesight calibrate, {setup}: {found.method}"
         before = self.base.figures.get(found.path)
         if (
@@ -84,24 +87,19 @@ def check_name(name: str) -> None:
 
 
 def check_kind(base: Target) -> None:
-    """Raise `InputError` for a target that is not an NVIDIA GPU."""
-    if base.kind != "cuda":
-        why = (
-            "there are no probes in HIP, since no AMD GPU was at hand to try them on"
-            if base.kind == "hip"
-            else "there are none for processors"
-        )
+    """Raise `InputError` for a target that cannot be calibrated: an AMD GPU."""
+    if base.kind == "hip":
         raise InputError(
-            f"target {base.name} cannot be calibrated: the probes are for NVIDIA GPUs, {why}; "
-            "measured figures can be written into a file of your own: "
-            f"`tilesight targets {base.name}` shows all"
+            f"target {base.name} cannot be calibrated: the probes are for NVIDIA GPUs and for processors; "
+            "there are none in HIP, since no AMD GPU was at hand to try them on. Measured figures can be "
+            f"written into a file of your own: `tilesight targets {base.name}` shows all"
         )
 
 
 def calibrate(
     base: Target, device: Device, name: str, progress: Progress | None = None, gpu: Gpu | None = None
 ) -> Calibration:
-    """Measure `device` for about half a minute, with its lock held.
+    """Measure `device`, a GPU or this machine's processor, for about half a minute, with its lock held.
 
     Args:
         base: The target to calibrate.
@@ -111,7 +109,7 @@ def calibrate(
         gpu: Runs the probes; by default CUDA on `device`.
 
     Raises:
-        InputError: The name is taken, or the target is not an NVIDIA GPU.
+        InputError: The name is taken, or the target is an AMD GPU.
         ToolchainError: The compiler, torch or the driver is missing or fails.
     """
     check_name(name)
@@ -119,12 +117,12 @@ def calibrate(
     report_step = progress or (lambda _: None)
     if gpu is not None:
         return _calibrated(base, device, name, report_step, gpu)
+    if not base.is_gpu:
+        with _alone_on(PROCESSOR_LOCK, report_step):
+            return _of(base, device, name, measure_core(base, report_step), [])
     report_step("building the probes")
     code = compile_probes(base)
-    holder = holder_of(device.uuid)
-    if holder is not None:
-        report_step(f"waiting for {device.uuid}, which process {holder} measures on")
-    with alone_on(device.uuid):
+    with _alone_on(device.uuid, report_step):
         return _calibrated(base, device, name, report_step, CudaGpu(_torch_index(device), code))
 
 
@@ -137,14 +135,34 @@ def _calibrated(base: Target, device: Device, name: str, report_step: Progress, 
             notes.append(f"{probe.title}: not measured, {base.arch} has no code for it")
             continue
         report_step(probe.title)
-        found = list(probe.read(ProbedGpu(gpu, base)))
-        invalid = [r for r in found if not math.isfinite(r.value) or r.value <= 0]
-        notes += [f"{r.path}: left out, {r.value:g} was measured" for r in invalid]
-        readings += [r for r in found if r not in invalid]
+        readings += probe.read(ProbedGpu(gpu, base))
     readings += _counted(gpu, base)
-    return Calibration(
-        base, name, device, _software(), datetime.date.today().isoformat(), tuple(readings), tuple(notes)
-    )
+    return _of(base, device, name, readings, notes)
+
+
+@contextmanager
+def _alone_on(lock: str, report_step: Progress) -> Iterator[None]:
+    """Hold a device's lock. `report_step` says who holds it, if that is another process."""
+    holder = holder_of(lock)
+    if holder is not None:
+        report_step(f"waiting for {lock}, which process {holder} measures on")
+    with alone_on(lock):
+        yield
+
+
+def _of(
+    base: Target, device: Device, name: str, readings: Sequence[Reading], notes: Sequence[str]
+) -> Calibration:
+    """A calibration of today. Readings that no target file could hold become notes."""
+    valid, left_out = [], []
+    for found in readings:
+        try:
+            checked_value(found.path, rounded(found.value), base.kind, found.path)
+            valid.append(found)
+        except TargetFileError as error:
+            left_out.append(f"left out: {error}")
+    today = datetime.date.today().isoformat()
+    return Calibration(base, name, device, _software(base), today, tuple(valid), (*notes, *left_out))
 
 
 def compile_probes(target: Target) -> bytes:
@@ -213,7 +231,10 @@ def _torch_index(device: Device) -> int:
     return named
 
 
-def _software() -> str:
+def _software(base: Target) -> str:
+    if not base.is_gpu:
+        cxx = find_cxx()
+        return compiler_version(cxx) if cxx else ""
     nvcc, torch = find_nvcc(), package_version("torch")
     parts = [compiler_version(nvcc) if nvcc else "", f"torch {torch}" if torch else ""]
     return ", ".join(part for part in parts if part)

@@ -1,4 +1,4 @@
-"""`tilesight calibrate`: measure the GPU of this machine and write a target file."""
+"""`tilesight calibrate`: measure a GPU or the processor of this machine and write a target file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         "number",
         metavar="N",
         type=click.IntRange(min=0),
-        help="Index of the GPU in the driver's order. [default: the first that matches the target]",
+        help="Index of the GPU in the driver's order; not for target cpu. [default: the first of the target]",
     ),
     click.option(
         "--name",
@@ -46,10 +46,10 @@ if TYPE_CHECKING:
 def calibrate(
     target: str, number: int | None, name: str | None, out: Path | None, as_json: bool, database: str | None
 ) -> None:
-    """Measure the GPU of this machine, write its figures to a target file, and record them in the database.
+    """Measure a GPU of this machine, or with --target cpu one core of its processor.
 
-    This takes about half a minute; nothing else should run on the GPU. Figures that are not measured are
-    copied from --target.
+    The figures are written to a target file and recorded in the database. This takes about half a minute;
+    nothing else should run on the device. Figures that are not measured are copied from --target.
     """
     from ..calibration import calibrate as measure
     from ..calibration import check_kind, check_name
@@ -61,7 +61,7 @@ def calibrate(
         check_name(name)
     if out is not None:
         check_out(out, ".toml", "target files")
-    base = locate(target, measures=False, predicts=False, takes_cpu=False).target
+    base = locate(target, measures=False, predicts=False).target
     name = name or f"{base.name}-calibrated"
     check_name(name)
     check_kind(base)
@@ -104,14 +104,20 @@ def _check_file(out: Path, name: str) -> None:
 
 
 def _device(base: Target, number: int | None) -> Device:
-    """The GPU to measure.
+    """The device to measure.
 
     Raises:
         ToolchainError: The machine has no GPU of the target.
         InputError: The number is not that of such a GPU.
     """
-    from ..machine.devices import NoDevice, device_for, find_devices
+    from ..machine.devices import NoDevice, cpu_device, device_for, find_devices
 
+    if not base.is_gpu:
+        if number is not None:
+            raise InputError(
+                f"--device {number} numbers GPUs; target {base.name} is the processor: leave it out"
+            )
+        return cpu_device()
     devices = find_devices() if base.is_gpu else []
     if number is not None:
         chosen = [device for device in devices if device.index == number and device.kind == base.kind]
@@ -144,7 +150,8 @@ def _figures(found: Calibration) -> list[dict[str, object]]:
 
 
 def _print(found: Calibration, calibrated: Target, out: Path) -> None:
-    output.print_text(f"{found.device.name}, driver {found.device.driver}, {found.software}", bold=True)
+    driver = f"driver {found.device.driver}, " if found.device.driver else ""
+    output.print_text(f"{found.device.name}, {driver}{found.software}", bold=True)
     rows = []
     for r in found.readings:
         before = found.base.figures.get(r.path)

@@ -38,16 +38,13 @@ class Placement:
         return self.devices if self.target.is_gpu else ()
 
 
-def locate(
-    target: str | Target, *, measures: bool, predicts: bool = True, takes_cpu: bool = True
-) -> Placement:
+def locate(target: str | Target, *, measures: bool, predicts: bool = True) -> Placement:
     """Find the target and, if needed, its devices on this machine.
 
     Args:
         target: A name, the path of a target file, a target, or `auto`: the target of the GPU in this machine.
         measures: Also find devices.
         predicts: The caller can predict without a device; messages offer that.
-        takes_cpu: The caller can use target cpu; messages offer that.
 
     Raises:
         UnknownNameError: There is no target of that name.
@@ -55,7 +52,7 @@ def locate(
         ToolchainError: `auto` finds no GPU, or there is a device and no compiler for it.
     """
     chosen = (
-        _automatic(predicts, takes_cpu)
+        _automatic(predicts)
         if target == "auto"
         else load_target(target)
         if isinstance(target, str)
@@ -82,7 +79,7 @@ def locate(
     return Placement(chosen, found)
 
 
-def _automatic(predicts: bool, takes_cpu: bool) -> Target:
+def _automatic(predicts: bool) -> Target:
     devices = find_devices()
     for device in devices:
         name = target_for(device)
@@ -95,9 +92,8 @@ def _automatic(predicts: bool, takes_cpu: bool) -> Target:
             "describe it in a file (--target ./mychip.toml)"
             + (f", or name one of {gpus} for predictions" if predicts else "")
         )
-    ways = ["--target cpu measures on this machine's processor"] if takes_cpu else []
-    ways += [f"{gpus} give predictions"] if predicts else []
     raise ToolchainError(
         "no GPU was found here, so there is none that --target auto could mean; "
-        + (", and ".join(ways) or "this needs one: run it on a machine with a GPU and its driver")
+        "--target cpu measures on this machine's processor"
+        + (f", and {gpus} give predictions" if predicts else "")
     )

@@ -58,8 +58,9 @@ class Access:
     least_inside: float = 1.0  # bulk copy: least share of the box inside the tensor, over the blocks
     axes: frozenset[str] = frozenset()  # block axes (x, y, z) that its address depends on
     loop_dependent: bool = False  # its address changes with the enclosing loop
-    # CPU: (executions, distinct bytes of one execution) of each enclosing loop, innermost first
+    # CPU: (executions, bytes of the distinct lines of one execution) of each enclosing loop, innermost first
     levels: tuple[tuple[float, float], ...] = ()
+    gaps: tuple[float, ...] = ()  # CPU: bytes from one of these lines to the next, by loop; 0: neighbours
     footprint_bytes: float = 0.0  # distinct bytes among `bytes`: the traffic of a cache next to the block
     # The tile that a block accesses, if it is not the product of `axes`: the digits (axis, divisor, modulus)
     # of its number, with LAUNCH_AXIS as a possible axis ...
@@ -86,6 +87,8 @@ class Work:
     block_syncs: float = 0.0  # barriers among all threads of the role or block
     barrier_waits: float = 0.0  # waits on mbarriers or copy groups
     matrix_waits: float = 0.0  # points where issued matrix work must have finished
+    chained_ops: float = 0.0  # CPU: operations that each need the result of the one before, as in a sum
+    loop_entries: float = 0.0  # CPU: how often innermost loops begin
     unknown: Mapping[str, float] = field(default_factory=dict)  # executions of unknown calls, by name
 
 

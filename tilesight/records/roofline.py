@@ -12,7 +12,8 @@ class Roofline:
     """The least time of a workload on a target.
 
     No kernel is faster than its matrix work at the matrix peak, nor than its least traffic at the bandwidth
-    of device memory (that of reads, if it is higher). The peaks are figures of the target file.
+    of device memory (that of reads, if it is higher). On a CPU, whose caches stay warm between launches, only
+    what does not fit a cache must come from the level behind it. The peaks are figures of the target file.
     """
 
     flops: int
@@ -40,6 +41,25 @@ class Roofline:
 
 
 def roofline(target: Target, dtype: str, flops: int, min_bytes: int) -> Roofline:
-    """The roofline of work of `flops` operations in `dtype` and `min_bytes` bytes on `target`."""
-    gb_per_s = max(target.dram_gb_per_s, target.get("device.memory.dram.read_gb_per_s"))
-    return Roofline(flops, min_bytes, flops / target.matrix_tflops(dtype) / 1e6, min_bytes / gb_per_s / 1e3)
+    """The roofline of work of `flops` operations in `dtype` and `min_bytes` bytes on `target`.
+
+    Without operations, or where their number is not known (0), the traffic alone sets it, for any dtype.
+    """
+    compute_us = flops / target.matrix_tflops(dtype) / 1e6 if flops else 0.0
+    memory_us = _device_memory_us(target, min_bytes) if target.is_gpu else _warm_caches_us(target, min_bytes)
+    return Roofline(flops, min_bytes, compute_us, memory_us)
+
+
+def _device_memory_us(target: Target, min_bytes: int) -> float:
+    return min_bytes / max(target.dram_gb_per_s, target.get("device.memory.dram.read_gb_per_s")) / 1e3
+
+
+def _warm_caches_us(target: Target, min_bytes: int) -> float:
+    """Microseconds of the slowest level of a CPU: it serves at least the bytes that do not fit the level
+    before."""
+    bytes_per_us = {
+        "core.memory.l1.bytes": target["core.memory.l2.bytes_per_cycle"] * target["core.clock_mhz"],
+        "core.memory.l2.bytes": target["device.memory.llc.gb_per_s"] * 1e3,
+        "device.memory.llc.bytes": target.dram_gb_per_s * 1e3,
+    }
+    return max(max(0.0, min_bytes - target[cache]) / rate for cache, rate in bytes_per_us.items())

@@ -122,6 +122,9 @@ FIGURES: Mapping[str, FigureRule] = MappingProxyType(
         "core.unit.vector.fp32_lanes": _lanes("fp32 multiply-adds started per cycle", KINDS),
         "core.unit.vector.int32_lanes": _lanes("32-bit integer operations per cycle"),
         "core.unit.vector.convert_lanes": _lanes("type conversions per cycle"),
+        "core.unit.vector.latency_cycles": _cycles(
+            "from an addition to the next that needs its sum", ("cpu",)
+        ),
         "core.unit.special.lanes": _lanes(
             "special functions (exp2, rcp, rsqrt, ...) per cycle", KINDS, least=0.01
         ),

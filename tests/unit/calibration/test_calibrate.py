@@ -83,7 +83,7 @@ def test_an_invalid_reading_is_left_out_with_a_note() -> None:
     base = load_target("h200")
     found = calibrate(base, H200, "mine", gpu=gpu)
     assert found.target.figures["core.clock_mixed_mhz"] == base.figures["core.clock_mixed_mhz"]
-    assert found.notes == ("core.clock_mixed_mhz: left out, 0 was measured",)
+    assert found.notes == ("left out: core.clock_mixed_mhz: value 0 must be greater than zero, in MHz",)
 
 
 def test_launch_and_start_add_up_to_an_empty_kernel_and_keep_their_proportion() -> None:
@@ -184,13 +184,9 @@ def test_invalid_names_are_refused(name: str, message: str) -> None:
         check_name(name)
 
 
-@pytest.mark.parametrize(
-    ("target", "why"),
-    [("mi300x", "no probes in HIP, since no AMD GPU was at hand"), ("cpu", "none for processors")],
-)
-def test_targets_other_than_nvidia_gpus_are_refused(target: str, why: str) -> None:
-    with pytest.raises(InputError, match=f"target {target} cannot be calibrated.*{why}"):
-        calibrate(load_target(target), H200, "mine", gpu=FakeGpu())
+def test_amd_gpus_are_refused() -> None:
+    with pytest.raises(InputError, match=r"target mi300x cannot be calibrated.*none in HIP"):
+        calibrate(load_target("mi300x"), H200, "mine", gpu=FakeGpu())
 
 
 @pytest.mark.parametrize("name", target_names())

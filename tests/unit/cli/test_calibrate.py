@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from tests.unit.calibration.fake_gpu import FIGURES, FakeGpu
 from tests.unit.cli.documented import check_fields
-from tilesight.calibration import calibration, loads
+from tilesight.calibration import calibration, cpu, loads
 from tilesight.cli.calibrate import calibrate
 from tilesight.database import open_store
 from tilesight.errors import DatabaseError, InputError, TileSightError, ToolchainError
@@ -101,7 +101,7 @@ def test_no_gpu(machine: list[Device]) -> None:
     assert "no GPU was found here" in str(error)
     error = refused()  # --target auto
     assert isinstance(error, ToolchainError)
-    assert str(error).endswith("could mean; this needs one: run it on a machine with a GPU and its driver")
+    assert str(error).endswith("--target cpu measures on this machine's processor")
 
 
 def test_an_unknown_gpu_is_not_sent_to_predictions(machine: list[Device]) -> None:
@@ -144,8 +144,8 @@ def test_one_of_several_gpus(machine: list[Device]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--target", "mi300x"], "no probes in HIP"),
-        (["--target", "cpu"], "none for processors"),
+        (["--target", "mi300x"], "there are none in HIP"),
+        (["--target", "cpu", "--device", "0"], "--device 0 numbers GPUs"),
         (["--name", "h200"], "is that of a shipped target"),
         (["--out", "x.txt"], "must end in .toml"),
         (["--out", "nowhere/x.toml"], "there is no folder 'nowhere'"),
@@ -195,3 +195,19 @@ def test_a_database_that_cannot_be_written_is_said_before_anything_is_measured(t
     assert isinstance(result.exception, DatabaseError)
     assert "measuring" not in result.output
     assert not list(tmp_path.glob("*.toml"))
+
+
+@pytest.mark.usefixtures("machine")
+def test_the_processor_is_measured_and_the_file_predicts(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("SAMPLE_S", 2e-3), ("REPETITIONS", 3), ("LEAST_MEMORY", 2**20), ("BEYOND", 0.1)):
+        monkeypatch.setattr(cpu, name, value)
+    result = run("--target", "cpu")
+    assert result.exit_code == 0, result.output
+    target = load_target("./cpu-calibrated.toml")
+    measured = {path for path, figure in target.figures.items() if figure.provenance == "measured"}
+    assert {"core.clock_mhz", "core.unit.vector.fp32_lanes", "core.memory.l2.bytes_per_cycle"} <= measured
+    assert {"device.launch_us", "device.memory.llc.gb_per_s", "device.memory.dram.gb_per_s"} <= measured
+    assert 500 < target["core.clock_mhz"] < 10_000
+    with open_store(load_settings().database_url) as store:
+        (record,) = store.calibrations("cpu-calibrated")
+    assert record.fingerprint == target.fingerprint

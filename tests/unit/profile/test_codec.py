@@ -42,9 +42,12 @@ def rich_profile() -> KernelProfile:
         axes=frozenset({"y", "x"}),
         loop_dependent=True,
         levels=((2048.0, 64.0), (16.0, 1.0)),
+        gaps=(4096.0, 0.0),
         footprint_bytes=0.1,
     )
-    work = Work((matrix,), (access,), 1.5, 2.5, 3.5, 4.5, 5.5, 6.5, 7.5, 8.5, {"T.b": 2.0, "T.a": 1.0})
+    work = Work(
+        (matrix,), (access,), 1.5, 2.5, 3.5, 4.5, 5.5, 6.5, 7.5, 8.5, 9.5, 10.5, {"T.b": 2.0, "T.a": 1.0}
+    )
     phase = Phase(Trips((3.0, 2.0, 1.0), frozenset({"z"})), work, 4, is_loop=True)
     role = Role("consumer", 256, (phase,), 240, 63.5)
     return KernelProfile(

@@ -30,3 +30,11 @@ def test_copy_is_bound_by_device_memory() -> None:
     assert not found.is_compute
     assert found.latency_us == pytest.approx(2**30 / gb_per_s / 1e3)
     assert found.gb_per_s(found.latency_us) == pytest.approx(gb_per_s)
+
+
+def test_on_a_cpu_only_what_fits_no_cache_comes_from_memory() -> None:
+    target = load_target("cpu")
+    caches = target["device.memory.llc.bytes"]
+    small, large = (roofline(target, "float32", 0, int(size)) for size in (1024, caches + 2**30))
+    assert small.latency_us == 0
+    assert large.memory_us == pytest.approx(2**30 / target.dram_gb_per_s / 1e3)

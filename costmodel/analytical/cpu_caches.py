@@ -1,0 +1,158 @@
+"""Which level of a CPU's memory serves how many bytes, in a nest of loops with warm caches.
+
+Source of the rule: the classic reuse argument. A loop whose distinct lines fit a cache fetches them once. A
+loop whose lines do not fit fetches them again in each iteration. Nothing is fetched if the whole kernel fits,
+since it ran before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+
+from ...profile.values import Access, KernelProfile, Space
+from ...target.spec import Target
+
+LEVELS = ("l2", "llc", "dram")
+LINE_BYTES = 64.0
+# Bytes after which addresses share a set: the first level has 64 sets on current x86-64 cores, so that it can
+# be indexed by the page offset; the second level has 1024 or 2048. The sets of the last level follow from a
+# hash.
+L1_WAY_BYTES = 4096.0
+L2_WAY_BYTES = 65536.0
+# A cache fills gradually: lines collide in their sets, and other data take a part. Misses are the mean of
+# those of caches with these shares of the capacity.
+CAPACITY_SHARES = (0.5, 0.7, 0.9, 1.1)
+# No prefetcher foresees lines that lie apart. Their bytes count several times.
+APART_COST = 4.0
+# The protocol calls the kernel on several sets of inputs in turn, as many as fit half of the second level.
+MOST_INPUT_SETS = 4
+INPUT_SETS_SHARE = 0.5
+
+
+@dataclass(frozen=True)
+class _Cache:
+    """A level of `room` usable bytes; lines that are multiples of `way_bytes` apart share a set."""
+
+    room: float
+    way_bytes: float
+
+
+@dataclass(frozen=True)
+class _Lines:
+    """Distinct lines of one tensor: their bytes, and the bytes from one line to the next (0: neighbours)."""
+
+    size: float
+    gap: float
+
+    def occupied(self, cache: _Cache) -> float:
+        """Bytes of the cache that these lines keep others from using: with some gaps they use few sets."""
+        step = float(int(self.gap) & -int(self.gap)) if self.gap >= LINE_BYTES else LINE_BYTES
+        return self.size * max(1.0, min(step, cache.way_bytes) / LINE_BYTES)
+
+    @property
+    def cost(self) -> float:
+        """Bytes that their transfer is charged as."""
+        return self.size * (APART_COST if self.gap else 1.0)
+
+
+@dataclass(frozen=True)
+class _Reuse:
+    """One tensor in one phase.
+
+    Attributes:
+        tensor: its label.
+        extents: iterations of the loops around a tile, outermost first.
+        inside: distinct lines of the whole phase, of an iteration of the first loop, ..., of a tile.
+        is_global: not a local buffer.
+    """
+
+    tensor: str
+    extents: tuple[float, ...]
+    inside: tuple[_Lines, ...]
+    is_global: bool
+
+
+_Phase = Sequence[_Reuse]
+
+
+def served_bytes(profile: KernelProfile, target: Target) -> Mapping[str, float]:
+    """Bytes that the second level ("l2"), the last level ("llc") and memory ("dram") serve to one launch."""
+    phases = [_reuses(phase.work.accesses) for role in profile.roles for phase in role.phases]
+    phases = [phase for phase in phases if phase]
+    l1, l2 = target["core.memory.l1.bytes"], target["core.memory.l2.bytes"]
+    tensors = sum(
+        x.size for x in _footprint([[r for r in phase if r.is_global] for phase in phases], 0).values()
+    )
+    sets = max(1, min(MOST_INPUT_SETS, int(INPUT_SETS_SHARE * l2 // max(1.0, tensors))))
+    llc = target["device.memory.llc.bytes"]
+    misses_l1 = _misses(phases, l1, L1_WAY_BYTES, sets * tensors)
+    misses_l2 = min(misses_l1, _misses(phases, l2, L2_WAY_BYTES, tensors))
+    misses_llc = min(misses_l2, _misses(phases, llc, LINE_BYTES, tensors))
+    return {"l2": misses_l1 - misses_l2, "llc": misses_l2 - misses_llc, "dram": misses_llc}
+
+
+def _reuses(accesses: Sequence[Access]) -> list[_Reuse]:
+    """The tensors of a phase. Accesses of one tensor with equal steps walk over the same lines."""
+    found: dict[object, _Reuse] = {}
+    for access in accesses:
+        executions = [count for count, _ in access.levels[::-1]]
+        extents = tuple(inner / outer for outer, inner in pairwise(executions))
+        gaps = access.gaps[::-1] or (0.0,) * len(executions)
+        inside = tuple(_Lines(size, gap) for (_, size), gap in zip(access.levels[::-1], gaps, strict=True))
+        reuse = _Reuse(access.tensor, extents, inside, access.space is Space.GLOBAL)
+        found.setdefault((access.tensor, inside), reuse)
+    return list(found.values())
+
+
+def _misses(phases: Sequence[_Phase], capacity: float, way_bytes: float, resident: float) -> float:
+    """Bytes that a cache fetches in one launch, if `resident` bytes are used between two launches."""
+    total = 0.0
+    for share in CAPACITY_SHARES:
+        cache = _Cache(share * capacity, way_bytes)
+        fetched = sum(_fetched(phases, 0, cache).values())
+        if resident <= cache.room:  # the first access finds the lines in the cache
+            fetched -= sum(lines.cost for lines in _footprint(phases, 0).values())
+        total += max(0.0, fetched)
+    return total / len(CAPACITY_SHARES)
+
+
+def _fits(lines: Mapping[str, _Lines], cache: _Cache) -> bool:
+    return sum(part.occupied(cache) for part in lines.values()) <= cache.room
+
+
+def _fetched(phases: Sequence[_Phase], depth: int, cache: _Cache) -> dict[str, float]:
+    """Bytes of each tensor that one execution of the loops at `depth` fetches into an empty cache."""
+    if _fits(whole := _footprint(phases, depth), cache):
+        return {name: lines.cost for name, lines in whole.items()}
+    fetched: dict[str, float] = {}
+    for extent, group in groupby(phases, key=lambda phase: _extent(phase, depth)):
+        members = list(group)
+        if extent is None or _fits(_footprint(members, depth + 1), cache):
+            parts = {name: lines.cost for name, lines in _footprint(members, depth).items()}
+        else:
+            parts = {name: extent * size for name, size in _fetched(members, depth + 1, cache).items()}
+        for name, size in parts.items():
+            fetched[name] = fetched.get(name, 0.0) + size
+    return fetched
+
+
+def _extent(phase: _Phase, depth: int) -> float | None:
+    """Iterations of the loop at `depth`; None if the phase has no loop there."""
+    extents = phase[0].extents
+    return extents[depth] if depth < len(extents) else None
+
+
+def _footprint(phases: Sequence[_Phase], depth: int) -> dict[str, _Lines]:
+    """Distinct lines of each tensor in one execution of the loops at `depth`.
+
+    Phases that use one tensor are taken to use the same part of it.
+    """
+    found: dict[str, _Lines] = {}
+    for phase in phases:
+        for reuse in phase:
+            lines = reuse.inside[min(depth, len(reuse.inside) - 1)]
+            if reuse.tensor not in found or found[reuse.tensor].size < lines.size:
+                found[reuse.tensor] = lines
+    return found
