@@ -7,9 +7,13 @@ argument (a loop nest whose distinct data fits a cache is fetched into it once f
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+
 from ...profile.values import Access, KernelProfile, Phase, Space
 from ...records.trial import Prediction
 from ...target.spec import Target
+from .gathers import LINE_BYTES, fetched_bytes, first_share, hit_share
 
 VECTOR_UNITS = 2.0  # multiply-add units; `core.unit.vector.fp32_lanes` counts the lanes of all of them
 VECTOR_REGISTERS = 32.0  # AVX-512
@@ -18,6 +22,7 @@ STORES_PER_CYCLE = 1.0
 LOADS_PER_CYCLE = 2.0
 KEPT_SHARE = 0.75  # usable share of a cache: associativity and other data take the rest
 UNCERTAINTY = 0.5
+CHOSEN_UNCERTAINTY = 0.5  # of places in tensors that loaded data chooses, added as a square
 LEVELS = ("l2", "llc", "dram")
 
 
@@ -27,10 +32,11 @@ def predict(profile: KernelProfile, target: Target, version: str) -> Prediction:
     compute = loads = 0.0
     memory = dict.fromkeys(LEVELS, 0.0)
     total = 0.0
+    sizes = {t.label: float(t.bytes) for t in profile.tensors}
     for role in profile.roles:
         for phase in role.phases:
             arithmetic, traffic = _arithmetic_cycles(phase, target), _load_store_cycles(phase, target)
-            misses = _miss_cycles(phase, target, cycles_per_us)
+            misses = _miss_cycles(phase, target, cycles_per_us, sizes)
             compute += arithmetic
             loads += traffic
             for level, cycles in misses.items():
@@ -50,13 +56,18 @@ def predict(profile: KernelProfile, target: Target, version: str) -> Prediction:
         utilization={name: min(1.0, terms[name] / latency) for name in resources},
         limiting=max(resources, key=lambda name: terms[name]),
         terms_us=terms,
-        uncertainty=UNCERTAINTY,
+        uncertainty=_uncertainty(profile),
         notes=(
             *profile.notes,
             *(f"{name} is not understood: charged as a long function" for name in profile.unknown_calls),
         ),
         model=version,
     )
+
+
+def _uncertainty(profile: KernelProfile) -> float:
+    chosen = any(a.row_bytes for r in profile.roles for p in r.phases for a in p.work.accesses)
+    return math.hypot(UNCERTAINTY, CHOSEN_UNCERTAINTY) if chosen else UNCERTAINTY
 
 
 def _arithmetic_cycles(phase: Phase, target: Target) -> float:
@@ -96,7 +107,9 @@ def _stays_in_registers(access: Access, native_bytes: float) -> bool:
     return not moves and access.bytes <= (VECTOR_REGISTERS - 2) * native_bytes
 
 
-def _miss_cycles(phase: Phase, target: Target, cycles_per_us: float) -> dict[str, float]:
+def _miss_cycles(
+    phase: Phase, target: Target, cycles_per_us: float, sizes: Mapping[str, float]
+) -> dict[str, float]:
     """Cycles to fetch the misses of each cache level from the next level, by the name of that next level."""
     capacities = {
         "l2": target["core.memory.l1.bytes"],
@@ -108,29 +121,50 @@ def _miss_cycles(phase: Phase, target: Target, cycles_per_us: float) -> dict[str
         "llc": target["device.memory.llc.gb_per_s"] * 1e3 / cycles_per_us,
         "dram": target["device.memory.dram.gb_per_s"] * 1e3 / cycles_per_us,
     }
-    return {level: _fetched(phase, capacities[level] * KEPT_SHARE) / rates[level] for level in LEVELS}
+    return {level: _fetched(phase, capacities[level] * KEPT_SHARE, sizes) / rates[level] for level in LEVELS}
 
 
-def _fetched(phase: Phase, capacity: float) -> float:
+def _fetched(phase: Phase, capacity: float, sizes: Mapping[str, float]) -> float:
     """Bytes that are fetched into a cache of `capacity` bytes.
 
     The distinct data of each access is fetched once, and again in each iteration of a loop that does not
-    change its address but whose data does not fit.
+    change its address but whose data does not fit. `sizes` are the bytes of each tensor: places that loaded
+    data chooses lie within them.
     """
     accesses = phase.work.accesses
     if not accesses:
         return 0.0
     depth = min(len(a.levels) for a in accesses)
-    overflows = [sum(a.levels[level][1] for a in accesses) > capacity for level in range(depth)]
+    overflows = [sum(_distinct(a, level, sizes) for a in accesses) > capacity for level in range(depth)]
     if not overflows[-1]:
         # everything fits: the tensors of the kernel are fetched once, local buffers are in the cache already
-        return sum(a.levels[-1][1] for a in accesses if a.space is Space.GLOBAL)
-    total = 0.0
+        return sum(_distinct(a, -1, sizes) for a in accesses if a.space is Space.GLOBAL)
+    at_known, chosen = 0.0, []
     for access in accesses:
         fetched = access.levels[-1][1]
         for level in range(depth - 1):
             (here, inside), (outer, around) = access.levels[level], access.levels[level + 1]
             if around == inside and overflows[level]:
                 fetched *= here / outer
-        total += fetched
-    return total
+        if access.row_bytes:
+            chosen.append((access, fetched * fetched_bytes(access.row_bytes, LINE_BYTES)))
+        else:
+            at_known += fetched
+    return at_known + sum(_refetched(a, read, sizes, at_known, capacity) for a, read in chosen)
+
+
+def _distinct(access: Access, level: int, sizes: Mapping[str, float]) -> float:
+    """Distinct bytes of an access in one execution of the loop at `level`, in whole lines if data chooses."""
+    inside = access.levels[level][1]
+    if not access.row_bytes:
+        return inside
+    read = inside * fetched_bytes(access.row_bytes, LINE_BYTES)
+    return read * first_share(read, sizes.get(access.tensor, 0.0), access.row_bytes, LINE_BYTES)
+
+
+def _refetched(
+    access: Access, read: float, sizes: Mapping[str, float], streamed: float, capacity: float
+) -> float:
+    """Bytes of an access at places that data chooses, of `read` bytes, that its cache does not have."""
+    first = first_share(read, sizes.get(access.tensor, 0.0), access.row_bytes, LINE_BYTES)
+    return read * (first + (1 - first) * (1 - hit_share(read, read * first, streamed, capacity)))

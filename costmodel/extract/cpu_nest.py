@@ -11,11 +11,23 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from ...profile.values import Access, KernelProfile, Phase, Role, Space, Tensor, Trips, Work
 from ...target.spec import Target
 from .element_types import element_type
-from .expressions import UnevaluableError, constant, evaluate, identity, variables
+from .expressions import (
+    ArbitraryData,
+    UnevaluableError,
+    constant,
+    evaluate,
+    identity,
+    loads,
+    variables,
+)
 from .mathematics import MATH, MATH_NAMES
+from .memory import chosen_by_data
+from .patterns import contiguous_bytes
 
 # gcc and clang unroll nests of constant loops completely up to about this number of statements
 MOST_TILE_ELEMENTS = 512
@@ -24,6 +36,7 @@ MOST_TILE_ELEMENTS = 512
 PEELED_ITERATIONS = 16
 UNKNOWN_EXTENT = 8.0
 UNKNOWN_OPS = 64.0
+ROW_POSITIONS = 4096  # innermost iterations in which the rows that data chooses are looked for
 
 
 @dataclass(frozen=True)
@@ -43,10 +56,13 @@ class _NestReader:
     _bindings: dict[int, Any] = field(
         default_factory=dict
     )  # a value for each variable: strides are differences of addresses
-    _parameters: set[int] = field(default_factory=set)
+    _parameters: dict[int, str] = field(default_factory=dict)  # names by identity
+    # by variable or local buffer with data as its value: the variables that this data derives from
+    _from_data: dict[int, frozenset[int]] = field(default_factory=dict)
+    _derived: dict[int, Any] = field(default_factory=dict)  # expressions of these variables
 
     def read(self, function: Any) -> None:
-        self._parameters = {identity(p) for p in function.params}
+        self._parameters = {identity(p): p.name for p in function.params}
         self._statement(function.body, ())
 
     def _statement(self, node: Any, loops: tuple[_Loop, ...]) -> None:
@@ -65,6 +81,10 @@ class _NestReader:
                 self._statement(node.else_case, loops)
         elif kind == "Bind":
             self._bindings[identity(node.var)] = 0
+            sources = self._data_in(node.value)
+            if sources is not None:
+                self._from_data[identity(node.var)] = sources
+                self._derived[identity(node.var)] = node.value
         elif kind == "BufferStore":
             self._store(node, loops)
         elif kind == "Evaluate":
@@ -108,10 +128,15 @@ class _NestReader:
         elements = math.prod(loop.extent for loop in tile) * vector
         lanes = vector if vector > 1 else self._vector_lanes(node, tile)
         counts = {"vector_ops": 0.0, "special_ops": 0.0}
-        loads: list[Any] = []
-        self._value(node.value, counts, loads)
+        loaded: list[Any] = []
+        self._value(node.value, counts, loaded)
+        loaded += self._indices((node, *loaded))
+        sources = self._data_in(node.value)
+        if sources is not None and identity(node.buffer.data) not in self._parameters:
+            key = identity(node.buffer.data)
+            self._from_data[key] = self._from_data.get(key, frozenset()) | sources
         accesses = [self._access(node.buffer, node.indices[0], vector, live, tile, lanes, write=True)]
-        for load in loads:
+        for load in loaded:
             accesses.append(
                 self._access(
                     load.buffer,
@@ -157,7 +182,8 @@ class _NestReader:
         write: bool,
     ) -> Access:
         size = element_type(str(buffer.dtype)).bytes
-        used = variables(index)
+        sources = self._data_in(index) if identity(buffer.data) in self._parameters else None
+        used = variables(index) if sources is None else sources
         distinct = math.prod(loop.extent for loop in tile if loop.variable in used) * vector
         contiguous = vector > 1 or self._stride(index, tile) == 1
         width = lanes if contiguous else 1
@@ -168,6 +194,9 @@ class _NestReader:
             loop = remaining.pop()
             inside *= loop.extent if loop.variable in used else 1.0
         levels.append((1.0, inside * size))
+        row_bytes = 0.0 if sources is None else self._row_bytes(index, vector * size, loops)
+        if row_bytes:
+            self.notes.append(chosen_by_data(self._parameters[identity(buffer.data)], write=write))
         return Access(
             space=Space.GLOBAL if identity(buffer.data) in self._parameters else Space.LOCAL,
             tensor=self._label(buffer),
@@ -178,8 +207,41 @@ class _NestReader:
             instructions=distinct / width,
             vector_bytes=round(size * width),
             footprint_bytes=inside * size,
+            row_bytes=row_bytes,
             levels=tuple(levels),
         )
+
+    # --- addresses that depend on loaded data ---------------------------------------------------------------
+
+    def _data_in(self, expression: Any) -> frozenset[int] | None:
+        """The variables that `expression` and the loaded data in it derive from; None if no data is in it."""
+        used = variables(expression)
+        data = [self._from_data[v] for v in used if v in self._from_data]
+        if not data and not any(identity(load.buffer.data) in self._parameters for load in loads(expression)):
+            return None
+        return frozenset(used).union(*data)
+
+    def _indices(self, nodes: tuple[Any, ...]) -> list[Any]:
+        """The loads of tensors in the addresses of loads and stores, one of each tensor."""
+        found = [load for node in nodes for load in loads(node.indices[0])]
+        return list(
+            {k: load for load in found if (k := identity(load.buffer.data)) in self._parameters}.values()
+        )
+
+    def _row_bytes(self, index: Any, width: float, loops: tuple[_Loop, ...]) -> float:
+        """Mean number of contiguous bytes that the innermost iterations access at each place."""
+        total = math.prod(max(1, math.ceil(loop.extent)) for loop in loops)
+        number, stride = np.arange(min(total, ROW_POSITIONS)), 1
+        positions = {v: value for v, value in self._bindings.items() if v not in self._from_data}
+        for loop in reversed(loops):
+            extent = max(1, math.ceil(loop.extent))
+            positions[loop.variable] = number // stride % extent
+            stride *= extent
+        try:
+            found = evaluate(index, ArbitraryData(positions, self._derived, self._from_data, {}))
+        except UnevaluableError:
+            return width
+        return contiguous_bytes(np.atleast_1d(found) * (width / _lanes(index)), width)
 
     def _vector_lanes(self, node: Any, tile: tuple[_Loop, ...]) -> int:
         """Elements that the compiler vectorises: more than 1 if the innermost loop stores contiguously."""
@@ -264,6 +326,11 @@ def read_nest(function: Any, target: Target) -> KernelProfile:
         unknown_calls=tuple(sorted(reader.unknown)),
         notes=tuple(dict.fromkeys(reader.notes)),
     )
+
+
+def _lanes(index: Any) -> int:
+    """Elements of a vector address; 1 for the address of one element."""
+    return element_type(str(index.dtype)).lanes
 
 
 def _tile_of(loops: tuple[_Loop, ...]) -> tuple[_Loop, ...]:
