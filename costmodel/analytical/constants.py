@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+FITTED_ARCHS = ("sm_90a",)  # instruction sets of these kernels
+
 
 @dataclass(frozen=True, slots=True)
 class Constants:

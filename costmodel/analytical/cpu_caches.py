@@ -13,9 +13,9 @@ from itertools import groupby, pairwise
 
 from ...profile.values import Access, KernelProfile, Space
 from ...target.spec import Target
+from .gathers import LINE_BYTES, first_share, hit_share
 
 LEVELS = ("l2", "llc", "dram")
-LINE_BYTES = 64.0
 # Bytes after which addresses share a set: the first level has 64 sets on current x86-64 cores, so that it can
 # be indexed by the page offset; the second level has 1024 or 2048. The sets of the last level follow from a
 # hash.
@@ -77,26 +77,80 @@ class _Reuse:
 _Phase = Sequence[_Reuse]
 
 
+@dataclass(frozen=True)
+class _Gather:
+    """Accesses at places of one tensor that loaded data chooses: bytes of all lines, and of different
+    ones."""
+
+    read: float
+    different: float
+
+    def missed(self, streamed: float, room: float) -> float:
+        """Bytes that a cache of `room` bytes fetches, through which `streamed` bytes of other data pass."""
+        first = self.different / self.read
+        again = (1 - first) * (1 - hit_share(self.read, self.different, streamed, room))
+        return self.read * (first + again) * APART_COST
+
+
+@dataclass(frozen=True)
+class _Nest:
+    """The accesses of a kernel: those with known addresses by phase, and those that data chooses."""
+
+    phases: Sequence[_Phase]
+    gathers: Sequence[_Gather]
+
+    @property
+    def tensor_bytes(self) -> float:
+        known = _footprint([[r for r in phase if r.is_global] for phase in self.phases], 0)
+        return sum(lines.size for lines in known.values()) + sum(g.different for g in self.gathers)
+
+    def misses(self, capacity: float, way_bytes: float, resident: float) -> float:
+        """Bytes that a cache fetches in one launch, if `resident` bytes are used between two launches."""
+        first = sum(lines.cost for lines in _footprint(self.phases, 0).values())
+        total = 0.0
+        for share in CAPACITY_SHARES:
+            cache = _Cache(share * capacity, way_bytes)
+            fetched = sum(_fetched(self.phases, 0, cache).values())
+            if resident > cache.room:
+                total += fetched + sum(gather.missed(first, cache.room) for gather in self.gathers)
+            else:  # the first access finds the lines in the cache
+                total += max(0.0, fetched - first)
+        return total / len(CAPACITY_SHARES)
+
+
 def served_bytes(profile: KernelProfile, target: Target) -> Mapping[str, float]:
     """Bytes that the second level ("l2"), the last level ("llc") and memory ("dram") serve to one launch."""
-    phases = [_reuses(phase.work.accesses) for role in profile.roles for phase in role.phases]
-    phases = [phase for phase in phases if phase]
+    phases = [phase for role in profile.roles for phase in role.phases]
+    sizes = {tensor.label: float(tensor.bytes) for tensor in profile.tensors}
+    known = [_reuses(phase.work.accesses) for phase in phases]
+    chosen = [_gather(a, sizes) for phase in phases for a in phase.work.accesses if a.row_bytes]
+    nest = _Nest([phase for phase in known if phase], chosen)
     l1, l2 = target["core.memory.l1.bytes"], target["core.memory.l2.bytes"]
-    tensors = sum(
-        x.size for x in _footprint([[r for r in phase if r.is_global] for phase in phases], 0).values()
-    )
-    sets = max(1, min(MOST_INPUT_SETS, int(INPUT_SETS_SHARE * l2 // max(1.0, tensors))))
-    llc = target["device.memory.llc.bytes"]
-    misses_l1 = _misses(phases, l1, L1_WAY_BYTES, sets * tensors)
-    misses_l2 = min(misses_l1, _misses(phases, l2, L2_WAY_BYTES, tensors))
-    misses_llc = min(misses_l2, _misses(phases, llc, LINE_BYTES, tensors))
+    resident = nest.tensor_bytes
+    sets = max(1, min(MOST_INPUT_SETS, int(INPUT_SETS_SHARE * l2 // max(1.0, resident))))
+    misses_l1 = nest.misses(l1, L1_WAY_BYTES, sets * resident)
+    misses_l2 = min(misses_l1, nest.misses(l2, L2_WAY_BYTES, resident))
+    misses_llc = min(misses_l2, nest.misses(target["device.memory.llc.bytes"], LINE_BYTES, resident))
     return {"l2": misses_l1 - misses_l2, "llc": misses_l2 - misses_llc, "dram": misses_llc}
 
 
+def _gather(access: Access, sizes: Mapping[str, float]) -> _Gather:
+    """A gather or scatter. A loop that does not change its places accesses them again."""
+    read = access.levels[-1][1]
+    for (here, inside), (outer, around) in pairwise(access.levels):
+        if around == inside:
+            read *= here / outer
+    different = access.levels[-1][1]
+    share = first_share(different, sizes.get(access.tensor, 0.0), access.row_bytes, LINE_BYTES)
+    return _Gather(read, different * share)
+
+
 def _reuses(accesses: Sequence[Access]) -> list[_Reuse]:
-    """The tensors of a phase. Accesses of one tensor with equal steps walk over the same lines."""
+    """The tensors of a phase, at known addresses. Equal steps in one tensor walk over the same lines."""
     found: dict[object, _Reuse] = {}
     for access in accesses:
+        if access.row_bytes:
+            continue
         executions = [count for count, _ in access.levels[::-1]]
         extents = tuple(inner / outer for outer, inner in pairwise(executions))
         gaps = access.gaps[::-1] or (0.0,) * len(executions)
@@ -104,18 +158,6 @@ def _reuses(accesses: Sequence[Access]) -> list[_Reuse]:
         reuse = _Reuse(access.tensor, extents, inside, access.space is Space.GLOBAL)
         found.setdefault((access.tensor, inside), reuse)
     return list(found.values())
-
-
-def _misses(phases: Sequence[_Phase], capacity: float, way_bytes: float, resident: float) -> float:
-    """Bytes that a cache fetches in one launch, if `resident` bytes are used between two launches."""
-    total = 0.0
-    for share in CAPACITY_SHARES:
-        cache = _Cache(share * capacity, way_bytes)
-        fetched = sum(_fetched(phases, 0, cache).values())
-        if resident <= cache.room:  # the first access finds the lines in the cache
-            fetched -= sum(lines.cost for lines in _footprint(phases, 0).values())
-        total += max(0.0, fetched)
-    return total / len(CAPACITY_SHARES)
 
 
 def _fits(lines: Mapping[str, _Lines], cache: _Cache) -> bool:

@@ -15,7 +15,7 @@ from ...profile.values import KernelProfile, Phase
 from ...records.trial import Prediction
 from ...target.spec import Target
 from .cpu_caches import LEVELS, served_bytes
-from .pipeline import p_norm
+from .norms import p_norm
 
 VECTOR_UNITS = 2.0  # multiply-add units; `core.unit.vector.fp32_lanes` counts the lanes of all of them
 STORES_PER_CYCLE = 1.5
@@ -25,6 +25,7 @@ LOOP_CYCLES = 1.0  # to enter an innermost loop
 OVERLAP_NORM = 3.0
 UNCERTAINTY = 0.3
 UNKNOWN_CALL_UNCERTAINTY = 0.5
+CHOSEN_UNCERTAINTY = 0.5  # of places in tensors that loaded data chooses
 
 
 def predict(profile: KernelProfile, target: Target, version: str) -> Prediction:
@@ -60,10 +61,16 @@ def predict(profile: KernelProfile, target: Target, version: str) -> Prediction:
         utilization={name: min(1.0, terms[name] / latency) for name in resources},
         limiting=max(("launch", "loops", *resources), key=lambda name: terms[name]),
         terms_us=terms,
-        uncertainty=(UNCERTAINTY**2 + (UNKNOWN_CALL_UNCERTAINTY**2 if notes else 0.0)) ** 0.5,
+        uncertainty=_uncertainty(profile),
         notes=notes,
         model=version,
     )
+
+
+def _uncertainty(profile: KernelProfile) -> float:
+    is_chosen = any(a.row_bytes for r in profile.roles for p in r.phases for a in p.work.accesses)
+    is_guessed = bool(profile.unknown_calls) or bool(profile.notes)
+    return math.hypot(UNCERTAINTY, is_guessed * UNKNOWN_CALL_UNCERTAINTY, is_chosen * CHOSEN_UNCERTAINTY)
 
 
 def _native_lanes(target: Target) -> float:

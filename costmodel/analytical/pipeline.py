@@ -6,10 +6,11 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
-from ...profile.values import Access, KernelProfile, Phase, Role, Space
+from ...profile.values import Access, KernelProfile, Phase, Role, Space, Work
 from ...target.spec import Target
 from .constants import Constants
 from .demand import RESOURCES, Demand, copy_cycles, demand, is_plain_shared, l2_bytes_per_cycle, sector_bytes
+from .norms import p_norm
 from .occupancy import Occupancy
 from .queueing import round_time
 from .spills import share_beyond_core, spilled_bytes, spilled_registers
@@ -146,7 +147,9 @@ class CorePipeline:
         schedulers = self.target["core.issue_per_cycle"]
         # warps that advance together: those of one matrix instruction, or all warps if barriers join them
         unit = max((m.warps for m in work.matrix), default=1.0)
-        groups = 1.0 if work.block_syncs else max(1.0, warps / unit)
+        groups = max(1.0, warps / unit)
+        if work.block_syncs:
+            groups = 1.0 + (groups - 1.0) * self._overlap_between_barriers(work)
         spread = min(warps / groups, schedulers)  # schedulers of one group
         depth = warps / groups / spread  # warps of the group on each of them
         # the kinds of arithmetic alternate within a program, so they overlap less than separate units
@@ -175,6 +178,18 @@ class CorePipeline:
         )
         waits = self._synchronous_latency(role, phase) + self._store_latency(phase)
         return _Flow((own.matrix / groups, arithmetic / groups, memory), thinking + waits, groups, waits)
+
+    def _overlap_between_barriers(self, work: Work) -> float:
+        """Share of the warps that advance independently although barriers join them.
+
+        Barriers that only guard the buffers of asynchronous copies leave the warps free between them: while
+        one loads its operands, another one computes. If warps store to shared memory what others load in the
+        same iteration, the steps follow each other.
+        """
+        copies = any(a.mechanism == "cp_async" for a in work.accesses)
+        stored = any(is_plain_shared(a) and a.write for a in work.accesses)
+        alone = bool(work.matrix) and copies and not stored
+        return self.target.get("core.unit.matrix.barrier_overlap") if alone else 0.0
 
     def _spill_cycles(self, role: Role, phase: Phase, resident: float) -> float:
         """Cycles of spilled registers in one iteration of one block."""
@@ -330,12 +345,4 @@ def _bulk_loads(phase: Phase) -> list[Access]:
     ]
 
 
-def p_norm(values: list[float], power: float) -> float:
-    """(sum of v^p)^(1/p): the maximum, and slightly more if other values are close to it."""
-    top = max(values, default=0.0)
-    if top <= 0:
-        return 0.0
-    return float(top * sum((v / top) ** power for v in values) ** (1 / power))
-
-
-__all__ = ["CorePipeline", "PhaseTime", "latency_cycles", "p_norm"]
+__all__ = ["CorePipeline", "PhaseTime", "latency_cycles"]

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...profile.values import Access, KernelProfile, Space, Trips
+from ...profile.values import KernelProfile, Space, Trips
 from ...target.spec import Target
 from .constants import DEFAULT, Constants
-from .demand import sector_bytes
+from .gathers import SECTOR_BYTES, first_share, hit_share
+from .streams import Stream, known_bytes, streams_of
 from .tiles import Tiles, Waves, trips_in_launch_order, wave_positions, waves_of
 
 # If the tiles of a wave exceed the room in L2 by this share of it, the next wave finds none of them: L2
@@ -66,39 +67,17 @@ class Traffic:
         return max(0.0, 1 - self.dram_read * again / looked_up) if looked_up else 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Stream:
-    """The bytes of a tensor that equal statements of one block move."""
-
-    tensor: str
-    tiles: Tiles
-    trips: Trips  # iterations that change the address
-    bytes: float  # distinct bytes in one of these iterations
-    requested: float  # all bytes of the block
-    cached: bool  # whether the first-level cache of the core may serve them
-
-    @property
-    def largest_bytes(self) -> float:
-        """Distinct bytes of a tile, for the block that reads most of those that share it."""
-        return (
-            self.bytes
-            * (self.trips.mean if self.trips.axes & self.tiles.axes else self.trips.largest)
-            / self.tiles.turns
-        )
-
-
-_ONCE = Trips((1.0,))
-
-
 @dataclass(frozen=True)
 class _Flow:
     """All streams of one direction, evaluated wave by wave."""
 
-    streams: tuple[_Stream, ...]
+    streams: tuple[Stream, ...]
     profile: KernelProfile
     together: int
     clusters: int
     room: float  # bytes of one L2 that survive from one wave to the next
+    capacity: float  # bytes of one L2
+    streamed: float  # bytes of data at known addresses that pass through all L2s during the launch
 
     @cached_property
     def waves(self) -> list[Waves]:
@@ -115,21 +94,41 @@ class _Flow:
     @cached_property
     def unions(self) -> list[float]:
         """A factor for each stream that limits the distinct bytes of a tensor to its size."""
-        sizes = {t.label: t.bytes for t in self.profile.tensors}
-        sums: dict[str, float] = {}
+        return [self._first_share(s, self.sums[s.tensor]) for s in self.streams]
+
+    @cached_property
+    def sums(self) -> dict[str, float]:
+        """Distinct bytes of the streams of each tensor, as far as is known without its size."""
+        found: dict[str, float] = {}
         for stream, each in zip(self.streams, self.distinct, strict=True):
-            sums[stream.tensor] = sums.get(stream.tensor, 0.0) + each
-        return [
-            min(1.0, sizes.get(s.tensor, 0) / sums[s.tensor]) if sizes.get(s.tensor, 0) else 1.0
-            for s in self.streams
-        ]
+            found[stream.tensor] = found.get(stream.tensor, 0.0) + each
+        return found
+
+    def _first_share(self, stream: Stream, read: float) -> float:
+        size = next((t.bytes for t in self.profile.tensors if t.label == stream.tensor), 0)
+        return first_share(read, size, stream.row_bytes or SECTOR_BYTES, SECTOR_BYTES)
+
+    def refetched(self, stream: Stream, union: float, lost: NDArray[Any]) -> Any:
+        """Share of what a stream moves that its L2 does not have.
+
+        Data at known addresses that a block moves again is still in L2 if the data of all concurrent blocks
+        fits, of which `lost` is the share that does not. Places that loaded data chooses come back after a
+        random time.
+        """
+        if not stream.row_bytes:
+            return union + (1 - union) * lost
+        read = self.sums[stream.tensor] / self.clusters
+        first = self._first_share(stream, read)
+        return first + (1 - first) * (
+            1 - hit_share(read, read * first, self.streamed / self.clusters, self.capacity)
+        )
 
     @property
     def touched(self) -> float:
         """Bytes of all tensors that are moved at least once."""
         return sum(each * union for each, union in zip(self.distinct, self.unions, strict=True))
 
-    def tile_bytes(self, stream: _Stream) -> NDArray[Any]:
+    def tile_bytes(self, stream: Stream) -> NDArray[Any]:
         """Distinct bytes of a tile in each of the sampled waves; one value if all are equal."""
         if not stream.trips.axes or stream.tiles.turns > 1:
             return np.asarray(stream.largest_bytes)
@@ -168,8 +167,7 @@ class _Flow:
             fetched = waves.tiles - waves.again * here + (waves.blocks - waves.tiles) * missed
             # tiles that earlier waves than the previous one had
             older = max(0.0, float((waves.weight * (waves.tiles - waves.again) * each).sum()) - distinct)
-            # data that a block moves again is still in L2 if the data of all concurrent blocks fits
-            again = union + (1 - union) * (1 - here)
+            again = self.refetched(stream, union, 1 - here)
             total += max(0.0, float((waves.weight * fetched * each * again).sum()) - older * kept_all * union)
         return total * self.clusters
 
@@ -189,19 +187,21 @@ def traffic(
         blocks_together: blocks in flight on the whole device, assumed to advance in step.
         constants: the fitted shares.
     """
-    reads, writes = _streams(profile)
+    reads, writes = streams_of(profile)
     clusters = min(max(1, target.int("cluster.count")), profile.blocks)
+    capacity = target["device.memory.l2.bytes"] / clusters
     room = constants.kept_share * target["device.memory.l2.bytes"] / clusters
     together = max(1, -(-blocks_together // clusters))
     written = sum(s.requested for s in writes) * profile.blocks
+    streamed = known_bytes((*reads, *writes), profile.grid)
     dram_write = 0.0
     if writes:
         # L2 merges parts of a sector, and writes back a tile once if it is written again before its eviction
-        flow = _Flow(writes, profile, together, clusters, room)
+        flow = _Flow(writes, profile, together, clusters, room, capacity, streamed)
         dram_write = min(written, max(flow.touched, flow.moved(0.0)))
     if not reads:
         return Traffic(0.0, written, 0.0, dram_write)
-    flow = _Flow(reads, profile, together, clusters, room)
+    flow = _Flow(reads, profile, together, clusters, room, capacity, streamed)
     requested = sum(s.requested for s in reads) * profile.blocks
     l2_read = max(1.0, requested - _first_level(flow, target, blocks_together))
     touched, missed = min(flow.touched, requested), flow.moved(constants.drift_share)
@@ -237,7 +237,11 @@ def _first_level(flow: _Flow, target: Target, blocks_together: int) -> float:
     per_core = max(1.0, profile.blocks / cores)
     # (requested bytes of a block, its distinct bytes, blocks of a core that share them)
     cached = [
-        (s.requested, s.bytes * s.trips.mean * union, max(1.0, per_core / s.tiles.count(profile.grid)))
+        (
+            s.requested,
+            s.bytes * s.trips.mean * (1.0 if s.row_bytes else union),
+            max(1.0, per_core / s.tiles.count(profile.grid)),
+        )
         for s, union in zip(flow.streams, flow.unions, strict=True)
         if s.cached
     ]
@@ -255,9 +259,11 @@ def _first_level(flow: _Flow, target: Target, blocks_together: int) -> float:
 def atomic_cycles(profile: KernelProfile) -> float:
     """Cycles of the most contended address of an atomic, at one lane a cycle: a lower bound.
 
-    All lanes of a block that share the address count, times all blocks that share it.
+    All lanes of a block that share the address count, times all blocks that share it. Addresses that loaded
+    data chooses are taken as spread evenly over the tensor.
     """
     longest = 0.0
+    sizes = {t.label: t.bytes for t in profile.tensors}
     for role in profile.roles:
         for phase in role.phases:
             for access in phase.work.accesses:
@@ -270,6 +276,9 @@ def atomic_cycles(profile: KernelProfile) -> float:
                     )
                     sharing = profile.blocks * tiles.turns / tiles.count(profile.grid)
                     longest = max(longest, lanes * sharing)
+                    if access.row_bytes and sizes.get(access.tensor):
+                        moved = access.bytes * phase.trips.mean * profile.blocks
+                        longest = max(longest, moved / sizes[access.tensor])
     return longest
 
 
@@ -287,44 +296,6 @@ def _resampled(values: Any, count: int) -> NDArray[Any]:
         return found
     chosen: NDArray[Any] = found[np.minimum(np.arange(count) * len(found) // max(1, count), len(found) - 1)]
     return chosen
-
-
-def _streams(profile: KernelProfile) -> tuple[tuple[_Stream, ...], tuple[_Stream, ...]]:
-    """(reads, writes) of whole blocks, with one stream for equal tensors, tiles and trips."""
-    reads: dict[tuple[str, Tiles, Trips, bool], list[float]] = {}
-    writes: dict[tuple[str, Tiles, Trips, bool], list[float]] = {}
-    for role in profile.roles:
-        for phase in role.phases:
-            for access in phase.work.accesses:
-                if access.space is Space.GLOBAL:
-                    trips = phase.trips if access.loop_dependent else _ONCE
-                    key = (access.tensor, Tiles.of(access), trips, _is_cached(access))
-                    entry = (writes if access.write else reads).setdefault(key, [0.0, 0.0])
-                    entry[0] += max(access.footprint_bytes, 1.0)
-                    entry[1] += max(1.0, _transferred(access) * phase.trips.mean)
-    return _listed(reads), _listed(writes)
-
-
-def _listed(found: dict[tuple[str, Tiles, Trips, bool], list[float]]) -> tuple[_Stream, ...]:
-    return tuple(
-        _Stream(tensor, tiles, trips, different, requested, cached)
-        for (tensor, tiles, trips, cached), (different, requested) in found.items()
-    )
-
-
-def _transferred(access: Access) -> float:
-    """Bytes between a core and L2. A bulk load moves its whole box, including zeros outside the tensor.
-
-    Source: crossbar counters of kernels whose boxes hang over the edges of tensors.
-    """
-    if access.mechanism == "tma" and not access.write and access.box_bytes:
-        return access.instructions * access.box_bytes
-    return sector_bytes(access)
-
-
-def _is_cached(access: Access) -> bool:
-    """Whether the first-level cache may serve an access. Copies and atomics bypass it."""
-    return access.mechanism == "ld" and not access.asynchronous
 
 
 __all__ = ["Traffic", "atomic_cycles", "traffic"]

@@ -11,7 +11,7 @@ from .cpu_nest import read_nest
 from .descriptors import read_descriptors
 from .expressions import constant, identity
 from .launch_geometry import LaunchGeometry
-from .memory import parameter_sizes
+from .memory import chosen_by_data, parameter_sizes
 from .walk import KernelReader
 
 __all__ = ["read_profiles"]
@@ -62,8 +62,20 @@ def _read(function: Any, descriptors: Any, sizes: Any, target: Target) -> Kernel
         tensors=tuple(reader.memory.tensors.values()),
         rasterization=reader.rasterization,
         unknown_calls=tuple(sorted(reader.unknown_calls)),
-        notes=tuple(dict.fromkeys(reader.notes)),
+        notes=tuple(dict.fromkeys((*reader.notes, *_chosen_by_data(reader)))),
     )
+
+
+def _chosen_by_data(reader: KernelReader) -> list[str]:
+    """A note for each tensor and direction whose places are chosen by loaded data."""
+    chosen = {
+        (access.tensor, access.write)
+        for role in reader.roles
+        for phase in role.phases
+        for access in phase.work.accesses
+        if access.row_bytes
+    }
+    return [chosen_by_data(reader.memory.names.get(t, t), write=write) for t, write in sorted(chosen)]
 
 
 def _launch(function: Any, target: Target) -> LaunchGeometry:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from .descriptors import Descriptor
 from .expressions import UnevaluableError
 from .images import inside_image, taps
 from .numbering import PLAIN, number_tiles
-from .patterns import WIDEST_ACCESS_BYTES, sectors, wavefronts
+from .patterns import WIDEST_ACCESS_BYTES, contiguous_bytes, sectors, wavefronts
 from .scenarios import Loop
 from .scope import Scope
 
@@ -51,6 +51,10 @@ def lane_access(
     try:
         narrow = scope.addresses(site.index)
     except UnevaluableError:
+        if site.space is Space.GLOBAL and not scope.arbitrary_data and scope.is_chosen_by_data(site.index):
+            scope = scope.with_arbitrary_data()
+            chosen = lane_access(scope, site, write=write, mechanism=mechanism, asynchronous=asynchronous)
+            return replace(chosen, row_bytes=_row_bytes(scope, site, width))
         return _scattered(
             scope, site, width, requested, write=write, mechanism=mechanism, asynchronous=asynchronous
         )
@@ -129,6 +133,7 @@ def bulk_access(
         offsets: for an im2col copy, the position within the filter that the copy fetches for.
     """
     copies, window = scope.warp_executions, descriptor.window
+    chosen = _is_chosen_by_data(scope, coordinates)
     if window is None:
         inside, least = _inside_share(scope, descriptor, coordinates)
     else:
@@ -136,7 +141,7 @@ def bulk_access(
     moved = copies * descriptor.box_bytes * inside
     axes: frozenset[str] = frozenset().union(*(scope.block_axes(c) for c in coordinates))
     depth = slots(scope, shared_index)
-    tiles = number_tiles(scope, coordinates)
+    tiles = number_tiles(scope.with_arbitrary_data() if chosen else scope, coordinates)
     # an inner loop that does not change the coordinates fetches the same box again
     repeats = math.prod(
         loop.extent
@@ -162,6 +167,7 @@ def bulk_access(
         axes=axes,
         loop_dependent=moves,
         footprint_bytes=moved / max(1.0, repeats),
+        row_bytes=float(descriptor.box[0] * descriptor.element_bytes) if chosen else 0.0,
         tile_digits=tiles.digits,
         tile_ids=tiles.ids,
         turns=tiles.turns,
@@ -193,6 +199,20 @@ def slots(scope: Scope, index: Any) -> int:
         return len(np.unique(scope.over_phase(index))) if scope.phase_loop is not None else 1
     except UnevaluableError:
         return 1
+
+
+def without_repeated_indices(accesses: list[Access]) -> list[Access]:
+    """The accesses of one statement, without repeated loads of the indices by which data chooses its places.
+
+    A bounds check and an address load the same index; the compiler loads it once.
+    """
+    if not any(access.row_bytes for access in accesses):
+        return accesses
+    return [
+        access
+        for position, access in enumerate(accesses)
+        if access.write or access.row_bytes or access.mechanism != "ld" or access not in accesses[:position]
+    ]
 
 
 def _merged(scope: Scope, site: AccessSite, width: int) -> tuple[int, Scope]:
@@ -248,6 +268,27 @@ def _distinct_share(scope: Scope, index: Any) -> float:
     return share
 
 
+def _is_chosen_by_data(scope: Scope, coordinates: list[Any]) -> bool:
+    """Whether loaded data chooses the place of a copy."""
+    for coordinate in coordinates:
+        try:
+            scope.addresses(coordinate)
+        except UnevaluableError:
+            if scope.is_chosen_by_data(coordinate):
+                return True
+    return False
+
+
+def _row_bytes(scope: Scope, site: AccessSite, width: int) -> float:
+    """Mean number of contiguous bytes that the threads of a block access at each place that data chooses."""
+    if scope.elected:
+        return float(width)
+    try:
+        return contiguous_bytes(scope.over_block(site.index) * site.element_bytes, width)
+    except UnevaluableError:
+        return float(width)
+
+
 def _inside_share(scope: Scope, descriptor: Descriptor, coordinates: list[Any]) -> tuple[float, float]:
     """Share of a box that lies inside its tensor: mean and minimum over the sampled blocks and iterations."""
     share: Any = 1.0
@@ -272,7 +313,7 @@ def _scattered(
     mechanism: str,
     asynchronous: bool,
 ) -> Access:
-    """Return the access of an address that depends on data.
+    """Return the access of an address that cannot be evaluated: of data, or of an unknown counter.
 
     Each lane is assumed to touch another location.
     """

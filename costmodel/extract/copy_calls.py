@@ -47,6 +47,7 @@ def _bulk(context: CountingContext, call: Any, scope: Scope, *, write: bool) -> 
         for coordinate in (*coordinates, *offsets):
             context.count_address(coordinate, scope)
         index = shared.index if shared else 0
+        _fill(context, pointers, coordinates, scope, write=write)
         context.phase.accesses.extend(
             bulk_access(scope, descriptor, coordinates, index, write=write, offsets=offsets)
         )
@@ -59,8 +60,24 @@ def _bulk(context: CountingContext, call: Any, scope: Scope, *, write: bool) -> 
     # a bulk copy without a descriptor moves one contiguous range of bytes
     site = distant[1]
     context.count_address(site.index, scope)
+    _fill(context, pointers, [site.index], scope, write=write)
     line = Descriptor(site.tensor, round(site.element_bytes), (0,), (extent,))
     context.phase.accesses.extend(bulk_access(scope, line, [site.index], shared.index, write=write))
+
+
+def _fill(
+    context: CountingContext,
+    pointers: list[tuple[Any, AccessSite]],
+    sources: list[Any],
+    scope: Scope,
+    *,
+    write: bool,
+) -> None:
+    """Record what the shared buffer of a bulk load receives."""
+    if not write:
+        derived = frozenset().union(*(scope.depends_on(source) for source in sources))
+        for argument in (a for a, site in pointers if site.space is Space.SHARED):
+            context.memory.fill(argument, derived, scope)
 
 
 def cp_async(context: CountingContext, call: Any, scope: Scope) -> None:
@@ -78,6 +95,7 @@ def cp_async(context: CountingContext, call: Any, scope: Scope) -> None:
             return
         inner = predicated
     context.count_address(source.index, inner)
+    context.memory.fill(call.args[0], scope.depends_on(source.index), scope)
     elements = max(1, count)
     for site, write, on in ((source, False, inner), (target, True, scope)):
         widened = AccessSite(site.space, site.tensor, site.index, site.element_bytes, elements)

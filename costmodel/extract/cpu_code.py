@@ -36,16 +36,19 @@ class Address:
     """The address of an access, in elements: what one iteration of each loop adds, outermost loop first.
 
     Attributes:
-        strides: one for each loop; 0 if the address does not depend on it.
+        strides: one for each loop; 0 if the address does not depend on it, None if loaded data chooses the
+            address in each iteration.
         element_bytes: bytes of an element.
         vector: elements that the IR itself accesses at once.
         first: the element of the first iteration; -1 if it is not known.
+        row_bytes: neighbouring bytes at each place that loaded data chooses; 0 if it chooses none.
     """
 
-    strides: tuple[int, ...]
+    strides: tuple[int | None, ...]
     element_bytes: float
     vector: int = 1
     first: int = 0
+    row_bytes: float = 0.0
 
     def lines(self, loops: Sequence[CpuLoop]) -> tuple[float, float]:
         """The distinct cache lines that the innermost `len(loops)` loops access.
@@ -68,6 +71,8 @@ class Address:
             else:
                 gap = gap or stride * self.element_bytes
                 runs *= extent
+        chosen = executions([loop for stride, loop in zip(strides, loops, strict=True) if stride is None])
+        runs, gap = runs * chosen, gap or (LINE_BYTES if chosen > 1 else 0.0)
         run_bytes = run * self.element_bytes
         if runs == 1 or gap < LINE_BYTES:
             return run_bytes * runs, 0.0

@@ -12,15 +12,28 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
+import numpy as np
+
 from ...profile.values import Access, KernelProfile, Phase, Role, Space, Tensor, Trips, Work
 from ...target.spec import Target
 from .cpu_code import Address, Code, CpuLoop, code_of, executions
 from .element_types import element_type
-from .expressions import UnevaluableError, constant, evaluate, identity, variables
+from .expressions import (
+    ArbitraryData,
+    UnevaluableError,
+    constant,
+    evaluate,
+    identity,
+    loads,
+    variables,
+)
 from .mathematics import MATH, MATH_NAMES
+from .memory import chosen_by_data
+from .patterns import contiguous_bytes
 
 UNKNOWN_EXTENT = 8.0
 UNKNOWN_OPS = 64.0
+ROW_POSITIONS = 4096  # innermost iterations in which the rows that data chooses are looked for
 MOST_SAMPLED_ITERATIONS = 32  # of each loop, to find the mean extent of loops in it
 
 
@@ -61,10 +74,13 @@ class _NestReader:
         default_factory=dict
     )  # a value for each variable: strides are differences of addresses
     _extents: dict[int, float] = field(default_factory=dict)  # of the loops, by their variables
-    _parameters: set[int] = field(default_factory=set)
+    _parameters: dict[int, str] = field(default_factory=dict)  # names by identity
+    # by variable or local buffer with data as its value: the variables that this data derives from
+    _from_data: dict[int, frozenset[int]] = field(default_factory=dict)
+    _derived: dict[int, Any] = field(default_factory=dict)  # expressions of these variables
 
     def read(self, function: Any) -> None:
-        self._parameters = {identity(p) for p in function.params}
+        self._parameters = {identity(p): p.name for p in function.params}
         self._statement(function.body, ())
 
     def _statement(self, node: Any, loops: tuple[CpuLoop, ...]) -> None:
@@ -85,6 +101,10 @@ class _NestReader:
                 self._statement(node.else_case, loops)
         elif kind == "Bind":
             self._bindings[identity(node.var)] = 0
+            sources = self._data_in(node.value)
+            if sources is not None:
+                self._from_data[identity(node.var)] = sources
+                self._derived[identity(node.var)] = node.value
         elif kind == "BufferStore":
             self._store(node, loops)
         elif kind == "Evaluate":
@@ -137,6 +157,8 @@ class _NestReader:
         lanes = element_type(str(node.value.dtype)).lanes
         value = _Value()
         self._value(node.value, value)
+        value.loads += self._indices((node, *value.loads))
+        self._note_data(node)
         store = self._address(node.buffer, node.indices[0], lanes, loops)
         loads = [
             self._address(load.buffer, load.indices[0], element_type(str(load.dtype)).lanes, loops)
@@ -190,12 +212,18 @@ class _NestReader:
         )
 
     def _address(self, buffer: Any, index: Any, vector: int, loops: tuple[CpuLoop, ...]) -> Address:
-        strides = tuple(self._stride(index, loop) for loop in loops)
+        is_chosen = identity(buffer.data) in self._parameters and self._data_in(index) is not None
+        stride = self._stride_beside_data if is_chosen else self._stride
+        strides = tuple(stride(index, loop) for loop in loops)
+        size = element_type(str(buffer.dtype)).bytes
+        row_bytes = 0.0
+        if is_chosen:
+            row_bytes = self._row_bytes(index, vector * size, loops)
         try:
             first = int(evaluate(index, self._bindings))
         except UnevaluableError:
             first = -1
-        return Address(strides, element_type(str(buffer.dtype)).bytes, vector, first)
+        return Address(strides, size, vector, first, row_bytes)
 
     def _stride(self, index: Any, loop: CpuLoop) -> int:
         """Elements by which `index` changes in one iteration of `loop`; 0 if that is not known."""
@@ -207,6 +235,25 @@ class _NestReader:
         except UnevaluableError:
             return 0
         return int(there - here)
+
+    def _stride_beside_data(self, index: Any, loop: CpuLoop) -> int | None:
+        """The same for an address that loaded data chooses: None for a loop that the data depends on."""
+        read = [load.indices[0] for load in loads(index)]
+        through_data = {v for expression in read for v in variables(expression)}
+        for variable in variables(index):
+            through_data |= self._from_data.get(variable, frozenset())
+        for load in loads(index):
+            through_data |= self._from_data.get(identity(load.buffer.data), frozenset())
+        if loop.variable in through_data:
+            return None
+        here, there = (
+            evaluate(index, self._with_data({**self._bindings, loop.variable: place})) for place in (0, 1)
+        )
+        return int(there - here)
+
+    def _with_data(self, bindings: dict[int, Any]) -> ArbitraryData:
+        known = {variable: value for variable, value in bindings.items() if variable not in self._from_data}
+        return ArbitraryData(known, self._derived, self._from_data, {})
 
     def _access(
         self, buffer: Any, address: Address, loops: tuple[CpuLoop, ...], code: Code, *, write: bool
@@ -226,6 +273,8 @@ class _NestReader:
             (executions(loops[:depth]), size) for depth, (size, _) in zip(depths, lines, strict=True)
         )
         gaps = tuple(gap for _, gap in lines)
+        if address.row_bytes:
+            self.notes.append(chosen_by_data(self._parameters[identity(buffer.data)], write=write))
         return Access(
             space=Space.GLOBAL if identity(buffer.data) in self._parameters else Space.LOCAL,
             tensor=self._label(buffer),
@@ -236,9 +285,48 @@ class _NestReader:
             instructions=count * address.vector / width,
             vector_bytes=round(address.element_bytes * width),
             footprint_bytes=levels[-1][1],
+            row_bytes=address.row_bytes,
             levels=levels,
             gaps=gaps if any(gaps) else (),
         )
+
+    # --- addresses that depend on loaded data ---------------------------------------------------------------
+
+    def _data_in(self, expression: Any) -> frozenset[int] | None:
+        """The variables that `expression` and the loaded data in it derive from; None if no data is in it."""
+        used = variables(expression)
+        data = [self._from_data[v] for v in used if v in self._from_data]
+        if not data and not any(identity(load.buffer.data) in self._parameters for load in loads(expression)):
+            return None
+        return frozenset(used).union(*data)
+
+    def _indices(self, nodes: tuple[Any, ...]) -> list[Any]:
+        """The loads of tensors in the addresses of loads and stores, one of each tensor."""
+        found = [load for node in nodes for load in loads(node.indices[0])]
+        return list(
+            {k: load for load in found if (k := identity(load.buffer.data)) in self._parameters}.values()
+        )
+
+    def _row_bytes(self, index: Any, width: float, loops: tuple[CpuLoop, ...]) -> float:
+        """Mean number of contiguous bytes that the innermost iterations access at each place."""
+        total = math.prod(max(1, math.ceil(loop.extent)) for loop in loops)
+        number, stride = np.arange(min(total, ROW_POSITIONS)), 1
+        positions = dict(self._bindings)
+        for loop in reversed(loops):
+            extent = max(1, math.ceil(loop.extent))
+            positions[loop.variable] = number // stride % extent
+            stride *= extent
+        try:
+            found = evaluate(index, self._with_data(positions))
+        except UnevaluableError:
+            return width
+        return contiguous_bytes(np.atleast_1d(found) * (width / _lanes(index)), width)
+
+    def _note_data(self, store: Any) -> None:
+        """Remember the variables that data derives from, which a store puts into a local buffer."""
+        sources, key = self._data_in(store.value), identity(store.buffer.data)
+        if sources is not None and key not in self._parameters:
+            self._from_data[key] = self._from_data.get(key, frozenset()) | sources
 
     def _value(self, node: Any, found: _Value) -> None:
         """Add the work of an element of a value to `found`."""
@@ -304,3 +392,8 @@ def read_nest(function: Any, target: Target) -> KernelProfile:
         unknown_calls=tuple(sorted(reader.unknown)),
         notes=tuple(dict.fromkeys(reader.notes)),
     )
+
+
+def _lanes(index: Any) -> int:
+    """Elements of a vector address; 1 for the address of one element."""
+    return element_type(str(index.dtype)).lanes

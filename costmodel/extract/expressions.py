@@ -8,7 +8,7 @@ holds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,73 @@ Bindings = Mapping[int, Any]  # identity of a variable -> its value: a number, o
 
 class UnevaluableError(Exception):
     """The expression depends on data: a loaded value or an opaque call."""
+
+
+class ArbitraryData(dict[int, Any]):
+    """Bindings under which loaded data has arbitrary values, so that an address of data can be evaluated.
+
+    A loaded value is a number that follows from its position in the buffer and from the variables that the
+    contents of the buffer derive from. So equal places have equal values, and different places have
+    different ones, but by rare chance.
+    """
+
+    def __init__(
+        self,
+        known: Bindings,
+        derived: Mapping[int, Any],
+        roots: Mapping[int, frozenset[int]],
+        contents: Mapping[int, frozenset[int]],
+    ) -> None:
+        """Bindings with a value for every variable and load.
+
+        Args:
+            known: values of variables.
+            derived: expressions of the variables that data was assigned to.
+            roots: the variables that other unknown variables derive from.
+            contents: the same for the contents of buffers.
+        """
+        super().__init__(known)
+        self.derived, self.roots, self.contents = derived, roots, contents
+
+    def extended(self, variable: int, value: Any) -> ArbitraryData:
+        """The same bindings, and `variable` bound to `value`."""
+        return ArbitraryData({**self, variable: value}, self.derived, self.roots, self.contents)
+
+    def unknown(self, variable: int) -> Any:
+        """The value of a variable that derives from data."""
+        expression = self.derived.get(variable)
+        if expression is not None:
+            # an assignment may refer to the earlier value of its own variable
+            rest = {v: e for v, e in self.derived.items() if v != variable}
+            return evaluate(expression, ArbitraryData(self, rest, self.roots, self.contents))
+        return _arbitrary(self._values(self.roots.get(variable, frozenset())))
+
+    def loaded(self, buffer: int, indices: Iterable[Any]) -> Any:
+        """The value at `indices` of a buffer."""
+        if buffer in self.roots or buffer in self.derived:
+            return self.unknown(buffer)
+        return _arbitrary([*indices, *self._values(self.contents.get(buffer, frozenset()))])
+
+    def _values(self, variables: frozenset[int]) -> list[Any]:
+        # in the order of the bindings: identities differ from run to run
+        return [value for variable, value in self.items() if variable in variables]
+
+
+def _arbitrary(values: Iterable[Any]) -> Any:
+    """A whole number below 2^31 for each combination of values, so that addresses are exact in a float.
+
+    Different single values below 2^31 have different numbers, since each step can be inverted.
+    """
+    mixed: Any = np.int64(0)
+    for value in values:
+        mixed = (mixed * _MIXER + np.asarray(value).astype(np.int64)) & _MOST_ARBITRARY
+        for _ in range(2):
+            mixed = (mixed ^ (mixed >> 15)) * _MIXER & _MOST_ARBITRARY
+    return mixed
+
+
+_MOST_ARBITRARY = 2**31 - 1
+_MIXER = 0x2C1B3C6D  # odd, so multiplication modulo 2^31 loses nothing
 
 
 def identity(variable: Any) -> int:
@@ -98,6 +165,8 @@ def _variable(expression: Any, bindings: Bindings) -> Any:
     try:
         return bindings[hash(expression)]
     except KeyError:
+        if isinstance(bindings, ArbitraryData):
+            return bindings.unknown(hash(expression))
         raise UnevaluableError(expression.name) from None
 
 
@@ -119,7 +188,17 @@ def _load(expression: Any, bindings: Bindings) -> Any:
     try:
         return bindings[hash(expression.buffer.data)]
     except KeyError:
+        if isinstance(bindings, ArbitraryData):
+            indices = [evaluate(index, bindings) for index in expression.indices]
+            return bindings.loaded(hash(expression.buffer.data), indices)
         raise UnevaluableError("data") from None
+
+
+def _let(expression: Any, bindings: Bindings) -> Any:
+    variable, value = hash(expression.var), evaluate(expression.value, bindings)
+    if isinstance(bindings, ArbitraryData):
+        return evaluate(expression.body, bindings.extended(variable, value))
+    return evaluate(expression.body, {**bindings, variable: value})
 
 
 def _binary(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Bindings], Any]:
@@ -197,6 +276,6 @@ _RULES: Mapping[str, Callable[[Any, Bindings], Any]] = {
     "Cast": _cast,
     "Ramp": lambda e, b: evaluate(e.base, b),
     "Broadcast": lambda e, b: evaluate(e.value, b),
-    "Let": lambda e, b: evaluate(e.body, {**b, hash(e.var): evaluate(e.value, b)}),
+    "Let": _let,
     "Call": _call,
 }

@@ -10,7 +10,8 @@ from ...profile.values import Space, Tensor
 from .accesses import AccessSite
 from .descriptors import Descriptor
 from .element_types import element_type
-from .expressions import constant, identity
+from .expressions import constant, identity, is_scalar
+from .scope import Scope
 
 
 @dataclass
@@ -23,6 +24,9 @@ class Memory:
     descriptors: Mapping[str, Descriptor]
     tensors: dict[str, Tensor] = field(default_factory=dict)
     local_bytes: dict[int, float] = field(default_factory=dict)  # bytes per thread, by local buffer
+    names: dict[str, str] = field(default_factory=dict)  # of the parameters, by label
+    # by buffer: the launch and loop variables that its contents derive from, as far as the program was read
+    contents: dict[int, frozenset[int]] = field(default_factory=dict)
     _buffers: dict[int, tuple[str, str]] = field(
         default_factory=dict
     )  # (memory scope, label), by data variable
@@ -38,11 +42,13 @@ class Memory:
             if position in readonly:
                 self._constant.add(f"t{position}")
             label = self._labels[identity(parameter)] = f"t{position}"
+            self.names[label] = parameter.name.removesuffix("_desc")
             descriptor = self.descriptors.get(parameter.name)
             if descriptor is not None:
                 self.tensors[label] = Tensor(label, descriptor.tensor_bytes, descriptor.element_bytes)
             elif str(getattr(parameter.type_annotation, "storage_scope", "")) == "global":
                 self._buffers[identity(parameter)] = ("global", label)
+                self.contents[identity(parameter)] = frozenset()
 
     def fill_sizes(self, function: Any, sizes: Mapping[str, tuple[int, int]]) -> None:
         """Set the sizes of tensors that the kernel accesses only through pointers, which carry no size.
@@ -75,6 +81,8 @@ class Memory:
         size = _static_elements(buffer) * element_type(str(buffer.dtype)).bytes
         if memory.startswith("local"):
             self.local_bytes[key] = size
+        if not is_scalar(buffer):  # a scalar acts as a variable
+            self.contents.setdefault(key, frozenset())
         scope, label = self._buffers.setdefault(key, (memory or "global", self._label(buffer.data, "b")))
         if scope == "global" and (label not in self.tensors or size > self.tensors[label].bytes):
             self.tensors[label] = Tensor(
@@ -117,6 +125,29 @@ class Memory:
             return self.site(node.buffer, node.indices[0])
         return None
 
+    def fill(self, target: Any, sources: frozenset[int], scope: Scope) -> None:
+        """Record that the buffer of `target` receives values that derive from the variables `sources`.
+
+        The contents of global memory follow from the position alone. Those of a shared buffer differ from
+        block to block and from iteration to iteration of a phase, and those of a local buffer also from
+        thread to thread.
+
+        Args:
+            target: the data variable of the buffer, or a pointer into it.
+            sources: launch and loop variables.
+            scope: the statement that fills the buffer.
+        """
+        variable = target if type(target).__name__ == "Var" else _pointer_variable(target)
+        memory = self._buffers.get(identity(variable), ("", ""))[0] if variable is not None else "global"
+        if memory == "global":
+            return
+        kept = {block for block, _ in scope.launch.block.values()}
+        kept |= {loop.variable for loop in scope.phase_loops}
+        if memory.startswith("local"):
+            kept |= scope.launch.thread_variables
+        key = identity(variable)
+        self.contents[key] = self.contents.get(key, frozenset()) | (sources & kept)
+
     def pointer_extent(self, node: Any) -> int | None:
         """Number of elements that an access pointer covers; None if unknown."""
         return (
@@ -136,6 +167,15 @@ class Memory:
         return self._labels.setdefault(identity(variable), f"{prefix}{len(self._labels)}")
 
 
+def chosen_by_data(name: str, *, write: bool) -> str:
+    """The note on a tensor whose places are chosen by loaded data."""
+    done, again = ("written", "written") if write else ("read", "fetched")
+    return (
+        f"loaded data chooses which part of {name} is {done}: taken as spread evenly over the whole tensor, "
+        f"and {again} again as far as the tensor exceeds the cache"
+    )
+
+
 def parameter_sizes(traced: Any) -> Mapping[str, tuple[int, int]]:
     """(bytes, bytes of an element) of tensor arguments with static shapes, by name of their data variable."""
     found = {}
@@ -144,6 +184,16 @@ def parameter_sizes(traced: Any) -> Mapping[str, tuple[int, int]]:
         if all(constant(extent) is not None for extent in buffer.shape):
             found[str(buffer.data.name)] = (round(_static_elements(buffer) * element), max(1, round(element)))
     return found
+
+
+def _pointer_variable(node: Any) -> Any | None:
+    """The data variable of the buffer that a pointer argument points into; None if it is no pointer."""
+    name = getattr(getattr(node, "op", None), "name", "")
+    if name == "tirx.tvm_access_ptr":
+        return node.args[1]
+    if name in ("tirx.address_of", "tirx.handle_add_byte_offset"):
+        return _pointer_variable(node.args[0])
+    return node.buffer.data if type(node).__name__ == "BufferLoad" else None
 
 
 def _space(memory: str) -> Space | None:

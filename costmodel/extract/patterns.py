@@ -36,6 +36,12 @@ def sectors(addresses: NDArray[Any], width: int, active: NDArray[Any] | None = N
     return float(np.mean(counts)) if counts else 0.0
 
 
+def contiguous_bytes(addresses: NDArray[Any], width: float) -> float:
+    """Mean length in bytes of the contiguous ranges that accesses of `width` bytes at `addresses` cover."""
+    ordered = np.unique(addresses)
+    return float(len(ordered) * width / (1 + np.count_nonzero(np.diff(ordered) != width)))
+
+
 def wavefronts(addresses: NDArray[Any], width: int, active: NDArray[Any] | None = None) -> float:
     """Mean number of passes over the 32 banks that one warp instruction on shared memory needs.
 

@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from .expressions import Bindings, UnevaluableError, evaluate, variables
+from .expressions import ArbitraryData, Bindings, UnevaluableError, evaluate, variables
 from .launch_geometry import AXES, LaunchGeometry
 
 PATTERN_SCENARIOS = 8  # samples for address patterns, which repeat over blocks and iterations
@@ -54,13 +54,31 @@ class Scenarios:
         tuple[int, Any], ...
     ] = ()  # (variable, expression) in order; the expression is None if it depends on data
     given: tuple[Any, ...] = ()  # conditions so far that the trips of the phase take into account
+    # by buffer of data: the launch and phase variables that its contents derive from (`Memory.contents`)
+    contents: Mapping[int, frozenset[int]] = field(default_factory=dict)
+    derived: Mapping[int, Any] = field(default_factory=dict)  # expressions of variables with data as a value
+    arbitrary_data: bool = False  # addresses are evaluated with arbitrary values of loaded data
 
     def depends_on(self, expression: Any) -> frozenset[int]:
-        """Identities of the launch and loop variables that `expression` derives from."""
+        """Identities of the launch and loop variables, and of the buffers, that `expression` derives from."""
         found: set[int] = set()
         for variable in variables(expression):
             found |= self.roots.get(variable, frozenset({variable}))
+            found |= self.contents.get(variable, frozenset())
         return frozenset(found)
+
+    def is_chosen_by_data(self, expression: Any) -> bool:
+        """Whether `expression` derives from the contents of a buffer, and not from counters alone."""
+        return any(variable in self.contents for variable in self.depends_on(expression))
+
+    def with_arbitrary_data(self) -> Self:
+        """The same scenarios, in which addresses that depend on loaded data can be evaluated."""
+        return replace(self, arbitrary_data=True)
+
+    def _evaluate(self, expression: Any, bindings: Bindings) -> Any:
+        if self.arbitrary_data:
+            bindings = ArbitraryData(bindings, self.derived, self.roots, self.contents)
+        return evaluate(expression, bindings)
 
     def block_axes(self, expression: Any) -> frozenset[str]:
         """The block axes (x, y, z) that `expression` derives from."""
@@ -73,7 +91,7 @@ class Scenarios:
 
     def addresses(self, expression: Any) -> NDArray[Any]:
         """`expression` over the pattern scenarios, shape (scenarios, lanes). Raises `UnevaluableError`."""
-        value = np.asarray(evaluate(expression, self.pattern))
+        value = np.asarray(self._evaluate(expression, self.pattern))
         addresses: NDArray[Any] = np.broadcast_to(value, self._shape(PATTERN_SCENARIOS)).astype(np.int64)
         return addresses
 
@@ -153,7 +171,7 @@ class Scenarios:
         bindings |= self.launch.thread_bindings(self.first_thread + np.arange(self.threads))
         self._rebind(bindings)
         values: NDArray[Any] = np.broadcast_to(
-            np.asarray(evaluate(expression, bindings)), (self.threads,)
+            np.asarray(self._evaluate(expression, bindings)), (self.threads,)
         ).astype(np.int64)
         return values
 
@@ -168,7 +186,7 @@ class Scenarios:
                 min(iterations, max(1, int(self.phase_loop.extent)))
             )
         self._rebind(bindings)
-        return np.atleast_1d(np.asarray(evaluate(expression, bindings)))
+        return np.atleast_1d(np.asarray(self._evaluate(expression, bindings)))
 
     def at(self, expression: Any, chosen: Bindings) -> Any:
         """`expression` of one thread and iteration, with the values of the variables in `chosen`.
@@ -177,7 +195,7 @@ class Scenarios:
         """
         bindings = {**self._one_scenario(), **chosen}
         self._rebind(bindings)
-        return evaluate(expression, bindings)
+        return self._evaluate(expression, bindings)
 
     def shifted(self, loop: Loop, step: NDArray[Any]) -> Self:
         """The same scenarios with other values of one loop variable."""

@@ -34,8 +34,16 @@ class Scope(Scenarios):
     drawn: int = 0  # number of sampled variables: each has its own sequence
 
     @staticmethod
-    def of_threads(launch: LaunchGeometry, first_thread: int, threads: int) -> Scope:
-        """The context of a statement that all threads of a range execute once."""
+    def of_threads(
+        launch: LaunchGeometry,
+        first_thread: int,
+        threads: int,
+        contents: Mapping[int, frozenset[int]] | None = None,
+    ) -> Scope:
+        """The context of a statement that all threads of a range execute once.
+
+        `contents` are those of the buffers so far, and may grow while the program is read.
+        """
         pattern: dict[int, Any] = {}
         chance: dict[int, Any] = {}
         drawn = 1  # sequence 0 samples the warps
@@ -45,7 +53,14 @@ class Scope(Scenarios):
             drawn += 1
         lanes = min(launch.warp_threads, threads)
         return Scope(
-            launch, first_thread, threads, warp_lanes=lanes, pattern=pattern, chance=chance, drawn=drawn
+            launch,
+            first_thread,
+            threads,
+            warp_lanes=lanes,
+            pattern=pattern,
+            chance=chance,
+            drawn=drawn,
+            contents={} if contents is None else contents,
         )._resampled()
 
     @property
@@ -96,7 +111,7 @@ class Scope(Scenarios):
         try:
             pattern, chance = evaluate(value, self.pattern), evaluate(value, self.chance)
         except UnevaluableError:
-            return self._without(variable, roots)
+            return replace(self._without(variable, roots), derived={**self.derived, variable: value})
         return replace(
             self,
             pattern={**self.pattern, variable: pattern},
@@ -129,6 +144,7 @@ class Scope(Scenarios):
             chance={v: value for v, value in self.chance.items() if v != variable},
             roots=roots,
             bound=(*self.bound, (variable, None)),
+            derived={v: value for v, value in self.derived.items() if v != variable},
         )
 
     def with_condition(self, condition: Any) -> Scope | None:

@@ -10,7 +10,7 @@ from typing import Any
 from ...problem.rasterization import Rasterization
 from ...profile.values import Access, Role, Space, Trips
 from . import loops, trips
-from .accesses import lane_access
+from .accesses import lane_access, without_repeated_indices
 from .branches import elected_group, specialised_branches
 from .descriptors import Descriptor
 from .element_types import element_type
@@ -54,7 +54,8 @@ class KernelReader:
         self.memory.declare_parameters(function)
         self._role = self._roles[0, 0] = RoleCounts(0, self.launch.threads)
         self._start_phase(PhaseCounts())
-        self.statement(function.body, Scope.of_threads(self.launch, 0, self.launch.threads))
+        scope = Scope.of_threads(self.launch, 0, self.launch.threads, self.memory.contents)
+        self.statement(function.body, scope)
         self._live.finish()
 
     @property
@@ -152,9 +153,11 @@ class KernelReader:
         elif kind == "IfThenElse":
             return self._branch(node, scope)
         elif kind == "BufferStore":
-            return self._store(node, scope)
+            with self._loading_indices_once():
+                return self._store(node, scope)
         elif kind == "Evaluate":
-            self.count_value(node.value, scope)
+            with self._loading_indices_once():
+                self.count_value(node.value, scope)
         elif kind == "While":
             self.notes.append(f"a while loop was taken for {UNKNOWN_TRIPS:g} iterations")
             self.count_value(node.condition, scope)
@@ -162,6 +165,13 @@ class KernelReader:
         elif kind != "AssertStmt":
             self.count_unknown(f"statement {kind}", scope)
         return scope
+
+    @contextmanager
+    def _loading_indices_once(self) -> Iterator[None]:
+        """A statement whose loaded indices are loaded once: bounds checks and addresses share them."""
+        accesses, first = self.phase.accesses, len(self.phase.accesses)
+        yield
+        accesses[first:] = without_repeated_indices(accesses[first:])
 
     def _attribute(self, node: Any) -> None:
         if node.attr_key == "threadblock_swizzle_pattern":
@@ -182,6 +192,7 @@ class KernelReader:
         if is_scalar(node.buffer):
             self._scalars.add(identity(node.buffer.data))
             return scope.with_binding(identity(node.buffer.data), node.value)
+        self.memory.fill(node.buffer.data, scope.depends_on(node.value) | scope.reached_by, scope)
         count_loads(self, node.indices[0], scope)
         site = self.memory.site(node.buffer, node.indices[0], element_type(str(node.value.dtype)).lanes)
         if site is not None:

@@ -62,6 +62,8 @@ class Access:
     levels: tuple[tuple[float, float], ...] = ()
     gaps: tuple[float, ...] = ()  # CPU: bytes from one of these lines to the next, by loop; 0: neighbours
     footprint_bytes: float = 0.0  # distinct bytes among `bytes`: the traffic of a cache next to the block
+    # contiguous bytes at each place that loaded data chooses; 0 if the address depends on no loaded data
+    row_bytes: float = 0.0
     # The tile that a block accesses, if it is not the product of `axes`: the digits (axis, divisor, modulus)
     # of its number, with LAUNCH_AXIS as a possible axis ...
     tile_digits: tuple[tuple[str, int, int], ...] = ()

@@ -20,7 +20,7 @@ MIN_TURNS = 3  # even of slow calls
 EARLY_TURNS = 6  # the fewest that give a median an interval
 EARLY_WARM_UP_MS = 2.0
 # Sampling stops for a call slower than the rival by this factor: before the warm-up (the larger one) or after
-# it. With the fastest kernel of each workload as the rival, 57 % of 6,498 kernels measured on an H200 stop at
+# it. With the fastest kernel of each workload as the rival, 57 % of 6,528 kernels measured on an H200 stop at
 # six samples and 27 % at twenty; none of them was within a tenth of the rival.
 SLOWER, MUCH_SLOWER = 1.1, 1.5
 OUTLIER, OUTLIER_SPREADS = (

@@ -116,6 +116,13 @@ FIGURES: Mapping[str, FigureRule] = MappingProxyType(
         "core.unit.matrix.mma_sync_share": FigureRule(
             "share", "share of the matrix rate that warp-level instructions reach", (), most=1
         ),
+        "core.unit.matrix.barrier_overlap": FigureRule(
+            "share",
+            "share of the warps of a block that overlap matrix work and operand loads between two barriers",
+            (),
+            may_be_zero=True,
+            most=1,
+        ),
         "core.unit.matrix.warp_issue_cycles": _cycles(
             "from a matrix instruction to the next one that depends on it"
         ),

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -8,8 +9,9 @@ from tests.unit.costmodel import sample_kernels as kernels
 from tilesight.costmodel.analytical.analytical_model import AnalyticalModel
 from tilesight.costmodel.analytical.constants import DEFAULT
 from tilesight.costmodel.analytical.demand import WAIT_INSTRUCTIONS, WGMMA_INSTRUCTIONS, demand, matrix_cycles
+from tilesight.costmodel.analytical.kernel_terms import BASE_UNCERTAINTY, UNMEASURED_UNCERTAINTY
+from tilesight.costmodel.analytical.norms import p_norm
 from tilesight.costmodel.analytical.occupancy import misfit, occupancy
-from tilesight.costmodel.analytical.pipeline import p_norm
 from tilesight.costmodel.extract import read_profiles
 from tilesight.lowering.lower import lower
 from tilesight.profile.values import Access, KernelProfile, MatrixWork, Phase, Role, Space, Trips, Work
@@ -335,3 +337,90 @@ def test_data_that_a_producer_fetches_once_are_waited_for() -> None:
     assert (
         waited_us > (DEFAULT.copy_start_cycles + H200["device.memory.l2.latency_ns"]) / H200["core.clock_mhz"]
     )
+
+
+def _between_barriers(*, stored: bool = False, copies: bool = True) -> KernelProfile:
+    """An iteration of a block of eight warps with two barriers: copies, operand loads and matrix work."""
+
+    def shared(mechanism: str, wavefronts: float, *, write: bool) -> Access:
+        return Access(Space.SHARED, "s", write, mechanism, wavefronts * 128, wavefronts, wavefronts)
+
+    copied = replace(stream(16384), mechanism="cp_async", asynchronous=True)
+    stores = (copied, shared("cp_async", 64, write=True)) if copies else ()
+    work = Work(
+        matrix=(MatrixWork("mma.m16n8k16", 256, 4096.0),),
+        accesses=(
+            shared("ldmatrix", 384, write=False),
+            *stores,
+            *((shared("st", 64, write=True),) if stored else ()),
+        ),
+        block_syncs=2,
+        barrier_waits=1,
+    )
+    phase = Phase(Trips((256.0,)), work, pipeline_depth=3, is_loop=True)
+    return replace(plain(work, threads=256), arch="sm_80", roles=(Role("all", 256, (phase,)),))
+
+
+def test_warps_overlap_between_barriers_that_only_guard_copies() -> None:
+    a100 = load_target("a100")
+    without = {n: f for n, f in a100.figures.items() if n != "core.unit.matrix.barrier_overlap"}
+    joined = replace(a100, figures=without)
+    p = _between_barriers()
+    assert predict(p, a100).latency_us < 0.75 * predict(p, joined).latency_us
+    for other in (_between_barriers(stored=True), _between_barriers(copies=False)):
+        assert predict(other, a100).latency_us == predict(other, joined).latency_us
+
+
+def test_barriers_join_the_warps_of_hopper() -> None:
+    # the constants were fitted to its kernels with joined warps
+    assert "core.unit.matrix.barrier_overlap" not in H200.figures
+    assert "core.unit.matrix.barrier_overlap" not in load_target("h100").figures
+
+
+def _rate(target: Target, block_m: int, block_n: int, block_k: int, stages: int, threads: int) -> float:
+    """Predicted TFLOP/s of a matmul of 8192 x 8192 x 8192."""
+    kernel = kernels.matmul(
+        8192, 8192, 8192, block_m, block_n, block_k, stages, threads, swizzle=8, dtype="float16"
+    )
+    (p,) = read_profiles(lower(kernel, target), target)
+    return 2 * 8192**3 / predict(p, target).latency_us / 1e6
+
+
+def test_pipelined_tiles_of_an_a100_come_near_the_published_rates() -> None:
+    # cuBLAS: 238 to 271 TFLOP/s; TileLang's best: 0.97 of cuBLAS (arXiv 2504.17577)
+    a100 = load_target("a100")
+    best, usual, narrow = (
+        _rate(a100, *tile, 3, 256) for tile in ((128, 256, 32), (128, 128, 32), (64, 64, 32))
+    )
+    assert 0.97 * 238 * 0.9 < best < 271
+    assert 0.8 * best < usual < best
+    assert narrow < 0.75 * best
+    assert _rate(a100, 128, 128, 32, 1, 128) < 0.8 * _rate(a100, 128, 128, 32, 3, 128)
+
+
+def test_the_number_of_stages_changes_nothing_on_an_mi300x() -> None:
+    # TileLang 0.1.15 generates the same code for any of them; published: 383 TFLOP/s (CK, one stage)
+    mi300x = load_target("mi300x")
+    rates = {_rate(mi300x, 256, 256, 64, stages, 256) for stages in (0, 1, 3)}
+    assert len(rates) == 1
+    assert rates.pop() == pytest.approx(383, rel=0.15)
+
+
+@pytest.mark.parametrize("name", ["a100", "mi300x"])
+def test_targets_that_nobody_measured_say_so(name: str) -> None:
+    target = load_target(name)
+    p = replace(plain(Work(vector_ops=1e6)), kind=target.kind, arch=target.arch)
+    found = predict(p, target)
+    (note,) = [n for n in found.notes if n.startswith("not measured on this target: ")]
+    assert f"{UNMEASURED_UNCERTAINTY:.0%}" in note
+    assert found.uncertainty == pytest.approx(math.hypot(BASE_UNCERTAINTY, UNMEASURED_UNCERTAINTY))
+    clock = replace(target.figures["core.clock_mhz"], provenance="measured")
+    calibrated = replace(target, figures={**target.figures, "core.clock_mhz": clock})
+    assert predict(p, calibrated).notes == ()
+    assert predict(p, calibrated).uncertainty == BASE_UNCERTAINTY
+
+
+@pytest.mark.parametrize("name", ["h200", "h100"])
+def test_targets_of_the_fitted_instruction_set_have_no_such_note(name: str) -> None:
+    found = predict(plain(Work(vector_ops=1e6)), load_target(name))
+    assert (found.notes, found.uncertainty) == ((), BASE_UNCERTAINTY)

@@ -1,0 +1,89 @@
+"""The global accesses of a kernel as streams: what equal statements of a block read or write of a tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...profile.values import Access, KernelProfile, Space, Trips
+from .demand import sector_bytes
+from .gathers import SECTOR_BYTES, fetched_bytes
+from .tiles import Grid, Tiles
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """The bytes of a tensor that equal statements of one block move."""
+
+    tensor: str
+    tiles: Tiles
+    trips: Trips  # iterations that change the address
+    bytes: float  # distinct bytes in one of these iterations
+    requested: float  # all bytes of the block
+    cached: bool  # whether the first-level cache of the core may serve them
+    row_bytes: float = 0.0  # contiguous bytes at each place that loaded data chooses; 0 if none does
+
+    @property
+    def largest_bytes(self) -> float:
+        """Distinct bytes of a tile, for the block that reads most of those that share it."""
+        return (
+            self.bytes
+            * (self.trips.mean if self.trips.axes & self.tiles.axes else self.trips.largest)
+            / self.tiles.turns
+        )
+
+
+_ONCE = Trips((1.0,))
+
+
+def streams_of(profile: KernelProfile) -> tuple[tuple[Stream, ...], tuple[Stream, ...]]:
+    """(reads, writes) of whole blocks, with one stream for equal tensors, tiles and trips."""
+    reads: dict[_Key, list[float]] = {}
+    writes: dict[_Key, list[float]] = {}
+    for role in profile.roles:
+        for phase in role.phases:
+            for access in phase.work.accesses:
+                if access.space is Space.GLOBAL:
+                    trips = phase.trips if access.loop_dependent else _ONCE
+                    key = (access.tensor, Tiles.of(access), trips, _is_cached(access), access.row_bytes)
+                    entry = (writes if access.write else reads).setdefault(key, [0.0, 0.0])
+                    entry[0] += max(_footprint(access), 1.0)
+                    entry[1] += max(1.0, _transferred(access) * phase.trips.mean)
+    return _listed(reads), _listed(writes)
+
+
+_Key = tuple[str, Tiles, Trips, bool, float]  # tensor, tiles, trips, whether cached, bytes of a row
+
+
+def _listed(found: dict[_Key, list[float]]) -> tuple[Stream, ...]:
+    return tuple(
+        Stream(tensor, tiles, trips, different, requested, cached, row)
+        for (tensor, tiles, trips, cached, row), (different, requested) in found.items()
+    )
+
+
+def _footprint(access: Access) -> float:
+    """Distinct bytes of an access in one iteration. Rows that loaded data chooses take whole sectors."""
+    if not access.row_bytes:
+        return access.footprint_bytes
+    return access.footprint_bytes * fetched_bytes(access.row_bytes, SECTOR_BYTES)
+
+
+def known_bytes(streams: Sequence[Stream], grid: Grid) -> float:
+    """Bytes of data at known addresses, each once; the rest is chosen by loaded data."""
+    return sum(s.tiles.count(grid) * s.largest_bytes for s in streams if not s.row_bytes)
+
+
+def _transferred(access: Access) -> float:
+    """Bytes between a core and L2. A bulk load moves its whole box, including zeros outside the tensor.
+
+    Source: crossbar counters of kernels whose boxes hang over the edges of tensors.
+    """
+    if access.mechanism == "tma" and not access.write and access.box_bytes:
+        return access.instructions * access.box_bytes
+    return sector_bytes(access)
+
+
+def _is_cached(access: Access) -> bool:
+    """Whether the first-level cache may serve an access. Copies and atomics bypass it."""
+    return access.mechanism == "ld" and not access.asynchronous
