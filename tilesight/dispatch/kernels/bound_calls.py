@@ -111,7 +111,8 @@ def bind_call(
             problem.check_layout({problem.outputs[0]: out})
         end = first + first_bytes
         input_bytes = input_bytes or tuple(tensor.nbytes for tensor in inputs)
-        for start, size in zip(addresses, input_bytes, strict=True):
+        for i, size in enumerate(input_bytes):
+            start = addresses[i]
             if start < end and first < start + size:
                 check_overlap(inputs, (out,))
 
