@@ -14,7 +14,7 @@ from pathlib import Path
 
 import click
 
-from tilesight.cli.main import cli
+from tilesight.cli.commands import cli
 
 ROOT = Path(__file__).resolve().parents[1]
 CLI, ARCHITECTURE = ROOT / "docs" / "cli.md", ROOT / "docs" / "architecture.md"

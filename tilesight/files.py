@@ -45,6 +45,15 @@ def check_out(out: Path, suffix: str, what: str) -> None:
         ) from error
 
 
+def may_write(folder: Path) -> bool:
+    """Whether this user may make files in `folder`, or `folder` itself if it is not there yet.
+
+    Root may not on a file system that is mounted for reading only.
+    """
+    nearest = next(path for path in (folder.absolute(), *folder.absolute().parents) if os.path.exists(path))
+    return os.access(nearest, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids)
+
+
 def file_hash(path: Path) -> str:
     """The SHA-256 of a file's content, as hexadecimal digits. Raises `OSError`."""
     with path.open("rb") as file:
@@ -112,6 +121,11 @@ def take_lock(descriptor: int, *, wait: bool = True) -> bool:
     with suppress(OSError):  # on a full disk the holder is unknown
         os.pwrite(descriptor, f"{os.getpid():<20}".encode(), 0)
     return True
+
+
+def release_lock(descriptor: int) -> None:
+    """End a lock now; it would last as long as a forked child has the descriptor, too."""
+    fcntl.flock(descriptor, fcntl.LOCK_UN)
 
 
 def lock_holder(descriptor: int) -> int | None:

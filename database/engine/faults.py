@@ -21,6 +21,7 @@ from ...errors import (
     DatabaseReadOnlyError,
     TileSightError,
 )
+from ...files import may_write
 
 # 0A: not supported, 21: more rows than one, 22: data, 25: a write in a transaction that reads, 26/2F/P0:
 # functions, 42: syntax or an unknown name, 54: too complex, 55: not in that state
@@ -151,6 +152,8 @@ def _from_sqlite(error: sqlite3.Error, name: str, url: URL) -> DatabaseError:
                 "file sizes may be reached, or the disk fails: correct that, or use another disk with --db. "
                 "What was recorded before is kept"
             )
+        case "SQLITE_CANTOPEN" if not may_write(Path(name).parent):
+            return read_only(name, f"{cause}: nothing can be written in its folder", url)
         case "SQLITE_CANTOPEN":
             return DatabaseError(
                 f"database '{name}' cannot be opened ({cause}); check that its folder exists and may be read "

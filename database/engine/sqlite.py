@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import sqlite3
+import tempfile
+import weakref
 from collections.abc import Sequence
 from contextlib import closing
 from functools import partial
@@ -15,7 +19,7 @@ from sqlalchemy import Connection, DateTime, Dialect, Engine, create_engine, eve
 from sqlalchemy.dialects.sqlite import DATETIME
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 from sqlalchemy.engine import URL
-from sqlalchemy.pool import StaticPool
+from sqlalchemy.pool import NullPool, StaticPool
 
 from ...errors import DatabaseError, DatabaseReadOnlyError
 from . import faults
@@ -45,9 +49,15 @@ def make_engine(url: URL, *, read_only: bool, busy_seconds: float = 30.0) -> Eng
     """
     path = file_of(url)
     options: dict[str, Any] = {}
+    copy: Path | None = None
     if path is not None:
         _check_place(path, read_only=read_only)
-        if read_only:
+        if read_only and _needs_index_file(path):
+            copy = _copied_log(path)
+            url = _read_only_url(copy or path, is_immutable=copy is None)
+            # SQLite looks for no changes of an immutable file: each transaction opens it anew
+            options = {"poolclass": NullPool}
+        elif read_only:
             url = _read_only_url(path)
     elif not url.database or url.database == ":memory:":
         # one connection: each further one would open another empty database
@@ -56,6 +66,8 @@ def make_engine(url: URL, *, read_only: bool, busy_seconds: float = 30.0) -> Eng
     engine.dialect.colspecs = {**engine.dialect.colspecs, DateTime: _Moment}
     event.listen(engine, "connect", partial(_configure, min(_WAIT_MS, round(1000 * busy_seconds))))
     event.listen(engine, "begin", _begin)
+    if copy is not None:
+        weakref.finalize(engine, _remove_copy, copy.parent, os.getpid())
     return engine
 
 
@@ -201,20 +213,46 @@ def _check_place(path: Path, *, read_only: bool) -> None:
         ) from error
 
 
-def _read_only_url(path: Path) -> URL:
-    query = {"mode": "ro", "uri": "true"}
+def _read_only_url(path: Path, *, is_immutable: bool = False) -> URL:
+    query = {"mode": "ro", "uri": "true", **({"immutable": "1"} if is_immutable else {})}
+    return URL.create("sqlite", database=f"file:{quote(str(path.absolute()))}", query=query)
+
+
+def _needs_index_file(path: Path) -> bool:
+    """Whether a database with a write-ahead log lies in a folder where its index file cannot be made."""
+    uri = f"file:{quote(str(path.absolute()))}?mode=ro"
+    try:
+        with closing(sqlite3.connect(uri, uri=True, timeout=0)) as probe:
+            probe.execute("SELECT 1 FROM sqlite_master")
+    except sqlite3.OperationalError as error:
+        return getattr(error, "sqlite_errorname", "").startswith(("SQLITE_CANTOPEN", "SQLITE_READONLY"))
+    except (sqlite3.DatabaseError, UnicodeDecodeError):
+        pass  # damaged: its first use raises an error
+    return False
+
+
+def _copied_log(path: Path) -> Path | None:
+    """A temporary copy of the database with the log that a killed process left; None if it left none.
+
+    SQLite reads a log by its index file only.
+    """
     log = path.with_name(path.name + "-wal")
     if not (log.exists() and log.stat().st_size):
-        try:
-            with closing(
-                sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True, timeout=0)
-            ) as probe:
-                probe.execute("SELECT 1 FROM sqlite_master")
-        except sqlite3.OperationalError as error:
-            # a WAL database in a folder where its index file cannot be made: without a log it can be read as
-            # immutable
-            if getattr(error, "sqlite_errorname", "").startswith(("SQLITE_CANTOPEN", "SQLITE_READONLY")):
-                query["immutable"] = "1"
-        except (sqlite3.DatabaseError, UnicodeDecodeError):
-            pass  # damaged: its first use raises an error
-    return URL.create("sqlite", database=f"file:{quote(str(path.absolute()))}", query=query)
+        return None
+    folder = Path(tempfile.mkdtemp(prefix="tilesight-"))
+    try:
+        for file in (path, log):
+            shutil.copyfile(file, folder / file.name)
+    except OSError as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise DatabaseError(
+            f"database '{path}' has the log of a killed process, which can be read here in a copy only, and "
+            f"none can be made in '{folder}' ({error.strerror}); make the database's folder writable, or set "
+            "TMPDIR"
+        ) from error
+    return folder / path.name
+
+
+def _remove_copy(folder: Path, process: int) -> None:
+    if os.getpid() == process:  # not at the end of a forked child
+        shutil.rmtree(folder, ignore_errors=True)

@@ -6,12 +6,12 @@ take longer than running them.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Dialect, Table, func
 
+from ...fork_locks import ForkLock
 from ..engine.connection import Database
 from ..schema import tables as schema
 from .rows import Row, Rows
@@ -31,7 +31,7 @@ class Writer:
         self._database = database
         self._known: set[int] = set()  # ids of facts that are in the database
         self._inserts: dict[Table, _Insert] = {}
-        self._making = threading.Lock()
+        self._making = ForkLock()
 
     def write(self, connection: Connection, prepared: Rows) -> None:
         """Write `prepared`, referenced tables first; facts that are known to exist are skipped."""

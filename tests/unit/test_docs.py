@@ -17,7 +17,7 @@ import click
 import pytest
 
 import tilesight
-from tilesight.cli.main import cli
+from tilesight.cli.commands import cli
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"

@@ -10,11 +10,27 @@ from pathlib import Path
 import pytest
 
 from tilesight.errors import InputError
-from tilesight.files import replacing
+from tilesight.files import may_write, replacing
 
 
 def names(folder: Path) -> list[str]:
     return sorted(file.name for file in folder.iterdir())
+
+
+def test_where_files_may_be_made(tmp_path: Path) -> None:
+    assert may_write(tmp_path)
+    assert may_write(tmp_path / "new" / "newer")
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o555)
+    was_root = os.geteuid() == 0  # whom permissions do not stop
+    if was_root:
+        os.seteuid(65534)
+    try:
+        assert not may_write(closed)
+        assert not may_write(closed / "new" / "newer")
+    finally:
+        if was_root:
+            os.seteuid(0)
 
 
 def test_a_file_is_replaced_once_the_new_one_is_whole(tmp_path: Path) -> None:

@@ -19,7 +19,21 @@ from ..errors import LaunchError
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["LaunchError", "LoadedKernel"]
+__all__ = ["LaunchError", "LoadedKernel", "memory_fault"]
+
+
+def memory_fault(tensor: torch.Tensor) -> str | None:
+    """Why the memory of a tensor is not what the tensor stands for; None if it is."""
+    if tensor.is_neg() or tensor.is_conj():
+        return "is a negated or conjugated view, whose memory holds other values; give .resolve_neg() of it"
+    found = tensor.untyped_storage().nbytes()
+    needed = (tensor.storage_offset() + tensor.numel()) * tensor.element_size()
+    if found < needed:
+        return (
+            f"has a storage of {found} bytes and needs {needed}: its memory was freed or never allocated; "
+            "give a tensor with memory"
+        )
+    return None
 
 
 class LoadedKernel:
@@ -65,7 +79,8 @@ class LoadedKernel:
             sizes: Values of the dynamic dimensions.
 
         Raises:
-            ValueError: A wrong number of tensors or sizes, or a tensor that is not contiguous.
+            ValueError: A wrong number of tensors or sizes, or a tensor that is not contiguous, is negated,
+                or has lost its memory.
         """
         if len(tensors) != self.arity:
             raise ValueError(
@@ -80,6 +95,8 @@ class LoadedKernel:
                 raise ValueError(
                     f"tensor {position} of a kernel must be contiguous; call .contiguous() on it"
                 )
+            if (fault := memory_fault(tensor)) is not None:
+                raise ValueError(f"tensor {position} of a kernel {fault}")
         arguments = (ctypes.c_void_p * (self.arity + self.sizes))(
             *(tensor.data_ptr() for tensor in tensors), *sizes
         )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import threading
 import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import InputError
+from ..fork_locks import ForkLock
 from ..problem.space import Config
 from ..records.session import SessionResult
 from ..records.trial import Status
@@ -32,7 +32,7 @@ _CHECK_AGAIN_S = 1.0  # with an interim kernel: how often database and lock are 
 class _TuningState:
     """State of one call's arguments in this process. The thread that tunes them holds `lock`."""
 
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    lock: ForkLock = field(default_factory=ForkLock)
     tuned: Tuned | None = None
     interim: dict[Hashable, Any] = field(default_factory=dict)  # kernels of interim choices, by call
     checked_s: float = -math.inf  # when database and lock were looked at last, by the monotonic clock
@@ -51,7 +51,7 @@ class CallKernels:
         """`prepare` is called with each call before its kernel is traced."""
         self._function, self._options, self._make_task, self._prepare = function, options, make_task, prepare
         self._waits = options.while_tuning == "wait"
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
         self._states: dict[Hashable, _TuningState] = {}
         self._kernels: dict[Hashable, Any] = {}
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import sys
-import threading
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,10 +11,11 @@ from functools import lru_cache
 from typing import Any
 
 from ..errors import InputError, headline
+from ..fork_locks import ForkLock
 from .content import is_library
 from .user_function import python_function
 
-_CLOUDPICKLE = threading.Lock()  # its list of modules belongs to all threads
+_CLOUDPICKLE = ForkLock()  # its list of modules belongs to all threads
 
 
 @dataclass(frozen=True, slots=True)

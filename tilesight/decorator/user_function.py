@@ -18,6 +18,7 @@ from functools import cached_property
 from typing import Any
 
 from ..errors import InputError
+from ..fork_locks import ForkLock
 
 PASS_CONFIGS = "pass_configs"  # a key of a config that is no argument of the function
 _MOST_WRAPPERS = 24  # decorators around one function
@@ -46,9 +47,8 @@ class UserFunction:
 
     wrapped: Any
     options: CompileOptions = field(default_factory=CompileOptions)
-    _tracing: threading.RLock = field(
-        default_factory=threading.RLock, repr=False
-    )  # tracing changes TileLang's wrappers
+    # tracing changes TileLang's wrappers
+    _tracing: ForkLock = field(default_factory=lambda: ForkLock(threading.RLock), repr=False)
 
     def __post_init__(self) -> None:
         if isinstance(self.wrapped, staticmethod | classmethod):

@@ -6,7 +6,6 @@ processes end with `close`, with the interpreter, or after some seconds without 
 
 from __future__ import annotations
 
-import os
 import threading
 import weakref
 from collections import deque
@@ -17,6 +16,7 @@ from typing import Any, Protocol, TypeVar
 
 from ..errors import InputError
 from ..executor.jobs import Executor
+from ..fork_locks import reset_in_forks
 
 IDLE_S = 20.0  # without a task, after which the thread and the worker processes end
 T = TypeVar("T")
@@ -40,7 +40,7 @@ class BackgroundThread:
         self._changed = threading.Condition()
         self._is_closed = False
         self._thread: threading.Thread | None = None
-        self._process = os.getpid()
+        reset_in_forks(self)
 
     @property
     def waiting(self) -> int:
@@ -57,10 +57,7 @@ class BackgroundThread:
             if self._is_closed:
                 raise InputError("this dispatcher is closed and builds nothing any more; make a new one")
             self._tasks.append((task, future))
-            if (
-                self._thread is None or self._process != os.getpid()
-            ):  # a forked child has only the forking thread
-                self._process = os.getpid()
+            if self._thread is None:
                 arguments = weakref.ref(self), self._changed
                 self._thread = threading.Thread(
                     target=_run, args=arguments, name="tilesight dispatch", daemon=True
@@ -68,6 +65,10 @@ class BackgroundThread:
                 self._thread.start()
             self._changed.notify()
         return future
+
+    def reset_after_fork(self) -> None:
+        """The tasks stay with the parent, and so do the thread and the worker processes."""
+        self._changed, self._tasks, self._thread = threading.Condition(), deque(), None
 
     def close(self, wait_s: float = 10.0) -> None:
         """Cancel the tasks that have not begun, and wait up to `wait_s` seconds for the one that runs."""

@@ -23,11 +23,13 @@ from ..target.spec import Target
 from ..tuner.resolve import check_workers, find_context, find_operator, find_template
 from .background_thread import BackgroundThread
 from .dispatcher import Dispatcher
-from .improve.explore import find_choice
+from .improve.explore import EXPLORE_S, find_choice
 from .improve.improver import Improver
 from .improve.tuning_setup import TuningSetup
+from .kernels.build_folder import BuildFolder
 from .kernels.kernel_builder import KernelBuilder
 from .misses import MissLog
+from .notices import say, say_once
 from .on_miss import on_miss_named
 from .problem import DispatchProblem, make_problem
 from .select.cached_predictor import CachedPredictor
@@ -114,11 +116,16 @@ def dispatcher(
     worker_count = workers or settings.workers
 
     from ..costmodel import default_model
+    from ..executor.local import (
+        LocalExecutor,
+    )  # here: a fork during an import on a thread would block the child
 
     model = default_model()
     notes = list(placement.messages)
     with ExitStack() as opened:
         store, is_writable = _open_store(database or settings.database_url, layers, notes)
+        if misses and not is_writable:
+            say_once(notes[-1])
         opened.callback(store.close)
         context = _context(problem, placement, model.version, conditions)
         checked_table = _checked_table(table, context, problem, notes)
@@ -128,15 +135,19 @@ def dispatcher(
         if not len(winners):
             predictor.load_ranking(_likely_shapes(problem))
 
-        def make_executor() -> LocalExecutor:
-            from ..executor.local import LocalExecutor
+        build_folder = BuildFolder(settings.cache_dir)
 
-            return LocalExecutor(worker_count, settings.cache_dir, placement.gpus)
+        def make_executor() -> LocalExecutor:
+            return LocalExecutor(worker_count, build_folder.path(), placement.gpus)
 
         builds, comparisons = BackgroundThread(make_executor), BackgroundThread(make_executor)
         setup = TuningSetup(placement, conditions, model, store)
 
         def explore_shape(selector: Selector, workload: Workload) -> Choice | None:
+            say(
+                f"{workload.label} on {placement.target.name} has no cached profile: with explore=True "
+                f"candidates are lowered first, for up to {EXPLORE_S:g} s"
+            )
             return builds.submit(partial(find_choice, selector, setup, workload)).result()
 
         selector = Selector(problem, winners, predictor, checked_table, explore_shape if explore else None)
@@ -166,12 +177,15 @@ def _placement(target: str | Target) -> Placement:
 def _open_store(url: str, layers: Sequence[str | Path] | None, notes: list[str]) -> tuple[Store, bool]:
     """The database, and whether it can be written. Raises `DatabaseError`."""
     from ..database import open_layers
+    from ..database.engine.connection import exists, parse_url
 
     try:
         return open_layers(url, layers), True
     except DatabaseReadOnlyError as error:
         notes.append(f"nothing is recorded, misses neither: {error}")
-        return open_layers(url, layers, read_only=True), False
+        if exists(parse_url(url)):
+            return open_layers(url, layers, read_only=True), False
+        return open_layers("sqlite://", layers), False  # an empty one in memory, over the layers
 
 
 def _dtype(template: KernelTemplate, name: str | None) -> str:

@@ -7,7 +7,6 @@ database reaches a call. Calls that a captured CUDA graph repeats are not counte
 from __future__ import annotations
 
 import atexit
-import os
 import threading
 import weakref
 from collections.abc import Iterable
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
 
+from ..fork_locks import ForkLock, reset_in_forks
 from ..records.winners import Miss
 from .kernels.bound_calls import CallCounter
 from .select.choice import Choice
@@ -45,10 +45,10 @@ class MissLog:
     def __init__(self, store: MissStore, target: str, device: str, template: str) -> None:
         self._store, self._target, self._device, self._template = store, target, device, template
         self._missed: dict[str, _MissedShape] = {}
-        self._lock, self._write_lock, self._closed = threading.Lock(), threading.Lock(), threading.Event()
+        self._lock, self._write_lock, self._closed = ForkLock(), ForkLock(), threading.Event()
         self._thread: threading.Thread | None = None
         self.failure = ""  # the error of the last write, if it failed
-        _LOGS.add(self)
+        reset_in_forks(self)
 
     def counter(self, choice: Choice) -> CallCounter:
         """The counter for the calls of a shape that has no record; `choice` is the one in use."""
@@ -94,6 +94,14 @@ class MissLog:
                         self._missed.pop(key, None)
             return True
 
+    def reset_after_fork(self) -> None:
+        """The parent writes the calls before the fork."""
+        was_closed, self._closed, self._thread = self._closed.is_set(), threading.Event(), None
+        if was_closed:
+            self._closed.set()
+        for shape in self._missed.values():
+            shape.written = shape.calls.count
+
     def close(self) -> None:
         """Write for the last time, and wait at most `CLOSE_WAIT_S` for it."""
         self._closed.set()
@@ -136,23 +144,6 @@ def _write_regularly(reference: weakref.ref[MissLog], closed: threading.Event) -
             return
         log.write()
         del log
-
-
-_LOGS: weakref.WeakSet[MissLog] = weakref.WeakSet()
-
-
-def _reset_in_child() -> None:
-    """Reset the logs in a forked child.
-
-    The parent writes the earlier calls. Its thread does not exist here, and its locks may be held forever.
-    """
-    for log in _LOGS:
-        log._lock, log._write_lock, log._thread = threading.Lock(), threading.Lock(), None
-        for shape in log._missed.values():
-            shape.written = shape.calls.count
-
-
-os.register_at_fork(after_in_child=_reset_in_child)
 
 
 def _close_at_exit(reference: weakref.ref[MissLog]) -> None:

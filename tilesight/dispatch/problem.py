@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from ..builder.loaded_kernel import memory_fault
 from ..errors import InputError, UnknownNameError, WorkloadError
 from ..problem import axes
 from ..problem.candidate import Candidate
@@ -184,18 +185,35 @@ class DispatchProblem:
             )
 
     def check_layout(self, named: Mapping[str, torch.Tensor]) -> None:
-        """Raise `InputError` for the first tensor that is not contiguous, or not aligned on a GPU."""
+        """Raise `InputError` for the first tensor that is not contiguous, has other values than its memory,
+        or has lost its memory, or is not aligned on a GPU.
+        """
         for name, tensor in named.items():
             if not tensor.is_contiguous():
                 raise InputError(
                     f"{self.operator.name}: {name} has strides {tuple(tensor.stride())} and must be "
                     f"contiguous; give {name}.contiguous()"
                 )
+            if (fault := memory_fault(tensor)) is not None:
+                raise InputError(f"{self.operator.name}: {name} {fault}")
             if self.target.is_gpu and tensor.data_ptr() % ALIGNMENT:
                 raise InputError(
                     f"{self.operator.name}: {name} starts {tensor.data_ptr() % ALIGNMENT} bytes off a "
                     f"multiple of {ALIGNMENT}, where kernels read whole vectors; give {name}.clone()"
                 )
+
+    def check_overlap(self, named: Mapping[str, torch.Tensor], outputs: Mapping[str, torch.Tensor]) -> None:
+        """Raise `InputError` if the memory of an output overlaps that of an input or of another output."""
+        earlier = dict(named)
+        for name, out in outputs.items():
+            first, end = out.data_ptr(), out.data_ptr() + out.nbytes
+            for other, tensor in earlier.items():
+                if tensor.data_ptr() < end and first < tensor.data_ptr() + tensor.nbytes:
+                    raise InputError(
+                        f"{self.operator.name}: out ({name}) shares memory with {other}, which the kernel "
+                        "reads or writes meanwhile; give memory of its own, made with torch.empty"
+                    )
+            earlier[name] = out
 
     def check_output(
         self, name: str, tensor: torch.Tensor, shape: tuple[int, ...], device: torch.device
@@ -220,6 +238,8 @@ class DispatchProblem:
             raise InputError(
                 f"{operator}: out lies on {tensor.device} and the inputs on {device}; make it there"
             )
+        if (fault := memory_fault(tensor)) is not None:
+            raise InputError(f"{operator}: out {fault}")
 
 
 def make_problem(

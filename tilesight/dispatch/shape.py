@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 
+from ..fork_locks import ForkLock
 from ..records.trial import BuildResult
 from .kernels.bound_calls import CallCounter
 from .select.choice import Choice
@@ -28,7 +29,7 @@ class Shape:
     __slots__ = ("calls", "is_scheduled", "kernel", "lock")
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()
+        self.lock = ForkLock(threading.RLock)
         self.kernel: ActiveKernel | None = None
         self.calls = CallCounter()
         self.is_scheduled = False  # for a comparison in the background, at most once

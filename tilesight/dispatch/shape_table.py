@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -10,6 +9,7 @@ from typing import Any
 
 from ..bounded_dict import BoundedDict
 from ..errors import InputError, NoCandidateError
+from ..fork_locks import ForkLock, reset_in_forks
 from ..records.trial import BuildResult
 from .improve.improver import Improver
 from .improve.paired_comparison import Improvement
@@ -17,6 +17,7 @@ from .kernels.bound_calls import BoundCall, CallCounter
 from .kernels.index_files import kernel_name
 from .kernels.kernel_builder import KernelBuilder
 from .misses import MissLog
+from .notices import say
 from .on_miss import OnMiss
 from .problem import ShapeKey
 from .select.choice import Choice, ChoiceSource
@@ -63,7 +64,8 @@ class ShapeTable:
         self._shapes: BoundedDict[ShapeKey, Shape] = BoundedDict(SHAPE_LIMIT)
         # active kernels with dynamic dimensions, by kernel name
         self._dynamic: BoundedDict[str, Choice] = BoundedDict(DYNAMIC_LIMIT)
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
+        reset_in_forks(self)
 
     def shapes(self) -> dict[ShapeKey, Shape]:
         """A copy of the table."""
@@ -117,6 +119,7 @@ class ShapeTable:
             kernel = shape.kernel
             assert kernel is not None
             self.builder.discard(kernel.choice, kernel.built)
+            say(f"{self._label(key)}: the built library cannot be loaded; this call builds it anew first")
             [built] = self.builder.build([kernel.choice])
             if built.failure is not None:
                 return None
@@ -161,6 +164,13 @@ class ShapeTable:
             self._shapes.clear()
         self.ready.clear()
 
+    def reset_after_fork(self) -> None:
+        """The parent builds what fallbacks wait for: the child begins with these shapes anew."""
+        for shape in self._shapes.values():
+            if shape.kernel is not None and shape.kernel.pending is not None:
+                shape.kernel, shape.is_scheduled = None, False
+        self.ready.clear()
+
     def close(self) -> None:
         """End the threads and worker processes, and write the last misses."""
         self.is_closed = True
@@ -195,6 +205,8 @@ class ShapeTable:
                     return replace(fallback, pending=choice)
                 if self.on_miss is OnMiss.REFUSE:
                     raise self._not_built(choice)
+                if not faults:
+                    self._say_that_it_builds(key, choice)
                 [built] = self.builder.build([choice])
             if built.failure is None:
                 if faults:
@@ -205,13 +217,27 @@ class ShapeTable:
             faults.append(
                 f"{choice.config} ({choice.source}) does not build: {failure.kind}: {failure.message}"
             )
-        label = self.problem.workload(key).label
-        raise NoCandidateError(f"no kernel for {label} could be built: {'; '.join(faults)}")
+        raise NoCandidateError(f"no kernel for {self._label(key)} could be built: {'; '.join(faults)}")
 
     def _kernel(self, choice: Choice, built: BuildResult) -> ActiveKernel:
         if choice.dynamic:
             self._dynamic[kernel_name(self.builder.candidate(choice))] = choice
         return ActiveKernel(choice, built)
+
+    def _say_that_it_builds(self, key: ShapeKey, choice: Choice) -> None:
+        ahead = f"prepare({self.problem.prepare_arguments(choice.workload)})"
+        other = "on_miss='serve' (another built kernel meanwhile) or 'refuse' (an error)"
+        if self.on_miss is OnMiss.SERVE:  # none could be served
+            other = "dynamic= (kernels for many sizes): no other built kernel takes this shape"
+        say(
+            f"{self._label(key)} has no built kernel: this call builds {choice.config} "
+            f"({choice.source}) of {self.problem.template.name} first, which takes seconds. "
+            f"To avoid that: call {ahead} ahead, pass a table of `tilesight plan`, whose few kernels serve "
+            f"many sizes, or {other}"
+        )
+
+    def _label(self, key: ShapeKey) -> str:
+        return f"{self.problem.workload(key).label} on {self.problem.target.name}"
 
     def _not_built(self, choice: Choice) -> InputError:
         sizes = ", ".join(f"{name}={choice.workload.dims[name]}" for name in self.problem.free)

@@ -11,9 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..builder.kernel_cache import cache_errors
-from ..files import lock_holder, take_lock
+from ..files import lock_holder, release_lock, take_lock
 
 _FOLDER = "tuning"
+_held: set[int] = set()  # descriptors of locks of this process
 
 
 @contextmanager
@@ -34,19 +35,25 @@ def tuning_lock(
     Raises:
         ToolchainError: the folder cannot be written, or its file system has no locks.
     """
-    descriptor = _open(cache_dir, context_key)
+    process, descriptor = os.getpid(), _open(cache_dir, context_key)
+    _held.add(descriptor)
+    is_held = False
     try:
         with cache_errors(cache_dir):
             is_held = take_lock(descriptor, wait=False)
         if wait and not is_held:
-            process = tuning_process(cache_dir, context_key)
-            if notice is not None and process is not None:
-                notice(f"waiting for process {process}, which tunes the same")
+            holder = tuning_process(cache_dir, context_key)
+            if notice is not None and holder is not None:
+                notice(f"waiting for process {holder}, which tunes the same")
             with cache_errors(cache_dir):
                 is_held = take_lock(descriptor)
         yield is_held
     finally:
-        os.close(descriptor)
+        if process == os.getpid():  # a fork inside has closed it
+            _held.discard(descriptor)
+            if is_held:
+                release_lock(descriptor)
+            os.close(descriptor)
 
 
 def tuning_process(cache_dir: Path, context_key: str) -> int | None:
@@ -64,3 +71,12 @@ def _open(cache_dir: Path, context_key: str) -> int:
     with cache_errors(cache_dir):
         folder.mkdir(parents=True, exist_ok=True)
         return os.open(folder / f"{context_key}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+
+def _close_in_fork() -> None:
+    """A lock lasts until no process has its descriptor: a forked child would hold the locks of its parent."""
+    while _held:
+        os.close(_held.pop())
+
+
+os.register_at_fork(after_in_child=_close_in_fork)

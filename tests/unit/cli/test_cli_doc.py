@@ -11,15 +11,9 @@ import pytest
 
 from tests.unit.cli.documented import DOCUMENT, FIELDS, SECTIONS, check_fields
 from tilesight import errors
-from tilesight.cli.main import (
-    COMMANDS,
-    EXIT_BROKEN_PIPE,
-    EXIT_INTERNAL,
-    EXIT_INTERRUPT,
-    EXIT_TERMINATED,
-    cli,
-    main,
-)
+from tilesight.cli.commands import COMMANDS, EXIT_INTERNAL, cli
+from tilesight.cli.interrupts import EXIT_CODES
+from tilesight.cli.main import EXIT_BROKEN_PIPE, main
 
 CONFIG = "block=7,stages=2,swizzle=true"
 
@@ -48,7 +42,7 @@ def test_every_command_has_a_section() -> None:
 
 def test_exit_codes() -> None:
     pending: list[type[errors.TileSightError]] = [errors.TileSightError]
-    codes = {0, EXIT_INTERNAL, EXIT_INTERRUPT, EXIT_BROKEN_PIPE, EXIT_TERMINATED}
+    codes = {0, EXIT_INTERNAL, EXIT_BROKEN_PIPE, *EXIT_CODES.values()}
     while pending:
         kind = pending.pop()
         codes.add(kind.exit_code)

@@ -379,21 +379,3 @@ def test_help_lists_all_commands_without_loading_them() -> None:
 
 def test_version() -> None:
     assert run_apart("--version").stdout.startswith("tilesight, version ")
-
-
-def test_sigterm_ends_as_an_interrupt_does(tmp_path: Path) -> None:
-    """In a process of its own: the handler belongs to the main thread."""
-    program = (
-        "import sys, time, tilesight.cli.main as main\n"
-        "def waits(*_, **__): print('begun', flush=True); time.sleep(60)\n"
-        "main.cli.invoke = waits\n"
-        "main.main(['doctor'])"
-    )
-    piped = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    started = subprocess.Popen([sys.executable, "-c", program], **piped, text=True, cwd=tmp_path)
-    assert started.stdout is not None
-    assert started.stdout.readline() == "begun\n"
-    started.terminate()
-    _, err = started.communicate(timeout=60)
-    assert started.returncode == 143
-    assert err.startswith("interrupted: finished results are recorded")

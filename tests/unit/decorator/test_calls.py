@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -100,6 +102,26 @@ def together(count: int, call: Callable[[], Any]) -> list[Any]:
     for thread in threads:
         thread.join(30)
     return found
+
+
+def test_a_forked_child_tunes_what_a_thread_of_its_parent_tunes(line: Line) -> None:
+    add = autotune(configs=CONFIGS)(user_kernels.jitted_add())
+    line.may_end.clear()
+    tuner = threading.Thread(target=lambda: add(64))
+    tuner.start()
+    assert line.began.wait(20)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(30)
+        line.may_end = threading.Event()
+        line.may_end.set()
+        try:
+            os._exit(0 if add(64).tilesight.source is TunedSource.SESSION else 1)
+        except BaseException:
+            os._exit(2)
+    line.may_end.set()
+    tuner.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_one_thread_tunes_and_the_others_wait(line: Line) -> None:

@@ -6,6 +6,7 @@ import gc
 import threading
 import warnings
 import weakref
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -270,4 +271,94 @@ def test_prepare_refuses_invalid_sizes(tmp_path: Path, size: object) -> None:
     made = make_harness(tmp_path)
     with pytest.raises(InputError):
         made.d.prepare(m=size)  # type: ignore[arg-type]
+    made.d.close()
+
+
+def freed(tensor: torch.Tensor) -> torch.Tensor:
+    tensor.untyped_storage().resize_(0)
+    return tensor
+
+
+def freed_view() -> torch.Tensor:
+    """A view at an offset, whose address is not 0."""
+    view = torch.randn(30, 4)[10:]
+    return freed(view)
+
+
+@pytest.mark.parametrize("met", [False, True])
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: freed(torch.randn(20, 4)), "x has a storage of 0 bytes and needs 320: its memory was freed"),
+        (freed_view, "x has a storage of 0 bytes and needs 480"),
+        (lambda: torch._neg_view(torch.randn(20, 4)), r"x is a negated .*\.resolve_neg\(\)"),
+    ],
+)
+def test_memory_that_does_not_hold_the_values_is_refused(
+    tmp_path: Path, met: bool, make: Callable[[], torch.Tensor], message: str
+) -> None:
+    made = make_harness(tmp_path)
+    x = torch.randn(20, 4)
+    if met:
+        made.d(x)
+    with pytest.raises(InputError, match=message):
+        made.d(make())
+    with pytest.raises(InputError, match=message.replace("x", "out|y", 1)):
+        made.d(x, out=make())
+    assert torch.equal(made.d(x), 3 * x)
+    made.d.close()
+
+
+def test_out_on_the_memory_of_an_input_is_refused(tmp_path: Path) -> None:
+    made = make_harness(tmp_path)
+    memory = torch.randn(40, 4)
+    x = memory[10:30]
+    for out in (
+        x,
+        memory[:20],
+        memory[20:],
+        memory[29:].new_empty(0).set_(memory.untyped_storage(), 116, (20, 4)),
+    ):
+        for call in (made.d, lambda x, out: made.d.op(x) if out is None else made.d._op_out(x, out)):
+            with pytest.raises(InputError, match=r"out \(y\) shares memory with x"):
+                call(x, out=out)
+    beside = torch.randn(40, 4)
+    assert torch.equal(made.d(beside[:20], out=beside[20:]), 3 * beside[:20])
+    made.d.close()
+
+
+def test_the_operator_of_torch_takes_memory_as_a_call_does(tmp_path: Path) -> None:
+    made = make_harness(tmp_path)
+    x = torch.randn(20, 4)
+    assert torch.equal(made.d.op(torch._neg_view(x)), -3 * x)  # torch resolves it
+    with pytest.raises(InputError, match="its memory was freed"):
+        made.d.op(freed(torch.randn(20, 4)))
+    made.d.close()
+
+
+def test_a_first_call_says_that_it_builds_and_how_to_avoid_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = make_harness(tmp_path)
+    made.d.prepare(m=30)
+    made.d(torch.randn(30, 4))
+    assert caplog.messages == []
+    for _ in range(2):
+        made.d(torch.randn(20, 4))
+    [said] = caplog.messages
+    for part in (r"m=20 n=4", "no built kernel", "block_m=8", "default", "prepare(m=[20])", "'serve'"):
+        assert part in said
+    assert "\n" not in said
+    made.d.close()
+
+
+def test_a_call_that_a_built_kernel_serves_says_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = make_harness(tmp_path, dynamic=("m",), on_miss="serve", winners=lambda made: [made.winner(40, 32)])
+    made.d(torch.randn(9, 4))
+    assert len(caplog.messages) == 1  # there was none to serve
+    assert "no other built kernel takes this shape" in caplog.messages[0]
+    made.d(torch.randn(40, 4))
+    assert len(caplog.messages) == 1
     made.d.close()

@@ -24,12 +24,13 @@ with tuning_lock(Path(sys.argv[1]), "abc", wait=False) as ours:
 """
 
 
-def owner(folder: Path) -> subprocess.Popen[str]:
+def owner(folder: Path, program: str = OWNER) -> subprocess.Popen[str]:
     root = str(Path(__file__).resolve().parents[3])
     process = subprocess.Popen(
-        [sys.executable, "-c", OWNER, folder],
+        [sys.executable, "-c", program, folder],
         stdout=subprocess.PIPE,
         text=True,
+        start_new_session=True,
         env={**os.environ, "PYTHONPATH": root},
     )
     assert process.stdout is not None
@@ -77,3 +78,36 @@ def test_an_error_under_the_lock_passes_unchanged(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="disk") as raised, tuning_lock(tmp_path, "abc", wait=False):
         raise OSError("disk")
     assert not isinstance(raised.value, ToolchainError)
+
+
+FORKER = """
+import os, sys, time
+from pathlib import Path
+from tilesight.tuner.tuning_lock import tuning_lock
+with tuning_lock(Path(sys.argv[1]), "abc", wait=False) as ours:
+    parent = os.getpid()
+    if os.fork() == 0:
+        print(ours, flush=True)
+        time.sleep(60 if os.getppid() == parent else 0)
+        os._exit(0)
+    time.sleep({seconds})
+print("ended", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_forked_child_does_not_keep_the_lock_of_its_parent(tmp_path: Path, is_killed: bool) -> None:
+    process = owner(tmp_path, FORKER.format(seconds=60 if is_killed else 0.1))
+    try:
+        assert process.stdout is not None
+        if is_killed:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        else:
+            assert process.stdout.readline() == "ended\n"
+        with tuning_lock(tmp_path, "abc", wait=False) as ours:
+            assert ours
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-import threading
 from pathlib import Path
 
 import torch
 
 from ...builder.loaded_kernel import LaunchError, LoadedKernel
+from ...fork_locks import ForkLock
 from ...records.trial import BuildResult
 from ...target.spec import Target
 
-_lock = threading.Lock()
+_lock = ForkLock()
 _kernels: dict[tuple[str, int], LoadedKernel] = {}  # by library and index of the device, -1 for the processor
 
 INVALID_CONTEXT = 201  # error of the CUDA driver: this thread has not used the device yet

@@ -16,10 +16,11 @@ from typing import Any, Protocol
 import torch
 
 from ...errors import InputError, headline
+from ...fork_locks import ForkLock
 from ..problem import DispatchProblem
 
 NAMESPACE = "tilesight"
-_lock = threading.RLock()
+_lock = ForkLock(threading.RLock)
 
 
 class OperatorOwner(Protocol):

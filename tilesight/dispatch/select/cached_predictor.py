@@ -8,7 +8,6 @@ launches there.
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from ...errors import TileSightError
 from ...executor.profile_cache import CacheEntry, ProfileCache, ProfileStore
 from ...executor.shared_lowering import rasterized
 from ...executor.tasks import Profiled, fit_failure
+from ...fork_locks import ForkLock
 from ...problem.candidate import Candidate
 from ...problem.rasterization import Rasterization
 from ...problem.space import Config
@@ -80,7 +80,7 @@ class CachedPredictor:
         self._times: BoundedDict[tuple[object, ...], float] = BoundedDict(CACHE_LIMIT)
         self._lowered_times: BoundedDict[tuple[Config, str], float] = BoundedDict(CACHE_LIMIT)
         self._rankings: dict[str, list[_Ranking]] = {}  # by shape class
-        self._lock = threading.Lock()
+        self._lock = ForkLock()
         self._entries: dict[str, CacheEntry | None] = {}  # by shape class
         self._class_keys: BoundedDict[tuple[str, tuple[str, ...]], str] = BoundedDict(CACHE_LIMIT)
         # A kernel with dynamic dimensions is predicted from its own profile, else from a static one.

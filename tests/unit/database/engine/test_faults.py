@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import sqlite3
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -145,6 +147,42 @@ def test_a_database_in_a_folder_that_may_only_be_read_can_be_read(open_folder: P
     open_folder.chmod(0o555)  # SQLite cannot make its index file beside it
     with without_privileges(), open_store(str(path), read_only=True) as store:
         assert len(store.recall(samples.context())) == 1
+
+
+LEFT_A_LOG = """
+import os, signal, sys
+from tests.unit.database.engine.test_faults import fill
+from tilesight.database import open_store
+store = open_store(sys.argv[1])
+fill(store, 2)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_a_killed_process_left_in_its_log_is_read_where_nothing_can_be_written(
+    open_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, temporary = open_folder / "place" / "x.db", open_folder / "temporary"
+    temporary.mkdir()
+    temporary.chmod(0o777)
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    with open_store(str(path)) as store:
+        fill(store, 1)
+    root = str(Path(__file__).resolve().parents[4])
+    subprocess.run([sys.executable, "-c", LEFT_A_LOG, path], cwd=root, check=False)
+    assert path.with_name("x.db-wal").stat().st_size
+    path.with_name("x.db-shm").unlink()  # SQLite's index file, which a copy of the folder may lack
+    for file in path.parent.iterdir():
+        file.chmod(0o444)
+    path.parent.chmod(0o555)
+    with without_privileges():
+        store = open_store(str(path), read_only=True)
+        assert len(store.recall(samples.context())) == 2
+        assert list(temporary.iterdir())
+        store.close()
+        del store
+        gc.collect()
+    assert not list(temporary.iterdir())
 
 
 def test_a_file_that_may_not_even_be_read(open_folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +12,8 @@ import torch
 
 from tilesight.builder.loaded_kernel import LaunchError
 from tilesight.dispatch.kernels.bound_calls import CallCounter, bind_call
+from tilesight.dispatch.problem import DispatchProblem
+from tilesight.errors import InputError
 
 CPU = torch.device("cpu")
 
@@ -32,7 +35,7 @@ class Library:
 
 
 def problem(*outputs: str) -> Any:
-    return SimpleNamespace(
+    made = SimpleNamespace(
         inputs=("x",),
         outputs=outputs,
         operator=SimpleNamespace(name="split"),
@@ -40,6 +43,8 @@ def problem(*outputs: str) -> Any:
         check_layout=lambda named: [t.is_contiguous() for t in named.values()],
         check_output=lambda *_: None,
     )
+    made.check_overlap = partial(DispatchProblem.check_overlap, made)
+    return made
 
 
 def test_several_outputs_are_returned_as_a_tuple() -> None:
@@ -51,6 +56,19 @@ def test_several_outputs_are_returned_as_a_tuple() -> None:
     assert serve((x,), (y, z)) == (y, z)
     assert library.seen[1] == library.seen[0]
     assert calls.count == 2
+
+
+def test_outputs_that_share_memory_are_refused() -> None:
+    library, x, memory = Library(3), torch.randn(4), torch.empty(8)
+    serve = bind_call(library, problem("y", "u"), [(4,), (4,)], [], CPU, CallCounter())  # type: ignore[arg-type]
+    for out, message in (
+        ((memory[:4], memory[3:7]), r"out \(u\) shares memory with y"),
+        ((memory[:4], x), r"out \(u\) shares memory with x"),
+    ):
+        with pytest.raises(InputError, match=message):
+            serve((x,), out)
+    assert library.seen == []
+    assert len(serve((x,), (memory[:4], memory[4:]))) == 2
 
 
 def test_one_output_is_returned_as_a_tensor() -> None:

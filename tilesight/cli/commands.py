@@ -1,0 +1,93 @@
+"""The group of all commands: finds the called one, turns exceptions into one message and an exit code."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import click
+
+from ..errors import TileSightError
+from ..version import __version__
+
+ISSUES = "report it with the output of the same command with --debug, and that of `tilesight doctor`"
+EXIT_INTERNAL = 1
+
+# name -> summary in `tilesight --help`, which loads no command
+COMMANDS = {
+    "tune": "Search for the fastest config of a kernel and measure the best candidates.",
+    "rank": "Rank configs by predictions alone; needs no GPU.",
+    "plan": "Choose a few kernels that cover a range of sizes.",
+    "build": "Compile a config for any target and show the compiler's figures.",
+    "calibrate": "Measure the GPU of this machine and write a target file.",
+    "collect": "Measure a sample of a search space and write it to a dataset.",
+    "replay": "Compare search strategies on recorded measurements.",
+    "explain": "Show what limits a config and why it is slower than the best one.",
+    "kernels": "List kernels and their shapes.",
+    "targets": "List targets, or show one with all its figures.",
+    "space": "Show a search space, or why a config is not in it.",
+    "model": "Train, evaluate and show the learned cost model.",
+    "db": "Query, move and maintain the performance database.",
+    "doctor": "Check packages, compilers, GPUs and the database.",
+}
+
+
+class _Lazy(click.Group):
+    """Loads a command's module when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command = getattr(import_module(f".{cmd_name}", __package__), cmd_name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
+            from ..errors import UnknownNameError
+
+            raise UnknownNameError("command", args[0], COMMANDS, "`tilesight --help` lists them.")
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="tilesight")
+@click.option("--debug", is_flag=True, help="Show tracebacks.")
+def cli(debug: bool) -> None:
+    """Tune GPU kernels written in TileLang: predict many candidates, measure only the best."""
+
+
+def run(given: list[str]) -> int:
+    """Run a command and return its exit code. `KeyboardInterrupt` and `BrokenPipeError` are raised."""
+    debug = "--debug" in given
+    try:
+        with cli.make_context("tilesight", given) as context:
+            cli.invoke(context)
+    except click.exceptions.Exit as exit_request:
+        return exit_request.exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except TileSightError as error:
+        if debug:
+            raise
+        click.echo(f"error: {error}", err=True)
+        return error.exit_code
+    except click.Abort:
+        raise KeyboardInterrupt from None
+    except BrokenPipeError:
+        raise
+    except Exception as error:
+        if debug:
+            raise
+        click.echo(f"error in TileSight itself: {type(error).__name__}: {error}\nPlease {ISSUES}.", err=True)
+        return EXIT_INTERNAL
+    return 0
