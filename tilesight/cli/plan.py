@@ -10,7 +10,6 @@ import click
 
 from ..errors import InputError
 from . import options, output
-from .output import number, percent
 
 if TYPE_CHECKING:
     from ..planner.result import PlanResult
@@ -129,7 +128,9 @@ def plan(
     if as_json:
         output.print_json("plan", **_fields(found, out))
     else:
-        _print(found, out)
+        output.print_report(found.report())
+        if out is not None:
+            output.print_line(f"table: {out}")
 
 
 def read_weights(path: Path) -> dict[int, float]:
@@ -156,79 +157,6 @@ def read_weights(path: Path) -> dict[int, float]:
     if not found:
         raise InputError(f"--weights: file '{path}' has no line with a size and a weight")
     return found
-
-
-def _print(found: PlanResult, out: str | None) -> None:
-    table = found.table
-    where = f"measured on {table.device}" if found.is_measured else f"predicted for {table.target}"
-    output.print_text(f"{found.label}: {len(table.kernels)} kernels, {where}", bold=True)
-    counts = f"{found.looked_at} configs predicted, {found.built} built, {found.measured} measurements"
-    recalled = f" ({found.recalled} more from the database)" if found.recalled else ""
-    compared = f", {found.compared} comparisons with the default config" if found.compared else ""
-    output.print_text(f"{counts}{recalled}{compared}; {found.seconds:.1f} s")
-    output.print_text()
-    output.print_table(
-        ["kernel", "sizes", "config"], _kernel_rows(found), right=["kernel"], folded=["sizes", "config"]
-    )
-    output.print_text()
-    columns = [table.vary, "kernel", "chosen us", "best us", "loss", "default us", "times"]
-    output.print_table(columns, _size_rows(found), right=columns[:6])
-    if any(piece.size not in found.default_us for piece in table.evidence):
-        output.print_text(
-            "'-' in column default us: the template has no default config for that size, or its time was not "
-            "examined."
-        )
-    output.print_text()
-    worst = found.worst
-    if worst is not None:
-        at = (
-            f"worst {percent(worst.loss)} at {table.vary}={worst.size}"
-            if worst.loss
-            else "no size loses anything"
-        )
-        sizes = f"the {len(table.evidence)} sizes of this table"
-        output.print_text(
-            f"loss against the best known config at {sizes}: mean {percent(found.mean_loss)}, {at}"
-        )
-    expected = f"mean {percent(found.expected_mean)}, worst {percent(found.expected_worst)}"
-    source = "the model corrected by the measurements" if found.is_measured else "the model"
-    output.print_text(f"expected loss over the whole range, from {source}: {expected}")
-    for message in found.messages:
-        output.print_text(f"note: {message}")
-    if out is not None:
-        output.print_line(f"table: {out}")
-
-
-def _kernel_rows(found: PlanResult) -> list[list[object]]:
-    rows: list[list[object]] = []
-    for place, config in enumerate(found.table.kernels):
-        spans = [
-            f"{s.first}..{s.last}" if s.first < s.last else str(s.first)
-            for s in found.table.segments
-            if s.kernel == place
-        ]
-        rows.append([place, " ".join(spans), config])
-    return rows
-
-
-def _size_rows(found: PlanResult) -> list[list[object]]:
-    rows: list[list[object]] = []
-    for piece in found.table.evidence:
-        both = piece.chosen_measured, piece.best_measured
-        known = "measured" if all(both) else "predicted" if not any(both) else "mixed"
-        default = number(found.default_us.get(piece.size))
-        rows.append(
-            [
-                piece.size,
-                piece.kernel,
-                number(piece.chosen_us),
-                number(piece.best_us),
-                percent(piece.loss),
-                default,
-                known,
-            ]
-        )
-    return rows
 
 
 def _fields(found: PlanResult, out: str | None) -> dict[str, Any]:

@@ -46,7 +46,6 @@ def rank(
     report.show(
         "rank",
         lambda observer: tune_shapes(kernel, target, shapes or None, dtype, predicting, observer),
-        target,
         top,
         as_json,
     )

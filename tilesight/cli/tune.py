@@ -107,7 +107,6 @@ def tune(
     report.show(
         "tune",
         lambda observer: tune_shapes(name, target, shapes or None, dtype, session, observer),
-        target,
         top,
         as_json,
     )
@@ -122,7 +121,6 @@ def _tune_misses(
     report.show(
         "tune",
         lambda observer: gains.extend(tune_missed_workloads(kernel, target, limit, session, observer)),
-        target,
         top,
         as_json,
         lambda: {"gains": [_gain_fields(gain) for gain in gains]},

@@ -40,6 +40,10 @@ class Roofline:
 
 
 def roofline(target: Target, dtype: str, flops: int, min_bytes: int) -> Roofline:
-    """The roofline of work of `flops` operations in `dtype` and `min_bytes` bytes on `target`."""
+    """The roofline of work of `flops` operations in `dtype` and `min_bytes` bytes on `target`.
+
+    Without operations, or where their number is not known (0), the traffic alone sets it, for any dtype.
+    """
     gb_per_s = max(target.dram_gb_per_s, target.get("device.memory.dram.read_gb_per_s"))
-    return Roofline(flops, min_bytes, flops / target.matrix_tflops(dtype) / 1e6, min_bytes / gb_per_s / 1e3)
+    compute_us = flops / target.matrix_tflops(dtype) / 1e6 if flops else 0.0
+    return Roofline(flops, min_bytes, compute_us, min_bytes / gb_per_s / 1e3)

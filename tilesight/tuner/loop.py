@@ -321,4 +321,5 @@ class Tuner:
             min_bytes=operator.min_bytes(workload),
             seconds=time.monotonic() - self.begin,
             messages=tuple(self.messages),
+            target=self.request.target,
         )

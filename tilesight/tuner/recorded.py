@@ -53,7 +53,7 @@ def find_answer(store: Store, request: Request) -> SessionResult | None:
     for effort in efforts[efforts.index(request.effort) :]:
         found = store.find_complete(request.context, effort, _options(request))
         if found is not None:
-            return found
+            return replace(found, target=request.target)
     return None
 
 
