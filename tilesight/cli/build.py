@@ -25,7 +25,7 @@ _ROWS = {  # label -> field of `Resources`
 @options.with_options(
     options.kernel,
     options.target,
-    click.option("--config", metavar="C", required=True, help="The config, as k=v,..."),
+    click.option("--config", metavar="C", required=True, help="The config as k=v,... or a JSON object."),
     options.shape,
     options.dtype,
     click.option(

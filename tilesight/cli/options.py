@@ -75,7 +75,7 @@ top = click.option(
     show_default=True,
     help="Number of candidates to show.",
 )
-config = click.option("--config", metavar="C", help="A config as k=v,...")
+config = click.option("--config", metavar="C", help="A config as k=v,... or a JSON object.")
 database = click.option(
     "--db",
     "database",

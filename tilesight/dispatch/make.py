@@ -14,6 +14,7 @@ from ..errors import DatabaseReadOnlyError, InputError, TileSightError
 from ..kernels import default_dtype
 from ..machine.devices import NoDevice, devices_for, find_devices
 from ..machine.placement import Placement, locate
+from ..problem.space import Config, Value
 from ..problem.workload import Workload
 from ..profile.shape_class import ShapeClass
 from ..records.protocol import MeasurementProtocol
@@ -63,6 +64,7 @@ def dispatcher(
     protocol: str = "default",
     workers: int | None = None,
     template: KernelTemplate | None = None,
+    config: Mapping[str, Value] | None = None,
     **dims: int,
 ) -> Dispatcher:
     """Make a callable for an operator with some dimensions fixed and any sizes of the others.
@@ -91,6 +93,8 @@ def dispatcher(
         protocol: name of the measurement protocol.
         workers: number of processes that build; None: `TILESIGHT_WORKERS`, or one per core.
         template: a template of the operator in place of TileSight's own.
+        config: the config of all shapes, in place of records, tables and predictions. A call of a shape for
+            which it is not legal is refused. Such calls are no misses.
         dims: the fixed dimensions; attributes may be given here too.
 
     Raises:
@@ -109,6 +113,7 @@ def dispatcher(
     for name in [name for name in dims if name in operator.attrs]:  # causal=True beside n=8192
         given_attrs[name] = dims.pop(name)
     problem = make_problem(chosen, placement.target, _dtype(chosen, dtype), given_attrs, dims, dynamic or ())
+    given = _given_config(config, problem, {"table": table, "explore": explore, "background": background})
     settings = load_settings()
     conditions = MeasurementProtocol.named(protocol, placement.target)
     worker_count = workers or settings.workers
@@ -139,16 +144,36 @@ def dispatcher(
         def explore_shape(selector: Selector, workload: Workload) -> Choice | None:
             return builds.submit(partial(find_choice, selector, setup, workload)).result()
 
-        selector = Selector(problem, winners, predictor, checked_table, explore_shape if explore else None)
+        selector = Selector(
+            problem, winners, predictor, checked_table, explore_shape if explore else None, given
+        )
         builder = KernelBuilder(problem, settings.cache_dir, context.code_software, builds)
         improver = Improver(selector, builder, setup, comparisons, background and bool(placement.devices))
         log = None
-        if misses and is_writable:
+        if misses and is_writable and given is None:
             log = MissLog(store, placement.target.name, context.device, chosen.name)
         shapes = ShapeTable(selector, builder, improver, log, policy, notes)
         made = Dispatcher(shapes, lambda: WinnerIndex.read(store, problem, context), store.close)
         opened.pop_all()
     return made
+
+
+def _given_config(
+    config: Mapping[str, Value] | None, problem: DispatchProblem, others: Mapping[str, object]
+) -> Config | None:
+    """The caller's config; checked now if no dimension is free.
+
+    Raises `InputError` if another argument chooses configs too, and `ConfigError` if it is not legal.
+    """
+    if config is None:
+        return None
+    needless = [name for name, given in others.items() if given]
+    if needless:
+        raise InputError(f"config= chooses the config of every shape: leave out {' and '.join(needless)}")
+    found = Config(config)
+    if not problem.free:
+        problem.space(problem.workload(())).check(found)
+    return found
 
 
 def _placement(target: str | Target) -> Placement:

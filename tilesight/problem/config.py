@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
+from ..errors import InputError
+
 Value = int | str | bool
 
 
@@ -92,8 +94,36 @@ class _TrackedValues(Mapping[str, Value]):
         return len(self._values)
 
 
-def read_value(text: str, kind: type) -> Value:
-    """The value of a parameter from its text; the text itself if it is no value of that type."""
+def read_config(text: str, types: Mapping[str, type]) -> Config:
+    """A config from `k=v,k=v` or a JSON object.
+
+    Args:
+        text: the config, as reports or `--json` show it.
+        types: types of the parameters by name. A value that is none of its type stays a text.
+
+    Raises:
+        InputError: the text is neither, or a value of the object is no number, text or truth value.
+    """
+    from .workload import parse_assignments
+
+    if not text.lstrip().startswith("{"):
+        raw = parse_assignments(text, "config")
+        return Config({name: _read_value(value, types.get(name, str)) for name, value in raw.items()})
+    try:
+        found = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InputError(
+            f"config '{text}' is not valid JSON: {error}; give an object or name=value,..."
+        ) from error
+    for name, value in found.items():
+        if not isinstance(value, int | str):
+            raise InputError(
+                f"config '{text}': {name}={value!r} must be a whole number, a text or true or false"
+            )
+    return Config(found)
+
+
+def _read_value(text: str, kind: type) -> Value:
     if kind is bool and text.lower() in ("true", "false"):
         return text.lower() == "true"
     if kind is int:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import ConfigError, UnknownNameError
 from ..reports.report import Report, Reported
-from .config import Config, TrackedConfig, Value, read_value
+from .config import Config, TrackedConfig, Value, read_config
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -200,18 +200,19 @@ class SearchSpace(Reported):
         return sorted(self.configs(), key=lambda legal: self._distance(config, legal))[:count]
 
     def parse(self, text: str) -> Config:
-        """A legal config from `k=v,k=v`, which must name all parameters. Raises as `check`."""
+        """A legal config from its text, which must name all parameters. Raises as `read` and `check`."""
         config = self.read(text)
         self.check(config)
         return config
 
     def read(self, text: str) -> Config:
-        """A config from `k=v,k=v`, legal or not, with values of the parameters' types."""
-        from .workload import parse_assignments
+        """A config from `k=v,k=v` or a JSON object, legal or not, with values of the parameters' types.
 
-        raw = parse_assignments(text, "config")
+        Raises:
+            InputError: the text is neither.
+        """
         types = {p.name: type(p.values[0]) for p in self.parameters}
-        return Config({name: read_value(value, types.get(name, str)) for name, value in raw.items()})
+        return read_config(text, types)
 
     def _enumerate(self) -> tuple[list[tuple[int, ...]], Counter[str]]:
         """The legal points, and the number of other points by the first constraint that each breaks.

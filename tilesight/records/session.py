@@ -161,6 +161,8 @@ class SessionResult(Reported):
             time, noisy ones by time, predicted ones by ranking score, then failures.
         messages: what a user must know, e.g. why nothing was measured.
         decision: of the finalists; None if they were not compared.
+        arguments: the best config as a user writes it in Python; None: as it is.
+        usage: a line of Python that makes the kernel of the best config; "" if none is known.
         target: the chip whose figures give the limit; None: the shipped target of the context's name.
     """
 
@@ -177,6 +179,8 @@ class SessionResult(Reported):
     messages: tuple[str, ...] = ()
     decision: Decision | None = None
     target: Target | None = None
+    arguments: Mapping[str, object] | None = None
+    usage: str = ""
 
     def __repr__(self) -> str:
         return f"SessionResult({self.summary})"

@@ -59,6 +59,7 @@ def session_fields(result: SessionResult, top: int) -> dict[str, Any]:
         "speedup_over_vendor": vendor.latency_us / best.measured_us
         if vendor and not vendor.is_noisy and best and best.measured_us
         else None,
+        "usage": result.usage or None,
         "messages": result.messages,
     }
 

@@ -60,8 +60,11 @@ def session_report(result: SessionResult, top: int) -> Report:
     for note in notes:
         report.text(f"note: {note}")
     if result.best is not None:
-        # not wrapped, so that it can be copied
+        # not wrapped, so that they can be copied
         report.line(f"best config: {result.best.config}")
+        report.line(f"as a dict: {result.arguments or dict(result.best.config)}")
+        if result.usage:
+            report.line(f"in Python: {result.usage}")
     return report
 
 

@@ -321,5 +321,4 @@ class Tuner:
             min_bytes=operator.min_bytes(workload),
             seconds=time.monotonic() - self.begin,
             messages=tuple(self.messages),
-            target=self.request.target,
         )

@@ -53,7 +53,7 @@ def find_answer(store: Store, request: Request) -> SessionResult | None:
     for effort in efforts[efforts.index(request.effort) :]:
         found = store.find_complete(request.context, effort, _options(request))
         if found is not None:
-            return replace(found, target=request.target)
+            return _described(found, request)
     return None
 
 
@@ -107,7 +107,16 @@ def _run(
         )
     store.record_many(session_id, request.context, known.values())
     tuner.observer = Observers([Recorder(store, session_id, request.context), observer])
-    return tuner.run()
+    return _described(tuner.run(), request)
+
+
+def _described(result: SessionResult, request: Request) -> SessionResult:
+    """The result with what its report needs of the request."""
+    best, template, target = result.best, request.template, request.target
+    if best is None:
+        return replace(result, target=target)
+    usage = template.usage(request.workload, target, best.config, request.context.dynamic)
+    return replace(result, target=target, arguments=template.arguments(best.config), usage=usage)
 
 
 def _options(request: Request) -> Mapping[str, str]:

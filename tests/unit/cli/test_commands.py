@@ -397,3 +397,33 @@ def test_sigterm_ends_as_an_interrupt_does(tmp_path: Path) -> None:
     _, err = started.communicate(timeout=60)
     assert started.returncode == 143
     assert err.startswith("interrupted: finished results are recorded")
+
+
+def test_tune_ends_with_the_config_to_paste(shell: Shell) -> None:
+    out = shell(*TUNE)[1]
+    config = {"block": 30, "stages": 3, "swizzle": True}
+    assert out.splitlines()[-3:-1] == [
+        "best config: block=30,stages=3,swizzle=true",
+        f"as a dict: {config}",
+    ]
+    call = f'axpy = tilesight.dispatcher("axpy", target="cpu", dtype="float32", n=1024, config={config})'
+    assert out.splitlines()[-1] == f"in Python: {call}"
+    assert json.loads(shell(*TUNE, "--json")[1])["sessions"][0]["usage"] == call
+
+
+@pytest.mark.parametrize("command", ["space", "explain"])
+def test_a_config_is_taken_as_json(shell: Shell, command: str) -> None:
+    asked = (command, "axpy", "--target", "cpu", "--shape", "X0", "--config")
+    shell(*asked, "block=7,stages=1,swizzle=true")
+    plain = shell(*asked, "block=7,stages=1,swizzle=true")
+    assert plain[0] == 0
+    assert shell(*asked, '{"block": 7, "stages": 1, "swizzle": true}')[:2] == plain[:2]
+
+
+def test_a_wrong_json_config_is_refused_with_the_reason(shell: Shell) -> None:
+    asked = ("space", "axpy", "--target", "cpu", "--shape", "X0", "--config")
+    code, _, err = shell(*asked, '{"block": 7,')
+    assert code == 2
+    assert "is not valid JSON" in err
+    assert "block=1.5 must be a whole number, a text or true or false" in shell(*asked, '{"block": 1.5}')[2]
+    assert "config 'block=7' lacks stages, swizzle" in shell(*asked, '{"block": 7}')[2]
