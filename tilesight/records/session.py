@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 from ..problem.space import Census, Config
 from ..problem.workload import Workload
 from ..reports.report import Report, Reported
-from ..target.spec import Target, load_target
+from ..target.spec import Target, load_target, target_names
 from .intervals import is_noise, spread
 from .roofline import Roofline, roofline
 from .trial import Measurement, Status, TrialRecord
@@ -210,14 +211,18 @@ class SessionResult(Reported):
         return f"{where}: {len(self.trials)} candidates, best {best.summary}"
 
     @property
-    def chip(self) -> Target:
-        """The target. Raises `UnknownNameError` if it is not known and none of that name is shipped."""
-        return self.target or load_target(self.context.target)
+    def chip(self) -> Target | None:
+        """The target; None if it is not known and none of that name is shipped."""
+        name = self.context.target
+        return self.target or (load_target(name) if name in target_names() else None)
 
     @property
     def limit(self) -> Roofline:
-        """The least time that the hardware allows for the workload."""
-        return roofline(self.chip, self.context.workload.dtype, self.flops, self.min_bytes)
+        """The least time that the hardware allows for the workload; NaN for an unknown target."""
+        chip = self.chip
+        if chip is None:
+            return Roofline(self.flops, self.min_bytes, math.nan, math.nan)
+        return roofline(chip, self.context.workload.dtype, self.flops, self.min_bytes)
 
     @property
     def best(self) -> TrialRecord | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -23,9 +24,10 @@ def session_report(result: SessionResult, top: int) -> Report:
         top: Largest number of candidates to show.
     """
     report, floor = Report(), result.limit
+    chip = result.context.target if result.chip is None else result.chip.title
     measured_on = f", measured on {result.context.device}" if result.is_measured else ""
     dynamic = f", dynamic {', '.join(result.context.dynamic)}" if result.context.dynamic else ""
-    report.text(f"{result.context.workload.label}{dynamic} on {result.chip.title}{measured_on}", bold=True)
+    report.text(f"{result.context.workload.label}{dynamic} on {chip}{measured_on}", bold=True)
     report.text(f"search space: {result.census}")
     report.text(_trials_line(result))
     shown = [t for t in result.trials if t.status is not Status.FAILED][:top]
@@ -40,7 +42,8 @@ def session_report(result: SessionResult, top: int) -> Report:
     bound = "matrix peak" if floor.is_compute else "device memory"
     # the CPU target has the figures of a typical core, not of the present one
     name = "hardware limit" if result.context.arch != "native" else "nominal limit of one core"
-    report.text(f"{name}: {number(floor.latency_us)} us ({bound})")
+    if not math.isnan(floor.latency_us):
+        report.text(f"{name}: {number(floor.latency_us)} us ({bound})")
     if not floor.is_compute and any(
         t.measured_us is not None and t.measured_us < floor.latency_us for t in shown
     ):

@@ -6,8 +6,8 @@ import math
 
 
 def number(value: float | None, digits: int = 4) -> str:
-    """Format with `digits` significant digits; powers of ten only from a million on."""
-    if value is None:
+    """Format with `digits` significant digits; powers of ten only from a million on. "-" if it is unknown."""
+    if value is None or math.isnan(value):
         return "-"
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
@@ -16,7 +16,7 @@ def number(value: float | None, digits: int = 4) -> str:
 
 
 def percent(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:.1f} %"
+    return "-" if share is None or math.isnan(share) else f"{100 * share:.1f} %"
 
 
 def value(found: object) -> str:
