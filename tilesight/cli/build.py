@@ -40,7 +40,7 @@ _ROWS = {  # label -> field of `Resources`
 )
 def build(
     kernel: str,
-    target: str,
+    target: str | None,
     config: str,
     shape: str | None,
     dtype: str | None,

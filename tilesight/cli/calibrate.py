@@ -44,7 +44,12 @@ if TYPE_CHECKING:
     options.debug,
 )
 def calibrate(
-    target: str, number: int | None, name: str | None, out: Path | None, as_json: bool, database: str | None
+    target: str | None,
+    number: int | None,
+    name: str | None,
+    out: Path | None,
+    as_json: bool,
+    database: str | None,
 ) -> None:
     """Measure the GPU of this machine, write its figures to a target file, and record them in the database.
 

@@ -63,7 +63,7 @@ def collect(
     kernels: tuple[str, ...],
     samples: int | None,
     out: str | None,
-    target: str,
+    target: str | None,
     shapes: tuple[str, ...],
     dtypes: tuple[str, ...],
     workloads: str | None,

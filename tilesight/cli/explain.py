@@ -41,7 +41,7 @@ class _Untitled(Observers):
 )
 def explain(
     kernel: str,
-    target: str,
+    target: str | None,
     shape: str | None,
     dtype: str | None,
     config: str | None,

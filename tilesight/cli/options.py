@@ -10,26 +10,22 @@ import click
 
 from ..errors import InputError
 from ..records.protocol import PROTOCOLS
+from ..settings import read_seconds
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _SAME_NAME = ("effort", "dynamic", "protocol", "cluster", "database", "seed", "workers", "remeasure")
 _SESSION_FIELDS = {"budget": "budget_s", **{name: name for name in _SAME_NAME}}
-_SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def read_time(text: str) -> float:
     """Convert `600`, `90s`, `10m` or `1.5h` to seconds. Raises `InputError`."""
-    count, unit = (text[:-1], text[-1]) if text[-1:] in ("s", "m", "h") else (text, "")
     try:
-        seconds = float(count) * _SECONDS[unit]
+        return read_seconds(text)
     except ValueError:
-        seconds = -1.0
-    if not 0 < seconds < float("inf"):
         raise InputError(
             f"--budget '{text}' must be a time above 0: seconds (600, 90s), minutes (10m) or hours (1h)"
-        )
-    return seconds
+        ) from None
 
 
 def budget_for(purpose: str) -> Callable[[F], F]:
@@ -38,16 +34,18 @@ def budget_for(purpose: str) -> Callable[[F], F]:
     def read(_context: click.Context, _parameter: click.Parameter, text: str | None) -> float | None:
         return None if text is None else read_time(text)
 
-    return click.option("--budget", metavar="TIME", callback=read, help=f"{purpose}: 600, 90s, 10m, 1h.")
+    help_text = f"{purpose}: 600, 90s, 10m, 1h. [default: TILESIGHT_BUDGET, or none]"
+    return click.option("--budget", metavar="TIME", callback=read, help=help_text)
 
 
 kernel = click.argument("kernel")
 target = click.option(
     "--target",
     metavar="T",
-    default="auto",
-    show_default=True,
-    help="h100, h200, a100, mi300x, cpu, the path of a target file, or auto for the GPU of this machine.",
+    help=(
+        "h100, h200, a100, mi300x, cpu, the path of a target file, or auto for the GPU of this machine. "
+        "[default: TILESIGHT_TARGET, or auto]"
+    ),
 )
 shapes = click.option(
     "--shape",

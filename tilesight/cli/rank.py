@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @options.as_session_options
 def rank(
     kernel: str,
-    target: str,
+    target: str | None,
     shapes: tuple[str, ...],
     dtype: str | None,
     top: int,

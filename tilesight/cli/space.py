@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     options.debug,
 )
 def space(
-    kernel: str, target: str, shape: str | None, dtype: str | None, config: str | None, as_json: bool
+    kernel: str, target: str | None, shape: str | None, dtype: str | None, config: str | None, as_json: bool
 ) -> None:
     """Show the search space of KERNEL: parameters, legal configs, and the rules that other configs break.
 

@@ -25,9 +25,7 @@ if TYPE_CHECKING:
     click.option(
         "--effort",
         type=click.Choice([e.value for e in Effort]),
-        default="quick",
-        show_default=True,
-        help="How many candidates to try.",
+        help="How many candidates to try. [default: TILESIGHT_EFFORT, or quick]",
     ),
     click.option(
         "--dynamic",
@@ -64,7 +62,7 @@ if TYPE_CHECKING:
 @options.as_session_options
 def tune(
     kernel: str | None,
-    target: str,
+    target: str | None,
     shapes: tuple[str, ...],
     dtype: str | None,
     misses: bool,
@@ -113,7 +111,7 @@ def tune(
 
 
 def _tune_misses(
-    kernel: str | None, target: str, limit: int | None, top: int, as_json: bool, session: TuneOptions
+    kernel: str | None, target: str | None, limit: int | None, top: int, as_json: bool, session: TuneOptions
 ) -> None:
     from ..api.misses import tune_missed_workloads
 

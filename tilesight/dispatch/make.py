@@ -49,7 +49,7 @@ _SAME_IN_TABLE = ("operator", "dtype", "attributes", "template")
 
 def dispatcher(
     kernel: str,
-    target: str | Target = "auto",
+    target: str | Target | None = None,
     *,
     dtype: str | None = None,
     attrs: Mapping[str, bool | int] | None = None,
@@ -76,7 +76,8 @@ def dispatcher(
 
     Args:
         kernel: name of the operator.
-        target: name, path or value of a target; `auto`: that of the GPU of this machine.
+        target: name, path or value of a target; `auto`: that of the GPU of this machine; None: that of the
+            settings, else `auto`.
         dtype: data type of the tensors; None: the first one of the template.
         attrs: attributes of the operator, e.g. `{"causal": True}`.
         database: a SQLAlchemy URL or the path of an SQLite file; None: `TILESIGHT_DB`, or a file in the
@@ -176,7 +177,7 @@ def _given_config(
     return found
 
 
-def _placement(target: str | Target) -> Placement:
+def _placement(target: str | Target | None) -> Placement:
     """The target and all its devices on this machine.
 
     No compiler is required, since the kernels may be built already.
