@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..errors import TileSightError
+from ..extras import EXTRAS
 from ..settings import SETTINGS, Settings, load_settings
 from . import options, output
 
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 def doctor(database: str | None, as_json: bool) -> None:
     """Check packages, compilers, GPUs and the database, and show how to install what is missing.
 
-    Also shows each setting and where it comes from: an environment variable, a settings file, or the default.
+    Also shows the extras with the commands that need them, and each setting with its source: an environment
+    variable, a settings file, or the default.
 
     The exit code is 5 if a requirement of every command is missing.
     """
@@ -28,13 +30,18 @@ def doctor(database: str | None, as_json: bool) -> None:
     settings = load_settings()
     url = database or settings.database_url
     checks, known = [*report(), _database_check(url)], _settings(settings, database)
+    extras = [
+        {"name": e.name, "package": e.package, "found": e.version or None, "needed_for": e.needed_for}
+        | {"hint": None if e.is_installed else e.install}
+        for e in EXTRAS.values()
+    ]
     fatal = [check for check in checks if not check.ok and check.needed_for == "everything"]
     if as_json:
         fields = [
             {"name": c.name, "ok": c.ok, "found": c.found, "needed_for": c.needed_for, "hint": c.hint or None}
             for c in checks
         ]
-        output.print_json("doctor", ok=not fatal, checks=fields, settings=known)
+        output.print_json("doctor", ok=not fatal, checks=fields, extras=extras, settings=known)
     else:
         rows = [["ok" if c.ok else c.problem, c.name, c.found, c.needed_for] for c in checks]
         output.print_table(["", "check", "found", "needed for"], rows, folded=["found", "needed for"])
@@ -43,6 +50,10 @@ def doctor(database: str | None, as_json: bool) -> None:
             output.print_text()
         for check in hints:
             output.print_line(f"{check.name}: {check.hint}")
+        output.print_text()
+        columns = ["extra", "installed", "needed for", "to add it"]
+        extra_rows = [[e["name"], e["found"] or "no", e["needed_for"], e["hint"]] for e in extras]
+        output.print_table(columns, extra_rows, folded=columns[2:3])
         output.print_text()
         columns = ["setting", "value", "from"]
         output.print_table(

@@ -13,6 +13,7 @@ from typing import Any
 
 from .. import kernels
 from ..errors import InputError, NoCandidateError, TileSightError, ToolchainError, UnknownNameError
+from ..extras import require_extra
 from ..files import check_out
 from ..machine.devices import Device
 from ..machine.placement import locate
@@ -114,6 +115,7 @@ def collect(
     """
     from ..executor.local import LocalExecutor
 
+    require_extra("parquet", "a dataset (a Parquet file)")
     if samples is not None and samples < 1:
         raise InputError(f"samples={samples} must be at least 1")
     check_workers(workers)

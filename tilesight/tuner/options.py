@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..extras import require_extra
 from ..records.session import Effort
 from ..settings import load_settings
 from .resolve import check_budget, check_workers, find_effort
@@ -42,6 +43,8 @@ class TuneOptions:
     remeasure: bool = False
 
     def __post_init__(self) -> None:
+        if self.sampler == "cmaes":
+            require_extra("samplers", "sampler 'cmaes'")
         check_budget(self.budget_s)
         check_workers(self.workers)
 
