@@ -73,6 +73,11 @@ top = click.option(
     show_default=True,
     help="Number of candidates to show.",
 )
+variants = click.option(
+    "--variants",
+    is_flag=True,
+    help="Show configs that differ only in the order of blocks as rows of their own.",
+)
 config = click.option("--config", metavar="C", help="A config as k=v,... or a JSON object.")
 database = click.option(
     "--db",

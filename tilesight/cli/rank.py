@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     click.option("--effort", type=click.Choice(["predict"]), hidden=True, expose_value=False),
     options.budget,
     options.top,
+    options.variants,
     options.as_json,
     options.database,
     options.seed,
@@ -35,6 +36,7 @@ def rank(
     shapes: tuple[str, ...],
     dtype: str | None,
     top: int,
+    variants: bool,
     as_json: bool,
     session: TuneOptions,
 ) -> None:
@@ -47,5 +49,6 @@ def rank(
         "rank",
         lambda observer: tune_shapes(kernel, target, shapes or None, dtype, predicting, observer),
         top,
+        variants,
         as_json,
     )

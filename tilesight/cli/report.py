@@ -15,15 +15,15 @@ from . import output
 class _Results(Observer):
     """Collects the fields of each result; prints the result at once unless JSON was requested."""
 
-    def __init__(self, top: int, prints: bool) -> None:
-        self._top, self._prints = top, prints
+    def __init__(self, top: int, variants: bool, prints: bool) -> None:
+        self._top, self._variants, self._prints = top, variants, prints
         self.fields: list[dict[str, Any]] = []
 
     def answered(self, result: SessionResult) -> None:
         if self._prints:
             if self.fields:
                 output.print_text()
-            output.print_report(result.report(self._top))
+            output.print_report(result.report(self._top, variants=self._variants))
         self.fields.append(session_fields(result, self._top))
 
 
@@ -31,6 +31,7 @@ def show(
     kind: str,
     run: Callable[[Observer], object],
     top: int,
+    variants: bool,
     as_json: bool,
     more: Callable[[], dict[str, Any]] = dict,
 ) -> None:
@@ -40,10 +41,11 @@ def show(
         kind: Value of the JSON field `kind`.
         run: Runs the sessions and reports them to the observer.
         top: Number of candidates to show of each session.
+        variants: Show configs that differ only in the order of blocks as rows of their own.
         as_json: Print one JSON object instead of tables.
         more: Returns further JSON fields beside `sessions`.
     """
-    results = _Results(top, prints=not as_json)
+    results = _Results(top, variants, prints=not as_json)
     try:
         with output.progress() as progress:
             run(Observers([progress, results]))

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     options.cluster,
     options.budget,
     options.top,
+    options.variants,
     options.as_json,
     options.database,
     options.seed,
@@ -68,6 +69,7 @@ def tune(
     misses: bool,
     limit: int | None,
     top: int,
+    variants: bool,
     as_json: bool,
     session: TuneOptions,
 ) -> None:
@@ -93,7 +95,7 @@ def tune(
         wrong = [name for name, given in needless if given]
         if wrong:
             raise InputError(f"--misses takes its shapes from the database: leave out {' and '.join(wrong)}")
-        _tune_misses(kernel, target, limit, top, as_json, session)
+        _tune_misses(kernel, target, limit, top, variants, as_json, session)
         return
     if kernel is None:
         raise InputError(
@@ -106,12 +108,19 @@ def tune(
         "tune",
         lambda observer: tune_shapes(name, target, shapes or None, dtype, session, observer),
         top,
+        variants,
         as_json,
     )
 
 
 def _tune_misses(
-    kernel: str | None, target: str | None, limit: int | None, top: int, as_json: bool, session: TuneOptions
+    kernel: str | None,
+    target: str | None,
+    limit: int | None,
+    top: int,
+    variants: bool,
+    as_json: bool,
+    session: TuneOptions,
 ) -> None:
     from ..api.misses import tune_missed_workloads
 
@@ -120,6 +129,7 @@ def _tune_misses(
         "tune",
         lambda observer: gains.extend(tune_missed_workloads(kernel, target, limit, session, observer)),
         top,
+        variants,
         as_json,
         lambda: {"gains": [_gain_fields(gain) for gain in gains]},
     )

@@ -162,6 +162,7 @@ class SessionResult(Reported):
             time, noisy ones by time, predicted ones by ranking score, then failures.
         messages: what a user must know, e.g. why nothing was measured.
         decision: of the finalists; None if they were not compared.
+        reordered: by config, the config with the same code in the plain block order, if it is another one.
         arguments: the best config as a user writes it in Python; None: as it is.
         usage: a line of Python that makes the kernel of the best config; "" if none is known.
         target: the chip whose figures give the limit; None: the shipped target of the context's name.
@@ -180,17 +181,23 @@ class SessionResult(Reported):
     messages: tuple[str, ...] = ()
     decision: Decision | None = None
     target: Target | None = None
+    reordered: Mapping[Config, Config] = field(default_factory=dict)
     arguments: Mapping[str, object] | None = None
     usage: str = ""
 
     def __repr__(self) -> str:
         return f"SessionResult({self.summary})"
 
-    def report(self, top: int = 10) -> Report:
-        """The report of `tilesight tune`, with at most `top` candidates."""
+    def report(self, top: int = 10, *, variants: bool = False) -> Report:
+        """The report of `tilesight tune`.
+
+        Args:
+            top: Largest number of rows.
+            variants: Whether configs that differ only in the order of blocks have rows of their own.
+        """
         from .session_report import session_report
 
-        return session_report(self, top)
+        return session_report(self, top, variants)
 
     def to_frame(self) -> DataFrame:
         """All candidates as rows, best first; failed ones too.

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..problem.space import Config
 from ..reports.numbers import number, percent
 from ..reports.report import Report
 from .roofline import Roofline
@@ -16,12 +17,13 @@ if TYPE_CHECKING:
     from .session import SessionResult
 
 
-def session_report(result: SessionResult, top: int) -> Report:
+def session_report(result: SessionResult, top: int, variants: bool = False) -> Report:
     """The candidates, the vendor's times, the limit of the hardware, and the winner.
 
     Args:
         result: Of a session.
-        top: Largest number of candidates to show.
+        top: Largest number of rows of candidates.
+        variants: Show configs that differ only in the order of blocks as rows of their own.
     """
     report, floor = Report(), result.limit
     chip = result.context.target if result.chip is None else result.chip.title
@@ -30,12 +32,19 @@ def session_report(result: SessionResult, top: int) -> Report:
     report.text(f"{result.context.workload.label}{dynamic} on {chip}{measured_on}", bold=True)
     report.text(f"search space: {result.census}")
     report.text(_trials_line(result))
-    shown = [t for t in result.trials if t.status is not Status.FAILED][:top]
+    groups = _groups(result, variants)[:top]
+    shown = [group[0] for group in groups]
+    orders = [len(group) for group in groups] if any(len(group) > 1 for group in groups) else []
     report.text()
     if any(t.timed_us is not None for t in shown):
-        _add_measured(report, shown, floor)
+        _add_measured(report, shown, floor, orders)
     else:
-        _add_predicted(report, shown, floor)
+        _add_predicted(report, shown, floor, orders)
+    if orders:
+        report.text(
+            "orders: a row stands for that many candidates that differ only in the order of blocks. It shows "
+            "the best; --variants lists all."
+        )
     report.text()
     for line in _vendor_lines(result, floor):
         report.text(line)
@@ -71,10 +80,32 @@ def session_report(result: SessionResult, top: int) -> Report:
     return report
 
 
-def _add_measured(report: Report, shown: Sequence[TrialRecord], floor: Roofline) -> None:
+def _groups(result: SessionResult, variants: bool) -> list[list[TrialRecord]]:
+    """The candidates that did not fail, best first, those that differ only in block order together."""
+    found: dict[Config, list[TrialRecord]] = {}
+    for trial in result.trials:
+        if trial.status is not Status.FAILED:
+            base = trial.config if variants else result.reordered.get(trial.config, trial.config)
+            found.setdefault(base, []).append(trial)
+    return list(found.values())
+
+
+def _add_rows(
+    report: Report, columns: list[str], rows: list[list[object]], right: Sequence[str], orders: Sequence[int]
+) -> None:
+    """A table whose last column is the config; before it stands the column `orders`, unless that is empty."""
+    if orders:
+        columns = [*columns[:-1], "orders", columns[-1]]
+        rows = [[*row[:-1], count, row[-1]] for row, count in zip(rows, orders, strict=True)]
+    report.table(columns, rows, right=[*right, "orders"], folded=["config"])
+
+
+def _add_measured(
+    report: Report, shown: Sequence[TrialRecord], floor: Roofline, orders: Sequence[int]
+) -> None:
     unit, rate = _rate(floor, min((us for t in shown if (us := t.timed_us) is not None), default=1.0))
     columns = ["#", "status", "measured us", unit, "of limit", "predicted us", "config"]
-    rows = []
+    rows: list[list[object]] = []
     compared = any(trial.measured_us and _in_turns(trial) for trial in shown)
     for place, trial in enumerate(shown, 1):
         us = trial.timed_us
@@ -85,9 +116,7 @@ def _add_measured(report: Report, shown: Sequence[TrialRecord], floor: Roofline)
         elif us is not None and trial.measurement is not None:
             measured[0] = f"{number(us)} ± {trial.measurement.spread:.0%}"
         rows.append([place, trial.status.value, *measured, number(trial.predicted_us), trial.config])
-    report.table(
-        columns, rows, right=["#", "measured us", unit, "of limit", "predicted us"], folded=["config"]
-    )
+    _add_rows(report, columns, rows, ["#", "measured us", unit, "of limit", "predicted us"], orders)
     if any(trial.noisy_us is not None for trial in shown):
         report.text(
             "Other work on the machine disturbed the noisy times. They answer no later call: run the same "
@@ -105,17 +134,17 @@ def _in_turns(trial: TrialRecord) -> bool:
     return trial.measurement is not None and bool(trial.measurement.observed.get("in_turns"))
 
 
-def _add_predicted(report: Report, shown: Sequence[TrialRecord], floor: Roofline) -> None:
+def _add_predicted(
+    report: Report, shown: Sequence[TrialRecord], floor: Roofline, orders: Sequence[int]
+) -> None:
     unit, rate = _rate(floor, min((t.predicted_us for t in shown if t.predicted_us), default=1.0))
     columns = ["#", "status", "predicted us", f"predicted {unit}", "of limit", "paced by", "config"]
-    rows = []
+    rows: list[list[object]] = []
     for place, trial in enumerate(shown, 1):
         us, limiting = trial.predicted_us, trial.prediction.limiting if trial.prediction else ""
         rates = [number(us), number(us and rate(us)), percent(us and floor.share(us))]
         rows.append([place, trial.status.value, *rates, limiting, trial.config])
-    report.table(
-        columns, rows, right=["#", "predicted us", f"predicted {unit}", "of limit"], folded=["config"]
-    )
+    _add_rows(report, columns, rows, ["#", "predicted us", f"predicted {unit}", "of limit"], orders)
     times = [trial.predicted_us for trial in shown if trial.predicted_us is not None]
     if times != sorted(times):
         report.text(

@@ -113,10 +113,13 @@ def _run(
 def _described(result: SessionResult, request: Request) -> SessionResult:
     """The result with what its report needs of the request."""
     best, template, target = result.best, request.template, request.target
+    found = {trial.config: template.reordered(trial.config) for trial in result.trials}
+    bases = {config: base[0] for config, base in found.items() if base is not None}
+    result = replace(result, target=target, reordered=bases)
     if best is None:
-        return replace(result, target=target)
+        return result
     usage = template.usage(request.workload, target, best.config, request.context.dynamic)
-    return replace(result, target=target, arguments=template.arguments(best.config), usage=usage)
+    return replace(result, arguments=template.arguments(best.config), usage=usage)
 
 
 def _options(request: Request) -> Mapping[str, str]:
