@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     ),
     options.seed,
     options.workers,
+    options.verbosity,
     options.as_json,
     options.debug,
 )
@@ -73,6 +74,7 @@ def collect(
     refresh: str | None,
     seed: int,
     workers: int | None,
+    verbosity: output.Verbosity,
     as_json: bool,
 ) -> None:
     """Measure a stratified sample of each workload's space and write it to a dataset.
@@ -87,7 +89,7 @@ def collect(
                 "--refresh FILE takes no kernels, --workloads, --samples or --out: it reads the profiles of "
                 "FILE's own rows again"
             )
-        _refresh(refresh, workers, as_json)
+        _refresh(refresh, workers, verbosity, as_json)
         return
     if not (kernels or workloads) or not (samples or workloads) or out is None:
         needed = (
@@ -102,7 +104,7 @@ def collect(
         )
     from ..datasets.collect import collect as run
 
-    with output.progress() as observer:
+    with output.progress(verbosity) as observer:
         found = run(
             kernels,
             out,
@@ -166,10 +168,10 @@ def _case(found: CollectionResult, workload: str, target: str) -> dict[str, Any]
     }
 
 
-def _refresh(path: str, workers: int | None, as_json: bool) -> None:
+def _refresh(path: str, workers: int | None, verbosity: output.Verbosity, as_json: bool) -> None:
     from ..datasets.refresh import refresh as run
 
-    with output.progress() as observer:
+    with output.progress(verbosity) as observer:
         found = run(path, workers=workers, observer=observer)
     if as_json:
         output.print_json("refresh", file=path, **found.counts())

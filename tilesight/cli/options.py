@@ -11,6 +11,7 @@ import click
 from ..errors import InputError
 from ..records.protocol import PROTOCOLS
 from ..settings import read_seconds
+from .output import Verbosity
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -36,6 +37,22 @@ def budget_for(purpose: str) -> Callable[[F], F]:
 
     help_text = f"{purpose}: 600, 90s, 10m, 1h. [default: TILESIGHT_BUDGET, or none]"
     return click.option("--budget", metavar="TIME", callback=read, help=help_text)
+
+
+def verbosity(command: Callable[..., None]) -> Callable[..., None]:
+    """The options `--quiet` and `--verbose`; the command receives one `Verbosity`."""
+
+    @wraps(command)
+    def run(quiet: bool, verbose: bool, **given: Any) -> None:
+        if quiet and verbose:
+            raise InputError("--quiet and --verbose exclude each other: give one of them")
+        chosen = Verbosity.QUIET if quiet else Verbosity.VERBOSE if verbose else Verbosity.NORMAL
+        command(**given, verbosity=chosen)
+
+    each = "Show each event: every candidate that is predicted, built or measured."
+    for name, meaning in (("verbose", each), ("quiet", "Show the result alone, no progress.")):
+        run = click.option(f"--{name}", f"-{name[0]}", is_flag=True, help=meaning)(run)
+    return run
 
 
 kernel = click.argument("kernel")

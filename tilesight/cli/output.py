@@ -8,15 +8,17 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from enum import StrEnum
 
 import click
 
 from ..reports import text_table as table
 from ..reports.numbers import number, percent, value
 from ..reports.report import WIDTH, Report
-from ..tuner.observers import Bars, Lines, Observer
+from ..tuner.observers import Bars, EventLines, Lines, Observer
 
 __all__ = [
+    "Verbosity",
     "number",
     "percent",
     "print_json",
@@ -31,16 +33,33 @@ __all__ = [
 SCHEMA_VERSION = 1  # of the JSON: raised when the meaning of a field changes or a field is removed
 
 
-@contextmanager
-def progress() -> Iterator[Observer]:
-    """Show the progress of a session on standard error: bars on a terminal, otherwise one line per phase."""
-    if not sys.stderr.isatty():
-        yield Lines(lambda line: click.echo(line, err=True))
-        return
-    from rich.console import Console
+class Verbosity(StrEnum):
+    """How much of a command's progress is shown."""
 
-    with Bars(Console(stderr=True)).shown() as bars:
-        yield bars
+    QUIET = "quiet"  # nothing
+    NORMAL = "normal"  # bars on a terminal, otherwise one line per phase and one every ten seconds
+    VERBOSE = "verbose"  # one line per event
+
+
+@contextmanager
+def progress(verbosity: Verbosity = Verbosity.NORMAL) -> Iterator[Observer]:
+    """Show the progress of a session on standard error."""
+
+    def write(line: str) -> None:
+        click.echo(line, err=True)
+
+    if verbosity is Verbosity.QUIET:
+        yield Observer()
+    elif verbosity is Verbosity.VERBOSE:
+        yield EventLines(write)
+    elif not sys.stderr.isatty():
+        with Lines(write).ticking() as lines:
+            yield lines
+    else:
+        from rich.console import Console
+
+        with Bars(Console(stderr=True)).shown() as bars:
+            yield bars
 
 
 def print_json(kind: str, **fields: object) -> None:

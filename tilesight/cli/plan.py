@@ -71,6 +71,7 @@ EFFORTS = ("predict", "quick", "full")
         help="Plan kernels of one size each; the table has the config to build for each size.",
     ),
     click.option("--out", metavar="FILE", help="Write the dispatch table to this .json file."),
+    options.verbosity,
     options.as_json,
     options.database,
     options.seed,
@@ -89,6 +90,7 @@ def plan(
     weights: str | None,
     static: bool,
     out: str | None,
+    verbosity: output.Verbosity,
     as_json: bool,
     session: TuneOptions,
 ) -> None:
@@ -117,7 +119,7 @@ def plan(
     given: Mapping[int, float] | str | None = (
         weights if weights in (None, "misses") else read_weights(Path(weights))
     )
-    with output.progress() as observer:
+    with output.progress(verbosity) as observer:
         found = plan_range(
             kernel, vary, target, shape, kernels, dtype, shapes, given, static, session, observer
         )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from . import options, report
+from . import options, output, report
 
 if TYPE_CHECKING:
     from ..tuner.options import TuneOptions
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     options.budget,
     options.top,
     options.variants,
+    options.verbosity,
     options.as_json,
     options.database,
     options.seed,
@@ -37,6 +38,7 @@ def rank(
     dtype: str | None,
     top: int,
     variants: bool,
+    verbosity: output.Verbosity,
     as_json: bool,
     session: TuneOptions,
 ) -> None:
@@ -50,5 +52,6 @@ def rank(
         lambda observer: tune_shapes(kernel, target, shapes or None, dtype, predicting, observer),
         top,
         variants,
+        verbosity,
         as_json,
     )

@@ -32,6 +32,7 @@ def show(
     run: Callable[[Observer], object],
     top: int,
     variants: bool,
+    verbosity: output.Verbosity,
     as_json: bool,
     more: Callable[[], dict[str, Any]] = dict,
 ) -> None:
@@ -42,12 +43,13 @@ def show(
         run: Runs the sessions and reports them to the observer.
         top: Number of candidates to show of each session.
         variants: Show configs that differ only in the order of blocks as rows of their own.
+        verbosity: How much of the progress to show.
         as_json: Print one JSON object instead of tables.
         more: Returns further JSON fields beside `sessions`.
     """
     results = _Results(top, variants, prints=not as_json)
     try:
-        with output.progress() as progress:
+        with output.progress(verbosity) as progress:
             run(Observers([progress, results]))
     except NoCandidateError:
         if as_json and results.fields:

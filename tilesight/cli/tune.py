@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     options.budget,
     options.top,
     options.variants,
+    options.verbosity,
     options.as_json,
     options.database,
     options.seed,
@@ -70,6 +71,7 @@ def tune(
     limit: int | None,
     top: int,
     variants: bool,
+    verbosity: output.Verbosity,
     as_json: bool,
     session: TuneOptions,
 ) -> None:
@@ -95,7 +97,7 @@ def tune(
         wrong = [name for name, given in needless if given]
         if wrong:
             raise InputError(f"--misses takes its shapes from the database: leave out {' and '.join(wrong)}")
-        _tune_misses(kernel, target, limit, top, variants, as_json, session)
+        _tune_misses(kernel, target, limit, top, variants, verbosity, as_json, session)
         return
     if kernel is None:
         raise InputError(
@@ -109,6 +111,7 @@ def tune(
         lambda observer: tune_shapes(name, target, shapes or None, dtype, session, observer),
         top,
         variants,
+        verbosity,
         as_json,
     )
 
@@ -119,6 +122,7 @@ def _tune_misses(
     limit: int | None,
     top: int,
     variants: bool,
+    verbosity: output.Verbosity,
     as_json: bool,
     session: TuneOptions,
 ) -> None:
@@ -130,6 +134,7 @@ def _tune_misses(
         lambda observer: gains.extend(tune_missed_workloads(kernel, target, limit, session, observer)),
         top,
         variants,
+        verbosity,
         as_json,
         lambda: {"gains": [_gain_fields(gain) for gain in gains]},
     )

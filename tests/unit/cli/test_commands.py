@@ -427,3 +427,19 @@ def test_a_wrong_json_config_is_refused_with_the_reason(shell: Shell) -> None:
     assert "is not valid JSON" in err
     assert "block=1.5 must be a whole number, a text or true or false" in shell(*asked, '{"block": 1.5}')[2]
     assert "config 'block=7' lacks stages, swizzle" in shell(*asked, '{"block": 7}')[2]
+
+
+def test_quiet_prints_the_result_alone_and_verbose_each_event(shell: Shell) -> None:
+    code, out, err = shell("rank", "axpy", "--target", "cpu", "--shape", "X0", "--quiet")
+    assert (code, err) == (0, "")
+    assert "best config: " in out
+    _, _, err = shell(*TUNE, "-v")
+    assert "measure begins" in err
+    assert "    verified 10.00 us" in err
+    assert shell(*TUNE, "-v", "-q")[::2] == (
+        2,
+        "error: --quiet and --verbose exclude each other: give one of them\n",
+    )
+    _, _, err = shell("tune", "axpy", "--target", "cpu", "--shape", "X1")
+    assert "explore: " in err
+    assert "begins" not in err
