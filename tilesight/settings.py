@@ -80,6 +80,11 @@ def read_seconds(text: str) -> float:
     return seconds
 
 
+def completion_request() -> str:
+    """What the shell's completion script asks for, such as `bash_complete`; "" for an ordinary command."""
+    return os.environ.get("_TILESIGHT_COMPLETE", "")
+
+
 def available_cores() -> int:
     """Number of cores that this process may use, by its affinity mask or container limit."""
     if hasattr(os, "sched_getaffinity"):

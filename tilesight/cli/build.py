@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from . import options, output
+from . import options, output, suggestions
 from .output import number, percent
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ _ROWS = {  # label -> field of `Resources`
     options.dtype,
     click.option(
         "--dynamic",
+        shell_complete=suggestions.dimensions,
         metavar="D",
         multiple=True,
         help="A dimension that the kernel takes at run time; may be repeated. One kernel for all.",

@@ -10,7 +10,7 @@ import click
 
 from ..errors import InputError
 from ..version import __version__
-from . import options, output
+from . import options, output, suggestions
 
 if TYPE_CHECKING:
     from ..datasets.collector import CollectionResult
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @options.with_options(
-    click.argument("kernels", nargs=-1, metavar="KERNEL..."),
+    click.argument("kernels", nargs=-1, metavar="KERNEL...", shell_complete=suggestions.kernels),
     click.option(
         "--samples",
         metavar="N",
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     click.option(
         "--shape",
         "shapes",
+        shell_complete=suggestions.shapes,
         metavar="S",
         multiple=True,
         help="Published name (M0), k=v,..., or all; may be repeated. [default: the kernel's default shapes]",
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     click.option(
         "--dtype",
         "dtypes",
+        shell_complete=suggestions.dtypes,
         metavar="D",
         multiple=True,
         help="Element type; may be repeated. [default: the first that kernel and target support]",

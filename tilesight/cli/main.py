@@ -13,6 +13,7 @@ from types import FrameType
 import click
 
 from ..errors import TileSightError
+from ..settings import completion_request
 from ..version import __version__
 
 ISSUES = "report it with the output of the same command with --debug, and that of `tilesight doctor`"
@@ -35,6 +36,7 @@ COMMANDS = {
     "sessions": "List recorded sessions, show one, compare two.",
     "db": "Query, move and maintain the performance database.",
     "doctor": "Check packages, compilers, GPUs and the database.",
+    "completion": "Print the script by which a shell completes names.",
 }
 
 
@@ -78,6 +80,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Exit codes: 0 done, 1 internal error, 2 wrong input, 3 no candidate, 4 database, 5 toolchain, 130
     interrupted by Ctrl-C, 141 standard output was closed by its reader, 143 ended by SIGTERM.
     """
+    asked = completion_request()
+    if asked and arguments is None:
+        from .suggestions import answer
+
+        sys.exit(answer(cli, asked))
     given = list(sys.argv[1:] if arguments is None else arguments)
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _terminate)

@@ -11,6 +11,7 @@ import click
 from ..errors import InputError
 from ..records.protocol import PROTOCOLS
 from ..settings import read_seconds
+from . import suggestions
 from .output import Verbosity
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -55,9 +56,10 @@ def verbosity(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
-kernel = click.argument("kernel")
+kernel = click.argument("kernel", shell_complete=suggestions.kernels)
 target = click.option(
     "--target",
+    shell_complete=suggestions.targets,
     metavar="T",
     help=(
         "h100, h200, a100, mi300x, cpu, the path of a target file, or auto for the GPU of this machine. "
@@ -67,17 +69,20 @@ target = click.option(
 shapes = click.option(
     "--shape",
     "shapes",
+    shell_complete=suggestions.shapes,
     metavar="S",
     multiple=True,
     help="Published name (M0) or k=v,...; may be repeated. [default: the kernel's default shapes]",
 )
 shape = click.option(
     "--shape",
+    shell_complete=suggestions.shapes,
     metavar="S",
     help="Published name (M0) or k=v,... [default: the first of the kernel's default shapes]",
 )
 dtype = click.option(
     "--dtype",
+    shell_complete=suggestions.dtypes,
     metavar="D",
     help="Element type, e.g. bfloat16. [default: the first that kernel and target support]",
 )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import InputError
-from . import options, output
+from . import options, output, suggestions
 
 if TYPE_CHECKING:
     from ..planner.result import PlanResult
@@ -23,12 +23,14 @@ EFFORTS = ("predict", "quick", "full")
     options.kernel,
     click.option(
         "--vary",
+        shell_complete=suggestions.ranges,
         metavar="D=A..B",
         required=True,
         help="The dimension that varies, and its range, e.g. m=1..16384.",
     ),
     click.option(
         "--shape",
+        shell_complete=suggestions.shapes,
         metavar="S",
         help=(
             "The other dimensions as k=v,..., or a published name. [default: those of the kernel's "

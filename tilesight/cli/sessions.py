@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..records.session_fields import decision_fields, session_fields
-from . import options, output
+from . import options, output, suggestions
 from .output import number
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def sessions(context: click.Context) -> None:
 
 
 @sessions.command("list")
-@click.argument("kernel", required=False)
+@click.argument("kernel", required=False, shell_complete=suggestions.kernels)
 @options.with_options(
     click.option("--target", metavar="T", help="Only this target."),
     click.option(

@@ -9,7 +9,7 @@ import click
 from ..errors import InputError
 from ..records.session import Effort
 from ..records.winners import Gain
-from . import options, output, report
+from . import options, output, report, suggestions
 from .output import number
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @options.with_options(
-    click.argument("kernel", required=False),
+    click.argument("kernel", required=False, shell_complete=suggestions.kernels),
     options.target,
     options.shapes,
     options.dtype,
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     ),
     click.option(
         "--dynamic",
+        shell_complete=suggestions.dimensions,
         metavar="D",
         multiple=True,
         help="A dimension that the kernel takes at run time; may be repeated. One kernel for all.",
