@@ -14,10 +14,12 @@ from ..bounded_dict import BoundedDict
 from ..errors import DatabaseError, InputError
 from ..problem.space import Census
 from ..profile.parametric import ParametricProfile, ProfileKey
+from ..records.recorded_session import RecordedSession, SessionSummary
 from ..records.session import Baseline, Context, Decision, Effort, SessionResult, SessionState
 from ..records.trial import TrialRecord
 from ..records.winners import Miss, Winner
 from .engine.connection import Database, parse_url
+from .lookups import sessions as recorded
 from .lookups import winners as lookups
 from .lookups.best import Best, best
 from .lookups.recall import recall
@@ -164,6 +166,18 @@ class Store:
         if session_id is not None:
             self._contexts[session_id] = context.key
         return session_id
+
+    def session_summaries(
+        self, kernel: str | None = None, target: str | None = None, limit: int | None = None
+    ) -> list[SessionSummary]:
+        """Sessions, latest first: of an operator or template, on a target, at most `limit`."""
+        return self.database.read(
+            lambda connection: recorded.session_summaries(connection, kernel, target, limit)
+        )
+
+    def recorded_session(self, session_id: int) -> RecordedSession:
+        """One session with its candidates. Raises `InputError` if there is none of this id."""
+        return self.database.read(lambda connection: recorded.recorded_session(connection, session_id))
 
     # ---- trials
 

@@ -1,16 +1,18 @@
 """Registry of operators and their kernel templates.
 
 Each module of this package with an `OPERATOR` adds that operator, and with `TEMPLATES` those kernel
-templates. Modules whose names begin with an underscore are ignored. Modules of the user are named in
-`TILESIGHT_KERNELS`. Loading the registry imports neither torch nor tilelang.
+templates. Modules whose names begin with an underscore are ignored. Modules and files of the user are named
+in `TILESIGHT_KERNELS`. Loading the registry imports neither torch nor tilelang.
 """
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
+import sys
 from collections.abc import Mapping
 from functools import lru_cache
+from pathlib import Path
 from types import ModuleType
 
 from ..errors import InputError, UnknownNameError, headline
@@ -34,10 +36,10 @@ def operator(name: str) -> Operator:
     if folded not in by_name:
         own = load_settings().kernel_modules
         hint = (
-            f"TILESIGHT_KERNELS names {', '.join(own)}."
+            f"{load_settings().sources['kernels']} names {', '.join(own)}."
             if own
-            else "For a kernel of your own, name its module in TILESIGHT_KERNELS, or decorate it with "
-            "@tilesight.autotune."
+            else "For a kernel of your own, name its module or file in TILESIGHT_KERNELS, or decorate it "
+            "with @tilesight.autotune."
         )
         raise UnknownNameError("kernel", name, by_name, hint)
     return by_name[folded]
@@ -129,15 +131,19 @@ def _registry() -> tuple[Mapping[str, Operator], Mapping[str, KernelTemplate]]:
 
 
 def _own(name: str) -> ModuleType:
-    """A module of the user. Raises `InputError` if it cannot be imported or has no templates."""
-    subject = f"kernel module '{name}' of TILESIGHT_KERNELS"
+    """A module of the user, by its name or its file.
+
+    Raises `InputError` if it cannot be imported or has no templates.
+    """
+    is_file = "/" in name or name.endswith(".py")
+    kind = "file" if is_file else "module"
+    subject = f"kernel {kind} '{name}' of {load_settings().sources['kernels']}"
     try:
-        module = importlib.import_module(name)
+        module = _of_file(Path(name)) if is_file else importlib.import_module(name)
     except Exception as error:  # any error of its code
         reason = headline(str(error) or type(error).__name__)
-        raise InputError(
-            f"{subject} cannot be imported: {reason}; its folder must be on PYTHONPATH"
-        ) from error
+        hint = "" if is_file else "; its folder must be on PYTHONPATH, or name its file"
+        raise InputError(f"{subject} cannot be imported: {reason}{hint}") from error
     templates = getattr(module, "TEMPLATES", ())
     if not templates or not all(isinstance(template, KernelTemplate) for template in templates):
         raise InputError(
@@ -148,4 +154,23 @@ def _own(name: str) -> ModuleType:
         raise InputError(
             f"{subject} must have an instance of tilesight.problem.operator.Operator as OPERATOR"
         )
+    return module
+
+
+def _of_file(given: Path) -> ModuleType:
+    """The module of a file, imported by the file's name: its folder joins the import path.
+
+    Worker processes get this import path, so they import the same file. Raises whatever its code raises.
+    """
+    file = given.expanduser().absolute()
+    if not file.is_file():
+        raise FileNotFoundError("there is no such file")
+    folder, name = str(file.parent), file.stem
+    if folder not in sys.path:
+        sys.path.append(folder)
+        importlib.invalidate_caches()
+    module = importlib.import_module(name)
+    other = Path(module.__file__ or "built into Python")
+    if other.resolve() != file.resolve():
+        raise ImportError(f"another module is named '{name}' ({other}); rename the file")
     return module

@@ -20,6 +20,7 @@ from .version import __version__
 
 if TYPE_CHECKING:
     from .api.explaining import explain
+    from .api.history import compare_sessions, session, sessions
     from .api.misses import tune_misses
     from .api.planning import plan
     from .api.prediction import predict
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from .problem.template import KernelTemplate
     from .problem.workload import Workload
     from .profile.values import KernelProfile
+    from .records.recorded_session import RecordedSession, SessionComparison, SessionSummary
     from .records.session import Baseline, Context, Effort, SessionResult, SessionState
     from .records.trial import BuildResult, Measurement, Prediction, Status, TrialRecord
     from .records.winners import Gain
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "api.explaining": ("explain",),
+    "api.history": ("compare_sessions", "session", "sessions"),
     "api.misses": ("tune_misses",),
     "api.planning": ("plan",),
     "api.prediction": ("predict",),
@@ -70,6 +73,7 @@ _HOMES = {
     "problem.template": ("KernelTemplate",),
     "problem.workload": ("Workload",),
     "profile.values": ("KernelProfile",),
+    "records.recorded_session": ("RecordedSession", "SessionComparison", "SessionSummary"),
     "records.session": ("Baseline", "Context", "Effort", "SessionResult", "SessionState"),
     "records.trial": ("BuildResult", "Measurement", "Prediction", "Status", "TrialRecord"),
     "records.winners": ("Gain",),
@@ -104,10 +108,13 @@ __all__ = [
     "Parameter",
     "PlanResult",
     "Prediction",
+    "RecordedSession",
     "Replay",
     "SearchSpace",
+    "SessionComparison",
     "SessionResult",
     "SessionState",
+    "SessionSummary",
     "Status",
     "Target",
     "TileSightError",
@@ -117,6 +124,7 @@ __all__ = [
     "Workload",
     "__version__",
     "autotune",
+    "compare_sessions",
     "dispatcher",
     "explain",
     "load_target",
@@ -125,6 +133,8 @@ __all__ = [
     "rank",
     "read_table",
     "replay",
+    "session",
+    "sessions",
     "target_names",
     "tune",
     "tune_misses",

@@ -21,6 +21,7 @@ from ...errors import (
     DatabaseReadOnlyError,
     TileSightError,
 )
+from ...extras import EXTRAS
 from ...files import may_write
 
 # 0A: not supported, 21: more rows than one, 22: data, 25: a write in a transaction that reads, 26/2F/P0:
@@ -117,7 +118,7 @@ def _translate(error: BaseException, url: URL) -> DatabaseError | None:
         )
     if isinstance(error, exc.NoSuchModuleError | ModuleNotFoundError | ImportError):
         return DatabaseError(
-            f"database '{name}': its driver is not installed ({error}); pip install 'psycopg[binary]'"
+            f"database '{name}': its driver is not installed ({error}); {EXTRAS['postgres'].install}"
         )
     if isinstance(error, exc.TimeoutError):
         return busy(name, f"by threads of this one: {_first_line(error)}")

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, overload
 
 from sqlalchemy import Connection, func, select
 
-from ...errors import InputError, ToolchainError, UnknownNameError
+from ...errors import InputError, UnknownNameError
+from ...extras import require_extra
 from ...files import replacing
 from ...settings import load_settings
 from ..engine import faults
@@ -151,13 +152,9 @@ def _write_text(store: Store, path: Path, view: str, format: str) -> int:
 
 
 def _write_parquet(store: Store, path: Path, view: str) -> int:
+    require_extra("parquet", "an export to .parquet (.csv and .jsonl need no package)")
     table = frame(store, view)
-    try:
-        table.to_parquet(path, index=False)
-    except ImportError as error:
-        raise ToolchainError(
-            "Parquet needs pyarrow: pip install pyarrow; or export to .csv or .jsonl"
-        ) from error
+    table.to_parquet(path, index=False)
     return len(table)
 
 

@@ -152,28 +152,32 @@ def find_complete(connection: Connection, context: Context, effort: Effort, key:
     ).first()
     if row is None:
         return None
+    found = stored_result(connection, row, context)
+    return None if found.is_noisy else found
+
+
+def stored_result(connection: Connection, row: Any, context: Context) -> SessionResult:
+    """The result of the session in `row`, of that context, with its trials best first."""
     stored = schema.baselines.c
     baselines = connection.execute(
         select(stored.name, stored.samples_us).where(stored.session_id == row.id).order_by(stored.position)
     )
     with sound(f"session {row.id}"):
-        found = SessionResult(
+        decision = None if row.decision is None else _decision(row.decision)
+        return SessionResult(
             context=context,
-            effort=effort,
-            state=SessionState.COMPLETE,
+            effort=Effort(row.effort),
+            state=SessionState(row.state),
             census=Census(row.census["size"], row.census["legal"], row.census["rejected"]),
-            trials=ranked(
-                session_trials(connection, row.id), None if row.decision is None else _decision(row.decision)
-            ),
+            trials=ranked(session_trials(connection, row.id), decision),
             baselines=tuple(Baseline(name, tuple(samples)) for name, samples in baselines),
             flops=int(row.flops),
             min_bytes=int(row.min_bytes),
             seconds=row.seconds,
             from_database=True,
             messages=tuple(row.messages),
-            decision=None if row.decision is None else _decision(row.decision),
+            decision=decision,
         )
-    return None if found.is_noisy else found
 
 
 def take_over(

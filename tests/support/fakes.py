@@ -25,6 +25,7 @@ from tilesight.executor.jobs import (
     MeasureJob,
 )
 from tilesight.executor.tasks import Profiled
+from tilesight.problem.axes import Axes
 from tilesight.problem.candidate import Candidate
 from tilesight.problem.operator import Operator, Tensors
 from tilesight.problem.space import Config, Constraint, Parameter, SearchSpace
@@ -43,6 +44,7 @@ class Axpy(Operator):
     name = "axpy"
     dims = ("n",)
     dtypes = ("float32",)
+    axes: ClassVar[Axes] = {"y": ("n",)}
     named: ClassVar[Mapping[str, Mapping[str, bool | int]]] = {"X0": {"n": 1024}, "X1": {"n": 4096}}
     default_names = ("X0",)
 

@@ -49,7 +49,7 @@ class Compilation:
 
 def build(
     kernel: str,
-    target: str | Target,
+    target: str | Target | None,
     shape: Shape | None = None,
     *,
     config: str | Mapping[str, Value],

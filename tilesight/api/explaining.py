@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 def explain(
     kernel: str,
-    target: str | Target = "auto",
+    target: str | Target | None = None,
     shape: Shape | None = None,
     *,
     config: str | Mapping[str, Value] | None = None,

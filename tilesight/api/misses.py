@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 def tune_misses(
     kernel: str | None = None,
-    target: str | Target = "auto",
+    target: str | Target | None = None,
     *,
     limit: int | None = None,
-    effort: str | Effort = Effort.QUICK,
+    effort: str | Effort | None = None,
     budget_s: float | None = None,
     database: str | None = None,
     layers: Sequence[str] | None = None,
@@ -67,7 +67,7 @@ def tune_misses(
 
 def tune_missed_workloads(
     kernel: str | None,
-    target: str | Target,
+    target: str | Target | None,
     limit: int | None,
     options: TuneOptions,
     observer: Observer | None,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ..errors import InputError, NoCandidateError
 from ..records.session import Effort, SessionResult
+from ..settings import load_settings
 from ..target.spec import Target
 from ..tuner.observers import Observer
 from ..tuner.options import TuneOptions
@@ -14,11 +15,11 @@ from ..tuner.resolve import Shape, find_operator, find_template, find_workloads
 
 def tune(
     kernel: str,
-    target: str | Target = "auto",
+    target: str | Target | None = None,
     shape: Shape | Sequence[Shape] | None = None,
     *,
     dtype: str | None = None,
-    effort: str | Effort = Effort.QUICK,
+    effort: str | Effort | None = None,
     budget_s: float | None = None,
     database: str | None = None,
     layers: Sequence[str] | None = None,
@@ -39,12 +40,14 @@ def tune(
 
     Args:
         kernel: Name of an operator; `tilesight kernels` lists them.
-        target: Name of a shipped target, path of a target file, a `Target`, or `auto` for the GPU found here.
+        target: Name of a shipped target, path of a target file, a `Target`, or `auto` for the GPU found here;
+            None: that of the settings (`TILESIGHT_TARGET`, a settings file), else `auto`.
         shape: A published name (`M0`), `k=v,...`, a mapping of dimensions, or several of these; None: the
             operator's default shapes.
         dtype: Element type; None: the first that kernel and target support.
-        effort: `predict`, `quick`, `full` or `exhaustive`.
-        budget_s: Wall-clock seconds for the whole call. When they are spent, no new candidate starts.
+        effort: `predict`, `quick`, `full` or `exhaustive`; None: that of the settings, else `quick`.
+        budget_s: Wall-clock seconds for the whole call. When they are spent, no new candidate starts. None:
+            that of the settings, else no limit.
         database: SQLAlchemy URL or path of an SQLite file; None: `TILESIGHT_DB`, or a file in the user's data
             directory.
         layers: SQLite files or URLs of read-only databases below it, the first on top; None:
@@ -89,7 +92,7 @@ def tune(
 
 def rank(
     kernel: str,
-    target: str | Target = "auto",
+    target: str | Target | None = None,
     shape: Shape | Sequence[Shape] | None = None,
     *,
     dtype: str | None = None,
@@ -114,7 +117,7 @@ def rank(
 
 def tune_shapes(
     kernel: str,
-    target: str | Target,
+    target: str | Target | None,
     shape: Shape | Sequence[Shape] | None,
     dtype: str | None,
     options: TuneOptions,
@@ -127,7 +130,7 @@ def tune_shapes(
     from .sessions import run_session
 
     operator = find_operator(kernel)
-    if options.cluster is not None and target == "auto":
+    if options.cluster is not None and (target or load_settings().target) == "auto":
         raise InputError("target 'auto' means the GPU of this machine; name the target of the cluster")
     placement = locate(target, measures=options.measures and options.cluster is None)
     workloads = find_workloads(operator, placement.target, shape, dtype)

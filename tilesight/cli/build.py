@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from . import options, output
+from . import options, output, suggestions
 from .output import number, percent
 
 if TYPE_CHECKING:
@@ -25,11 +25,12 @@ _ROWS = {  # label -> field of `Resources`
 @options.with_options(
     options.kernel,
     options.target,
-    click.option("--config", metavar="C", required=True, help="The config, as k=v,..."),
+    click.option("--config", metavar="C", required=True, help="The config as k=v,... or a JSON object."),
     options.shape,
     options.dtype,
     click.option(
         "--dynamic",
+        shell_complete=suggestions.dimensions,
         metavar="D",
         multiple=True,
         help="A dimension that the kernel takes at run time; may be repeated. One kernel for all.",
@@ -40,7 +41,7 @@ _ROWS = {  # label -> field of `Resources`
 )
 def build(
     kernel: str,
-    target: str,
+    target: str | None,
     config: str,
     shape: str | None,
     dtype: str | None,

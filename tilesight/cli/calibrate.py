@@ -44,7 +44,12 @@ if TYPE_CHECKING:
     options.debug,
 )
 def calibrate(
-    target: str, number: int | None, name: str | None, out: Path | None, as_json: bool, database: str | None
+    target: str | None,
+    number: int | None,
+    name: str | None,
+    out: Path | None,
+    as_json: bool,
+    database: str | None,
 ) -> None:
     """Measure a GPU of this machine, or with --target cpu one core of its processor.
 

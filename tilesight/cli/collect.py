@@ -10,7 +10,7 @@ import click
 
 from ..errors import InputError
 from ..version import __version__
-from . import options, output
+from . import options, output, suggestions
 
 if TYPE_CHECKING:
     from ..datasets.collector import CollectionResult
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @options.with_options(
-    click.argument("kernels", nargs=-1, metavar="KERNEL..."),
+    click.argument("kernels", nargs=-1, metavar="KERNEL...", shell_complete=suggestions.kernels),
     click.option(
         "--samples",
         metavar="N",
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     click.option(
         "--shape",
         "shapes",
+        shell_complete=suggestions.shapes,
         metavar="S",
         multiple=True,
         help="Published name (M0), k=v,..., or all; may be repeated. [default: the kernel's default shapes]",
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     click.option(
         "--dtype",
         "dtypes",
+        shell_complete=suggestions.dtypes,
         metavar="D",
         multiple=True,
         help="Element type; may be repeated. [default: the first that kernel and target support]",
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
     ),
     options.seed,
     options.workers,
+    options.verbosity,
     options.as_json,
     options.debug,
 )
@@ -63,7 +66,7 @@ def collect(
     kernels: tuple[str, ...],
     samples: int | None,
     out: str | None,
-    target: str,
+    target: str | None,
     shapes: tuple[str, ...],
     dtypes: tuple[str, ...],
     workloads: str | None,
@@ -73,6 +76,7 @@ def collect(
     refresh: str | None,
     seed: int,
     workers: int | None,
+    verbosity: output.Verbosity,
     as_json: bool,
 ) -> None:
     """Measure a stratified sample of each workload's space and write it to a dataset.
@@ -87,7 +91,7 @@ def collect(
                 "--refresh FILE takes no kernels, --workloads, --samples or --out: it reads the profiles of "
                 "FILE's own rows again"
             )
-        _refresh(refresh, workers, as_json)
+        _refresh(refresh, workers, verbosity, as_json)
         return
     if not (kernels or workloads) or not (samples or workloads) or out is None:
         needed = (
@@ -102,7 +106,7 @@ def collect(
         )
     from ..datasets.collect import collect as run
 
-    with output.progress() as observer:
+    with output.progress(verbosity) as observer:
         found = run(
             kernels,
             out,
@@ -166,10 +170,10 @@ def _case(found: CollectionResult, workload: str, target: str) -> dict[str, Any]
     }
 
 
-def _refresh(path: str, workers: int | None, as_json: bool) -> None:
+def _refresh(path: str, workers: int | None, verbosity: output.Verbosity, as_json: bool) -> None:
     from ..datasets.refresh import refresh as run
 
-    with output.progress() as observer:
+    with output.progress(verbosity) as observer:
         found = run(path, workers=workers, observer=observer)
     if as_json:
         output.print_json("refresh", file=path, **found.counts())

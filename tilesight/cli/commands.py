@@ -18,7 +18,7 @@ COMMANDS = {
     "rank": "Rank configs by predictions alone; needs no GPU.",
     "plan": "Choose a few kernels that cover a range of sizes.",
     "build": "Compile a config for any target and show the compiler's figures.",
-    "calibrate": "Measure the GPU of this machine and write a target file.",
+    "calibrate": "Measure a GPU or the processor of this machine and write a target file.",
     "collect": "Measure a sample of a search space and write it to a dataset.",
     "replay": "Compare search strategies on recorded measurements.",
     "explain": "Show what limits a config and why it is slower than the best one.",
@@ -26,8 +26,10 @@ COMMANDS = {
     "targets": "List targets, or show one with all its figures.",
     "space": "Show a search space, or why a config is not in it.",
     "model": "Train, evaluate and show the learned cost model.",
+    "sessions": "List recorded sessions, show one, compare two.",
     "db": "Query, move and maintain the performance database.",
     "doctor": "Check packages, compilers, GPUs and the database.",
+    "completion": "Print the script by which a shell completes names.",
 }
 
 

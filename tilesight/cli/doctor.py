@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import click
 
 from ..errors import TileSightError
-from ..settings import load_settings
+from ..extras import EXTRAS
+from ..settings import SETTINGS, Settings, load_settings
 from . import options, output
 
 if TYPE_CHECKING:
@@ -19,19 +20,28 @@ if TYPE_CHECKING:
 def doctor(database: str | None, as_json: bool) -> None:
     """Check packages, compilers, GPUs and the database, and show how to install what is missing.
 
+    Also shows the extras with the commands that need them, and each setting with its source: an environment
+    variable, a settings file, or the default.
+
     The exit code is 5 if a requirement of every command is missing.
     """
     from ..machine.toolchain import report
 
-    url = database or load_settings().database_url
-    checks = [*report(), _database_check(url)]
+    settings = load_settings()
+    url = database or settings.database_url
+    checks, known = [*report(), _database_check(url)], _settings(settings, database)
+    extras = [
+        {"name": e.name, "package": e.package, "found": e.version or None, "needed_for": e.needed_for}
+        | {"hint": None if e.is_installed else e.install}
+        for e in EXTRAS.values()
+    ]
     fatal = [check for check in checks if not check.ok and check.needed_for == "everything"]
     if as_json:
         fields = [
             {"name": c.name, "ok": c.ok, "found": c.found, "needed_for": c.needed_for, "hint": c.hint or None}
             for c in checks
         ]
-        output.print_json("doctor", ok=not fatal, checks=fields)
+        output.print_json("doctor", ok=not fatal, checks=fields, extras=extras, settings=known)
     else:
         rows = [["ok" if c.ok else c.problem, c.name, c.found, c.needed_for] for c in checks]
         output.print_table(["", "check", "found", "needed for"], rows, folded=["found", "needed for"])
@@ -40,8 +50,43 @@ def doctor(database: str | None, as_json: bool) -> None:
             output.print_text()
         for check in hints:
             output.print_line(f"{check.name}: {check.hint}")
+        output.print_text()
+        columns = ["extra", "installed", "needed for", "to add it"]
+        extra_rows = [[e["name"], e["found"] or "no", e["needed_for"], e["hint"]] for e in extras]
+        output.print_table(columns, extra_rows, folded=columns[2:3])
+        output.print_text()
+        columns = ["setting", "value", "from"]
+        output.print_table(
+            columns,
+            [[row[name] for name in ("setting", "value", "source")] for row in known],
+            folded=columns[1:],
+        )
     if fatal:
         raise click.exceptions.Exit(5)
+
+
+def _settings(settings: Settings, database: str | None) -> list[dict[str, str]]:
+    """Each setting with its value and where it comes from."""
+    rows = []
+    for setting in SETTINGS:
+        value, source = getattr(settings, setting.name), settings.sources[setting.key]
+        if setting.name == "database_url":
+            value, source = _without_password(database or value), "--db" if database else source
+        if isinstance(value, tuple):
+            value = ", ".join(value)
+        shown = "none" if value in (None, "") else str(value)
+        rows.append({"setting": setting.key, "variable": setting.variable, "value": shown, "source": source})
+    return rows
+
+
+def _without_password(url: str) -> str:
+    from ..database.engine.connection import parse_url
+    from ..database.engine.faults import display_name
+
+    try:
+        return display_name(parse_url(url))
+    except TileSightError:  # the check of the database gives the reason
+        return "unusable"
 
 
 def _database_check(url: str) -> Check:

@@ -6,18 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..records.trial import ORDER_TERM
 from ..tuner.observers import Observers
 from . import options, output
-from .output import number, percent
 
 if TYPE_CHECKING:
     from ..costmodel.analytical.headroom import Headroom
     from ..explanation import CandidateView, Explanation
-
-_BAR = 30  # characters of a full bar
-_LEAST_GAIN = 0.005  # share of the predicted time; smaller gains are shown as 0 %
-_MOST_DIFFERENCES = 8  # rows of each table of differences
 
 
 class _Untitled(Observers):
@@ -47,7 +41,7 @@ class _Untitled(Observers):
 )
 def explain(
     kernel: str,
-    target: str,
+    target: str | None,
     shape: str | None,
     dtype: str | None,
     config: str | None,
@@ -74,160 +68,7 @@ def explain(
     if as_json:
         output.print_json("explain", **_fields(found))
     else:
-        _print(found)
-
-
-def _print(found: Explanation) -> None:
-    this, best = found.this, found.best
-    output.print_text(f"{found.workload.label} on {found.target.title}", bold=True)
-    output.print_line(f"config: {this.config}" + ("" if best else "  (the best known config)"))
-    measured = f"measured {number(this.measured_us)} us, " if this.measured_us else ""
-    prediction = this.prediction
-    output.print_text(
-        f"{measured}predicted {number(prediction.latency_us)} us, give or take "
-        f"{percent(prediction.uncertainty)} (one sigma)"
-    )
-    output.print_text(", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in this.launch.items()))
-    output.print_text()
-    second = f"; next: {this.second_limit}" if this.second_limit else ""
-    output.print_text(f"limited by: {this.limit}{second}", bold=True)
-    for sentence in this.findings:
-        output.print_text(f"- {sentence}")
-    output.print_text()
-    output.print_text("How reliable the prediction is", bold=True)
-    for sentence in (*this.caveats, *([found.verdict] if found.verdict else [])):
-        output.print_text(f"- {sentence}")
-    for note in found.notes:
-        output.print_text(f"- Note: {note}.")
-    output.print_text()
-    _print_uses(this)
-    if best is not None:
-        _print_loss(found, best)
-    _print_terms(this)
-    if this.counters:
-        output.print_text()
-        rows = [
-            [c.name, _amount(c.predicted, c.is_share), _amount(c.counted, c.is_share)] for c in this.counters
-        ]
-        output.print_table(["hardware counter", "predicted", "counted"], rows, right=["predicted", "counted"])
-    output.print_text()
-    output.print_text("Work per block, read from the IR", bold=True)
-    _print_work(this)
-
-
-def _print_uses(this: CandidateView) -> None:
-    """How busy each resource is, and the predicted time if it cost nothing. Latencies have no busy share."""
-    output.print_text("Predicted use of each resource, and the predicted time if it cost nothing", bold=True)
-    without = {h.name: h for h in this.limits.limits}
-    shares = {u.resource: u.share for u in this.uses}
-    rows = []
-    for name in [*shares, *(n for n, h in without.items() if n not in shares and h.gain >= _LEAST_GAIN)]:
-        share, freed = shares.get(name), without.get(name)
-        left = (
-            ["", ""]
-            if freed is None
-            else [number(freed.without_us), f"-{freed.gain:.0%}" if freed.gain >= _LEAST_GAIN else "0%"]
-        )
-        rows.append(
-            [name, "" if share is None else percent(share), "#" * round(_BAR * (share or 0.0)), *left]
-        )
-    output.print_table(
-        ["resource", "busy", "", "without, us", "gain"], rows, right=["busy", "without, us", "gain"]
-    )
-
-
-def _print_terms(this: CandidateView) -> None:
-    """The terms whose sum is the predicted time, and the busy times that overlap within it."""
-    from ..explanation.view_values import BUSY
-
-    prediction = this.prediction
-    order = prediction.terms_us.get(ORDER_TERM, 0.0)
-    added = {**this.sum_us, "predicted time": prediction.latency_us}
-    for heading, terms in (
-        ("What adds up to the predicted time", added),
-        (f"Busy times within '{BUSY}': they overlap, so they do not add up", this.busy_us),
-    ):
-        output.print_text()
-        output.print_text(heading, bold=True)
-        output.print_table(["term", "us"], [[name, number(us)] for name, us in terms.items()], right=["us"])
-        if order and terms is added:
-            score = f"Its ranking score is {number(prediction.ranking_us)} us"
-            output.print_text(
-                f"{score}: candidates are ranked by it, since it is more reliable than the time estimate."
-            )
-
-
-def _print_work(this: CandidateView) -> None:
-    heads = [
-        f"{a.role} ({a.threads} threads)" if a.kernel == 0 else f"{a.role} of kernel {a.kernel + 1}"
-        for a in this.requested
-    ]
-    rows: dict[str, list[str]] = {}
-    for position, work in enumerate(this.requested):
-        unknown = {f"unknown: {name}": count for name, count in work.unknown_calls.items()}
-        for name, amount in [*work.quantities.items(), *work.matrix_instructions.items(), *unknown.items()]:
-            rows.setdefault(name.replace("_", " "), ["-"] * len(heads))[position] = f"{amount:,.6g}"
-    output.print_table(
-        ["quantity", *heads], [[name, *amounts] for name, amounts in rows.items()], right=heads
-    )
-
-
-def _print_loss(found: Explanation, best: CandidateView) -> None:
-    this = found.this
-    output.print_text()
-    both_measured = this.measured_us and best.measured_us
-    a, b = (
-        (this.measured_us, best.measured_us)
-        if both_measured
-        else (this.prediction.latency_us, best.prediction.latency_us)
-    )
-    assert a is not None
-    assert b is not None
-    word = "measured" if both_measured else "predicted"
-    heading = "Why it is slower than the best config" if a >= b else "Compared with the best known config"
-    output.print_text(f"{heading}: {word} {number(a)} us, the best {number(b)} us ({a / b:.2f}x)", bold=True)
-    output.print_line(f"best: {best.config}, limited by {best.limit}")
-    if found.largest_step:
-        output.print_text(f"- {found.largest_step}")
-    if found.steps:
-        output.print_text()
-        _print_steps(found)
-    titles = {
-        "parameter": "parameter",
-        "term": "term, us",
-        "launch": "launch",
-        "quantity": "work of the whole grid",
-    }
-    for kind, title in titles.items():
-        rows = [
-            [d.name.replace("_", " "), _shown(d.this), _shown(d.best)]
-            for d in found.differences
-            if d.kind == kind
-        ][:_MOST_DIFFERENCES]
-        if rows and not (kind == "parameter" and found.steps):
-            output.print_text()
-            output.print_table([title, "this", "best"], rows, right=["this", "best"])
-
-
-def _print_steps(found: Explanation) -> None:
-    """The path from the config to the best one, one change per row."""
-    rows = [["", number(found.this.prediction.latency_us), number(found.this.measured_us), ""]]
-    for step in found.steps:
-        changes = ", ".join(
-            f"{name} {output.value(a)} -> {output.value(b)}" for name, (a, b) in step.changes.items()
-        )
-        terms = ", ".join(f"{t.name} {t.after_us - t.before_us:+.3g}" for t in step.terms)
-        rows.append([changes, number(step.predicted_us), number(step.measured_us), terms])
-    columns = ["changes, cumulative", "predicted us", "measured us", "terms that change most, us"]
-    output.print_table(columns, rows, right=columns[1:3], folded=[columns[0], columns[3]])
-
-
-def _amount(value: float, is_share: bool) -> str:
-    return percent(value) if is_share else f"{value:,.5g}"
-
-
-def _shown(value: Any) -> str:
-    return f"{value:,.5g}" if isinstance(value, float) else output.value(value)
+        output.print_report(found.report())
 
 
 def _fields(found: Explanation) -> dict[str, Any]:

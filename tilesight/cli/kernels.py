@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
-from . import options, output
+from . import options, output, suggestions
 
 
 @click.command()
-@click.argument("kernel", required=False)
+@click.argument("kernel", required=False, shell_complete=suggestions.kernels)
 @options.with_options(options.as_json, options.debug)
 def kernels(kernel: str | None, as_json: bool) -> None:
     """List kernels, or the published shapes of KERNEL."""

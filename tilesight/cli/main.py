@@ -21,9 +21,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     interrupts = Interrupts()
     try:
         interrupts.install()
-        from .commands import run
+        from ..settings import completion_request
+        from .commands import cli, run
 
-        code = run(list(sys.argv[1:] if arguments is None else arguments))
+        if arguments is None and (asked := completion_request()):
+            from .suggestions import answer
+
+            code = answer(cli, asked)
+        else:
+            code = run(list(sys.argv[1:] if arguments is None else arguments))
         interrupts.finish()
     except BrokenPipeError:
         interrupts.finish()

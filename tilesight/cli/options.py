@@ -10,26 +10,24 @@ import click
 
 from ..errors import InputError
 from ..records.protocol import PROTOCOLS
+from ..settings import read_seconds
+from . import suggestions
+from .output import Verbosity
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _SAME_NAME = ("effort", "dynamic", "protocol", "cluster", "database", "seed", "workers", "remeasure")
 _SESSION_FIELDS = {"budget": "budget_s", **{name: name for name in _SAME_NAME}}
-_SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def read_time(text: str) -> float:
     """Convert `600`, `90s`, `10m` or `1.5h` to seconds. Raises `InputError`."""
-    count, unit = (text[:-1], text[-1]) if text[-1:] in ("s", "m", "h") else (text, "")
     try:
-        seconds = float(count) * _SECONDS[unit]
+        return read_seconds(text)
     except ValueError:
-        seconds = -1.0
-    if not 0 < seconds < float("inf"):
         raise InputError(
             f"--budget '{text}' must be a time above 0: seconds (600, 90s), minutes (10m) or hours (1h)"
-        )
-    return seconds
+        ) from None
 
 
 def budget_for(purpose: str) -> Callable[[F], F]:
@@ -38,31 +36,53 @@ def budget_for(purpose: str) -> Callable[[F], F]:
     def read(_context: click.Context, _parameter: click.Parameter, text: str | None) -> float | None:
         return None if text is None else read_time(text)
 
-    return click.option("--budget", metavar="TIME", callback=read, help=f"{purpose}: 600, 90s, 10m, 1h.")
+    help_text = f"{purpose}: 600, 90s, 10m, 1h. [default: TILESIGHT_BUDGET, or none]"
+    return click.option("--budget", metavar="TIME", callback=read, help=help_text)
 
 
-kernel = click.argument("kernel")
+def verbosity(command: Callable[..., None]) -> Callable[..., None]:
+    """The options `--quiet` and `--verbose`; the command receives one `Verbosity`."""
+
+    @wraps(command)
+    def run(quiet: bool, verbose: bool, **given: Any) -> None:
+        if quiet and verbose:
+            raise InputError("--quiet and --verbose exclude each other: give one of them")
+        chosen = Verbosity.QUIET if quiet else Verbosity.VERBOSE if verbose else Verbosity.NORMAL
+        command(**given, verbosity=chosen)
+
+    each = "Show each event: every candidate that is predicted, built or measured."
+    for name, meaning in (("verbose", each), ("quiet", "Show the result alone, no progress.")):
+        run = click.option(f"--{name}", f"-{name[0]}", is_flag=True, help=meaning)(run)
+    return run
+
+
+kernel = click.argument("kernel", shell_complete=suggestions.kernels)
 target = click.option(
     "--target",
+    shell_complete=suggestions.targets,
     metavar="T",
-    default="auto",
-    show_default=True,
-    help="h100, h200, a100, mi300x, cpu, the path of a target file, or auto for the GPU of this machine.",
+    help=(
+        "h100, h200, a100, mi300x, cpu, the path of a target file, or auto for the GPU of this machine. "
+        "[default: TILESIGHT_TARGET, or auto]"
+    ),
 )
 shapes = click.option(
     "--shape",
     "shapes",
+    shell_complete=suggestions.shapes,
     metavar="S",
     multiple=True,
     help="Published name (M0) or k=v,...; may be repeated. [default: the kernel's default shapes]",
 )
 shape = click.option(
     "--shape",
+    shell_complete=suggestions.shapes,
     metavar="S",
     help="Published name (M0) or k=v,... [default: the first of the kernel's default shapes]",
 )
 dtype = click.option(
     "--dtype",
+    shell_complete=suggestions.dtypes,
     metavar="D",
     help="Element type, e.g. bfloat16. [default: the first that kernel and target support]",
 )
@@ -75,7 +95,12 @@ top = click.option(
     show_default=True,
     help="Number of candidates to show.",
 )
-config = click.option("--config", metavar="C", help="A config as k=v,...")
+variants = click.option(
+    "--variants",
+    is_flag=True,
+    help="Show configs that differ only in the order of blocks as rows of their own.",
+)
+config = click.option("--config", metavar="C", help="A config as k=v,... or a JSON object.")
 database = click.option(
     "--db",
     "database",

@@ -8,26 +8,58 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from enum import StrEnum
 
 import click
 
-from ..tuner.observers import Bars, Lines, Observer
-from . import text_table as table
+from ..reports import text_table as table
+from ..reports.numbers import number, percent, value
+from ..reports.report import WIDTH, Report
+from ..tuner.observers import Bars, EventLines, Lines, Observer
 
-WIDTH = 100
+__all__ = [
+    "Verbosity",
+    "number",
+    "percent",
+    "print_json",
+    "print_line",
+    "print_report",
+    "print_table",
+    "print_text",
+    "progress",
+    "value",
+]
+
 SCHEMA_VERSION = 1  # of the JSON: raised when the meaning of a field changes or a field is removed
 
 
-@contextmanager
-def progress() -> Iterator[Observer]:
-    """Show the progress of a session on standard error: bars on a terminal, otherwise one line per phase."""
-    if not sys.stderr.isatty():
-        yield Lines(lambda line: click.echo(line, err=True))
-        return
-    from rich.console import Console
+class Verbosity(StrEnum):
+    """How much of a command's progress is shown."""
 
-    with Bars(Console(stderr=True)).shown() as bars:
-        yield bars
+    QUIET = "quiet"  # nothing
+    NORMAL = "normal"  # bars on a terminal, otherwise one line per phase and one every ten seconds
+    VERBOSE = "verbose"  # one line per event
+
+
+@contextmanager
+def progress(verbosity: Verbosity = Verbosity.NORMAL) -> Iterator[Observer]:
+    """Show the progress of a session on standard error."""
+
+    def write(line: str) -> None:
+        click.echo(line, err=True)
+
+    if verbosity is Verbosity.QUIET:
+        yield Observer()
+    elif verbosity is Verbosity.VERBOSE:
+        yield EventLines(write)
+    elif not sys.stderr.isatty():
+        with Lines(write).ticking() as lines:
+            yield lines
+    else:
+        from rich.console import Console
+
+        with Bars(Console(stderr=True)).shown() as bars:
+            yield bars
 
 
 def print_json(kind: str, **fields: object) -> None:
@@ -59,28 +91,15 @@ def print_text(text: str = "", *, bold: bool = False) -> None:
         click.secho(line, bold=bold or None)
 
 
+def print_report(report: Report) -> None:
+    """Print a report in the width of the output."""
+    for line, bold in report.lines(_width()):
+        click.secho(line, bold=bold or None)
+
+
 def print_line(text: str) -> None:
     """Print a line without wrapping it, so that it can be copied."""
     click.echo(text)
-
-
-def number(value: float | None, digits: int = 4) -> str:
-    """Format with `digits` significant digits; powers of ten only from a million on."""
-    if value is None:
-        return "-"
-    if value == 0 or not math.isfinite(value):
-        return f"{value:g}"
-    before = math.floor(math.log10(abs(value))) + 1
-    return f"{value:.{max(0, digits - before)}f}" if -4 < before < 7 else f"{value:.{digits - 1}e}"
-
-
-def percent(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:.1f} %"
-
-
-def value(found: object) -> str:
-    """Format the value of a parameter as `--config` reads it."""
-    return str(found).lower() if isinstance(found, bool) else str(found)
 
 
 def _width() -> int:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import InputError
-from . import options, output
-from .output import number, percent
+from . import options, output, suggestions
 
 if TYPE_CHECKING:
     from ..planner.result import PlanResult
@@ -24,12 +23,14 @@ EFFORTS = ("predict", "quick", "full")
     options.kernel,
     click.option(
         "--vary",
+        shell_complete=suggestions.ranges,
         metavar="D=A..B",
         required=True,
         help="The dimension that varies, and its range, e.g. m=1..16384.",
     ),
     click.option(
         "--shape",
+        shell_complete=suggestions.shapes,
         metavar="S",
         help=(
             "The other dimensions as k=v,..., or a published name. [default: those of the kernel's "
@@ -55,9 +56,7 @@ EFFORTS = ("predict", "quick", "full")
     click.option(
         "--effort",
         type=click.Choice(EFFORTS),
-        default="quick",
-        show_default=True,
-        help="How many configs to try at each size.",
+        help="How many configs to try at each size. [default: TILESIGHT_EFFORT, or quick]",
     ),
     options.protocol,
     options.budget_for("Stop after this time and choose from the results so far"),
@@ -74,6 +73,7 @@ EFFORTS = ("predict", "quick", "full")
         help="Plan kernels of one size each; the table has the config to build for each size.",
     ),
     click.option("--out", metavar="FILE", help="Write the dispatch table to this .json file."),
+    options.verbosity,
     options.as_json,
     options.database,
     options.seed,
@@ -86,12 +86,13 @@ def plan(
     vary: str,
     shape: str | None,
     kernels: int,
-    target: str,
+    target: str | None,
     dtype: str | None,
     shapes: int | None,
     weights: str | None,
     static: bool,
     out: str | None,
+    verbosity: output.Verbosity,
     as_json: bool,
     session: TuneOptions,
 ) -> None:
@@ -120,7 +121,7 @@ def plan(
     given: Mapping[int, float] | str | None = (
         weights if weights in (None, "misses") else read_weights(Path(weights))
     )
-    with output.progress() as observer:
+    with output.progress(verbosity) as observer:
         found = plan_range(
             kernel, vary, target, shape, kernels, dtype, shapes, given, static, session, observer
         )
@@ -129,7 +130,9 @@ def plan(
     if as_json:
         output.print_json("plan", **_fields(found, out))
     else:
-        _print(found, out)
+        output.print_report(found.report())
+        if out is not None:
+            output.print_line(f"table: {out}")
 
 
 def read_weights(path: Path) -> dict[int, float]:
@@ -156,79 +159,6 @@ def read_weights(path: Path) -> dict[int, float]:
     if not found:
         raise InputError(f"--weights: file '{path}' has no line with a size and a weight")
     return found
-
-
-def _print(found: PlanResult, out: str | None) -> None:
-    table = found.table
-    where = f"measured on {table.device}" if found.is_measured else f"predicted for {table.target}"
-    output.print_text(f"{found.label}: {len(table.kernels)} kernels, {where}", bold=True)
-    counts = f"{found.looked_at} configs predicted, {found.built} built, {found.measured} measurements"
-    recalled = f" ({found.recalled} more from the database)" if found.recalled else ""
-    compared = f", {found.compared} comparisons with the default config" if found.compared else ""
-    output.print_text(f"{counts}{recalled}{compared}; {found.seconds:.1f} s")
-    output.print_text()
-    output.print_table(
-        ["kernel", "sizes", "config"], _kernel_rows(found), right=["kernel"], folded=["sizes", "config"]
-    )
-    output.print_text()
-    columns = [table.vary, "kernel", "chosen us", "best us", "loss", "default us", "times"]
-    output.print_table(columns, _size_rows(found), right=columns[:6])
-    if any(piece.size not in found.default_us for piece in table.evidence):
-        output.print_text(
-            "'-' in column default us: the template has no default config for that size, or its time was not "
-            "examined."
-        )
-    output.print_text()
-    worst = found.worst
-    if worst is not None:
-        at = (
-            f"worst {percent(worst.loss)} at {table.vary}={worst.size}"
-            if worst.loss
-            else "no size loses anything"
-        )
-        sizes = f"the {len(table.evidence)} sizes of this table"
-        output.print_text(
-            f"loss against the best known config at {sizes}: mean {percent(found.mean_loss)}, {at}"
-        )
-    expected = f"mean {percent(found.expected_mean)}, worst {percent(found.expected_worst)}"
-    source = "the model corrected by the measurements" if found.is_measured else "the model"
-    output.print_text(f"expected loss over the whole range, from {source}: {expected}")
-    for message in found.messages:
-        output.print_text(f"note: {message}")
-    if out is not None:
-        output.print_line(f"table: {out}")
-
-
-def _kernel_rows(found: PlanResult) -> list[list[object]]:
-    rows: list[list[object]] = []
-    for place, config in enumerate(found.table.kernels):
-        spans = [
-            f"{s.first}..{s.last}" if s.first < s.last else str(s.first)
-            for s in found.table.segments
-            if s.kernel == place
-        ]
-        rows.append([place, " ".join(spans), config])
-    return rows
-
-
-def _size_rows(found: PlanResult) -> list[list[object]]:
-    rows: list[list[object]] = []
-    for piece in found.table.evidence:
-        both = piece.chosen_measured, piece.best_measured
-        known = "measured" if all(both) else "predicted" if not any(both) else "mixed"
-        default = number(found.default_us.get(piece.size))
-        rows.append(
-            [
-                piece.size,
-                piece.kernel,
-                number(piece.chosen_us),
-                number(piece.best_us),
-                percent(piece.loss),
-                default,
-                known,
-            ]
-        )
-    return rows
 
 
 def _fields(found: PlanResult, out: str | None) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from . import options, report
+from . import options, output, report
 
 if TYPE_CHECKING:
     from ..tuner.options import TuneOptions
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     click.option("--effort", type=click.Choice(["predict"]), hidden=True, expose_value=False),
     options.budget,
     options.top,
+    options.variants,
+    options.verbosity,
     options.as_json,
     options.database,
     options.seed,
@@ -31,10 +33,12 @@ if TYPE_CHECKING:
 @options.as_session_options
 def rank(
     kernel: str,
-    target: str,
+    target: str | None,
     shapes: tuple[str, ...],
     dtype: str | None,
     top: int,
+    variants: bool,
+    verbosity: output.Verbosity,
     as_json: bool,
     session: TuneOptions,
 ) -> None:
@@ -46,7 +50,8 @@ def rank(
     report.show(
         "rank",
         lambda observer: tune_shapes(kernel, target, shapes or None, dtype, predicting, observer),
-        target,
         top,
+        variants,
+        verbosity,
         as_json,
     )

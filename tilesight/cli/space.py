@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     options.debug,
 )
 def space(
-    kernel: str, target: str, shape: str | None, dtype: str | None, config: str | None, as_json: bool
+    kernel: str, target: str | None, shape: str | None, dtype: str | None, config: str | None, as_json: bool
 ) -> None:
     """Show the search space of KERNEL: parameters, legal configs, and the rules that other configs break.
 
@@ -31,7 +31,7 @@ def space(
     configs.
     """
     from ..machine.placement import locate
-    from ..tuner.diagnostics import rejections
+    from ..problem.rejections import rejections
     from ..tuner.resolve import find_operator, find_template, find_workloads
 
     operator = find_operator(kernel)
@@ -42,9 +42,9 @@ def space(
     if config is not None:
         _print_config(found, config, as_json)
         return
-    census, broken = found.census(), rejections(found)
     default = template.default_config(workload, chosen)
     if as_json:
+        census = found.census()
         output.print_json(
             "space",
             kernel=operator.name,
@@ -53,23 +53,15 @@ def space(
             size=census.size,
             legal=census.legal,
             parameters=[{"name": p.name, "values": p.values, "meaning": p.meaning} for p in found.parameters],
-            rejected=[{"constraint": r.constraint, "count": r.count, "example": r.example} for r in broken],
+            rejected=[
+                {"constraint": r.constraint, "count": r.count, "example": r.example}
+                for r in rejections(found)
+            ],
             default_config=default and dict(default),
         )
         return
     output.print_text(f"{workload.label} on {chosen.title}", bold=True)
-    output.print_text(f"{census.legal} of {census.size} configs are legal")
-    output.print_text()
-    rows = [[p.name, ", ".join(map(output.value, p.values)), p.meaning] for p in found.parameters]
-    output.print_table(["parameter", "values", "meaning"], rows, folded=["values", "meaning"])
-    if broken:
-        output.print_text()
-        output.print_table(
-            ["configs", "broken rule", "example"],
-            [[r.count, r.constraint, r.example] for r in broken],
-            right=["configs"],
-            folded=["example"],
-        )
+    output.print_report(found.report())
     if default is not None:
         output.print_text()
         output.print_line(f"default config: {default}")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import click
 
 from ..target.spec import FIGURES, Target, load_target, target_names
-from . import options, output
+from . import options, output, suggestions
 
 
 @click.command()
-@click.argument("target", required=False)
+@click.argument("target", required=False, shell_complete=suggestions.targets)
 @options.with_options(options.as_json, options.debug)
 def targets(target: str | None, as_json: bool) -> None:
     """List targets, or show TARGET (a name or a file) with every figure, its provenance and its source."""

@@ -9,7 +9,7 @@ import click
 from ..errors import InputError
 from ..records.session import Effort
 from ..records.winners import Gain
-from . import options, output, report
+from . import options, output, report, suggestions
 from .output import number
 
 if TYPE_CHECKING:
@@ -18,19 +18,18 @@ if TYPE_CHECKING:
 
 @click.command()
 @options.with_options(
-    click.argument("kernel", required=False),
+    click.argument("kernel", required=False, shell_complete=suggestions.kernels),
     options.target,
     options.shapes,
     options.dtype,
     click.option(
         "--effort",
         type=click.Choice([e.value for e in Effort]),
-        default="quick",
-        show_default=True,
-        help="How many candidates to try.",
+        help="How many candidates to try. [default: TILESIGHT_EFFORT, or quick]",
     ),
     click.option(
         "--dynamic",
+        shell_complete=suggestions.dimensions,
         metavar="D",
         multiple=True,
         help="A dimension that the kernel takes at run time; may be repeated. One kernel for all.",
@@ -55,6 +54,8 @@ if TYPE_CHECKING:
     options.cluster,
     options.budget,
     options.top,
+    options.variants,
+    options.verbosity,
     options.as_json,
     options.database,
     options.seed,
@@ -64,12 +65,14 @@ if TYPE_CHECKING:
 @options.as_session_options
 def tune(
     kernel: str | None,
-    target: str,
+    target: str | None,
     shapes: tuple[str, ...],
     dtype: str | None,
     misses: bool,
     limit: int | None,
     top: int,
+    variants: bool,
+    verbosity: output.Verbosity,
     as_json: bool,
     session: TuneOptions,
 ) -> None:
@@ -95,7 +98,7 @@ def tune(
         wrong = [name for name, given in needless if given]
         if wrong:
             raise InputError(f"--misses takes its shapes from the database: leave out {' and '.join(wrong)}")
-        _tune_misses(kernel, target, limit, top, as_json, session)
+        _tune_misses(kernel, target, limit, top, variants, verbosity, as_json, session)
         return
     if kernel is None:
         raise InputError(
@@ -107,14 +110,22 @@ def tune(
     report.show(
         "tune",
         lambda observer: tune_shapes(name, target, shapes or None, dtype, session, observer),
-        target,
         top,
+        variants,
+        verbosity,
         as_json,
     )
 
 
 def _tune_misses(
-    kernel: str | None, target: str, limit: int | None, top: int, as_json: bool, session: TuneOptions
+    kernel: str | None,
+    target: str | None,
+    limit: int | None,
+    top: int,
+    variants: bool,
+    verbosity: output.Verbosity,
+    as_json: bool,
+    session: TuneOptions,
 ) -> None:
     from ..api.misses import tune_missed_workloads
 
@@ -122,8 +133,9 @@ def _tune_misses(
     report.show(
         "tune",
         lambda observer: gains.extend(tune_missed_workloads(kernel, target, limit, session, observer)),
-        target,
         top,
+        variants,
+        verbosity,
         as_json,
         lambda: {"gains": [_gain_fields(gain) for gain in gains]},
     )

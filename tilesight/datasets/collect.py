@@ -13,6 +13,7 @@ from typing import Any
 
 from .. import kernels
 from ..errors import InputError, NoCandidateError, TileSightError, ToolchainError, UnknownNameError
+from ..extras import require_extra
 from ..files import check_out
 from ..machine.devices import Device
 from ..machine.placement import locate
@@ -70,7 +71,7 @@ def collect(
     names: Sequence[str],
     out: str | Path,
     samples: int | None,
-    target: str | Target = "auto",
+    target: str | Target | None = None,
     *,
     shapes: Sequence[str] = (),
     dtypes: Sequence[str] = (),
@@ -93,7 +94,7 @@ def collect(
         names: kernels; each shape belongs to the kernels that know it.
         out: the Parquet file.
         samples: candidates of each workload; all legal ones if there are fewer.
-        target: name of a target, or a target.
+        target: name of a target, or a target; None: that of the settings.
         shapes: published names, `k=v,...`, or `all` for all published ones; none for the kernels' default
             sets.
         dtypes: element types; none for each kernel's default.
@@ -103,7 +104,7 @@ def collect(
         protocol: conditions of the measurements, a name of `PROTOCOLS`; the same for all times in a file.
         seed: of the samples.
         workers: number of processes that lower and build.
-        budget_s: limit of wall-clock seconds.
+        budget_s: limit of wall-clock seconds; None: that of the settings, else none.
         program: name of the collecting program in the file's metadata.
         observer: receives progress and messages.
 
@@ -114,13 +115,15 @@ def collect(
     """
     from ..executor.local import LocalExecutor
 
+    require_extra("parquet", "a dataset (a Parquet file)")
     if samples is not None and samples < 1:
         raise InputError(f"samples={samples} must be at least 1")
     check_workers(workers)
     check_budget(budget_s)
     if protocol not in PROTOCOLS:
         raise UnknownNameError("protocol", protocol, PROTOCOLS)
-    start = time.monotonic()
+    start, settings = time.monotonic(), load_settings()
+    budget_s = settings.budget_s if budget_s is None else budget_s
     observer = observer or Observer()
     if workloads is None:
         options = list(_named(names, shapes, dtypes, samples))
@@ -146,7 +149,6 @@ def collect(
     writer.check(placement.target.name, conditions)
     count = sum(len(case.wanted) for case in cases)
     observer.started(f"{len(cases)} workloads on {placement.target.title}, {count} candidates, to {out}")
-    settings = load_settings()
     # all devices of the target; each measures one kernel at a time
     executor = LocalExecutor(workers or settings.workers, settings.cache_dir, placement.gpus)
     try:

@@ -256,23 +256,27 @@ class Collector:
         self, case: CollectionCase, candidate: Candidate, failure: Failure, build: BuildResult | None = None
     ) -> None:
         self._writer.failed(candidate, failure, case.profiles.pop(candidate.config, None), build)
-        self._done(case, failure.kind.value)
+        self._done(case, candidate.config, failure.kind.value)
 
     def _measured(self, case: CollectionCase, job: MeasureJob, measurement: Measurement) -> None:
         config = job.candidate.config
         if measurement.is_noisy:  # no row: the next call measures the candidate again
             case.profiles.pop(config)
-            self._done(case, measurement.status.value)
+            self._done(case, config, measurement.status.value)
             return
         self._writer.measured(job.candidate, case.profiles.pop(config), job.build, measurement)
         if not measurement.failure:
             case.builds[config] = job.build
-        self._done(case, measurement.failure.kind.value if measurement.failure else "verified")
+        if measurement.failure:
+            self._done(case, config, measurement.failure.kind.value)
+        else:
+            self._done(case, config, "verified", f" {measurement.latency_us:.4g} us")
 
-    def _done(self, case: CollectionCase, outcome: str) -> None:
+    def _done(self, case: CollectionCase, config: Config, outcome: str, time: str = "") -> None:
         case.left -= 1
         case.counts[outcome] += 1
         self._observer.advanced()
+        self._observer.detail(f"{case.workload.label}: {outcome}{time}: {config}")
         if not case.left:
             self._conclude(case)
 

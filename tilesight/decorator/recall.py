@@ -14,7 +14,7 @@ from ..records.trial import Status, TrialRecord
 from ..settings import load_settings
 from .options import AutotuneOptions
 from .tune_task import TuneTask
-from .tuned import Tuned, TunedSource, winner
+from .tuned import Tuned, TunedSource
 
 if TYPE_CHECKING:
     from ..database.store import Store
@@ -78,7 +78,7 @@ def _best_recorded(task: TuneTask, store: Store) -> TrialRecord | None:
     from ..tuner.recorded import find_answer
 
     answer = find_answer(store, task.request)
-    return winner(answer) if answer is not None else next(iter(_known(task, store)), None)
+    return answer.best if answer is not None else next(iter(_known(task, store)), None)
 
 
 def _generated_code(task: TuneTask, config: Config) -> str:

@@ -18,7 +18,7 @@ from .content import content_hash
 from .interface import read_interface
 from .options import AutotuneOptions, find_target
 from .trace_configs import default_ir, first_traced
-from .tuned import Tuned, TunedSource, tuned_from, winner
+from .tuned import Tuned, TunedSource, tuned_from
 from .user_function import UserFunction
 from .user_operator import CheckOptions, UserOperator
 from .user_template import UserTemplate
@@ -51,7 +51,7 @@ class TuneTask:
             NoCandidateError: candidates ran and all of them failed. One that never ran is not chosen in their
                 place.
         """
-        trial = winner(result)
+        trial = result.best
         ran = [t for t in result.trials if t.status is Status.FAILED and (t.measurement or t.build)]
         untried = trial is None or trial.status not in (Status.VERIFIED, Status.MEASURED, Status.NOISY)
         if trial is None or (

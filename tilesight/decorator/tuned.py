@@ -56,17 +56,6 @@ class Tuned:
         return self.source not in (TunedSource.MODEL, TunedSource.DEFAULT) or (self.result is not None)
 
 
-def winner(result: SessionResult) -> TrialRecord | None:
-    """The best verified config, else the fastest unchecked one, else the one predicted fastest."""
-    best = result.best
-    if best is not None and best.status is Status.VERIFIED:
-        return best
-    unchecked = [t for t in result.trials if t.status is Status.MEASURED and t.measurement is not None]
-    if unchecked:
-        return min(unchecked, key=lambda t: t.measurement.latency_us if t.measurement else 0.0)
-    return best
-
-
 def tuned_from(result: SessionResult, values: Mapping[str, Any], trial: TrialRecord) -> Tuned:
     """The choice of `trial`, which stands for the arguments `values`."""
     measurement = trial.measurement

@@ -6,8 +6,9 @@ a candidate is about to be sent, and the traced IR travels (`TracedTemplate`): s
 
 from __future__ import annotations
 
+import inspect
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -82,6 +83,20 @@ class UserTemplate(KernelTemplate):
             inputs_first(traced, self.interface), {**own_options, **self.function.options_of(values)}
         )
 
+    def arguments(self, config: Config) -> dict[str, Any]:
+        """The arguments that the config stands for."""
+        return dict(self.choices.values(config))
+
+    def usage(self, workload: Workload, target: Target, config: Config, dynamic: Sequence[str] = ()) -> str:
+        """The call with the config's arguments; arguments that are no plain values stand by name."""
+        names, values = list(inspect.signature(self.function.python).parameters), self.arguments(config)
+        if len(self.args) > len(names) or not set(values) <= set(names):  # e.g. options of TileLang's passes
+            return ""
+        given = [_written(value, name) for value, name in zip(self.args, names, strict=False)]
+        given += [f"{name}={_written(value, name)}" for name, value in self.kwargs.items()]
+        given += [f"{name}={_written(value, name)}" for name, value in values.items()]
+        return f"{self.function.python.__name__}({', '.join(given)})"
+
     def for_config(self, config: Config) -> TracedTemplate:
         repeats = not (self.interface.accumulates or self.operator.check.skip)
         flags = compiler_flags(self.function, self.choices.values(config))
@@ -94,6 +109,11 @@ class UserTemplate(KernelTemplate):
             except Exception as error:  # the user's code may raise anything
                 self._traced[config] = TracedConfig(b"", f"{type(error).__name__}: {headline(str(error))}")
         return self._traced[config]
+
+
+def _written(value: Any, name: str) -> str:
+    """The value as Python text if it is a plain one, else the name of its argument."""
+    return repr(value) if isinstance(value, bool | int | float | str | None) else name
 
 
 def with_options(prim_func: Any, options: Mapping[str, Any]) -> Any:

@@ -14,6 +14,7 @@ from ..errors import DatabaseReadOnlyError, InputError, TileSightError
 from ..kernels import default_dtype
 from ..machine.devices import NoDevice, devices_for, find_devices
 from ..machine.placement import Placement, locate
+from ..problem.space import Config, Value
 from ..problem.workload import Workload
 from ..profile.shape_class import ShapeClass
 from ..records.protocol import MeasurementProtocol
@@ -50,7 +51,7 @@ _SAME_IN_TABLE = ("operator", "dtype", "attributes", "template")
 
 def dispatcher(
     kernel: str,
-    target: str | Target = "auto",
+    target: str | Target | None = None,
     *,
     dtype: str | None = None,
     attrs: Mapping[str, bool | int] | None = None,
@@ -65,6 +66,7 @@ def dispatcher(
     protocol: str = "default",
     workers: int | None = None,
     template: KernelTemplate | None = None,
+    config: Mapping[str, Value] | None = None,
     **dims: int,
 ) -> Dispatcher:
     """Make a callable for an operator with some dimensions fixed and any sizes of the others.
@@ -76,7 +78,8 @@ def dispatcher(
 
     Args:
         kernel: name of the operator.
-        target: name, path or value of a target; `auto`: that of the GPU of this machine.
+        target: name, path or value of a target; `auto`: that of the GPU of this machine; None: that of the
+            settings, else `auto`.
         dtype: data type of the tensors; None: the first one of the template.
         attrs: attributes of the operator, e.g. `{"causal": True}`.
         database: a SQLAlchemy URL or the path of an SQLite file; None: `TILESIGHT_DB`, or a file in the
@@ -93,6 +96,8 @@ def dispatcher(
         protocol: name of the measurement protocol.
         workers: number of processes that build; None: `TILESIGHT_WORKERS`, or one per core.
         template: a template of the operator in place of TileSight's own.
+        config: the config of all shapes, in place of records, tables and predictions. A call of a shape for
+            which it is not legal is refused. Such calls are no misses.
         dims: the fixed dimensions; attributes may be given here too.
 
     Raises:
@@ -111,6 +116,7 @@ def dispatcher(
     for name in [name for name in dims if name in operator.attrs]:  # causal=True beside n=8192
         given_attrs[name] = dims.pop(name)
     problem = make_problem(chosen, placement.target, _dtype(chosen, dtype), given_attrs, dims, dynamic or ())
+    given = _given_config(config, problem, {"table": table, "explore": explore, "background": background})
     settings = load_settings()
     conditions = MeasurementProtocol.named(protocol, placement.target)
     worker_count = workers or settings.workers
@@ -150,11 +156,13 @@ def dispatcher(
             )
             return builds.submit(partial(find_choice, selector, setup, workload)).result()
 
-        selector = Selector(problem, winners, predictor, checked_table, explore_shape if explore else None)
+        selector = Selector(
+            problem, winners, predictor, checked_table, explore_shape if explore else None, given
+        )
         builder = KernelBuilder(problem, settings.cache_dir, context.code_software, builds)
         improver = Improver(selector, builder, setup, comparisons, background and bool(placement.devices))
         log = None
-        if misses and is_writable:
+        if misses and is_writable and given is None:
             log = MissLog(store, placement.target.name, context.device, chosen.name)
         shapes = ShapeTable(selector, builder, improver, log, policy, notes)
         made = Dispatcher(shapes, lambda: WinnerIndex.read(store, problem, context), store.close)
@@ -162,7 +170,25 @@ def dispatcher(
     return made
 
 
-def _placement(target: str | Target) -> Placement:
+def _given_config(
+    config: Mapping[str, Value] | None, problem: DispatchProblem, others: Mapping[str, object]
+) -> Config | None:
+    """The caller's config; checked now if no dimension is free.
+
+    Raises `InputError` if another argument chooses configs too, and `ConfigError` if it is not legal.
+    """
+    if config is None:
+        return None
+    needless = [name for name, given in others.items() if given]
+    if needless:
+        raise InputError(f"config= chooses the config of every shape: leave out {' and '.join(needless)}")
+    found = Config(config)
+    if not problem.free:
+        problem.space(problem.workload(())).check(found)
+    return found
+
+
+def _placement(target: str | Target | None) -> Placement:
     """The target and all its devices on this machine.
 
     No compiler is required, since the kernels may be built already.

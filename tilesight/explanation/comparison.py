@@ -6,14 +6,19 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from ..costmodel.learned.hybrid import CORRECTION
 from ..problem.space import Value
 from ..problem.workload import Workload
 from ..records.trial import ORDER_TERM
+from ..reports.report import Report, Reported
 from ..target.spec import Target
 from .config_path import Step
 from .view_values import CandidateView
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 SAME = 0.02  # quantities that differ by a smaller share are left out
 
@@ -28,9 +33,9 @@ class CandidateDifference:
     best: Value | float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Explanation:
-    """A candidate, the best known one, and what sets them apart.
+@dataclass(frozen=True, slots=True, repr=False)
+class Explanation(Reported):
+    """A candidate, the best known one, and what sets them apart. `print` shows what `tilesight explain` does.
 
     Attributes:
         best: None if the candidate is the best known one itself.
@@ -50,6 +55,36 @@ class Explanation:
     largest_step: str = ""
     verdict: str = ""
     notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        where = f"{self.workload.label} on {self.target.name}"
+        return f"Explanation({where}: {self.this.config}, limited by {self.this.limit})"
+
+    def report(self) -> Report:
+        """The report of `tilesight explain`."""
+        from .explanation_report import explanation_report
+
+        return explanation_report(self)
+
+    def to_frame(self) -> DataFrame:
+        """One row for each resource and latency of the candidate.
+
+        Columns: `resource`, `busy` (predicted share of the time, 0 .. 1; none for a latency), `without_us`
+        (predicted time if it cost nothing), `gain` (the share of the time that this saves).
+        """
+        import pandas as pd
+
+        shares = {use.resource: use.share for use in self.this.uses}
+        limits = {limit.name: limit for limit in self.this.limits.limits}
+        return pd.DataFrame(
+            {
+                "resource": name,
+                "busy": shares.get(name),
+                "without_us": limits[name].without_us if name in limits else None,
+                "gain": limits[name].gain if name in limits else None,
+            }
+            for name in dict.fromkeys([*shares, *limits])
+        )
 
 
 def explain(

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..errors import ToolchainError
+from ..settings import load_settings
 from ..target.spec import Target, load_target, target_names
 from .devices import Device, NoDevice, devices_for, find_devices, target_for
 from .toolchain import missing_compiler
@@ -38,11 +39,12 @@ class Placement:
         return self.devices if self.target.is_gpu else ()
 
 
-def locate(target: str | Target, *, measures: bool, predicts: bool = True) -> Placement:
+def locate(target: str | Target | None, *, measures: bool, predicts: bool = True) -> Placement:
     """Find the target and, if needed, its devices on this machine.
 
     Args:
-        target: A name, the path of a target file, a target, or `auto`: the target of the GPU in this machine.
+        target: A name, the path of a target file, a target, or `auto`: the target of the GPU in this machine;
+            None: that of the settings.
         measures: Also find devices.
         predicts: The caller can predict without a device; messages offer that.
 
@@ -51,13 +53,11 @@ def locate(target: str | Target, *, measures: bool, predicts: bool = True) -> Pl
         TargetFileError: The target file is invalid.
         ToolchainError: `auto` finds no GPU, or there is a device and no compiler for it.
     """
-    chosen = (
-        _automatic(predicts)
-        if target == "auto"
-        else load_target(target)
-        if isinstance(target, str)
-        else target
-    )
+    given = load_settings().target if target is None else target
+    if given == "auto":
+        chosen = _automatic(predicts)
+    else:
+        chosen = load_target(given) if isinstance(given, str) else given
     if not measures:
         return Placement(chosen)
     found = devices_for(chosen, find_devices() if chosen.is_gpu else [])

@@ -210,7 +210,9 @@ class MeasureLoop:
                 self._measuring.discard((config, size))
                 self._free_sizes.append(size)
                 self._required.pop((config, size), None)
-                self._record(size, [self._state.measured(config, size, measurement)])
+                record = self._state.measured(config, size, measurement)
+                self._record(size, [record])
+                self._observer.detail(f"{size_of}={size}: {record.summary}")
                 self.measured += 1
                 self._observer.advanced()
             case _:

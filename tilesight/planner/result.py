@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from ..dispatch.table.table_file import DispatchTable, Evidence
+from ..reports.numbers import percent
+from ..reports.report import Report, Reported
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 
-@dataclass(frozen=True)
-class PlanResult:
-    """`table` is the file of `tilesight plan`.
+@dataclass(frozen=True, repr=False)
+class PlanResult(Reported):
+    """`table` is the file of `tilesight plan`. `print` shows the plan as that command does.
 
     `expected_mean` and `expected_worst` are losses over the whole range, by the corrected model; the table's
     evidence has those of the sampled sizes. `default_us`: times of the default config at the sampled sizes,
@@ -31,6 +37,42 @@ class PlanResult:
     seconds: float = 0.0
     is_cut: bool = False  # a time budget ended it early
     messages: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        known = "measured" if self.is_measured else "predicted"
+        loss = f"{known} mean loss {percent(self.mean_loss)}"
+        return f"PlanResult({self.label}: {len(self.table.kernels)} kernels, {loss})"
+
+    def report(self) -> Report:
+        """The report of `tilesight plan`."""
+        from .plan_report import plan_report
+
+        return plan_report(self)
+
+    def to_frame(self) -> DataFrame:
+        """One row for each sampled size: the chosen kernel, its time, the best known time, and the loss.
+
+        Columns: the varied dimension, `kernel` (its number in the table), `chosen_us`, `best_us`, `loss` (a
+        share), `default_us` (of the default config, if known), `chosen_is_measured`, `best_is_measured`,
+        `weight`, and one for each parameter of the chosen config.
+        """
+        import pandas as pd
+
+        return pd.DataFrame(
+            {
+                self.table.vary: piece.size,
+                "kernel": piece.kernel,
+                "chosen_us": piece.chosen_us,
+                "best_us": piece.best_us,
+                "loss": piece.loss,
+                "default_us": self.default_us.get(piece.size),
+                "chosen_is_measured": piece.chosen_measured,
+                "best_is_measured": piece.best_measured,
+                "weight": self.weights.get(piece.size),
+                **self.table.kernels[piece.kernel],
+            }
+            for piece in self.table.evidence
+        )
 
     @property
     def is_measured(self) -> bool:

@@ -206,6 +206,8 @@ class SizePredictions:
             assert isinstance(event, LowerDone)
             self.lowered += 1
             self._observer.advanced()
+            candidate = event.job.candidate
+            self._observer.detail(f"lowered {candidate.config} for {candidate.workload.label}")
             waiting.append((event.job.candidate.config, self._size(event.job.candidate), event.outcome))
         self._handle(waiting)
 

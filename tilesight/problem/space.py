@@ -3,99 +3,23 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from ..errors import ConfigError, UnknownNameError
+from ..reports.report import Report, Reported
+from .config import Config, TrackedConfig, Value, read_config
 
-Value = int | str | bool
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
-
-class Config(Mapping[str, Value]):
-    """One assignment of values to a template's parameters: immutable, hashable, with a canonical `key`."""
-
-    __slots__ = ("_hash", "_values")
-
-    def __init__(self, values: Mapping[str, Value]) -> None:
-        self._values: Mapping[str, Value] = MappingProxyType(dict(sorted(values.items())))
-        self._hash = hash(tuple(self._values.items()))
-
-    def __getitem__(self, name: str) -> Value:
-        return self._values[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Config) and dict(self._values) == dict(other._values)
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return Config, (dict(self._values),)
-
-    def __repr__(self) -> str:
-        return f"Config({self})"
-
-    def __str__(self) -> str:
-        return ",".join(
-            f"{name}={str(v).lower() if isinstance(v, bool) else v}" for name, v in self._values.items()
-        )
-
-    @property
-    def key(self) -> str:
-        """Canonical JSON: sorted names, no spaces."""
-        return json.dumps(dict(self._values), sort_keys=True, separators=(",", ":"))
-
-    def int(self, name: str) -> int:
-        """The value of a whole-number parameter."""
-        value = self._values[name]
-        assert isinstance(value, int), f"{name}={value!r} is not a whole number"
-        return value
-
-    def str(self, name: str) -> str:
-        """The value of a named-choice parameter."""
-        value = self._values[name]
-        assert isinstance(value, str), f"{name}={value!r} is not a name"
-        return value
-
-
-class _TrackedConfig(Config):
-    """A config that records the names of the values that are read (`read_names`)."""
-
-    __slots__ = ("read_names",)
-
-    def __init__(self, values: Mapping[str, Value]) -> None:
-        self.read_names: set[str] = set()
-        self._values = _TrackedValues(dict(sorted(values.items())), self.read_names)
-
-    def __hash__(self) -> int:
-        return hash(tuple(self._values.items()))
-
-
-class _TrackedValues(Mapping[str, Value]):
-    __slots__ = ("_read_names", "_values")
-
-    def __init__(self, values: Mapping[str, Value], read_names: set[str]) -> None:
-        self._values, self._read_names = values, read_names
-
-    def __getitem__(self, name: str) -> Value:
-        self._read_names.add(name)
-        return self._values[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
+__all__ = ["Census", "Config", "Constraint", "Parameter", "SearchSpace", "Value", "Violation"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +64,15 @@ class Census:
     legal: int
     rejected: Mapping[str, int]
 
+    def __str__(self) -> str:
+        most_first = sorted(self.rejected.items(), key=lambda item: -item[1])
+        why = ", ".join(f"{name} {count}" for name, count in most_first)
+        broken = f"; rules that the others break: {why}" if why else ""
+        return f"{self.legal} of {self.size} configs are legal{broken}"
 
-class SearchSpace:
-    """The configs that a template admits for one workload on one target."""
+
+class SearchSpace(Reported):
+    """The configs that a template admits for one workload on one target. `print` shows them."""
 
     def __init__(
         self,
@@ -159,6 +89,21 @@ class SearchSpace:
         self._legal: tuple[Config, ...] | None = None
         self._rejected: Counter[str] = Counter()
 
+    def __repr__(self) -> str:
+        return f"SearchSpace({', '.join(p.name for p in self.parameters)}: {self.size} configs)"
+
+    def report(self) -> Report:
+        """The parameters, the number of legal configs, and the rules that the others break."""
+        from .space_report import space_report
+
+        return space_report(self)
+
+    def to_frame(self) -> DataFrame:
+        """The legal configs as rows, with one column for each parameter."""
+        import pandas as pd
+
+        return pd.DataFrame([dict(c) for c in self.configs()], columns=[p.name for p in self.parameters])
+
     @property
     def size(self) -> int:
         """Points before constraints."""
@@ -168,6 +113,14 @@ class SearchSpace:
         for parameter in self.parameters:
             total *= len(parameter.values)
         return total
+
+    def points(self) -> Iterator[Config]:
+        """All configs, legal or not, in the order of the parameters' values."""
+        if self._listed is not None:
+            return iter(self._listed)
+        names = [p.name for p in self.parameters]
+        combinations = itertools.product(*(p.values for p in self.parameters))
+        return (Config(dict(zip(names, values, strict=True))) for values in combinations)
 
     def configs(self) -> tuple[Config, ...]:
         """All legal configs, in the order of the parameters' values; computed once."""
@@ -247,18 +200,19 @@ class SearchSpace:
         return sorted(self.configs(), key=lambda legal: self._distance(config, legal))[:count]
 
     def parse(self, text: str) -> Config:
-        """A legal config from `k=v,k=v`, which must name all parameters. Raises as `check`."""
+        """A legal config from its text, which must name all parameters. Raises as `read` and `check`."""
         config = self.read(text)
         self.check(config)
         return config
 
     def read(self, text: str) -> Config:
-        """A config from `k=v,k=v`, legal or not, with values of the parameters' types."""
-        from .workload import parse_assignments
+        """A config from `k=v,k=v` or a JSON object, legal or not, with values of the parameters' types.
 
-        raw = parse_assignments(text, "config")
+        Raises:
+            InputError: the text is neither.
+        """
         types = {p.name: type(p.values[0]) for p in self.parameters}
-        return Config({name: _read_value(value, types.get(name, str)) for name, value in raw.items()})
+        return read_config(text, types)
 
     def _enumerate(self) -> tuple[list[tuple[int, ...]], Counter[str]]:
         """The legal points, and the number of other points by the first constraint that each breaks.
@@ -279,7 +233,7 @@ class SearchSpace:
             at = 0
             while at < flat.size and flat[at := at + int(flat[at:].argmax())]:
                 point = _position(at, sizes)
-                config = _TrackedConfig(
+                config = TrackedConfig(
                     {p.name: p.values[i] for p, i in zip(self.parameters, point, strict=True)}
                 )
                 broken = constraint.violation(config) is not None
@@ -336,14 +290,3 @@ def _position(index: int, sizes: Sequence[int]) -> tuple[int, ...]:
 def _is_member(value: Value, values: tuple[Value, ...]) -> bool:
     # True == 1 in Python: a flag must not pass for a number
     return any(value == v and isinstance(value, bool) == isinstance(v, bool) for v in values)
-
-
-def _read_value(text: str, kind: type) -> Value:
-    if kind is bool and text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    if kind is int:
-        try:
-            return int(text)
-        except ValueError:
-            return text
-    return text

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from ..code_hash import definition_hash, recorded_version
 from ..errors import InputError, UnknownNameError
-from ..target.spec import Target
+from ..target.spec import Target, target_names
 from .operator import Operator
 from .rasterization import Rasterization
 from .space import Config, SearchSpace
@@ -86,6 +86,26 @@ class KernelTemplate(ABC):
             block order of `config`; else None.
         """
         return None
+
+    def arguments(self, config: Config) -> dict[str, Any]:
+        """The values of `config` as a user writes them in Python."""
+        return dict(config)
+
+    def usage(self, workload: Workload, target: Target, config: Config, dynamic: Sequence[str] = ()) -> str:
+        """A line of Python that makes the kernel of `config`; "" if there is none for this operator.
+
+        Sizes that the kernel takes at run time (`dynamic`) are left out.
+        """
+        if not self.operator.axes:  # a dispatcher needs them
+            return ""
+        name = self.operator.name
+        # a shipped target by its name, one of the user by the file that `tilesight calibrate` names after it
+        where = target.name if target.name in target_names() else f"{target.name}.toml"
+        sizes = {**{d: size for d, size in workload.dims.items() if d not in dynamic}, **workload.attrs}
+        given = [f'"{name}"', f'target="{where}"', f'dtype="{workload.dtype}"']
+        given += [f"{size}={value}" for size, value in sizes.items()]
+        given += [f"dynamic={tuple(dynamic)}"] if dynamic else []
+        return f"{name} = tilesight.dispatcher({', '.join(given)}, config={self.arguments(config)})"
 
     def check_dynamic(self, dims: str | Sequence[str]) -> tuple[str, ...]:
         """`dims` in the operator's order, so that one kernel has one name.

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InputError, ToolchainError
+from ..errors import InputError
+from ..extras import missing_extra
 from ..files import replacing
 from ..profile.codec import profiles_of
 from .dataset_columns import CANDIDATE, COLUMNS, VERSION, Column
@@ -291,5 +292,5 @@ def _pyarrow() -> tuple[Any, Any]:
         import pyarrow as pa
         from pyarrow import parquet
     except ImportError as error:
-        raise ToolchainError("datasets are Parquet files and need pyarrow: pip install pyarrow") from error
+        raise missing_extra("parquet", "a dataset (a Parquet file)") from error
     return pa, parquet

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from statistics import median
+from typing import TYPE_CHECKING
 
 from ..problem.space import Census, Config
 from ..problem.workload import Workload
+from ..reports.report import Report, Reported
+from ..target.spec import Target, load_target, target_names
 from .intervals import is_noise, spread
+from .roofline import Roofline, roofline
 from .trial import Measurement, Status, TrialRecord
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 # torch only brings the vendor libraries for comparison; the driver changes times, but not the generated code.
 SOFTWARE_NOT_IN_TIME = frozenset({"torch"})
@@ -145,15 +153,19 @@ class Comparison:
     decision: Decision | None = None  # None if every finalist failed
 
 
-@dataclass(frozen=True)
-class SessionResult:
-    """Result of one session on one workload.
+@dataclass(frozen=True, repr=False)
+class SessionResult(Reported):
+    """Result of one session on one workload. `print` shows it as `tilesight tune` does.
 
     Attributes:
         trials: best first: the finalist that won, those tied with it, the other verified ones by measured
             time, noisy ones by time, predicted ones by ranking score, then failures.
         messages: what a user must know, e.g. why nothing was measured.
         decision: of the finalists; None if they were not compared.
+        reordered: by config, the config with the same code in the plain block order, if it is another one.
+        arguments: the best config as a user writes it in Python; None: as it is.
+        usage: a line of Python that makes the kernel of the best config; "" if none is known.
+        target: the chip whose figures give the limit; None: the shipped target of the context's name.
     """
 
     context: Context
@@ -168,14 +180,68 @@ class SessionResult:
     from_database: bool = False
     messages: tuple[str, ...] = ()
     decision: Decision | None = None
+    target: Target | None = None
+    reordered: Mapping[Config, Config] = field(default_factory=dict)
+    arguments: Mapping[str, object] | None = None
+    usage: str = ""
+
+    def __repr__(self) -> str:
+        return f"SessionResult({self.summary})"
+
+    def report(self, top: int = 10, *, variants: bool = False) -> Report:
+        """The report of `tilesight tune`.
+
+        Args:
+            top: Largest number of rows.
+            variants: Whether configs that differ only in the order of blocks have rows of their own.
+        """
+        from .session_report import session_report
+
+        return session_report(self, top, variants)
+
+    def to_frame(self) -> DataFrame:
+        """All candidates as rows, best first; failed ones too.
+
+        Columns: those of `candidates` in `tilesight tune --json` that are single values, then `failure`, and
+        one column for each parameter of the config.
+        """
+        from .session_frame import session_frame
+
+        return session_frame(self)
+
+    @property
+    def summary(self) -> str:
+        """One line: workload, target, number of candidates, the best time."""
+        best, where = self.best, f"{self.context.workload.label} on {self.context.target}"
+        if best is None:
+            return f"{where}: {len(self.trials)} candidates, none works"
+        return f"{where}: {len(self.trials)} candidates, best {best.summary}"
+
+    @property
+    def chip(self) -> Target | None:
+        """The target; None if it is not known and none of that name is shipped."""
+        name = self.context.target
+        return self.target or (load_target(name) if name in target_names() else None)
+
+    @property
+    def limit(self) -> Roofline:
+        """The least time that the hardware allows for the workload; NaN for an unknown target."""
+        chip = self.chip
+        if chip is None:
+            return Roofline(self.flops, self.min_bytes, math.nan, math.nan)
+        return roofline(chip, self.context.workload.dtype, self.flops, self.min_bytes)
 
     @property
     def best(self) -> TrialRecord | None:
         """The finalist that won.
 
-        Without a comparison, or if its winner's time is noisy: the fastest verified trial, else the winner or
-        the fastest noisy one, else the best predicted one; None if all failed.
+        Without a comparison, or if its winner's time is noisy: the fastest verified trial, else the fastest
+        unchecked one, else the winner or the fastest noisy one, else the best predicted one; None if all
+        failed.
         """
+        unchecked = [t for t in self.trials if t.status is Status.MEASURED and t.measurement is not None]
+        if unchecked and not self.is_measured:
+            return min(unchecked, key=lambda t: t.measurement.latency_us if t.measurement else 0.0)
         if self.decision is not None:
             usable = (Status.VERIFIED,) if self.is_measured else (Status.NOISY,)
             won = next(

@@ -10,6 +10,8 @@ from statistics import median
 
 from ..errors import WRONG, Failure
 from ..problem.space import Config
+from ..reports.numbers import number, percent
+from ..reports.report import Report, Reported
 from ..settings import load_settings
 from .intervals import is_noise, spread
 
@@ -39,9 +41,9 @@ class Status(StrEnum):
     FAILED = "failed"
 
 
-@dataclass(frozen=True, slots=True)
-class Prediction:
-    """The prediction of a cost model for one candidate; never a measurement.
+@dataclass(frozen=True, slots=True, repr=False)
+class Prediction(Reported):
+    """The prediction of a cost model for one candidate; never a measurement. `print` shows all of it.
 
     Attributes:
         latency_us: predicted time. The true time lies within a factor of `1 + uncertainty` with the model's
@@ -72,6 +74,16 @@ class Prediction:
                 f"prediction of {self.model or 'a model'}: latency_us={self.latency_us} must be positive and "
                 "finite"
             )
+
+    def __repr__(self) -> str:
+        time = f"{number(self.latency_us)} us ± {percent(self.uncertainty)}"
+        return f"Prediction({time}, paced by {self.limiting})"
+
+    def report(self) -> Report:
+        """The time, what sets its pace, the use of each resource, and the model's terms."""
+        from .prediction_report import prediction_report
+
+        return prediction_report(self)
 
     @property
     def ranking_us(self) -> float:
@@ -178,7 +190,7 @@ class Measurement:
         return Status.MEASURED if self.relative_error is None else Status.VERIFIED
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class TrialRecord:
     """All results of one candidate in one session; stored, shown, and used to train models."""
 
@@ -207,6 +219,19 @@ class TrialRecord:
         if self.failure is not None and self.status is not Status.FAILED:
             raise ValueError(f"a trial with a failure is 'failed', not '{self.status}'")
 
+    def __repr__(self) -> str:
+        return f"TrialRecord({self.summary})"
+
+    @property
+    def summary(self) -> str:
+        """One line: the time or the failure, and the config."""
+        if self.failure is not None:
+            return f"failed ({self.failure.kind.value}): {self.config}"
+        times = [] if self.timed_us is None else [f"{self.status.value} {number(self.timed_us)} us"]
+        if self.predicted_us is not None:
+            times.append(f"predicted {number(self.predicted_us)} us")
+        return f"{', '.join(times) or self.status.value}: {self.config}"
+
     @property
     def measured_us(self) -> float | None:
         """Median time if the results were right and the time is not noisy; else None."""
@@ -216,6 +241,12 @@ class TrialRecord:
     def noisy_us(self) -> float | None:
         """Median time if it is noisy; else None."""
         return self.measurement.latency_us if self.status is Status.NOISY and self.measurement else None
+
+    @property
+    def timed_us(self) -> float | None:
+        """Median time, also if it is noisy or the results were not checked; None without a time."""
+        has_time = self.status in (Status.VERIFIED, Status.MEASURED, Status.NOISY)
+        return self.measurement.latency_us if has_time and self.measurement else None
 
     @property
     def predicted_us(self) -> float | None:

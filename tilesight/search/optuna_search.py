@@ -15,7 +15,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..errors import ToolchainError, UnknownNameError
+from ..errors import UnknownNameError
+from ..extras import missing_extra
 from ..problem.space import Config, Parameter, SearchSpace, Value
 
 MIN_RESULTS = 24  # results that a regression on the parameters needs
@@ -262,10 +263,7 @@ def _study(sampler: str, seed: int) -> Any:
         try:
             return optuna.create_study(direction="minimize", sampler=SAMPLERS[sampler](optuna.samplers, seed))
         except ImportError as error:
-            missing = error.name or str(error)
-            raise ToolchainError(
-                f"sampler '{sampler}' needs a package that is not installed: pip install {missing}"
-            ) from error
+            raise missing_extra("samplers", f"sampler '{sampler}'") from error
 
 
 @contextmanager

@@ -2,40 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from ..errors import NoCandidateError
-from ..problem.space import Config, SearchSpace
+from ..problem.rejections import rejections
+from ..problem.space import SearchSpace
 from ..problem.workload import Workload
 from ..records.trial import TrialRecord
 from ..target.spec import Target
-
-
-@dataclass(frozen=True, slots=True)
-class Rejection:
-    """A constraint, the number of configs that break it first, and the reason given for one of them."""
-
-    constraint: str
-    count: int
-    example: str
-
-
-def rejections(space: SearchSpace) -> list[Rejection]:
-    """The constraints that make configs of the space illegal, most frequent first."""
-    missing = dict(space.census().rejected)
-    counts = Counter(missing)
-    examples: dict[str, str] = {}
-    names = [p.name for p in space.parameters]
-    for values in itertools.product(*(p.values for p in space.parameters)):
-        if not missing:
-            break
-        for violation in space.violations(Config(dict(zip(names, values, strict=True))))[:1]:
-            if missing.pop(violation.constraint, None):
-                examples[violation.constraint] = violation.reason
-    return [Rejection(name, count, examples[name]) for name, count in counts.most_common()]
 
 
 def no_legal_config(workload: Workload, target: Target, space: SearchSpace) -> NoCandidateError:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from ..records.session import Baseline, SessionResult
-from ..records.trial import TrialRecord
+from ..records.trial import Status, TrialRecord
+from ..reports.numbers import number
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+TICK_S = 10.0  # seconds between lines on a running phase, where no terminal shows a bar
 
 
 class Observer:
@@ -36,6 +41,9 @@ class Observer:
         """Several candidates changed together; calls `trial` for each."""
         for record in records:
             self.trial(record)
+
+    def detail(self, text: str) -> None:
+        """An item of work is done that is no trial of a session; a line for people who want all of them."""
 
     def baselines(self, found: Sequence[Baseline]) -> None:
         """The vendor's implementations were measured."""
@@ -74,6 +82,9 @@ class Observers(Observer):
     def trials(self, records: Sequence[TrialRecord]) -> None:
         self._notify("trials", records)
 
+    def detail(self, text: str) -> None:
+        self._notify("detail", text)
+
     def baselines(self, found: Sequence[Baseline]) -> None:
         self._notify("baselines", found)
 
@@ -92,27 +103,101 @@ class Observers(Observer):
 
 
 class Lines(Observer):
-    """Writes one line per phase, for logs and pipes."""
+    """Writes one line per phase, for logs and pipes; `ticking` adds lines on the running phase."""
 
     def __init__(self, write: Callable[[str], None]) -> None:
         self._write = write
-        self._name, self._begin = "", 0.0
+        self._name, self._begin = "", 0.0  # no name: no phase runs
+        self._done = 0
+        self._total: int | None = None
+        self._measured_us = self._predicted_us = math.inf
 
     def started(self, title: str) -> None:
+        self._measured_us = self._predicted_us = math.inf
         self._write(title)
 
     def phase(self, name: str, total: int | None) -> None:
         self._name, self._begin = name, time.monotonic()
+        self._done, self._total = 0, total
+
+    def advanced(self, count: int = 1) -> None:
+        self._done += count
 
     def phase_done(self, summary: str) -> None:
         self._write(f"  {self._name}: {summary} ({time.monotonic() - self._begin:.1f} s)")
+        self._name = ""
+
+    def trial(self, record: TrialRecord) -> None:
+        self._measured_us = min(self._measured_us, record.measured_us or math.inf)
+        if record.status is not Status.FAILED:
+            self._predicted_us = min(self._predicted_us, record.predicted_us or math.inf)
 
     def message(self, text: str) -> None:
         self._write(f"  {text}")
 
+    @property
+    def best(self) -> str:
+        """The best time so far as a text; "" before the first one."""
+        if self._measured_us < math.inf:
+            return f"best {number(self._measured_us)} us"
+        return f"best predicted {number(self._predicted_us)} us" if self._predicted_us < math.inf else ""
+
+    @property
+    def left(self) -> str:
+        """The time that the phase still takes as a text, if it goes on as before; "" if that is not known."""
+        if not self._total or not 0 < self._done <= self._total:
+            return ""
+        left_s = (time.monotonic() - self._begin) / self._done * (self._total - self._done)
+        return f"about {left_s:.0f} s left" if left_s < 120 else f"about {left_s / 60:.0f} min left"
+
+    def tick(self) -> None:
+        """Write one line on the running phase, if one runs."""
+        if self._name:
+            count = f"{self._done} of {self._total}" if self._total else f"{self._done} done"
+            self._write(f"  {self._name}: {', '.join(filter(None, [count, self.best, self.left]))}")
+
+    @contextmanager
+    def ticking(self, every_s: float = TICK_S) -> Iterator[Self]:
+        """Within the block `tick` is called every `every_s` seconds, by a thread."""
+        ended = threading.Event()
+
+        def run() -> None:
+            while not ended.wait(every_s):
+                self.tick()
+
+        thread = threading.Thread(target=run, name="progress", daemon=True)
+        thread.start()
+        try:
+            yield self
+        finally:
+            ended.set()
+            thread.join()
+
+
+class EventLines(Lines):
+    """Writes one line per event: each candidate and each item of work, too."""
+
+    def phase(self, name: str, total: int | None) -> None:
+        super().phase(name, total)
+        self._write(f"  {name} begins" + (f", {total} to do" if total else ""))
+
+    def trial(self, record: TrialRecord) -> None:
+        super().trial(record)
+        self._write(f"    {record.summary}")
+
+    def detail(self, text: str) -> None:
+        self._write(f"    {text}")
+
+    def baselines(self, found: Sequence[Baseline]) -> None:
+        for baseline in found:
+            self._write(f"    vendor: {baseline.name} {number(baseline.latency_us)} us")
+
 
 class Bars(Lines):
-    """Shows a progress bar for the running phase and one line per finished phase, for terminals."""
+    """Shows a progress bar for the running phase and one line per finished phase, for terminals.
+
+    Beside the bar stand the best time so far and the time that the phase still takes.
+    """
 
     def __init__(self, console: Console) -> None:
         super().__init__(lambda line: console.print(line, markup=False, highlight=False, soft_wrap=True))
@@ -134,21 +219,32 @@ class Bars(Lines):
         self._clear()
         columns = (
             TextColumn("  {task.description:<8}"),
-            BarColumn(40),
+            BarColumn(30),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
+            TextColumn("{task.fields[note]}", markup=False),
         )
         self._progress = Progress(*columns, console=self._console, transient=True)
-        self._task = self._progress.add_task(name, total=total)
+        self._task = self._progress.add_task(name, total=total, note=self.best)
         self._progress.start()
 
     def advanced(self, count: int = 1) -> None:
+        super().advanced(count)
         if self._progress is not None:
-            self._progress.advance(self._task, count)
+            self._progress.update(self._task, advance=count, note=self._note())
+
+    def trial(self, record: TrialRecord) -> None:
+        before = self.best
+        super().trial(record)
+        if self._progress is not None and self.best != before:
+            self._progress.update(self._task, note=self._note())
 
     def phase_done(self, summary: str) -> None:
         self._clear()
         super().phase_done(summary)
+
+    def _note(self) -> str:
+        return ", ".join(filter(None, [self.best, self.left]))
 
     def _clear(self) -> None:
         if self._progress is not None:

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..extras import require_extra
 from ..records.session import Effort
+from ..settings import load_settings
 from .resolve import check_budget, check_workers, find_effort
 
 
@@ -41,6 +43,8 @@ class TuneOptions:
     remeasure: bool = False
 
     def __post_init__(self) -> None:
+        if self.sampler == "cmaes":
+            require_extra("samplers", "sampler 'cmaes'")
         check_budget(self.budget_s)
         check_workers(self.workers)
 
@@ -48,18 +52,21 @@ class TuneOptions:
     def of(
         cls,
         *,
-        effort: str | Effort = Effort.QUICK,
+        effort: str | Effort | None = None,
+        budget_s: float | None = None,
         dynamic: str | Sequence[str] = (),
         layers: Sequence[str] | None = None,
         **others: Any,
     ) -> TuneOptions:
         """Options from what a user gives: an effort by name, one or several dimensions, any sequence of
-        layers.
+        layers. What is None comes from the settings.
 
         Raises `UnknownNameError` for an effort that does not exist, `InputError` for a value out of range.
         """
+        settings = load_settings()
         return cls(
-            effort=find_effort(effort),
+            effort=find_effort(settings.effort if effort is None else effort),
+            budget_s=settings.budget_s if budget_s is None else budget_s,
             dynamic=(dynamic,) if isinstance(dynamic, str) else tuple(dynamic),
             layers=None if layers is None else tuple(layers),
             **others,

@@ -53,7 +53,7 @@ def find_answer(store: Store, request: Request) -> SessionResult | None:
     for effort in efforts[efforts.index(request.effort) :]:
         found = store.find_complete(request.context, effort, _options(request))
         if found is not None:
-            return found
+            return _described(found, request)
     return None
 
 
@@ -107,7 +107,19 @@ def _run(
         )
     store.record_many(session_id, request.context, known.values())
     tuner.observer = Observers([Recorder(store, session_id, request.context), observer])
-    return tuner.run()
+    return _described(tuner.run(), request)
+
+
+def _described(result: SessionResult, request: Request) -> SessionResult:
+    """The result with what its report needs of the request."""
+    best, template, target = result.best, request.template, request.target
+    found = {trial.config: template.reordered(trial.config) for trial in result.trials}
+    bases = {config: base[0] for config, base in found.items() if base is not None}
+    result = replace(result, target=target, reordered=bases)
+    if best is None:
+        return result
+    usage = template.usage(request.workload, target, best.config, request.context.dynamic)
+    return replace(result, arguments=template.arguments(best.config), usage=usage)
 
 
 def _options(request: Request) -> Mapping[str, str]:

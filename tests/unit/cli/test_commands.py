@@ -379,3 +379,49 @@ def test_help_lists_all_commands_without_loading_them() -> None:
 
 def test_version() -> None:
     assert run_apart("--version").stdout.startswith("tilesight, version ")
+
+
+def test_tune_ends_with_the_config_to_paste(shell: Shell) -> None:
+    out = shell(*TUNE)[1]
+    config = {"block": 30, "stages": 3, "swizzle": True}
+    assert out.splitlines()[-3:-1] == [
+        "best config: block=30,stages=3,swizzle=true",
+        f"as a dict: {config}",
+    ]
+    call = f'axpy = tilesight.dispatcher("axpy", target="cpu", dtype="float32", n=1024, config={config})'
+    assert out.splitlines()[-1] == f"in Python: {call}"
+    assert json.loads(shell(*TUNE, "--json")[1])["sessions"][0]["usage"] == call
+
+
+@pytest.mark.parametrize("command", ["space", "explain"])
+def test_a_config_is_taken_as_json(shell: Shell, command: str) -> None:
+    asked = (command, "axpy", "--target", "cpu", "--shape", "X0", "--config")
+    shell(*asked, "block=7,stages=1,swizzle=true")
+    plain = shell(*asked, "block=7,stages=1,swizzle=true")
+    assert plain[0] == 0
+    assert shell(*asked, '{"block": 7, "stages": 1, "swizzle": true}')[:2] == plain[:2]
+
+
+def test_a_wrong_json_config_is_refused_with_the_reason(shell: Shell) -> None:
+    asked = ("space", "axpy", "--target", "cpu", "--shape", "X0", "--config")
+    code, _, err = shell(*asked, '{"block": 7,')
+    assert code == 2
+    assert "is not valid JSON" in err
+    assert "block=1.5 must be a whole number, a text or true or false" in shell(*asked, '{"block": 1.5}')[2]
+    assert "config 'block=7' lacks stages, swizzle" in shell(*asked, '{"block": 7}')[2]
+
+
+def test_quiet_prints_the_result_alone_and_verbose_each_event(shell: Shell) -> None:
+    code, out, err = shell("rank", "axpy", "--target", "cpu", "--shape", "X0", "--quiet")
+    assert (code, err) == (0, "")
+    assert "best config: " in out
+    _, _, err = shell(*TUNE, "-v")
+    assert "measure begins" in err
+    assert "    verified 10.00 us" in err
+    assert shell(*TUNE, "-v", "-q")[::2] == (
+        2,
+        "error: --quiet and --verbose exclude each other: give one of them\n",
+    )
+    _, _, err = shell("tune", "axpy", "--target", "cpu", "--shape", "X1")
+    assert "explore: " in err
+    assert "begins" not in err

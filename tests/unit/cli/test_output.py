@@ -8,7 +8,7 @@ import math
 import pytest
 
 from tilesight.cli import output
-from tilesight.cli import text_table as table
+from tilesight.reports import text_table as table
 
 
 @pytest.mark.parametrize(

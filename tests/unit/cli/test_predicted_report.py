@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,10 +10,12 @@ from typing import Any
 
 import pytest
 
-from tests.support.fakes import FakeExecutor, FakeModel
+from tests.support.fakes import AxpyTemplate, FakeExecutor, FakeModel
 from tests.unit.cli.test_commands import Shell
 from tests.unit.conftest import FakeLine
 from tilesight.problem.candidate import Candidate
+from tilesight.problem.rasterization import Rasterization
+from tilesight.problem.space import Config
 from tilesight.records.session import Comparison, Decision
 from tilesight.records.trial import ORDER_TERM, Measurement, Prediction
 from tilesight.target.spec import Target
@@ -43,7 +46,8 @@ def test_predicted_times_out_of_order_are_explained(shell: Shell, fake_line: Fak
     times = [float(line.split()[2]) for line in out.splitlines() if re.match(r" *\d+ +predicted ", line)]
     assert times != sorted(times)
     assert footnote in " ".join(out.split())
-    assert max(map(len, out.splitlines())) <= 100
+    # lines to copy are not wrapped
+    assert max(len(line) for line in out.splitlines() if not line.startswith("in Python: ")) <= 100
     explained = shell("explain", *asked, "--config", "block=30,stages=3,swizzle=true")[1]
     assert "Its ranking score is 39.00 us: " in explained
     assert not re.search(r"^order ", explained, re.MULTILINE)
@@ -90,3 +94,35 @@ def test_explain_groups_terms_and_says_its_title_once(shell: Shell) -> None:
         r"^launch +1\.000\ncores and memory +29\.00\npredicted time +30\.00$", out[added:beside], re.MULTILINE
     )
     assert re.search(r"^vector +29\.00$", out[beside:], re.MULTILINE)
+
+
+class Reordering(AxpyTemplate):
+    """`swizzle` changes only the order of blocks."""
+
+    def reordered(self, config: Config) -> tuple[Config, Rasterization] | None:
+        return (Config({**config, "swizzle": False}), Rasterization("row", 4)) if config["swizzle"] else None
+
+
+@pytest.mark.parametrize("command", ["rank", "tune"])
+def test_block_orders_of_one_config_share_a_row(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    template = Reordering()
+    monkeypatch.setattr(
+        "tilesight.kernels._registry", lambda: ({"axpy": template.operator}, {"axpy": template})
+    )
+    asked = (command, "axpy", "--target", "cpu", "--shape", "X0", "--top", "4")
+    shell(*asked)
+    grouped, listed = shell(*asked)[1], shell(*asked, "--variants")[1]
+    found = re.findall(
+        r"^ *\d+ +(?:predicted|verified) .*?(\d+)  (block=\d+,stages=\d),", grouped, re.MULTILINE
+    )
+    assert len({config for _, config in found}) == 4
+    assert ("2", "block=30,stages=3") in found
+    assert "that many candidates that differ only in the order of blocks" in grouped
+    alone = re.findall(r"^ *\d+ +(?:predicted|verified) .*(block=\d+,stages=\d),", listed, re.MULTILINE)
+    assert len(set(alone)) < len(alone) == 4
+    assert "orders" not in listed
+    session = json.loads(shell(*asked, "--json")[1])["sessions"][0]
+    configs = [(c["config"]["block"], c["config"]["stages"]) for c in session["candidates"]]
+    assert len(set(configs)) < len(configs)

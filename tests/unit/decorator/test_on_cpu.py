@@ -43,6 +43,9 @@ def test_tuned_checked_and_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     assert kernel.ref_latency > 0
     assert "tilesight_call" in kernel.get_kernel_source()
     assert "global_symbol" in str(kernel.prim_func.attrs)
+    block = facts.values["block"]
+    assert facts.result.usage == f"add_factory({N}, block={block})"
+    assert str(facts.result).endswith(f"as a dict: {{'block': {block}}}\nin Python: {facts.result.usage}")
     [wrong] = [t for t in facts.result.trials if t.status is Status.FAILED]
     assert wrong.failure is not None
     assert wrong.failure.kind is FailureKind.WRONG_RESULT

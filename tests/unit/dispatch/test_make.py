@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+import tilesight
 from tilesight import kernels
 from tilesight.database import open_layers
 from tilesight.dispatch.dispatcher import Dispatcher
@@ -18,7 +19,14 @@ from tilesight.dispatch.improve.paired_comparison import compare
 from tilesight.dispatch.make import dispatcher
 from tilesight.dispatch.select.choice import ChoiceSource
 from tilesight.dispatch.table.table_file import DispatchTable, Segment, write_table
-from tilesight.errors import DatabaseError, DatabaseReadOnlyError, InputError, UnknownNameError, WorkloadError
+from tilesight.errors import (
+    ConfigError,
+    DatabaseError,
+    DatabaseReadOnlyError,
+    InputError,
+    UnknownNameError,
+    WorkloadError,
+)
 from tilesight.problem.candidate import Candidate
 from tilesight.problem.space import Config
 from tilesight.records.trial import BuildResult
@@ -288,3 +296,27 @@ def test_kernel_names_differ_if_the_code_differs() -> None:
     dynamic = [kernel_name(Candidate(w, target, template, config, ("m",))) for w in (one, other)]
     assert len({*static, *dynamic}) == 3
     assert dynamic[0] == dynamic[1]
+
+
+def test_the_line_of_a_report_makes_a_dispatcher_of_its_config() -> None:
+    cpu = load_target("cpu")
+    template = kernels.template_for("matmul", cpu, "float32")
+    workload = template.operator.workload("m=64,n=40,k=48", "float32")
+    config = template.default_config(workload, cpu)
+    assert config is not None
+    scope: dict[str, Any] = {"tilesight": tilesight}
+    exec(template.usage(workload, cpu, config), scope)
+    with scope["matmul"] as made:
+        assert (made.choose().source, made.choose().config) == (ChoiceSource.GIVEN, config)
+    exec(template.usage(workload, cpu, config, ("m",)), scope)
+    with scope["matmul"] as made:
+        chosen = made.choose(m=7)
+        assert (chosen.source, chosen.config, chosen.dynamic) == (ChoiceSource.GIVEN, config, ("m",))
+
+
+def test_a_given_config_is_checked_at_once_and_alone() -> None:
+    sizes = {"m": 64, "n": 40, "k": 48}
+    with pytest.raises(ConfigError, match="lacks "):
+        dispatcher("matmul", "cpu", config={"block_m": 64}, **sizes)
+    with pytest.raises(InputError, match="config= chooses the config of every shape: leave out explore"):
+        dispatcher("matmul", "cpu", config={"block_m": 64}, explore=True, **sizes)

@@ -140,7 +140,7 @@ def test_without_ray_the_error_names_its_installation(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ToolchainError, match=r"cluster auto needs Ray.*pip install ray"):
+    with pytest.raises(ToolchainError, match=r"cluster auto needs ray, .*pip install 'ray\[client\]'"):
         RayExecutor("auto", CPU, tmp_path)
 
 

@@ -12,6 +12,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
+import tilesight
 from tests.unit.cli.documented import check_fields
 from tests.unit.planner.conftest import RowsLine
 from tests.unit.planner.rows_line import RowsExecutor, RowsTemplate, true_us
@@ -80,6 +81,20 @@ def test_plan_prints_kernels_and_losses(tmp_path: Path) -> None:
     table = read_table(out)
     assert (table.first, table.last) == (1, 512)
     assert [str(piece.size) for piece in table.evidence] == [row.split()[0] for row in rows]
+
+
+def test_a_plan_of_the_python_interface_prints_as_the_command_does() -> None:
+    called(plan, *PLAN)
+    shown = called(plan, *PLAN).stdout
+    found = tilesight.plan("rows", "m=1..512", "cpu", "n=1024", kernels=3, shapes=6)
+    printed, written = (text.splitlines() for text in (str(found), shown))
+    for lines in (printed, written):
+        assert "configs predicted" in lines.pop(1)  # and how many were recalled, and how long it took
+    assert printed == written
+    assert repr(found).startswith("PlanResult(rows m=1..512 n=1024 float32: ")
+    frame = found.to_frame()
+    assert list(frame["m"]) == [piece.size for piece in found.table.evidence]
+    assert {"kernel", "chosen_us", "best_us", "loss", "default_us", "block", "width", "stages"} <= set(frame)
 
 
 def test_plan_json_has_the_table_and_the_losses() -> None:

@@ -76,7 +76,7 @@ with tilesight.dispatcher("axpy", target="cpu") as d:
         (
             None,
             "kernel module 'other' of TILESIGHT_KERNELS cannot be imported: No module named 'other'; its "
-            "folder must be on PYTHONPATH",
+            "folder must be on PYTHONPATH, or name its file",
         ),
         (
             "raise OSError('broken')",
@@ -102,5 +102,41 @@ def test_a_wrong_module_is_named(folder: Path, text: str | None, message: str) -
         (folder / "other.py").write_text(text)
     found = tilesight(folder, "kernels", modules=os.pathsep.join(["my_axpy", "other"]))
     assert found.returncode == 2
+    assert message in found.stderr
+    assert "Traceback" not in found.stderr
+
+
+def test_a_file_is_named_by_its_path_and_workers_import_the_same(tmp_path: Path) -> None:
+    """Its folder is on no import path, it imports a file beside it, and worker processes lower the kernel."""
+    assert EXAMPLE is not None
+    own = tmp_path / "elsewhere" / "my_own_axpy.py"
+    own.parent.mkdir()
+    own.write_text(EXAMPLE[1].replace("from typing", "import my_helper\nfrom typing", 1))
+    (own.parent / "my_helper.py").write_text("")
+    ranked = tilesight(
+        tmp_path, "rank", "axpy", "--target", "cpu", "--shape", "n=4100", "--json", modules=str(own)
+    )
+    assert ranked.returncode == 0, ranked.stderr
+    [session] = json.loads(ranked.stdout)["sessions"]
+    assert session["counts"] == {"predicted": 4}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("gone.py", None, "of TILESIGHT_KERNELS cannot be imported: there is no such file"),
+        ("json.py", "", "cannot be imported: another module is named 'json'"),
+        ("mine.py", "raise OSError('broken')", "cannot be imported: broken"),
+        ("mine.py", "", "must have TEMPLATES"),
+    ],
+)
+def test_a_wrong_file_is_named(tmp_path: Path, name: str, text: str | None, message: str) -> None:
+    path = tmp_path / "elsewhere" / name
+    path.parent.mkdir()
+    if text is not None:
+        path.write_text(text)
+    found = tilesight(tmp_path, "kernels", modules=str(path))
+    assert found.returncode == 2
+    assert f"kernel file '{path}'" in found.stderr
     assert message in found.stderr
     assert "Traceback" not in found.stderr

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ...errors import ToolchainError
+from ...settings import load_settings
 from .. import options, output
 from .opening import open_with_layers, url_of
 
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 )
 def why(
     kernel: str,
-    target: str,
+    target: str | None,
     shape: str | None,
     dtype: str | None,
     protocol: str,
@@ -58,7 +59,12 @@ def why(
 
 
 def today(
-    kernel: str, target: str, shape: str | None, dtype: str | None, protocol: str, dynamic: tuple[str, ...]
+    kernel: str,
+    target: str | None,
+    shape: str | None,
+    dtype: str | None,
+    protocol: str,
+    dynamic: tuple[str, ...],
 ) -> tuple[Context, tuple[str, ...]]:
     """The context that `tilesight tune` would use now, and notes on it."""
     from ...costmodel import default_model
@@ -77,13 +83,13 @@ def today(
     ), placement.messages
 
 
-def _locate(target: str) -> Placement:
+def _locate(target: str | None) -> Placement:
     from ...machine.placement import locate
 
     try:
         return locate(target, measures=True)
     except ToolchainError as error:
-        if target == "auto":
+        if (target or load_settings().target) == "auto":
             raise
         return replace(
             locate(target, measures=False), messages=(str(error),)

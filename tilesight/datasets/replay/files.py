@@ -7,7 +7,8 @@ import io
 from pathlib import Path
 from typing import Any
 
-from ...errors import InputError, ToolchainError
+from ...errors import InputError
+from ...extras import missing_extra
 from ...files import replacing
 from .curves import MARKS
 from .replay_runner import Replay
@@ -108,5 +109,5 @@ def _matplotlib() -> Any:
     try:
         from matplotlib import figure
     except ImportError as error:
-        raise ToolchainError("pictures of replays need matplotlib: pip install matplotlib") from error
+        raise missing_extra("plots", "a picture of a replay") from error
     return figure

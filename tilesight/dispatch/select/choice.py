@@ -12,6 +12,7 @@ from ...problem.workload import Workload
 class ChoiceSource(StrEnum):
     """Where a choice comes from, the most reliable first.
 
+    given      the caller's own config
     record     the winner of a tuning run of this very workload
     table      a dispatch table that `tilesight plan` made
     neighbour  the winner of one of the nearest recorded shapes, which the model puts in order
@@ -19,6 +20,7 @@ class ChoiceSource(StrEnum):
     default    the template's default config, or the first legal one if the template names none
     """
 
+    GIVEN = "given"
     RECORD = "record"
     TABLE = "table"
     NEIGHBOUR = "neighbour"

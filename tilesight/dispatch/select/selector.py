@@ -49,6 +49,7 @@ class Selector:
         predictor: predicts times from cached profiles.
         table: a dispatch table, if there is one.
         explore: lowers missing profiles of a shape and returns the model's choice; None: nothing is lowered.
+        given: the caller's config for all shapes, in place of every other source.
     """
 
     def __init__(
@@ -58,15 +59,21 @@ class Selector:
         predictor: CachedPredictor,
         table: DispatchTable | None = None,
         explore: Explore | None = None,
+        given: Config | None = None,
     ) -> None:
         self.problem, self.winners, self.predictor, self.table = problem, winners, predictor, table
-        self._explore = explore
+        self._explore, self.given = explore, given
         self._predicted_own: dict[
             tuple[Config, str], float | None
         ] = {}  # for winners at their recorded shapes
 
     def choose(self, workload: Workload) -> Choice:
-        """The best choice. Raises `NoCandidateError` if no config is legal."""
+        """The best choice.
+
+        Raises:
+            NoCandidateError: no config is legal.
+            ConfigError: the caller's own config is not legal.
+        """
         found = next(self.choices(workload), None)
         if self._explore is not None and _is_unpredicted(found):
             with suppress(NoCandidateError, DatabaseError):
@@ -81,6 +88,9 @@ class Selector:
     def choices(self, workload: Workload) -> Iterator[Choice]:
         """All legal choices, best first, each computed when it is drawn."""
         space = self.problem.space(workload)
+        if self.given is not None:
+            yield self._given(self.given, workload, space)
+            return
         seen: set[tuple[Config, tuple[str, ...]]] = set()
         for source in (self._recorded, self._tabled, self._neighbours, self._predicted, self._default):
             for choice in source(workload, space):
@@ -106,6 +116,13 @@ class Selector:
         return list(found.values())
 
     # ---- the sources, most reliable first
+
+    def _given(self, config: Config, workload: Workload, space: SearchSpace) -> Choice:
+        """Raises `ConfigError` or `UnknownNameError`."""
+        dynamic = self.problem.dynamic
+        if not is_legal(config, dynamic, space):
+            space.check(config)
+        return Choice(workload, config, ChoiceSource.GIVEN, "the caller gave it", None, False, dynamic)
 
     def _recorded(self, workload: Workload, space: SearchSpace) -> Iterator[Choice]:
         for winner in self.winners.exact(workload):

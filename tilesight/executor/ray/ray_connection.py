@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from ...errors import ToolchainError, headline
+from ...extras import missing_extra
 from ...settings import available_cores
 
 CONNECT_S = 10.0
@@ -41,9 +42,7 @@ class RayConnection:
         try:
             import ray
         except ImportError as error:
-            raise ToolchainError(
-                f"cluster {address} needs Ray, which is not installed here: pip install ray"
-            ) from error
+            raise missing_extra("ray", f"cluster {address}") from error
         self.address = address
         self.ray: Any = ray
         self._unreachable_since: float | None = None

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.dispatch.harness import config, make_harness
 from tilesight.dispatch.select.choice import ChoiceSource
 from tilesight.dispatch.table.table_file import DispatchTable, Segment
-from tilesight.errors import InputError, NoCandidateError, UnknownNameError, WorkloadError
+from tilesight.errors import ConfigError, InputError, NoCandidateError, UnknownNameError, WorkloadError
 from tilesight.problem.space import SearchSpace
 
 
@@ -160,3 +160,16 @@ def test_the_number_of_remembered_choices_is_bounded(tmp_path: Path, monkeypatch
         made.d.choose(m=m)
     assert len(made.shapes._choices) <= 10
     assert made.d.choose(m=1).workload.dims["m"] == 1
+
+
+def test_a_given_config_is_the_only_source(tmp_path: Path) -> None:
+    made = make_harness(tmp_path, table=table(), winners=lambda s: [s.winner(64, 16, 5.0)])
+    selector = made.shapes.selector
+    selector.given = config(32)
+    assert [(c.source, c.config) for c in selector.choices(made.problem.workload((64,)))] == [
+        (ChoiceSource.GIVEN, config(32))
+    ]
+    assert made.d.choose(m=300).source is ChoiceSource.GIVEN
+    selector.given = config(7)
+    with pytest.raises(ConfigError, match=r"block_m=7 is not one of .*Nearest legal: block_m=8"):
+        made.d.choose(m=65)

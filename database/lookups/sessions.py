@@ -1,0 +1,141 @@
+"""Recorded sessions: a list of them, and one with its candidates."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from sqlalchemy import Connection, Row, func, select
+
+from ...errors import InputError
+from ...machine import owner
+from ...problem.space import Config
+from ...problem.workload import Workload
+from ...records.recorded_session import RecordedSession, SessionSummary
+from ...records.session import Context, Effort, SessionState
+from ..schema import tables as schema
+from ..tables.session_rows import stored_result
+from ..tables.trial_rows import sound
+
+_S, _T = schema.sessions.c, schema.trials.c
+
+
+def session_summaries(
+    connection: Connection, kernel: str | None, target: str | None, limit: int | None
+) -> list[SessionSummary]:
+    """Sessions, latest first, of the operator or template `kernel` and the target, or of all."""
+    statement = _sessions().order_by(_S.id.desc()).limit(limit)
+    if kernel is not None:
+        statement = statement.where(
+            (schema.workloads.c.operator == kernel) | (schema.templates.c.name == kernel)
+        )
+    if target is not None:
+        statement = statement.where(schema.targets.c.name == target)
+    return [_summary(connection, row) for row in connection.execute(statement).all()]
+
+
+def recorded_session(connection: Connection, session_id: int) -> RecordedSession:
+    """The session of that id with its candidates. Raises `InputError` if there is none."""
+    found = connection.execute(_sessions().where(_S.id == session_id)) if 0 <= session_id < 2**63 else None
+    row = None if found is None else found.first()
+    if row is None:
+        raise InputError(
+            f"session {session_id} is not in this database; `tilesight sessions` lists the sessions"
+        )
+    summary = _summary(connection, row)
+    result = replace(stored_result(connection, row, summary.context), state=summary.state)
+    return RecordedSession(summary, result)
+
+
+def _sessions() -> Any:
+    """A statement that selects sessions with the facts of their contexts."""
+    t, w, g = schema.templates.c, schema.workloads.c, schema.targets.c
+    return (
+        select(
+            schema.sessions,
+            t.name.label("template"),
+            t.version.label("template_version"),
+            *(w.operator, w.dtype, w.dims, w.attrs, w.name.label("shape")),
+            *(g.name.label("target"), g.fingerprint, g.arch),
+            schema.environments.c.device,
+            schema.software.c.versions,
+        )
+        .join_from(schema.sessions, schema.templates)
+        .join(schema.workloads, _S.workload_id == schema.workloads.c.id)
+        .join(schema.targets, _S.target_id == schema.targets.c.id)
+        .join(schema.environments, _S.environment_id == schema.environments.c.id)
+        .join(schema.software, schema.environments.c.software_id == schema.software.c.id)
+    )
+
+
+def _summary(connection: Connection, row: Row[Any]) -> SessionSummary:
+    with sound(f"session {row.id}"):
+        state = SessionState(row.state)
+        if state is SessionState.RUNNING and not owner.is_alive(row.owner):
+            state = SessionState.INTERRUPTED  # its process died
+        winner, winner_us, is_measured = _winner(connection, row)
+        return SessionSummary(
+            id=row.id,
+            context_key=row.context_key,
+            context=_context(row),
+            effort=Effort(row.effort),
+            seed=row.seed,
+            state=state,
+            started_at=row.started_at,
+            finished_at=row.finished_at,
+            seconds=row.seconds,
+            counts=row.counts or _counts(connection, row.id),
+            winner=winner,
+            winner_us=winner_us,
+            is_measured=is_measured,
+        )
+
+
+def _context(row: Row[Any]) -> Context:
+    return Context(
+        template=row.template,
+        template_version=row.template_version,
+        workload=Workload(row.operator, row.dims, row.dtype, row.attrs, row.shape),
+        target=row.target,
+        target_fingerprint=row.fingerprint,
+        arch=row.arch,
+        model=row.model,
+        space="",
+        software=row.versions,
+        device=row.device,
+        protocol=row.protocol,
+        dynamic=tuple(row.dynamic.split(",")) if row.dynamic else (),
+    )
+
+
+def _counts(connection: Connection, session_id: int) -> Mapping[str, int]:
+    """Trials by status; a session has its counts at its end only."""
+    counted = select(_T.status, func.count()).where(_T.session_id == session_id).group_by(_T.status)
+    return {str(status): int(count) for status, count in connection.execute(counted.order_by(_T.status))}
+
+
+def _winner(connection: Connection, row: Row[Any]) -> tuple[Config | None, float | None, bool]:
+    """The winner of a session, its time, and whether that was measured."""
+    measured = (
+        select(schema.candidates.c.config, _T.measured_us)
+        .join_from(schema.trials, schema.candidates)
+        .where(_T.session_id == row.id, _T.measured_us.is_not(None))
+        .order_by(_T.candidate_id != (row.winner_id or 0), _T.measured_us)
+        .limit(1)
+    )
+    p = schema.predictions.c
+    predicted = (
+        select(schema.candidates.c.config, p.latency_us)
+        .join_from(schema.trials, schema.candidates)
+        .join(schema.predictions, _T.prediction_id == p.id)
+        .where(_T.session_id == row.id, _T.status != "failed")
+        .order_by(func.coalesce(p.ranking_us, p.latency_us))
+        .limit(1)
+    )
+    for statement, is_measured in ((measured, True), (predicted, False)):
+        found = connection.execute(statement).first()
+        if found is not None:
+            return Config(json.loads(found[0])), float(found[1]), is_measured
+    return None, None, False

@@ -1,0 +1,108 @@
+"""What the shell completes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.shell_completion import ZshComplete
+
+from tests.unit.cli.test_commands import Shell
+from tilesight.cli.commands import cli
+from tilesight.cli.suggestions import PROGRAM, VARIABLE, BashWords
+from tilesight.target.spec import target_names
+
+MAIN = "from tilesight.cli.main import main; main()"
+
+
+def offered(*words: str) -> list[str]:
+    *args, incomplete = words
+    return [item.value for item in ZshComplete(cli, {}, PROGRAM, VARIABLE).get_completions(args, incomplete)]
+
+
+def test_commands_kernels_targets_and_choices() -> None:
+    assert "tune" in offered("tu")
+    assert offered("rank", "mat") == ["matmul"]
+    assert set(target_names()) < set(offered("tune", "matmul", "--target", ""))
+    assert offered("tune", "matmul", "--effort", "q") == ["quick"]
+    assert offered("space", "gemv", "--dtype", "b") == ["bfloat16"]
+    assert "bf16" in offered("rank", "--dtype", "b")
+    assert offered("collect", "gemv", "rms") == ["rms_norm"]
+
+
+def test_shapes_are_published_names_and_dimensions_that_are_left() -> None:
+    assert {"M0", "m=", "n=", "k="} <= set(offered("tune", "matmul", "--shape", ""))
+    assert offered("tune", "matmul", "--shape", "m") == ["m="]
+    assert offered("tune", "matmul", "--shape", "m=64,") == ["m=64,n=", "m=64,k="]
+    assert offered("tune", "matmul", "--shape", "m=6") == []
+    assert offered("plan", "matmul", "--vary", "m") == ["m="]
+    assert offered("tune", "matmul", "--dynamic", "n") == ["n"]
+    assert "causal=" in offered("rank", "flash_attention", "--shape", "c")
+
+
+def test_a_kernel_that_does_not_exist_offers_nothing() -> None:
+    assert offered("tune", "matmal", "--shape", "") == []
+
+
+@pytest.mark.parametrize("name", ["bash", "zsh", "fish"])
+def test_each_shell_has_a_script(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = Shell(capsys)("completion", name)
+    assert code == 0
+    assert f"{VARIABLE}={name}_complete" in out
+
+
+def ask(line: list[str], **more: str) -> subprocess.CompletedProcess[str]:
+    """As bash asks: its words end at `=`."""
+    words = {"COMP_WORDS": " ".join(line), "COMP_CWORD": str(len(line) - 1), VARIABLE: "bash_complete"}
+    return subprocess.run(
+        [sys.executable, "-c", f"{MAIN}"], env={**os.environ, **words, **more}, capture_output=True, text=True
+    )
+
+
+def test_bash_words_that_end_at_equals_signs_are_joined() -> None:
+    line = ["tilesight", "tune", "matmul", "--shape", "m", "=", "64,n"]
+    assert ask(line).stdout.split() == ["plain,64,n="]
+    assert ask([*line[:-3], "m"]).stdout.split() == ["plain,m="]
+    assert ask(["tilesight", "rank", "matmul", "--target", "=", "h2"]).stdout.split() == ["plain,h200"]
+    assert BashWords.name == "bash"
+
+
+def test_an_error_offers_nothing(tmp_path: Path) -> None:
+    found = ask(["tilesight", "tune", "m"], TILESIGHT_KERNELS=str(tmp_path / "gone.py"))
+    assert (found.returncode, found.stdout, found.stderr) == (0, "", "")
+
+
+def test_completion_loads_neither_torch_nor_tilelang() -> None:
+    words = {
+        "COMP_WORDS": "tilesight tune matmul --shape m",
+        "COMP_CWORD": "4",
+        VARIABLE: "bash_complete",
+    }
+    code = f"import sys, atexit\natexit.register(lambda: print(*sys.modules, file=sys.stderr))\n{MAIN}"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **words}, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["plain,m="]
+    heavy = {"torch", "tilelang", "tvm", "numpy", "pandas", "optuna", "sqlalchemy"}
+    assert set(done.stderr.split()) & heavy == set()
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
+def test_bash_itself_completes(tmp_path: Path) -> None:
+    command = tmp_path / "tilesight"
+    command.write_text(f"#!/bin/sh\nexec {sys.executable} -c '{MAIN}' \"$@\"\n")
+    command.chmod(0o755)
+    script = """eval "$(tilesight completion bash)"
+COMP_WORDS=(tilesight tune matmul --shape m = 64,k); COMP_CWORD=6
+_tilesight_completion tilesight
+echo "${COMPREPLY[@]}"
+"""
+    path = os.pathsep.join([str(tmp_path), os.environ["PATH"]])
+    done = subprocess.run(
+        ["bash", "--norc", "-c", script], env={**os.environ, "PATH": path}, capture_output=True, text=True
+    )
+    assert done.stdout == "64,k=\n", done.stderr

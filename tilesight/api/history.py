@@ -1,0 +1,66 @@
+"""`sessions`, `session` and `compare_sessions`: what the database knows of tuning sessions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..records.recorded_session import RecordedSession, SessionComparison, SessionSummary
+from ..settings import load_settings
+
+if TYPE_CHECKING:
+    from ..database.store import Store
+
+
+def sessions(
+    kernel: str | None = None,
+    target: str | None = None,
+    *,
+    limit: int | None = None,
+    database: str | None = None,
+) -> list[SessionSummary]:
+    """The recorded tuning sessions, latest first.
+
+    Args:
+        kernel: Name of an operator or a template; None: all.
+        target: Name of a target; None: all.
+        limit: Largest number of sessions; None: all.
+        database: As for `tune`.
+
+    Raises:
+        DatabaseError: the database cannot be read.
+    """
+    from ..database.engine.connection import exists, parse_url
+
+    if not exists(parse_url(database or load_settings().database_url)):
+        return []
+    with _opened(database) as store:
+        return store.session_summaries(kernel, target, limit)
+
+
+def session(session_id: int, *, database: str | None = None) -> RecordedSession:
+    """One recorded session with its candidates, by its id.
+
+    Raises:
+        InputError: the database has no session of this id.
+        DatabaseError: the database cannot be read, or does not exist.
+    """
+    with _opened(database) as store:
+        return store.recorded_session(session_id)
+
+
+def compare_sessions(first: int, second: int, *, database: str | None = None) -> SessionComparison:
+    """What sets two recorded sessions apart: contexts, winners and times. Raises what `session` raises."""
+    with _opened(database) as store:
+        return SessionComparison(store.recorded_session(first), store.recorded_session(second))
+
+
+def _opened(database: str | None) -> Store:
+    from ..database import open_store
+    from ..database.engine.connection import parse_url
+    from ..errors import DatabaseVersionError
+
+    url = parse_url(database or load_settings().database_url)
+    try:
+        return open_store(url, read_only=True)
+    except DatabaseVersionError:
+        return open_store(url)  # migrates a database of an older version, raises for a newer one

@@ -1,0 +1,24 @@
+"""Numbers and values as text."""
+
+from __future__ import annotations
+
+import math
+
+
+def number(value: float | None, digits: int = 4) -> str:
+    """Format with `digits` significant digits; powers of ten only from a million on. "-" if it is unknown."""
+    if value is None or math.isnan(value):
+        return "-"
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    before = math.floor(math.log10(abs(value))) + 1
+    return f"{value:.{max(0, digits - before)}f}" if -4 < before < 7 else f"{value:.{digits - 1}e}"
+
+
+def percent(share: float | None) -> str:
+    return "-" if share is None or math.isnan(share) else f"{100 * share:.1f} %"
+
+
+def value(found: object) -> str:
+    """Format the value of a parameter as `--config` reads it."""
+    return str(found).lower() if isinstance(found, bool) else str(found)
