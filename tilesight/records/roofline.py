@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from ..target.spec import Target
@@ -14,12 +15,22 @@ class Roofline:
     No kernel is faster than its matrix work at the matrix peak, nor than its least traffic at the bandwidth
     of device memory (that of reads, if it is higher). On a CPU, whose caches stay warm between launches, only
     what does not fit a cache must come from the level behind it. The peaks are figures of the target file.
+
+    Attributes:
+        flops: operations of the workload.
+        min_bytes: bytes that it must read and write.
+        compute_us: time of the operations at the peak.
+        memory_us: time of the bytes that must move.
+        streamed_us: time of all bytes from device memory, by which `is_compute` classifies the workload.
+        is_known: the figures are those of the chip; False for the `cpu` target until it is calibrated.
     """
 
     flops: int
     min_bytes: int
     compute_us: float
     memory_us: float
+    streamed_us: float
+    is_known: bool = True
 
     @property
     def latency_us(self) -> float:
@@ -27,7 +38,7 @@ class Roofline:
 
     @property
     def is_compute(self) -> bool:
-        return self.compute_us >= self.memory_us
+        return self.compute_us >= self.streamed_us
 
     def tflops(self, latency_us: float) -> float:
         return self.flops / latency_us / 1e6
@@ -36,8 +47,8 @@ class Roofline:
         return self.min_bytes / latency_us / 1e3
 
     def share(self, latency_us: float) -> float:
-        """Share of the hardware limit that a kernel of that time reaches, 0 .. 1."""
-        return self.latency_us / latency_us
+        """Share of the hardware limit that a kernel of that time reaches, 0 .. 1; NaN if it is not known."""
+        return self.latency_us / latency_us if self.is_known else math.nan
 
 
 def roofline(target: Target, dtype: str, flops: int, min_bytes: int) -> Roofline:
@@ -46,8 +57,10 @@ def roofline(target: Target, dtype: str, flops: int, min_bytes: int) -> Roofline
     Without operations, or where their number is not known (0), the traffic alone sets it, for any dtype.
     """
     compute_us = flops / target.matrix_tflops(dtype) / 1e6 if flops else 0.0
-    memory_us = _device_memory_us(target, min_bytes) if target.is_gpu else _warm_caches_us(target, min_bytes)
-    return Roofline(flops, min_bytes, compute_us, memory_us)
+    streamed_us = _device_memory_us(target, min_bytes)
+    memory_us = streamed_us if target.is_gpu else _warm_caches_us(target, min_bytes)
+    is_known = target.is_gpu or target.figures["core.clock_mhz"].provenance != "derived"
+    return Roofline(flops, min_bytes, compute_us, memory_us, streamed_us, is_known)
 
 
 def _device_memory_us(target: Target, min_bytes: int) -> float:

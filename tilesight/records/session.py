@@ -228,7 +228,7 @@ class SessionResult(Reported):
         """The least time that the hardware allows for the workload; NaN for an unknown target."""
         chip = self.chip
         if chip is None:
-            return Roofline(self.flops, self.min_bytes, math.nan, math.nan)
+            return Roofline(self.flops, self.min_bytes, math.nan, math.nan, math.nan, is_known=False)
         return roofline(chip, self.context.workload.dtype, self.flops, self.min_bytes)
 
     @property

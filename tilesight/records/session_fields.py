@@ -45,7 +45,7 @@ def session_fields(result: SessionResult, top: int) -> dict[str, Any]:
         "failures": Counter(t.failure.kind.value for t in result.trials if t.failure),
         "flops": result.flops,
         "min_bytes": result.min_bytes,
-        "limit_us": floor.latency_us,
+        "limit_us": floor.latency_us if floor.is_known else None,
         "candidates": [
             trial_fields(place, trial, floor)
             for place, trial in enumerate(

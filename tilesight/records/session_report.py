@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -48,13 +47,9 @@ def session_report(result: SessionResult, top: int, variants: bool = False) -> R
     report.text()
     for line in _vendor_lines(result, floor):
         report.text(line)
-    bound = "matrix peak" if floor.is_compute else "device memory"
-    # the CPU target has the figures of a typical core, not of the present one
-    name = "hardware limit" if result.context.arch != "native" else "nominal limit of one core"
-    if not math.isnan(floor.latency_us):
-        report.text(f"{name}: {number(floor.latency_us)} us ({bound})")
+    report.text(_limit_line(result, floor))
     if not floor.is_compute and any(
-        t.measured_us is not None and t.measured_us < floor.latency_us for t in shown
+        t.measured_us is not None and t.measured_us < floor.latency_us for t in shown if floor.is_known
     ):
         report.text(
             "Some times are below that limit: under this protocol, data that fits the cache stays there "
@@ -98,6 +93,21 @@ def _add_rows(
         columns = [*columns[:-1], "orders", columns[-1]]
         rows = [[*row[:-1], count, row[-1]] for row, count in zip(rows, orders, strict=True)]
     report.table(columns, rows, right=[*right, "orders"], folded=["config"])
+
+
+def _limit_line(result: SessionResult, floor: Roofline) -> str:
+    """The least time that the hardware allows, and what sets it."""
+    is_cpu = result.context.arch == "native"
+    if floor.is_known:
+        bounds = ("vector peak", "caches and memory") if is_cpu else ("matrix peak", "device memory")
+        bound = bounds[0] if floor.compute_us >= floor.memory_us else bounds[1]
+        return f"hardware limit: {number(floor.latency_us)} us ({bound})"
+    if is_cpu:
+        return (
+            "hardware limit: not known, since target cpu has the figures of a typical core; "
+            "`tilesight calibrate --target cpu` measures those of this machine"
+        )
+    return f"hardware limit: not known, since there is no target {result.context.target}"
 
 
 def _add_measured(
