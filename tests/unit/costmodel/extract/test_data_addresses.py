@@ -48,6 +48,26 @@ def test_blocks_that_choose_by_the_same_numbers_share_rows(target: str, staged: 
     assert x.row_bytes == 128  # 64 elements of each token in an iteration
 
 
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        kernels.embedding(1 << 18, 256, 1 << 16),
+        kernels.two_steps(1 << 18, 256, 1 << 16),
+        kernels.through_registers(1 << 18, 256, 1 << 16, variable=False),
+        kernels.through_registers(1 << 18, 256, 1 << 16, variable=True),
+    ],
+    ids=["direct", "two steps", "fragment", "variable"],
+)
+@pytest.mark.parametrize("target", ["h200", "a100", "mi300x"])
+def test_each_way_of_an_index_chooses_the_same_rows(kernel: object, target: str) -> None:
+    p = read(kernel, target)
+    largest = max(p.tensors, key=lambda t: t.bytes)
+    (rows,) = {(a.row_bytes, a.footprint_bytes) for a in accesses(p) if a.tensor == largest.label}
+    assert rows == (1024, 4096)  # four rows a block
+    found = AnalyticalModel().predict([p], load_target(target)).expected["dram_read_bytes"]
+    assert found == pytest.approx((1 << 16) * 1024, rel=0.05)
+
+
 def test_reading_is_reproducible() -> None:
     first, second = (read(kernels.token_matmul(4096, 1024, 1024, 8192, True)) for _ in range(2))
     assert first == second
