@@ -238,7 +238,7 @@ class _NestReader:
             positions[loop.variable] = number // stride % extent
             stride *= extent
         try:
-            found = evaluate(index, ArbitraryData(positions, self._derived, self._from_data, {}))
+            found = evaluate(index, ArbitraryData(positions, self._derived, {}, self._from_data))
         except UnevaluableError:
             return width
         return contiguous_bytes(np.atleast_1d(found) * (width / _lanes(index)), width)

@@ -177,3 +177,23 @@ def through_registers(table: int, dim: int, picks: int, variable: bool):
                     Out[b * 4 + r, j] = Table[index[r], j]
 
     return kernel
+
+
+def row_numbers_first(table: int, dim: int, picks: int):
+    """Copies of chosen rows in plain loops, whose numbers are first copied to a local array."""
+
+    @T.prim_func
+    def kernel(
+        Table: T.Tensor((table, dim), "float32"),
+        Index: T.Tensor((picks,), "int32"),
+        Out: T.Tensor((picks, dim), "float32"),
+    ):
+        with T.Kernel(picks // 4, threads=1) as b:
+            index = T.alloc_local((4,), "int32")
+            for r in T.serial(4):
+                index[r] = Index[b * 4 + r]
+            for r in T.serial(4):
+                for j in T.serial(dim):
+                    Out[b * 4 + r, j] = Table[index[r], j]
+
+    return kernel

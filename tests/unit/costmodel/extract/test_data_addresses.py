@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from tests.unit.costmodel import gather_kernels as kernels
@@ -157,8 +159,9 @@ def test_a_table_beyond_the_caches_of_a_cpu_is_fetched_again() -> None:
     assert large.terms_us["dram"] > 0.8 * lines  # a line for nearly every pick
 
 
-def test_a_row_number_in_a_variable_chooses_on_a_cpu() -> None:
-    (table,) = [a for a in accesses(read(kernels.row_by_row(1 << 16, 256, 1 << 14), "cpu")) if a.row_bytes]
+@pytest.mark.parametrize("kernel", [kernels.row_by_row, kernels.row_numbers_first])
+def test_row_numbers_in_local_memory_choose_on_a_cpu(kernel: Callable[[int, int, int], object]) -> None:
+    (table,) = [a for a in accesses(read(kernel(1 << 16, 256, 1 << 14), "cpu")) if a.row_bytes]
     assert table.row_bytes == 1024
     assert table.levels[-1] == (1.0, (1 << 14) * 1024.0)  # another row for each number
 
