@@ -54,7 +54,8 @@ def lane_access(
         if site.space is Space.GLOBAL and not scope.arbitrary_data and scope.is_chosen_by_data(site.index):
             scope = scope.with_arbitrary_data()
             chosen = lane_access(scope, site, write=write, mechanism=mechanism, asynchronous=asynchronous)
-            return replace(chosen, row_bytes=_row_bytes(scope, site, width))
+            row_bytes, distinct = _places(scope, site, width)
+            return replace(chosen, row_bytes=row_bytes, footprint_bytes=min(requested, distinct))
         return _scattered(
             scope, site, width, requested, write=write, mechanism=mechanism, asynchronous=asynchronous
         )
@@ -279,14 +280,18 @@ def _is_chosen_by_data(scope: Scope, coordinates: list[Any]) -> bool:
     return False
 
 
-def _row_bytes(scope: Scope, site: AccessSite, width: int) -> float:
-    """Mean number of contiguous bytes that the threads of a block access at each place that data chooses."""
-    if scope.elected:
-        return float(width)
+def _places(scope: Scope, site: AccessSite, width: int) -> tuple[float, float]:
+    """The places that data chooses for a block, in one iteration of the phase.
+
+    Returns:
+        (mean number of contiguous bytes at each place, distinct bytes of all places).
+    """
     try:
-        return contiguous_bytes(scope.over_block(site.index) * site.element_bytes, width)
+        addresses, share = scope.over_statement(site.index)
     except UnevaluableError:
-        return float(width)
+        return float(width), math.inf
+    addresses = addresses * site.element_bytes
+    return contiguous_bytes(addresses, width), len(np.unique(addresses)) * width / share
 
 
 def _inside_share(scope: Scope, descriptor: Descriptor, coordinates: list[Any]) -> tuple[float, float]:

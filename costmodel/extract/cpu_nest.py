@@ -253,7 +253,7 @@ class _NestReader:
 
     def _with_data(self, bindings: dict[int, Any]) -> ArbitraryData:
         known = {variable: value for variable, value in bindings.items() if variable not in self._from_data}
-        return ArbitraryData(known, self._derived, self._from_data, {})
+        return ArbitraryData(known, self._derived, {}, self._from_data)
 
     def _access(
         self, buffer: Any, address: Address, loops: tuple[CpuLoop, ...], code: Code, *, write: bool

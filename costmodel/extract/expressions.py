@@ -225,12 +225,23 @@ def _truncated_division(a: Any, b: Any) -> Any:
     )
 
 
+def _choice(condition: Any, yes: Any, no: Any, bindings: Bindings) -> Any:
+    if isinstance(bindings, ArbitraryData):
+        try:
+            held = evaluate(condition, dict(bindings))
+        except UnevaluableError:  # a bounds check of data: indices are taken as valid
+            return evaluate(yes, bindings)
+    else:
+        held = evaluate(condition, bindings)
+    return np.where(held, evaluate(yes, bindings), evaluate(no, bindings))
+
+
 def _call(expression: Any, bindings: Bindings) -> Any:
     name = getattr(expression.op, "name", "")
     arguments = expression.args
     if name == "tirx.if_then_else":
-        condition, yes, no = (evaluate(a, bindings) for a in arguments)
-        return np.where(condition, yes, no)
+        condition, yes, no = arguments
+        return _choice(condition, yes, no, bindings)
     if name == "tirx.likely":
         return evaluate(arguments[0], bindings)
     if name in _INTEGER_CALLS:
@@ -270,9 +281,7 @@ _RULES: Mapping[str, Callable[[Any, Bindings], Any]] = {
     "And": _binary(np.logical_and),
     "Or": _binary(np.logical_or),
     "Not": lambda e, b: np.logical_not(evaluate(e.a, b)),
-    "Select": lambda e, b: np.where(
-        evaluate(e.condition, b), evaluate(e.true_value, b), evaluate(e.false_value, b)
-    ),
+    "Select": lambda e, b: _choice(e.condition, e.true_value, e.false_value, b),
     "Cast": _cast,
     "Ramp": lambda e, b: evaluate(e.base, b),
     "Broadcast": lambda e, b: evaluate(e.value, b),

@@ -8,10 +8,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .expressions import Bindings, UnevaluableError, evaluate
 from .launch_geometry import LaunchGeometry, sequence
 from .scenarios import CONDITION_SCENARIOS, PATTERN_SCENARIOS, Loop, Scenarios
+
+MOST_ACCESSES = 1 << 14  # of the threads of a block in its inner loops that are evaluated one by one
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,28 @@ class Scope(Scenarios):
             drawn=drawn,
             contents={} if contents is None else contents,
         )._resampled()
+
+    def over_statement(self, expression: Any) -> tuple[NDArray[Any], float]:
+        """`expression` for every thread and iteration of the inner loops, in one iteration of the phase.
+
+        Returns:
+            (the values; the share of the iterations that they cover: the innermost ones if there are many).
+
+        Raises:
+            UnevaluableError: it cannot be evaluated.
+        """
+        extents = [max(1, math.ceil(loop.extent)) for loop in self.loops]
+        turns = math.prod(extents)
+        covered = max(1, min(turns, MOST_ACCESSES // self.threads))
+        number = np.arange(self.threads * covered)
+        bindings, rest = self._one_scenario(), number // self.threads
+        for loop, extent in zip(reversed(self.loops), reversed(extents), strict=True):
+            bindings[loop.variable] = loop.start + rest % extent
+            rest = rest // extent
+        bindings |= self.launch.thread_bindings(self.first_thread + number % self.threads)
+        self._rebind(bindings)
+        values = np.broadcast_to(np.asarray(self._evaluate(expression, bindings)), number.shape)
+        return values.astype(np.int64), covered / turns
 
     @property
     def executions(self) -> float:

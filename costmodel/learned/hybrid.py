@@ -19,8 +19,8 @@ from .model_file import LearnedModel
 
 CORRECTION = "learned correction"
 LITTLE_TRUST = 0.5
-# one sigma of the analytical model alone on chips without fitted constants: predictions for an A100 and an
-# MI300X differ by 16 to 30 % from published results (experiments/public_bands)
+# least sigma of the analytical model alone on chips without fitted constants: predictions differ by up to
+# 30 % from published results (experiments/public_bands)
 UNSEEN_ARCH_UNCERTAINTY = 0.35
 MOST_SIGMA = 1.5  # limit of the uncertainty: a factor of 4.5 in both directions
 

@@ -135,3 +135,65 @@ def row_by_row(table: int, dim: int, picks: int):
                 Out[b, j] = Table[row, j]
 
     return kernel
+
+
+def two_steps(table: int, dim: int, picks: int):
+    """Copies of rows that a table of numbers names for each chosen number."""
+
+    @T.prim_func
+    def kernel(
+        Table: T.Tensor((table, dim), "float32"),
+        Page: T.Tensor((table,), "int32"),
+        Index: T.Tensor((picks,), "int32"),
+        Out: T.Tensor((picks, dim), "float32"),
+    ):
+        with T.Kernel(picks // 4, threads=128) as b:
+            for r, j in T.Parallel(4, dim):
+                Out[b * 4 + r, j] = Table[Page[Index[b * 4 + r]], j]
+
+    return kernel
+
+
+def through_registers(table: int, dim: int, picks: int, variable: bool):
+    """Copies of chosen rows whose numbers are kept in a fragment, or in a local variable."""
+
+    @T.prim_func
+    def kernel(
+        Table: T.Tensor((table, dim), "float32"),
+        Index: T.Tensor((picks,), "int32"),
+        Out: T.Tensor((picks, dim), "float32"),
+    ):
+        with T.Kernel(picks // 4, threads=128) as b:
+            if variable:
+                row = T.alloc_var("int32")
+                for r in T.serial(4):
+                    row = Index[b * 4 + r]
+                    for j in T.Parallel(dim):
+                        Out[b * 4 + r, j] = Table[row, j]
+            else:
+                index = T.alloc_fragment((4,), "int32")
+                T.copy(Index[b * 4 : b * 4 + 4], index)
+                for r, j in T.Parallel(4, dim):
+                    Out[b * 4 + r, j] = Table[index[r], j]
+
+    return kernel
+
+
+def row_numbers_first(table: int, dim: int, picks: int):
+    """Copies of chosen rows in plain loops, whose numbers are first copied to a local array."""
+
+    @T.prim_func
+    def kernel(
+        Table: T.Tensor((table, dim), "float32"),
+        Index: T.Tensor((picks,), "int32"),
+        Out: T.Tensor((picks, dim), "float32"),
+    ):
+        with T.Kernel(picks // 4, threads=1) as b:
+            index = T.alloc_local((4,), "int32")
+            for r in T.serial(4):
+                index[r] = Index[b * 4 + r]
+            for r in T.serial(4):
+                for j in T.serial(dim):
+                    Out[b * 4 + r, j] = Table[index[r], j]
+
+    return kernel

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from tests.unit.costmodel import gather_kernels as kernels
@@ -46,6 +48,26 @@ def test_blocks_that_choose_by_the_same_numbers_share_rows(target: str, staged: 
     assert x.axes == frozenset("y")
     assert x.loop_dependent
     assert x.row_bytes == 128  # 64 elements of each token in an iteration
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        kernels.embedding(1 << 18, 256, 1 << 16),
+        kernels.two_steps(1 << 18, 256, 1 << 16),
+        kernels.through_registers(1 << 18, 256, 1 << 16, variable=False),
+        kernels.through_registers(1 << 18, 256, 1 << 16, variable=True),
+    ],
+    ids=["direct", "two steps", "fragment", "variable"],
+)
+@pytest.mark.parametrize("target", ["h200", "a100", "mi300x"])
+def test_each_way_of_an_index_chooses_the_same_rows(kernel: object, target: str) -> None:
+    p = read(kernel, target)
+    largest = max(p.tensors, key=lambda t: t.bytes)
+    (rows,) = {(a.row_bytes, a.footprint_bytes) for a in accesses(p) if a.tensor == largest.label}
+    assert rows == (1024, 4096)  # four rows a block
+    found = AnalyticalModel().predict([p], load_target(target)).expected["dram_read_bytes"]
+    assert found == pytest.approx((1 << 16) * 1024, rel=0.05)
 
 
 def test_reading_is_reproducible() -> None:
@@ -137,8 +159,9 @@ def test_a_table_beyond_the_caches_of_a_cpu_is_fetched_again() -> None:
     assert large.terms_us["dram"] > 0.8 * lines  # a line for nearly every pick
 
 
-def test_a_row_number_in_a_variable_chooses_on_a_cpu() -> None:
-    (table,) = [a for a in accesses(read(kernels.row_by_row(1 << 16, 256, 1 << 14), "cpu")) if a.row_bytes]
+@pytest.mark.parametrize("kernel", [kernels.row_by_row, kernels.row_numbers_first])
+def test_row_numbers_in_local_memory_choose_on_a_cpu(kernel: Callable[[int, int, int], object]) -> None:
+    (table,) = [a for a in accesses(read(kernel(1 << 16, 256, 1 << 14), "cpu")) if a.row_bytes]
     assert table.row_bytes == 1024
     assert table.levels[-1] == (1.0, (1 << 14) * 1024.0)  # another row for each number
 
