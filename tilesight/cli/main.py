@@ -22,6 +22,7 @@ EXIT_INTERNAL, EXIT_INTERRUPT, EXIT_BROKEN_PIPE, EXIT_TERMINATED = 1, 130, 141, 
 COMMANDS = {
     "tune": "Search for the fastest config of a kernel and measure the best candidates.",
     "rank": "Rank configs by predictions alone; needs no GPU.",
+    "predict": "Predict the time of a kernel in a file; needs no GPU.",
     "plan": "Choose a few kernels that cover a range of sizes.",
     "build": "Compile a config for any target and show the compiler's figures.",
     "calibrate": "Measure the GPU of this machine and write a target file.",

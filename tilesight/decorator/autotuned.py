@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Hashable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
 from ..problem.space import SearchSpace
@@ -18,6 +18,9 @@ from .tune_task import TuneTask, make_task
 from .tuned import Tuned, TunedSource
 from .user_function import UserFunction
 from .user_operator import CheckOptions
+
+if TYPE_CHECKING:
+    from ..explanation import Explanation
 
 
 class Autotuned:
@@ -96,22 +99,45 @@ class Autotuned:
             InputError: the call gives an argument that configs choose.
             TileSightError: whatever `tilesight.tune` raises.
         """
-        call = self._call(args, kwargs)
-        if call.chosen:
-            given = ", ".join(call.chosen)
-            raise InputError(
-                f"{self._function.name}: {given} is given; leave it out, or there is nothing to tune"
-            )
-        return self._kernels.tune(call)
+        return self._kernels.tune(self._call_to_tune(args, kwargs))
 
     def space(self, *args: Any, **kwargs: Any) -> SearchSpace:
         """The configs to choose from."""
         return self._choices_of(self._call(args, kwargs)).space
 
     def choice(self, *args: Any, **kwargs: Any) -> Tuned:
-        """The config that a call uses, and how it was found."""
-        found: Tuned = self._kernels.kernel(self._call(args, kwargs)).tilesight
-        return found
+        """The config that is known to be best for a call, and where it comes from (`Tuned.source`).
+
+        Nothing is tuned or built: before the arguments are tuned, this is the best prediction in the database
+        (`model`), or the default config (`default`).
+        """
+        return self._kernels.choice(self._call(args, kwargs))
+
+    def explain(
+        self, *args: Any, config: str | Mapping[str, Any] | None = None, **kwargs: Any
+    ) -> Explanation:
+        """What limits a config and by how much, how the chosen config differs, and how sure the model is.
+
+        Nothing is tuned: the chosen config is that of `choice`.
+
+        Args:
+            args, kwargs: Of the call.
+            config: The config to explain: `block=32,...`, or the values by argument; None: the chosen one.
+
+        Raises:
+            InputError: the call gives an argument that configs choose, or the config is not in the space.
+            NoCandidateError: a config does not lower.
+        """
+        return self._kernels.explain(self._call_to_tune(args, kwargs), config)
+
+    def _call_to_tune(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
+        call = self._call(args, kwargs)
+        if call.chosen:
+            given = ", ".join(call.chosen)
+            raise InputError(
+                f"{self._function.name}: {given} is given; leave it out, or there is nothing to tune"
+            )
+        return call
 
     def _call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
         kwargs, function = dict(kwargs), self._function
@@ -175,5 +201,5 @@ class Bound:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._autotuned, name)
-        takes_call = name in ("compile", "tune", "space", "choice")
+        takes_call = name in ("compile", "tune", "space", "choice", "explain")
         return functools.partial(found, self._instance) if takes_call else found

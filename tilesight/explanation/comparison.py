@@ -33,15 +33,17 @@ class Explanation:
     """A candidate, the best known one, and what sets them apart.
 
     Attributes:
-        best: None if the candidate is the best known one itself.
+        workload: None for a kernel of which nothing but its IR is known.
+        best: None if the candidate is the best known one itself, or no other one is known.
         differences: grouped by kind, the largest first.
         steps: the path from the candidate to the best one.
         largest_step: a sentence on the change that brings most.
         verdict: a sentence on how far the model can tell the two apart.
         notes: facts that a reader must know of the comparison.
+        kernel: name of a kernel without a workload.
     """
 
-    workload: Workload
+    workload: Workload | None
     target: Target
     this: CandidateView
     best: CandidateView | None
@@ -50,6 +52,12 @@ class Explanation:
     largest_step: str = ""
     verdict: str = ""
     notes: tuple[str, ...] = ()
+    kernel: str = ""
+
+    @property
+    def title(self) -> str:
+        """The workload, or the name of a kernel without one."""
+        return self.kernel if self.workload is None else self.workload.label
 
 
 def explain(

@@ -86,6 +86,29 @@ def at(lowered: Lowered, dims: Mapping[str, int]) -> Lowered:
     )
 
 
+def runtime_sizes(prim_func: Any) -> tuple[Any, ...]:
+    """The TIR variables that a traced function takes when it is called, in its order of arguments.
+
+    They are sizes of its tensors (`T.dynamic`), and arguments that are whole numbers.
+    """
+    from tvm import tirx
+
+    found: list[Any] = []
+
+    def add(node: Any) -> None:
+        if isinstance(node, tirx.Var) and not any(node.same_as(known) for known in found):
+            found.append(node)
+
+    for parameter in prim_func.params:
+        if parameter in prim_func.buffer_map:
+            buffer = prim_func.buffer_map[parameter]
+            for extent in (*buffer.shape, *buffer.strides):
+                tirx.stmt_functor.post_order_visit(extent, add)
+        elif "int" in str(parameter.dtype):
+            add(parameter)
+    return tuple(found)
+
+
 def _launched(body: Any, kernels: set[str]) -> list[tuple[str, Sequence[Any]]]:
     """(name, arguments) of each kernel that a host program launches, without repetition."""
     return list({name: arguments for name, arguments in calls_of(body, kernels) if name in kernels}.items())

@@ -360,11 +360,6 @@ def test_explain_refuses_an_illegal_config() -> None:
         tilesight.explain("axpy", "cpu", "X0", config="block=11,stages=2,swizzle=true")
 
 
-def test_predict_refuses_what_is_no_kernel() -> None:
-    with pytest.raises(InputError, match="not a function; call the kernel's factory"):
-        tilesight.predict(test_predict_refuses_what_is_no_kernel, "h100")
-
-
 def test_names_are_complete() -> None:
     assert all(getattr(tilesight, name) is not None for name in tilesight.__all__)
     assert set(tilesight.__all__) - {"__version__"} == set(tilesight._HOME_OF)
@@ -434,22 +429,3 @@ assert found[0].latency_us < found[1].latency_us
         [sys.executable, str(script)], env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr[-3000:]
-
-
-class Oddity:
-    """Looks like what @tilelang.jit makes of a factory."""
-
-    def get_tir(self) -> None: ...
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        (3, r"takes a TileLang PrimFunc, not an int; call"),
-        ("f", r"takes a TileLang PrimFunc, not a str; call"),
-        (Oddity(), r"takes a TileLang PrimFunc, not an Oddity; give it <kernel>\.get_tir"),
-    ],
-)
-def test_predict_says_what_it_was_given(given: object, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        tilesight.predict(given, "h200")
