@@ -14,6 +14,7 @@ from .call_kernels import CallKernels
 from .check_programs import CheckPrograms
 from .config_space import Choices
 from .options import AutotuneOptions
+from .trace_configs import find_mode
 from .tune_task import TuneTask, make_task
 from .tuned import Tuned, TunedSource
 from .user_function import UserFunction
@@ -177,9 +178,7 @@ class Autotuned:
     def _is_eager(self, call: Call) -> bool:
         """TileLang may have to run the function to know, so it gets a complete set of arguments, once."""
         if self._eager is None:
-            choices = self._choices_of(call)
-            values = {} if call.chosen or choices.first is None else choices.values(choices.first)
-            self._eager = self._function.is_eager(call.args, {**call.kwargs, **values})
+            self._eager = find_mode(self._function, call, self._choices_of(call))
         return self._eager
 
     def _task(self, call: Call) -> TuneTask:

@@ -12,10 +12,11 @@ from .arguments import Call
 from .host_kernel import HostKernel
 from .interface import inputs_first, read_interface
 from .options import AutotuneOptions, processor_target
+from .trace_configs import packed
 from .tuned import Tuned, TunedSource
 from .user_function import UserFunction
 from .user_operator import CheckOptions, UserOperator
-from .user_template import TracedConfig, TracedTemplate, compiler_flags, packed, with_options
+from .user_template import TracedConfig, TracedTemplate, compiler_flags, with_options
 
 
 def build_kernel_of(function: UserFunction, options: AutotuneOptions, call: Call, tuned: Tuned) -> Any:

@@ -17,7 +17,7 @@ from .config_space import Choices
 from .content import content_hash
 from .interface import read_interface
 from .options import AutotuneOptions, find_target
-from .trace_configs import default_ir, first_traced
+from .trace_configs import Traces, default_ir, first_traced
 from .tuned import Tuned, TunedSource, tuned_from, winner
 from .user_function import UserFunction
 from .user_operator import CheckOptions, UserOperator
@@ -115,10 +115,11 @@ def make_task(
     from ..costmodel import default_model
 
     placement = locate(find_target(options, function), measures=options.effort is not Effort.PREDICT)
-    first, traced = first_traced(function, call, choices)
+    traces = Traces(function, call.args, call.kwargs, choices)
+    first, traced = first_traced(traces, function.name, choices)
     interface = read_interface(traced, function.out_idx, function.name)
     # arguments that share one tuning have IR of their own
-    ir = "" if unspecialized else default_ir(function, call, choices) or str(traced.script())
+    ir = "" if unspecialized else default_ir(traces, function, choices) or str(traced.script())
     inputs = find_caller_inputs(interface)
     supply = programs.supply if inputs is None else "inputs of the caller"
     rules = [getattr(check, rule.name) for rule in fields(check)]
@@ -140,7 +141,7 @@ def make_task(
         has_reference=programs.reference is not None,
         version=version,
     )
-    template = UserTemplate(function, call.args, call.kwargs, choices, interface, operator, version)
+    template = UserTemplate(function, traces, choices, interface, operator, version)
     workload = call.workload(operator.name, interface, unspecialized)
     model = options.model or default_model()
     chosen = TuneOptions(
