@@ -76,7 +76,14 @@ def profiles_of(
     sizes = runtime_sizes(kernel.prim_func)
     values = _read_sizes(kernel.name, [str(size.name) for size in sizes], shape)
     lowered = replace(lower(kernel.prim_func, target, kernel.pass_configs), sizes=sizes)
-    return read_profiles(at(lowered, values), target)
+    prim_func = kernel.prim_func
+    # the work does not depend on numbers with a fraction
+    fractions = {
+        str(parameter.name): 1.0
+        for parameter in prim_func.params
+        if parameter not in prim_func.buffer_map and "float" in str(parameter.dtype)
+    }
+    return read_profiles(at(lowered, values, fractions), target)
 
 
 def _traced(maker: Any, target: Target, arguments: Mapping[str, Any]) -> ForeignKernel:

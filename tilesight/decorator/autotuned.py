@@ -14,7 +14,8 @@ from .call_kernels import CallKernels
 from .check_programs import CheckPrograms
 from .config_space import Choices
 from .options import AutotuneOptions
-from .trace_configs import find_mode
+from .run_time_values import open_axes
+from .trace_configs import Traces, find_mode, first_traced
 from .tune_task import TuneTask, make_task
 from .tuned import Tuned, TunedSource
 from .user_function import UserFunction
@@ -55,6 +56,7 @@ class Autotuned:
         self._made_choices: dict[Hashable, Choices] = {}
         self._ready: dict[Hashable, Any] = {}  # final kernels by how their calls are written
         self._eager: bool | None = None
+        self._open_axes: Mapping[str, frozenset[int]] | None = None
         functools.update_wrapper(self, function.python, updated=())
 
     def __repr__(self) -> str:
@@ -143,10 +145,23 @@ class Autotuned:
     def _call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
         kwargs, function = dict(kwargs), self._function
         names = self._choices_for(args, kwargs).names
+        given = (function.signature, args, kwargs, names, self._unspecialized, function.tensors)
         try:
-            return read_call(function.signature, args, kwargs, names, self._unspecialized, function.tensors)
+            if self._open_axes is None:
+                call = read_call(*given)
+                self._open_axes = self._find_open_axes(call) if function.tensors else {}
+                if not self._open_axes:
+                    return call
+            return read_call(*given, self._open_axes)
         except TypeError as error:
             raise TypeError(f"{function.name}(): {error}") from None
+
+    def _find_open_axes(self, call: Call) -> Mapping[str, frozenset[int]]:
+        """What the kernel of an eager function takes at run time: its call's key must leave that out."""
+        self._is_eager(call)
+        function, choices = self._function, self._choices_of(call)
+        _, traced = first_traced(Traces(function, call.args, call.kwargs, choices), function.name, choices)
+        return open_axes(traced, function.run_time_names, function.name)
 
     def _choices_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Choices:
         if isinstance(self._choices, Choices):

@@ -17,6 +17,7 @@ from .config_space import Choices
 from .content import content_hash
 from .interface import read_interface
 from .options import AutotuneOptions, find_target
+from .run_time_values import inputs_of_block, run_time_values
 from .trace_configs import Traces, default_ir, first_traced
 from .tuned import Tuned, TunedSource, tuned_from, winner
 from .user_function import UserFunction
@@ -117,7 +118,14 @@ def make_task(
     placement = locate(find_target(options, function), measures=options.effort is not Effort.PREDICT)
     traces = Traces(function, call.args, call.kwargs, choices)
     first, traced = first_traced(traces, function.name, choices)
-    interface = read_interface(traced, function.out_idx, function.name)
+    values = run_time_values(
+        traced,
+        function.out_idx,
+        function.name,
+        inputs_of_block() or call.run_time_arguments(function.run_time_names),
+        options.measured_at,
+    )
+    interface = read_interface(traced, function.out_idx, function.name, values)
     # arguments that share one tuning have IR of their own
     ir = "" if unspecialized else default_ir(traces, function, choices) or str(traced.script())
     inputs = find_caller_inputs(interface)
@@ -145,7 +153,11 @@ def make_task(
     workload = call.workload(operator.name, interface, unspecialized)
     model = options.model or default_model()
     chosen = TuneOptions(
-        effort=options.effort, budget_s=options.budget_s, seed=options.seed, protocol=options.protocol
+        effort=options.effort,
+        budget_s=options.budget_s,
+        seed=options.seed,
+        protocol=options.protocol,
+        dynamic=tuple(name for name, _ in interface.sizes),
     )
     request = make_request(template, workload, placement, model.version, chosen, choices.space)
     return TuneTask(request, template, placement, choices, model, inputs, shares_ir=bool(unspecialized))

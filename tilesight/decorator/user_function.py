@@ -92,8 +92,13 @@ class UserFunction:
 
     @property
     def tensors(self) -> frozenset[str]:
-        """Arguments of an eager function that are tensors."""
-        return frozenset(self.wrapped.func.tensor_args) if self.is_jit else frozenset()
+        """Arguments of an eager function that its kernel takes: tensors, and numbers (`T.float32`)."""
+        return frozenset(self.run_time_names)
+
+    @property
+    def run_time_names(self) -> tuple[str, ...]:
+        """Arguments of an eager function that its kernel takes: tensors and numbers, in order."""
+        return tuple(self.wrapped.func.tensor_args) if self.is_jit else ()
 
     @property
     def target(self) -> Any:

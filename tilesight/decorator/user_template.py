@@ -7,7 +7,7 @@ kilobytes, compressed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -68,7 +68,9 @@ class UserTemplate(KernelTemplate):
             Exception: whatever the function raises.
         """
         traced = self.traces.trace(config)
-        interface = read_interface(traced, self.function.out_idx, self.function.name)
+        ours = self.interface
+        values = dict(ours.sizes) | {number.name: number.value for number in ours.numbers}
+        interface = read_interface(traced, self.function.out_idx, self.function.name, values)
         unlike = self.interface.difference(interface)
         if unlike:
             raise TraceError(f"its arguments are not those of the first config: {unlike}")
@@ -124,8 +126,12 @@ class TracedTemplate(KernelTemplate):
         trace: Callable[[], TracedConfig],
     ) -> None:
         self.operator, self.name, self.version = operator, operator.name, version
-        self.deterministic = deterministic
+        self.deterministic, self.numbers = deterministic, operator.interface.numbers
         self._flags, self._trace = flags, trace
+
+    def check_dynamic(self, dims: str | Sequence[str]) -> tuple[str, ...]:
+        """The user's kernel has named them: nothing is to be checked."""
+        return (dims,) if isinstance(dims, str) else tuple(dims)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _received, (self.operator, self.version, self.deterministic, self._flags, self._trace())

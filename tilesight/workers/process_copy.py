@@ -71,7 +71,10 @@ class ProcessCopy(Generic[Item, T]):
                 self._close()
                 raise
             seconds = time.monotonic() - begin
-            return Raised(*answer[1:], seconds) if answer[0] else Done(answer[1], seconds)
+            if answer[0]:
+                _, type_name, message, trace = answer
+                return Raised(type_name, message, trace, seconds)
+            return Done(answer[1], seconds)
 
     def _start(self) -> tuple[int, Connection[Any, Any]]:
         ours, theirs = Pipe()
