@@ -96,7 +96,7 @@ def autotune(
             arguments that returns one of these.
         constraints: functions of a config that return True if it is legal, and False or the reason (text) if
             not.
-        effort: how much is tried: predict, quick, full or exhaustive; see `tilesight.tune`.
+        effort: how much is tried: glance, predict, quick, full or exhaustive; see `tilesight.tune`.
         budget_s: seconds for tuning one call's arguments; None: no limit.
         database: a SQLAlchemy URL or the path of an SQLite file; None: that of `tilesight.tune`.
         target: the hardware to tune for; `auto`: what the function is compiled for.

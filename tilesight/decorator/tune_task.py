@@ -55,9 +55,7 @@ class TuneTask:
         trial = winner(result)
         ran = [t for t in result.trials if t.status is Status.FAILED and (t.measurement or t.build)]
         untried = trial is None or trial.status not in (Status.VERIFIED, Status.MEASURED, Status.NOISY)
-        if trial is None or (
-            untried and ran and self.request.measures and result.effort is not Effort.PREDICT
-        ):
+        if trial is None or (untried and ran and self.request.measures and result.effort.measures):
             from ..tuner.diagnostics import nothing_worked
 
             raise nothing_worked(self.request.workload, self.request.target, ran, cut=False)
@@ -115,7 +113,7 @@ def make_task(
     """
     from ..costmodel import default_model
 
-    placement = locate(find_target(options, function), measures=options.effort is not Effort.PREDICT)
+    placement = locate(find_target(options, function), measures=options.effort.measures)
     traces = Traces(function, call.args, call.kwargs, choices)
     first, traced = first_traced(traces, function.name, choices)
     values = run_time_values(

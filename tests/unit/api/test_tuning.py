@@ -140,6 +140,23 @@ def test_rank_measures_nothing_and_tune_goes_on_from_it(fake_line: FakeLine) -> 
     assert fake_line.model.calls == EFFORT_LIMITS[Effort.PREDICT].explore
 
 
+def test_a_glance_lowers_little_and_a_greater_effort_answers_it(fake_line: FakeLine) -> None:
+    glanced = tilesight.rank("axpy", "cpu", "X0", effort="glance")[0]
+    assert (glanced.effort, glanced.is_measured) == (Effort.GLANCE, False)
+    assert len(fake_line.executor.done["lower"]) == 24
+    assert fake_line.executor.done["build"] == []
+    assert tune(effort="glance").from_database
+    ranked = tilesight.rank("axpy", "cpu", "X0")[0]
+    assert (ranked.effort, ranked.from_database) == (Effort.PREDICT, False)
+    assert len(fake_line.executor.done["lower"]) == EFFORT_LIMITS[Effort.PREDICT].explore
+    again = tune(effort="glance")
+    assert again.from_database
+    with pytest.raises(InputError, match="rank measures nothing: effort 'quick' is one of tune"):
+        tilesight.rank("axpy", "cpu", "X0", effort="quick")
+    with pytest.raises(InputError, match="a plan has no effort 'glance': take one of predict, quick, full"):
+        tilesight.plan("matmul", vary="m=1..8", target="cpu", effort="glance")
+
+
 def test_interrupted_call_goes_on(fake_line: FakeLine) -> None:
     counter = itertools.count(1)
 
