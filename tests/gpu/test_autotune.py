@@ -1,6 +1,7 @@
 """Users' own kernels under `autotune`. No `from __future__`: TileLang reads annotations."""
 
 # ruff: noqa: N803, N806, N812
+import os
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +133,51 @@ def test_kernels_that_update_a_tensor() -> None:
     x, s = torch.rand(1 << 16, device="cuda"), torch.full((1 << 16,), 5.0, device="cuda")
     kernel(s, x)
     torch.testing.assert_close(s, x + 5)
+
+
+def rows_factory(width: int, block: int = 8) -> Any:
+    """B = A * s + offset, for any number of rows."""
+    m = T.dynamic("m")
+
+    @T.prim_func
+    def rows(
+        A: T.Tensor((m, width), "float32"), s: T.float32, offset: T.int32, B: T.Tensor((m, width), "float32")
+    ):
+        with T.Kernel(T.ceildiv(m, block), threads=128) as bx:
+            for i, j in T.Parallel(block, width):
+                if bx * block + i < m:
+                    B[bx * block + i, j] = A[bx * block + i, j] * s + offset
+
+    return rows
+
+
+def test_sizes_and_numbers_of_run_time() -> None:
+    made = autotune(
+        configs=[{"block": b} for b in (4, 8, 16)],
+        out_idx=[-1],
+        ref_prog=lambda a, s, offset: a * s + offset,
+        measured_at={"m": 4096, "s": 0.5, "offset": -3},
+    )(rows_factory)
+    kernel = made(256)
+    assert kernel.tilesight.status is Status.VERIFIED
+    for m, s, offset in ((1, 2.0, 7), (4096, -0.25, 0), (1001, 1e-3, -(2**31))):
+        a = torch.randn(m, 256, device="cuda")
+        torch.testing.assert_close(kernel(a, s, offset), a * s + offset)
+
+
+def test_a_config_that_asks_the_driver_or_crashes_while_it_is_traced() -> None:
+    """A copy of this process cannot use CUDA, which is initialised here."""
+    torch.cuda.init()
+
+    def factory(n: int, block: int = 1024) -> Any:
+        if block == 512:
+            os.abort()
+        assert torch.cuda.get_device_properties(0).multi_processor_count > 0
+        return added_factory(n, block)
+
+    kernel = autotune(configs=[{"block": b} for b in (512, 1024, 4096)])(factory)(1 << 16)
+    assert kernel.tilesight.status is Status.VERIFIED
+    assert kernel.config["block"] != 512
 
 
 def test_persistent_kernels() -> None:

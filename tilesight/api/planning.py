@@ -102,7 +102,7 @@ def plan_range(
 ) -> PlanResult:
     """`plan` with the options of its sessions as one value."""
     from ..machine.placement import locate
-    from ..planner.plan_options import PlanOptions
+    from ..planner.plan_options import PLAN_LIMITS, PlanOptions
     from ..planner.plan_problem import PlanProblem, base_workload, dynamic_choice
     from ..planner.planner import Planner
     from ..planner.record_sessions import PlanRecorder
@@ -110,8 +110,9 @@ def plan_range(
     from .engine import Engine
     from .misses import find_misses
 
-    if options.effort is Effort.EXHAUSTIVE:
-        raise InputError("a plan cannot be exhaustive: take effort=full")
+    if options.effort not in PLAN_LIMITS:
+        known = ", ".join(PLAN_LIMITS)
+        raise InputError(f"a plan has no effort '{options.effort}': take one of {known}")
     shapes = shapes if shapes is not None else SHAPES_STATIC if static else SHAPES
     for name, value, most in (("kernels", kernels, 256), ("shapes", shapes, 1024)):
         if not 1 <= value <= most:

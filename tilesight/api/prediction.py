@@ -2,55 +2,62 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
-from ..errors import InputError, headline
+from ..errors import InputError, TileSightError, headline
 from ..records.trial import Prediction
 from ..target.spec import Target
+from .foreign_kernel import Sizes, find_kernel, profiles_of
 
 
-def predict(prim_func: Any, target: str | Target) -> Prediction:
+def predict(
+    prim_func: Any,
+    target: str | Target | None = None,
+    shape: Sizes | None = None,
+    *,
+    arguments: Mapping[str, Any] | None = None,
+) -> Prediction:
     """The predicted time of any TileLang kernel. Lowers in this process and needs no GPU.
 
     Args:
-        prim_func: A PrimFunc with static shapes, or what `tilelang.compile` made of one, which is lowered
-            with
-            the pass options that it was compiled with.
-        target: Name of a shipped target, path of a target file, a `Target`, or `auto` for the GPU found here.
+        prim_func: A PrimFunc; what `tilelang.compile` made of one, which is lowered with the pass options
+            that it was compiled with; or a function that returns a PrimFunc, also under `@tilelang.jit`.
+        target: Name of a shipped target, path of a target file, a `Target`, or `auto` for the GPU found here;
+            None: that of the settings, else `auto`.
+        shape: Sizes that the kernel takes at run time (`T.dynamic`): `m=4096`, or a mapping.
+        arguments: Of the function, by name. An eager function takes the sizes that it names
+            (`{"N": 4096}`).
 
     Raises:
-        InputError: it is no such function, cannot be read, does not fit the target, or TileLang refuses to
-            lower it (TileLang's own error is the cause).
+        InputError: it is no such function, an argument is missing, it cannot be read, does not fit the
+            target, or TileLang refuses to lower it (TileLang's own error is the cause).
     """
     from ..costmodel import default_model
-    from ..costmodel.extract import read_profiles
-    from ..lowering.lower import lower
     from ..machine.placement import locate
 
     chosen = locate(target, measures=False).target
-    function = getattr(prim_func, "prim_func", prim_func)
-    if type(function).__name__ != "PrimFunc":
-        raise InputError(_wrong_type(prim_func))
-    # a compiled kernel was lowered with options of its own
-    options = getattr(prim_func, "pass_configs", None)
+    with as_input_errors("traced", chosen):
+        kernel = find_kernel(prim_func, chosen, arguments)
+    with as_input_errors("lowered", chosen):
+        profiles = profiles_of(kernel, chosen, shape)
+    with as_input_errors("predicted", chosen):
+        return default_model().predict(profiles, chosen)
+
+
+@contextmanager
+def as_input_errors(done: str, target: Target) -> Iterator[None]:
+    """Turn what a user's function, TileLang or the model raises into `InputError`; it becomes the cause.
+
+    Args:
+        done: What could not be done with the kernel: traced, lowered, predicted.
+        target: For the message.
+    """
     try:
-        lowered = lower(function, chosen, options)
-    except Exception as error:  # TileLang raises whatever it likes
+        yield
+    except TileSightError:
+        raise
+    except Exception as error:  # the function, TileLang and the IR may raise anything
         reason = f"{type(error).__name__}: {headline(str(error))}"
-        raise InputError(f"TileLang cannot lower this kernel for {chosen.name}: {reason}") from error
-    try:
-        return default_model().predict(read_profiles(lowered, chosen), chosen)
-    except Exception as error:  # the IR may be anything
-        raise InputError(
-            f"this kernel cannot be predicted for {chosen.name}: {headline(str(error))}"
-        ) from error
-
-
-def _wrong_type(value: Any) -> str:
-    name = type(value).__name__
-    found = f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"
-    if hasattr(value, "get_tir"):  # what @tilelang.jit makes of a factory
-        way_out = "give it <kernel>.get_tir(<its arguments>) or .compile(...)"
-    else:
-        way_out = "call the kernel's factory first"
-    return f"predict takes a TileLang PrimFunc, not {found}; {way_out}"
+        raise InputError(f"this kernel cannot be {done} for {target.name}: {reason}") from error

@@ -45,7 +45,8 @@ def tune(
         shape: A published name (`M0`), `k=v,...`, a mapping of dimensions, or several of these; None: the
             operator's default shapes.
         dtype: Element type; None: the first that kernel and target support.
-        effort: `predict`, `quick`, `full` or `exhaustive`; None: that of the settings, else `quick`.
+        effort: `glance`, `predict`, `quick`, `full` or `exhaustive`; None: that of the
+            settings, else `quick`.
         budget_s: Wall-clock seconds for the whole call. When they are spent, no new candidate starts. None:
             that of the settings, else no limit.
         database: SQLAlchemy URL or path of an SQLite file; None: `TILESIGHT_DB`, or a file in the user's data
@@ -96,6 +97,7 @@ def rank(
     shape: Shape | Sequence[Shape] | None = None,
     *,
     dtype: str | None = None,
+    effort: str | Effort = Effort.PREDICT,
     budget_s: float | None = None,
     database: str | None = None,
     layers: Sequence[str] | None = None,
@@ -103,15 +105,24 @@ def rank(
     workers: int | None = None,
     observer: Observer | None = None,
 ) -> list[SessionResult]:
-    """`tune` with the model alone: nothing is built or measured, and no device is needed."""
+    """`tune` with the model alone: nothing is built or measured, and no device is needed.
+
+    Args:
+        effort: `predict`, or `glance` for an answer in seconds.
+
+    Raises:
+        InputError: the effort measures, or what `tune` raises.
+    """
     options = TuneOptions.of(
-        effort=Effort.PREDICT,
+        effort=effort,
         budget_s=budget_s,
         seed=seed,
         database=database,
         layers=layers,
         workers=workers,
     )
+    if options.measures:
+        raise InputError(f"rank measures nothing: effort '{options.effort}' is one of tune")
     return tune_shapes(kernel, target, shape, dtype, options, observer)
 
 

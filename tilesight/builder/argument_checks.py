@@ -15,7 +15,7 @@ def prologue(plan: LaunchPlan, error_text: str) -> list[str]:
     """C code before the functions of a library: its numbers of arguments, and functions for the checks."""
     lines = [
         f'extern "C" int tilesight_arity(void) {{ return {plan.tensors}; }}',
-        f'extern "C" int tilesight_sizes(void) {{ return {len(plan.sizes)}; }}',
+        f'extern "C" int tilesight_sizes(void) {{ return {len(plan.sizes) + len(plan.numbers)}; }}',
     ]
     if plan.sizes:
         lines += [

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..lowering.lower import Lowered, calls_of
+from ..problem.template import NUMBER_FORMATS
 from .size_expr import Expression, Size, UnsupportedSizeError, read_size
 
 
@@ -22,11 +23,12 @@ class UnsupportedLaunchError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One argument of a kernel: a `tensor` or TMA `descriptor` by its index, or an `integer` by its value."""
+    """One argument of a kernel: a `tensor` or TMA `descriptor` by its index, an `integer` by its value, or a
+    `number` of the caller by its place among the arguments of the call."""
 
-    kind: str  # tensor | descriptor | integer
+    kind: str  # tensor | descriptor | integer | number
     index: Size  # an expression only for an integer
-    dtype: str = ""  # only for an integer
+    dtype: str = ""  # only for an integer or a number
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,7 @@ class LaunchPlan:
         launches: In order.
         sizes: Names of the dynamic dimensions, which follow the tensors among the arguments.
         extents: Name and shape of each tensor whose shape depends on dynamic dimensions.
+        numbers: Names of the arguments that are numbers, which follow the sizes.
     """
 
     tensors: int
@@ -93,6 +96,7 @@ class LaunchPlan:
     launches: tuple[KernelLaunch, ...]
     sizes: tuple[str, ...] = ()
     extents: tuple[tuple[str, tuple[Size, ...]], ...] = ()
+    numbers: tuple[str, ...] = ()
 
 
 _TILED, _IM2COL = "__tvm_tensormap_create_tiled", "__tvm_tensormap_create_im2col"
@@ -113,14 +117,13 @@ _AXES |= {f"tir.cluster_dim_{axis}": ("cluster", "xyz".index(axis)) for axis in 
 def read_plan(lowered: Lowered) -> LaunchPlan:
     """The plan of a lowered function. Raises `UnsupportedLaunchError`."""
     traced = lowered.traced
-    pointers = []
-    for parameter in traced.params:
-        if parameter not in traced.buffer_map:
+    pointers = [traced.buffer_map[p].data for p in traced.params if p in traced.buffer_map]
+    numbers = [p for p in traced.params if p not in traced.buffer_map]
+    for number in numbers:
+        if str(number.dtype) not in NUMBER_FORMATS:
             raise UnsupportedLaunchError(
-                f"parameter '{parameter.name}' is a scalar; "
-                "kernels take tensors, and sizes as dynamic dimensions"
+                f"argument '{number.name}' is a {number.dtype}; numbers are of {', '.join(NUMBER_FORMATS)}"
             )
-        pointers.append(traced.buffer_map[parameter].data)
     kernels = {str(symbol.name_hint): function for symbol, function in lowered.device.functions.items()}
     (host,) = lowered.host.functions.values()
     if "l2_persistent_map" in host.attrs:
@@ -134,7 +137,7 @@ def read_plan(lowered: Lowered) -> LaunchPlan:
             described.append(values[0])
             descriptors.append(_descriptor(values, pointers, sizes, im2col=name == _IM2COL))
         elif name in kernels:
-            launches.append(_launch(name, kernels[name], values, pointers, described, sizes))
+            launches.append(_launch(name, kernels[name], values, pointers, described, sizes, numbers))
         elif name not in _IGNORED:
             raise UnsupportedLaunchError(f"its host program calls '{name}', which the launcher does not know")
     missing = sorted(set(kernels) - {launch.function for launch in launches})
@@ -146,11 +149,12 @@ def read_plan(lowered: Lowered) -> LaunchPlan:
         tuple(launches),
         tuple(size.name for size in sizes),
         _extents(traced, sizes),
+        tuple(str(number.name) for number in numbers),
     )
 
 
 def _extents(traced: Any, sizes: Sequence[Any]) -> tuple[tuple[str, tuple[Size, ...]], ...]:
-    buffers = [traced.buffer_map[parameter] for parameter in traced.params]
+    buffers = [traced.buffer_map[p] for p in traced.params if p in traced.buffer_map]
     shapes = {
         str(b.data.name): tuple(_size(extent, sizes, f"shape of '{b.data.name}'") for extent in b.shape)
         for b in buffers
@@ -232,7 +236,13 @@ def _stride(value: Any, sizes: Sequence[Any], where: str) -> Size:
 
 
 def _launch(
-    name: str, kernel: Any, values: list[Any], pointers: list[Any], described: list[Any], sizes: Sequence[Any]
+    name: str,
+    kernel: Any,
+    values: list[Any],
+    pointers: list[Any],
+    described: list[Any],
+    sizes: Sequence[Any],
+    numbers: list[Any],
 ) -> KernelLaunch:
     count = len(kernel.params)
     arguments = []
@@ -242,6 +252,9 @@ def _launch(
             arguments.append(Argument("tensor", tensor))
         elif (descriptor := _position(value, described)) is not None:
             arguments.append(Argument("descriptor", descriptor))
+        elif (number := _position(value, numbers)) is not None:
+            place = len(pointers) + len(sizes) + number
+            arguments.append(Argument("number", place, str(numbers[number].dtype)))
         else:
             arguments.append(Argument("integer", _size(value, sizes, where), str(parameter.dtype)))
     tags = [str(tag) for tag in kernel.attrs.get("tirx.kernel_launch_params", ())]

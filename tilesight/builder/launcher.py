@@ -13,6 +13,11 @@ _C_TYPES = {
     "uint64": "uint64_t",
     "bool": "int8_t",
     "int8": "int8_t",
+    "uint8": "uint8_t",
+    "int16": "int16_t",
+    "uint16": "uint16_t",
+    "float32": "float",
+    "float64": "double",
 }
 
 # The driver is opened when the library is first used, and not linked: building needs no driver.
@@ -145,10 +150,7 @@ def host_launcher(plan: LaunchPlan) -> str:
     """C++ source that calls the functions of a CPU target; to be appended to their source."""
     calls = []
     for launch in plan.launches:
-        arguments = ", ".join(
-            f"tilesight_pointer{{arguments[{a.index}]}}" if a.kind == "tensor" else _integer(a)
-            for a in _no_descriptors(launch)
-        )
+        arguments = ", ".join(_host_argument(a) for a in _no_descriptors(launch))
         calls.append(
             f"  if (int error = {launch.function}({arguments})) {{\n"
             "    snprintf(tilesight_error_text, sizeof tilesight_error_text, "
@@ -163,6 +165,12 @@ def host_launcher(plan: LaunchPlan) -> str:
             "};",
             "#include <stdint.h>",
             "#include <stdio.h>",
+            "#include <string.h>",
+            "template <typename T> static T tilesight_number(void *const *place) {",
+            "  T value;",
+            "  memcpy(&value, place, sizeof value);",
+            "  return value;",
+            "}",
             "static char tilesight_error_text[512];",
             *prologue(plan, "tilesight_error_text"),
             'extern "C" int tilesight_init(void) { return 0; }',
@@ -209,6 +217,14 @@ def hip_launcher(plan: LaunchPlan) -> str:
     return "\n".join([*lines, "  return 0;", "}", ""])
 
 
+def _host_argument(argument: Argument) -> str:
+    if argument.kind == "tensor":
+        return f"tilesight_pointer{{arguments[{argument.index}]}}"
+    if argument.kind == "number":
+        return f"tilesight_number<{_C_TYPES[argument.dtype]}>(arguments + {argument.index})"
+    return _integer(argument)
+
+
 def _integer(argument: Argument) -> str:
     value = argument.index
     return f"({_C_TYPES[argument.dtype]})({value})" if isinstance(value, Expression) else str(value)
@@ -236,9 +252,12 @@ def _arguments(arguments: tuple[Argument, ...]) -> tuple[list[str], str]:
         if argument.kind == "integer":
             setup.append(f"    {_C_TYPES[argument.dtype]} integer_{i} = {_integer(argument)};")
         addresses.append(
-            {"tensor": f"&arguments[{argument.index}]", "descriptor": f"&map_{argument.index}"}.get(
-                argument.kind, f"&integer_{i}"
-            )
+            # a launch copies as many bytes as the kernel's parameter has, from the first byte on
+            {
+                "tensor": f"&arguments[{argument.index}]",
+                "number": f"&arguments[{argument.index}]",
+                "descriptor": f"&map_{argument.index}",
+            }.get(argument.kind, f"&integer_{i}")
         )
     return setup, ", ".join(addresses)
 

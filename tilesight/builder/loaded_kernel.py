@@ -3,7 +3,8 @@
 Needs neither TileLang nor TVM: a library has a plain C interface. `int tilesight_call(void **arguments, void
 *stream)` launches the kernel and returns 0, or an error code. Its arguments are the addresses of the tensors,
 inputs then outputs (`tilesight_arity()` of them), then the sizes of the dynamic dimensions
-(`tilesight_sizes()` of them), each as wide as a pointer. `tilesight_error()` returns the text of the last
+and the arguments that are numbers
+(`tilesight_sizes()` of both), each as wide as a pointer. `tilesight_error()` returns the text of the last
 error.
 """
 
@@ -42,7 +43,7 @@ class LoadedKernel:
 
     Attributes:
         arity: Number of tensors.
-        sizes: Number of dynamic dimensions.
+        sizes: Number of dynamic dimensions, and of arguments that are numbers.
         launch: The C function `tilesight_call`, with the address of the array of arguments and the stream as
             integers. It returns 0, or an error code for `check`. It keeps no tensor alive, checks only
             dynamic dimensions, and releases Python's lock while it runs.
@@ -76,7 +77,7 @@ class LoadedKernel:
             tensors: Contiguous inputs, then outputs, with the shapes and dtypes that the kernel was built
                 for. Only number and layout are checked.
             stream: The CUDA or HIP stream, as an integer.
-            sizes: Values of the dynamic dimensions.
+            sizes: Values of the dynamic dimensions, then numbers (`Candidate.run_time_slots`).
 
         Raises:
             ValueError: A wrong number of tensors or sizes, or a tensor that is not contiguous, is negated,
@@ -87,9 +88,7 @@ class LoadedKernel:
                 f"the kernel takes {self.arity} tensors, inputs then outputs, and was given {len(tensors)}"
             )
         if len(sizes) != self.sizes:
-            raise ValueError(
-                f"the kernel takes {self.sizes} sizes of dynamic dimensions, and was given {len(sizes)}"
-            )
+            raise ValueError(f"the kernel takes {self.sizes} sizes and numbers, and was given {len(sizes)}")
         for position, tensor in enumerate(tensors):
             if not tensor.is_contiguous():
                 raise ValueError(

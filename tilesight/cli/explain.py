@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..errors import InputError
 from ..tuner.observers import Observers
-from . import options, output
+from . import options, output, suggestions
 
 if TYPE_CHECKING:
     from ..costmodel.analytical.headroom import Headroom
@@ -23,9 +25,18 @@ class _Untitled(Observers):
 
 @click.command()
 @options.with_options(
-    options.kernel,
+    click.argument("kernel", required=False, shell_complete=suggestions.kernels),
+    options.file(required=False),
+    options.arguments,
     options.target,
-    options.shape,
+    click.option(
+        "--shape",
+        metavar="S",
+        help=(
+            "Published name (M0) or k=v,...; with --file the sizes that the kernel takes at run time. "
+            "[default: the first of the kernel's default shapes]"
+        ),
+    ),
     options.dtype,
     options.config,
     click.option(
@@ -40,7 +51,9 @@ class _Untitled(Observers):
     options.debug,
 )
 def explain(
-    kernel: str,
+    kernel: str | None,
+    file: str | None,
+    arguments: Mapping[str, Any],
     target: str | None,
     shape: str | None,
     dtype: str | None,
@@ -56,25 +69,68 @@ def explain(
     measurements of this device, else the config with the best prediction. If the database has neither, the
     space is ranked first, as `tilesight rank` does. With --measured the configs, times and hardware counters
     come from datasets (files or folders) instead of the database.
-    """
-    from ..api.explaining import explain as run
 
-    with output.progress() as progress:
-        observer = progress if as_json else _Untitled([progress])
-        found = run(
-            kernel, target, shape, config=config, dtype=dtype, measured=measured or None,
-            database=database, workers=workers, observer=observer,
-        )  # fmt: skip
+    With --file in place of KERNEL the command shows what limits any TileLang kernel in a Python file. Nothing
+    but its IR is known of it: there is no better config to compare it with.
+    """
+    if file is not None:
+        given = {
+            "KERNEL": kernel, "--dtype": dtype, "--config": config, "--measured": measured or None,
+            "--db": database, "--workers": workers,
+        }  # fmt: skip
+        found = _explain_file(file, target, shape, arguments, given)
+    else:
+        found = _explain_kernel(
+            kernel, target, shape, dtype, config, measured, database, workers, arguments, as_json
+        )
     if as_json:
         output.print_json("explain", **_fields(found))
     else:
         output.print_report(found.report())
 
 
+def _explain_file(
+    file: str, target: str | None, shape: str | None, arguments: Mapping[str, Any], others: Mapping[str, Any]
+) -> Explanation:
+    from ..api.kernel_files import explain_file
+
+    if unused := [name for name, value in others.items() if value is not None]:
+        raise InputError(f"explain --file takes no {', '.join(unused)}: nothing but the file's IR is known")
+    return explain_file(file, target, shape, arguments)
+
+
+def _explain_kernel(
+    kernel: str | None,
+    target: str | None,
+    shape: str | None,
+    dtype: str | None,
+    config: str | None,
+    measured: tuple[str, ...],
+    database: str | None,
+    workers: int | None,
+    arguments: Mapping[str, Any],
+    as_json: bool,
+) -> Explanation:
+    from ..api.explaining import explain as run
+
+    if kernel is None:
+        raise InputError(
+            "explain needs a kernel: a name of `tilesight kernels`, or one of your own: --file kernel.py:name"
+        )
+    if arguments:
+        raise InputError(f"--arg is for the function in --file; {kernel} takes --shape and --config")
+    with output.progress() as progress:
+        observer = progress if as_json else _Untitled([progress])
+        return run(
+            kernel, target, shape, config=config, dtype=dtype, measured=measured or None,
+            database=database, workers=workers, observer=observer,
+        )  # fmt: skip
+
+
 def _fields(found: Explanation) -> dict[str, Any]:
     return {
-        "kernel": found.workload.operator,
-        "workload": found.workload.key,
+        "kernel": found.kernel if found.workload is None else found.workload.operator,
+        "workload": None if found.workload is None else found.workload.key,
         "target": found.target.name,
         "this": _view_fields(found.this),
         "best": None if found.best is None else _view_fields(found.best),

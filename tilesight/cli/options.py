@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar
@@ -56,6 +57,43 @@ def verbosity(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
+def read_arguments(_context: click.Context, _parameter: click.Parameter, given: tuple[str, ...]) -> Any:
+    """Values by name from several `NAME=VALUE`: Python literals; what is no literal is text."""
+    found: dict[str, Any] = {}
+    for pair in given:
+        name, sign, text = pair.partition("=")
+        if not sign or not name.strip().isidentifier():
+            raise InputError(f"--arg '{pair}' is not of the form NAME=VALUE, such as --arg block_M=128")
+        if name.strip() in found:
+            raise InputError(f"--arg {name.strip()} is given twice")
+        try:
+            found[name.strip()] = ast.literal_eval(text.strip())
+        except (ValueError, SyntaxError):
+            found[name.strip()] = text
+    return found
+
+
+def file(*, required: bool) -> Callable[[F], F]:
+    """The option `--file`."""
+    return click.option(
+        "--file",
+        metavar="FILE:NAME",
+        required=required,
+        help="A kernel in a Python file: a PrimFunc, or a function that returns one (kernel.py:matmul).",
+    )
+
+
+arguments = click.option(
+    "--arg",
+    "arguments",
+    metavar="NAME=VALUE",
+    multiple=True,
+    callback=read_arguments,
+    help="An argument of the function in --file, a Python literal or text; may be repeated.",
+)
+run_time_sizes = click.option(
+    "--shape", metavar="S", help="Sizes that the kernel takes at run time (T.dynamic), as k=v,..."
+)
 kernel = click.argument("kernel", shell_complete=suggestions.kernels)
 target = click.option(
     "--target",

@@ -82,7 +82,8 @@ def tune(
     run again answers from the database; after an interruption it continues.
 
     \b
-    --effort predict     predictions only: nothing is built or measured
+    --effort glance      predictions only, from the profile cache or 24 lowerings: seconds
+             predict     predictions only: nothing is built or measured; lowers up to 192
              quick       lowers about 128 candidates, measures at most 16
              full        lowers about 400, measures up to 128; each measurement corrects the
                          predictions of the rest

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import WorkloadError
+from ..errors import InputError, WorkloadError
 from ..problem.workload import MAX_DIMENSION, Workload
 from .content import content_hash
 from .interface import Interface
@@ -32,11 +32,15 @@ class Call:
     is_eager: bool = False
     sized: frozenset[str] = frozenset()  # arguments that are tensors of an eager function, or sizes of them
 
+    def run_time_arguments(self, names: Sequence[str]) -> tuple[Any, ...]:
+        """What an eager function's kernel is called with, tensors and numbers; none if some are missing."""
+        return tuple(self.named[name] for name in names) if all(n in self.named for n in names) else ()
+
     def workload(self, operator: str, interface: Interface, unspecialized: tuple[str, ...]) -> Workload:
         """The workload: whole numbers are dimensions, truth values attributes, a hash stands for the rest.
 
         The sizes of the tensors are dimensions too, if the function is eager or no argument is a whole
-        number.
+        number; so are the sizes that the kernel takes at run time.
 
         Args:
             operator: the operator's name.
@@ -45,8 +49,9 @@ class Call:
 
         Raises:
             WorkloadError: a tensor has no elements.
+            InputError: an argument of the function has the name of such a size.
         """
-        dims: dict[str, int] = {}
+        dims: dict[str, int] = dict(interface.sizes)
         attrs: dict[str, bool | int] = {}
         rest: list[Any] = []
         has_numbers = any(type(value) is int for value in self.named.values())
@@ -57,13 +62,19 @@ class Call:
                         f"{operator}: '{tensor.name}' has the shape {list(tensor.shape)}, without elements "
                         "to try kernels on"
                     )
-                dims[f"{tensor.name}_{axis}"] = size
+                if not tensor.axes or not tensor.axes[axis]:
+                    dims[f"{tensor.name}_{axis}"] = size
             rest.append([tensor.name, tensor.dtype])
         for name, value in self.named.items():
             if name in unspecialized or name in self.sized:
                 continue
             if isinstance(value, bool):
                 attrs[name] = value
+            elif type(value) is int and name in dict(interface.sizes):
+                raise InputError(
+                    f"{operator}: {name} is an argument of the function, and another size that the kernel "
+                    f"takes at run time; rename T.dynamic('{name}')"
+                )
             elif type(value) is int and 1 <= value <= MAX_DIMENSION:
                 dims[name] = value
             elif type(value) is int and -(2**62) < value < 2**62:
@@ -82,6 +93,7 @@ def read_call(
     tunables: tuple[str, ...],
     unspecialized: tuple[str, ...] = (),
     tensors: frozenset[str] = frozenset(),
+    open_axes: Mapping[str, Collection[int]] | None = None,
 ) -> Call:
     """The arguments of one call.
 
@@ -92,6 +104,8 @@ def read_call(
         unspecialized: arguments that share one tuning.
         tensors: arguments of an eager function that are tensors. Their sizes may be given in their place, by
             the names that the function gives them.
+        open_axes: axes of these tensors whose sizes the kernel takes at run time, and with no axes numbers
+            that it takes: calls that differ in them alone have one key.
 
     Raises:
         TypeError: an argument is missing or unknown, as in a call of the function.
@@ -119,11 +133,21 @@ def read_call(
         or (name not in tunables and name not in tensors and parameter.default is not inspect.Parameter.empty)
     } | dict(sorted(sizes.items()))
     chosen = tuple(name for name in tunables if name in given)
-    key = tuple((name, hashable(value)) for name, value in named.items())
+    key = tuple((name, _key_of(value, (open_axes or {}).get(name))) for name, value in named.items())
     tuned_key = tuple(pair for pair in key if pair[0] not in unspecialized)
     return Call(
         tuple(args), dict(kwargs), named, chosen, key, tuned_key, bool(tensors), tensors | frozenset(sizes)
     )
+
+
+def _key_of(value: Any, open_axes: Collection[int] | None) -> Hashable:
+    """A key of an argument, without what the kernel takes at run time."""
+    if open_axes is None:
+        return hashable(value)
+    if not _is_tensor(value):
+        return type(value).__name__
+    shape = tuple(None if axis in open_axes else size for axis, size in enumerate(value.shape))
+    return ("tensor", str(value.dtype), shape, value.is_contiguous())
 
 
 def as_tilelang(value: Any) -> Any:
@@ -156,6 +180,8 @@ def hashable(value: Any) -> Hashable:
         return ("dict", *((name, hashable(value[name])) for name in sorted(value, key=str)))
     if _is_tensor(value):
         return ("tensor", str(value.dtype), tuple(value.shape), tuple(value.stride()))
+    if kind.__name__ == "Var" and kind.__module__.startswith("tvm"):  # T.dynamic("m"), made for each call
+        return (kind.__name__, str(value.name), str(value.dtype))
     try:
         hash(value)
     except TypeError:

@@ -64,6 +64,7 @@ def autotune(
     target: str | Target = "auto",
     model: CostModel | None = None,
     protocol: str = "default",
+    measured_at: Mapping[str, int | float] | None = None,
     on_miss: str = "tune",
     while_tuning: str = "wait",
     seed: int = 0,
@@ -95,12 +96,14 @@ def autotune(
             arguments that returns one of these.
         constraints: functions of a config that return True if it is legal, and False or the reason (text) if
             not.
-        effort: how much is tried: predict, quick, full or exhaustive; see `tilesight.tune`.
+        effort: how much is tried: glance, predict, quick, full or exhaustive; see `tilesight.tune`.
         budget_s: seconds for tuning one call's arguments; None: no limit.
         database: a SQLAlchemy URL or the path of an SQLite file; None: that of `tilesight.tune`.
         target: the hardware to tune for; `auto`: what the function is compiled for.
         model: a cost model in place of the shipped one.
         protocol: conditions of the measurements: `default` or `serving`.
+        measured_at: sizes and numbers that the kernel takes at run time, by name, with the values at which it
+            is measured; None: those of the tensors that the call or `set_autotune_inputs` gives.
         on_miss: what a call does with arguments that were never tuned: `tune` them, or take the `model`'s
             first choice.
         while_tuning: what a call does while another thread or process tunes its arguments: `wait`, or use the
@@ -142,6 +145,7 @@ def autotune(
         target=target,
         model=model,
         protocol=protocol,
+        measured_at=_measured_at(measured_at),
         on_miss=on_miss,
         while_tuning=while_tuning,
         seed=seed,
@@ -193,6 +197,14 @@ def _unspecialized(names: Iterable[str] | None, function: UserFunction) -> tuple
         if name not in function.signature.parameters:
             raise UnknownNameError(f"argument of {function.name}", name, function.signature.parameters)
     return found
+
+
+def _measured_at(values: Any) -> Mapping[str, int | float]:
+    if values is not None and not isinstance(values, Mapping):
+        raise InputError(
+            f"autotune: measured_at must be a dictionary such as {{'m': 4096}}, not {type(values).__name__}"
+        )
+    return dict(values or {})
 
 
 def _effort(effort: str | Effort) -> Effort:

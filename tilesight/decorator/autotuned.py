@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Hashable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
 from ..problem.space import SearchSpace
@@ -14,10 +14,15 @@ from .call_kernels import CallKernels
 from .check_programs import CheckPrograms
 from .config_space import Choices
 from .options import AutotuneOptions
+from .run_time_values import open_axes
+from .trace_configs import Traces, find_mode, first_traced
 from .tune_task import TuneTask, make_task
 from .tuned import Tuned, TunedSource
 from .user_function import UserFunction
 from .user_operator import CheckOptions
+
+if TYPE_CHECKING:
+    from ..explanation import Explanation
 
 
 class Autotuned:
@@ -51,6 +56,7 @@ class Autotuned:
         self._made_choices: dict[Hashable, Choices] = {}
         self._ready: dict[Hashable, Any] = {}  # final kernels by how their calls are written
         self._eager: bool | None = None
+        self._open_axes: Mapping[str, frozenset[int]] | None = None
         functools.update_wrapper(self, function.python, updated=())
 
     def __repr__(self) -> str:
@@ -96,30 +102,66 @@ class Autotuned:
             InputError: the call gives an argument that configs choose.
             TileSightError: whatever `tilesight.tune` raises.
         """
-        call = self._call(args, kwargs)
-        if call.chosen:
-            given = ", ".join(call.chosen)
-            raise InputError(
-                f"{self._function.name}: {given} is given; leave it out, or there is nothing to tune"
-            )
-        return self._kernels.tune(call)
+        return self._kernels.tune(self._call_to_tune(args, kwargs))
 
     def space(self, *args: Any, **kwargs: Any) -> SearchSpace:
         """The configs to choose from."""
         return self._choices_of(self._call(args, kwargs)).space
 
     def choice(self, *args: Any, **kwargs: Any) -> Tuned:
-        """The config that a call uses, and how it was found."""
-        found: Tuned = self._kernels.kernel(self._call(args, kwargs)).tilesight
-        return found
+        """The config that is known to be best for a call, and where it comes from (`Tuned.source`).
+
+        Nothing is tuned or built: before the arguments are tuned, this is the best prediction in the database
+        (`model`), or the default config (`default`).
+        """
+        return self._kernels.choice(self._call(args, kwargs))
+
+    def explain(
+        self, *args: Any, config: str | Mapping[str, Any] | None = None, **kwargs: Any
+    ) -> Explanation:
+        """What limits a config and by how much, how the chosen config differs, and how sure the model is.
+
+        Nothing is tuned: the chosen config is that of `choice`.
+
+        Args:
+            args, kwargs: Of the call.
+            config: The config to explain: `block=32,...`, or the values by argument; None: the chosen one.
+
+        Raises:
+            InputError: the call gives an argument that configs choose, or the config is not in the space.
+            NoCandidateError: a config does not lower.
+        """
+        return self._kernels.explain(self._call_to_tune(args, kwargs), config)
+
+    def _call_to_tune(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
+        call = self._call(args, kwargs)
+        if call.chosen:
+            given = ", ".join(call.chosen)
+            raise InputError(
+                f"{self._function.name}: {given} is given; leave it out, or there is nothing to tune"
+            )
+        return call
 
     def _call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
         kwargs, function = dict(kwargs), self._function
         names = self._choices_for(args, kwargs).names
+        given = (function.signature, args, kwargs, names, self._unspecialized, function.tensors)
         try:
-            return read_call(function.signature, args, kwargs, names, self._unspecialized, function.tensors)
+            if self._open_axes is None:
+                call = read_call(*given)
+                self._open_axes = self._find_open_axes(call) if function.tensors else {}
+                if not self._open_axes:
+                    return call
+            return read_call(*given, self._open_axes)
         except TypeError as error:
             raise TypeError(f"{function.name}(): {error}") from None
+
+    def _find_open_axes(self, call: Call) -> Mapping[str, frozenset[int]]:
+        """What the kernel of an eager function takes at run time: its call's key must leave that out."""
+        self._is_eager(call)
+        function, choices = self._function, self._choices_of(call)
+        _, traced = first_traced(Traces(function, call.args, call.kwargs, choices), function.name, choices)
+        return open_axes(traced, function.run_time_names, function.name)
 
     def _choices_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Choices:
         if isinstance(self._choices, Choices):
@@ -151,9 +193,7 @@ class Autotuned:
     def _is_eager(self, call: Call) -> bool:
         """TileLang may have to run the function to know, so it gets a complete set of arguments, once."""
         if self._eager is None:
-            choices = self._choices_of(call)
-            values = {} if call.chosen or choices.first is None else choices.values(choices.first)
-            self._eager = self._function.is_eager(call.args, {**call.kwargs, **values})
+            self._eager = find_mode(self._function, call, self._choices_of(call))
         return self._eager
 
     def _task(self, call: Call) -> TuneTask:
@@ -175,5 +215,5 @@ class Bound:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._autotuned, name)
-        takes_call = name in ("compile", "tune", "space", "choice")
+        takes_call = name in ("compile", "tune", "space", "choice", "explain")
         return functools.partial(found, self._instance) if takes_call else found

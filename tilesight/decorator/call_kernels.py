@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
 from ..fork_locks import ForkLock
@@ -16,6 +16,7 @@ from ..records.trial import Status
 from ..settings import load_settings
 from ..tuner.tuning_lock import tuning_lock
 from .arguments import Call
+from .explain_call import explain_call
 from .graph_capture import is_capturing
 from .kernel_of_choice import build_kernel_of
 from .options import AutotuneOptions
@@ -24,6 +25,10 @@ from .run_session import run_session
 from .tune_task import TuneTask, predict_only
 from .tuned import Tuned, TunedSource
 from .user_function import UserFunction
+
+if TYPE_CHECKING:
+    from ..database.store import Store
+    from ..explanation import Explanation
 
 _CHECK_AGAIN_S = 1.0  # with an interim kernel: how often database and lock are looked at
 
@@ -65,10 +70,7 @@ class CallKernels:
         if found is not None:
             return found
         if call.chosen:
-            values = {name: call.named[name] for name in call.chosen}
-            return self._keep(
-                call, self._built(call, Tuned(Config({}), values, TunedSource.GIVEN, Status.PREDICTED))
-            )
+            return self._keep(call, self._built(call, _given(call)))
         state = self._state(call)
         if is_capturing():
             return self._captured(call, state)
@@ -90,6 +92,30 @@ class CallKernels:
             return self._keep(call, self._built(call, state.tuned))
         finally:
             state.lock.release()
+
+    def choice(self, call: Call) -> Tuned:
+        """The config that is known to be best for a call now. Nothing is tuned, built or waited for."""
+        found = self._kernels.get(call.key)
+        if found is not None:
+            tuned: Tuned = found.tilesight
+            return tuned
+        if call.chosen:
+            return _given(call)
+        tuned_now = self._state(call).tuned
+        if tuned_now is not None:
+            return tuned_now
+        with opened_store(self._options) as store:
+            return self._known(checked_task(self._make_task(call), store), store)
+
+    def explain(self, call: Call, config: str | Mapping[str, Any] | None) -> Explanation:
+        """What limits a config, and how the chosen one differs from it; see `explain_call`."""
+        with opened_store(self._options) as store:
+            task = checked_task(self._make_task(call), store)
+            chosen = self._known(task, store).config
+            return explain_call(task, store, self._options, chosen, config)
+
+    def _known(self, task: TuneTask, store: Store) -> Tuned:
+        return find_recorded(task, store) or interim_choice(task, store, "a call tunes these arguments first")
 
     def tune(self, call: Call) -> SessionResult:
         """The session of a call's arguments; nothing is built for this process."""
@@ -159,3 +185,9 @@ class CallKernels:
             f"{self._function.name} is called with new arguments ({task.request.workload.label}) inside a "
             "CUDA-graph capture, where nothing can be tuned; call it once with them before the capture"
         )
+
+
+def _given(call: Call) -> Tuned:
+    """The caller's own choice."""
+    values = {name: call.named[name] for name in call.chosen}
+    return Tuned(Config({}), values, TunedSource.GIVEN, Status.PREDICTED)

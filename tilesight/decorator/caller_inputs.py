@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import os
 import secrets
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import InputError
 from ..settings import load_settings
 from .interface import Interface
+from .run_time_values import inputs_of_block
 
 if TYPE_CHECKING:
     import torch
@@ -50,16 +50,17 @@ def find_caller_inputs(interface: Interface) -> CallerInputs | None:
     Raises:
         InputError: their number is not the number of tensors that the kernel takes.
     """
-    capture = sys.modules.get("tilelang.autotuner.capture")
-    found = capture.get_autotune_inputs() if capture is not None else None
-    if found is None:
+    found, taken = inputs_of_block(), interface.given_arguments
+    if not found:
         return None
-    if len(found) != len(interface.given):
-        names = ", ".join(tensor.name for tensor in interface.given)
-        taken = f"the kernel takes {len(interface.given)}: {names}"
-        raise InputError(f"set_autotune_inputs has {len(found)} inputs, and {taken}")
+    if len(found) != len(taken):
+        names = ", ".join(argument.name for argument in taken)
+        raise InputError(
+            f"set_autotune_inputs has {len(found)} inputs, and the kernel takes {len(taken)}: {names}"
+        )
+    tensors = [value for value, argument in zip(found, taken, strict=True) if argument in interface.given]
     name = f"inputs-{os.getpid()}-{secrets.token_hex(6)}.pt"
-    return CallerInputs(load_settings().cache_dir / "tuning" / name, tuple(found))
+    return CallerInputs(load_settings().cache_dir / "tuning" / name, tuple(tensors))
 
 
 def _load(path: str, _parameters: object) -> list[torch.Tensor]:

@@ -57,6 +57,14 @@ class Choices:
             name: value for name, value in found.items() if not (isinstance(value, str) and value == _UNSET)
         }
 
+    def config(self, values: Mapping[str, Any]) -> Config:
+        """The config of the space that stands for these arguments; a value that the space has not is kept."""
+        found: dict[str, Value] = {}
+        for name, value in values.items():
+            label, plain = self._label(name, value), _plain(value)
+            found[name] = label if label is not None else plain if plain is not None else _text(value)
+        return Config(found)
+
     def _label(self, name: str, value: Any) -> Value | None:
         """The label of `value` in the space; None if the space has no such value."""
         known = self._objects.get(name, {})

@@ -5,6 +5,7 @@ measured."""
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from ..builder.loaded_kernel import LoadedKernel
 from ..errors import NoCandidateError
 from ..problem.candidate import Candidate
-from .interface import Interface
+from ..problem.template import RunTimeNumber, number_slot
+from .interface import Interface, TensorArgument
 
 if TYPE_CHECKING:
     import torch
@@ -50,30 +52,30 @@ class HostKernel:
         self._kernel = LoadedKernel(built.artifact, built.entry)
         self._order = (*interface.inputs, *interface.outputs)
 
-    def __call__(self, *tensors: torch.Tensor) -> Any:
-        """Raises `ValueError` for tensors of another number, shape, dtype or device than the kernel takes."""
+    def __call__(self, *arguments: torch.Tensor | float) -> Any:
+        """Raises `ValueError` for arguments of another number, shape, dtype or device than it takes."""
         import torch
 
-        given = self.interface.given
-        if len(tensors) != len(given):
-            names = ", ".join(tensor.name for tensor in given)
-            raise ValueError(f"the kernel takes {len(given)} tensors ({names}) and was given {len(tensors)}")
+        taken = self.interface.given_arguments
+        if len(arguments) != len(taken):
+            names = ", ".join(argument.name for argument in taken)
+            what = "arguments" if self.interface.numbers else "tensors"
+            raise ValueError(f"the kernel takes {len(taken)} {what} ({names}) and was given {len(arguments)}")
         named: dict[str, torch.Tensor] = {}
-        for wanted, tensor in zip(given, tensors, strict=True):
-            if (
-                tuple(tensor.shape) != wanted.shape
-                or tensor.dtype != getattr(torch, wanted.dtype)
-                or tensor.device.type != "cpu"
-            ):
-                found = f"{tensor.dtype}{list(tensor.shape)} on {tensor.device}"
-                raise ValueError(
-                    f"'{wanted.name}' must be torch.{wanted.dtype}{list(wanted.shape)} on cpu, and is {found}"
-                )
-            named[wanted.name] = tensor
+        slots: dict[str, int] = {}
+        sizes: dict[str, int] = {}
+        for wanted, value in zip(taken, arguments, strict=True):
+            if isinstance(wanted, RunTimeNumber):
+                slots[wanted.name] = _slot(wanted, value)
+            else:
+                named[wanted.name] = _checked(wanted, value, sizes)
         results = [tensor for tensor in self.interface.tensors if tensor.is_result]
         for tensor in results:
-            named[tensor.name] = torch.empty(tensor.shape, dtype=getattr(torch, tensor.dtype))
-        self._kernel.bind([named[tensor.name] for tensor in self._order])()
+            dtype = getattr(torch, tensor.dtype)
+            named[tensor.name] = torch.empty(_shape_at(tensor, sizes), dtype=dtype)
+        after = [sizes[name] for name, _ in self.interface.sizes]
+        after += [slots[number.name] for number in self.interface.numbers]
+        self._kernel.bind([named[tensor.name] for tensor in self._order], 0, after)()
         made = [named[tensor.name] for tensor in results]
         return None if not made else made[0] if len(made) == 1 else made
 
@@ -86,3 +88,39 @@ class HostKernel:
     ) -> HostKernel:
         self.latency, self.config, self.ref_latency = latency, config, ref_latency
         return self
+
+
+def _slot(wanted: RunTimeNumber, value: Any) -> int:
+    if not isinstance(value, bool | int | float):
+        raise ValueError(f"'{wanted.name}' must be a number of {wanted.dtype}, and is {type(value).__name__}")
+    try:
+        return number_slot(wanted.dtype, value)
+    except (struct.error, OverflowError) as error:
+        raise ValueError(f"'{wanted.name}'={value} is no {wanted.dtype}: {error}") from None
+
+
+def _checked(wanted: TensorArgument, tensor: Any, sizes: dict[str, int]) -> torch.Tensor:
+    """The tensor, whose sizes that are known at run time only are added to `sizes`."""
+    import torch
+
+    if not isinstance(tensor, torch.Tensor):
+        raise ValueError(f"'{wanted.name}' must be a tensor, and is {type(tensor).__name__}")
+    if len(tensor.shape) == len(wanted.shape):
+        for name, size in zip(wanted.axes, tensor.shape, strict=False):
+            if name:
+                sizes.setdefault(name, int(size))
+    if (
+        tuple(tensor.shape) != _shape_at(wanted, sizes)
+        or tensor.dtype != getattr(torch, wanted.dtype)
+        or tensor.device.type != "cpu"
+    ):
+        found = f"{tensor.dtype}{list(tensor.shape)} on {tensor.device}"
+        known = "".join(f" with {name}={sizes[name]}" for name in wanted.axes if name in sizes)
+        raise ValueError(f"'{wanted.name}' must be torch.{wanted.label} on cpu{known}, and is {found}")
+    return tensor
+
+
+def _shape_at(tensor: TensorArgument, sizes: dict[str, int]) -> tuple[int, ...]:
+    """Its shape where sizes that are known at run time only have these values."""
+    axes = tensor.axes or ("",) * len(tensor.shape)
+    return tuple(sizes.get(name, size) for name, size in zip(axes, tensor.shape, strict=True))

@@ -12,10 +12,12 @@ from .arguments import Call
 from .host_kernel import HostKernel
 from .interface import inputs_first, read_interface
 from .options import AutotuneOptions, processor_target
+from .run_time_values import inputs_of_block, run_time_values
+from .trace_configs import packed
 from .tuned import Tuned, TunedSource
 from .user_function import UserFunction
 from .user_operator import CheckOptions, UserOperator
-from .user_template import TracedConfig, TracedTemplate, compiler_flags, packed, with_options
+from .user_template import TracedConfig, TracedTemplate, compiler_flags, with_options
 
 
 def build_kernel_of(function: UserFunction, options: AutotuneOptions, call: Call, tuned: Tuned) -> Any:
@@ -31,7 +33,7 @@ def build_kernel_of(function: UserFunction, options: AutotuneOptions, call: Call
     if target is None:
         kernel = _compiled(function, call, values)
     else:
-        kernel = _host_kernel(function, call, tuned, values, target)
+        kernel = _host_kernel(function, options, call, tuned, values, target)
     milliseconds = (
         None if tuned.latency_us is None else tuned.latency_us / 1e3
     )  # a prediction is no measurement
@@ -58,13 +60,21 @@ def _compiled(function: UserFunction, call: Call, values: dict[str, Any]) -> Any
 
 
 def _host_kernel(
-    function: UserFunction, call: Call, tuned: Tuned, values: dict[str, Any], target: Target
+    function: UserFunction,
+    options: AutotuneOptions,
+    call: Call,
+    tuned: Tuned,
+    values: dict[str, Any],
+    target: Target,
 ) -> HostKernel:
     traced = function.trace(call.args, call.kwargs, values)
-    interface = read_interface(traced, function.out_idx, function.name)
+    given = inputs_of_block() or call.run_time_arguments(function.run_time_names)
+    known = run_time_values(traced, function.out_idx, function.name, given, options.measured_at, 1)
+    interface = read_interface(traced, function.out_idx, function.name, known)
     code = packed(with_options(inputs_first(traced, interface), function.options_of(values)))
     operator = UserOperator(f"user.{function.name}", interface, CheckOptions(), b"")
     flags = compiler_flags(function, values)
     template = TracedTemplate(operator, "", True, flags, lambda: TracedConfig(code))
-    candidate = Candidate(call.workload(operator.name, interface, ()), target, template, tuned.config)
+    workload, dynamic = call.workload(operator.name, interface, ()), tuple(n for n, _ in interface.sizes)
+    candidate = Candidate(workload, target, template, tuned.config, dynamic)
     return HostKernel(candidate, interface, load_settings().cache_dir)

@@ -29,6 +29,7 @@ class AutotuneOptions:
     target: str | Target = "auto"
     model: CostModel | None = None
     protocol: str = "default"
+    measured_at: Mapping[str, int | float] = field(default_factory=dict)
     on_miss: str = "tune"
     while_tuning: str = "wait"
     seed: int = 0
@@ -45,6 +46,9 @@ class AutotuneOptions:
         for name, known in (("on_miss", ("tune", "model")), ("while_tuning", ("wait", "model"))):
             if getattr(self, name) not in known:
                 raise UnknownNameError(name, str(getattr(self, name)), known)
+        for name, value in self.measured_at.items():
+            if not isinstance(value, bool | int | float):
+                raise InputError(f"autotune: measured_at has {name}={value!r}, which is no number")
         check_workers(self.workers)
         if type(self.seed) is not int:
             raise InputError(f"autotune: seed must be a whole number, not {self.seed!r}")

@@ -67,6 +67,11 @@ def interim_choice(task: TuneTask, store: Store, reason: str) -> Tuned:
     )
 
 
+def measured_times(task: TuneTask, store: Store) -> dict[Config, float | None]:
+    """Microseconds of the configs that did not fail; None for one that was not measured."""
+    return {record.config: record.measured_us for record in _known(task, store)}
+
+
 def _known(task: TuneTask, store: Store) -> list[TrialRecord]:
     """Records of configs that did not fail, best first."""
     found = store.recall(task.request.context)

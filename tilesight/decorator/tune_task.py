@@ -17,7 +17,8 @@ from .config_space import Choices
 from .content import content_hash
 from .interface import read_interface
 from .options import AutotuneOptions, find_target
-from .trace_configs import default_ir, first_traced
+from .run_time_values import inputs_of_block, run_time_values
+from .trace_configs import Traces, default_ir, first_traced
 from .tuned import Tuned, TunedSource, tuned_from
 from .user_function import UserFunction
 from .user_operator import CheckOptions, UserOperator
@@ -54,9 +55,7 @@ class TuneTask:
         trial = result.best
         ran = [t for t in result.trials if t.status is Status.FAILED and (t.measurement or t.build)]
         untried = trial is None or trial.status not in (Status.VERIFIED, Status.MEASURED, Status.NOISY)
-        if trial is None or (
-            untried and ran and self.request.measures and result.effort is not Effort.PREDICT
-        ):
+        if trial is None or (untried and ran and self.request.measures and result.effort.measures):
             from ..tuner.diagnostics import nothing_worked
 
             raise nothing_worked(self.request.workload, self.request.target, ran, cut=False)
@@ -114,11 +113,19 @@ def make_task(
     """
     from ..costmodel import default_model
 
-    placement = locate(find_target(options, function), measures=options.effort is not Effort.PREDICT)
-    first, traced = first_traced(function, call, choices)
-    interface = read_interface(traced, function.out_idx, function.name)
+    placement = locate(find_target(options, function), measures=options.effort.measures)
+    traces = Traces(function, call.args, call.kwargs, choices)
+    first, traced = first_traced(traces, function.name, choices)
+    values = run_time_values(
+        traced,
+        function.out_idx,
+        function.name,
+        inputs_of_block() or call.run_time_arguments(function.run_time_names),
+        options.measured_at,
+    )
+    interface = read_interface(traced, function.out_idx, function.name, values)
     # arguments that share one tuning have IR of their own
-    ir = "" if unspecialized else default_ir(function, call, choices) or str(traced.script())
+    ir = "" if unspecialized else default_ir(traces, function, choices) or str(traced.script())
     inputs = find_caller_inputs(interface)
     supply = programs.supply if inputs is None else "inputs of the caller"
     rules = [getattr(check, rule.name) for rule in fields(check)]
@@ -140,11 +147,15 @@ def make_task(
         has_reference=programs.reference is not None,
         version=version,
     )
-    template = UserTemplate(function, call.args, call.kwargs, choices, interface, operator, version)
+    template = UserTemplate(function, traces, choices, interface, operator, version)
     workload = call.workload(operator.name, interface, unspecialized)
     model = options.model or default_model()
     chosen = TuneOptions(
-        effort=options.effort, budget_s=options.budget_s, seed=options.seed, protocol=options.protocol
+        effort=options.effort,
+        budget_s=options.budget_s,
+        seed=options.seed,
+        protocol=options.protocol,
+        dynamic=tuple(name for name, _ in interface.sizes),
     )
     request = make_request(template, workload, placement, model.version, chosen, choices.space)
     return TuneTask(request, template, placement, choices, model, inputs, shares_ir=bool(unspecialized))

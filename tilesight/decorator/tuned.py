@@ -9,7 +9,7 @@ from typing import Any
 
 from ..problem.space import Config
 from ..problem.workload import Workload
-from ..records.session import Effort, SessionResult
+from ..records.session import SessionResult
 from ..records.trial import Status, TrialRecord
 from .user_operator import REFERENCE
 
@@ -60,7 +60,7 @@ def tuned_from(result: SessionResult, values: Mapping[str, Any], trial: TrialRec
     """The choice of `trial`, which stands for the arguments `values`."""
     measurement = trial.measurement
     measured = measurement.latency_us if measurement and measurement.samples_us else None
-    predicts = result.effort is Effort.PREDICT or trial.status in (Status.PREDICTED, Status.BUILT)
+    predicts = not result.effort.measures or trial.status in (Status.PREDICTED, Status.BUILT)
     source = TunedSource.DATABASE if result.from_database else TunedSource.SESSION
     return Tuned(
         config=trial.config,

@@ -11,9 +11,9 @@ import copy
 import inspect
 import sys
 import threading
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -92,8 +92,13 @@ class UserFunction:
 
     @property
     def tensors(self) -> frozenset[str]:
-        """Arguments of an eager function that are tensors."""
-        return frozenset(self.wrapped.func.tensor_args) if self.is_jit else frozenset()
+        """Arguments of an eager function that its kernel takes: tensors, and numbers (`T.float32`)."""
+        return frozenset(self.run_time_names)
+
+    @property
+    def run_time_names(self) -> tuple[str, ...]:
+        """Arguments of an eager function that its kernel takes: tensors and numbers, in order."""
+        return tuple(self.wrapped.func.tensor_args) if self.is_jit else ()
 
     @property
     def target(self) -> Any:
@@ -113,6 +118,15 @@ class UserFunction:
     def compile_flags(self) -> tuple[str, ...]:
         found = self.wrapped.compile_flags if self.is_jit else self.options.compile_flags
         return (found,) if isinstance(found, str) else tuple(found or ())
+
+    @property
+    def runs_to_know_its_mode(self) -> bool:
+        """Whether TileLang may have to run the function to know whether it is eager."""
+        return self.is_jit and self.wrapped.mode == "auto"
+
+    def set_mode(self, *, eager: bool) -> None:
+        with self._tracing:
+            self.wrapped.mode = "eager" if eager else "lazy"
 
     def is_eager(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
         """Whether calling it with these arguments runs the kernel."""
@@ -162,6 +176,27 @@ class UserFunction:
             _, tensors = self.wrapped.func.parse_args(*args, **merged)
         return tuple(tensors.values())
 
+    @contextmanager
+    def forking(self) -> Iterator[None]:
+        """A context in which this process may be copied for tracing.
+
+        No other thread traces this function meanwhile. The function has its target resolved: a copy of a
+        process cannot use the GPU, so TileLang could not find the target there.
+        """
+        with self._tracing:
+            before, options = self.target, self.options
+            found = _resolved(before)
+            if self.is_jit:
+                self.wrapped.target = found
+            else:
+                self.options = replace(options, target=found)
+            try:
+                yield
+            finally:
+                self.options = options
+                if self.is_jit:
+                    self.wrapped.target = before
+
     def _frontend(self) -> AbstractContextManager[Any]:
         """A plain function is traced under its target, as @tilelang.jit does."""
         if self.options.target is None or self.options.target == "auto":
@@ -170,6 +205,18 @@ class UserFunction:
 
         found = determine_target(self.options.target, return_object=True)
         return found if hasattr(found, "__enter__") else nullcontext()
+
+
+def _resolved(target: Any) -> Any:
+    """The target as an object; as it was if it is not here."""
+    if target is None:
+        return None
+    from tilelang.backend.target import determine_target
+
+    try:
+        return determine_target(target, return_object=True)
+    except Exception:  # no GPU, or no toolkit
+        return target
 
 
 def _plain_keys(options: Mapping[Any, Any] | None) -> dict[str, Any]:

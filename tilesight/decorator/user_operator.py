@@ -160,8 +160,8 @@ class UserOperator(Operator):
                 return supplied(program, self.interface.given, device, seed)
         return draw_all(self.interface.given, self.check.supply, device, seed)
 
-    def _given(self, inputs: Tensors) -> dict[str, torch.Tensor]:
-        """The arguments of `ref_prog`: inputs, and fresh copies of the tensors that the kernel writes."""
+    def _given(self, inputs: Tensors) -> dict[str, Any]:
+        """The arguments of `ref_prog`: inputs, numbers, and fresh copies of what the kernel writes."""
         import torch
 
         device = str(next(iter(inputs.values())).device) if inputs else "cpu"
@@ -170,7 +170,9 @@ class UserOperator(Operator):
             t.name: torch.empty(t.shape, dtype=getattr(torch, t.dtype), device=device) for t in outputs
         }
         self.preset(Workload(self.name, {}, ""), written)
-        return {t.name: inputs[t.name] if t.name in inputs else written[t.name] for t in self.interface.given}
+        numbers = {number.name: number.value for number in self.interface.numbers}
+        known = {**written, **inputs, **numbers}
+        return {argument.name: known[argument.name] for argument in self.interface.given_arguments}
 
     def _results_of(self, program: Callable[..., Any], inputs: Tensors) -> dict[str, torch.Tensor]:
         import torch
@@ -206,7 +208,9 @@ class UserOperator(Operator):
         poison(outputs)  # elements that no config writes agree too
         self.preset(Workload(self.name, {}, ""), outputs)
         stream = int(torch.cuda.current_stream().cuda_stream) if device.type == "cuda" else 0
-        kernel.bind([*inputs.values(), *outputs.values()], stream)()
+        sizes = (size for _, size in self.interface.sizes)
+        numbers = (number.slot for number in self.interface.numbers)
+        kernel.bind([*inputs.values(), *outputs.values()], stream, [*sizes, *numbers])()
         if device.type == "cuda":
             torch.cuda.synchronize()
         kernel.close()

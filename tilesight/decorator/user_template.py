@@ -1,13 +1,13 @@
 """A user's function at one call's arguments, as a `KernelTemplate`.
 
-Worker processes cannot import the user's module. So the function is traced in the process that calls it, when
-a candidate is about to be sent, and the traced IR travels (`TracedTemplate`): some ten kilobytes, compressed.
+Worker processes cannot import the user's module. So the function is traced in a copy of the process that
+calls it, when a candidate is about to be sent, and the traced IR travels (`TracedTemplate`): some ten
+kilobytes, compressed.
 """
 
 from __future__ import annotations
 
 import inspect
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,14 +20,11 @@ from ..problem.workload import Workload
 from ..target.spec import Target
 from .config_space import Choices
 from .interface import Interface, inputs_first, read_interface
+from .trace_configs import TraceError, Traces, packed, unpacked
 from .user_function import UserFunction
 from .user_operator import UserOperator
 
 _TRACED_LIMIT = 512  # configs whose IR is remembered: each is sent to be lowered, and again to be built
-
-
-class TraceError(Exception):
-    """The user's function, or TileLang in it, raised at one config."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +40,7 @@ class UserTemplate(KernelTemplate):
     """The template of the process that tunes. `version` depends on code, check programs and options."""
 
     function: UserFunction
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
+    traces: Traces  # of the call's arguments
     choices: Choices
     interface: Interface  # of the first config; other configs must have the same
     operator: UserOperator
@@ -72,15 +68,17 @@ class UserTemplate(KernelTemplate):
             TraceError: its arguments are not those of the first config.
             Exception: whatever the function raises.
         """
-        values = self.choices.values(config)
-        traced = self.function.trace(self.args, self.kwargs, values)
-        interface = read_interface(traced, self.function.out_idx, self.function.name)
+        traced = self.traces.trace(config)
+        ours = self.interface
+        values = dict(ours.sizes) | {number.name: number.value for number in ours.numbers}
+        interface = read_interface(traced, self.function.out_idx, self.function.name, values)
         unlike = self.interface.difference(interface)
         if unlike:
             raise TraceError(f"its arguments are not those of the first config: {unlike}")
         own_options = dict((traced.attrs or {}).get("tilelang_pass_configs") or {})
         return with_options(
-            inputs_first(traced, self.interface), {**own_options, **self.function.options_of(values)}
+            inputs_first(traced, self.interface),
+            {**own_options, **self.function.options_of(self.choices.values(config))},
         )
 
     def arguments(self, config: Config) -> dict[str, Any]:
@@ -90,10 +88,12 @@ class UserTemplate(KernelTemplate):
     def usage(self, workload: Workload, target: Target, config: Config, dynamic: Sequence[str] = ()) -> str:
         """The call with the config's arguments; arguments that are no plain values stand by name."""
         names, values = list(inspect.signature(self.function.python).parameters), self.arguments(config)
-        if len(self.args) > len(names) or not set(values) <= set(names):  # e.g. options of TileLang's passes
+        if len(self.traces.args) > len(names) or not set(values) <= set(
+            names
+        ):  # e.g. options of TileLang's passes
             return ""
-        given = [_written(value, name) for value, name in zip(self.args, names, strict=False)]
-        given += [f"{name}={_written(value, name)}" for name, value in self.kwargs.items()]
+        given = [_written(value, name) for value, name in zip(self.traces.args, names, strict=False)]
+        given += [f"{name}={_written(value, name)}" for name, value in self.traces.kwargs.items()]
         given += [f"{name}={_written(value, name)}" for name, value in values.items()]
         return f"{self.function.python.__name__}({', '.join(given)})"
 
@@ -119,14 +119,6 @@ def _written(value: Any, name: str) -> str:
 def with_options(prim_func: Any, options: Mapping[str, Any]) -> Any:
     """The PrimFunc with options of TileLang's passes."""
     return prim_func.with_attr("tilelang_pass_configs", dict(options)) if options else prim_func
-
-
-def packed(prim_func: Any) -> bytes:
-    """A PrimFunc as compressed JSON."""
-    import tilelang  # noqa: F401 - before anything of tvm
-    from tvm.ir import save_json
-
-    return zlib.compress(save_json(prim_func).encode(), 1)
 
 
 def compiler_flags(function: UserFunction, values: Mapping[str, Any]) -> tuple[str, ...]:
@@ -156,8 +148,12 @@ class TracedTemplate(KernelTemplate):
         trace: Callable[[], TracedConfig],
     ) -> None:
         self.operator, self.name, self.version = operator, operator.name, version
-        self.deterministic = deterministic
+        self.deterministic, self.numbers = deterministic, operator.interface.numbers
         self._flags, self._trace = flags, trace
+
+    def check_dynamic(self, dims: str | Sequence[str]) -> tuple[str, ...]:
+        """The user's kernel has named them: nothing is to be checked."""
+        return (dims,) if isinstance(dims, str) else tuple(dims)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _received, (self.operator, self.version, self.deterministic, self._flags, self._trace())
@@ -170,13 +166,10 @@ class TracedTemplate(KernelTemplate):
         raise InputError(f"{self.name}: only the process that calls a user's kernel knows its search space")
 
     def build(self, workload: Workload, config: Config) -> Any:
-        import tilelang  # noqa: F401 - before anything of tvm
-        from tvm.ir import load_json
-
         traced = self._trace()
         if traced.error:
             raise TraceError(traced.error)
-        return load_json(zlib.decompress(traced.code).decode())
+        return unpacked(traced.code)
 
 
 def _received(

@@ -82,7 +82,8 @@ def lower_and_profile(candidate: Candidate) -> Profiled | Failure:
     begin = time.perf_counter()
     lowered = lower_candidate(candidate)
     try:
-        kernels = read_profiles(at(lowered, candidate.workload.dims), candidate.target)
+        numbers = {number.name: number.value for number in candidate.template.numbers}
+        kernels = read_profiles(at(lowered, candidate.workload.dims, numbers), candidate.target)
     except Exception as error:
         return Failure(
             FailureKind.PROFILE_ERROR, f"its lowered IR could not be read: {type(error).__name__}: {error}"

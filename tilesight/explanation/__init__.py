@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .comparison import CandidateDifference, Explanation, explain
 from .config_path import Step, find_steps
+from .explain_config import ConfigLowerings, explain_config
 from .measured_rows import MeasuredRows, measured_rows
 from .view import view
 from .view_values import CandidateView, CounterComparison, RequestedWork, ResourceUse
@@ -11,6 +12,7 @@ from .view_values import CandidateView, CounterComparison, RequestedWork, Resour
 __all__ = [
     "CandidateDifference",
     "CandidateView",
+    "ConfigLowerings",
     "CounterComparison",
     "Explanation",
     "MeasuredRows",
@@ -18,6 +20,7 @@ __all__ = [
     "ResourceUse",
     "Step",
     "explain",
+    "explain_config",
     "find_steps",
     "measured_rows",
     "view",

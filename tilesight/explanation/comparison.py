@@ -38,15 +38,17 @@ class Explanation(Reported):
     """A candidate, the best known one, and what sets them apart. `print` shows what `tilesight explain` does.
 
     Attributes:
-        best: None if the candidate is the best known one itself.
+        workload: None for a kernel of which nothing but its IR is known.
+        best: None if the candidate is the best known one itself, or no other one is known.
         differences: grouped by kind, the largest first.
         steps: the path from the candidate to the best one.
         largest_step: a sentence on the change that brings most.
         verdict: a sentence on how far the model can tell the two apart.
         notes: facts that a reader must know of the comparison.
+        kernel: name of a kernel without a workload.
     """
 
-    workload: Workload
+    workload: Workload | None
     target: Target
     this: CandidateView
     best: CandidateView | None
@@ -55,10 +57,16 @@ class Explanation(Reported):
     largest_step: str = ""
     verdict: str = ""
     notes: tuple[str, ...] = ()
+    kernel: str = ""
+
+    @property
+    def title(self) -> str:
+        """The workload, or the name of a kernel without one."""
+        return self.kernel if self.workload is None else self.workload.label
 
     def __repr__(self) -> str:
-        where = f"{self.workload.label} on {self.target.name}"
-        return f"Explanation({where}: {self.this.config}, limited by {self.this.limit})"
+        config = "" if self.this.config is None else f"{self.this.config}, "
+        return f"Explanation({self.title} on {self.target.name}: {config}limited by {self.this.limit})"
 
     def report(self) -> Report:
         """The report of `tilesight explain`."""

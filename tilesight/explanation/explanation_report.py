@@ -20,8 +20,9 @@ _MOST_DIFFERENCES = 8  # rows of each table of differences
 def explanation_report(found: Explanation) -> Report:
     """What limits the candidate, how it differs from the best one, and how sure the model is."""
     report, this, best = Report(), found.this, found.best
-    report.text(f"{found.workload.label} on {found.target.title}", bold=True)
-    report.line(f"config: {this.config}" + ("" if best else "  (the best known config)"))
+    report.text(f"{found.title} on {found.target.title}", bold=True)
+    if this.config is not None:
+        report.line(f"config: {this.config}" + ("" if best else "  (the best known config)"))
     measured = f"measured {number(this.measured_us)} us, " if this.measured_us else ""
     prediction = this.prediction
     report.text(

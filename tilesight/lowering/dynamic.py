@@ -46,8 +46,11 @@ def lower_candidate(candidate: Candidate) -> Lowered:
     dynamic_workload = DynamicWorkload(
         workload.operator, {**workload.dims, **sizes}, workload.dtype, workload.attrs
     )
+    prim_func = template.build(dynamic_workload, config)
+    # a user's kernel has variables of its own for its sizes
+    own = {str(size.name): size for size in runtime_sizes(prim_func)}
     return replace(
-        lower(template.build(dynamic_workload, config), candidate.target), sizes=tuple(sizes.values())
+        lower(prim_func, candidate.target), sizes=tuple(own.get(dim, size) for dim, size in sizes.items())
     )
 
 
@@ -57,16 +60,22 @@ def lowering_version() -> str:
     return module_hash([__name__], [__name__.rpartition(".")[0]])
 
 
-def at(lowered: Lowered, dims: Mapping[str, int]) -> Lowered:
+def at(
+    lowered: Lowered, dims: Mapping[str, int], numbers: Mapping[str, int | float] | None = None
+) -> Lowered:
     """The static IR of `lowered` with its dynamic dimensions at the sizes in `dims`.
 
-    `lowered` itself if it has none.
+    `lowered` itself if it has none. `numbers`: values of its arguments that are numbers.
     """
-    if not lowered.sizes:
+    if not lowered.sizes and not numbers:
         return lowered
     from tvm import IRModule, tirx
 
     values = {size: tirx.IntImm(size.dtype, dims[size.name]) for size in lowered.sizes}
+    for parameter in lowered.traced.params:
+        if str(parameter.name) in (numbers or {}) and parameter not in lowered.traced.buffer_map:
+            kind = tirx.FloatImm if "float" in str(parameter.dtype) else tirx.IntImm
+            values[parameter] = kind(parameter.dtype, (numbers or {})[str(parameter.name)])
     kernels = {str(symbol.name_hint): function for symbol, function in lowered.device.functions.items()}
     (host,) = lowered.host.functions.values()
     device = IRModule(
@@ -86,6 +95,29 @@ def at(lowered: Lowered, dims: Mapping[str, int]) -> Lowered:
     )
 
 
+def runtime_sizes(prim_func: Any) -> tuple[Any, ...]:
+    """The TIR variables that a traced function takes when it is called, in its order of arguments.
+
+    They are sizes of its tensors (`T.dynamic`), and arguments that are whole numbers.
+    """
+    from tvm import tirx
+
+    found: list[Any] = []
+
+    def add(node: Any) -> None:
+        if isinstance(node, tirx.Var) and not any(node.same_as(known) for known in found):
+            found.append(node)
+
+    for parameter in prim_func.params:
+        if parameter in prim_func.buffer_map:
+            buffer = prim_func.buffer_map[parameter]
+            for extent in (*buffer.shape, *buffer.strides):
+                tirx.stmt_functor.post_order_visit(extent, add)
+        elif "int" in str(parameter.dtype):
+            add(parameter)
+    return tuple(found)
+
+
 def _launched(body: Any, kernels: set[str]) -> list[tuple[str, Sequence[Any]]]:
     """(name, arguments) of each kernel that a host program launches, without repetition."""
     return list({name: arguments for name, arguments in calls_of(body, kernels) if name in kernels}.items())
@@ -95,19 +127,21 @@ def _put(value: Any, values: Mapping[Any, Any]) -> Any:
     """`value` with sizes in place of their variables, simplified."""
     from tvm import arith, tirx
 
-    if not isinstance(value, tirx.PrimExpr) or isinstance(value, tirx.StringImm | tirx.IntImm):
+    if not isinstance(value, tirx.PrimExpr) or isinstance(
+        value, tirx.StringImm | tirx.IntImm | tirx.FloatImm
+    ):
         return value
     return arith.Analyzer().simplify(tirx.stmt_functor.substitute(value, values))
 
 
 def _with_arguments(kernel: Any, arguments: Sequence[Any]) -> Any:
-    """`kernel` with its integer arguments substituted."""
+    """`kernel` with its arguments that are constants substituted."""
     from tvm import tirx
 
     known = {
         parameter: a
         for parameter, a in zip(kernel.params, arguments, strict=False)
-        if isinstance(a, tirx.IntImm)
+        if isinstance(a, tirx.IntImm | tirx.FloatImm)
     }
     params = [parameter for parameter in kernel.params if parameter not in known]
     body = tirx.stmt_functor.substitute(kernel.body, known)

@@ -9,7 +9,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..errors import InputError
 from ..target.spec import Target
+from .gpu_features import gpu_reason
 
 
 @dataclass(frozen=True)
@@ -32,8 +34,9 @@ class Lowered:
 
 
 def lower(prim_func: Any, target: Target, pass_configs: Mapping[str, Any] | None = None) -> Lowered:
-    """Run TileLang's passes on a function. Raises whatever TileLang raises.
+    """Run TileLang's passes on a function.
 
+    Raises whatever TileLang raises, but `InputError` for a kernel for GPUs that is lowered for a processor.
     TileLang can abort the process, so untrusted functions are lowered in worker processes.
 
     Args:
@@ -55,9 +58,15 @@ def lower(prim_func: Any, target: Target, pass_configs: Mapping[str, Any] | None
         options = {**dict(attributes.get("tilelang_pass_configs") or {}), **(pass_configs or {})}
         if options:
             stack.enter_context(PassContext(opt_level=3, config=options))
-        host, device, _params, _target, _target_host = lower_to_host_device_ir(
-            prim_func, create_backend_context(tvm_target)
-        )
+        try:
+            host, device, _params, _target, _target_host = lower_to_host_device_ir(
+                prim_func, create_backend_context(tvm_target)
+            )
+        except Exception as error:  # TileLang raises many types of errors
+            reason = "" if target.is_gpu else gpu_reason(prim_func, target.name, error)
+            if reason:
+                raise InputError(reason) from error
+            raise
     return Lowered(prim_func, host, device)
 
 

@@ -29,6 +29,11 @@ class Candidate:
         return tuple(self.workload.dims[dim] for dim in self.dynamic)
 
     @property
+    def run_time_slots(self) -> tuple[int, ...]:
+        """What the built kernel takes after its tensors: sizes, then numbers, as a library takes them."""
+        return (*self.dynamic_sizes, *(number.slot for number in self.template.numbers))
+
+    @property
     def key(self) -> str:
         """Canonical identity: template, version, workload, architecture, config, dynamic dimensions."""
         template, target = self.template, self.target

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,33 @@ class Scale:
     values: tuple[int, ...] = (1,)
 
 
+@dataclass(frozen=True, slots=True)
+class RunTimeNumber:
+    """A number that a built kernel takes when it is called, with the value at which it is measured."""
+
+    name: str
+    dtype: str
+    value: int | float
+
+    @property
+    def slot(self) -> int:
+        """The value as a library takes it: its bytes at the beginning of a word as wide as a pointer."""
+        return number_slot(self.dtype, self.value)
+
+
+# element types of numbers among a kernel's arguments, with their formats in `struct`
+NUMBER_FORMATS: Mapping[str, str] = {
+    "bool": "?", "int8": "b", "uint8": "B", "int16": "h", "uint16": "H", "int32": "i", "uint32": "I",
+    "int64": "q", "uint64": "Q", "float32": "f", "float64": "d",
+}  # fmt: skip
+
+
+def number_slot(dtype: str, value: float) -> int:
+    """A number as a library takes it; see `RunTimeNumber.slot`. Raises `struct.error` if it does not fit."""
+    given = float(value) if dtype.startswith("float") else value
+    return int.from_bytes(struct.pack(f"<{NUMBER_FORMATS[dtype]}", given).ljust(8, b"\0"), "little")
+
+
 class KernelTemplate(ABC):
     """One way to compute an operator on some kinds of target.
 
@@ -40,6 +68,7 @@ class KernelTemplate(ABC):
             profiles hold for all sizes of these dimensions. Empty if no dimension is like that.
         dynamic_dims: dimensions that a kernel can take at run time.
         static_reasons: why a kernel cannot take the other dimensions at run time, by dimension.
+        numbers: arguments of its kernels that are numbers, in order; they follow the tensors and sizes.
         deterministic: False if the kernel adds in changing order by design (atomics), so that the last bits
             of its outputs may differ from run to run.
     """
@@ -51,6 +80,7 @@ class KernelTemplate(ABC):
     scales: ClassVar[Mapping[str, Scale]] = {}
     dynamic_dims: ClassVar[tuple[str, ...]] = ()
     static_reasons: ClassVar[Mapping[str, str]] = {}
+    numbers: tuple[RunTimeNumber, ...] = ()
     deterministic: bool = True
 
     @property

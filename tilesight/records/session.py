@@ -40,16 +40,26 @@ def time_software(versions: Mapping[str, str]) -> dict[str, str]:
 class Effort(StrEnum):
     """How many candidates a session may lower and measure.
 
+    glance      the model only, and little lowering: the fastest answer
     predict     the model only: nothing is built or measured
     quick       the model explores; at most 16 candidates are measured
     full        the model explores widely; up to 128 candidates are measured, each chosen from the results
-    before it exhaustive  every legal candidate is lowered, built and measured
+    before it
+    exhaustive  every legal candidate is lowered, built and measured
+
+    A greater effort comes later: its session answers calls of a smaller one.
     """
 
+    GLANCE = "glance"
     PREDICT = "predict"
     QUICK = "quick"
     FULL = "full"
     EXHAUSTIVE = "exhaustive"
+
+    @property
+    def measures(self) -> bool:
+        """Whether it goes beyond predictions."""
+        return self not in (Effort.GLANCE, Effort.PREDICT)
 
 
 class SessionState(StrEnum):

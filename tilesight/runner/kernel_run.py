@@ -94,7 +94,7 @@ class KernelRun:
             outputs = case.outputs()
             self._outputs.append(outputs)
             call = kernel.bind(
-                [*given.inputs.values(), *outputs.values()], self.bench.stream, self.candidate.dynamic_sizes
+                [*given.inputs.values(), *outputs.values()], self.bench.stream, self.candidate.run_time_slots
             )
             calls.append(call)
             self._once(case, outputs, call)

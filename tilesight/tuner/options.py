@@ -17,7 +17,8 @@ class TuneOptions:
     """Options that apply to every workload of a call. Raises `InputError` for a value out of range.
 
     Attributes:
-        effort: How many candidates are explored and measured: `predict`, `quick`, `full` or `exhaustive`.
+        effort: How many candidates are explored and measured: `glance`, `predict`, `quick`, `full`
+            or `exhaustive`.
         budget_s: Wall-clock seconds for the whole call; None: no limit.
         seed: Seed of the search.
         sampler: Name of an Optuna sampler, a key of `tilesight.search.optuna_search.SAMPLERS`.
@@ -75,4 +76,4 @@ class TuneOptions:
     @property
     def measures(self) -> bool:
         """Whether the effort goes beyond predictions."""
-        return self.effort is not Effort.PREDICT
+        return self.effort.measures

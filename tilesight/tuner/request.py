@@ -22,7 +22,8 @@ class EffortLimits:
     """How far an effort goes. None: to the end of the space.
 
     Attributes:
-        explore: Number of lowerings; configs that differ only in block order share one.
+        explore: Number of lowerings; configs that differ only in block order share one. Configs in the
+            profile cache count as lowered.
         measure: Number of measured candidates.
         patience: Candidates measured after the last improvement, after which the session ends.
         careful_below: Busy share of the devices below which candidates are measured with the care for
@@ -38,6 +39,7 @@ class EffortLimits:
 
 
 EFFORT_LIMITS: Mapping[Effort, EffortLimits] = {
+    Effort.GLANCE: EffortLimits(explore=24, measure=0),
     Effort.PREDICT: EffortLimits(explore=192, measure=0),
     Effort.QUICK: EffortLimits(explore=128, measure=16),
     Effort.FULL: EffortLimits(explore=400, measure=128, careful_below=0.8, early=0.75),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .outcomes import Crashed, Done, Outcome, OutOfMemory, Raised, TimedOut, failure_of
 from .pool import WorkerPool, thread_limits, wait_for
+from .process_copy import ProcessCopy
 from .time_limits import TimeLimit
 
 __all__ = [
@@ -11,6 +12,7 @@ __all__ = [
     "Done",
     "OutOfMemory",
     "Outcome",
+    "ProcessCopy",
     "Raised",
     "TimeLimit",
     "TimedOut",

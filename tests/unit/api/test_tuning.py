@@ -140,6 +140,23 @@ def test_rank_measures_nothing_and_tune_goes_on_from_it(fake_line: FakeLine) -> 
     assert fake_line.model.calls == EFFORT_LIMITS[Effort.PREDICT].explore
 
 
+def test_a_glance_lowers_little_and_a_greater_effort_answers_it(fake_line: FakeLine) -> None:
+    glanced = tilesight.rank("axpy", "cpu", "X0", effort="glance")[0]
+    assert (glanced.effort, glanced.is_measured) == (Effort.GLANCE, False)
+    assert len(fake_line.executor.done["lower"]) == 24
+    assert fake_line.executor.done["build"] == []
+    assert tune(effort="glance").from_database
+    ranked = tilesight.rank("axpy", "cpu", "X0")[0]
+    assert (ranked.effort, ranked.from_database) == (Effort.PREDICT, False)
+    assert len(fake_line.executor.done["lower"]) == EFFORT_LIMITS[Effort.PREDICT].explore
+    again = tune(effort="glance")
+    assert again.from_database
+    with pytest.raises(InputError, match="rank measures nothing: effort 'quick' is one of tune"):
+        tilesight.rank("axpy", "cpu", "X0", effort="quick")
+    with pytest.raises(InputError, match="a plan has no effort 'glance': take one of predict, quick, full"):
+        tilesight.plan("matmul", vary="m=1..8", target="cpu", effort="glance")
+
+
 def test_interrupted_call_goes_on(fake_line: FakeLine) -> None:
     counter = itertools.count(1)
 
@@ -360,11 +377,6 @@ def test_explain_refuses_an_illegal_config() -> None:
         tilesight.explain("axpy", "cpu", "X0", config="block=11,stages=2,swizzle=true")
 
 
-def test_predict_refuses_what_is_no_kernel() -> None:
-    with pytest.raises(InputError, match="not a function; call the kernel's factory"):
-        tilesight.predict(test_predict_refuses_what_is_no_kernel, "h100")
-
-
 def test_names_are_complete() -> None:
     assert all(getattr(tilesight, name) is not None for name in tilesight.__all__)
     assert set(tilesight.__all__) - {"__version__"} == set(tilesight._HOME_OF)
@@ -434,22 +446,3 @@ assert found[0].latency_us < found[1].latency_us
         [sys.executable, str(script)], env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr[-3000:]
-
-
-class Oddity:
-    """Looks like what @tilelang.jit makes of a factory."""
-
-    def get_tir(self) -> None: ...
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        (3, r"takes a TileLang PrimFunc, not an int; call"),
-        ("f", r"takes a TileLang PrimFunc, not a str; call"),
-        (Oddity(), r"takes a TileLang PrimFunc, not an Oddity; give it <kernel>\.get_tir"),
-    ],
-)
-def test_predict_says_what_it_was_given(given: object, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        tilesight.predict(given, "h200")

@@ -37,6 +37,7 @@ from tilesight.errors import ToolchainError
 from tilesight.lowering.lower import lower
 from tilesight.machine.owner import this_process
 from tilesight.machine.toolchain import find_cxx, find_nvcc
+from tilesight.problem.template import RunTimeNumber
 from tilesight.target.spec import load_target
 from tilesight.workers import Done, WorkerPool
 
@@ -164,11 +165,11 @@ def test_clusters_are_read() -> None:
     assert (launch.cluster, launch.grid) == ((2, 1, 1), (8, 1, 1))
 
 
-def with_scalar() -> Any:
+def with_a_number() -> Any:
     import tilelang.language as T  # noqa: N812
 
     @T.prim_func
-    def main(x: T.Tensor((1024,), "float32"), n: T.int32):  # type: ignore
+    def main(x: T.Tensor((1024,), "float32"), n: T.float32):  # type: ignore
         with T.Kernel(8, threads=128) as b:
             for i in T.Parallel(128):
                 x[b * 128 + i] = x[b * 128 + i] * n
@@ -176,9 +177,36 @@ def with_scalar() -> Any:
     return main
 
 
-def test_a_scalar_parameter_is_refused_by_name() -> None:
-    with pytest.raises(UnsupportedLaunchError, match="parameter 'n' is a scalar"):
-        read_plan(lower(with_scalar(), load_target("h100")))
+def with_a_half() -> Any:
+    import tilelang.language as T  # noqa: N812
+
+    @T.prim_func
+    def main(x: T.Tensor((1024,), "float32"), n: T.float16):  # type: ignore
+        with T.Kernel(8, threads=128) as b:
+            for i in T.Parallel(128):
+                x[b * 128 + i] = x[b * 128 + i] * n
+
+    return main
+
+
+def test_numbers_are_passed_as_they_are() -> None:
+    plan = read_plan(lower(with_a_number(), load_target("h100")))
+    (launch,) = plan.launches
+    assert (plan.tensors, plan.sizes, plan.numbers) == (1, (), ("n",))
+    assert launch.arguments == (Argument("tensor", 0), Argument("number", 1, "float32"))
+    source = cuda_launcher(plan)
+    assert "tilesight_sizes(void) { return 1; }" in source
+    assert "given[] = {&arguments[0], &arguments[1]};" in source
+    with pytest.raises(UnsupportedLaunchError, match="argument 'n' is a float16; numbers are of bool, int8"):
+        read_plan(lower(with_a_half(), load_target("h100")))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value", "slot"),
+    [("float32", 1.0, 0x3F800000), ("int8", -1, 0xFF), ("int64", -1, 2**64 - 1), ("bool", True, 1)],
+)
+def test_slots_of_numbers(dtype: str, value: float, slot: int) -> None:
+    assert RunTimeNumber("n", dtype, value).slot == slot
 
 
 # launchers: the CUDA launcher runs against a fake driver that prints its calls

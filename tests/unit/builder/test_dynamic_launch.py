@@ -168,7 +168,7 @@ def test_invalid_sizes_are_refused_before_the_launch(
 
 
 def test_a_wrong_number_of_sizes_is_refused(loaded: LoadedKernel) -> None:
-    with pytest.raises(ValueError, match="takes 2 sizes of dynamic dimensions, and was given 0"):
+    with pytest.raises(ValueError, match="takes 2 sizes and numbers, and was given 0"):
         loaded.bind(tensors(5, 24))
 
 

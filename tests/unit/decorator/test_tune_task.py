@@ -10,11 +10,13 @@ import pytest
 import torch
 
 from tests.unit.decorator import user_kernels
+from tests.unit.decorator.conftest import no_work
 from tilesight.decorator import Autotuned, TunedSource, autotune
 from tilesight.decorator.options import AutotuneOptions, find_target
 from tilesight.decorator.recall import interim_choice, opened_store
 from tilesight.decorator.user_function import CompileOptions, UserFunction
-from tilesight.errors import InputError, NoCandidateError
+from tilesight.errors import ConfigError, InputError, NoCandidateError
+from tilesight.problem.space import Config
 from tilesight.records.session import SessionResult
 from tilesight.records.trial import Status
 from tilesight.target.spec import load_target
@@ -185,3 +187,45 @@ def test_a_cache_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_pat
     monkeypatch.setenv("TILESIGHT_CACHE_DIR", str(tmp_path / "file"))
     with pytest.raises(Exception, match="set TILESIGHT_CACHE_DIR to a folder that can be written"):
         decorated(configs=CONFIGS[:2])(N)
+
+
+def test_choice_and_explain_tune_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = decorated()
+    with monkeypatch.context() as patch:
+        no_work(patch)
+        first = made.choice(N)
+        given = made.choice(N, block=8)
+    assert (first.source, first.values, first.latency_us) == (TunedSource.DEFAULT, {"block": 16}, None)
+    assert first.messages == ("a call tunes these arguments first, and nothing is predicted yet",)
+    assert (given.source, given.values) == (TunedSource.GIVEN, {"block": 8})
+    ranking = decorated(effort="predict").tune(N)
+    assert ranking.best is not None
+    predicted = made.choice(N)
+    assert (predicted.source, predicted.config) == (TunedSource.MODEL, ranking.best.config)
+    kernel = made(N)
+    assert made.choice(N) is kernel.tilesight
+    with monkeypatch.context() as patch:
+        no_work(patch)
+        recorded = decorated().choice(N)
+    assert (recorded.source, recorded.config) == (TunedSource.DATABASE, kernel.tilesight.config)
+    assert recorded.latency_us is not None
+
+
+def test_explains_the_chosen_config_and_others() -> None:
+    made = decorated(configs=CONFIGS[:2])
+    alone = made.explain(N)
+    assert alone.this.config == Config({"block": 16}), "the default config: nothing is known yet"
+    assert (alone.best, alone.this.measured_us) == (None, None)
+    tuned = made(N).tilesight
+    other = 48 - tuned.values["block"]
+    found = made.explain(N, config={"block": other})
+    assert found.workload == tuned.workload
+    assert found.best is not None
+    assert (found.best.config, found.best.measured_us) == (tuned.config, pytest.approx(tuned.latency_us))
+    assert found.this.config == Config({"block": other})
+    assert {(d.kind, d.name) for d in found.differences} >= {("parameter", "block")}
+    assert made.explain(N, config=f"block={other}").this == found.this
+    with pytest.raises(ConfigError, match="config 'block=17' is outside the search space"):
+        made.explain(N, config={"block": 17})
+    with pytest.raises(InputError, match="block is given; leave it out"):
+        made.explain(N, block=16)

@@ -78,3 +78,36 @@ def scalar_factory(n: int, block: int = 16) -> Any:
 def sum_of_a_file(a: torch.Tensor, b: torch.Tensor, zero: str) -> torch.Tensor:
     """`sum_of` with a file that is there or not."""
     return sum_of(a, b) + torch.load(zero)
+
+
+def rows_factory(width: int, block: int = 8, wrong: bool = False) -> Any:
+    """B = A * s + offset, for any number of rows; with `wrong` another one."""
+    m = T.dynamic("m")
+    more = 1 if wrong else 0
+
+    @T.prim_func
+    def rows(
+        A: T.Tensor((m, width), "float32"), s: T.float32, offset: T.int32, B: T.Tensor((m, width), "float32")
+    ):
+        with T.Kernel(T.ceildiv(m, block)) as bx:
+            for i, j in T.grid(block, width):
+                if bx * block + i < m:
+                    B[bx * block + i, j] = A[bx * block + i, j] * s + offset + more
+
+    return rows
+
+
+def eager_rows(A, s: T.float32, block: int = 8):  # type: ignore[no-untyped-def]
+    m = T.dynamic("m")
+    N = T.const("N")
+    A: T.Tensor[[m, N], T.float32]  # type: ignore[no-redef]
+    B = T.empty([m, N], T.float32)
+    with T.Kernel(T.ceildiv(m, block)) as bx:
+        for i, j in T.grid(block, N):
+            if bx * block + i < m:
+                B[bx * block + i, j] = A[bx * block + i, j] * s
+    return B
+
+
+def scaled(a: torch.Tensor, s: float, offset: int) -> torch.Tensor:
+    return a * s + offset

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from tilesight.errors import InputError
 from tilesight.kernels import operator, template_for
 from tilesight.lowering.lower import Lowered, lower
 from tilesight.problem.space import Config
@@ -95,3 +98,49 @@ def test_names_do_not_matter() -> None:
 def test_what_tilelang_refuses_raises() -> None:
     with pytest.raises(Exception, match="warps"):
         lowered("h100", block_m=64, threads=384)
+
+
+def for_gpus(what: str) -> Any:
+    import tilelang.language as T  # noqa: N812
+
+    @T.prim_func
+    def product(a: T.Tensor((64, 64), "float32"), b: T.Tensor((64, 64), "float32")):  # type: ignore
+        with T.Kernel(1, threads=128):
+            a_tile = T.alloc_shared((64, 64), "float32")
+            sums = T.alloc_fragment((64, 64), "float32")
+            T.copy(a, a_tile)
+            T.clear(sums)
+            T.gemm(a_tile, a_tile, sums)
+            T.copy(sums, b)
+
+    @T.prim_func
+    def copied(a: T.Tensor((256,), "float32"), b: T.Tensor((256,), "float32")):  # type: ignore
+        with T.Kernel(2, threads=128) as block:
+            thread = T.get_thread_binding()
+            b[block * 128 + thread] = a[block * 128 + thread]
+
+    return product if what == "product" else copied
+
+
+@pytest.mark.parametrize(
+    ("what", "features"), [("product", "fragments, shared memory, T.gemm"), ("copied", "thread indices")]
+)
+def test_a_kernel_for_gpus_is_refused_for_a_processor_with_what_it_uses(what: str, features: str) -> None:
+    with pytest.raises(InputError, match=f"it uses {features}, and is lowered for cpu. A kernel for a proc"):
+        lower(for_gpus(what), load_target("cpu"))
+    lower(for_gpus(what), load_target("a100"))
+
+
+def test_other_errors_for_a_processor_are_tilelangs_own() -> None:
+    import tilelang.language as T  # noqa: N812
+
+    @T.prim_func
+    def main(a: T.Tensor((64,), "float32")):  # type: ignore
+        with T.Kernel(1):
+            for i in T.serial(64):
+                a[i] = T.call_extern("float32", "expf", a[i])
+
+    lower(main, load_target("cpu"), {"tl.disable_safe_memory_legalize": True})
+    with pytest.raises(Exception) as raised:  # noqa: PT011
+        lower(main, load_target("cpu"), {"tl.no_such_option": True})
+    assert not isinstance(raised.value, InputError)

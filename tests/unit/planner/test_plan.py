@@ -414,7 +414,7 @@ def test_a_published_shape_gives_the_other_dimensions() -> None:
         ({"shape": {}}, InputError, "the shape lacks n; beside m, which varies, give n"),
         ({"kernels": 0}, InputError, "kernels=0 must lie in 1 .. 256"),
         ({"shapes": 0}, InputError, "shapes=0"),
-        ({"effort": "exhaustive"}, InputError, "cannot be exhaustive"),
+        ({"effort": "exhaustive"}, InputError, "a plan has no effort .exhaustive.: take one of predict"),
         ({"effort": "half"}, UnknownNameError, "effort"),
         ({"budget_s": -1.0}, InputError, "budget"),
         ({"weights": "hits"}, InputError, "`misses`"),

@@ -1,0 +1,69 @@
+"""A file of a user's kernels, which the tests give as `kernels_of_a_user.py:name`. No `from __future__`:
+TileLang reads annotations."""
+
+import os
+import sys
+from typing import Any
+
+# ruff: noqa: N803, N806, N812
+import tilelang
+import tilelang.language as T
+
+NUMBER = 3
+if os.environ.get("TILESIGHT_TEST_FILE_ENDS"):
+    sys.exit(4)
+
+
+def copy(n: int, block: int = 1024, dtype: str = "float32") -> Any:
+    @T.prim_func
+    def main(A: T.Tensor((n,), dtype), B: T.Tensor((n,), dtype)):
+        with T.Kernel(T.ceildiv(n, block), threads=256) as b:
+            for i in T.Parallel(block):
+                B[b * block + i] = A[b * block + i]
+
+    return main
+
+
+jitted = tilelang.jit(out_idx=[-1], pass_configs={"tl.disable_tma_lower": True})(copy)
+whole = copy(1 << 24)
+
+
+def rows(width: int) -> Any:
+    """Its number of rows, a factor and an offset are known at run time."""
+    m = T.dynamic("m")
+
+    @T.prim_func
+    def scale(
+        A: T.Tensor((m, width), "float32"), s: T.float32, offset: T.int32, B: T.Tensor((m, width), "float32")
+    ):
+        with T.Kernel(T.ceildiv(m, 8), threads=128) as b:
+            for i, j in T.Parallel(8, width):
+                B[b * 8 + i, j] = A[b * 8 + i, j] * s + offset
+
+    return scale
+
+
+open_rows = rows(128)
+
+
+@tilelang.jit
+def eager(A, B, block: int = 1024):  # type: ignore[no-untyped-def]
+    N = T.const("N")
+    A: T.Tensor[[N], T.float32]  # type: ignore[no-redef]
+    B: T.Tensor[[N], T.float32]  # type: ignore[no-redef]
+    C = T.empty([N], T.float32)
+    with T.Kernel(T.ceildiv(N, block), threads=256) as b:
+        for i in T.Parallel(block):
+            C[b * block + i] = A[b * block + i] + B[b * block + i]
+    return C
+
+
+def raises(n: int) -> Any:
+    raise ValueError(f"no tile of {n}")
+
+
+def aborts() -> None:
+    os.abort()
+
+
+def nothing() -> None: ...

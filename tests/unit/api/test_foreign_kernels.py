@@ -1,0 +1,169 @@
+"""`predict` and `explain` of kernels that are not shipped, in Python and on the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tilesight
+from tests.unit.api import kernels_of_a_user as user
+from tests.unit.cli.documented import check_fields
+from tilesight.api.kernel_files import _FileKernel, _profiles
+from tilesight.cli.main import main
+from tilesight.errors import InputError
+from tilesight.target.spec import load_target
+
+FILE = str(Path(user.__file__))
+N = 1 << 24
+
+
+def test_functions_are_called_with_their_arguments() -> None:
+    alone = tilesight.predict(user.whole, "h200")
+    assert alone.limiting == "dram"
+    arguments = {"n": N}
+    assert tilesight.predict(user.copy, "h200", arguments=arguments) == alone
+    assert tilesight.predict(user.jitted, "h200", arguments=arguments) == alone
+    tuned = tilesight.autotune(configs=[{"block": 512}])(user.jitted)
+    assert tilesight.predict(tuned, "h200", arguments=arguments) == alone
+    larger = tilesight.predict(user.jitted, "h200", arguments={"n": 16 * N, "block": 2048})
+    assert larger.latency_us > 5 * alone.latency_us
+    eager = tilesight.predict(user.eager, "h200", arguments={"N": N})
+    assert eager.latency_us > alone.latency_us, "it reads two tensors"
+
+
+def test_sizes_of_run_time_are_given() -> None:
+    few, many = (tilesight.predict(user.open_rows, "h200", f"m={m},offset=1") for m in (1024, 1 << 20))
+    assert many.latency_us > 20 * few.latency_us
+    again = tilesight.predict(user.rows, "h200", {"m": 1024, "offset": 1}, arguments={"width": 128})
+    assert again == few
+
+
+@pytest.mark.parametrize(
+    ("given", "arguments", "shape", "message"),
+    [
+        (3, {}, None, "^an int is no kernel: give a TileLang PrimFunc, or a function that returns one$"),
+        (int, {}, None, "^a type is no kernel"),
+        (user.whole, {"n": 4}, None, "^main is traced already and takes no arguments; leave out n$"),
+        (user.copy, {"m": 4}, None, "^unknown argument of copy 'm'; "),
+        (user.copy, {"block": 4}, None, r"^copy\(n: int, block.* needs a value of n: arguments=\{'n': ...\}"),
+        (user.raises, {"n": 4}, None, "^this kernel cannot be traced for h100: ValueError: no tile of 4$"),
+        (user.nothing, {}, None, "^nothing returned a NoneType and no PrimFunc"),
+        (user.open_rows, {}, None, "^scale takes m, offset at run time; give the sizes .*shape='m=4096,off"),
+        (user.open_rows, {}, "m=1,k=1", "^unknown run-time size of scale 'k'; known: m, offset"),
+        (user.open_rows, {}, "m=0,offset=1", "^scale: m=0 must be a whole number in 1 .. "),
+        (user.whole, {}, "m=3", "^unknown run-time size of main 'm'"),
+    ],
+)
+def test_what_is_wrong_is_said(given: Any, arguments: dict[str, Any], shape: Any, message: str) -> None:
+    for call in (tilesight.predict, tilesight.explain):
+        with pytest.raises(InputError, match=message):
+            call(given, "h100", shape, arguments=arguments)
+
+
+def test_explains_what_limits_a_kernel() -> None:
+    found = tilesight.explain(user.jitted, "h200", arguments={"n": 1 << 26})
+    assert (found.title, found.workload, found.best, found.this.config) == (
+        f"copy(n={1 << 26})",
+        None,
+        None,
+        None,
+    )
+    assert found.this.limit == "dram"
+    assert found.this.launch["blocks"] == (1 << 26) // 1024
+    assert found.this.requested[0].quantities["global_read_bytes"] == 4096
+    assert "Limited by device memory" in found.this.findings[0]
+    assert found.this.prediction == tilesight.predict(user.copy(1 << 26), "h200")
+
+
+def test_explain_takes_either_a_name_or_a_kernel() -> None:
+    with pytest.raises(InputError, match="explain of a kernel of your own takes no config, database"):
+        tilesight.explain(user.whole, "h100", config="block=3", database="x.db")
+    with pytest.raises(InputError, match="matmul is a kernel by name and takes no arguments"):
+        tilesight.explain("matmul", "h100", arguments={"n": 3})
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("whole_", {}, "unknown name in kernels_of_a_user.py 'whole_'; did you mean whole?"),
+        ("NUMBER", {}, "an int is no kernel: give"),
+        ("nothing", {}, "nothing returned a NoneType and no PrimFunc"),
+        ("copy", {}, "needs a value of n: arguments={'n': ...}, or --arg n=... on the command line"),
+        ("open_rows", {}, "open_rows takes m, offset at run time"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_said(name: str, arguments: dict[str, Any], message: str) -> None:
+    found = _profiles(_FileKernel(Path(FILE), name, load_target("h100"), arguments, None))
+    assert isinstance(found, str)
+    assert message in found
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as ended:
+        main(list(arguments))
+    assert isinstance(ended.value.code, int)
+    return (ended.value.code, *capsys.readouterr())
+
+
+def test_kernels_of_files_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    place = [f"--file={FILE}:jitted", "--target=h200", f"--arg=n={N}", "--arg=dtype=float32"]
+    code, out, err = run(capsys, "predict", *place)
+    assert code == 0, err
+    expected = tilesight.predict(user.whole, "h200")
+    assert out.splitlines()[0].startswith(f"copy(n={N}, dtype=float32) on NVIDIA H200")
+    assert f"predicted {expected.latency_us:.4g} us" in out
+    found = json.loads(run(capsys, "predict", *place, "--json")[1])
+    assert found["predicted_us"] == pytest.approx(expected.latency_us)
+    check_fields("predict", [found])
+    code, out, err = run(capsys, "explain", *place)
+    assert code == 0, err
+    assert "config:" not in out
+    assert "best" not in out
+    assert "Limited by" in out
+    explained = json.loads(run(capsys, "explain", *place, "--json")[1])
+    assert explained["workload"] is None
+    assert explained["this"]["predicted_us"] == found["predicted_us"]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("aborts", ":aborts: the process was killed by SIGABRT\n"),
+        ("raises --arg=n=7", ":raises: ValueError: no tile of 7 (kernels_of_a_user.py:"),
+    ],
+)
+def test_a_file_that_crashes_or_raises_costs_one_line(
+    name: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run(capsys, "predict", "--target=h100", *f"--file={FILE}:{name}".split())
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ")
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_a_file_that_ends_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILESIGHT_TEST_FILE_ENDS", "1")
+    found = _profiles(_FileKernel(Path(FILE), "whole", load_target("h100"), {}, None))
+    assert "ends Python by itself (exit code 4); put its program under: if __name__ ==" in str(found)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["explain", "--file=x.py:k", "matmul", "--config=a=1"], "explain --file takes no KERNEL, --config"),
+        (["explain"], "explain needs a kernel: a name of `tilesight kernels`, or"),
+        (["explain", "matmul", "--arg=a=1"], "--arg is for the function in --file"),
+        (["predict", "--file=x.py"], "'x.py' names no kernel of a file; write it as kernel.py:name"),
+        (["predict", "--file=x.py:k"], "x.py:k: there is no file 'x.py'"),
+        (["predict", "--file=x.py:k", "--arg=3"], "--arg '3' is not of the form NAME=VALUE"),
+        (["predict", "--file=x.py:k", "--arg=a=3", "--arg=a=4"], "--arg a is given twice"),
+    ],
+)
+def test_wrong_options(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, *arguments, "--target=h100")
+    assert code == 2
+    assert message in err

@@ -1,0 +1,157 @@
+"""A TileLang kernel that is not among the shipped ones: its PrimFunc, and its profiles on a target."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..errors import InputError, UnknownNameError, WorkloadError
+from ..problem.workload import MAX_DIMENSION, parse_assignments
+from ..profile.values import KernelProfile
+from ..target.spec import Target
+
+Sizes = str | Mapping[str, int]  # of dimensions that a kernel takes at run time: `m=4096`, or by name
+
+
+@dataclass(frozen=True)
+class ForeignKernel:
+    """A traced kernel. `pass_configs` are options of TileLang's passes beside those of the PrimFunc."""
+
+    name: str
+    prim_func: Any
+    pass_configs: Mapping[str, Any] | None = None
+
+
+def find_kernel(
+    given: Any, target: Target, arguments: Mapping[str, Any] | None = None, name: str = ""
+) -> ForeignKernel:
+    """The kernel that `given` is or makes.
+
+    Args:
+        given: A PrimFunc, what `tilelang.compile` made of one, or a function that returns one, also under
+            `@tilelang.jit`, `@tilelang.autotune` or `@tilesight.autotune`.
+        target: A function is traced for this target unless `@tilelang.jit` names another.
+        arguments: Of the function, by name. For an eager function these are the sizes that it names, and its
+            arguments that are no tensors.
+        name: Of a PrimFunc; "": its own name.
+
+    Raises:
+        InputError: `given` is no kernel and returns none, or an argument is missing or unknown.
+        Exception: Whatever the function raises.
+    """
+    values = dict(arguments or {})
+    maker = getattr(given, "jit_impl", given)  # under an autotuner
+    if _is_prim_func(found := getattr(maker, "prim_func", maker)):
+        name = name or str((found.attrs or {}).get("global_symbol", "kernel"))
+        if values:
+            raise InputError(
+                f"{name} is traced already and takes no arguments; leave out {', '.join(values)}"
+            )
+        return ForeignKernel(name, found, getattr(maker, "pass_configs", None))
+    if not callable(maker) or inspect.isclass(maker):
+        raise InputError(_wrong_type(given))
+    return _traced(maker, target, values)
+
+
+def profiles_of(
+    kernel: ForeignKernel, target: Target, shape: Sizes | None = None
+) -> tuple[KernelProfile, ...]:
+    """Lower the kernel and read its profiles.
+
+    Args:
+        kernel: The kernel.
+        target: The target to lower for.
+        shape: Values of the dimensions and whole numbers that the kernel takes at run time.
+
+    Raises:
+        InputError: `shape` lacks such a size, or names something else.
+        Exception: Whatever TileLang or the profile reader raises.
+    """
+    from ..costmodel.extract import read_profiles
+    from ..lowering.dynamic import at, runtime_sizes
+    from ..lowering.lower import lower
+
+    sizes = runtime_sizes(kernel.prim_func)
+    values = _read_sizes(kernel.name, [str(size.name) for size in sizes], shape)
+    lowered = replace(lower(kernel.prim_func, target, kernel.pass_configs), sizes=sizes)
+    prim_func = kernel.prim_func
+    # the work does not depend on numbers with a fraction
+    fractions = {
+        str(parameter.name): 1.0
+        for parameter in prim_func.params
+        if parameter not in prim_func.buffer_map and "float" in str(parameter.dtype)
+    }
+    return read_profiles(at(lowered, values, fractions), target)
+
+
+def _traced(maker: Any, target: Target, arguments: Mapping[str, Any]) -> ForeignKernel:
+    import tilelang  # noqa: F401 - before anything of tvm
+    from tvm.target import Target as TvmTarget
+
+    from ..decorator.user_function import UserFunction
+
+    function = UserFunction(maker)
+    _check_arguments(function, arguments)
+    with TvmTarget(target.tvm_target()):
+        made = function.trace((), arguments, {}) if function.is_jit else maker(**arguments)
+    found = getattr(made, "prim_func", made)
+    if not _is_prim_func(found):
+        raise InputError(f"{function.name} returned {_a(type(made).__name__)} and no PrimFunc; name a kernel")
+    given = ", ".join(f"{name}={value}" for name, value in arguments.items())
+    return ForeignKernel(f"{function.name}({given})", found, function.options_of({}) or None)
+
+
+def _check_arguments(function: Any, arguments: Mapping[str, Any]) -> None:
+    parameters: Mapping[str, inspect.Parameter] = function.signature.parameters
+    kinds = [parameter.kind for parameter in parameters.values()]
+    if not function.tensors and inspect.Parameter.VAR_KEYWORD not in kinds:  # an eager function names sizes
+        for name in arguments:
+            if name not in parameters:
+                raise UnknownNameError(f"argument of {function.name}", name, parameters)
+    missing = [
+        name
+        for name, parameter in parameters.items()
+        if name not in arguments
+        and name not in function.tensors
+        and parameter.default is inspect.Parameter.empty
+        and parameter.kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    ]
+    if missing:
+        raise InputError(
+            f"{function.name}{function.signature} needs a value of {', '.join(missing)}: "
+            f"arguments={{'{missing[0]}': ...}}, or --arg {missing[0]}=... on the command line"
+        )
+
+
+def _read_sizes(name: str, wanted: list[str], shape: Sizes | None) -> dict[str, int]:
+    given = parse_assignments(shape, "shape") if isinstance(shape, str) else dict(shape or {})
+    for size in given:
+        if size not in wanted:
+            raise UnknownNameError(f"run-time size of {name}", size, wanted)
+    missing = [size for size in wanted if size not in given]
+    if missing:
+        raise InputError(
+            f"{name} takes {', '.join(missing)} at run time; give the sizes to predict for: "
+            f"shape='{','.join(f'{size}=4096' for size in missing)}', or --shape on the command line"
+        )
+    found: dict[str, int] = {}
+    for size, value in given.items():
+        if not str(value).isdecimal() or not 1 <= int(value) <= MAX_DIMENSION:
+            raise WorkloadError(f"{name}: {size}={value} must be a whole number in 1 .. {MAX_DIMENSION}")
+        found[size] = int(value)
+    return found
+
+
+def _is_prim_func(value: Any) -> bool:
+    return type(value).__name__ == "PrimFunc"
+
+
+def _wrong_type(value: Any) -> str:
+    found = _a(type(value).__name__)
+    return f"{found} is no kernel: give a TileLang PrimFunc, or a function that returns one"
+
+
+def _a(name: str) -> str:
+    return f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"

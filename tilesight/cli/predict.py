@@ -1,0 +1,68 @@
+"""`tilesight predict`: the predicted time of a kernel in a file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from . import options, output
+from .output import number, percent
+
+if TYPE_CHECKING:
+    from ..api.kernel_files import FilePrediction
+
+
+@click.command()
+@options.with_options(
+    options.file(required=True),
+    options.arguments,
+    options.target,
+    options.run_time_sizes,
+    options.as_json,
+    options.debug,
+)
+def predict(
+    file: str, arguments: Mapping[str, Any], target: str | None, shape: str | None, as_json: bool
+) -> None:
+    """Predict the time of any TileLang kernel in a Python file; needs no GPU.
+
+    The kernel is a PrimFunc at module level, or a function that returns one, also under @tilelang.jit. The
+    file runs in a process of its own. `tilesight explain --file` shows what limits the kernel.
+    """
+    from ..api.kernel_files import predict_file
+
+    found = predict_file(file, target, shape, arguments)
+    if as_json:
+        output.print_json("predict", **_fields(found))
+    else:
+        _print(found)
+
+
+def _print(found: FilePrediction) -> None:
+    prediction = found.prediction
+    output.print_text(f"{found.name} on {found.target.title}", bold=True)
+    output.print_text(
+        f"predicted {number(prediction.latency_us)} us, give or take {percent(prediction.uncertainty)} "
+        f"(one sigma), paced by {prediction.limiting}"
+    )
+    busy = sorted(prediction.utilization.items(), key=lambda item: -item[1])
+    output.print_table(["resource", "busy"], [[name, percent(share)] for name, share in busy], right=["busy"])
+    for note in prediction.notes:
+        output.print_text(f"note: {note}")
+
+
+def _fields(found: FilePrediction) -> dict[str, Any]:
+    prediction = found.prediction
+    return {
+        "kernel": found.name,
+        "target": found.target.name,
+        "predicted_us": prediction.latency_us,
+        "predicted_uncertainty": prediction.uncertainty,
+        "limiting": prediction.limiting,
+        "utilization": prediction.utilization,
+        "terms_us": prediction.terms_us,
+        "notes": prediction.notes,
+        "model": prediction.model,
+    }
