@@ -103,13 +103,21 @@ def best(kernel: str | None, target: str | None, database: str | None, as_json: 
 
 @click.command()
 @click.argument("sql")
+@click.option(
+    "--timeout",
+    metavar="SECONDS",
+    type=float,
+    default=60.0,
+    show_default=True,
+    help="End the statement after this time.",
+)
 @options.with_options(options.database, options.as_json, options.debug)
-def query(sql: str, database: str | None, as_json: bool) -> None:
+def query(sql: str, timeout: float, database: str | None, as_json: bool) -> None:
     """Run one reading SQL statement, e.g. 'SELECT * FROM leaderboard LIMIT 5'."""
     from ...database import query as run
 
     with open_for_reading(url_of(database)) as store:
-        columns, found = run(store, sql)
+        columns, found = run(store, sql, seconds=timeout)
     rows = [[value.hex() if isinstance(value, bytes) else value for value in row] for row in found]
     if as_json:
         output.print_json(
