@@ -133,9 +133,13 @@ def _order(row: Best) -> tuple[object, ...]:
     return row.operator, _counted(row.shape or ""), _counted(row.workload), row.target, row.protocol_key
 
 
-def _counted(text: str) -> list[str | int]:
-    """A text split into text and numbers in turn, so that any two results can be compared."""
-    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", text)]
+def _counted(text: str) -> list[tuple[int, str]]:
+    """A text split into text and numbers in turn, in the order of the numbers' values, however long."""
+    parts = re.split(r"([0-9]+)", text)
+    return [
+        (len(part.lstrip("0")), part.lstrip("0")) if number % 2 else (0, part)
+        for number, part in enumerate(parts)
+    ]
 
 
 def _fields(row: Best) -> dict[str, object]:
