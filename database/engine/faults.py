@@ -30,15 +30,12 @@ _OF_THE_STATEMENT = ("0A", "21", "22", "25", "26", "2F", "42", "54", "55", "P0")
 # 57: shut down, crashed, not up yet, idle too long; 25: idle too long in a transaction, one that lasted too
 # long
 _SESSION_ENDED = ("57P01", "57P02", "57P03", "57P04", "57P05", "25P03", "25P04")
+_PARAMETER = "it has a parameter (?, :name or $1); write the value in its place"
 _SMALL_BYTES = 1 << 20  # an I/O error is taken for a full disk if less space than this is free
 
 
 class UnsoundRecordError(Exception):
     """Stored parts from which no value can be made: the database is damaged."""
-
-
-class RefusedStatementError(Exception):
-    """SQL that is refused before it is run. `str(error)` is the reason."""
 
 
 class ConnectionLostError(DatabaseError):
@@ -89,12 +86,20 @@ def translated(url: URL) -> Iterator[None]:
         raise known from error
 
 
+def is_stopped(error: BaseException) -> bool:
+    """Whether a statement was ended from outside: by its time limit, or by Ctrl-C."""
+    if isinstance(error, sqlite3.Error):
+        return _sqlite_code(error) == "SQLITE_INTERRUPT"
+    return _sqlstate(error) == "57014"
+
+
 def statement_fault(error: BaseException) -> str | None:
     """What is wrong with an SQL statement; None if `error` has another cause."""
-    if isinstance(error, RefusedStatementError):
-        return str(error)
-    if isinstance(error, sqlite3.Warning | sqlite3.ProgrammingError):  # more than one statement
-        return _first_line(error)
+    if isinstance(error, exc.DBAPIError) and error.orig is not None:
+        error = error.orig
+    if isinstance(error, sqlite3.Warning | sqlite3.ProgrammingError):
+        is_parameter = "binding" in str(error)
+        return _PARAMETER if is_parameter else _first_line(error)  # more than one statement
     if isinstance(error, sqlite3.Error):
         if _sqlite_code(error) == "SQLITE_AUTH":
             return f"it does more than read ({error})"
@@ -103,7 +108,12 @@ def statement_fault(error: BaseException) -> str | None:
             if _sqlite_code(error) in ("SQLITE_ERROR", "SQLITE_MISMATCH", "SQLITE_RANGE", "SQLITE_TOOBIG")
             else None
         )
-    return _first_line(error) if (_sqlstate(error) or "")[:2] in _OF_THE_STATEMENT else None
+    state = _sqlstate(error)
+    if state == "42P02" or (state == "08P01" and "parameter" in str(error)):
+        return _PARAMETER
+    if state is None and type(error).__name__ == "DataError":  # the driver has no value for it, e.g. infinity
+        return _first_line(error)
+    return _first_line(error) if (state or "")[:2] in _OF_THE_STATEMENT else None
 
 
 def _translate(error: BaseException, url: URL) -> DatabaseError | None:

@@ -1,8 +1,9 @@
-"""PostgreSQL: connecting, ending lost sessions, the guard of reading queries."""
+"""PostgreSQL: connecting, ending lost sessions, reading statements of the user."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event, text
@@ -10,8 +11,7 @@ from sqlalchemy.dialects.postgresql import insert as postgresql_insert
 from sqlalchemy.engine import URL
 
 from ...errors import DatabaseError
-from . import faults, reading_sql
-from .text_checks import json_text, refused_text
+from .text_checks import json_of, json_text
 
 insert = postgresql_insert
 
@@ -28,6 +28,39 @@ _KEEPALIVE = {
 _SESSION = "tilesight_session"
 # as the text of a number, which does not depend on the user's settings
 _STARTED = "CAST(extract(epoch FROM backend_start) AS text)"
+_CURSOR = "tilesight_query"
+# predefined roles that only read tables, settings and statistics, or that a read-only transaction restrains
+_HARMLESS_ROLES = (
+    "pg_database_owner",
+    "pg_monitor",
+    "pg_read_all_data",
+    "pg_read_all_settings",
+    "pg_read_all_stats",
+    "pg_stat_scan_tables",
+    "pg_write_all_data",
+)
+_REACHED = f"""
+pg_has_role(session_user, r.oid, 'MEMBER') AND r.rolname NOT IN ({", ".join(map(repr, _HARMLESS_ROLES))})
+"""
+_MIGHTY_ROLE = f"""
+SELECT session_user, CASE WHEN r.rolsuper AND r.rolname = session_user THEN 'is a superuser'
+                          WHEN r.rolreplication AND r.rolname = session_user THEN 'may replicate'
+                          ELSE 'is a member of ' || r.rolname END
+FROM pg_roles r WHERE {_REACHED} AND (r.rolsuper OR r.rolreplication OR starts_with(r.rolname, 'pg_'))
+ORDER BY r.rolname <> session_user, r.rolname LIMIT 1
+"""
+# a shorter limit of the server or the role stays
+_TIME_LIMIT = """
+SELECT set_config('statement_timeout', '{milliseconds}', true)
+FROM (SELECT setting FROM pg_settings WHERE name = 'statement_timeout' OFFSET 0) AS found
+WHERE CAST(setting AS bigint) NOT BETWEEN 1 AND {milliseconds}
+"""
+# the server's own functions that not everyone may call, such as pg_read_file and lo_export
+_GRANTED = f"""
+SELECT session_user, 'may call ' || p.proname
+FROM pg_proc p CROSS JOIN aclexplode(p.proacl) a JOIN pg_roles r ON r.oid = a.grantee
+WHERE p.pronamespace = 'pg_catalog'::regnamespace AND {_REACHED} ORDER BY p.proname LIMIT 1
+"""
 _SERVER_KEEPALIVE = {"tcp_keepalives_idle": 10, "tcp_keepalives_interval": 5, "tcp_keepalives_count": 4}
 
 
@@ -52,6 +85,7 @@ def make_engine(url: URL, *, read_only: bool, busy_seconds: float = 30.0) -> Eng
         url,
         connect_args={"connect_timeout": _CONNECT_SECONDS, "client_encoding": "utf8", **given},
         json_serializer=json_text,
+        json_deserializer=json_of,
     )
     event.listen(engine, "connect", configure)
     event.listen(engine, "begin", _begin)
@@ -100,28 +134,62 @@ def size_bytes(connection: Connection) -> int:
     return int(connection.execute(text("SELECT pg_database_size(current_database())")).scalar_one())
 
 
-def start_query(connection: Connection, sql: str) -> tuple[Any, Sequence[Any]]:
-    """Run one reading statement; returns the driver's cursor and its description.
+@contextmanager
+def selecting(
+    connection: Connection, sql: str, seconds: float | None
+) -> Iterator[tuple[list[str], Iterator[tuple[Any, ...]]]]:
+    """The columns and rows of one SELECT, VALUES or TABLE statement, in a transaction that only reads.
 
-    Other statements are refused by their first word, by the functions that they call, and by the server's
-    read-only transaction.
+    The server holds every limit; nothing here reads the text. Its grammar takes nothing but such a statement
+    after DECLARE CURSOR FOR, its extended protocol takes one statement, a transaction that reads cannot
+    become one that writes once a query has run in it, and a statement's time limit is fixed when the
+    statement begins. What these do not stop needs rights that `_check_role` finds.
+
+    Args:
+        connection: In a transaction that reads. It is closed at the end, with whatever the statement locked
+            or set.
+        sql: The statement.
+        seconds: The time limit; None for a trusted statement, which has no limits.
     """
-    if (reason := refused_text(sql) or reading_sql.refusal(connection, sql)) is not None:
-        raise faults.RefusedStatementError(reason)
+    cursor = _cursor(connection)
+    if seconds is not None:
+        connection.detach()
+        _check_role(connection)
+        cursor.execute(_TIME_LIMIT.format(milliseconds=max(1, round(1000 * seconds))))
+        cursor.execute("SET LOCAL cursor_tuple_fraction = 1")  # all rows are wanted, not the first ones
+    cursor.execute(f"DECLARE {_CURSOR} NO SCROLL CURSOR FOR\n{sql}", prepare=True)  # by the extended protocol
+    cursor.execute(f"FETCH 0 FROM {_CURSOR}")
+    names = [column.name for column in cursor.description]
+    with closing(cursor.stream(f"FETCH ALL FROM {_CURSOR}")) as rows:  # row by row; closing it ends the rest
+        yield names, rows
+
+
+def _cursor(connection: Connection) -> Any:
+    """A cursor that returns the types that SQLite returns: JSON as text, sums and means as numbers."""
     from psycopg.types.numeric import FloatLoader
     from psycopg.types.string import TextLoader
 
     cursor: Any = connection.connection.cursor()
-    # the types that SQLite returns: JSON as text, sums and means as numbers
     for name, loader in (("json", TextLoader), ("jsonb", TextLoader), ("numeric", FloatLoader)):
         cursor.adapters.register_loader(name, loader)
-    # only a single statement can be prepared, so no second one can follow a COMMIT
-    cursor.execute(sql, prepare=True)
-    return cursor, cursor.description or ()
+    return cursor
 
 
-def end_query(connection: Connection) -> None:
-    """Nothing to do: the settings end with the transaction."""
+def _check_role(connection: Connection) -> None:
+    """Raise `DatabaseError` if a query of this connection's role could do what no transaction stops.
+
+    Files and programs of the server, replication slots and other users' sessions need such rights, and a
+    query can change its role to each one that the connected role is a member of.
+    """
+    found = connection.exec_driver_sql(_MIGHTY_ROLE).first() or connection.exec_driver_sql(_GRANTED).first()
+    if found is None:
+        return
+    role, right = found
+    raise DatabaseError(
+        f"database role '{role}' {right}, so a query could act beyond this database and no transaction would "
+        "stop it; query as a role without such rights: CREATE ROLE reader LOGIN PASSWORD '...'; GRANT SELECT "
+        "ON ALL TABLES IN SCHEMA public TO reader; then --db postgresql://reader@HOST/NAME"
+    )
 
 
 def _begin(connection: Connection) -> None:

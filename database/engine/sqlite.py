@@ -1,4 +1,4 @@
-"""All that is particular to SQLite: opening, pragmas, locking, the read-only guard."""
+"""All that is particular to SQLite: opening, pragmas, locking, reading statements of the user."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import os
 import shutil
 import sqlite3
 import tempfile
+import time
 import weakref
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,13 +24,14 @@ from sqlalchemy.pool import NullPool, StaticPool
 
 from ...errors import DatabaseError, DatabaseReadOnlyError
 from . import faults
-from .text_checks import json_text, refused_text
+from .text_checks import json_of, json_text
 
 insert = sqlite_insert
 
 # The driver waits in C, where Ctrl-C has to wait too: so it waits briefly, and the caller tries again.
 _WAIT_MS = 250
 _CACHE_KIB = 32 * 1024
+_LONGEST_VALUE = 16 << 20  # bytes of a value in a query of the user's
 _QUERY_PRAGMAS = ("table_info", "table_xinfo", "table_list", "index_list", "index_info", "foreign_key_list")
 
 
@@ -62,7 +64,7 @@ def make_engine(url: URL, *, read_only: bool, busy_seconds: float = 30.0) -> Eng
     elif not url.database or url.database == ":memory:":
         # one connection: each further one would open another empty database
         options = {"poolclass": StaticPool, "connect_args": {"check_same_thread": False}}
-    engine = create_engine(url, json_serializer=json_text, json_deserializer=_json_of, **options)
+    engine = create_engine(url, json_serializer=json_text, json_deserializer=json_of, **options)
     engine.dialect.colspecs = {**engine.dialect.colspecs, DateTime: _Moment}
     event.listen(engine, "connect", partial(_configure, min(_WAIT_MS, round(1000 * busy_seconds))))
     event.listen(engine, "begin", _begin)
@@ -106,25 +108,42 @@ def size_bytes(connection: Connection) -> int:
     return int(pages) * int(connection.exec_driver_sql("PRAGMA page_size").scalar_one())
 
 
-def start_query(connection: Connection, sql: str) -> tuple[Any, Sequence[Any]]:
-    """Run one reading statement; returns the driver's cursor and its description.
+@contextmanager
+def selecting(
+    connection: Connection, sql: str, seconds: float | None
+) -> Iterator[tuple[list[str], Iterator[tuple[Any, ...]]]]:
+    """The columns and rows of one statement that reads.
 
-    The authorizer refuses all other statements.
+    SQLite holds every limit: its authorizer refuses all other statements, the connection writes nothing
+    meanwhile, and the statement is ended when its time is over. The time is looked at between the steps of a
+    statement, and one step handles one value, so values are short.
+
+    Args:
+        connection: In a transaction.
+        sql: The statement.
+        seconds: The time limit; None for a trusted statement, which has no limits.
     """
-    if (reason := refused_text(sql)) is not None:
-        raise faults.RefusedStatementError(reason)
     driver: sqlite3.Connection = connection.connection.driver_connection  # type: ignore[assignment]
+    limits = nullcontext() if seconds is None else _limited(driver, seconds)
+    with limits, closing(driver.execute(sql)) as cursor:
+        yield [column[0] for column in cursor.description or ()], cursor
+
+
+@contextmanager
+def _limited(driver: sqlite3.Connection, seconds: float) -> Iterator[None]:
+    end = time.monotonic() + seconds
+    longest = driver.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_VALUE)
+    driver.execute("PRAGMA query_only=ON")
     driver.set_authorizer(_authorize)
-    # the callback lets Python handle Ctrl-C, which ends the statement
-    driver.set_progress_handler(lambda: 0, 10_000)
-    cursor = driver.execute(sql)
-    return cursor, cursor.description or ()
-
-
-def end_query(connection: Connection) -> None:
-    driver: sqlite3.Connection = connection.connection.driver_connection  # type: ignore[assignment]
-    driver.set_authorizer(None)
-    driver.set_progress_handler(None, 0)
+    # the callback also lets Python handle Ctrl-C, which ends the statement
+    driver.set_progress_handler(lambda: time.monotonic() > end, 10_000)
+    try:
+        yield
+    finally:
+        driver.set_authorizer(None)
+        driver.set_progress_handler(None, 0)
+        driver.execute("PRAGMA query_only=OFF")
+        driver.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, longest)
 
 
 class _Moment(DATETIME):
@@ -140,13 +159,6 @@ class _Moment(DATETIME):
                 raise faults.UnsoundRecordError(f"a time: {error}") from error
 
         return process
-
-
-def _json_of(value: Any) -> Any:
-    try:
-        return json.loads(value)
-    except (ValueError, TypeError, RecursionError) as error:
-        raise faults.UnsoundRecordError(f"JSON: {error}") from error
 
 
 def _configure(wait_ms: int, driver: sqlite3.Connection, _record: object) -> None:

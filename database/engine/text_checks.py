@@ -12,6 +12,7 @@ from typing import Any
 from ...errors import InputError
 from ...problem.workload import Workload
 from ...records.trial import TrialRecord
+from .faults import UnsoundRecordError
 
 _SUBJECT = 200  # longest subject in a message
 _SUSPECT = ("\\u0000", "\\ud")  # escapes in JSON of NUL, and of surrogates
@@ -128,6 +129,14 @@ def json_text(value: Any) -> str:
             "not be computed"
         ) from error
     return _encode(cleaned(value)) if is_suspect(text) else text
+
+
+def json_of(text: Any) -> Any:
+    """The value of a stored JSON text. Raises `UnsoundRecordError`."""
+    try:
+        return json.loads(text)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise UnsoundRecordError(f"JSON: {error}") from error
 
 
 def is_suspect(json_text: str) -> bool:

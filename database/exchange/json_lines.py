@@ -93,7 +93,7 @@ def import_everything(
             ) from error
 
         def work(connection: Connection) -> Mapping[str, int]:
-            merger = Merger(store.database, connection)
+            merger = Merger(store.database, connection, own_ids=not trusted)
             checked.seek(0)
             for name, rows in map(json.loads, checked):
                 table = schema.metadata.tables[name]

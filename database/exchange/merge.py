@@ -14,11 +14,11 @@ from ..engine import faults, sqlite
 from ..engine.connection import Database
 from ..schema import tables as schema
 from ..store import Store
+from ..tables import session_rows as sessions
 from ..tables.rows import Row
 
 _CHUNK = 500
-_RANDOM_BITS = 11  # lowest bits of a session's id; the others are its time: `new_session_id`
-# columns that differ between sessions that have the same id by chance
+# columns by which a session is found again: one session may have different ids in two databases
 _IDENTITY = (
     "context_key",
     "template_id",
@@ -71,19 +71,22 @@ def _copy(reading: Connection, merger: Merger) -> None:
 class Merger:
     """Adds rows within one transaction, tables in the order of `schema.metadata.sorted_tables`.
 
-    `written` counts new and changed rows by table.
+    `written` counts new and changed rows by table. With `own_ids`, new sessions get ids of this database;
+    otherwise they keep their ids, which tell their order, unless an id is taken or lies in the future.
     """
 
-    def __init__(self, database: Database, connection: Connection) -> None:
-        self.database, self._connection = database, connection
+    def __init__(self, database: Database, connection: Connection, *, own_ids: bool = False) -> None:
+        self.database, self._connection, self._own_ids = database, connection, own_ids
         self.written: Counter[str] = Counter()
         self.sessions: dict[int, int] = {}  # id in the other database -> id here
+        self._matched: set[int] = set()  # the ids here
         self._statements: dict[str, Any] = {}
 
     def add(self, table: Table, rows: Sequence[Row]) -> None:
         if table is schema.sessions:
             for row in rows:
                 self.sessions[row["id"]] = self._add_session(row)
+                self._matched.add(self.sessions[row["id"]])
             return
         if "session_id" in table.c:
             rows = [{**row, "session_id": self.sessions[row["session_id"]]} for row in rows]
@@ -101,39 +104,43 @@ class Merger:
         columns = schema.sessions.c
         if row["state"] == SessionState.RUNNING.value:
             row = {**row, "state": SessionState.INTERRUPTED.value}  # no process runs it here
-        for session_id in _possible_ids(row["id"]):
-            found = (
-                self._connection.execute(select(schema.sessions).where(columns.id == session_id))
-                .mappings()
-                .first()
-            )
-            if found is None:
-                self._connection.execute(schema.sessions.insert(), {**row, "id": session_id})
-                self.written["sessions"] += 1
-                return session_id
-            if all(found[name] == row[name] for name in _IDENTITY):
-                if (
-                    row["state"] == SessionState.COMPLETE.value
-                    and found["state"] != SessionState.COMPLETE.value
-                ):
-                    changes = {name: value for name, value in row.items() if name != "id"}
-                    self._connection.execute(
-                        update(schema.sessions).where(columns.id == session_id).values(changes)
-                    )
-                    self.written["sessions"] += 1
-                return session_id
-        raise InputError(
-            f"session {row['id']}: all ids of its millisecond are taken; begin a session later and merge "
-            "that one"
+        found = self._found_session(row)
+        if found is None:
+            free = None if self._own_ids else self._free_id(row["id"])
+            new = {**row, "id": free or sessions.new_session_id()}
+            if free is None:
+                sessions.add_last(self._connection, self.database.insert(schema.sessions), new)
+            else:
+                self._connection.execute(schema.sessions.insert(), new)
+            self.written["sessions"] += 1
+            return int(new["id"])
+        if row["state"] == SessionState.COMPLETE.value and found.state != SessionState.COMPLETE.value:
+            changes = {name: value for name, value in row.items() if name != "id"}
+            self._connection.execute(update(schema.sessions).where(columns.id == found.id).values(changes))
+            self.written["sessions"] += 1
+        return int(found.id)
+
+    def _found_session(self, row: Row) -> Any:
+        """Id and state of the same session here: the one of the same id, or one that stands for no other."""
+        columns = schema.sessions.c
+        same = (
+            select(columns.id, columns.state)
+            .where(*(columns[name] == row[name] for name in _IDENTITY))
+            .order_by(columns.id != row["id"], columns.id)
         )
+        return next((row for row in self._connection.execute(same) if row.id not in self._matched), None)
 
-
-def _possible_ids(session_id: int) -> Iterator[int]:
-    """The session's own id, then the other ids of its millisecond, always in the same order: a second merge
-    finds the session again."""
-    size = 1 << _RANDOM_BITS
-    time, own = divmod(session_id, size)
-    return (time * size + (own + step) % size for step in range(size))
+    def _free_id(self, session_id: int) -> int | None:
+        """The session's own id, or another one of its millisecond; None if there is none."""
+        if not sessions.is_plausible(session_id):
+            return None
+        size = 1 << sessions.RANDOM_BITS
+        time, own = divmod(session_id, size)
+        column = schema.sessions.c.id
+        of_its_time = select(column).where(column.between(time * size, time * size + size - 1))
+        taken = set(self._connection.execute(of_its_time).scalars())
+        possible = (time * size + (own + step) % size for step in range(size))
+        return next((each for each in possible if each not in taken), None)
 
 
 def _on_conflict(table: Table, insert: Any) -> Any:

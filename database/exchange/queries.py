@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -18,7 +19,7 @@ from ...extras import require_extra
 from ...files import replacing
 from ...settings import load_settings
 from ..engine import faults
-from ..engine.connection import Database
+from ..engine.text_checks import refused_text
 from ..schema import migrate
 from ..schema import tables as schema
 from ..schema.views import JSON_COLUMNS, VIEWS
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FORMATS = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
-_CHUNK = 1000
+QUERY_SECONDS = 60.0
+_MOST_SECONDS = 1e6
+_MOST_BYTES = 256 << 20  # of the values of an answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,17 +63,75 @@ def overview(store: Store) -> Overview:
     return store.database.read(work)
 
 
-def query(store: Store, sql: str) -> tuple[list[str], list[tuple[Any, ...]]]:
+def query(
+    store: Store, sql: str, *, seconds: float = QUERY_SECONDS
+) -> tuple[list[str], list[tuple[Any, ...]]]:
     """The columns and rows of one reading statement; JSON is text.
 
-    Raises `InputError` for SQL that is invalid or writes.
+    The database itself keeps the statement from writing and ends it after `seconds`; see `selecting` of its
+    module in `engine`.
+
+    Raises:
+        InputError: The SQL is invalid, writes, takes too long, or its answer is larger than 256 MB.
+        DatabaseError: The role of a PostgreSQL server has rights that no transaction restrains.
     """
+    if (reason := refused_text(sql)) is not None:
+        raise _refused(reason)
+    if not 0 < seconds <= _MOST_SECONDS:
+        raise InputError(
+            f"query: a time limit of {seconds:g} s must be above 0 and at most {_MOST_SECONDS:g} s"
+        )
+    end = time.monotonic() + seconds
 
     def work(connection: Connection) -> tuple[list[str], list[tuple[Any, ...]]]:
-        with _running(store.database, connection, sql) as (columns, batches):
-            return columns, [row for batch in batches for row in batch]
+        try:
+            with store.database.backend.selecting(connection, sql, seconds) as (columns, rows):
+                if not columns:
+                    raise InputError(f"query '{sql.strip()[:60]}' returns no rows; write one SELECT")
+                return columns, list(_bounded(rows))
+        except Exception as error:
+            if faults.is_stopped(error) and time.monotonic() >= end:
+                raise InputError(
+                    f"query '{sql.strip()[:60]}' took longer than {seconds:g} s and was ended; ask for less, "
+                    "e.g. with WHERE, or give it more time: --timeout SECONDS"
+                ) from error
+            if (reason := faults.statement_fault(error)) is not None:
+                raise _refused(reason) from error
+            raise
 
     return store.database.read(work, roll_back=True)
+
+
+def _bounded(rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+    size = 0
+    for row in rows:
+        size += sum(map(sys.getsizeof, row), sys.getsizeof(row))
+        if size > _MOST_BYTES:
+            raise InputError(
+                f"query: its answer has more than {_MOST_BYTES >> 20} MB; ask for less with WHERE or LIMIT, "
+                "or write a view or table to a file: tilesight db export FILE --view NAME"
+            )
+        yield row
+
+
+def _refused(reason: str) -> InputError:
+    return InputError(
+        f"query refused: {reason}; write one reading statement over {', '.join(VIEWS)} or the tables"
+    )
+
+
+def _all_of(store: Store, view: str) -> tuple[list[str], list[tuple[Any, ...]]]:
+    """A view or table, without the limits of a query: its statement is our own."""
+
+    def work(connection: Connection) -> tuple[list[str], list[tuple[Any, ...]]]:
+        with _selecting_all(store, connection, view) as (columns, rows):
+            return columns, list(rows)
+
+    return store.database.read(work)
+
+
+def _selecting_all(store: Store, connection: Connection, view: str) -> Any:
+    return store.database.backend.selecting(connection, f"SELECT * FROM {view}", None)
 
 
 @overload
@@ -87,14 +148,16 @@ def frame(source: Store | Path | str | None, view_or_sql: str | None = None) -> 
 
     if view_or_sql is None:
         source, view_or_sql = None, str(source)
-    statement = _statement(view_or_sql)
+    read = _all_of if _is_name(view_or_sql) else query
+    if view_or_sql.strip().isidentifier() and not _is_name(view_or_sql):
+        raise UnknownNameError("view or table", view_or_sql.strip(), _names())
     if isinstance(source, Store):
-        columns, rows = query(source, statement)
+        columns, rows = read(source, view_or_sql)
     else:
         with open_store(
             str(source) if source is not None else load_settings().database_url, read_only=True
         ) as store:
-            columns, rows = query(store, statement)
+            columns, rows = read(store, view_or_sql)
     return pd.DataFrame.from_records(rows, columns=columns)
 
 
@@ -134,21 +197,20 @@ def _write_text(store: Store, path: Path, view: str, format: str) -> int:
     def work(connection: Connection) -> int:
         with (
             path.open("w", encoding="utf-8", newline="") as file,
-            _running(store.database, connection, f"SELECT * FROM {view}") as (columns, batches),
+            _selecting_all(store, connection, view) as (columns, rows),
         ):
             writer = csv.writer(file)
             if format == "csv":
                 writer.writerow(columns)
             count = 0
-            for batch in batches:
-                count += len(batch)
+            for count, row in enumerate(rows, 1):  # noqa: B007
                 if format == "csv":
-                    writer.writerows(batch)
+                    writer.writerow(row)
                 else:
-                    file.writelines(json.dumps(_as_object(columns, row)) + "\n" for row in batch)
+                    file.write(json.dumps(_as_object(columns, row)) + "\n")
             return count
 
-    return store.database.read(work, roll_back=True)
+    return store.database.read(work)
 
 
 def _write_parquet(store: Store, path: Path, view: str) -> int:
@@ -167,35 +229,6 @@ def _as_object(columns: Sequence[str], row: Sequence[Any]) -> dict[str, Any]:
         elif isinstance(value, datetime):
             values[name] = value.isoformat(" ")
     return values
-
-
-@contextmanager
-def _running(
-    database: Database, connection: Connection, sql: str
-) -> Iterator[tuple[list[str], Iterator[list[tuple[Any, ...]]]]]:
-    """Run `sql`; yields its columns and an iterator over batches of rows."""
-    try:
-        cursor, description = database.backend.start_query(connection, sql)
-        if not description:
-            raise InputError(f"query '{sql.strip()[:60]}' returns no rows; write one SELECT")
-        yield [column[0] for column in description], iter(lambda: cursor.fetchmany(_CHUNK), [])
-    except Exception as error:
-        reason = faults.statement_fault(error)
-        if reason is None:
-            raise
-        raise InputError(
-            f"query refused: {reason}; write one reading statement over {', '.join(VIEWS)} or the tables"
-        ) from error
-    finally:
-        database.backend.end_query(connection)
-
-
-def _statement(view_or_sql: str) -> str:
-    if _is_name(view_or_sql):
-        return f"SELECT * FROM {view_or_sql}"
-    if view_or_sql.strip().isidentifier():
-        raise UnknownNameError("view or table", view_or_sql.strip(), _names())
-    return view_or_sql
 
 
 def _names() -> list[str]:

@@ -17,6 +17,7 @@ from ...problem.workload import Workload
 from ...profile.parametric import DECODE_ERRORS, ProfileKey, parametric_profile_of
 from ...records.session import Context
 from ...records.trial import BuildResult, Measurement, Prediction, Status, TrialRecord
+from ..engine.text_checks import check_names
 from ..schema import tables as schema
 from ..tables.content_ids import expected_id
 from ..tables.profile_rows import MAX_BODY
@@ -127,6 +128,7 @@ class Soundness:
     def _workload(self, row: Row) -> None:
         try:
             workload = Workload(row["operator"], row["dims"], row["dtype"], row["attrs"], row["name"])
+            check_names(workload)
         except InputError as error:
             raise FieldError(f"workloads.dims: {error}") from error
         if workload.key != row["key"]:

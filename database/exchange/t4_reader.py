@@ -108,7 +108,7 @@ def import_t4(
         raise wrong(str(error)) from error
 
     def work(connection: Connection) -> Imported:
-        merger = Merger(store.database, connection)
+        merger = Merger(store.database, connection, own_ids=True)
         _add(merger, marks, context, floor, trials)
         return Imported(dict(merger.written), {}, marks.origin)
 
@@ -141,7 +141,7 @@ def _context(found: Any) -> tuple[Context, dict[str, float]]:
         if not check(found[name]):
             raise ValueError(f"tilesight.{name}={shown(found[name])} is of the wrong type")
     try:
-        workload = Workload(found["operator"], found["dims"], found["dtype"], found["attrs"], found["name"])
+        workload = Workload(found["operator"], found["dims"], found["dtype"], found["attrs"])
     except InputError as error:
         raise ValueError(f"tilesight.dims: {error}") from error
     context = Context(
@@ -220,10 +220,10 @@ def _moment(name: str, stamp: str | None) -> datetime:
         raise ValueError(
             f"{name}.timestamp={shown(stamp)} is no time, e.g. 2026-01-31 12:00:00+00:00"
         ) from None
-    found = found.astimezone(UTC).replace(tzinfo=None) if found.tzinfo else found
-    if not 2000 <= found.year < 3000:
-        raise ValueError(f"{name}.timestamp={shown(stamp)} must be in the years 2000 to 2999")
-    return found
+    try:
+        return found.astimezone(UTC).replace(tzinfo=None) if found.tzinfo else found
+    except OverflowError:
+        raise ValueError(f"{name}.timestamp={shown(stamp)} must be in the years 1 to 9999 in UTC") from None
 
 
 def _add(
@@ -245,9 +245,7 @@ def _add(
         **sessions.session_row(
             ids, Effort.QUICK, 0, {"format": "T4"}, Census(len(trials), len(trials), {}), 0, 0
         ),
-        # made from the content: the same file gives the same session
-        "id": int(started.replace(tzinfo=UTC).timestamp() * 1000) << 11 | key & 0x7FF,
-        "context_key": f"{MARK} {key:016x}",
+        "context_key": f"{MARK} {key:016x}",  # made from the content: the same file gives the same session
         "owner": "",
         "state": SessionState.COMPLETE.value,
         "started_at": started,

@@ -3,8 +3,8 @@
 A foreign measurement must never count as one of this machine, a foreign build failure must not exclude a
 config here, and no path in a file may be loaded. So, unless the file is trusted, its targets, devices and
 software are marked with their origin: its facts hold in no context of this machine, and views show them in
-rows of their own. Paths of built kernels are removed, and rows that affect more than their session are left
-out: cached profiles, calibrations, misses.
+rows of their own. Sessions get ids of this database. Paths of built kernels and published names of workloads
+are removed, and rows that affect more than their session are left out: cached profiles, calibrations, misses.
 """
 
 from __future__ import annotations
@@ -65,6 +65,8 @@ class Marks:
             changed["device"] = self.marked(row["device"])
         elif table is schema.targets:
             changed["name"] = self.marked(row["name"])
+        elif table is schema.workloads:
+            changed["name"] = None  # the row is shared with sessions of this machine
         elif table is schema.builds and row["artifact"] is not None:
             changed["artifact"] = NO_LIBRARY
         elif table is schema.sessions:
@@ -79,9 +81,12 @@ class Marks:
         return changed
 
     def context(self, context: Context) -> Context:
-        software = self.software(context.software)
         return replace(
-            context, target=self.marked(context.target), device=self.marked(context.device), software=software
+            context,
+            workload=replace(context.workload, name=None),
+            target=self.marked(context.target),
+            device=self.marked(context.device),
+            software=self.software(context.software),
         )
 
     def marked(self, name: str) -> str:

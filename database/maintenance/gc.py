@@ -45,9 +45,12 @@ _MOST_DAYS = 36_500.0
 # slow down every insert, so they exist only during gc.
 _REFERENCES = (
     *((schema.trials, column) for column in ("prediction_id", "build_id", "measurement_id", "failure_id")),
-    *((schema.sessions, column) for column in ("winner_id", "environment_id")),
-    (schema.builds, "failure_id"),
+    *((schema.sessions, column) for column in ("winner_id", "environment_id", "template_id", "target_id")),
+    *((schema.builds, column) for column in ("failure_id", "software_id")),
     *((schema.measurements, column) for column in ("failure_id", "environment_id")),
+    *((schema.predictions, column) for column in ("target_id", "software_id")),
+    (schema.candidates, "template_id"),
+    *((table, "software_id") for table in (schema.environments, schema.calibrations)),
 )
 
 
@@ -126,6 +129,8 @@ def _check_idle(store: Store, connection: Connection) -> None:
     sessions = schema.sessions.c
     here = owner.this_process().partition("|")[0]
     recent = now() - timedelta(days=_OTHER_HOST_DAYS)
+    # a clock that was ahead, then: it would count as running until its time comes
+    future = now() + timedelta(days=_GRACE_DAYS)
     running = connection.execute(
         select(sessions.id, sessions.owner, sessions.started_at).where(
             sessions.state == SessionState.RUNNING.value
@@ -133,7 +138,7 @@ def _check_idle(store: Store, connection: Connection) -> None:
     )
     for session in running:
         if owner.is_alive(session.owner) and (
-            session.owner.startswith(f"{here}|") or session.started_at > recent
+            session.owner.startswith(f"{here}|") or recent < session.started_at < future
         ):
             host, since = session.owner.partition("|")[0], f"{session.started_at:%Y-%m-%d %H:%M} UTC"
             raise DatabaseError(
@@ -269,16 +274,21 @@ def _orphans(sweep: _Sweep, _rules: Rules) -> None:
     for table, column in ((schema.builds, _TRIALS.build_id), (schema.predictions, _TRIALS.prediction_id)):
         sweep.delete(table, and_(table.c.created_at < old, not_(_referred(table, column))))
     reasons = (_TRIALS.failure_id, schema.builds.c.failure_id, measurements.c.failure_id)
-    sweep.delete(schema.failure_reasons, _nowhere(schema.failure_reasons, *reasons))
+    _delete_nowhere(sweep, schema.failure_reasons, *reasons)
     facts = (schema.predictions, schema.builds, measurements, schema.trials)
+    _delete_nowhere(sweep, schema.candidates, *(table.c.candidate_id for table in facts), _SESSIONS.winner_id)
+    _delete_nowhere(sweep, schema.environments, measurements.c.environment_id, _SESSIONS.environment_id)
+    _delete_nowhere(sweep, schema.templates, schema.candidates.c.template_id, _SESSIONS.template_id)
+    _delete_nowhere(sweep, schema.targets, schema.predictions.c.target_id, _SESSIONS.target_id)
+    of_software = (schema.environments, schema.predictions, schema.builds, schema.calibrations)
+    _delete_nowhere(sweep, schema.software, *(table.c.software_id for table in of_software))
+    of_workload = (schema.candidates, schema.sessions, schema.dispatch_misses)
+    nowhere = _nowhere(schema.workloads, *(table.c.workload_id for table in of_workload))
     sweep.delete(
-        schema.candidates,
-        _nowhere(schema.candidates, *(table.c.candidate_id for table in facts), _SESSIONS.winner_id),
+        schema.workload_dims,
+        schema.workload_dims.c.workload_id.in_(select(schema.workloads.c.id).where(nowhere)),
     )
-    sweep.delete(
-        schema.environments,
-        _nowhere(schema.environments, measurements.c.environment_id, _SESSIONS.environment_id),
-    )
+    sweep.delete(schema.workloads, nowhere)
 
 
 def _idle() -> ColumnElement[bool]:
@@ -292,6 +302,11 @@ def _has_trial(condition: ColumnElement[bool]) -> ColumnElement[bool]:
 def _referred(table: Table, column: Any) -> ColumnElement[bool]:
     """Whether a trial refers to a fact; found by its candidate, which has an index."""
     return exists().where(_TRIALS.candidate_id == table.c.candidate_id, column == table.c.id).correlate(table)
+
+
+def _delete_nowhere(sweep: _Sweep, table: Table, *columns: Any) -> None:
+    """Delete the rows of `table` that none of `columns` refers to."""
+    sweep.delete(table, _nowhere(table, *columns))
 
 
 def _nowhere(table: Table, *columns: Any) -> ColumnElement[bool]:

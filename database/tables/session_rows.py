@@ -20,7 +20,12 @@ from .trial_rows import session_trials, sound
 
 Option = str | int | float | bool | None
 
+RANDOM_BITS = 11  # lowest bits of a session's id; the others are its time in milliseconds
+
 _COLUMNS = schema.sessions.c
+_LAST_MS = 4_102_444_800_000  # 2100-01-01
+_DAY_MS = 86_400_000
+_FOREIGN_ID = 2**53 - 2**48  # far above the ids of 2100, with room for all that are counted on from there
 
 
 def options_key(options: Mapping[str, Option]) -> str:
@@ -30,8 +35,20 @@ def options_key(options: Mapping[str, Option]) -> str:
 
 
 def new_session_id() -> int:
-    """An id that grows with time and is below 2**53, beyond which JSON readers lose digits."""
-    return (time.time_ns() // 1_000_000) << 11 | secrets.randbits(11)
+    """An id that grows with time and is below 2**53, beyond which JSON readers lose digits.
+
+    A clock that stands before 1970 or after 2099 counts as standing there.
+    """
+    return _clock_ms() << RANDOM_BITS | secrets.randbits(RANDOM_BITS)
+
+
+def is_plausible(session_id: int) -> bool:
+    """Whether an id may be of a session that was begun by now, if clocks differ by a day at the most."""
+    return 0 < session_id < _clock_ms() + _DAY_MS << RANDOM_BITS
+
+
+def _clock_ms() -> int:
+    return min(max(time.time_ns() // 1_000_000, 0), _LAST_MS)
 
 
 def session_row(
@@ -85,11 +102,22 @@ def add(connection: Connection, insert: Any, row: dict[str, Any]) -> None:
     same = (
         _COLUMNS[name] == row[name] for name in ("id", "context_key", "owner", "started_at", "options_key")
     )
-    added = connection.execute(select(func.count()).where(*same)).scalar_one()
+    if not connection.execute(select(func.count()).where(*same)).scalar_one():
+        add_last(connection, insert, row)
+
+
+def add_last(connection: Connection, insert: Any, row: dict[str, Any]) -> None:
+    """Insert a session, with an id above all others; `row` gets the id.
+
+    An id that no clock can make (`_FOREIGN_ID`), of a file that an earlier version imported, does not count.
+    """
+    added = 0
     while not added:  # another process may insert a session with this id at this moment
-        last = connection.execute(select(func.max(_COLUMNS.id))).scalar() or 0
+        last = (
+            connection.execute(select(func.max(_COLUMNS.id)).where(_COLUMNS.id < _FOREIGN_ID)).scalar() or 0
+        )
         if row["id"] <= last:
-            row["id"] = last + 1 + secrets.randbits(11)
+            row["id"] = last + 1 + secrets.randbits(RANDOM_BITS)
         added = connection.execute(insert.on_conflict_do_nothing(index_elements=["id"]), row).rowcount
 
 

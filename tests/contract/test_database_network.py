@@ -310,7 +310,7 @@ def test_a_connection_whose_other_end_is_gone_is_given_up_soon(postgres_url: str
     with open_store(postgres_url, busy_seconds=7) as store:
         driver: Any = store.database.read(lambda connection: connection.connection.driver_connection)
         assert int(driver.info.get_parameters()["tcp_user_timeout"]) <= 60_000
-        assert query(store, "SHOW lock_timeout")[1] == [("7s",)]
+        assert query(store, "SELECT current_setting('lock_timeout')")[1] == [("7s",)]
 
 
 def assert_named(error: DatabaseError, store: Store) -> None:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-USER, PASSWORD = "tilesight", "never-to-be-shown"
+ADMIN, USER, PASSWORD = "admin", "tilesight", "never-to-be-shown"  # a superuser, and an ordinary role
 INSTALL = (
     "no PostgreSQL server on this machine: apt-get install postgresql "
     "(initdb and postgres are looked for on PATH and in /usr/lib/postgresql)"
@@ -82,6 +82,7 @@ class Server:
         try:
             self._initialise()
             self.start()
+            self.execute(f"CREATE ROLE {USER} LOGIN PASSWORD '{PASSWORD}'")
         except BaseException:
             shutil.rmtree(self.folder, ignore_errors=True)
             raise
@@ -91,7 +92,7 @@ class Server:
         (self.folder / "password").chmod(0o644)
         options = [
             "-U",
-            USER,
+            ADMIN,
             "--auth=password",
             f"--pwfile={self.folder / 'password'}",
             "-E",
@@ -165,7 +166,7 @@ class Server:
         import psycopg
 
         return psycopg.connect(
-            host=str(self.folder), dbname=database, user=USER, password=PASSWORD, autocommit=True
+            host=str(self.folder), dbname=database, user=ADMIN, password=PASSWORD, autocommit=True
         )
 
     def execute(self, *statements: str, database: str = "postgres") -> None:
@@ -174,13 +175,15 @@ class Server:
                 connection.execute(statement)
 
     def create(self, template: str = "template0", options: str = "") -> str:
-        """A database, made by copying `template`; its name."""
+        """A database of the ordinary role, made by copying `template`; its name."""
         self._count += 1
         name = f"test{self._count}"
         with self.connect() as connection:
             # the other strategy, and the default, writes a log of the copy, and is slower
             strategy = "STRATEGY FILE_COPY" if connection.info.server_version >= 150000 else ""
-            connection.execute(f"CREATE DATABASE {name} TEMPLATE {template} {strategy} {options}")
+            connection.execute(
+                f"CREATE DATABASE {name} OWNER {USER} TEMPLATE {template} {strategy} {options}"
+            )
         return name
 
     def drop(self, name: str) -> None:

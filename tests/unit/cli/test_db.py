@@ -180,6 +180,15 @@ def test_query(run: Run) -> None:
     assert isinstance(run("query", "DROP TABLE trials").exception, InputError)
 
 
+def test_an_endless_query_ends(run: Run) -> None:
+    endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT COUNT(*) FROM n"
+    refused = run("query", endless, "--timeout", "0.3").exception
+    assert isinstance(refused, InputError)
+    assert "took longer than 0.3 s and was ended" in str(refused)
+    for wrong in ("nan", "0", "inf"):
+        assert "must be above 0" in str(run("query", "SELECT 1", "--timeout", wrong).exception)
+
+
 def test_values_cannot_play_with_the_terminal(run: Run) -> None:
     output = run("query", r"SELECT '[bold]kept[/bold]' AS a, 'x' || char(27) || '[2J' AS b").output
     assert "[bold]kept[/bold]" in output

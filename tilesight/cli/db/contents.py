@@ -103,13 +103,21 @@ def best(kernel: str | None, target: str | None, database: str | None, as_json: 
 
 @click.command()
 @click.argument("sql")
+@click.option(
+    "--timeout",
+    metavar="SECONDS",
+    type=float,
+    default=60.0,
+    show_default=True,
+    help="End the statement after this time.",
+)
 @options.with_options(options.database, options.as_json, options.debug)
-def query(sql: str, database: str | None, as_json: bool) -> None:
+def query(sql: str, timeout: float, database: str | None, as_json: bool) -> None:
     """Run one reading SQL statement, e.g. 'SELECT * FROM leaderboard LIMIT 5'."""
     from ...database import query as run
 
     with open_for_reading(url_of(database)) as store:
-        columns, found = run(store, sql)
+        columns, found = run(store, sql, seconds=timeout)
     rows = [[value.hex() if isinstance(value, bytes) else value for value in row] for row in found]
     if as_json:
         output.print_json(
@@ -125,9 +133,13 @@ def _order(row: Best) -> tuple[object, ...]:
     return row.operator, _counted(row.shape or ""), _counted(row.workload), row.target, row.protocol_key
 
 
-def _counted(text: str) -> list[str | int]:
-    """A text split into text and numbers in turn, so that any two results can be compared."""
-    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", text)]
+def _counted(text: str) -> list[tuple[int, str]]:
+    """A text split into text and numbers in turn, in the order of the numbers' values, however long."""
+    parts = re.split(r"([0-9]+)", text)
+    return [
+        (len(part.lstrip("0")), part.lstrip("0")) if number % 2 else (0, part)
+        for number, part in enumerate(parts)
+    ]
 
 
 def _fields(row: Best) -> dict[str, object]:

@@ -241,7 +241,7 @@ SPOILED: dict[str, tuple[Change, str]] = {
         "trials.recorded_at=.* without a zone",
     ),
     "a time long ago": (
-        lambda found: row(found, "trials").update(recorded_at="0001-01-01T00:00:00"),
+        lambda found: row(found, "trials").update(recorded_at="0000-01-01T00:00:00"),
         "trials.recorded_at=.* must be a time",
     ),
     "unknown status": (

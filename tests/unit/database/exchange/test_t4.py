@@ -199,8 +199,12 @@ SPOILED: dict[str, tuple[Change, str]] = {
         r"results\[0\].timestamp='now' is no time",
     ),
     "age": (
-        lambda d: d["results"][0].update(timestamp="1000-01-01"),
-        r"timestamp='1000-01-01' must be in the years 2000 to 2999",
+        lambda d: d["results"][0].update(timestamp="0001-01-01T00:00:00+01:00"),
+        r"timestamp='0001-01-01T00:00:00\+01:00' must be in the years 1 to 9999",
+    ),
+    "future": (
+        lambda d: d["results"][0].update(timestamp="9999-12-31T23:59:59-14:00"),
+        r"timestamp='9999-12-31T23:59:59-14:00' must be in the years 1 to 9999",
     ),
     "configuration": (
         lambda d: d["results"][0].update(configuration=[1]),
@@ -308,3 +312,20 @@ def test_a_time_in_another_unit(store: Store, tmp_path: Path) -> None:
     document["results"][0].update(times={}, measurements=[{"name": "time", "value": 3, "unit": "us"}])
     import_t4(store, put(tmp_path, document), SUBJECT)
     assert query(store, "SELECT samples_us FROM records WHERE status = 'measured'")[1] == [("[3.0]",)]
+
+
+@pytest.mark.parametrize("stamp", ["0001-01-01", "1000-06-01 12:00:00+00:00", "9999-12-31T23:59:59.999999"])
+def test_a_far_time_is_kept_and_harms_nothing(store: Store, tmp_path: Path, stamp: str) -> None:
+    document = copy.deepcopy(KERNEL_TUNER)
+    for result in document["results"]:
+        result["timestamp"] = stamp
+    (tmp_path / "in.json").write_text(json.dumps(document))
+    import_t4(store, tmp_path / "in.json", SUBJECT)
+    assert not sum(import_t4(store, tmp_path / "in.json", SUBJECT).written.values())
+    ((started, session_id),) = query(store, "SELECT started_at, id FROM sessions")[1]
+    assert str(started)[:10] == stamp[:10]
+    assert 0 < session_id < 2**53
+    assert check(store).faults == ()
+    export_t4(store, tmp_path / "out.json", session_id)
+    import_t4(store, tmp_path / "out.json", origin="again")
+    assert check(store).faults == ()
