@@ -18,7 +18,8 @@ from tilesight.decorator.random_inputs import SUPPLIES, draw, draw_all, supplied
 from tilesight.decorator.user_operator import CheckOptions, UserOperator
 from tilesight.errors import InputError, ProgramError
 from tilesight.problem.workload import Workload
-from tilesight.runner.verify import check_outputs, poison
+from tilesight.runner.compare import poison
+from tilesight.runner.verify import check_outputs
 
 WORKLOAD = Workload("user.kernel", {"n": 64}, "float32")
 X = TensorArgument("X", (64,), "float32", "float32", is_read=True, is_written=False, is_result=False)
