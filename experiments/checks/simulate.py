@@ -1,6 +1,6 @@
 """Errors of right results, relative to their bounds, in simulated arithmetic.
 
-    python experiments/checks/simulate.py OUT.csv [--seeds 3]
+    python experiments/checks/simulate.py OUT.csv [--seeds 3] [--operators matmul gemv ...]
 
 Needs no GPU. For each operator, dtype, shape and seed, a result is rounded as real kernels round it
 (`tests/support/rounded.py`) and checked as in a measurement. A row has the largest error of an element and of
@@ -13,11 +13,12 @@ import argparse
 import csv
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from tests.support.rounded import right_outputs
-from tilesight.kernels import operator
+from tilesight.kernels import operator, operators
 from tilesight.runner.bench import draw_second, draw_set
 from tilesight.runner.verify import check_outputs
 
@@ -58,11 +59,11 @@ COLUMNS = ("operator", "shape", "dtype", "cut", "seed", "inputs", "elements", "r
 RATIOS = ("element_ratio", "tile_ratio", "failure", "check_s")
 
 
-def main(out: Path, seeds: int) -> None:
+def main(out: Path, seeds: int, names: Sequence[str]) -> None:
     with out.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow([*COLUMNS, *RATIOS])
-        for name, shape, cut in CASES:
+        for name, shape, cut in (case for case in CASES if case[0] in names):
             for dtype in ("bfloat16", "float16"):
                 for seed in range(1, seeds + 1):
                     writer.writerows(rows_of(name, shape, dtype, cut, seed))
@@ -93,5 +94,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Errors of right results relative to their bounds.")
     parser.add_argument("out", type=Path)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--operators", nargs="*", default=operators(), choices=operators())
     given = parser.parse_args()
-    main(given.out, given.seeds)
+    main(given.out, given.seeds, given.operators)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..runner.compare import compare, spread_of
-from ..runner.error_bounds import GROSS, gross_bound, tolerance_bound
+from ..runner.error_bounds import GROSS, GROSS_NORM, gross_bound, tolerance_bound
 
 if TYPE_CHECKING:
     import torch
@@ -40,14 +40,15 @@ def difference(
     if far > may:
         count = f"{far} of {found.size} elements differ by more than {tolerances}; {may} may"
         return relative, f"{count} (relative error {relative:.3g}){worst}"
-    if found.norm_ratio > GROSS:
+    if found.norm_ratio > GROSS_NORM:
         return relative, (
             f"{far} of {found.size} elements are so far off that the relative error of the output is "
-            f"{relative:.3g}: more than {GROSS:g} times what {tolerances} allow{worst}"
+            f"{relative:.3g}: more than {GROSS_NORM:g} times what {tolerances} allow{worst}"
         )
     if not wanted.dtype.is_floating_point:
         return relative, ""  # whole numbers may name something, as an index does: no number is far off
-    gross = compare(got, wanted, gross_bound(rtol, atol, spread_of(wanted)))
+    is_whole = bool((wanted.float().frac() == 0).all())
+    gross = compare(got, wanted, gross_bound(rtol, atol, spread_of(wanted), is_whole))
     rule = f"more than {GROSS:g} times what {tolerances} allow at the scale of the output"
     if gross.beyond:
         count = f"{gross.beyond} of {found.size} elements are off by {rule}"

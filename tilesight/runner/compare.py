@@ -121,9 +121,10 @@ def spread_of(reference: torch.Tensor) -> Spread:
     matrix = as_matrix(reference)
     rows, columns = (matrix.new_zeros(side, dtype=torch.float64) for side in matrix.shape)
     for part in _parts(matrix.shape):
-        squares = _numbers(matrix[part]).double().nan_to_num(0.0, 0.0, 0.0).square()
-        rows[part[0]] += squares.sum(1)
-        columns[part[1]] += squares.sum(0)
+        values = _numbers(matrix[part])
+        values = values.to(_wide(values.dtype)).nan_to_num(0.0, 0.0, 0.0)
+        rows[part[0]] += _norm(values, 1).square()
+        columns[part[1]] += _norm(values, 0).square()
     height, width = matrix.shape
     whole = math.sqrt(float(rows.sum()) / max(1, height * width))
     return Spread(whole, (rows / max(1, width)).sqrt(), (columns / max(1, height)).sqrt())
@@ -142,26 +143,30 @@ def compare(result: torch.Tensor, reference: torch.Tensor, bound: ErrorBound) ->
             f"an output of shape {tuple(result.shape)} has a reference of shape {tuple(reference.shape)}"
         )
     got, wanted = as_matrix(result), as_matrix(reference)
-    sums = torch.zeros(7, dtype=torch.float64, device=result.device)
+    counts = torch.zeros(4, dtype=torch.int64, device=result.device)
+    squares = torch.zeros(3, dtype=torch.float64, device=result.device)
     element: Worst | None = None
     tile: WorstTile | None = None
     for part in _parts(got.shape):
         ours, theirs = _numbers(got[part]), _numbers(wanted[part]).to(result.device)
         wide = _wide(ours.dtype, theirs.dtype)
         ours, theirs = ours.to(wide), theirs.to(wide)
-        expects = theirs.isfinite()
-        both = expects & ours.isfinite()
-        error = torch.where(both, ours - theirs, 0.0).abs()
+        error = (ours - theirs).abs_()
+        both = None
+        if not bool(error.isfinite().all()):
+            counts[:3] += _not_finite(got[part], ours, theirs)
+            both = ours.isfinite() & theirs.isfinite()
+            error, theirs = torch.where(both, error, 0.0), torch.where(both, theirs, 0.0)
         accepted = bound(theirs, part)
-        ratio = torch.where(error > 0, error / accepted, 0.0)
-        beyond = ratio > 1
-        blank = (bits(got[part].contiguous()) == _POISON[got.element_size()]) & (beyond | expects & ~both)
-        wild = expects & ~both & ~blank
-        unlike = ~expects & (ours != theirs) & ~(ours.isnan() & theirs.isnan())
-        counts = [mask.sum().double() for mask in (blank, wild, unlike, beyond & ~blank)]
-        norms = [_square_sum(values, both) for values in (error, theirs, accepted)]
-        sums += torch.stack([*counts, *norms])
+        ratio = (error / accepted).nan_to_num_(0.0, math.inf)  # no error within a bound of 0 is 0 / 0
+        allowed = accepted if both is None else torch.where(both, accepted, 0.0)
+        squares += torch.stack([_norm(values).square() for values in (error, theirs, allowed)])
         worst, place = ratio.flatten().max(0)
+        if float(worst) > 1:
+            is_beyond = ratio > 1
+            blank = _unwritten(got[part]) & is_beyond  # of a dtype without NaN
+            counts[0] += blank.sum()
+            counts[3] += (is_beyond & ~blank).sum()
         if float(worst) > (element.ratio if element else 0.0):
             row, column = divmod(int(place), ratio.shape[1])
             element = Worst(
@@ -172,18 +177,30 @@ def compare(result: torch.Tensor, reference: torch.Tensor, bound: ErrorBound) ->
                 float(worst),
             )
         tile = _worst_tile(ratio, result.shape, part, tile)
-    blank_count, wild_count, unlike_count, beyond_count, squared, norm, allowed = sums.tolist()
+    squared, squared_reference, squared_bound = squares.tolist()
     return Deviation(
         result.numel(),
-        int(blank_count),
-        int(wild_count),
-        int(unlike_count),
-        int(beyond_count),
-        _quotient(squared, norm),
-        _quotient(squared, allowed),
-        element,
-        tile,
+        *counts.tolist(),
+        relative_error=_quotient(squared, squared_reference),
+        norm_ratio=_quotient(squared, squared_bound),
+        element=element,
+        tile=tile,
     )
+
+
+def _not_finite(part: torch.Tensor, ours: torch.Tensor, theirs: torch.Tensor) -> torch.Tensor:
+    """Numbers of elements: unwritten; not finite where the reference is; unlike a reference that is not."""
+    import torch
+
+    expects = theirs.isfinite()
+    missing = expects & ~ours.isfinite()
+    blank = missing & _unwritten(part)
+    unlike = ~expects & (ours != theirs) & ~(ours.isnan() & theirs.isnan())
+    return torch.stack([blank.sum(), (missing & ~blank).sum(), unlike.sum()])
+
+
+def _unwritten(part: torch.Tensor) -> torch.Tensor:
+    return bits(part.contiguous()) == _POISON[part.element_size()]
 
 
 def _worst_tile(
@@ -216,10 +233,11 @@ def _quotient(squared: float, by: float) -> float:
     return math.sqrt(squared / by) if by else (math.inf if squared else 0.0)
 
 
-def _square_sum(values: torch.Tensor, where: torch.Tensor) -> torch.Tensor:
+def _norm(values: torch.Tensor, axis: int | None = None) -> torch.Tensor:
+    """The norm, in float64 without a copy in float64."""
     import torch
 
-    return torch.where(where, values, 0.0).double().square().sum()
+    return torch.linalg.vector_norm(values, dim=axis, dtype=torch.float64)
 
 
 def _numbers(tensor: torch.Tensor) -> torch.Tensor:

@@ -43,8 +43,14 @@ TILE = 0.5
 SCATTER = 2.0
 # Without known roundings: an element may be off by this many times the error that all may have on average.
 SPREAD = 16.0
-# For a user's tolerances, which a share of elements may exceed: none may exceed them by this factor.
-GROSS = 10.0
+# For a user's tolerances, which a share of elements may exceed: the norm of all errors may be this many times
+# that of the tolerances.
+GROSS_NORM = 10.0
+# No element may exceed its tolerance at the scale of the output by this factor. With the usual rtol, numbers
+# of four bits that round to the other neighbour stay within it.
+GROSS = 50.0
+# Of an output of whole numbers: one may round otherwise, or have the other sign.
+GROSS_STEP = 2.0
 
 Part = tuple[slice, slice]
 # the largest accepted |error| of the elements of a part of the result as a matrix, from the reference's part
@@ -109,12 +115,19 @@ def tolerance_bound(rtol: float, atol: float) -> ErrorBound:
     return lambda wanted, _: atol + rtol * wanted.abs()
 
 
-def gross_bound(rtol: float, atol: float, spread: Spread) -> ErrorBound:
-    """What no element may exceed, if a share of them may exceed the tolerances."""
+def gross_bound(rtol: float, atol: float, spread: Spread, is_whole: bool) -> ErrorBound:
+    """What no element may exceed, if a share of them may exceed the tolerances.
+
+    Args:
+        rtol: relative tolerance.
+        atol: absolute tolerance.
+        spread: of the reference.
+        is_whole: whether the reference has whole numbers only.
+    """
 
     def bound(wanted: torch.Tensor, part: Part) -> torch.Tensor:
         scale = wanted.abs() + spread.at(part).to(wanted.dtype)
-        return GROSS * (atol + rtol * scale)
+        return (GROSS * (atol + rtol * scale)).clamp(min=GROSS_STEP if is_whole else 0.0)
 
     return bound
 

@@ -119,6 +119,23 @@ def test_the_share_excuses_no_fault(fault: Callable[[torch.Tensor], object], tex
     assert difference(got, wanted, 1e-2, 1e-2, 0.01)[1].startswith(text)
 
 
+def test_the_share_excuses_other_neighbours_of_a_coarse_grid() -> None:
+    """Where numbers are rounded to few values, one near a tie may become the next value."""
+    values = torch.randn(64, 200, generator=torch.Generator().manual_seed(1))
+    for step in (0.4, 1.0):  # four bits for numbers of up to three standard deviations; whole numbers
+        wanted = (values / step).round() * step
+        got = wanted.clone()
+        got[3, ::100] += step
+        got[40, 7] -= step
+        assert difference(got, wanted, 1e-2, 1e-2, 0.01)[1] == ""
+        got[50, 50] += 12 * values.std()
+        assert "[50, 50] is" in difference(got, wanted, 1e-2, 1e-2, 0.01)[1]
+    mask = (values > 0).float()
+    flipped = mask.clone()
+    flipped[9, 9] = 1 - mask[9, 9]
+    assert difference(flipped, mask, 1e-2, 1e-2, 0.01)[1] == ""
+
+
 def test_nan_infinities_and_nothing() -> None:
     wanted = torch.tensor([1.0, float("inf"), float("nan"), 0.0])
     assert difference(wanted.clone(), wanted, 1e-2, 1e-2, 0.0) == (0.0, "")

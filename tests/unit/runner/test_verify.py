@@ -148,9 +148,9 @@ def test_few_wrong_elements_of_many_are_found(
     assert found.relative_error is not None
     assert found.relative_error < ours.max_relative_error(workload)
     assert text in message(found)
-    if "tile" not in text:
+    if text.startswith("[1000"):
         _, words = difference(c, reference, 1e-2, 1e-2, 0.01)
-        assert "elements are off by more than 10 times what rtol=0.01, atol=0.01 allow" in words
+        assert "elements are off by more than 50 times what rtol=0.01, atol=0.01 allow" in words
 
 
 def test_a_bias_of_a_tile_is_found_where_no_element_is_beyond_its_bound(
