@@ -195,7 +195,11 @@ class ChunkState(Operator):
         squares = {name: inputs[name].to(torch.bfloat16).square() for name in ("x", "B")}
         squares["dt"] = inputs["dt"].square()
         squares["dA_cumsum"] = 2 * inputs["dA_cumsum"]  # the square of a decay
-        return {"states": self.reference(workload, squares)["states"].sqrt_()}
+        # the error of a scaled x below the smallest normal number is that of this number
+        least = (
+            torch.finfo(inputs["x"].dtype).tiny ** 2 * workload.attrs["chunk"] * float(squares["B"].mean())
+        )
+        return {"states": self.reference(workload, squares)["states"].add_(least).sqrt_()}
 
     def second_inputs(self, workload: Workload, device: str, seed: int) -> SecondInputs:
         """x and B of whole numbers -2 .. 2, dt of 1 and 2, no decay: sums are exact."""

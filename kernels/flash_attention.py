@@ -141,11 +141,16 @@ class FlashAttention(Operator):
 
 
 def _attention(workload: Workload, inputs: Tensors, squared: bool) -> "torch.Tensor":
-    """The output, or the sum of the squares of its terms (weight times value), in float32."""
+    """The output, or the sum of the squares of its terms (weight times value), in float32.
+
+    Squared weights are at least the smallest normal number of the dtype: the rounding errors of smaller ones
+    are those of that number.
+    """
     import torch
 
     q, k, v = (inputs[name].float().permute(0, 2, 1, 3) for name in ("Q", "K", "V"))
     v = v.square() if squared else v
+    least = torch.finfo(inputs["V"].dtype).tiny
     batch, heads, seq_len, head_dim = q.shape
     out = torch.empty_like(inputs["Q"], dtype=torch.float32)
     keys = torch.arange(seq_len, device=q.device)
@@ -160,7 +165,9 @@ def _attention(workload: Workload, inputs: Tensors, squared: bool) -> "torch.Ten
                 if workload.attrs["causal"]:
                     scores.masked_fill_(keys[None, :] > keys[queries, None], -torch.inf)
                 weights = scores.softmax(-1)
-                out[b, queries] = ((weights.square_() if squared else weights) @ v[b]).transpose(0, 1)
+                if squared:
+                    weights.clamp_(min=least).square_()
+                out[b, queries] = (weights @ v[b]).transpose(0, 1)
     finally:
         torch.backends.cuda.matmul.allow_tf32 = allowed
     return out

@@ -177,10 +177,14 @@ def compare(result: torch.Tensor, reference: torch.Tensor, bound: ErrorBound) ->
                 float(worst),
             )
         tile = _worst_tile(ratio, result.shape, part, tile)
+    unwritten, wild, unlike, beyond = counts.tolist()
     squared, squared_reference, squared_bound = squares.tolist()
     return Deviation(
         result.numel(),
-        *counts.tolist(),
+        unwritten,
+        wild,
+        unlike,
+        beyond,
         relative_error=_quotient(squared, squared_reference),
         norm_ratio=_quotient(squared, squared_bound),
         element=element,
