@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..runner.compare import compare, spread_of
+from ..runner.compare import compare, scale_of
 from ..runner.error_bounds import GROSS, GROSS_NORM, gross_bound, tolerance_bound
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def difference(
     if not wanted.dtype.is_floating_point:
         return relative, ""  # whole numbers may name something, as an index does: no number is far off
     is_whole = bool((wanted.float().frac() == 0).all())
-    gross = compare(got, wanted, gross_bound(rtol, atol, spread_of(wanted), is_whole))
+    gross = compare(got, wanted, gross_bound(rtol, atol, scale_of(wanted), is_whole))
     rule = f"more than {GROSS:g} times what {tolerances} allow at the scale of the output"
     if gross.beyond:
         count = f"{gross.beyond} of {found.size} elements are off by {rule}"

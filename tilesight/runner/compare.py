@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .error_bounds import ErrorBound, Part, Spread, tile_limit
+from .error_bounds import ErrorBound, OutputScale, Part, tile_limit
 
 if TYPE_CHECKING:
     import torch
@@ -114,7 +114,7 @@ def as_matrix(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.reshape(_sides(tensor.shape))
 
 
-def spread_of(reference: torch.Tensor) -> Spread:
+def scale_of(reference: torch.Tensor) -> OutputScale:
     """Root mean squares of the finite elements of a reference."""
     import torch
 
@@ -127,7 +127,7 @@ def spread_of(reference: torch.Tensor) -> Spread:
         columns[part[1]] += _norm(values, 0).square()
     height, width = matrix.shape
     whole = math.sqrt(float(rows.sum()) / max(1, height * width))
-    return Spread(whole, (rows / max(1, width)).sqrt(), (columns / max(1, height)).sqrt())
+    return OutputScale(whole, (rows / max(1, width)).sqrt(), (columns / max(1, height)).sqrt())
 
 
 def compare(result: torch.Tensor, reference: torch.Tensor, bound: ErrorBound) -> Deviation:

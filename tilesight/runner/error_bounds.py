@@ -58,7 +58,7 @@ ErrorBound = Callable[["torch.Tensor", Part], "torch.Tensor"]
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class OutputScale:
     """Root mean squares of a matrix: of all of it, of each row and of each column."""
 
     whole: float
@@ -95,12 +95,12 @@ def rounding_bound(rounding: Rounding, dtype: torch.dtype, magnitude: torch.Tens
     return bound
 
 
-def limit_bound(limit: float, dtype: torch.dtype, spread: Spread) -> ErrorBound:
+def limit_bound(limit: float, dtype: torch.dtype, output: OutputScale) -> ErrorBound:
     """The bound that follows from the limit of the relative error of the whole output."""
     relative, floor = FAITHFUL * unit_roundoff(dtype), smallest(dtype)
 
     def bound(wanted: torch.Tensor, part: Part) -> torch.Tensor:
-        return relative * wanted.abs() + (SPREAD * limit * spread.at(part).to(wanted.dtype) + floor)
+        return relative * wanted.abs() + (SPREAD * limit * output.at(part).to(wanted.dtype) + floor)
 
     return bound
 
@@ -115,18 +115,18 @@ def tolerance_bound(rtol: float, atol: float) -> ErrorBound:
     return lambda wanted, _: atol + rtol * wanted.abs()
 
 
-def gross_bound(rtol: float, atol: float, spread: Spread, is_whole: bool) -> ErrorBound:
+def gross_bound(rtol: float, atol: float, output: OutputScale, is_whole: bool) -> ErrorBound:
     """What no element may exceed, if a share of them may exceed the tolerances.
 
     Args:
         rtol: relative tolerance.
         atol: absolute tolerance.
-        spread: of the reference.
+        output: scale of the reference.
         is_whole: whether the reference has whole numbers only.
     """
 
     def bound(wanted: torch.Tensor, part: Part) -> torch.Tensor:
-        scale = wanted.abs() + spread.at(part).to(wanted.dtype)
+        scale = wanted.abs() + output.at(part).to(wanted.dtype)
         return (GROSS * (atol + rtol * scale)).clamp(min=GROSS_STEP if is_whole else 0.0)
 
     return bound

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ..errors import Failure, FailureKind
 from ..problem.operator import Operator
 from ..problem.workload import Workload
-from .compare import Deviation, as_matrix, bits, compare, spread_of
+from .compare import Deviation, as_matrix, bits, compare, scale_of
 from .error_bounds import ErrorBound, exact_bound, limit_bound, rounding_bound
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def _bound(
 ) -> ErrorBound:
     rounding = operator.rounding(workload)
     if rounding is None:
-        return limit_bound(operator.max_relative_error(workload), dtype, spread_of(reference))
+        return limit_bound(operator.max_relative_error(workload), dtype, scale_of(reference))
     return rounding_bound(rounding, dtype, None if magnitude is None else as_matrix(magnitude))
 
 

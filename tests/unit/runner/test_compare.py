@@ -9,7 +9,7 @@ import torch
 
 from tilesight.problem.rounding import Rounding
 from tilesight.runner import compare as module
-from tilesight.runner.compare import Deviation, compare, poison, spread_of
+from tilesight.runner.compare import Deviation, compare, poison, scale_of
 from tilesight.runner.error_bounds import (
     CUT,
     FAITHFUL,
@@ -135,7 +135,7 @@ def test_a_bound_without_known_roundings_follows_rows_and_columns() -> None:
     columns = 10.0 ** torch.randint(-3, 4, (1, 200), generator=generator)
     wanted = torch.randn(300, 200, generator=generator) * rows * columns
     noise = 1e-3 * torch.randn(300, 200, generator=generator) * rows * columns
-    found = compare(wanted + noise, wanted, limit_bound(2e-3, torch.float32, spread_of(wanted)))
+    found = compare(wanted + noise, wanted, limit_bound(2e-3, torch.float32, scale_of(wanted)))
     assert found.beyond == 0
     assert 0.1 < found.element_ratio < 1
 
