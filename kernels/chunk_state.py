@@ -19,6 +19,7 @@ from ..dtypes import DTYPE_BYTES
 from ..errors import WorkloadError
 from ..problem.axes import Axes, Parts
 from ..problem.operator import Operator, Tensors
+from ..problem.rounding import Rounding, SecondInputs, whole_numbers
 from ..problem.space import Config, SearchSpace
 from ..problem.template import KernelTemplate, Scale
 from ..problem.workload import Workload
@@ -183,6 +184,37 @@ class ChunkState(Operator):
         Less than half of the contribution of the first, most decayed, 32 tokens of each chunk (1.1e-2).
         """
         return {"bfloat16": 5e-3, "float16": 7e-4}[workload.dtype]
+
+    def rounding(self, workload: Workload) -> Rounding:
+        """x times its decay is rounded to the dtype before the product with B."""
+        return Rounding(int(workload.attrs["chunk"]), inner=workload.dtype, cuts=True)
+
+    def magnitude(self, workload: Workload, inputs: Tensors) -> "dict[str, torch.Tensor]":
+        import torch
+
+        squares = {name: inputs[name].to(torch.bfloat16).square() for name in ("x", "B")}
+        squares["dt"] = inputs["dt"].square()
+        squares["dA_cumsum"] = 2 * inputs["dA_cumsum"]  # the square of a decay
+        # the error of a scaled x below the smallest normal number is that of this number
+        least = (
+            torch.finfo(inputs["x"].dtype).tiny ** 2 * workload.attrs["chunk"] * float(squares["B"].mean())
+        )
+        return {"states": self.reference(workload, squares)["states"].add_(least).sqrt_()}
+
+    def second_inputs(self, workload: Workload, device: str, seed: int) -> SecondInputs:
+        """x and B of whole numbers -2 .. 2, dt of 1 and 2, no decay: sums are exact."""
+        import torch
+
+        batch, seq_len, nheads, head_dim, d_state = workload.dims.values()
+        dtype, generator = getattr(torch, workload.dtype), torch.Generator(device).manual_seed(seed)
+        chunk = int(workload.attrs["chunk"])
+        chunks = -(-seq_len // chunk)
+        dt = whole_numbers((batch, nheads, chunks * chunk), 1, torch.float32, generator).abs_().add_(1)
+        dt[..., seq_len:] = 0
+        x = whole_numbers((batch, seq_len, nheads, head_dim), 2, dtype, generator)
+        b = whole_numbers((batch, seq_len, d_state), 2, dtype, generator)
+        dt = dt.view(batch, nheads, chunks, chunk)
+        return SecondInputs({"x": x, "B": b, "dt": dt, "dA_cumsum": torch.zeros_like(dt)}, is_exact=True)
 
 
 def _factors(dt: "torch.Tensor", sums: "torch.Tensor") -> "torch.Tensor":

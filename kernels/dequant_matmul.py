@@ -15,6 +15,7 @@ from ..errors import WorkloadError
 from ..problem.axes import Axes, Parts
 from ..problem.operator import Operator, Tensors
 from ..problem.rasterization import Rasterization
+from ..problem.rounding import Rounding, SecondInputs, whole_numbers
 from ..problem.space import Config, SearchSpace
 from ..problem.template import KernelTemplate, Scale
 from ..problem.workload import MAX_DIMENSION, Workload
@@ -118,18 +119,7 @@ class DequantMatmul(Operator):
 
     def reference(self, workload: Workload, inputs: Tensors) -> "dict[str, torch.Tensor]":
         """In float32 without TF32, with weights dequantised exactly, by panels of rows."""
-        import torch
-
-        a = inputs["A"].float()
-        out = torch.empty(workload.dims["m"], workload.dims["n"], device=a.device)
-        allowed = torch.backends.cuda.matmul.allow_tf32
-        torch.backends.cuda.matmul.allow_tf32 = False
-        try:
-            for rows in _panels(workload.dims["n"], workload.dims["k"]):
-                out[:, rows] = a @ dequantised(workload, inputs, rows).T
-        finally:
-            torch.backends.cuda.matmul.allow_tf32 = allowed
-        return {"C": out}
+        return {"C": _product(workload, inputs, squared=False)}
 
     def vendor(self, workload: Workload, inputs: Tensors) -> dict[str, Callable[[], object]]:
         """torch.matmul on weights dequantised before: four times the bytes, and no unpacking."""
@@ -161,6 +151,26 @@ class DequantMatmul(Operator):
         """Two to three times the error of rounding the dequantised weights and C to the dtype."""
         return {"bfloat16": 5e-3, "float16": 8e-4}[workload.dtype]
 
+    def rounding(self, workload: Workload) -> Rounding:
+        """Dequantised weights are rounded to the dtype."""
+        return Rounding(workload.dims["k"], inner=workload.dtype, cuts=True)
+
+    def magnitude(self, workload: Workload, inputs: Tensors) -> "dict[str, torch.Tensor]":
+        return {"C": _product(workload, inputs, squared=True).sqrt_()}
+
+    def second_inputs(self, workload: Workload, device: str, seed: int) -> SecondInputs:
+        """A of whole numbers -2 .. 2, any weights, and scales 1/2, 1 and 2: sums are exact."""
+        import torch
+
+        m, n, k = (workload.dims[d] for d in self.dims)
+        dtype, generator = getattr(torch, workload.dtype), torch.Generator(device).manual_seed(seed)
+        a = whole_numbers((m, k), 2, dtype, generator)
+        packed = torch.randint(0, 256, (n, -(-k // 2)), generator=generator, device=device, dtype=torch.uint8)
+        if k % 2:  # the last half byte is a quantised zero
+            packed[:, -1] = packed[:, -1] & 15 | OFFSET << 4
+        scales = whole_numbers((_groups(workload), n), 1, dtype, generator).exp2_()
+        return SecondInputs({"A": a, "B": packed, "S": scales}, is_exact=True)
+
 
 def group_of(workload: Workload) -> int:
     """Number of weights of a row that share a scale."""
@@ -176,6 +186,24 @@ def dequantised(workload: Workload, inputs: Tensors, rows: slice) -> "torch.Tens
     q = torch.stack([packed & 15, packed >> 4], dim=-1).view(len(packed), -1)[:, :k]
     scales = inputs["S"][:, rows].float().T.repeat_interleave(group_of(workload), dim=1)[:, :k]
     return (q.float() - OFFSET).mul_(scales)
+
+
+def _product(workload: Workload, inputs: Tensors, squared: bool) -> "torch.Tensor":
+    """C, or the sum of the squares of its terms, in float32."""
+    import torch
+
+    a = inputs["A"].float()
+    a = a.square() if squared else a
+    out = torch.empty(workload.dims["m"], workload.dims["n"], device=a.device)
+    allowed = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = False
+    try:
+        for rows in _panels(workload.dims["n"], workload.dims["k"]):
+            weights = dequantised(workload, inputs, rows)
+            out[:, rows] = a @ (weights.square_() if squared else weights).T
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = allowed
+    return out
 
 
 def _groups(workload: Workload) -> int:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ..errors import WorkloadError
 from ..problem.axes import Axes
 from ..problem.operator import Operator, Tensors
+from ..problem.rounding import Rounding, SecondInputs
 from ..problem.space import Config, SearchSpace
 from ..problem.template import KernelTemplate, Scale
 from ..problem.workload import MAX_DIMENSION, Workload
@@ -77,26 +78,20 @@ class FlashAttention(Operator):
 
     def reference(self, workload: Workload, inputs: Tensors) -> "dict[str, torch.Tensor]":
         """Softmax attention in float32 without TF32, by items of the batch and panels of queries."""
-        import torch
+        return {"O": _attention(workload, inputs, squared=False)}
 
-        q, k, v = (inputs[name].float().permute(0, 2, 1, 3) for name in ("Q", "K", "V"))
-        batch, heads, seq_len, head_dim = q.shape
-        out = torch.empty_like(inputs["Q"], dtype=torch.float32)
-        keys = torch.arange(seq_len, device=q.device)
-        panel = max(1, SCORE_BYTES // (4 * heads * seq_len))
-        allowed = torch.backends.cuda.matmul.allow_tf32
-        torch.backends.cuda.matmul.allow_tf32 = False
-        try:
-            for b in range(batch):
-                for start in range(0, seq_len, panel):
-                    queries = slice(start, min(start + panel, seq_len))
-                    scores = q[b, :, queries] @ k[b].transpose(1, 2) * head_dim**-0.5
-                    if workload.attrs["causal"]:
-                        scores.masked_fill_(keys[None, :] > keys[queries, None], -torch.inf)
-                    out[b, queries] = (scores.softmax(-1) @ v[b]).transpose(0, 1)
-        finally:
-            torch.backends.cuda.matmul.allow_tf32 = allowed
-        return {"O": out}
+    def rounding(self, workload: Workload) -> Rounding:
+        """Probabilities are rounded to the dtype before they weight V; their sum is not."""
+        return Rounding(workload.dims["seq_len"], inner=workload.dtype, cuts=True)
+
+    def magnitude(self, workload: Workload, inputs: Tensors) -> "dict[str, torch.Tensor]":
+        return {"O": _attention(workload, inputs, squared=True).sqrt_()}
+
+    def second_inputs(self, workload: Workload, device: str, seed: int) -> SecondInputs:
+        """Q is 32 times as large: few keys have nearly all weight, and exp of a score may exceed float32."""
+        tensors = self.inputs(workload, device, seed)
+        tensors["Q"].mul_(32)
+        return SecondInputs(tensors)
 
     def vendor(self, workload: Workload, inputs: Tensors) -> dict[str, Callable[[], object]]:
         """The backends of scaled_dot_product_attention that take this workload, each called directly.
@@ -143,6 +138,39 @@ class FlashAttention(Operator):
     def max_relative_error(self, workload: Workload) -> float:
         """About three times the error of rounding the probabilities and the output to the dtype."""
         return {"bfloat16": 8e-3, "float16": 1e-3}[workload.dtype]
+
+
+def _attention(workload: Workload, inputs: Tensors, squared: bool) -> "torch.Tensor":
+    """The output, or the sum of the squares of its terms (weight times value), in float32.
+
+    Squared weights are at least the smallest normal number of the dtype: the rounding errors of smaller ones
+    are those of that number.
+    """
+    import torch
+
+    q, k, v = (inputs[name].float().permute(0, 2, 1, 3) for name in ("Q", "K", "V"))
+    v = v.square() if squared else v
+    least = torch.finfo(inputs["V"].dtype).tiny
+    batch, heads, seq_len, head_dim = q.shape
+    out = torch.empty_like(inputs["Q"], dtype=torch.float32)
+    keys = torch.arange(seq_len, device=q.device)
+    panel = max(1, SCORE_BYTES // (4 * heads * seq_len))
+    allowed = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = False
+    try:
+        for b in range(batch):
+            for start in range(0, seq_len, panel):
+                queries = slice(start, min(start + panel, seq_len))
+                scores = q[b, :, queries] @ k[b].transpose(1, 2) * head_dim**-0.5
+                if workload.attrs["causal"]:
+                    scores.masked_fill_(keys[None, :] > keys[queries, None], -torch.inf)
+                weights = scores.softmax(-1)
+                if squared:
+                    weights.clamp_(min=least).square_()
+                out[b, queries] = (weights @ v[b]).transpose(0, 1)
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = allowed
+    return out
 
 
 def _shape(workload: Workload) -> tuple[int, ...]:

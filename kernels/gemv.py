@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ..errors import WorkloadError
 from ..problem.axes import Axes
 from ..problem.operator import Operator, Tensors
+from ..problem.rounding import Rounding, SecondInputs, whole_numbers
 from ..problem.space import Config, SearchSpace
 from ..problem.template import KernelTemplate, Scale
 from ..problem.workload import MAX_DIMENSION, Workload
@@ -100,6 +101,24 @@ class Gemv(Operator):
     def max_relative_error(self, workload: Workload) -> float:
         """Two to four times the error of rounding y; detects one missing term of the 57344 of V4."""
         return {"bfloat16": 4e-3, "float16": 6e-4}[workload.dtype]
+
+    def rounding(self, workload: Workload) -> Rounding:
+        return Rounding(workload.dims["k"])
+
+    def magnitude(self, workload: Workload, inputs: Tensors) -> "dict[str, torch.Tensor]":
+        import torch
+
+        squares = {name: tensor.to(torch.bfloat16).square() for name, tensor in inputs.items()}
+        return {"y": self.reference(workload, squares)["y"].sqrt_()}
+
+    def second_inputs(self, workload: Workload, device: str, seed: int) -> SecondInputs:
+        """W and x of whole numbers -2 .. 2: y is a whole number below 2^24."""
+        import torch
+
+        n, k = (workload.dims[d] for d in self.dims)
+        dtype, generator = getattr(torch, workload.dtype), torch.Generator(device).manual_seed(seed)
+        w, x = whole_numbers((n, k), 2, dtype, generator), whole_numbers((k,), 2, dtype, generator)
+        return SecondInputs({"W": w, "x": x}, is_exact=True)
 
 
 OPERATOR = Gemv()

@@ -10,6 +10,7 @@ from ..errors import WorkloadError
 from ..problem.axes import Axes
 from ..problem.operator import Operator, Tensors
 from ..problem.rasterization import Rasterization
+from ..problem.rounding import Rounding, SecondInputs, whole_numbers
 from ..problem.space import Config, SearchSpace
 from ..problem.template import KernelTemplate, Scale
 from ..problem.workload import MAX_DIMENSION, Workload
@@ -120,6 +121,24 @@ class Matmul(Operator):
     def max_relative_error(self, workload: Workload) -> float:
         """Two to four times the error of rounding C; detects one missing term of 28672 in bfloat16."""
         return {"bfloat16": 4e-3, "float16": 6e-4, "float32": 2e-5}[workload.dtype]
+
+    def rounding(self, workload: Workload) -> Rounding:
+        return Rounding(workload.dims["k"], cuts=True)
+
+    def magnitude(self, workload: Workload, inputs: Tensors) -> "dict[str, torch.Tensor]":
+        import torch
+
+        squares = {name: tensor.to(torch.bfloat16).square() for name, tensor in inputs.items()}
+        return {"C": self.reference(workload, squares)["C"].sqrt_()}
+
+    def second_inputs(self, workload: Workload, device: str, seed: int) -> SecondInputs:
+        """A and B of whole numbers -2 .. 2: C is a whole number below 2^24."""
+        import torch
+
+        m, n, k = (workload.dims[d] for d in self.dims)
+        dtype, generator = getattr(torch, workload.dtype), torch.Generator(device).manual_seed(seed)
+        a, b = whole_numbers((m, k), 2, dtype, generator), whole_numbers((k, n), 2, dtype, generator)
+        return SecondInputs({"A": a, "B": b}, is_exact=True)
 
 
 OPERATOR = Matmul()

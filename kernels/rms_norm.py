@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ..errors import WorkloadError
 from ..problem.axes import Axes
 from ..problem.operator import Operator, Tensors
+from ..problem.rounding import Rounding, SecondInputs
 from ..problem.space import Config, SearchSpace
 from ..problem.template import KernelTemplate, Scale
 from ..problem.workload import MAX_DIMENSION, Workload
@@ -98,6 +99,20 @@ class RmsNorm(Operator):
     def max_relative_error(self, workload: Workload) -> float:
         """Two to four times the error of rounding y to the dtype; all else is float32."""
         return {"bfloat16": 4e-3, "float16": 6e-4}[workload.dtype]
+
+    def rounding(self, workload: Workload) -> Rounding:
+        """Squares do not cancel, so errors of their sum are relative to y."""
+        return Rounding(workload.dims["n"])
+
+    def second_inputs(self, workload: Workload, device: str, seed: int) -> SecondInputs:
+        """Rows of x are scaled by 2^-10, where EPS counts, to 2^8, whose squares float16 cannot hold."""
+        import torch
+
+        tensors = self.inputs(workload, device, seed)
+        generator = torch.Generator(device).manual_seed(seed)
+        powers = torch.randint(-8, 7, (workload.dims["m"], 1), generator=generator, device=device)
+        tensors["x"].mul_(powers.float().exp2_().to(tensors["x"].dtype))
+        return SecondInputs(tensors)
 
 
 OPERATOR = RmsNorm()

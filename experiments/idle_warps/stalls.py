@@ -148,7 +148,8 @@ def launch(item: tuple[BuildResult, Candidate, float, Path]) -> tuple[float, boo
         torch.cuda.synchronize()
         best, count = min(best, start.elapsed_time(end) * 1e3 / BURST), count + BURST
         count_file.write_text(str(count))
-    verdict = check_outputs(case.operator, case.workload, outputs, case.sets[0].reference)
+    first = case.sets[0]
+    verdict = check_outputs(case.operator, case.workload, outputs, first.reference, first.magnitude)
     return best, verdict.failure is None
 
 

@@ -14,6 +14,7 @@ from functools import cache
 import pytest
 from _pytest.mark.structures import ParameterSet
 
+from tests.support.rounded import right_outputs
 from tilesight.errors import ConfigError, InputError, WorkloadError
 from tilesight.kernels import default_dtype, operator, operators, template_for, templates
 from tilesight.lowering.lower import lower
@@ -127,6 +128,48 @@ class TestOperator:
             assert all(
                 t.dtype == torch.float32 and t.isfinite().all() and t.std() > 0.01 for t in outputs.values()
             )
+
+    def test_magnitudes_are_roots_of_sums_of_squared_terms(self, name: str) -> None:
+        ours = operator(name)
+        for dtype in ours.dtypes:
+            workload = ours.workload(
+                ",".join(f"{d}={n}" for d, n in zip(ours.dims, (24, 40, 56, 16, 8), strict=False)), dtype
+            )
+            inputs = ours.inputs(workload, "cpu", 1)
+            rounding, reference = ours.rounding(workload), ours.reference(workload, inputs)
+            assert rounding is not None
+            for key, magnitude in ours.magnitude(workload, inputs).items():
+                assert magnitude.shape == reference[key].shape
+                # Cauchy and Schwarz; magnitudes have a few digits
+                assert (reference[key].abs() <= 1.02 * rounding.terms**0.5 * magnitude).all()
+                # terms of random signs
+                assert 0.7 < reference[key].norm() / magnitude.norm() < 1.4
+
+    def test_second_inputs_are_others_and_exact_where_it_says_so(self, name: str) -> None:
+        import torch
+
+        ours = operator(name)
+        for dtype in ours.dtypes:
+            workload = ours.workload(
+                ",".join(f"{d}={n}" for d, n in zip(ours.dims, (24, 40, 57, 16, 8), strict=False)), dtype
+            )
+            first, second = ours.inputs(workload, "cpu", 1), ours.second_inputs(workload, "cpu", 1)
+            assert second is not None
+            again = ours.second_inputs(workload, "cpu", 1)
+            assert again is not None
+            for key, tensor in first.items():
+                other = second.tensors[key]
+                assert (other.shape, other.dtype) == (tensor.shape, tensor.dtype)
+                assert other.is_contiguous()
+                assert torch.equal(other, again.tensors[key])
+            assert any(not torch.equal(first[key], second.tensors[key]) for key in first)
+            reference = ours.reference(workload, second.tensors)
+            assert all(tensor.isfinite().all() for tensor in reference.values())
+            if second.is_exact:
+                rounded = {key: tensor.to(getattr(torch, dtype)) for key, tensor in reference.items()}
+                for seed, cut in ((1, 0), (2, 8)):
+                    found = right_outputs(workload, second.tensors, seed, cut)
+                    assert all(torch.equal(found[key], rounded[key]) for key in rounded)
 
     def test_vendor_calls_agree_with_the_reference(self, name: str) -> None:
         import torch

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import FailureKind, InputError, ProgramError, headline
 from ..problem.operator import Operator, Tensors
+from ..problem.rounding import SecondInputs
 from ..problem.workload import Workload
 from .check_programs import unpack_programs
 from .compare_tensors import difference
@@ -83,6 +84,10 @@ class UserOperator(Operator):
 
     def outputs(self, workload: Workload) -> dict[str, tuple[int, ...]]:
         return {tensor.name: tensor.shape for tensor in self.interface.outputs}
+
+    def second_inputs(self, workload: Workload, device: str, seed: int) -> SecondInputs | None:
+        """Other values from the same source. A `supply_prog` may give the same ones again."""
+        return None if self.check.skip else super().second_inputs(workload, device, seed)
 
     def preset(self, workload: Workload, outputs: Tensors) -> bool:
         presets = self.interface.presets
@@ -195,7 +200,7 @@ class UserOperator(Operator):
         import torch
 
         from ..builder.loaded_kernel import LoadedKernel
-        from ..runner.verify import poison
+        from ..runner.compare import poison
 
         if self.reference_build is None:
             raise RuntimeError("no config was built to compare others with")

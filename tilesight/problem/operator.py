@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from ..dtypes import DTYPE_BYTES, canonical_dtype
 from ..errors import UnknownNameError, WorkloadError
 from .axes import Axes
+from .rounding import Rounding, SecondInputs
 from .workload import Workload, parse_assignments
 
 if TYPE_CHECKING:
@@ -69,6 +70,33 @@ class Operator(ABC):
     @abstractmethod
     def max_relative_error(self, workload: Workload) -> float:
         """Largest accepted ||out - ref|| / ||ref||."""
+
+    def rounding(self, workload: Workload) -> Rounding | None:
+        """How right kernels round, from which the bound of each element's error follows.
+
+        Returns:
+            None if that is not known: the bound then follows from `max_relative_error` and the reference.
+        """
+        return None
+
+    def magnitude(self, workload: Workload, inputs: Tensors) -> dict[str, torch.Tensor]:
+        """For each element of an output, the root of the sum of its terms' squares, for `rounding`.
+
+        Errors of sums are proportional to it. It is larger than the element where terms cancel.
+
+        Returns:
+            Tensors of the outputs' shapes by name. Where an output is left out, the reference's magnitude is
+            taken.
+        """
+        return {}
+
+    def second_inputs(self, workload: Workload, device: str, seed: int) -> SecondInputs | None:
+        """Inputs on which a kernel is checked once after those of `inputs`; None for no such check.
+
+        Other values than the first show kernels that keep results of an earlier call; whole numbers with
+        exact sums show each wrong term; values of other scales show overflows.
+        """
+        return SecondInputs(self.inputs(workload, device, seed))
 
     @property
     def tensor_dtypes(self) -> Mapping[str, str]:

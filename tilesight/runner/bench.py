@@ -17,9 +17,9 @@ from ..problem.operator import Operator
 from ..problem.workload import Workload
 from ..records.protocol import MeasurementProtocol
 from ..target.spec import Target
+from .compare import bits
 from .conditions import Conditions, sensor_for
 from .timers import CpuTimer, GpuTimer, GraphTimer, Timer
-from .verify import bits
 
 if TYPE_CHECKING:
     import torch
@@ -32,21 +32,32 @@ _MEMORY_SHARE = 0.25  # of the memory that is free beside the first input set: l
 
 @dataclass(frozen=True)
 class InputSet:
-    """Inputs and the reference outputs for them, on the device. `sums` are sums of the inputs' bits."""
+    """Inputs and the reference outputs for them, on the device.
+
+    `sums` are sums of the inputs' bits, `magnitude` is that of `Operator`. If `is_exact`, outputs must be
+    equal to the rounded reference.
+    """
 
     inputs: Mapping[str, torch.Tensor]
     reference: Mapping[str, torch.Tensor]
     sums: Mapping[str, int]
+    magnitude: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    is_exact: bool = False
 
 
 @dataclass(frozen=True)
 class BenchCase:
-    """One workload with its input sets; set number i was drawn with `seed + i`."""
+    """One workload with its input sets; set number i was drawn with `seed + i`.
+
+    On `second` a kernel is checked once and not timed; it is None if the operator has no such inputs, or if
+    they do not fit the memory.
+    """
 
     operator: Operator
     workload: Workload
     seed: int
     sets: tuple[InputSet, ...]
+    second: InputSet | None = None
 
     def outputs(self) -> dict[str, torch.Tensor]:
         """New memory for a kernel's outputs."""
@@ -61,7 +72,7 @@ class BenchCase:
 
     def overwritten(self) -> str | None:
         """The name of an input that a kernel has written to, if there is one."""
-        for input_set in self.sets:
+        for input_set in (*self.sets, *([self.second] if self.second else [])):
             for name, total in _sums(input_set.inputs).items():
                 if total != input_set.sums[name]:
                     return name
@@ -69,12 +80,13 @@ class BenchCase:
 
     def restore(self) -> None:
         """Draw all inputs and compute all references again, in the same memory."""
+        device = str(next(iter(self.sets[0].inputs.values())).device)
         for index, input_set in enumerate(self.sets):
-            device = str(next(iter(input_set.inputs.values())).device)
-            for name, tensor in self.operator.inputs(self.workload, device, self.seed + index).items():
-                input_set.inputs[name].copy_(tensor)
-            for name, tensor in self.operator.reference(self.workload, input_set.inputs).items():
-                input_set.reference[name].copy_(tensor)
+            drawn = draw_set(self.operator, self.workload, device, self.seed + index)
+            _copy(drawn, input_set)
+        drawn_second = draw_second(self.operator, self.workload, device, self.seed) if self.second else None
+        if self.second and drawn_second:
+            _copy(drawn_second, self.second)
 
 
 @dataclass
@@ -97,18 +109,22 @@ class Bench:
         if case is None or (case.operator.identity, case.workload, self._case_options) != wanted:
             case = self._case = None  # free its memory first
             seed = protocol.seed or random.SystemRandom().randrange(1, 2**31 - protocol.input_sets)
-            first = self._set(operator, workload, seed)
+            first = draw_set(operator, workload, self.device, seed)
             more = range(1, self._room(operator, workload, first, protocol.input_sets))
-            sets = (first, *(self._set(operator, workload, seed + index) for index in more))
-            case = self._case = BenchCase(operator, workload, seed, sets)
+            sets = (first, *(draw_set(operator, workload, self.device, seed + index) for index in more))
+            second = self._second(operator, workload, first, seed)
+            case = self._case = BenchCase(operator, workload, seed, sets, second)
             self._case_options = options
         return case
 
-    def _set(self, operator: Operator, workload: Workload, seed: int) -> InputSet:
-        inputs = {
-            name: tensor.contiguous() for name, tensor in operator.inputs(workload, self.device, seed).items()
-        }
-        return InputSet(inputs, dict(operator.reference(workload, inputs)), _sums(inputs))
+    def _second(self, operator: Operator, workload: Workload, first: InputSet, seed: int) -> InputSet | None:
+        import torch
+
+        if self.device != "cpu":
+            held = (*first.inputs.values(), *first.reference.values(), *first.magnitude.values())
+            if sum(tensor.nbytes for tensor in held) > _MEMORY_SHARE * torch.cuda.mem_get_info()[0]:
+                return None
+        return draw_second(operator, workload, self.device, seed)
 
     def _room(self, operator: Operator, workload: Workload, first: InputSet, most: int) -> int:
         """How many input sets to use: as many as fit the cache together, at least one and at most `most`."""
@@ -153,6 +169,42 @@ class Bench:
         except RuntimeError:
             return False
         return True
+
+
+def draw_set(operator: Operator, workload: Workload, device: str, seed: int) -> InputSet:
+    """Random inputs of an operator, with their reference."""
+    return _input_set(operator, workload, operator.inputs(workload, device, seed), is_exact=False)
+
+
+def draw_second(operator: Operator, workload: Workload, device: str, seed: int) -> InputSet | None:
+    """The operator's second inputs, with their reference; None if it has none."""
+    found = operator.second_inputs(workload, device, seed - 1)
+    return None if found is None else _input_set(operator, workload, found.tensors, found.is_exact)
+
+
+def _input_set(
+    operator: Operator, workload: Workload, tensors: Mapping[str, torch.Tensor], is_exact: bool
+) -> InputSet:
+    import torch
+
+    inputs = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    reference = dict(operator.reference(workload, inputs))
+    # the first digits of a magnitude are enough
+    magnitude = {
+        name: tensor.to(torch.bfloat16)
+        for name, tensor in ({} if is_exact else operator.magnitude(workload, inputs)).items()
+    }
+    return InputSet(inputs, reference, _sums(inputs), magnitude, is_exact)
+
+
+def _copy(source: InputSet, into: InputSet) -> None:
+    for given, taken in (
+        (source.inputs, into.inputs),
+        (source.reference, into.reference),
+        (source.magnitude, into.magnitude),
+    ):
+        for name, tensor in given.items():
+            taken[name].copy_(tensor)
 
 
 def bench_for(target: Target, protocol: MeasurementProtocol) -> Bench:

@@ -1,12 +1,14 @@
 """One built kernel on the bench: loads it, checks it, prepares it for timing, and checks it again.
 
-A kernel is correct if it turns poisoned outputs into those of the reference for every input set, repeats its
-result bit by bit (also in the last timed launch), and does not write to its inputs.
+A kernel is correct if it turns poisoned outputs into those of the reference for every input set and for the
+operator's second inputs, repeats its result bit by bit (also in the last timed launch), and does not write to
+its inputs.
 """
 
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -16,9 +18,10 @@ from ..errors import Failure, FailureKind, headline
 from ..problem.candidate import Candidate
 from ..records.protocol import MeasurementProtocol
 from ..records.trial import NOT_MEASURED, BuildResult, Measurement
-from .bench import Bench, BenchCase
+from .bench import Bench, BenchCase, InputSet
+from .compare import poison
 from .timers import Call
-from .verify import check_outputs, check_repeat, poison
+from .verify import check_outputs, check_repeat
 
 if TYPE_CHECKING:
     import torch
@@ -41,6 +44,9 @@ def run_failure(error: BaseException) -> Failure:
     is_memory = isinstance(error, MemoryError) or any(part in text.lower() for part in _MEMORY_MESSAGES)
     kind = FailureKind.RUN_MEMORY if is_memory else FailureKind.RUN_ERROR
     return Failure(kind, headline(text or type(error).__name__), text)
+
+
+_LARGEST = 1e30  # of a recorded error: databases hold no infinity
 
 
 @dataclass
@@ -75,10 +81,16 @@ class KernelRun:
                 FailureKind.RUN_ERROR, f"{NOT_MEASURED}a kernel that ran before it left the device unusable"
             )
             return
-        self.observed |= {"input_seed": float(case.seed), "input_sets": float(len(case.sets))}
+        self.observed |= {
+            "input_seed": float(case.seed),
+            "input_sets": float(len(case.sets)),
+            "second_inputs": float(case.second is not None),
+        }
         try:
             self._kernel = LoadedKernel(self.build.artifact, self.build.entry)
             calls = self._run_each(case, self._kernel)
+            if self.failure is None and case.second is not None:
+                self._run_second(case, self._kernel, case.second)
             if self.failure is None:
                 self._repeat(case, calls)
             written = case.overwritten()
@@ -90,19 +102,29 @@ class KernelRun:
 
     def _run_each(self, case: BenchCase, kernel: LoadedKernel) -> list[Call]:
         calls: list[Call] = []
-        for index, given in enumerate(case.sets):
+        for given in case.sets:
             outputs = case.outputs()
             self._outputs.append(outputs)
-            call = kernel.bind(
-                [*given.inputs.values(), *outputs.values()], self.bench.stream, self.candidate.run_time_slots
-            )
-            calls.append(call)
-            self._once(case, outputs, call)
-            self._compare(case, index)
+            calls.append(self._bind(kernel, given, outputs))
+            self._once(case, outputs, calls[-1])
+            self._compare(case, given, outputs)
             if self.failure is not None:
                 break
             self._first.append({name: output.clone() for name, output in outputs.items()})
         return calls
+
+    def _run_second(self, case: BenchCase, kernel: LoadedKernel, second: InputSet) -> None:
+        """Other inputs than before, with the same outputs: a kernel must not keep what it computed."""
+        outputs = self._outputs[0]
+        self._once(case, outputs, self._bind(kernel, second, outputs))
+        self._compare(case, second, outputs)
+        if self.failure is not None:
+            message = f"on second inputs, {self.failure.message}"
+            self.failure = Failure(self.failure.kind, message, self.failure.detail)
+
+    def _bind(self, kernel: LoadedKernel, given: InputSet, outputs: dict[str, torch.Tensor]) -> Call:
+        tensors = [*given.inputs.values(), *outputs.values()]
+        return kernel.bind(tensors, self.bench.stream, self.candidate.run_time_slots)
 
     def _repeat(self, case: BenchCase, calls: Sequence[Call]) -> None:
         for number in range(self.protocol.checks):
@@ -118,19 +140,24 @@ class KernelRun:
         call()
         self.bench.timer.synchronize()
 
-    def _compare(self, case: BenchCase, index: int) -> None:
+    def _compare(self, case: BenchCase, given: InputSet, outputs: dict[str, torch.Tensor]) -> None:
+        begin = time.perf_counter()
         verdict = check_outputs(
-            case.operator, case.workload, self._outputs[index], case.sets[index].reference
+            case.operator, case.workload, outputs, given.reference, given.magnitude, given.is_exact
         )
         self.failure = verdict.failure
+        self.observed["check_s"] = self.observed.get("check_s", 0.0) + time.perf_counter() - begin
+        for name, ratio in (("element_ratio", verdict.element_ratio), ("tile_ratio", verdict.tile_ratio)):
+            if ratio is not None and not given.is_exact:
+                self.observed[name] = max(self.observed.get(name, 0.0), min(ratio, _LARGEST))
         if verdict.relative_error is not None:
-            self.relative_error = max(self.relative_error or 0.0, verdict.relative_error)
+            self.relative_error = max(self.relative_error or 0.0, min(verdict.relative_error, _LARGEST))
 
     def _compare_with_first(self, case: BenchCase, index: int) -> None:
         if self.candidate.template.deterministic:
             self.failure = check_repeat(self._outputs[index], self._first[index])
         else:
-            self._compare(case, index)
+            self._compare(case, case.sets[index], self._outputs[index])
 
     def check_again(self, case: BenchCase) -> None:
         """Check the outputs of the last timed launches: a race shows only sometimes.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -10,37 +9,30 @@ from typing import TYPE_CHECKING
 from ..errors import Failure, FailureKind
 from ..problem.operator import Operator
 from ..problem.workload import Workload
+from .compare import Deviation, as_matrix, bits, compare, scale_of
+from .error_bounds import ErrorBound, exact_bound, limit_bound, rounding_bound
 
 if TYPE_CHECKING:
     import torch
-
-# quiet NaNs that no arithmetic produces, by element size; an element that still has the value was never
-# written
-_POISON: Mapping[int, int] = {1: 0x7F, 2: 0x7FE5, 4: 0x7FE5A55A, 8: 0x7FFE5A55A55A5A5A}
-_CHUNK = 1 << 24  # elements compared at a time; bounds the memory for double precision
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """The result of a check.
 
-    `relative_error` is the largest ||out - ref|| / ||ref|| of all outputs, over elements that are finite in
-    both; None if nothing was compared.
+    Attributes:
+        relative_error: the largest ||out - ref|| / ||ref|| of all outputs, over elements that are finite in
+            both; None if nothing was compared.
+        failure: what is wrong; None if the outputs are right.
+        element_ratio: the largest |error| / bound of an element; None after a check of the operator's own.
+        tile_ratio: the largest root mean square of error / bound of a tile, relative to its limit; None
+            likewise.
     """
 
     relative_error: float | None
     failure: Failure | None = None
-
-
-def poison(outputs: Mapping[str, torch.Tensor]) -> None:
-    """Fill outputs with a known NaN pattern, by which unwritten elements are found."""
-    for output in outputs.values():
-        bits(output).fill_(_POISON[output.element_size()])
-
-
-def unwritten(output: torch.Tensor) -> torch.Tensor:
-    """Truth values: the elements that still have the value of `poison`."""
-    return bits(output) == _POISON[output.element_size()]
+    element_ratio: float | None = None
+    tile_ratio: float | None = None
 
 
 def check_outputs(
@@ -48,34 +40,48 @@ def check_outputs(
     workload: Workload,
     outputs: Mapping[str, torch.Tensor],
     reference: Mapping[str, torch.Tensor],
+    magnitude: Mapping[str, torch.Tensor] | None = None,
+    is_exact: bool = False,
 ) -> Verdict:
     """Compare `outputs`, computed after `poison`, with `reference` on the same device.
 
-    The first fault is returned.
+    Args:
+        operator: the operator; it may have a check of its own.
+        workload: the workload.
+        outputs: the results by name.
+        reference: the right results by name.
+        magnitude: `Operator.magnitude` on the same inputs.
+        is_exact: whether results must be equal to the reference rounded to the nearest number.
+
+    Returns:
+        The first fault, and the largest errors of all outputs.
+
+    Raises:
+        ValueError: an output and its reference have different shapes.
     """
     own = operator.own_check(workload, outputs, reference)
     if own is not None:
         return Verdict(own[0], _wrong(own[1]) if own[1] else None)
-    limit, worst, failure = operator.max_relative_error(workload), 0.0, None
+    limit, failure = operator.max_relative_error(workload), None
+    found: list[Deviation] = []
     for name, expected in reference.items():
-        blank, wild, error = _compare(outputs[name], expected)
-        size = outputs[name].numel()
-        worst = max(worst, error)
-        if failure is not None:
-            continue
-        if blank:
-            failure = _wrong(f"output '{name}': {blank} of {size} elements were never written")
-        elif wild:
-            failure = _wrong(
-                f"output '{name}': {wild} of {size} elements "
-                "are NaN or infinite where the reference is finite"
-            )
-        elif not error <= limit:
-            failure = _wrong(
-                f"output '{name}': relative error {error:.3g} exceeds {limit:.3g}, "
-                f"the limit for {workload.dtype}"
-            )
-    return Verdict(worst, failure)
+        output = outputs[name]
+        wanted = expected.to(output.dtype) if is_exact else expected
+        bound = (
+            exact_bound()
+            if is_exact
+            else _bound(operator, workload, output.dtype, expected, (magnitude or {}).get(name))
+        )
+        deviation = compare(output, wanted, bound)
+        found.append(deviation)
+        if failure is None and (fault := _fault(deviation, limit, workload, is_exact)):
+            failure = _wrong(f"output '{name}': {fault}")
+    return Verdict(
+        max((one.relative_error for one in found), default=0.0),
+        failure,
+        max((one.element_ratio for one in found), default=0.0),
+        max((one.tile_ratio for one in found), default=0.0),
+    )
 
 
 def check_repeat(outputs: Mapping[str, torch.Tensor], first: Mapping[str, torch.Tensor]) -> Failure | None:
@@ -91,40 +97,40 @@ def check_repeat(outputs: Mapping[str, torch.Tensor], first: Mapping[str, torch.
     return None
 
 
-def bits(tensor: torch.Tensor) -> torch.Tensor:
-    """The same memory as integers."""
-    import torch
+def _bound(
+    operator: Operator,
+    workload: Workload,
+    dtype: torch.dtype,
+    reference: torch.Tensor,
+    magnitude: torch.Tensor | None,
+) -> ErrorBound:
+    rounding = operator.rounding(workload)
+    if rounding is None:
+        return limit_bound(operator.max_relative_error(workload), dtype, scale_of(reference))
+    return rounding_bound(rounding, dtype, None if magnitude is None else as_matrix(magnitude))
 
-    return tensor.view(
-        {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
-    )
+
+def _fault(deviation: Deviation, limit: float, workload: Workload, is_exact: bool) -> str:
+    """What is wrong with an output, in words; "" if it is right."""
+    error = f"relative error {deviation.relative_error:.3g}"
+    if fault := deviation.unusable():
+        return fault
+    if deviation.beyond:
+        rule = (
+            "differ from exact sums of whole numbers"
+            if is_exact
+            else f"are off by more than their bounds, up to {deviation.element_ratio:.3g} times"
+        )
+        count = f"{deviation.beyond} of {deviation.size} elements {rule}"
+        place = f", in {deviation.tile}" if deviation.tile_ratio > 1 else ""
+        return f"{count}; {deviation.element} ({error}{place})"
+    if deviation.tile_ratio > 1:
+        times = f"a root mean square error of {deviation.tile_ratio:.3g} times its limit"
+        return f"{deviation.tile} has {times}; of all elements {deviation.element} ({error})"
+    if not deviation.relative_error <= limit:
+        return f"{error} exceeds {limit:.3g}, the limit for {workload.dtype}; {deviation.element}"
+    return ""
 
 
 def _wrong(message: str) -> Failure:
     return Failure(FailureKind.WRONG_RESULT, message)
-
-
-def _compare(output: torch.Tensor, expected: torch.Tensor) -> tuple[int, int, float]:
-    """(elements never written, elements not finite where the reference is, relative error over the rest)."""
-    import torch
-
-    if output.shape != expected.shape:
-        raise ValueError(
-            f"an output of shape {tuple(output.shape)} has a reference of shape {tuple(expected.shape)}"
-        )
-    flat, flat_expected = output.reshape(-1), expected.reshape(-1)
-    sums = torch.zeros(4, dtype=torch.float64, device=output.device)
-    for start in range(0, flat.numel(), _CHUNK):
-        part = slice(start, start + _CHUNK)
-        got, want = flat[part].double(), flat_expected[part].double()
-        blank = unwritten(flat[part])
-        both = torch.isfinite(got) & torch.isfinite(want)
-        wild = torch.isfinite(want) & ~torch.isfinite(got) & ~blank
-        difference = torch.where(both, got - want, 0.0)
-        norm = torch.where(both, want, 0.0)
-        sums += torch.stack(
-            [blank.sum().double(), wild.sum().double(), difference.square().sum(), norm.square().sum()]
-        )
-    unwritten_count, wild_count, squared_error, squared_norm = sums.tolist()
-    error = math.sqrt(squared_error / squared_norm) if squared_norm else (math.inf if squared_error else 0.0)
-    return int(unwritten_count), int(wild_count), error

@@ -18,7 +18,8 @@ from tilesight.decorator.random_inputs import SUPPLIES, draw, draw_all, supplied
 from tilesight.decorator.user_operator import CheckOptions, UserOperator
 from tilesight.errors import InputError, ProgramError
 from tilesight.problem.workload import Workload
-from tilesight.runner.verify import check_outputs, poison
+from tilesight.runner.compare import poison
+from tilesight.runner.verify import check_outputs
 
 WORKLOAD = Workload("user.kernel", {"n": 64}, "float32")
 X = TensorArgument("X", (64,), "float32", "float32", is_read=True, is_written=False, is_result=False)
@@ -116,6 +117,23 @@ def test_the_share_excuses_no_fault(fault: Callable[[torch.Tensor], object], tex
     got = wanted.clone()
     fault(got)
     assert difference(got, wanted, 1e-2, 1e-2, 0.01)[1].startswith(text)
+
+
+def test_the_share_excuses_other_neighbours_of_a_coarse_grid() -> None:
+    """Where numbers are rounded to few values, one near a tie may become the next value."""
+    values = torch.randn(64, 200, generator=torch.Generator().manual_seed(1))
+    for step in (0.4, 1.0):  # four bits for numbers of up to three standard deviations; whole numbers
+        wanted = (values / step).round() * step
+        got = wanted.clone()
+        got[3, ::100] += step
+        got[40, 7] -= step
+        assert difference(got, wanted, 1e-2, 1e-2, 0.01)[1] == ""
+        got[50, 50] += 12 * values.std()
+        assert "[50, 50] is" in difference(got, wanted, 1e-2, 1e-2, 0.01)[1]
+    mask = (values > 0).float()
+    flipped = mask.clone()
+    flipped[9, 9] = 1 - mask[9, 9]
+    assert difference(flipped, mask, 1e-2, 1e-2, 0.01)[1] == ""
 
 
 def test_nan_infinities_and_nothing() -> None:

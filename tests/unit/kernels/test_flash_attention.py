@@ -8,11 +8,13 @@ import pytest
 import torch
 
 from tests.support.cpu_programs import on_cpu, run_c
+from tests.support.rounded import right_outputs
 from tilesight.errors import WorkloadError
 from tilesight.kernels import flash_attention as module
 from tilesight.kernels import operator, templates
 from tilesight.problem.space import Config
 from tilesight.problem.workload import Workload
+from tilesight.runner.verify import check_outputs
 from tilesight.target.spec import load_target
 
 ATTENTION = operator("flash_attention")
@@ -107,3 +109,17 @@ def test_published_winner_of_the_h200_is_legal() -> None:
         {"block_m": 128, "block_n": 256, "num_stages": 1, "threads": 256, "block_order": "by_head"}
     )
     assert winner in space
+
+
+def test_weights_below_the_normal_numbers_of_float16_are_within_the_bound() -> None:
+    """Their rounding errors are not relative to them; they show where the values of other keys are small."""
+    workload = ATTENTION.workload("batch=1,heads=4,seq_len=512,head_dim=64", "float16")
+    second = ATTENTION.second_inputs(workload, "cpu", 1)
+    assert second is not None
+    inputs = dict(second.tensors)
+    inputs["V"][:, ::2] *= 2.0**-20
+    reference, magnitude = ATTENTION.reference(workload, inputs), ATTENTION.magnitude(workload, inputs)
+    found = check_outputs(ATTENTION, workload, right_outputs(workload, inputs), reference, magnitude)
+    assert found.failure is None
+    assert found.element_ratio is not None
+    assert found.element_ratio < 0.8

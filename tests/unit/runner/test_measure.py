@@ -74,10 +74,10 @@ def test_inputs_and_reference_stay_for_the_next_kernel(
     monkeypatch.setattr(Scale, "reference", counted)
     for _ in range(2):
         assert measure_kernel(built, scale(), FAST).failure is None
-    assert len(made) == FAST.input_sets
+    assert len(made) == FAST.input_sets + 1, "and those of the second inputs"
     bench().case(Scale(), Scale().workload("n=8"), FAST)
     bench().case(Scale(), Scale().workload("n=8"), replace(FAST, seed=6))
-    assert len(made) == 3 * FAST.input_sets
+    assert len(made) == 3 * (FAST.input_sets + 1)
 
 
 def test_the_memory_of_one_workload_is_free_before_that_of_the_next_is_taken(
@@ -165,6 +165,10 @@ def test_observed_figures_are_recorded(built: BuildResult) -> None:
         "stopped_early",
         "input_seed",
         "input_sets",
+        "second_inputs",
+        "element_ratio",
+        "tile_ratio",
+        "check_s",
     }
     assert found.observed["samples"] == len(found.samples_us) == 6
     assert found.observed["stopped_early"] == 0
