@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 import shlex
@@ -254,3 +255,11 @@ def test_values_are_in_their_modules() -> None:
         source = (ROOT / path).read_text(encoding="utf-8")
         for name in re.findall(r"`(\w+)`", names):
             assert re.search(rf"^class {name}\b", source, re.MULTILINE), f"{name} is not in {path}"
+
+
+def test_pages_count_the_kernels_of_the_datasets_alike() -> None:
+    card = json.loads((ROOT / "costmodel" / "pretrained" / "card.json").read_text(encoding="utf-8"))
+    rows = f"{card['data']['rows']:,}"
+    counted = {"measuring.md": "correct kernels of the [datasets]", "model.md": "verified candidates"}
+    for page, words in counted.items():
+        assert f"{rows} {words}" in (DOCS / page).read_text(encoding="utf-8")
