@@ -196,6 +196,9 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
     Besides those of `SETTINGS`, variables of other tools are read. Compilers: `CUDA_HOME` or `CUDA_PATH`,
     `ROCM_PATH` or `ROCM_HOME`, `CXX`. GPUs: `CUDA_VISIBLE_DEVICES`, `HIP_VISIBLE_DEVICES`.
 
+    The shell's completion reads no settings file, since that may name code to import, and a key press must
+    not run the code of whatever project the shell is in.
+
     Args:
         environ: None for the environment of the process, and its settings file.
 
@@ -203,7 +206,8 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
         InputError: a variable, or a key or value of the settings file, is wrong.
     """
     env = os.environ if environ is None else environ
-    path, table = settings_file(_folder()) if environ is None else (None, {})
+    has_file = environ is None and not completion_request()
+    path, table = settings_file(_folder()) if has_file else (None, {})
     found: dict[str, Any] = {}
     sources: dict[str, str] = {}
     for setting in SETTINGS:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ..errors import UnknownNameError
 from ..records.recorded_session import RecordedSession, SessionComparison, SessionSummary
+from ..records.session import SessionResult
 from ..settings import load_settings
 
 if TYPE_CHECKING:
@@ -45,13 +48,29 @@ def session(session_id: int, *, database: str | None = None) -> RecordedSession:
         DatabaseError: the database cannot be read, or does not exist.
     """
     with _opened(database) as store:
-        return store.recorded_session(session_id)
+        found = store.recorded_session(session_id)
+    return replace(found, result=_described(found.result))
 
 
 def compare_sessions(first: int, second: int, *, database: str | None = None) -> SessionComparison:
     """What sets two recorded sessions apart: contexts, winners and times. Raises what `session` raises."""
     with _opened(database) as store:
         return SessionComparison(store.recorded_session(first), store.recorded_session(second))
+
+
+def _described(result: SessionResult) -> SessionResult:
+    """The result with what its report needs of its template and target, if they are known here."""
+    from ..kernels import templates
+    from ..tuner.recorded import described
+
+    context, target = result.context, result.chip
+    try:
+        known = templates(context.workload.operator)
+    except UnknownNameError:  # a function under @tilesight.autotune, or a kernel of another project
+        return result
+    wanted = context.template, context.template_version
+    template = next((t for t in known if (t.name, t.version) == wanted), None)
+    return result if template is None or target is None else described(result, template, target)
 
 
 def _opened(database: str | None) -> Store:

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 
 from ..costmodel.model import CostModel
 from ..executor.jobs import Executor
+from ..problem.template import KernelTemplate
 from ..records.session import Baseline, Context, Effort, SessionResult
 from ..records.trial import TrialRecord, without_measurement
+from ..target.spec import Target
 from .loop import Tuner
 from .observers import Observer, Observers
 from .request import Request
@@ -53,7 +55,7 @@ def find_answer(store: Store, request: Request) -> SessionResult | None:
     for effort in efforts[efforts.index(request.effort) :]:
         found = store.find_complete(request.context, effort, _options(request))
         if found is not None:
-            return _described(found, request)
+            return described(found, request.template, request.target)
     return None
 
 
@@ -107,18 +109,17 @@ def _run(
         )
     store.record_many(session_id, request.context, known.values())
     tuner.observer = Observers([Recorder(store, session_id, request.context), observer])
-    return _described(tuner.run(), request)
+    return described(tuner.run(), request.template, request.target)
 
 
-def _described(result: SessionResult, request: Request) -> SessionResult:
-    """The result with what its report needs of the request."""
-    best, template, target = result.best, request.template, request.target
+def described(result: SessionResult, template: KernelTemplate, target: Target) -> SessionResult:
+    """The result with what its report needs of its template and target."""
     found = {trial.config: template.reordered(trial.config) for trial in result.trials}
     bases = {config: base[0] for config, base in found.items() if base is not None}
-    result = replace(result, target=target, reordered=bases)
+    result, best, context = replace(result, target=target, reordered=bases), result.best, result.context
     if best is None:
         return result
-    usage = template.usage(request.workload, target, best.config, request.context.dynamic)
+    usage = template.usage(context.workload, target, best.config, context.dynamic)
     return replace(result, arguments=template.arguments(best.config), usage=usage)
 
 

@@ -76,6 +76,17 @@ def test_an_error_offers_nothing(tmp_path: Path) -> None:
     assert (found.returncode, found.stdout, found.stderr) == (0, "", "")
 
 
+def test_a_key_press_runs_no_code_of_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tilesight.toml").write_text('kernels = ["mine.py"]')
+    (tmp_path / "mine.py").write_text("open('ran', 'w').close()")
+    monkeypatch.chdir(tmp_path)
+    path = os.pathsep.join([str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")])
+    assert ask(["tilesight", "rank", "mat"], PYTHONPATH=path).stdout.split() == ["plain,matmul"]
+    assert not (tmp_path / "ran").exists()
+
+
 def test_completion_loads_neither_torch_nor_tilelang() -> None:
     words = {
         "COMP_WORDS": "tilesight tune matmul --shape m",

@@ -51,6 +51,7 @@ def test_one_session_is_shown_with_phases_finalists_and_winner(shell: Shell) -> 
     assert f"{counts['verified']} measured" in out
     assert re.search(r"^phases: \d+ predicted, 16 built, 16 measured", out, re.MULTILINE)
     assert "best config: block=30,stages=3,swizzle=true" in out
+    assert 'in Python: axpy = tilesight.dispatcher("axpy", target="cpu"' in out
     found = tilesight.session(listed.id)
     assert str(found) == out.rstrip("\n")
     assert found.result.best is not None
