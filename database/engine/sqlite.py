@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -218,7 +219,7 @@ def _read_only_url(path: Path) -> URL:
     if not (log.exists() and log.stat().st_size):
         try:
             with closing(
-                sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True, timeout=0)
+                sqlite3.connect(f"file:{quote(os.fsencode(path.absolute()))}?mode=ro", uri=True, timeout=0)
             ) as probe:
                 probe.execute("SELECT 1 FROM sqlite_master")
         except sqlite3.OperationalError as error:
@@ -228,4 +229,4 @@ def _read_only_url(path: Path) -> URL:
                 query["immutable"] = "1"
         except (sqlite3.DatabaseError, UnicodeDecodeError):
             pass  # damaged: its first use raises an error
-    return URL.create("sqlite", database=f"file:{quote(str(path.absolute()))}", query=query)
+    return URL.create("sqlite", database=f"file:{quote(os.fsencode(path.absolute()))}", query=query)

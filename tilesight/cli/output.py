@@ -1,4 +1,4 @@
-"""Output of the commands: text of at most 100 columns for people, JSON with stable fields for programs."""
+"""Output of the commands: text that fits the terminal for people, JSON with stable fields for programs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ import click
 from ..tuner.observers import Bars, Lines, Observer
 from . import text_table as table
 
-WIDTH = 100
+WIDTH = 100  # of paragraphs
+_NARROWEST = 20  # a narrower terminal wraps the lines itself
 SCHEMA_VERSION = 1  # of the JSON: raised when the meaning of a field changes or a field is removed
 
 
@@ -46,16 +47,30 @@ def print_table(
     right: Sequence[str] = (),
     folded: Sequence[str] = (),
 ) -> None:
-    """Print a table. `right` names right-aligned columns; columns in `folded` share the remaining width."""
-    heading, *others = table.lines(columns, rows, right, folded, _width())
-    click.secho(heading, bold=True)
+    """Print a table: one line a row where standard output is no terminal. On a terminal, cells are wrapped to
+    its width, or each row becomes a block of lines where it is too narrow for that.
+
+    Args:
+        columns: Names of the columns.
+        rows: Cells of each row; None is an empty cell.
+        right: Names of right-aligned columns.
+        folded: Names of columns whose cells may be wrapped.
+    """
+    width = _terminal_columns()
+    lines = table.lines(columns, rows, right, folded, width)
+    if lines is None:
+        assert width is not None  # only a width can be too small
+        lines = ["", *table.blocks(columns, rows, width)]
+    heading, *others = lines
+    if heading:
+        click.secho(heading, bold=True)
     for line in others:
         click.echo(line)
 
 
 def print_text(text: str = "", *, bold: bool = False) -> None:
     """Print a paragraph, wrapped to the width of the output."""
-    for line in table.fold(text, _width()):
+    for line in table.fold(text, min(WIDTH, _terminal_columns() or WIDTH)):
         click.secho(line, bold=bold or None)
 
 
@@ -83,8 +98,9 @@ def value(found: object) -> str:
     return str(found).lower() if isinstance(found, bool) else str(found)
 
 
-def _width() -> int:
-    return max(60, min(WIDTH, shutil.get_terminal_size().columns)) if sys.stdout.isatty() else WIDTH
+def _terminal_columns() -> int | None:
+    """The width of the terminal; None if standard output is none."""
+    return max(_NARROWEST, shutil.get_terminal_size().columns) if sys.stdout.isatty() else None
 
 
 def _plain(value: object) -> object:
