@@ -69,6 +69,10 @@ def _copy(reading: Connection, merger: Merger) -> None:
                 merger.add(table, rows)
         except exc.StatementError as error:  # a value of another type, which only a damaged file holds
             raise faults.UnsoundRecordError(f"of {table.name}: {error.orig}") from error
+        except KeyError as error:
+            raise faults.UnsoundRecordError(
+                f"of {table.name}: it refers to session {error}, which is not there"
+            ) from error
 
 
 class Merger:

@@ -171,6 +171,7 @@ def test_a_database_is_not_merged_into_itself(store: Store, tmp_path: Path) -> N
         "UPDATE measurements SET samples_us = 'no json'",
         "UPDATE sessions SET seconds = 'x'",
         "UPDATE predictions SET latency_us = x'00'",
+        "UPDATE trials SET session_id = -1 WHERE status = 'predicted'",
     ],
 )
 def test_a_merge_that_fails_leaves_nothing(store: Store, tmp_path: Path, damage: str) -> None:
