@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 import time
 from collections.abc import Iterable, Mapping
@@ -193,7 +194,7 @@ def find_complete(connection: Connection, context: Context, effort: Effort, key:
             trials=ranked(
                 session_trials(connection, row.id), None if row.decision is None else _decision(row.decision)
             ),
-            baselines=tuple(Baseline(name, tuple(samples)) for name, samples in baselines),
+            baselines=tuple(_baseline(name, samples) for name, samples in baselines),
             flops=int(row.flops),
             min_bytes=int(row.min_bytes),
             seconds=row.seconds,
@@ -201,7 +202,18 @@ def find_complete(connection: Connection, context: Context, effort: Effort, key:
             messages=tuple(row.messages),
             decision=None if row.decision is None else _decision(row.decision),
         )
-    return None if found.is_noisy else found
+        is_noisy = found.is_noisy
+    return None if is_noisy else found
+
+
+def _baseline(name: str, samples_us: Any) -> Baseline:
+    """Raises `ValueError` for samples that are no times."""
+    is_sound = isinstance(samples_us, list) and all(
+        isinstance(sample, float | int) and 0 < sample < math.inf for sample in samples_us
+    )
+    if not is_sound or not samples_us:
+        raise ValueError(f"the samples of the baseline {name} are no times")
+    return Baseline(name, tuple(samples_us))
 
 
 def take_over(
