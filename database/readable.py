@@ -76,7 +76,7 @@ def _is_newer(url: URL, name: str) -> bool:
 
 def _open_copy(path: Path, name: str, cache_dir: Path, busy_seconds: float) -> Store:
     folder = cache_dir / "layers"
-    of_path = hashlib.sha256(str(path.absolute()).encode()).hexdigest()[:16]
+    of_path = hashlib.sha256(os.fsencode(path.absolute())).hexdigest()[:16]
     copy = folder / f"{of_path}-{_state_of(path)}-{schema.HEAD}.db"
     if not copy.exists():
         folder.mkdir(parents=True, exist_ok=True)

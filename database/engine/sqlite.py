@@ -226,12 +226,12 @@ def _check_place(path: Path, *, read_only: bool) -> None:
 
 def _read_only_url(path: Path, *, is_immutable: bool = False) -> URL:
     query = {"mode": "ro", "uri": "true", **({"immutable": "1"} if is_immutable else {})}
-    return URL.create("sqlite", database=f"file:{quote(str(path.absolute()))}", query=query)
+    return URL.create("sqlite", database=f"file:{quote(os.fsencode(path.absolute()))}", query=query)
 
 
 def _needs_index_file(path: Path) -> bool:
     """Whether a database with a write-ahead log lies in a folder where its index file cannot be made."""
-    uri = f"file:{quote(str(path.absolute()))}?mode=ro"
+    uri = f"file:{quote(os.fsencode(path.absolute()))}?mode=ro"
     try:
         with closing(sqlite3.connect(uri, uri=True, timeout=0)) as probe:
             probe.execute("SELECT 1 FROM sqlite_master")

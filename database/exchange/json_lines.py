@@ -24,6 +24,7 @@ from ...files import replacing
 from ..schema import tables as schema
 from ..store import Store
 from ..tables.rows import Row
+from ..tables.trial_rows import sound
 from .merge import Merger, whole_tables
 from .row_fields import read_row
 from .untrusted import Marks, UntrustedFile
@@ -77,7 +78,7 @@ def import_everything(
         InputError: The message names the line and the field.
     """
     path = Path(path)
-    marks = None if trusted else Marks(origin or path.name)
+    marks = None if trusted else Marks.of(origin, path)
 
     with (
         UntrustedFile(path, marks) as reading,
@@ -123,9 +124,12 @@ def _write(connection: Connection, path: Path) -> dict[str, int]:
         file.write(json.dumps({"format": FORMAT, "version": VERSION, "schema": schema.HEAD}) + "\n")
         for table, rows in whole_tables(connection):
             written[table.name] += len(rows)
-            file.writelines(
-                json.dumps({"table": table.name, "row": plain(row)}, allow_nan=False) + "\n" for row in rows
-            )
+            with sound(f"of {table.name}"):
+                lines = [
+                    json.dumps({"table": table.name, "row": plain(row)}, allow_nan=False) + "\n"
+                    for row in rows
+                ]
+            file.writelines(lines)
         file.write(json.dumps({"rows": written.total()}) + "\n")
     return dict(written)
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Table, and_, case, or_, select, text, update
+from sqlalchemy import Connection, Table, and_, case, exc, or_, select, text, update
 
 from ...errors import InputError
 from ...records.session import SessionState
@@ -62,10 +62,17 @@ def whole_tables(connection: Connection) -> Iterator[tuple[Table, Sequence[Row]]
 
 def _copy(reading: Connection, merger: Merger) -> None:
     for table, rows in whole_tables(reading):
-        with faults.translated(
-            merger.database.url
-        ):  # errors of writing must name the database that is written
-            merger.add(table, rows)
+        try:
+            with faults.translated(
+                merger.database.url
+            ):  # errors of writing must name the database that is written
+                merger.add(table, rows)
+        except exc.StatementError as error:  # a value of another type, which only a damaged file holds
+            raise faults.UnsoundRecordError(f"of {table.name}: {error.orig}") from error
+        except KeyError as error:
+            raise faults.UnsoundRecordError(
+                f"of {table.name}: it refers to session {error}, which is not there"
+            ) from error
 
 
 class Merger:

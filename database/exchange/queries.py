@@ -24,6 +24,7 @@ from ..schema import migrate
 from ..schema import tables as schema
 from ..schema.views import JSON_COLUMNS, VIEWS
 from ..store import Store, open_store
+from ..tables.trial_rows import sound
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -203,11 +204,13 @@ def _write_text(store: Store, path: Path, view: str, format: str) -> int:
             if format == "csv":
                 writer.writerow(columns)
             count = 0
-            for count, row in enumerate(rows, 1):  # noqa: B007
+            for count, row in enumerate(rows, 1):
                 if format == "csv":
                     writer.writerow(row)
                 else:
-                    file.write(json.dumps(_as_object(columns, row)) + "\n")
+                    with sound(f"row {count} of {view}"):
+                        line = json.dumps(_as_object(columns, row), allow_nan=False)
+                    file.write(line + "\n")
             return count
 
     return store.database.read(work)

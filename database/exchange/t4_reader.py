@@ -84,7 +84,7 @@ def import_t4(
     the field.
     """
     path = Path(path)
-    marks = Marks(origin or path.name)
+    marks = Marks.of(origin, path)
     document = _read(path)
 
     def wrong(message: str) -> InputError:

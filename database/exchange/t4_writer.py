@@ -20,9 +20,10 @@ from sqlalchemy import Connection, exists, select
 from ...errors import FailureKind, InputError
 from ...files import replacing
 from ...records.trial import Status, TrialRecord
+from ..engine.faults import UnsoundRecordError
 from ..schema import tables as schema
 from ..store import Store
-from ..tables.trial_rows import session_trials
+from ..tables.trial_rows import session_trials, sound
 from .row_fields import number
 
 VERSION = "1.0.0"
@@ -81,10 +82,10 @@ def export_t4(store: Store, path: str | Path, session_id: int | None = None) -> 
     path = Path(path)
     if path.suffix.lower() != ".json":
         raise InputError(f"export to '{path}': T4 is JSON; name a file that ends in .json")
-    document = store.database.read(lambda connection: _document(connection, session_id))
+    text, count = store.database.read(lambda connection: _document(connection, session_id))
     with replacing(path, f"export to '{path}' failed") as partial_path:
-        partial_path.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    return len(document["results"])
+        partial_path.write_text(text + "\n", encoding="utf-8")
+    return count
 
 
 def fault_of(document: object) -> str | None:
@@ -140,8 +141,14 @@ def _result_fault(result: object) -> str | None:
     return None
 
 
-def _document(connection: Connection, session_id: int | None) -> dict[str, Any]:
+def _document(connection: Connection, session_id: int | None) -> tuple[str, int]:
+    """The document, and the number of its results."""
     session = _session(connection, session_id)
+    with sound(f"session {session.id}"):
+        return _document_of(connection, session)
+
+
+def _document_of(connection: Connection, session: Any) -> tuple[str, int]:
     moments = dict(
         connection.execute(
             select(schema.candidates.c.config, schema.trials.c.recorded_at)
@@ -162,8 +169,9 @@ def _document(connection: Connection, session_id: int | None) -> dict[str, Any]:
         )
     document = {"schema_version": VERSION, "results": results, "tilesight": _subject(connection, session)}
     fault = fault_of(document)
-    assert fault is None, fault
-    return document
+    if fault is not None:
+        raise UnsoundRecordError(f"session {session.id}: {fault}")
+    return json.dumps(document, indent=1, allow_nan=False), len(results)
 
 
 def _session(connection: Connection, session_id: int | None) -> Any:

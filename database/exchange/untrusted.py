@@ -30,6 +30,7 @@ from .soundness import Soundness
 MARK = "imported"  # name of the entry in `software.versions`
 NO_LIBRARY = "/dev/null/imported"  # a path that can never exist
 MAX_ORIGIN = 100
+MAX_FILE_BYTES = 4 << 30  # the keys of all rows are held in memory
 
 _BATCH = 500
 _REMAPPED = ("software", "environments", "targets", "predictions", "builds", "measurements")
@@ -47,6 +48,14 @@ class Marks:
             )
         self.origin = origin
         self._ids: dict[str, dict[int, int]] = {table: {} for table in _REMAPPED}
+
+    @classmethod
+    def of(cls, origin: str | None, path: Path) -> Self:
+        """The marks of a file; without an `origin` its name stands for it, as far as it can be printed."""
+        if origin is not None:
+            return cls(origin)
+        name = "".join(character if character.isprintable() else "?" for character in path.name)
+        return cls(name[-MAX_ORIGIN:].strip() or "a file")
 
     def mark(self, table: Table, row: Row, known: Soundness) -> Row | None:
         """The marked row; None if a row of this table is left out."""
@@ -105,7 +114,7 @@ class UntrustedFile:
     def __init__(self, path: Path, marks: Marks | None) -> None:
         self.path, self._marks = path, marks
         self.skipped: Counter[str] = Counter()
-        self._line = 0
+        self._line, self._bytes = 0, 0
         self._known = Soundness()
         self._file: BinaryIO | None = None
 
@@ -187,8 +196,11 @@ class UntrustedFile:
         if not raw:
             return None
         self._line += 1
+        self._bytes += len(raw)
         if len(raw) > MAX_LINE_BYTES:
             raise self.wrong(f"it has more than {MAX_LINE_BYTES} bytes")
+        if self._bytes > MAX_FILE_BYTES:
+            raise self.wrong(f"the file has more than {MAX_FILE_BYTES >> 30} GB; merge the database itself")
         try:
             found = parse(raw)
         except StrictJsonError as error:

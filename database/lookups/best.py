@@ -7,12 +7,28 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, RowMapping, select, text
 
 from ...errors import InputError, nearest_names
 from ...problem.space import Config
 from ...records.trial import Status
+from ..schema import tables as schema
 from ..tables.trial_rows import sound
+
+_CHUNK = 500  # ids in one statement
+_TEXTS = (
+    "operator",
+    "workload",
+    "shape",
+    "dtype",
+    "target",
+    "device",
+    "protocol_key",
+    "template",
+    "config",
+    "dynamic",
+)
+_NUMBERS = ("latency_us", "tflops", "gb_per_s", "vendor_us", "predicted_us", "relative_error", "session_id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +57,7 @@ class Best:
     template: str
     config: Config
     dynamic: tuple[str, ...]  # dimensions that the kernel takes at run time
+    in_turns: bool  # whether `latency_us` is of a comparison of finalists, which were timed in turns
     session_id: int
     recorded_at: datetime
 
@@ -52,10 +69,12 @@ def best(connection: Connection, kernel: str | None = None, target: str | None =
     records.
     """
     rows = [row._mapping for row in connection.execute(text("SELECT * FROM best"))]
+    in_turns = _timed_in_turns(connection, {row["session_id"] for row in rows})
     found = []
     for row in rows:
         with sound(row["config"]):
-            values = {name: row[name] for name in Best.__slots__}
+            _check_types(row)
+            values = {name: row[name] for name in Best.__slots__ if name != "in_turns"}
             moment = row["recorded_at"]  # SQLite returns a computed time as text
             found.append(
                 Best(
@@ -64,11 +83,45 @@ def best(connection: Connection, kernel: str | None = None, target: str | None =
                         "config": Config(json.loads(row["config"])),
                         "dynamic": tuple(row["dynamic"].split(",")) if row["dynamic"] else (),
                         "status": Status(row["status"]),
+                        "in_turns": row["status"] == Status.VERIFIED.value
+                        and (row["session_id"], row["config"]) in in_turns,
                         "recorded_at": datetime.fromisoformat(moment) if isinstance(moment, str) else moment,
                     }
                 )
             )
     return chosen(found, kernel, target)
+
+
+def _check_types(row: RowMapping) -> None:
+    """Raise `TypeError` for a value of another type, which SQLite may hold."""
+    for name in _TEXTS:
+        if not isinstance(row[name], str) and not (name == "shape" and row[name] is None):
+            raise TypeError(f"{name} must be a text")
+    for name in _NUMBERS:
+        if row[name] is not None and not isinstance(row[name], float | int):
+            raise TypeError(f"{name} must be a number")
+
+
+def _timed_in_turns(connection: Connection, session_ids: set[int]) -> set[tuple[int, str]]:
+    """Session and config of the trials whose time is of a comparison of finalists."""
+    trials, measurements = schema.trials.c, schema.measurements.c
+    statement = (
+        select(trials.session_id, schema.candidates.c.config, measurements.observed)
+        .join_from(schema.trials, schema.candidates)
+        .join(schema.measurements, measurements.id == trials.measurement_id)
+        .where(trials.status == Status.VERIFIED.value)
+    )
+    ids = sorted(session_ids)
+    parts = [ids[start : start + _CHUNK] for start in range(0, len(ids), _CHUNK)]
+    found = set()
+    with sound("of a measurement"):
+        for part in parts:
+            for session_id, config, observed in connection.execute(
+                statement.where(trials.session_id.in_(part))
+            ):
+                if observed.get("in_turns"):
+                    found.add((session_id, config))
+    return found
 
 
 def chosen(found: Iterable[Best], kernel: str | None, target: str | None) -> list[Best]:

@@ -22,6 +22,7 @@ from ...problem.space import Config
 from ...problem.workload import Workload, check_dimension
 from ...records.session import SessionState
 from ...records.winners import Winner
+from ..engine.faults import UnsoundRecordError
 from ..engine.text_checks import clean
 from ..tables.rows import ContextIds
 from ..tables.trial_rows import sound
@@ -83,11 +84,7 @@ def _winners_of(
         if decided is None:
             undecided += sessions
         else:
-            assert decided.measured_us is not None
-            assert decided.config is not None
-            found.append(
-                (decided, FastestRow(decided.id, decided.measured_us, decided.recorded_at, decided.config))
-            )
+            found.append((decided, _decision_of(decided)))
     found += _fastest(connection, common, undecided)
     winners: dict[int, Found] = {}
     for session, trial in found:
@@ -95,6 +92,13 @@ def _winners_of(
         if best is None or trial.measured_us < best[1].measured_us:
             winners[session.workload_id] = session, trial
     return winners
+
+
+def _decision_of(session: SessionRow) -> FastestRow:
+    """The trial of a session's winner. Raises `UnsoundRecordError` if the winner was not verified."""
+    if session.measured_us is None or session.config is None:
+        raise UnsoundRecordError(f"session {session.id}: its winner has no measured time")
+    return FastestRow(session.id, session.measured_us, session.recorded_at, session.config)
 
 
 def _fastest(

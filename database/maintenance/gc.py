@@ -6,7 +6,6 @@ Verified measurements stay unless their age is given; rows of running sessions s
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -26,16 +25,16 @@ from sqlalchemy import (
     true,
 )
 
-from ...errors import DatabaseBusyError, DatabaseError, DatabaseFullError, InputError
+from ...errors import DatabaseError, InputError
 from ...machine import owner
 from ...records.session import SessionState
 from ...records.trial import Status
-from ..engine import faults
 from ..exchange.untrusted import MARK
 from ..lookups.recall import VERDICTS
 from ..schema import tables as schema
 from ..store import Store
 from ..tables.rows import now
+from .space import give_back, size
 
 PREDICTIONS_DAYS = 90.0
 _OTHER_HOST_DAYS = 7.0  # a session of another host counts as running for so long
@@ -104,7 +103,7 @@ def gc(store: Store, rules: Rules, *, dry_run: bool = False) -> Removed:
     for name, days in (("predictions", rules.predictions_days), ("measurements", rules.measurements_days)):
         if days is not None and not 0 <= days <= _MOST_DAYS:
             raise InputError(f"--{name}-older-than {days} must be a number of days in 0 .. {_MOST_DAYS:g}")
-    before = _size(store)
+    before = size(store)
 
     def work(connection: Connection) -> dict[str, dict[str, int]]:
         _check_idle(store, connection)
@@ -121,8 +120,8 @@ def gc(store: Store, rules: Rules, *, dry_run: bool = False) -> Removed:
     removed = store.database.write(work, roll_back=dry_run)
     if dry_run:
         return Removed(removed, before, before, True)
-    space_kept = _give_back_space(store)
-    return Removed(removed, before, _size(store), False, space_kept)
+    space_kept = give_back(store)
+    return Removed(removed, before, size(store), False, space_kept)
 
 
 def _check_idle(store: Store, connection: Connection) -> None:
@@ -323,42 +322,3 @@ _STEPS: Mapping[str, Callable[[_Sweep, Rules], None]] = {
     "empty sessions": _empty_sessions,
     "facts that nothing refers to": _orphans,
 }
-
-
-def _size(store: Store) -> int:
-    return int(store.database.read(store.database.backend.size_bytes))
-
-
-def _give_back_space(store: Store) -> str:
-    """Give the space of deleted rows back; returns why that was not possible, else ""."""
-    try:
-        store.database.retrying(lambda: _vacuum(store))
-        with faults.translated(store.database.url):
-            is_shorter = _shorten(store)
-    except (DatabaseBusyError, DatabaseFullError) as error:
-        return str(error)
-    return "" if is_shorter else str(faults.busy(store.name, "others read it"))
-
-
-def _vacuum(store: Store) -> None:
-    with faults.translated(store.database.url), closing(store.database._engine.raw_connection()) as raw:
-        driver: Any = raw.driver_connection
-        if store.database._engine.dialect.name != "postgresql":
-            driver.execute("VACUUM")
-            return
-        driver.rollback()
-        driver.autocommit = True
-        try:
-            driver.execute("VACUUM")
-        finally:
-            if not driver.closed:
-                driver.autocommit = False
-
-
-def _shorten(store: Store) -> bool:
-    """Move SQLite's log into its file; False if others still read an earlier state."""
-    if store.database._engine.dialect.name == "postgresql":
-        return True
-    with closing(store.database._engine.raw_connection()) as raw:
-        driver: Any = raw.driver_connection
-        return not driver.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]

@@ -18,6 +18,7 @@ from ..layers import LayeredStore
 from ..schema import tables as schema
 from ..store import Store
 from ..tables.rows import ContextIds, context_rows
+from ..tables.trial_rows import sound
 
 MOST_NEAR = 3
 _MOST_LOOKED_AT = 2000  # sessions of one operator
@@ -137,7 +138,7 @@ def _holding(store: Store, context: Context) -> Holding:
 def _seen(connection: Connection, *, layer: str, ids: ContextIds) -> list[tuple[RecordedContext, int]]:
     """The latest session of each context and effort of the operator, with the weight of its differences from
     `ids`."""
-    sessions, trials = schema.sessions.c, schema.trials.c
+    sessions = schema.sessions.c
     latest = (
         select(func.max(sessions.id).label("id"))
         .join_from(schema.sessions, schema.workloads)
@@ -168,22 +169,29 @@ def _seen(connection: Connection, *, layer: str, ids: ContextIds) -> list[tuple[
     )
     found = []
     for row in connection.execute(statement):
-        verified = select(func.count()).where(
-            trials.session_id == row.id, trials.status == Status.VERIFIED.value
-        )
-        differences = tuple(_differences(row, ids.context))
-        weight = sum(_WEIGHTS.get(difference.part, 1) for difference in differences)
-        seen = RecordedContext(
-            layer=layer,
-            session_id=row.id,
-            state=SessionState(row.state),
-            effort=row.effort,
-            started_at=row.started_at,
-            verified=connection.execute(verified).scalar_one() if weight < _WEIGHTS["workload"] else 0,
-            differences=differences,
-        )
-        found.append((seen, weight))
+        with sound(f"session {row.id}"):
+            found.append(_context_of(connection, layer, row, ids.context))
     return found
+
+
+def _context_of(
+    connection: Connection, layer: str, row: Any, context: Context
+) -> tuple[RecordedContext, int]:
+    """A session, and the weight of its differences from `context`."""
+    differences = tuple(_differences(row, context))
+    weight = sum(_WEIGHTS.get(difference.part, 1) for difference in differences)
+    trials = schema.trials.c
+    verified = select(func.count()).where(trials.session_id == row.id, trials.status == Status.VERIFIED.value)
+    seen = RecordedContext(
+        layer=layer,
+        session_id=row.id,
+        state=SessionState(row.state),
+        effort=row.effort,
+        started_at=row.started_at,
+        verified=connection.execute(verified).scalar_one() if weight < _WEIGHTS["workload"] else 0,
+        differences=differences,
+    )
+    return seen, weight
 
 
 def _differences(row: Any, context: Context) -> Iterator[KeyDifference]:

@@ -51,7 +51,7 @@ def cached_profiles(connection: Connection, key: ProfileKey) -> list[ParametricP
     found = []
     for (body,) in connection.execute(select(table.c.body).where(table.c.profile_key == key.digest)):
         try:
-            found.append(parametric_profile_of(zlib.decompress(body).decode()))
+            found.append(parametric_profile_of(zlib.decompressobj().decompress(body, MAX_BODY).decode()))
         except (*DECODE_ERRORS, zlib.error):
             continue
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 import time
 from collections.abc import Iterable, Mapping
@@ -198,7 +199,7 @@ def stored_result(connection: Connection, row: Any, context: Context) -> Session
             state=SessionState(row.state),
             census=Census(row.census["size"], row.census["legal"], row.census["rejected"]),
             trials=ranked(session_trials(connection, row.id), decision),
-            baselines=tuple(Baseline(name, tuple(samples)) for name, samples in baselines),
+            baselines=tuple(_baseline(name, samples) for name, samples in baselines),
             flops=int(row.flops),
             min_bytes=int(row.min_bytes),
             seconds=row.seconds,
@@ -206,6 +207,16 @@ def stored_result(connection: Connection, row: Any, context: Context) -> Session
             messages=tuple(row.messages),
             decision=decision,
         )
+
+
+def _baseline(name: str, samples_us: Any) -> Baseline:
+    """Raises `ValueError` for samples that are no times."""
+    is_sound = isinstance(samples_us, list) and all(
+        isinstance(sample, float | int) and 0 < sample < math.inf for sample in samples_us
+    )
+    if not is_sound or not samples_us:
+        raise ValueError(f"the samples of the baseline {name} are no times")
+    return Baseline(name, tuple(samples_us))
 
 
 def take_over(

@@ -15,7 +15,18 @@ from ...problem.space import Config
 from ...records.trial import BuildResult, Measurement, Prediction, Status, TrialRecord
 from ..engine.faults import UnsoundRecordError
 from ..schema import tables as schema
+from .strict_json import shown
 
+# what constructors, and code that takes a row for sound, raise
+_MAKE_NO_VALUE = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+    WorkloadError,
+)
 _CHUNK = 500  # ids in one statement; SQLite takes 999 at the least
 
 
@@ -95,12 +106,15 @@ def load(connection: Connection, rows: Sequence[TrialRow]) -> dict[str, TrialRec
 
 
 @contextmanager
-def sound(config: str) -> Iterator[None]:
-    """Raises `UnsoundRecordError` if stored parts make no value; it becomes a `DatabaseCorruptError`."""
+def sound(where: object) -> Iterator[None]:
+    """Raises `UnsoundRecordError` if stored parts make no value; it becomes a `DatabaseCorruptError`.
+
+    `where` names the parts in the message: the config of a trial, or the row.
+    """
     try:
         yield
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, WorkloadError) as error:
-        raise UnsoundRecordError(f"config {config}: {error!r}") from error
+    except _MAKE_NO_VALUE as error:
+        raise UnsoundRecordError(f"{shown(where)}: {shown(repr(error))}") from error
 
 
 def _prediction(row: Any) -> Prediction:

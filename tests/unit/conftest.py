@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,18 @@ import pytest
 
 from tests.support.fakes import AxpyTemplate, FakeExecutor, FakeModel
 from tilesight.executor.local import LocalExecutor
+
+Terminal = Callable[[int], None]
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """Makes standard output a terminal of so many columns."""
+
+    def set_to(columns: int) -> None:
+        monkeypatch.setattr("tilesight.cli.output._terminal_columns", lambda: columns)
+
+    return set_to
 
 
 @pytest.fixture(scope="session")

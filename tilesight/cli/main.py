@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -21,6 +22,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     interrupts = Interrupts()
     try:
         interrupts.install()
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                # a file name need not be UTF-8, and a terminal need not have every character
+                stream.reconfigure(errors="backslashreplace")
         from ..settings import completion_request
         from .commands import cli, run
 

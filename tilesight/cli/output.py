@@ -1,4 +1,4 @@
-"""Output of the commands: text of at most 100 columns for people, JSON with stable fields for programs."""
+"""Output of the commands: text that fits the terminal for people, JSON with stable fields for programs."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from enum import StrEnum
 
 import click
 
-from ..reports import text_table as table
 from ..reports.numbers import number, percent, value
-from ..reports.report import WIDTH, Report
+from ..reports.report import Report
 from ..tuner.observers import Bars, EventLines, Lines, Observer
 
 __all__ = [
@@ -30,6 +29,7 @@ __all__ = [
     "value",
 ]
 
+_NARROWEST = 20  # a narrower terminal wraps the lines itself
 SCHEMA_VERSION = 1  # of the JSON: raised when the meaning of a field changes or a field is removed
 
 
@@ -78,22 +78,30 @@ def print_table(
     right: Sequence[str] = (),
     folded: Sequence[str] = (),
 ) -> None:
-    """Print a table. `right` names right-aligned columns; columns in `folded` share the remaining width."""
-    heading, *others = table.lines(columns, rows, right, folded, _width())
-    click.secho(heading, bold=True)
-    for line in others:
-        click.echo(line)
+    """Print a table: one line a row where standard output is no terminal. On a terminal, cells are wrapped to
+    its width, or each row becomes a block of lines where it is too narrow for that.
+
+    Args:
+        columns: Names of the columns.
+        rows: Cells of each row; None is an empty cell.
+        right: Names of right-aligned columns.
+        folded: Names of columns whose cells may be wrapped.
+    """
+    report = Report()
+    report.table(columns, rows, right=right, folded=folded)
+    print_report(report)
 
 
 def print_text(text: str = "", *, bold: bool = False) -> None:
     """Print a paragraph, wrapped to the width of the output."""
-    for line in table.fold(text, _width()):
-        click.secho(line, bold=bold or None)
+    report = Report()
+    report.text(text, bold=bold)
+    print_report(report)
 
 
 def print_report(report: Report) -> None:
-    """Print a report in the width of the output."""
-    for line, bold in report.lines(_width()):
+    """Print a report in the width of the terminal; tables with one line a row where there is none."""
+    for line, bold in report.lines(_terminal_columns()):
         click.secho(line, bold=bold or None)
 
 
@@ -102,8 +110,9 @@ def print_line(text: str) -> None:
     click.echo(text)
 
 
-def _width() -> int:
-    return max(60, min(WIDTH, shutil.get_terminal_size().columns)) if sys.stdout.isatty() else WIDTH
+def _terminal_columns() -> int | None:
+    """The width of the terminal; None if standard output is none."""
+    return max(_NARROWEST, shutil.get_terminal_size().columns) if sys.stdout.isatty() else None
 
 
 def _plain(value: object) -> object:

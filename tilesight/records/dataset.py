@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InputError
+from ..errors import InputError, headline
 from ..extras import missing_extra
 from ..files import replacing
 from ..profile.codec import profiles_of
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 __all__ = ["Dataset", "DatasetCase", "profiles_of", "read_dataset", "write_dataset"]
 
 METADATA_KEY = b"tilesight"
+_KNOWN = frozenset(column.name for column in COLUMNS)
+_BATCH = 256  # rows that are read at once
+_MOST_BYTES = 2 << 30  # values of one file; the largest of TileSight's own have less than a tenth of that
 
 
 @dataclass(frozen=True)
@@ -214,31 +217,59 @@ def write_dataset(path: str | Path, dataset: Dataset) -> None:
     with replacing(path, f"dataset '{path}' cannot be written") as partial_path:
         # large pages: each page is compressed by itself, and profiles resemble each other
         parquet.write_table(
-            table, partial_path, compression="zstd", compression_level=12, data_page_size=2**23
+            table,
+            partial_path,
+            compression="zstd",
+            compression_level=12,
+            data_page_size=2**23,
+            write_page_checksum=True,
         )
 
 
 def _read(path: Path) -> Dataset:
     import pandas as pd
 
-    pa, parquet = _pyarrow()
+    pa, _ = _pyarrow()
     name = f"dataset '{path}'"
     try:
-        table = parquet.read_table(path)
+        table = _table(name, path)
+        metadata = _metadata(name, (table.schema.metadata or {}).get(METADATA_KEY))
+        columns: dict[str, Any] = {}
+        for column in COLUMNS:
+            if column.name in table.column_names:
+                columns[column.name] = _column(name, column, table.column(column.name), pa)
+            elif not column.required:  # the file is older than the column
+                columns[column.name] = pd.Series([None] * len(table), dtype=_DTYPES[column.kind])
     except FileNotFoundError:
         raise InputError(f"{name}: there is no such file; `tilesight collect` writes one") from None
-    except (OSError, pa.ArrowException) as error:
-        raise InputError(f"{name} cannot be read as Parquet: {str(error).splitlines()[0]}") from error
-    metadata = _metadata(name, (table.schema.metadata or {}).get(METADATA_KEY))
-    columns: dict[str, Any] = {}
-    for column in COLUMNS:
-        if column.name in table.column_names:
-            columns[column.name] = _column(name, column, table.column(column.name), pa)
-        elif not column.required:  # the file is older than the column
-            columns[column.name] = pd.Series([None] * len(table), dtype=_DTYPES[column.kind])
+    except (OSError, MemoryError, ValueError, pa.ArrowException) as error:
+        reason = headline(str(error)) if str(error) else type(error).__name__
+        raise InputError(f"{name} cannot be read as Parquet: {reason}; copy or collect it anew") from error
     dataset = Dataset(pd.DataFrame(columns), metadata)
     dataset.check(name)
     return dataset
+
+
+def _table(name: str, path: Path) -> Any:
+    """The columns of datasets in a file, read piece by piece: a small file may hold very much.
+
+    Raises `InputError` for what is no file or holds too much, and pyarrow's errors for a damaged one.
+    """
+    pa, parquet = _pyarrow()
+    if path.exists() and not path.is_file():
+        raise InputError(f"{name} is no file that can be read as Parquet; name one, or a folder of them")
+    with parquet.ParquetFile(path, page_checksum_verification=True) as file:
+        found = [field for field in file.schema_arrow if field.name in _KNOWN]
+        batches, size = [], 0
+        for batch in file.iter_batches(_BATCH, columns=[field.name for field in found]):
+            size += batch.nbytes
+            if size > _MOST_BYTES:
+                raise InputError(
+                    f"{name} holds more than {_MOST_BYTES >> 30} GB of values; split it: datasets may be a "
+                    "folder of files"
+                )
+            batches.append(batch)
+        return pa.Table.from_batches(batches, pa.schema(found, file.schema_arrow.metadata))
 
 
 def _metadata(name: str, raw: bytes | None) -> Mapping[str, Any]:
@@ -250,7 +281,7 @@ def _metadata(name: str, raw: bytes | None) -> Mapping[str, Any]:
     try:
         found = json.loads(raw)
         version, runs = found["version"], found["runs"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(f"{name}: its metadata cannot be read ({error}); collect it anew") from error
     if version != VERSION or not isinstance(runs, dict):
         raise InputError(

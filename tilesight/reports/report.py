@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 
 from . import text_table
 
-WIDTH = 100  # characters, where no terminal says otherwise
+WIDTH = 100  # characters of a paragraph at most, and of tables where no other width is given
 
 _HTML = '<pre style="white-space:pre;line-height:normal;font-family:monospace">{code}</pre>'
-_Part = Callable[[int], Iterator[tuple[str, bool]]]  # from a width to lines, each with whether it is bold
+# from a width (None: as wide as the rows) to lines, each with whether it is bold
+_Part = Callable[[int | None], Iterator[tuple[str, bool]]]
 
 
 class Report:
@@ -21,7 +22,9 @@ class Report:
 
     def text(self, text: str = "", *, bold: bool = False) -> None:
         """Add a paragraph, which is wrapped."""
-        self._parts.append(lambda width: ((line, bold) for line in text_table.fold(text, width)))
+        self._parts.append(
+            lambda width: ((line, bold) for line in text_table.fold(text, min(WIDTH, width or WIDTH)))
+        )
 
     def line(self, text: str) -> None:
         """Add a line that is not wrapped, so that it can be copied."""
@@ -37,8 +40,13 @@ class Report:
     ) -> None:
         """Add a table. `right` names right-aligned columns; columns in `folded` share the remaining width."""
 
-        def lines(width: int) -> Iterator[tuple[str, bool]]:
-            heading, *others = text_table.lines(columns, rows, right, folded, width)
+        def lines(width: int | None) -> Iterator[tuple[str, bool]]:
+            found = text_table.lines(columns, rows, right, folded, width)
+            if found is None:
+                assert width is not None  # only a width can be too small
+                yield from ((line, False) for line in text_table.blocks(columns, rows, width))
+                return
+            heading, *others = found
             yield heading, True
             yield from ((line, False) for line in others)
 
@@ -48,8 +56,11 @@ class Report:
         """Add all parts of another report."""
         self._parts += other._parts
 
-    def lines(self, width: int = WIDTH) -> Iterator[tuple[str, bool]]:
-        """Its lines in `width` characters, each with whether it is bold."""
+    def lines(self, width: int | None = WIDTH) -> Iterator[tuple[str, bool]]:
+        """Its lines in `width` characters, each with whether it is bold.
+
+        Without a width (None), each row of a table is one line.
+        """
         for part in self._parts:
             yield from part(width)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.fakes import FakeExecutor, failing
-from tests.unit.conftest import FakeLine
+from tests.unit.conftest import FakeLine, Terminal
 from tilesight.cli.main import main
 from tilesight.errors import Failure, FailureKind
 from tilesight.problem.space import Config
@@ -319,7 +319,8 @@ def test_kernels(real_shell: Shell) -> None:
     assert "cpu" in matmul["target_kinds"]
 
 
-def test_targets_with_provenance(real_shell: Shell) -> None:
+def test_targets_with_provenance(real_shell: Shell, terminal: Terminal) -> None:
+    terminal(100)
     _, out, _ = real_shell("targets")
     assert {"h100", "h200", "a100", "mi300x", "cpu"} <= {line.split()[0] for line in out.splitlines() if line}
     _, out, _ = real_shell("targets", "h200")

@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner, Result
 
+from tests.unit.conftest import Terminal
 from tests.unit.database import samples
 from tests.unit.database.stocked import add_session
 from tilesight.cli.db import db
 from tilesight.cli.db.why import today
+from tilesight.cli.main import main
 from tilesight.database import open_store
 from tilesight.database.schema.tables import HEAD
-from tilesight.errors import DatabaseError, FailureKind, InputError
+from tilesight.errors import DatabaseError, FailureKind, InputError, TileSightError
 from tilesight.problem.space import Census
 from tilesight.problem.workload import Workload
 from tilesight.records.session import Baseline, Effort, SessionState
+from tilesight.records.trial import TrialRecord
 
 Run = Callable[..., Result]
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "database.md").read_text(encoding="utf-8")
@@ -107,7 +112,8 @@ def test_reading_makes_no_database(run: Run, tmp_path: Path, command: list[str])
     assert not (tmp_path / "none.db").exists()
 
 
-def test_best_as_a_table(run: Run) -> None:
+def test_best_as_a_table(run: Run, terminal: Terminal) -> None:
+    terminal(100)
     result = run("best")
     text = result.output
     assert max(map(len, text.splitlines())) <= 100
@@ -123,7 +129,8 @@ def test_best_as_a_table(run: Run) -> None:
     assert "block_m=1," in h200
 
 
-def test_best_by_size_and_with_what_is_open(run: Run, tmp_path: Path) -> None:
+def test_best_by_size_and_with_what_is_open(run: Run, tmp_path: Path, terminal: Terminal) -> None:
+    terminal(100)
     assert "dynamic" not in run("best").output
     with open_store(samples.empty_database(tmp_path / "sizes.db")) as store:
         for m in (10, 1, 2):
@@ -145,6 +152,55 @@ def test_best_by_size_and_with_what_is_open(run: Run, tmp_path: Path) -> None:
     assert "dynamic: dimensions that the kernel takes at run time" in text
     found = json.loads(run("best", "--db", tmp_path / "sizes.db", "--json").output)["best"]
     assert [row["latency_us"] for row in found] == [11.0, 12.0, 20.0]
+
+
+def test_best_marks_times_that_were_taken_alone(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "turns.db"
+
+    def timed(number: int, us: float, *, in_turns: bool) -> TrialRecord:
+        found = samples.verified(number, us)
+        assert found.measurement is not None
+        observed = {"in_turns": 1.0} if in_turns else {}
+        return replace(found, measurement=replace(found.measurement, observed=observed))
+
+    with open_store(samples.empty_database(file)) as store:
+        for m, us, in_turns in ((1, 11.0, False), (2, 12.0, False)):
+            workload = Workload("matmul", {"m": m, "n": 8, "k": 8}, "bfloat16")
+            add_session(store, samples.context(workload=workload), timed(1, us, in_turns=in_turns))
+        assert "*" not in run("best", "--db", file).output  # one kind of time
+        workload = Workload("matmul", {"m": 3, "n": 8, "k": 8}, "bfloat16")
+        trials = timed(1, 13.0, in_turns=True), timed(2, 14.0, in_turns=False)
+        add_session(store, samples.context(workload=workload), *trials)
+    lines = run("best", "--db", file).output.splitlines()
+    shown = {m: next(line for line in lines if line.startswith(f"matmul(m={m},")) for m in (1, 2, 3)}
+    assert [("11.00 *" in shown[1]), ("12.00 *" in shown[2]), ("13.00 *" in shown[3])] == [True, True, False]
+    assert "* timed alone; the other times are of finalists that were timed in turns" in lines
+    found = json.loads(run("best", "--db", file, "--json").output)["best"]
+    assert [row["in_turns"] for row in found] == [False, False, True]
+
+
+def test_best_of_a_shape_with_a_very_long_number(run: Run, file: Path) -> None:
+    with closing(sqlite3.connect(file)) as other, other:
+        other.execute("UPDATE workloads SET name = ?", ("7" * 5000,))
+    assert "7" * 5000 in run("best").output
+    assert run("best").exit_code == 0
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 100])
+@pytest.mark.parametrize(
+    "command", [["best"], ["status"], ["query", "SELECT * FROM records"], ["query", "SELECT * FROM best"]]
+)
+def test_tables_of_the_database_can_be_read_at_any_width(
+    run: Run, terminal: Terminal, command: list[str], width: int
+) -> None:
+    rows = len(json.loads(run(*command, "--json").output).get("rows", [1, 1]))
+    piped = run(*command).output.splitlines()
+    assert command == ["status"] or len(piped) == 1 + rows
+    terminal(width)
+    lines = run(*command).output.splitlines()
+    assert max(len(line) for line in lines if not line.startswith("database")) <= width
+    if command != ["status"]:
+        assert any("bfloat16" in line for line in lines)
 
 
 def test_best_as_json(run: Run) -> None:
@@ -351,7 +407,8 @@ def test_check(run: Run, file: Path) -> None:
 
 
 @pytest.mark.usefixtures("fake_line")
-def test_why(run: Run, file: Path) -> None:
+def test_why(run: Run, file: Path, terminal: Terminal) -> None:
+    terminal(100)
     asked = ["why", "axpy", "--target", "cpu"]
     assert "nothing else is recorded for this kernel" in run(*asked).output
     context, _ = today("axpy", "cpu", None, None, "default", ())
@@ -436,3 +493,107 @@ def test_json_fields_are_documented(run: Run, tmp_path: Path) -> None:
         ):
             for field in part if kind != "db_query" else ():
                 assert f"`{field}`" in table[kind], (kind, field)
+
+
+# ---- unclean ends
+
+
+@pytest.mark.usefixtures("run")
+def test_file_names_that_are_not_utf8(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every command that takes a file: it is done, or refused in one line."""
+    odd = str(tmp_path / os.fsdecode(b"\xff\xfe"))
+    other = f"{odd}.db"
+
+    def tell(code: int, *arguments: str) -> str:
+        with pytest.raises(SystemExit) as stopped:
+            main(["db", *arguments])
+        told = capsys.readouterr()
+        assert stopped.value.code == code, told
+        assert len(told.err.splitlines()) == bool(code), told
+        return told.out
+
+    tell(0, "backup", other)
+    tell(0, "backup", other)
+    for ending in (".csv", ".jsonl", ".json"):
+        assert tell(0, "export", odd + ending)
+    tell(0, "export", f"{odd}.jsonl", "--everything")
+    assert json.loads(tell(0, "export", f"{odd}.jsonl", "--everything", "--json"))["file"] == f"{odd}.jsonl"
+    new = str(tmp_path / os.fsdecode(b"\xfd.db"))
+    tell(0, "import", f"{odd}.jsonl", "--db", new)
+    tell(0, "import", f"{odd}.jsonl", "--trust", "--db", new)
+    tell(0, "import", f"{odd}.json", "--db", new)
+    tell(0, "merge", other, "--db", str(tmp_path / "merged.db"))
+    for command in (["path"], ["status"], ["best"], ["query", "SELECT 1"], ["check"]):
+        for name in (other, f"sqlite:///{other}"):
+            assert tell(0, *command, "--db", name)
+    monkeypatch.setenv("TILESIGHT_LAYERS", other)
+    assert "layer" in tell(0, "status")
+    monkeypatch.delenv("TILESIGHT_LAYERS")
+    tell(2, "import", f"{odd}none.jsonl")
+    tell(2, "import", f"{odd}none.json")
+    tell(2, "export", f"{odd}.xlsx")
+    tell(2, "export", f"{odd}/x.csv")
+    tell(2, "backup", f"{odd}/x.db")
+    tell(4, "merge", f"{odd}none.db")
+    for command in (["best"], ["query", "SELECT 1"], ["check"], ["gc"], ["export", "x.csv"]):
+        tell(4, *command, "--db", f"{odd}none.db")
+    assert file.exists()
+
+
+DAMAGED = {
+    "a trial state that does not exist": "UPDATE trials SET status = 'splendid'",
+    "a session state that does not exist": "UPDATE sessions SET state = 'splendid'",
+    "an effort that does not exist": "UPDATE sessions SET effort = 'splendid'",
+    "a kind that does not exist": "UPDATE failure_reasons SET kind = 'splendid'",
+    "bytes for a kind": "UPDATE failure_reasons SET kind = x'ff'",
+    "bytes for a key": "UPDATE workloads SET key = x'ff'",
+    "bytes for a name": "UPDATE targets SET name = x'ff'",
+    "bytes for a config": "UPDATE candidates SET config = x'ff'",
+    "versions that are a list": "UPDATE software SET versions = '[]'",
+    "versions that are null": "UPDATE software SET versions = 'null'",
+    "versions that are infinite": "UPDATE software SET versions = '{\"a\": 1e999}'",
+    "deep versions": f"UPDATE software SET versions = '{'[' * 3000 + ']' * 3000}'",
+    "deep dimensions": f"UPDATE workloads SET dims = '{'[' * 100_000}'",
+    "a winner without a time": "UPDATE trials SET measured_us = NULL",
+    "times that are text": "UPDATE measurements SET latency_us = 'fast'",
+    "moments that are none": "UPDATE trials SET recorded_at = 'never'",
+    "moments of the year 9999": "UPDATE trials SET recorded_at = '9999-12-31 23:59:59.999999'",
+    "moments of the year 1": "UPDATE sessions SET started_at = '0001-01-01 00:00:00.000000'",
+    "rates that are text": "UPDATE sessions SET flops = 'many', min_bytes = x'00'",
+    "an observation that is a list": "UPDATE measurements SET observed = '[1]'",
+    "a decision that is none": "UPDATE sessions SET decision = '[]'",
+}
+
+
+@pytest.mark.usefixtures("fake_line")
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_damaged_database_ends_no_command_with_a_traceback(run: Run, tmp_path: Path, name: str) -> None:
+    idle = _idle(tmp_path, run)
+    with closing(sqlite3.connect(idle)) as other, other:
+        other.execute(DAMAGED[name])
+    for command in (
+        ["status"],
+        ["best"],
+        ["best", "--json"],
+        ["why", "axpy", "--target", "cpu"],
+        ["why", "matmul", "--target", "cpu"],
+        ["export", tmp_path / "x.csv"],
+        ["export", tmp_path / "x.jsonl"],
+        ["export", tmp_path / "x.jsonl", "--everything"],
+        ["export", tmp_path / "x.json"],
+        ["query", "SELECT * FROM best"],
+        ["gc", "--dry-run"],
+        ["check"],
+    ):
+        found = run(*command, "--db", idle)
+        if command == ["check"]:
+            far = "moments of the year"
+            assert (found.exit_code, found.exception) == (
+                (4, found.exception) if far not in name else (0, None)
+            )
+        elif found.exception is not None:
+            assert isinstance(found.exception, TileSightError), (command, found.exception)
+            assert found.exception.exit_code in (2, 4)
+            assert "\n" not in str(found.exception)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cli.documented import check_fields
+from tests.unit.conftest import Terminal
 from tests.unit.costmodel.measured_samples import OPERATORS, dataset
 from tilesight.cli.main import main
 from tilesight.costmodel.analytical.constants import DEFAULT
@@ -29,7 +30,10 @@ def run(*arguments: object) -> int:
     return stopped.value.code
 
 
-def test_train_then_show(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_train_then_show(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], terminal: Terminal
+) -> None:
+    terminal(100)
     assert run("model", "train", file, "--out", tmp_path / "m", "--no-evaluate") == 0
     assert "learned-" in capsys.readouterr().out
     assert run("model", "show", tmp_path / "m") == 0
@@ -69,7 +73,10 @@ def test_evaluate(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.usefixtures("shipped_constants")
-def test_table_stays_within_the_page(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_stays_within_the_page(
+    file: Path, capsys: pytest.CaptureFixture[str], terminal: Terminal
+) -> None:
+    terminal(100)
     assert (
         run(
             "model",

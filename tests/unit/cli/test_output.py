@@ -7,6 +7,7 @@ import math
 
 import pytest
 
+from tests.unit.conftest import Terminal
 from tilesight.cli import output
 from tilesight.reports import text_table as table
 
@@ -69,3 +70,56 @@ def test_json_has_no_nan(capsys: pytest.CaptureFixture[str]) -> None:
         "flag": True,
         "mapping": {"x": None},
     }
+
+
+# ---- widths
+
+SHORT = ["matmul M0", "h200", "verified", "12.50", "warm", "block_m=1,block_n=2,policy=full_row"]
+COLUMNS = ["workload", "target", "status", "us", "protocol", "config"]
+FOLDED = ["workload", "protocol", "config"]
+
+
+def _printed(capsys: pytest.CaptureFixture[str], rows: list[list[str]]) -> list[str]:
+    output.print_table(COLUMNS, rows, right=["us"], folded=FOLDED)
+    return capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize("width", [20, 25, 30, 40, 50, 60, 80, 100, 132, 300])
+def test_a_table_can_be_read_at_any_width(
+    width: int, terminal: Terminal, capsys: pytest.CaptureFixture[str]
+) -> None:
+    terminal(width)
+    lines = _printed(capsys, [SHORT, SHORT])
+    assert max(map(len, lines)) <= width
+    squeezed = "".join("".join(lines).split())
+    for cell in ("h200", "verified", "12.50"):
+        assert any(cell in line.split() for line in lines), lines  # never cut
+    if width >= 100:
+        assert "block_m=1,block_n=2,policy=full_row" in lines[1]
+        assert len(lines) == 3
+    if width <= 50:  # a block for each row, with a line between
+        assert lines[0].split() == ["workload", "matmul", "M0"]
+        assert lines.count("") == 1
+        assert squeezed.count("policy=full_row") == 2
+
+
+def test_a_wide_terminal_is_used(terminal: Terminal, capsys: pytest.CaptureFixture[str]) -> None:
+    terminal(160)
+    row = [*SHORT[:-1], "block_m=1," * 9]
+    assert len(_printed(capsys, [row])) == 2
+
+
+def test_where_there_is_no_terminal_a_row_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    long = "block_k=64," * 60
+    lines = _printed(capsys, [[*SHORT[:-1], long + "\nx\x1b[31m"], ["very long " * 50, *SHORT[1:]]])
+    assert len(lines) == 3
+    assert lines[1].endswith(long + " x [31m")
+    assert len(lines[1]) < 200 + 60 + len(long) + 20  # no cell pads the others without end
+    assert "\x1b" not in "".join(lines)
+
+
+def test_a_block_of_a_table_without_rows_is_empty(
+    terminal: Terminal, capsys: pytest.CaptureFixture[str]
+) -> None:
+    terminal(20)
+    assert _printed(capsys, []) == []

@@ -222,3 +222,13 @@ def test_the_message_says_how_to_save_what_can_be_read(whole: bytes, tmp_path: P
     )
     with pytest.raises(DatabaseCorruptError, match=rf"sqlite3 '{path}' .recover \| sqlite3 saved.db"):
         open_store(str(path))
+
+
+@pytest.mark.parametrize(
+    "samples_us", ["[]", "{}", '{"a": 1e999}', '["fast"]', "[1e999]", "[-1]", "null", "7"]
+)
+def test_samples_of_a_vendor_that_are_no_times(whole: bytes, tmp_path: Path, samples_us: str) -> None:
+    path = damaged(whole, tmp_path / "x.db", unharmed)
+    with closing(sqlite3.connect(path)) as raw, raw:
+        raw.execute("UPDATE baselines SET samples_us = ?", (samples_us,))
+    assert survive(path) == "DatabaseCorruptError"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -209,3 +210,52 @@ def test_a_missing_pyarrow_is_an_error(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ToolchainError, match=r"pip install pyarrow"):
         read_dataset(tmp_path / "d.parquet")
+
+
+# ---- damaged files, and files that hold too much
+
+
+def test_a_damaged_file_is_told_in_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "d.parquet"
+    write_dataset(file, Dataset.of([*map(row, range(20)), failed(30)], RUNS))
+    sound, told = file.read_bytes(), list[str]()
+    for at in range(0, len(sound), 7):
+        damaged = bytearray(sound)
+        damaged[at] ^= 0xFF
+        file.write_bytes(damaged if at % 3 else damaged[:at])
+        try:
+            read_dataset(file)  # not every byte matters
+        except InputError as error:
+            told.append(str(error))
+    assert len(told) > 0.6 * len(sound) / 7
+    assert not [message for message in told if "\n" in message or len(message) > 600 + len(str(file))]
+
+
+def test_a_changed_value_is_found_by_its_checksum(tmp_path: Path) -> None:
+    file = tmp_path / "d.parquet"
+    write_dataset(file, Dataset.of([row(block, failure=f"mark {block} " * 50) for block in range(20)], RUNS))
+    content = file.read_bytes()
+    at = content.index(b"\x28\xb5\x2f\xfd") + 12  # inside the first page that zstd compressed
+    file.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+    with pytest.raises(InputError, match=r"d.parquet' cannot be read as Parquet: .*(CRC|checksum)"):
+        read_dataset(file)
+
+
+def test_a_small_file_that_holds_very_much_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "d.parquet"
+    text = "x" * 100_000
+    write_dataset(file, Dataset.of([row(block, failure=text) for block in range(1000)], RUNS))
+    assert file.stat().st_size < 1_000_000
+    monkeypatch.setattr("tilesight.records.dataset._MOST_BYTES", 50 << 20)
+    with pytest.raises(InputError, match=r"d.parquet' holds more than 0 GB of values; split it"):
+        read_dataset(file)
+
+
+@pytest.mark.parametrize("name", ["/dev/zero", "zero.parquet", "pipe.parquet"])
+def test_what_is_no_file_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / "zero.parquet").symlink_to("/dev/zero")
+    os.mkfifo(tmp_path / "pipe.parquet")
+    with pytest.raises(InputError, match="is no file that can be read as Parquet"):
+        read_dataset(tmp_path / name)

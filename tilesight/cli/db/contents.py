@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ...records.trial import Status
 from .. import options, output
 from .opening import counts, location_of, open_for_reading, open_with_layers, url_of
 
@@ -49,9 +50,9 @@ def status(database: str | None, as_json: bool) -> None:
         output.print_json("db_status", database=location_of(url), exists=True, **values, layers=below)
         return
     output.print_line(f"database  {location_of(url)}")
-    output.print_line(f"size      {found.size_bytes / 1e6:.1f} MB, schema {found.revision}")
-    output.print_line(f"sessions  {counts(found.sessions)}")
-    output.print_line(f"trials    {counts(found.trials)}")
+    output.print_text(f"size      {found.size_bytes / 1e6:.1f} MB, schema {found.revision}")
+    output.print_text(f"sessions  {counts(found.sessions)}")
+    output.print_text(f"trials    {counts(found.trials)}")
     for layer in layers:
         output.print_line(f"layer     {layer.name}: {counts(layer.trials)}")
     output.print_line("")
@@ -80,20 +81,25 @@ def best(kernel: str | None, target: str | None, database: str | None, as_json: 
         return
     rates = ["us", "TFLOP/s", "GB/s", "vendor us"]
     dynamic_column = ["dynamic"] if any(row.dynamic for row in found) else []
+    compared = any(row.in_turns for row in found)
+    marks = [" *" if compared and _is_alone(row) else "" for row in found]  # as in the report of `tune`
     rows = [
         [
             f"{row.operator} {row.shape} {row.dtype}" if row.shape else row.workload,
             row.target,
             *([",".join(row.dynamic)] if dynamic_column else []),
             row.status.value,
-            *(output.number(value) for value in (row.latency_us, row.tflops, row.gb_per_s, row.vendor_us)),
+            output.number(row.latency_us) + mark,
+            *(output.number(value) for value in (row.tflops, row.gb_per_s, row.vendor_us)),
             row.protocol_key,
             str(row.config),
         ]
-        for row in found
+        for row, mark in zip(found, marks, strict=True)
     ]
     columns = ["workload", "target", *dynamic_column, "status", *rates, "protocol", "config"]
     output.print_table(columns, rows, right=rates, folded=["workload", "protocol", "config"])
+    if any(marks):
+        output.print_text("* timed alone; the other times are of finalists that were timed in turns")
     if dynamic_column:
         output.print_text("dynamic: dimensions that the kernel takes at run time")
     imported = sum(row.target.endswith(f"({MARK})") for row in found)
@@ -126,6 +132,11 @@ def query(sql: str, timeout: float, database: str | None, as_json: bool) -> None
         return
     shown = [[f"{value:.6g}" if isinstance(value, float) else value for value in row] for row in rows]
     output.print_table(columns, shown, folded=columns)
+
+
+def _is_alone(row: Best) -> bool:
+    """Whether its time was taken alone, not in a comparison of finalists."""
+    return row.status is Status.VERIFIED and not row.in_turns
 
 
 def _order(row: Best) -> tuple[object, ...]:

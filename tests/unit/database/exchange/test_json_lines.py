@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from tests.unit.database import samples
 from tests.unit.database.stocked import add_session, stock, stocked
 from tilesight.database import Store, open_store, overview, query
+from tilesight.database.exchange import untrusted
 from tilesight.database.exchange.json_lines import export_everything, import_everything
 from tilesight.database.exchange.merge import Merger
 from tilesight.database.exchange.soundness import Soundness
@@ -497,6 +499,32 @@ def test_sql_in_a_text_is_a_text(tmp_path: Path, store: Store) -> None:
         export_everything(theirs, tmp_path / "x.jsonl")
     import_everything(store, tmp_path / "x.jsonl", trusted=True)
     assert query(store, "SELECT DISTINCT template FROM records")[1] == [(name,)]
+    assert check(store).faults == ()
+
+
+@pytest.mark.parametrize("name", ["/dev/zero", "zero.jsonl"])
+def test_a_file_without_end(tmp_path: Path, store: Store, name: str) -> None:
+    (tmp_path / "zero.jsonl").symlink_to("/dev/zero")
+    with pytest.raises(InputError, match="line 1: it has more than 8388608 bytes; nothing was imported"):
+        import_everything(store, tmp_path / name)
+
+
+def test_a_file_of_lines_without_end(
+    tmp_path: Path, store: Store, lines: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(untrusted, "MAX_FILE_BYTES", 10_000)
+    with pytest.raises(InputError, match=r"line \d+: the file has more than 0 GB; merge the database itself"):
+        import_everything(store, written(tmp_path, lines))
+
+
+@pytest.mark.parametrize("name", ["x" * 240, "tab\t", os.fsdecode(b"\xff")])
+def test_the_name_of_a_file_stands_for_its_origin_whatever_it_is(
+    tmp_path: Path, store: Store, lines: list[str], name: str
+) -> None:
+    file = written(tmp_path, lines).rename(tmp_path / f"{name}.jsonl")
+    origin = import_everything(store, file).origin
+    assert origin.isprintable()
+    assert origin.endswith(".jsonl")
     assert check(store).faults == ()
 
 

@@ -165,10 +165,19 @@ def test_a_database_is_not_merged_into_itself(store: Store, tmp_path: Path) -> N
             merge(store, same)
 
 
-def test_a_merge_that_fails_leaves_nothing(store: Store, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE measurements SET samples_us = 'no json'",
+        "UPDATE sessions SET seconds = 'x'",
+        "UPDATE predictions SET latency_us = x'00'",
+        "UPDATE trials SET session_id = -1 WHERE status = 'predicted'",
+    ],
+)
+def test_a_merge_that_fails_leaves_nothing(store: Store, tmp_path: Path, damage: str) -> None:
     stocked(tmp_path / "bad.db")
     with closing(sqlite3.connect(tmp_path / "bad.db")) as other, other:
-        other.execute("UPDATE measurements SET samples_us = 'no json'")
+        other.execute(damage)
     with (
         open_store(str(tmp_path / "bad.db"), read_only=True) as bad,
         pytest.raises(DatabaseCorruptError, match=r"bad.db' holds a damaged record"),

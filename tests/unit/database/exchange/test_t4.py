@@ -329,3 +329,16 @@ def test_a_far_time_is_kept_and_harms_nothing(store: Store, tmp_path: Path, stam
     export_t4(store, tmp_path / "out.json", session_id)
     import_t4(store, tmp_path / "out.json", origin="again")
     assert check(store).faults == ()
+
+
+@pytest.mark.parametrize("depth", [25, 900, 100_000])
+def test_a_deep_file_is_refused(store: Store, tmp_path: Path, depth: int) -> None:
+    (tmp_path / "in.json").write_text('{"a": ' * depth + "1" + "}" * depth)
+    with pytest.raises(InputError, match=r"in.json': it is nested more than 24 deep; nothing was imported"):
+        import_t4(store, tmp_path / "in.json", SUBJECT)
+
+
+def test_a_file_without_end_is_refused(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "in.json").symlink_to("/dev/zero")
+    with pytest.raises(InputError, match="it has more than 67108864 bytes; nothing was imported"):
+        import_t4(store, tmp_path / "in.json", SUBJECT)

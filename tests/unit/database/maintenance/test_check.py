@@ -22,6 +22,7 @@ from tilesight.database.engine import faults
 from tilesight.database.exchange.json_lines import export_everything, import_everything
 from tilesight.database.maintenance import check as upkeep
 from tilesight.database.maintenance import gc as upkeep_gc
+from tilesight.database.maintenance import space
 from tilesight.database.maintenance.check import MOST_SHOWN, backup, check
 from tilesight.database.maintenance.gc import Rules, gc
 from tilesight.database.schema import tables as schema
@@ -526,14 +527,14 @@ def test_space_that_cannot_be_given_back_now_is_said_and_the_rows_are_gone(
     ):
         add_session(store, samples.context(device=""), *(samples.predicted(number) for number in range(300)))
         age(store, 100)
-        vacuum = upkeep_gc._vacuum
+        vacuum = space._vacuum
 
         def locked(of: Store) -> None:
             if not other.in_transaction:
                 other.execute("BEGIN IMMEDIATE")
             vacuum(of)
 
-        monkeypatch.setattr(upkeep_gc, "_vacuum", locked)
+        monkeypatch.setattr(space, "_vacuum", locked)
         found = gc(store, Rules())
         other.rollback()
         assert re.search(r"x.db' is locked by another process", found.space_kept)
@@ -568,7 +569,7 @@ def test_a_full_disk_keeps_the_space_and_nothing_else(store: Store, monkeypatch:
     def full(of: Store) -> None:
         raise faults.full(of.name, "no room for a copy")
 
-    monkeypatch.setattr(upkeep_gc, "_vacuum", full)
+    monkeypatch.setattr(space, "_vacuum", full)
     found = gc(store, Rules({"matmul_hopper": "changed"}))
     assert found.rows
     assert "no room for a copy" in found.space_kept
