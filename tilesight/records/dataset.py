@@ -210,11 +210,12 @@ def write_dataset(path: str | Path, dataset: Dataset) -> None:
     columns = {c.name: pa.array(dataset.frame[c.name], kinds[c.kind], from_pandas=True) for c in COLUMNS}
     metadata = {METADATA_KEY: json.dumps(dataset.metadata, sort_keys=True).encode()}
     table = pa.table(columns, schema=pa.schema([(c.name, kinds[c.kind]) for c in COLUMNS], metadata=metadata))
-    with replacing(path, f"dataset '{path}' cannot be written") as partial_path:
+    with (
+        replacing(path, f"dataset '{path}' cannot be written") as partial_path,
+        partial_path.open("wb") as file,  # pyarrow refuses names that are not UTF-8
+    ):
         # large pages: each page is compressed by itself, and profiles resemble each other
-        parquet.write_table(
-            table, partial_path, compression="zstd", compression_level=12, data_page_size=2**23
-        )
+        parquet.write_table(table, file, compression="zstd", compression_level=12, data_page_size=2**23)
 
 
 def _read(path: Path) -> Dataset:
@@ -223,7 +224,8 @@ def _read(path: Path) -> Dataset:
     pa, parquet = _pyarrow()
     name = f"dataset '{path}'"
     try:
-        table = parquet.read_table(path)
+        with path.open("rb") as file:  # pyarrow refuses names that are not UTF-8
+            table = parquet.read_table(file)
     except FileNotFoundError:
         raise InputError(f"{name}: there is no such file; `tilesight collect` writes one") from None
     except (OSError, pa.ArrowException) as error:
