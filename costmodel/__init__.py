@@ -32,7 +32,7 @@ def default_model() -> CostModel:
                 analytical,
                 f"the learned model corrects {card['analytical']}, not {analytical.version}: it is left out",
             )
-        return HybridModel(analytical, load(folder))
+        return HybridModel(analytical, load(folder, is_own=True))
     except InputError:
         # notes are stored and shown on other machines, so they do not repeat the error, which names local
         # files

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -10,6 +11,7 @@ import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from tempfile import TemporaryFile
 
@@ -58,6 +60,33 @@ def file_hash(path: Path) -> str:
     """The SHA-256 of a file's content, as hexadecimal digits. Raises `OSError`."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def read_bounded(path: Path | Traversable, most_bytes: int) -> bytes:
+    """The content of a file of at most `most_bytes`; devices and pipes that never end are read no further.
+
+    Raises `OSError`, for a larger file with `errno.EFBIG`.
+    """
+    with path.open("rb") as file:
+        content = file.read(most_bytes + 1)
+    if len(content) > most_bytes:
+        size = f"{most_bytes >> 20} MiB" if most_bytes >= 1 << 20 else f"{most_bytes >> 10} KiB"
+        raise OSError(errno.EFBIG, f"it is larger than {size}, the limit for such files")
+    return content
+
+
+def read_text(
+    path: Path, what: str, most_bytes: int = 1 << 20, error_type: type[InputError] = InputError
+) -> str:
+    """The text of a file that the user named.
+
+    Raises an `error_type` that begins with `what`, if the file cannot be read, is too large, or is not UTF-8.
+    """
+    try:
+        return read_bounded(path, most_bytes).decode("utf-8")
+    except (OSError, ValueError) as error:  # ValueError: also a path with a null character
+        reason = (error.strerror if isinstance(error, OSError) else None) or error
+        raise error_type(f"{what} cannot be read: {reason}") from error
 
 
 def flush(path: Path) -> None:

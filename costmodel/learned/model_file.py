@@ -18,13 +18,16 @@ from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...errors import InputError
+from ...files import read_bounded
+from .booster_checks import check_booster
 from .boosting import Trained
 from .correction import Correction, Member
 from .features import NAMES, feature_digest
 from .gate import Gate
-from .spread import Spread
+from .spread import KNOTS, Spread
 from .trees import booster_of
 
 if TYPE_CHECKING:
@@ -32,6 +35,8 @@ if TYPE_CHECKING:
 
 FORMAT = 2
 CARD, GATE, SPREAD, TEXT = "card.json", "gate.json", "spread.ubj", "card.md"
+MOST_BYTES, MOST_CARD_BYTES = 64 << 20, 4 << 20  # of one file
+MOST_MEMBERS = 100
 _REMAKE = "train it anew: tilesight model train DATASET... --out DIR"
 
 
@@ -145,8 +150,13 @@ def _unwritable(folder: Path, error: OSError) -> InputError:
     )
 
 
-def load(folder: Traversable) -> LearnedModel:
+def load(folder: Traversable, *, is_own: bool = False) -> LearnedModel:
     """Read a model.
+
+    Args:
+        folder: the model folder.
+        is_own: it is part of this package, so only its hashes are checked. The files of others are checked
+            for what XGBoost and predictions take for granted, which takes a quarter of a second.
 
     Raises:
         InputError: a file is missing or damaged, or the model was trained on other features. The message
@@ -159,10 +169,14 @@ def load(folder: Traversable) -> LearnedModel:
             f"({card['feature_digest']}, now {feature_digest()}); {_REMAKE}"
         )
     try:
+        _check_names(card)
         contents = {name: _checked(folder, name, expected) for name, expected in card["files"].items()}
+        if not is_own:
+            for name in contents.keys() - {GATE}:
+                _check_booster(name, contents[name])
         found = LearnedModel(_assembled(card, contents), card)
         found.archs  # noqa: B018 - raises now if it is missing, since each prediction needs it
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise InputError(
             f"model '{folder}': '{CARD}' does not hold together ({type(error).__name__}: {error}); {_REMAKE}"
         ) from error
@@ -172,10 +186,10 @@ def load(folder: Traversable) -> LearnedModel:
 def read_card(folder: Traversable) -> dict[str, Any]:
     """Read the card of a model. Raises `InputError`."""
     try:
-        card = json.loads((folder / CARD).read_text(encoding="utf-8"))
+        card = json.loads(read_bounded(folder / CARD, MOST_CARD_BYTES))
     except (FileNotFoundError, NotADirectoryError):
         raise InputError(f"model '{folder}' has no {CARD}: no model is there; {_REMAKE}") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"model '{folder}': '{CARD}' cannot be read ({error}); {_REMAKE}") from error
     needed = {
         "format",
@@ -203,17 +217,47 @@ def read_card(folder: Traversable) -> dict[str, Any]:
 
 def _checked(folder: Traversable, name: str, expected: str) -> bytes:
     try:
-        content = (folder / name).read_bytes()
+        content = read_bounded(folder / name, MOST_BYTES)
     except OSError as error:
         raise InputError(
             f"model '{folder}': '{name}' cannot be read ({error.strerror or error}); {_REMAKE}"
         ) from error
-    # XGBoost reads only files that it wrote: a damaged file can end the process
     if hashlib.sha256(content).hexdigest() != expected:
         raise InputError(
             f"model '{folder}': '{name}' is damaged (its hash is not the one in '{CARD}'); {_REMAKE}"
         )
     return content
+
+
+def _check_names(card: Mapping[str, Any]) -> None:
+    """Check that a card lists the files of its members and no others. Raises `ValueError`."""
+    members = card["members"]
+    if not isinstance(members, int) or not 1 <= members <= MOST_MEMBERS:
+        raise ValueError(f"members={members!r} must lie in 1 .. {MOST_MEMBERS}")
+    times = {_time_name(number) for number in range(members)}
+    orders = {_order_name(number) for number in range(members)}
+    if not times <= set(card["trees"]) <= times | orders:
+        raise ValueError("'trees' must be those of the members")
+    if set(card["files"]) != {*card["trees"], GATE, SPREAD}:
+        raise ValueError("'files' must be those of the members, the gate and the spread")
+
+
+def _check_booster(name: str, content: bytes) -> None:
+    try:
+        check_booster(content, len(NAMES))
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"'{name}': {error}") from error
+
+
+def _finite(name: str, values: Any, shape: tuple[int, ...]) -> NDArray[np.float64]:
+    """`values` as an array of this shape, where -1 is any size above 0. Raises `ValueError`."""
+    found = np.array(values, dtype=np.float64)
+    fits = len(found.shape) == len(shape) and all(
+        size == wanted or (wanted == -1 and size > 0) for size, wanted in zip(found.shape, shape, strict=True)
+    )
+    if not fits or not np.isfinite(found).all():
+        raise ValueError(f"'{name}' must be finite numbers of shape {shape}, and has shape {found.shape}")
+    return found
 
 
 def _assembled(card: Mapping[str, Any], contents: Mapping[str, bytes]) -> Correction:
@@ -224,13 +268,17 @@ def _assembled(card: Mapping[str, Any], contents: Mapping[str, bytes]) -> Correc
     key = json.dumps([card["files"], card["members"], card["trees"], card["level"]], sort_keys=True)
     if key not in _ASSEMBLED:
         trained = {
-            name: Trained(booster_of(contents[name]), float(its["scale"]), float(its["intercept"]))
+            name: Trained(
+                booster_of(contents[name]),
+                *(float(_finite(part, its[part], ())) for part in ("scale", "intercept")),
+            )
             for name, its in card["trees"].items()
         }
         members = [
             Member(trained[_time_name(n)], trained.get(_order_name(n))) for n in range(int(card["members"]))
         ]
-        spread = Spread(booster_of(contents[SPREAD]), tuple(map(float, card["level"])))
+        level = _finite("level", card["level"], (len(KNOTS),))
+        spread = Spread(booster_of(contents[SPREAD]), tuple(map(float, level)))
         found = Correction(tuple(members), _gate(json.loads(contents[GATE])), spread)
         _ASSEMBLED.clear()
         _ASSEMBLED[key] = found
@@ -274,12 +322,17 @@ def _gate_plain(gate: Gate) -> dict[str, Any]:
 
 
 def _gate(plain: Mapping[str, Any]) -> Gate:
+    features = len(NAMES)
+    unit = float(_finite("unit", plain["unit"], ()))
+    spread = _finite("spread", plain["spread"], (features,))
+    if unit <= 0 or not (spread > 0).all():
+        raise ValueError("'unit' and 'spread' of the gate must be above 0")
     return Gate(
-        references=np.array(plain["references"], dtype=np.float64),
-        centre=np.array(plain["centre"], dtype=np.float64),
-        scale=np.array(plain["scale"], dtype=np.float64),
-        spread=np.array(plain["spread"], dtype=np.float64),
-        unit=float(plain["unit"]),
-        reach=float("inf") if plain["reach"] is None else float(plain["reach"]),
-        common=float(plain["common"]),
+        references=_finite("references", plain["references"], (-1, features)),
+        centre=_finite("centre", plain["centre"], (features,)),
+        scale=_finite("scale", plain["scale"], (features,)),
+        spread=spread,
+        unit=unit,
+        reach=float("inf") if plain["reach"] is None else float(_finite("reach", plain["reach"], ())),
+        common=float(_finite("common", plain["common"], ())),
     )

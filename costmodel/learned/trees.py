@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...errors import headline
+
 _LIBRARIES = {"win32": "xgboost.dll", "darwin": "libxgboost.dylib"}
 
 
@@ -106,7 +108,8 @@ class Trees:
     def _call(self, name: str, *arguments: Any) -> None:
         if getattr(self._library, name)(*arguments):
             message = self._library.XGBGetLastError()
-            raise ValueError(f"XGBoost: {message.decode(errors='replace').strip() if message else name}")
+            text = message.decode(errors="replace") if message else name
+            raise ValueError(f"XGBoost: {headline(text)}")  # a stack trace follows
 
 
 @cache

@@ -19,6 +19,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Exit codes: 0 done, 1 internal error, 2 wrong input, 3 no candidate, 4 database, 5 toolchain, 130
     interrupted by Ctrl-C, 141 standard output was closed by its reader, 143 ended by SIGTERM.
     """
+    if arguments is None:
+        _accept_any_name()
     interrupts = Interrupts()
     try:
         interrupts.install()
@@ -57,6 +59,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     else:  # called by a program, which goes on
         interrupts.uninstall()
     sys.exit(code)
+
+
+def _accept_any_name() -> None:
+    """Let standard output show names of files that are not UTF-8, as standard error does."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 if __name__ == "__main__":

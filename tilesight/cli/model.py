@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from ..errors import InputError
 from . import options, output
 
 if TYPE_CHECKING:
@@ -130,46 +131,55 @@ def show(folder: str | None, as_json: bool) -> None:
     """Show the card and the most important features of the shipped model, or of the model in DIR."""
     from ..costmodel.analytical.analytical_model import AnalyticalModel
     from ..costmodel.learned import model_file
+
+    if folder is None:
+        learned = model_file.load(model_file.shipped(), is_own=True)
+    else:
+        learned = model_file.load(Path(folder))
+    fits = learned.analytical_version == AnalyticalModel().version
+    try:
+        if as_json:
+            output.print_json("model show", fits=fits, card=dict(learned.card))
+        else:
+            _print_card(learned.card, fits)
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+        raise InputError(
+            f"model '{folder or 'that ships'}': its card does not hold together ({type(error).__name__}: "
+            f"{error}); train it anew: tilesight model train DATASET... --out DIR"
+        ) from error
+
+
+def _print_card(card: Mapping[str, Any], fits: bool) -> None:
     from ..costmodel.learned.features import FEATURES
 
-    learned = model_file.load(Path(folder) if folder is not None else model_file.shipped())
-    fits = learned.analytical_version == AnalyticalModel().version
-    if as_json:
-        output.print_json("model show", fits=fits, card=dict(learned.card))
-        return
-    card = learned.card
-    output.print_text(
-        f"{learned.version}, for {learned.analytical_version}"
-        + ("" if fits else ": not used, since this TileSight has another analytical model")
-    )
     data = card["data"]
-    output.print_text(
+    heads = [
+        f"{card['version']}, for {card['analytical']}"
+        + ("" if fits else ": not used, since this TileSight has another analytical model"),
         f"{data['rows']} rows in {data['cases']} cases of {', '.join(data['operators'])}; "
-        f"{', '.join(data['targets'])}"
-    )
-    output.print_text()
-    if card["held_out"]:
-        columns = ["split", "model", "cases", "top-1", "worst", "top-8", "worst 8", "MAPE"]
-        lines = [
-            [
-                e["split"],
-                name,
-                of["cases"],
-                *(f"{of[k]:.4f}" for k in ("top1", "top1_worst", "top8", "top8_worst")),
-                output.percent(of["mape"]),
-            ]
-            for e in card["held_out"]
-            for name, of in e["models"].items()
+        f"{', '.join(data['targets'])}",
+        "",
+    ]
+    columns = ["split", "model", "cases", "top-1", "worst", "top-8", "worst 8", "MAPE"]
+    lines = [
+        [
+            e["split"],
+            name,
+            of["cases"],
+            *(f"{of[k]:.4f}" for k in ("top1", "top1_worst", "top8", "top8_worst")),
+            output.percent(of["mape"]),
         ]
+        for e in card["held_out"]
+        for name, of in e["models"].items()
+    ]
+    first = sorted(card["importances"].items(), key=lambda item: -item[1])[:FIRST_FEATURES]
+    features = [[n, output.percent(gain), FEATURES.get(n, "")] for n, gain in first]
+    for line in heads:
+        output.print_text(line)
+    if lines:
         output.print_table(columns, lines, right=columns[2:])
         output.print_text()
-    first = sorted(card["importances"].items(), key=lambda item: -item[1])[:FIRST_FEATURES]
-    output.print_table(
-        ["feature", "gain", "meaning"],
-        [[n, output.percent(gain), FEATURES.get(n, "")] for n, gain in first],
-        right=["gain"],
-        folded=["meaning"],
-    )
+    output.print_table(["feature", "gain", "meaning"], features, right=["gain"], folded=["meaning"])
 
 
 def _read(paths: Sequence[str]) -> tuple[Dataset, list[MeasuredRow]]:

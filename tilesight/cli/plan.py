@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import InputError
+from ..files import read_text
 from . import options, output, suggestions
 
 if TYPE_CHECKING:
     from ..planner.result import PlanResult
     from ..tuner.options import TuneOptions
 
+MOST_WEIGHTS_BYTES = 16 << 20
 EFFORTS = ("predict", "quick", "full")
 
 
@@ -137,10 +139,7 @@ def plan(
 
 def read_weights(path: Path) -> dict[int, float]:
     """Read a file of lines `SIZE WEIGHT`; text after # is ignored. Raises `InputError`."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"--weights: file '{path}' cannot be read: {error}") from error
+    lines = read_text(path, f"--weights: file '{path}'", MOST_WEIGHTS_BYTES).splitlines()
     found: dict[int, float] = {}
     for place, line in enumerate(lines, 1):
         words = line.split("#")[0].replace(",", " ").split()

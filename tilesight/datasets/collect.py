@@ -14,7 +14,7 @@ from typing import Any
 from .. import kernels
 from ..errors import InputError, NoCandidateError, TileSightError, ToolchainError, UnknownNameError
 from ..extras import require_extra
-from ..files import check_out
+from ..files import check_out, read_text
 from ..machine.devices import Device
 from ..machine.placement import locate
 from ..machine.toolchain import software_versions
@@ -239,10 +239,7 @@ def _named(
 
 
 def _listed(path: Path, samples: int | None) -> Iterator[CollectOptions]:
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"file of workloads '{path}' cannot be read: {error}") from error
+    lines = read_text(path, f"file of workloads '{path}'").splitlines()
     for number, line in enumerate(lines, 1):
         words = line.split("#")[0].split()
         if not words:

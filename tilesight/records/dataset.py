@@ -214,11 +214,14 @@ def write_dataset(path: str | Path, dataset: Dataset) -> None:
     columns = {c.name: pa.array(dataset.frame[c.name], kinds[c.kind], from_pandas=True) for c in COLUMNS}
     metadata = {METADATA_KEY: json.dumps(dataset.metadata, sort_keys=True).encode()}
     table = pa.table(columns, schema=pa.schema([(c.name, kinds[c.kind]) for c in COLUMNS], metadata=metadata))
-    with replacing(path, f"dataset '{path}' cannot be written") as partial_path:
+    with (
+        replacing(path, f"dataset '{path}' cannot be written") as partial_path,
+        partial_path.open("wb") as file,  # pyarrow refuses names that are not UTF-8
+    ):
         # large pages: each page is compressed by itself, and profiles resemble each other
         parquet.write_table(
             table,
-            partial_path,
+            file,
             compression="zstd",
             compression_level=12,
             data_page_size=2**23,
@@ -258,7 +261,10 @@ def _table(name: str, path: Path) -> Any:
     pa, parquet = _pyarrow()
     if path.exists() and not path.is_file():
         raise InputError(f"{name} is no file that can be read as Parquet; name one, or a folder of them")
-    with parquet.ParquetFile(path, page_checksum_verification=True) as file:
+    with (
+        path.open("rb") as opened,  # pyarrow refuses names that are not UTF-8
+        parquet.ParquetFile(opened, page_checksum_verification=True) as file,
+    ):
         found = [field for field in file.schema_arrow if field.name in _KNOWN]
         batches, size = [], 0
         for batch in file.iter_batches(_BATCH, columns=[field.name for field in found]):

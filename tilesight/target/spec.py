@@ -24,6 +24,7 @@ from typing import Any
 
 from ..dtypes import DTYPE_ALIASES, DTYPE_BYTES
 from ..errors import TargetFileError, UnknownNameError, nearest_names
+from ..files import read_text
 from .checks import check_together, checked_value
 from .fields import FIGURES, GPU, KINDS, LEVELS, PROVENANCES, RETIRED, Figure
 
@@ -46,6 +47,7 @@ ARCHS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "cpu": ("native",),
     }
 )
+MOST_BYTES, MOST_IN_LINE = 1 << 18, 2000  # of a target file; those that ship have far less
 _PARTS = ("value", "provenance", "source")  # of a figure
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -163,10 +165,7 @@ def load_target(name_or_path: str) -> Target:
     """
     if name_or_path.endswith(".toml") or "/" in name_or_path:
         path = Path(name_or_path)
-        try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise TargetFileError(f"target file '{path}' cannot be read: {error}") from error
+        text = read_text(path, f"target file '{path}'", MOST_BYTES, TargetFileError)
         own = parse_target(text, str(path))
         if own.name in target_names() and own.fingerprint != load_target(own.name).fingerprint:
             raise TargetFileError(
@@ -197,9 +196,13 @@ def parse_target(text: str, origin: str) -> Target:
             other.
     """
     subject = f"target file '{origin}'"
+    longest = max(map(len, text.splitlines()), default=0)
+    if longest > MOST_IN_LINE:  # a dotted key of many parts would take minutes
+        raise TargetFileError(f"{subject} has a line of {longest} characters; the limit is {MOST_IN_LINE}")
     try:
         raw = tomllib.loads(text)
-    except ValueError as error:  # TOMLDecodeError, and numbers of more digits than Python reads
+    # ValueError: TOMLDecodeError, and numbers of more digits than Python reads; RecursionError: deep nesting
+    except (ValueError, RecursionError) as error:
         raise TargetFileError(f"{subject} is not TOML: {error}") from error
 
     kind = _text(raw, "kind", subject)

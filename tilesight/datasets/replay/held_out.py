@@ -19,7 +19,7 @@ from ...costmodel.training.fit_constants import fit_held_out
 from ...costmodel.training.measured import measured_rows
 from ...costmodel.training.train import ConstantsFit, describe, train_correction
 from ...errors import InputError
-from ...files import replacing
+from ...files import read_bounded, replacing
 from ...records.dataset import Dataset
 from .cases import ReplayPrediction
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 MODELS = ("learned", "analytical")
 KIND = "held-out predictions"
 DIGITS = 7
+MOST_BYTES = 256 << 20  # of a file of predictions
 
 
 @dataclass(frozen=True)
@@ -142,14 +143,14 @@ def read_predictions(path: Path, key: str) -> ReplayPredictions:
     """
     name = f"predictions '{path}'"
     try:
-        found: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        found: Mapping[str, Any] = json.loads(read_bounded(path, MOST_BYTES))
         if found["kind"] != KIND:
             raise ValueError(f"kind '{found['kind']}'")
         columns = {
             c: np.array(found[c], dtype=np.float64) for c in ("analytical_us", "learned_us", "ranking_us")
         }
         made = ReplayPredictions(str(found["key"]), str(found["split"]), int(found["folds"]), **columns)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(
             f"{name} cannot be read ({error}); name a file that `tilesight replay --predictions` wrote, or a "
             "new one"
