@@ -74,10 +74,9 @@ class UserTemplate(KernelTemplate):
         unlike = self.interface.difference(interface)
         if unlike:
             raise TraceError(f"its arguments are not those of the first config: {unlike}")
-        own_options = dict((traced.attrs or {}).get("tilelang_pass_configs") or {})
         return with_options(
             inputs_first(traced, self.interface),
-            {**own_options, **self.function.options_of(self.choices.values(config))},
+            {**own_options(traced), **self.function.options_of(self.choices.values(config))},
         )
 
     def for_config(self, config: Config) -> TracedTemplate:
@@ -92,6 +91,11 @@ class UserTemplate(KernelTemplate):
             except Exception as error:  # the user's code may raise anything
                 self._traced[config] = TracedConfig(b"", f"{type(error).__name__}: {headline(str(error))}")
         return self._traced[config]
+
+
+def own_options(prim_func: Any) -> dict[str, Any]:
+    """Options of TileLang's passes that the function itself has."""
+    return dict((prim_func.attrs or {}).get("tilelang_pass_configs") or {})
 
 
 def with_options(prim_func: Any, options: Mapping[str, Any]) -> Any:
