@@ -146,8 +146,10 @@ def _print(found: Explanation) -> None:
     )
     output.print_text(", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in this.launch.items()))
     output.print_text()
-    second = f"; next: {this.second_limit}" if this.second_limit else ""
-    output.print_text(f"limited by: {this.limit}{second}", bold=True)
+    second = f"; next: {this.second_cost}" if this.second_cost else ""
+    output.print_text(
+        f"largest cost: {this.largest_cost}{second}; limiting: {prediction.limiting}", bold=True
+    )
     for sentence in this.findings:
         output.print_text(f"- {sentence}")
     output.print_text()
@@ -243,7 +245,7 @@ def _print_loss(found: Explanation, best: CandidateView) -> None:
     word = "measured" if both_measured else "predicted"
     heading = "Why it is slower than the best config" if a >= b else "Compared with the best known config"
     output.print_text(f"{heading}: {word} {number(a)} us, the best {number(b)} us ({a / b:.2f}x)", bold=True)
-    output.print_line(f"best: {best.config}, limited by {best.limit}")
+    output.print_line(f"best: {best.config}, largest cost: {best.largest_cost}")
     if found.largest_step:
         output.print_text(f"- {found.largest_step}")
     if found.steps:
@@ -322,10 +324,10 @@ def _view_fields(view: CandidateView) -> dict[str, Any]:
         "predicted_us": prediction.latency_us,
         "predicted_uncertainty": prediction.uncertainty,
         "limiting": prediction.limiting,
-        "first_limit": view.limit,
-        "second_limit": view.second_limit,
-        "limits": [_headroom(h) for h in view.limits.limits],
-        "next_limit": None if view.limits.next_limit is None else _headroom(view.limits.next_limit),
+        "largest_cost": view.largest_cost,
+        "second_cost": view.second_cost,
+        "costs": [_headroom(h) for h in view.limits.limits],
+        "next_cost": None if view.limits.next_limit is None else _headroom(view.limits.next_limit),
         "wastes": [_headroom(h) for h in view.limits.wastes],
         "findings": view.findings,
         "doubts": view.caveats,

@@ -15,7 +15,7 @@ from ..tuner.observers import Bars, Lines, Observer
 from . import text_table as table
 
 WIDTH = 100
-SCHEMA_VERSION = 1  # of the JSON: raised when the meaning of a field changes or a field is removed
+SCHEMA_VERSION = 2  # of the JSON: raised when the meaning of a field changes or a field is removed
 
 
 @contextmanager

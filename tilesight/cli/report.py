@@ -151,7 +151,7 @@ def _in_turns(trial: TrialRecord) -> bool:
 
 def _print_predicted(shown: Sequence[TrialRecord], floor: Roofline) -> None:
     unit, rate = _rate(floor, min((t.predicted_us for t in shown if t.predicted_us), default=1.0))
-    columns = ["#", "status", "predicted us", f"predicted {unit}", "of limit", "paced by", "config"]
+    columns = ["#", "status", "predicted us", f"predicted {unit}", "of limit", "limiting", "config"]
     rows = []
     for place, trial in enumerate(shown, 1):
         us, limiting = trial.predicted_us, trial.prediction.limiting if trial.prediction else ""
