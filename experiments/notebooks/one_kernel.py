@@ -151,7 +151,7 @@ plt.show()
 # %%
 prediction = tilesight.predict(function, target)
 print(
-    f"predicted {prediction.latency_us:.1f} us, measured {best['measured_us']:.1f} us, paced by "
+    f"predicted {prediction.latency_us:.1f} us, measured {best['measured_us']:.1f} us, limiting: "
     f"{prediction.limiting}"
 )
 display(
@@ -184,7 +184,7 @@ answers = {block: tilesight.predict(row_sums(16384, 2048, block), target) for bl
 display(
     pd.DataFrame(
         [
-            {"rows a block": b, "predicted us": p.latency_us, "paced by": p.limiting}
+            {"rows a block": b, "predicted us": p.latency_us, "limiting": p.limiting}
             for b, p in answers.items()
         ]
     ).round(1)

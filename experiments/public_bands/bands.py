@@ -134,7 +134,7 @@ def main(seconds: float, only: list[str]) -> None:
             print(json.dumps(rows[-1] | {"seconds": round(time.monotonic() - begin)}), file=sys.stderr)
     print(
         f"{'chip':7} {'workload':82} {'published':>11} {'PREDICTED':>9} {'WITH COMPILER':>13} {'off':>7}  "
-        "paced by"
+        "limiting"
     )
     for found in rows:
         low, high = found["published_tflops"]

@@ -11,6 +11,7 @@ import tilelang.language as T
 import torch
 
 from tilesight.decorator import TunedSource, autotune
+from tilesight.decorator.launched_call import LaunchedCall
 from tilesight.errors import InputError
 from tilesight.records.trial import Status
 from tilesight.target.spec import Target
@@ -109,6 +110,15 @@ def test_tuned_checked_recorded_and_callable(gpu_target: Target) -> None:
     assert kernel.latency == pytest.approx(facts.latency_us / 1e3)
     assert kernel.ref_latency > 0
     assert dict(kernel.config) in CONFIGS
+    assert isinstance(kernel.torch_function, LaunchedCall), "the library that was measured"
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        there = kernel(a, b)
+    stream.synchronize()
+    torch.testing.assert_close(there, kernel(a, b))
+    with pytest.raises(Exception):  # noqa: B017, PT011 - TileLang's own error
+        kernel(a, b[:, ::2])
     kernel.get_profiler().assert_allclose(product, rtol=1e-2, atol=1e-2)
     again = autotune(configs=CONFIGS, ref_prog=product)(matmul)(512, 768, 256)
     assert again.tilesight.source is TunedSource.DATABASE

@@ -100,7 +100,8 @@ def _print(found: Compilation, source: bool) -> None:
     )
     if built.resources:
         output.print_text(
-            f"predicted with the compiler's figures: {number(after.latency_us)} us, paced by {after.limiting}"
+            f"predicted with the compiler's figures: {number(after.latency_us)} us, "
+            f"limiting: {after.limiting}"
         )
     for note in after.notes:
         output.print_text(f"note: {note}")

@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 _NARROWEST = 20  # a narrower terminal wraps the lines itself
-SCHEMA_VERSION = 1  # of the JSON: raised when the meaning of a field changes or a field is removed
+SCHEMA_VERSION = 2  # of the JSON: raised when the meaning of a field changes or a field is removed
 
 
 class Verbosity(StrEnum):

@@ -45,7 +45,7 @@ def _print(found: FilePrediction) -> None:
     output.print_text(f"{found.name} on {found.target.title}", bold=True)
     output.print_text(
         f"predicted {number(prediction.latency_us)} us, give or take {percent(prediction.uncertainty)} "
-        f"(one sigma), paced by {prediction.limiting}"
+        f"(one sigma), limiting: {prediction.limiting}"
     )
     busy = sorted(prediction.utilization.items(), key=lambda item: -item[1])
     output.print_table(["resource", "busy"], [[name, percent(share)] for name, share in busy], right=["busy"])

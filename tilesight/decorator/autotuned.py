@@ -18,6 +18,7 @@ from .run_time_values import open_axes
 from .trace_configs import Traces, find_mode, first_traced
 from .tune_task import TuneTask, make_task
 from .tuned import Tuned, TunedSource
+from .user_frames import without_own_frames
 from .user_function import UserFunction
 from .user_operator import CheckOptions
 
@@ -75,6 +76,7 @@ class Autotuned:
     def jit_impl(self) -> Any:
         return self._function.wrapped
 
+    @without_own_frames
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The tuned kernel of a lazy function; the results of an eager one."""
         written = (hashable(args), hashable(kwargs))
@@ -91,10 +93,12 @@ class Autotuned:
         values = {} if tuned.source is TunedSource.GIVEN else tuned.values
         return kernel(*self._function.run_arguments(args, kwargs, values))
 
+    @without_own_frames
     def compile(self, *args: Any, **kwargs: Any) -> Any:
         """The tuned kernel. An eager function is not run."""
         return self._kernels.kernel(self._call(args, kwargs))
 
+    @without_own_frames
     def tune(self, *args: Any, **kwargs: Any) -> SessionResult:
         """Tune for these arguments, or recall the result, without building a kernel for this process.
 
@@ -104,10 +108,12 @@ class Autotuned:
         """
         return self._kernels.tune(self._call_to_tune(args, kwargs))
 
+    @without_own_frames
     def space(self, *args: Any, **kwargs: Any) -> SearchSpace:
         """The configs to choose from."""
         return self._choices_of(self._call(args, kwargs)).space
 
+    @without_own_frames
     def choice(self, *args: Any, **kwargs: Any) -> Tuned:
         """The config that is known to be best for a call, and where it comes from (`Tuned.source`).
 
@@ -116,6 +122,7 @@ class Autotuned:
         """
         return self._kernels.choice(self._call(args, kwargs))
 
+    @without_own_frames
     def explain(
         self, *args: Any, config: str | Mapping[str, Any] | None = None, **kwargs: Any
     ) -> Explanation:

@@ -15,6 +15,7 @@ from ..errors import NoCandidateError
 from ..problem.candidate import Candidate
 from ..problem.template import RunTimeNumber, number_slot
 from .interface import Interface, TensorArgument
+from .launched_call import shape_at
 
 if TYPE_CHECKING:
     import torch
@@ -72,7 +73,7 @@ class HostKernel:
         results = [tensor for tensor in self.interface.tensors if tensor.is_result]
         for tensor in results:
             dtype = getattr(torch, tensor.dtype)
-            named[tensor.name] = torch.empty(_shape_at(tensor, sizes), dtype=dtype)
+            named[tensor.name] = torch.empty(shape_at(tensor, sizes), dtype=dtype)
         after = [sizes[name] for name, _ in self.interface.sizes]
         after += [slots[number.name] for number in self.interface.numbers]
         self._kernel.bind([named[tensor.name] for tensor in self._order], 0, after)()
@@ -110,7 +111,7 @@ def _checked(wanted: TensorArgument, tensor: Any, sizes: dict[str, int]) -> torc
             if name:
                 sizes.setdefault(name, int(size))
     if (
-        tuple(tensor.shape) != _shape_at(wanted, sizes)
+        tuple(tensor.shape) != shape_at(wanted, sizes)
         or tensor.dtype != getattr(torch, wanted.dtype)
         or tensor.device.type != "cpu"
     ):
@@ -118,9 +119,3 @@ def _checked(wanted: TensorArgument, tensor: Any, sizes: dict[str, int]) -> torc
         known = "".join(f" with {name}={sizes[name]}" for name in wanted.axes if name in sizes)
         raise ValueError(f"'{wanted.name}' must be torch.{wanted.label} on cpu{known}, and is {found}")
     return tensor
-
-
-def _shape_at(tensor: TensorArgument, sizes: dict[str, int]) -> tuple[int, ...]:
-    """Its shape where sizes that are known at run time only have these values."""
-    axes = tensor.axes or ("",) * len(tensor.shape)
-    return tuple(sizes.get(name, size) for name, size in zip(axes, tensor.shape, strict=True))

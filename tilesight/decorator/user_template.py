@@ -75,10 +75,9 @@ class UserTemplate(KernelTemplate):
         unlike = self.interface.difference(interface)
         if unlike:
             raise TraceError(f"its arguments are not those of the first config: {unlike}")
-        own_options = dict((traced.attrs or {}).get("tilelang_pass_configs") or {})
         return with_options(
             inputs_first(traced, self.interface),
-            {**own_options, **self.function.options_of(self.choices.values(config))},
+            {**own_options(traced), **self.function.options_of(self.choices.values(config))},
         )
 
     def arguments(self, config: Config) -> dict[str, Any]:
@@ -114,6 +113,11 @@ class UserTemplate(KernelTemplate):
 def _written(value: Any, name: str) -> str:
     """The value as Python text if it is a plain one, else the name of its argument."""
     return repr(value) if isinstance(value, bool | int | float | str | None) else name
+
+
+def own_options(prim_func: Any) -> dict[str, Any]:
+    """Options of TileLang's passes that the function itself has."""
+    return dict((prim_func.attrs or {}).get("tilelang_pass_configs") or {})
 
 
 def with_options(prim_func: Any, options: Mapping[str, Any]) -> Any:

@@ -66,7 +66,9 @@ class Explanation(Reported):
 
     def __repr__(self) -> str:
         config = "" if self.this.config is None else f"{self.this.config}, "
-        return f"Explanation({self.title} on {self.target.name}: {config}limited by {self.this.limit})"
+        return (
+            f"Explanation({self.title} on {self.target.name}: {config}largest cost: {self.this.largest_cost})"
+        )
 
     def report(self) -> Report:
         """The report of `tilesight explain`."""

@@ -31,8 +31,8 @@ def explanation_report(found: Explanation) -> Report:
     )
     report.text(", ".join(f"{name.replace('_', ' ')} {amount:g}" for name, amount in this.launch.items()))
     report.text()
-    second = f"; next: {this.second_limit}" if this.second_limit else ""
-    report.text(f"limited by: {this.limit}{second}", bold=True)
+    second = f"; next: {this.second_cost}" if this.second_cost else ""
+    report.text(f"largest cost: {this.largest_cost}{second}; limiting: {prediction.limiting}", bold=True)
     for sentence in this.findings:
         report.text(f"- {sentence}")
     report.text()
@@ -123,7 +123,7 @@ def _add_loss(report: Report, found: Explanation, best: CandidateView) -> None:
     word = "measured" if both_measured else "predicted"
     heading = "Why it is slower than the best config" if a >= b else "Compared with the best known config"
     report.text(f"{heading}: {word} {number(a)} us, the best {number(b)} us ({a / b:.2f}x)", bold=True)
-    report.line(f"best: {best.config}, limited by {best.limit}")
+    report.line(f"best: {best.config}, largest cost: {best.largest_cost}")
     if found.largest_step:
         report.text(f"- {found.largest_step}")
     if found.steps:

@@ -110,27 +110,24 @@ def _limits(view: CandidateView) -> Iterator[str]:
     busy = f" (busy {share:.0%} of the time)" if share else ""
     named = MEANING.get(first.name, first.name)
     if first.gain < 2 * IDLE:
-        yield (
-            f"No single resource limits it. The largest saving is {named}{busy}. Without this cost, "
-            f"{_left(first)}."
-        )
+        yield (f"No single cost is large. The largest cost is {named}{busy}. Without it, {_left(first)}.")
     else:
-        yield f"Limited by {named}{busy}. Without this cost, {_left(first)}."
+        yield f"The largest cost is {named}{busy}. Without it, {_left(first)}."
     pace = view.prediction.limiting
     if pace != first.name:
-        paced = (
+        what_limits = (
             "what each block must do in turn (the dependency chain)"
             if pace == CHAIN
             else MEANING.get(pace, pace)
         )
         yield (
-            f"`tilesight rank` shows {paced} instead, which is busy longest. Removing the limit named here "
+            f"Limiting is {what_limits}, which is busy longest and sets the pace. Removing the largest cost "
             "would save more."
         )
     if following is not None and following.gain > WORTH:
         what = MEANING.get(following.name, following.name)
         yield (
-            f"Next limit: {what}. Without both costs, {_us(following.without_us)} would remain "
+            f"Next cost: {what}. Without both costs, {_us(following.without_us)} would remain "
             f"(another -{following.gain:.0%})."
         )
     others = [h for h in view.limits.limits[1:] if h.gain > 2 * WORTH][:3]

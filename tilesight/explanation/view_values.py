@@ -109,15 +109,18 @@ class CandidateView:
         }
 
     @property
-    def limit(self) -> str:
-        """The limit without which the kernel would gain most."""
+    def largest_cost(self) -> str:
+        """The resource without whose cost the kernel would gain most; it need not be the one that limits it.
+
+        `Prediction.limiting` is the resource that sets the pace: it is busy longest.
+        """
         found = self.limits.limits
         return found[0].name if found and found[0].gain > 0 else self.prediction.limiting
 
     @property
-    def second_limit(self) -> str | None:
-        """The limit after the first one is gone; if unknown, the most used resource beside the first."""
+    def second_cost(self) -> str | None:
+        """The largest cost once the first is gone; if unknown, the most used resource beside the first."""
         following = self.limits.next_limit
         if following is not None and following.gain > 0:
             return following.name
-        return next((u.resource for u in self.uses if u.resource != self.limit and u.share > 0), None)
+        return next((u.resource for u in self.uses if u.resource != self.largest_cost and u.share > 0), None)

@@ -17,7 +17,7 @@ def prediction_report(found: Prediction) -> Report:
     report = Report()
     interval = f"give or take {percent(found.uncertainty)} (one sigma)"
     report.text(f"predicted time: {number(found.latency_us)} us, {interval}", bold=True)
-    report.text(f"paced by: {found.limiting}")
+    report.text(f"limiting: {found.limiting}")
     for heading, unit, amounts in (
         ("resource", "busy", {name: percent(share) for name, share in _largest_first(found.utilization)}),
         ("term", "us", {name: number(us) for name, us in found.terms_us.items()}),

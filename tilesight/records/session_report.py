@@ -148,7 +148,7 @@ def _add_predicted(
     report: Report, shown: Sequence[TrialRecord], floor: Roofline, orders: Sequence[int]
 ) -> None:
     unit, rate = _rate(floor, min((t.predicted_us for t in shown if t.predicted_us), default=1.0))
-    columns = ["#", "status", "predicted us", f"predicted {unit}", "of limit", "paced by", "config"]
+    columns = ["#", "status", "predicted us", f"predicted {unit}", "of limit", "limiting", "config"]
     rows: list[list[object]] = []
     for place, trial in enumerate(shown, 1):
         us, limiting = trial.predicted_us, trial.prediction.limiting if trial.prediction else ""

@@ -77,7 +77,7 @@ class Prediction(Reported):
 
     def __repr__(self) -> str:
         time = f"{number(self.latency_us)} us ± {percent(self.uncertainty)}"
-        return f"Prediction({time}, paced by {self.limiting})"
+        return f"Prediction({time}, limiting: {self.limiting})"
 
     def report(self) -> Report:
         """The time, what sets its pace, the use of each resource, and the model's terms."""

@@ -71,10 +71,10 @@ def test_explains_what_limits_a_kernel() -> None:
         None,
         None,
     )
-    assert found.this.limit == "dram"
+    assert found.this.largest_cost == "dram"
     assert found.this.launch["blocks"] == (1 << 26) // 1024
     assert found.this.requested[0].quantities["global_read_bytes"] == 4096
-    assert "Limited by device memory" in found.this.findings[0]
+    assert "The largest cost is device memory" in found.this.findings[0]
     assert found.this.prediction == tilesight.predict(user.copy(1 << 26), "h200")
 
 
@@ -122,7 +122,7 @@ def test_kernels_of_files_on_the_command_line(capsys: pytest.CaptureFixture[str]
     assert code == 0, err
     assert "config:" not in out
     assert "best" not in out
-    assert "Limited by" in out
+    assert "largest cost: dram" in out
     explained = json.loads(run(capsys, "explain", *place, "--json")[1])
     assert explained["workload"] is None
     assert explained["this"]["predicted_us"] == found["predicted_us"]

@@ -340,7 +340,7 @@ def test_explains_the_best_by_default() -> None:
     assert found.this.config is not None
     assert found.this.config["block"] == 30
     assert found.this.prediction.limiting == "vector"
-    assert found.this.second_limit == "dram"
+    assert found.this.second_cost == "dram"
     assert [(u.resource, u.share) for u in found.this.uses] == [("vector", 0.5), ("dram", 0.25)]
     assert found.this.requested[0].quantities == {"vector_ops": 4 * 3000.0}  # four iterations
     assert found.this.launch["pipeline_depth"] == 3

@@ -92,7 +92,7 @@ def test_json_is_one_object_and_progress_is_elsewhere(shell: Shell) -> None:
     code, out, err = shell(*TUNE, "--json", "--top", "2")
     assert code == 0
     found = json.loads(out)
-    assert found["schema_version"] == 1
+    assert found["schema_version"] == 2
     assert found["kind"] == "tune"
     session = found["sessions"][0]
     assert session["is_measured"] is True
@@ -231,7 +231,7 @@ def test_explain_shows_uses_and_why_it_loses(shell: Shell) -> None:
     )
     assert code == 0, err
     assert (
-        "limited by: launch; next: vector" in out
+        "largest cost: launch; next: vector; limiting: vector" in out
     )  # as the analytical model sees the stand-in's small profile
     assert "Why it is slower than the best config: predicted 102.0 us, the best 30.00 us (3.40x)" in out
     assert "best: block=30,stages=3,swizzle=" in out
@@ -246,7 +246,7 @@ def test_explain_shows_uses_and_why_it_loses(shell: Shell) -> None:
     assert found["kind"] == "explain"
     assert found["best"] is None
     assert found["this"]["utilization"] == {"vector": 0.5, "dram": 0.25}
-    assert found["this"]["first_limit"] == found["this"]["limits"][0]["name"]
+    assert found["this"]["largest_cost"] == found["this"]["costs"][0]["name"]
 
 
 def test_rank_and_explain_name_the_same_pace(shell: Shell) -> None:
@@ -266,8 +266,8 @@ def test_rank_and_explain_name_the_same_pace(shell: Shell) -> None:
     )
     this = json.loads(shell(*arguments, "--json")[1])["this"]
     assert this["limiting"] == slow["limiting"] == "vector"
-    assert this["first_limit"] == this["limits"][0]["name"] == "launch"
-    assert "`tilesight rank` shows arithmetic instead, which is busy longest" in shell(*arguments)[1]
+    assert this["largest_cost"] == this["costs"][0]["name"] == "launch"
+    assert "Limiting is arithmetic, which is busy longest and sets the pace." in shell(*arguments)[1]
 
 
 def test_rank_says_how_sure_it_is(shell: Shell) -> None:

@@ -63,7 +63,7 @@ def test_json_has_no_nan(capsys: pytest.CaptureFixture[str]) -> None:
     output.print_json("test", value=math.nan, many=(1, 2.5), flag=True, mapping={"x": math.inf})
     found = json.loads(capsys.readouterr().out)
     assert found == {
-        "schema_version": 1,
+        "schema_version": 2,
         "kind": "test",
         "value": None,
         "many": [1, 2.5],

@@ -105,6 +105,6 @@ def test_a_prediction_prints_its_time_its_pace_and_its_terms() -> None:
     assert text.index("vector    50.0 %") < text.index("dram      25.0 %")
     assert "launch  2.500" in text
     assert "note: a note" in text
-    assert repr(prediction) == "Prediction(12.50 us ± 15.0 %, paced by vector)"
+    assert repr(prediction) == "Prediction(12.50 us ± 15.0 %, limiting: vector)"
     assert "12.50 us" in prediction._repr_html_()
     assert FakeModel.version not in text

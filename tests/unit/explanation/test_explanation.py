@@ -56,8 +56,8 @@ def has_sentence(sentences: Iterable[str], *parts: str) -> bool:
 def test_the_limit_comes_first_with_its_cost() -> None:
     found = seen(kernel(blocks=1056))
     first = found.limits.limits[0]
-    assert found.limit == "matrix"
-    assert found.findings[0].startswith("Limited by the matrix units (busy ")
+    assert found.largest_cost == "matrix"
+    assert found.findings[0].startswith("The largest cost is the matrix units (busy ")
     assert f"(-{first.gain:.0%})" in found.findings[0]
 
 

@@ -74,10 +74,10 @@ def bind_call(
     pack = struct.Struct(f"={kernel.arity}Q{len(sizes)}q").pack
     # ctypes passes the address of the first byte of a bytes object
     call: Any = kernel.launch
-    stream: Callable[[], int] = (lambda: 0) if device.type == "cpu" else _stream_of(device)
+    stream: Callable[[], int] = (lambda: 0) if device.type == "cpu" else stream_of(device)
     dtypes = [getattr(torch, problem.dtype_of(name)) for name in problem.outputs]
-    empty = _allocator(device)
-    parts = [(tuple(shape), _strides(shape), dtype) for shape, dtype in zip(shapes, dtypes, strict=True)]
+    empty = allocator(device)
+    parts = [(tuple(shape), strides_of(shape), dtype) for shape, dtype in zip(shapes, dtypes, strict=True)]
     first_shape, first_strides, first_dtype = parts[0]
     first_bytes = first_dtype.itemsize * math.prod(first_shape)
     is_single, is_gpu, sizes = len(parts) == 1, device.type != "cpu", tuple(sizes)
@@ -150,10 +150,10 @@ def bind_call(
         return tuple(out)
 
     bound: BoundCall = single if is_single else several
-    return bound if not is_gpu else _on_its_device(bound, device)
+    return bound if not is_gpu else on_its_device(bound, device)
 
 
-def _on_its_device(bound: BoundCall, device: torch.device) -> BoundCall:
+def on_its_device(bound: BoundCall, device: torch.device) -> BoundCall:
     """The call with its device made current, which allocation and streams need."""
     current, index = torch._C._cuda_getDevice, device.index
 
@@ -166,12 +166,13 @@ def _on_its_device(bound: BoundCall, device: torch.device) -> BoundCall:
     return on_device
 
 
-def _stream_of(device: torch.device) -> Callable[[], int]:
+def stream_of(device: torch.device) -> Callable[[], int]:
+    """A function that returns the current stream of a GPU."""
     current, index = torch._C._cuda_getCurrentRawStream, device.index
     return lambda: current(index)
 
 
-def _allocator(
+def allocator(
     device: torch.device,
 ) -> Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor]:
     """The allocation of an uninitialised tensor on the current device.
@@ -185,7 +186,8 @@ def _allocator(
     return lambda size, stride, dtype: torch.empty_strided(size, stride, dtype=dtype, device=device)
 
 
-def _strides(shape: Sequence[int]) -> tuple[int, ...]:
+def strides_of(shape: Sequence[int]) -> tuple[int, ...]:
+    """The strides of a contiguous tensor."""
     strides, step = [], 1
     for size in reversed(shape):
         strides.append(step)
