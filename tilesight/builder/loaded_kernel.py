@@ -79,8 +79,7 @@ class LoadedKernel:
             sizes: Values of the dynamic dimensions.
 
         Raises:
-            ValueError: A wrong number of tensors or sizes, or a tensor that is not contiguous, is negated,
-                or has lost its memory.
+            ValueError: A wrong number of tensors or sizes, or a tensor that is not contiguous.
         """
         if len(tensors) != self.arity:
             raise ValueError(
@@ -95,8 +94,6 @@ class LoadedKernel:
                 raise ValueError(
                     f"tensor {position} of a kernel must be contiguous; call .contiguous() on it"
                 )
-            if (fault := memory_fault(tensor)) is not None:
-                raise ValueError(f"tensor {position} of a kernel {fault}")
         arguments = (ctypes.c_void_p * (self.arity + self.sizes))(
             *(tensor.data_ptr() for tensor in tensors), *sizes
         )

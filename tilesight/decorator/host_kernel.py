@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..builder.loaded_kernel import LoadedKernel
+from ..builder.loaded_kernel import LoadedKernel, memory_fault
 from ..errors import NoCandidateError
 from ..problem.candidate import Candidate
 from .interface import Interface
@@ -51,7 +51,10 @@ class HostKernel:
         self._order = (*interface.inputs, *interface.outputs)
 
     def __call__(self, *tensors: torch.Tensor) -> Any:
-        """Raises `ValueError` for tensors of another number, shape, dtype or device than the kernel takes."""
+        """Raises `ValueError` for tensors of another number, shape, dtype or device than the kernel takes.
+
+        Also for tensors whose memory was freed or holds other values.
+        """
         import torch
 
         given = self.interface.given
@@ -69,6 +72,8 @@ class HostKernel:
                 raise ValueError(
                     f"'{wanted.name}' must be torch.{wanted.dtype}{list(wanted.shape)} on cpu, and is {found}"
                 )
+            if (fault := memory_fault(tensor)) is not None:
+                raise ValueError(f"'{wanted.name}' {fault}")
             named[wanted.name] = tensor
         results = [tensor for tensor in self.interface.tensors if tensor.is_result]
         for tensor in results:
