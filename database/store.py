@@ -22,6 +22,7 @@ from .engine.connection import Database, parse_url
 from .lookups import sessions as recorded
 from .lookups import winners as lookups
 from .lookups.best import Best, best
+from .lookups.model_errors import model_errors
 from .lookups.recall import recall
 from .schema import tables as schema
 from .tables import miss_rows as misses
@@ -35,6 +36,7 @@ from .tables.writer import Writer
 
 if TYPE_CHECKING:
     from ..calibration import Calibration
+    from ..target.spec import Target
 
 BUSY_SECONDS = 30.0
 _CONTEXT_LIMIT = 1000
@@ -276,6 +278,10 @@ class Store:
     def calibrations(self, name: str | None = None) -> list[CalibrationRecord]:
         """The calibrations that made the target `name`, or all, latest first."""
         return self.database.read(lambda connection: calibrations(connection, name))
+
+    def model_errors(self, model: str, target: Target, device: str) -> tuple[float, ...]:
+        """|log(measured / predicted)| of what a version of the model predicted and `device` measured."""
+        return self.database.read(lambda connection: model_errors(connection, model, target, device))
 
     # ---- cached profiles
 

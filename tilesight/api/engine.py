@@ -56,10 +56,10 @@ class Engine:
         self.protocol = MeasurementProtocol.named(self.options.protocol, placement.target)
         self._report_protocol()
         self._settings = load_settings()
-        self.model: CostModel = default_model()
         self.store: Store = open_layers(
             self.options.database or self._settings.database_url, self.options.layers
         )
+        self.model: CostModel = self._with_recorded_errors(default_model())
         if self.options.cluster is not None:
             self._join_cluster(self.options.cluster, measures)
 
@@ -110,6 +110,16 @@ class Engine:
         notice = self.observer.message
         with tuning_lock(self._settings.cache_dir, context.key, wait=True, notice=notice):
             yield
+
+    def _with_recorded_errors(self, model: CostModel) -> CostModel:
+        """A processor's predictions are as uncertain as those on record were wrong."""
+        from ..costmodel.recorded_errors import RecordedErrorsModel
+        from ..machine.devices import cpu_name
+
+        if self.placement.target.is_gpu:
+            return model
+        errors = self.store.model_errors(model.version, self.placement.target, cpu_name())
+        return RecordedErrorsModel(model, errors) if errors else model
 
     def _report_protocol(self) -> None:
         name, target = self.options.protocol, self.placement.target

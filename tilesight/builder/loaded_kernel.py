@@ -80,8 +80,7 @@ class LoadedKernel:
             sizes: Values of the dynamic dimensions, then numbers (`Candidate.run_time_slots`).
 
         Raises:
-            ValueError: A wrong number of tensors or sizes, or a tensor that is not contiguous, is negated,
-                or has lost its memory.
+            ValueError: A wrong number of tensors or sizes, or a tensor that is not contiguous.
         """
         if len(tensors) != self.arity:
             raise ValueError(
@@ -94,8 +93,6 @@ class LoadedKernel:
                 raise ValueError(
                     f"tensor {position} of a kernel must be contiguous; call .contiguous() on it"
                 )
-            if (fault := memory_fault(tensor)) is not None:
-                raise ValueError(f"tensor {position} of a kernel {fault}")
         arguments = (ctypes.c_void_p * (self.arity + self.sizes))(
             *(tensor.data_ptr() for tensor in tensors), *sizes
         )

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..builder.loaded_kernel import LoadedKernel
+from ..builder.loaded_kernel import LoadedKernel, memory_fault
 from ..errors import NoCandidateError
 from ..problem.candidate import Candidate
 from ..problem.template import RunTimeNumber, number_slot
@@ -54,7 +54,10 @@ class HostKernel:
         self._order = (*interface.inputs, *interface.outputs)
 
     def __call__(self, *arguments: torch.Tensor | float) -> Any:
-        """Raises `ValueError` for arguments of another number, shape, dtype or device than it takes."""
+        """Raises `ValueError` for arguments of another number, shape, dtype or device than it takes.
+
+        Also for tensors whose memory was freed or holds other values.
+        """
         import torch
 
         taken = self.interface.given_arguments
@@ -118,4 +121,6 @@ def _checked(wanted: TensorArgument, tensor: Any, sizes: dict[str, int]) -> torc
         found = f"{tensor.dtype}{list(tensor.shape)} on {tensor.device}"
         known = "".join(f" with {name}={sizes[name]}" for name in wanted.axes if name in sizes)
         raise ValueError(f"'{wanted.name}' must be torch.{wanted.label} on cpu{known}, and is {found}")
+    if (fault := memory_fault(tensor)) is not None:
+        raise ValueError(f"'{wanted.name}' {fault}")
     return tensor

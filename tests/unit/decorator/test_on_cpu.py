@@ -54,11 +54,11 @@ def test_tuned_checked_and_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
         kernel(a)
     with pytest.raises(ValueError, match=r"'B' must be torch.float32\[512\] on cpu, and is torch.float64"):
         kernel(a, b.double())
-    with pytest.raises(ValueError, match=r"tensor 1 of a kernel is a negated .*resolve_neg"):
+    with pytest.raises(ValueError, match=r"'B' is a negated .*resolve_neg"):
         kernel(a, torch._neg_view(b))
     freed = torch.randn(N)
     freed.untyped_storage().resize_(0)
-    with pytest.raises(ValueError, match="tensor 0 of a kernel has a storage of 0 bytes and needs 2048"):
+    with pytest.raises(ValueError, match="'A' has a storage of 0 bytes and needs 2048"):
         kernel(freed, b)
 
     no_work(monkeypatch)
