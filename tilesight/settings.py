@@ -22,7 +22,7 @@ from platformdirs import user_cache_path, user_data_path
 from .errors import InputError, nearest_names
 
 FILE, PROJECT_FILE = "tilesight.toml", "pyproject.toml"
-EFFORTS = ("predict", "quick", "full", "exhaustive")
+EFFORTS = ("glance", "predict", "quick", "full", "exhaustive")
 DEFAULT = "default"  # the source of a setting that nobody set
 _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 

@@ -23,7 +23,8 @@ LOADS_PER_CYCLE = 3.0
 LOOP_CYCLES = 1.0  # to enter an innermost loop
 # An out-of-order core overlaps its units with each other and with memory, but not completely.
 OVERLAP_NORM = 3.0
-UNCERTAINTY = 0.3
+UNCERTAINTY = 0.3  # with figures that were measured on this machine
+TYPICAL_UNCERTAINTY = 0.6  # of the figures of a typical core, added as a square
 UNKNOWN_CALL_UNCERTAINTY = 0.5
 CHOSEN_UNCERTAINTY = 0.5  # of places in tensors that loaded data chooses
 
@@ -61,16 +62,22 @@ def predict(profile: KernelProfile, target: Target, version: str) -> Prediction:
         utilization={name: min(1.0, terms[name] / latency) for name in resources},
         limiting=max(("launch", "loops", *resources), key=lambda name: terms[name]),
         terms_us=terms,
-        uncertainty=_uncertainty(profile),
+        uncertainty=_uncertainty(profile, target),
         notes=notes,
         model=version,
     )
 
 
-def _uncertainty(profile: KernelProfile) -> float:
+def _uncertainty(profile: KernelProfile, target: Target) -> float:
     is_chosen = any(a.row_bytes for r in profile.roles for p in r.phases for a in p.work.accesses)
     is_guessed = bool(profile.unknown_calls) or bool(profile.notes)
-    return math.hypot(UNCERTAINTY, is_guessed * UNKNOWN_CALL_UNCERTAINTY, is_chosen * CHOSEN_UNCERTAINTY)
+    is_typical = target.figures["core.clock_mhz"].provenance == "derived"
+    return math.hypot(
+        UNCERTAINTY,
+        is_typical * TYPICAL_UNCERTAINTY,
+        is_guessed * UNKNOWN_CALL_UNCERTAINTY,
+        is_chosen * CHOSEN_UNCERTAINTY,
+    )
 
 
 def _native_lanes(target: Target) -> float:

@@ -34,6 +34,9 @@ from .patterns import contiguous_bytes
 UNKNOWN_EXTENT = 8.0
 UNKNOWN_OPS = 64.0
 ROW_POSITIONS = 4096  # innermost iterations in which the rows that data chooses are looked for
+# gcc unrolls a loop around the innermost one and joins the copies: they load what they share once
+JAMMED_ITERATIONS = 2.0
+STREAM_ELEMENTS = 8.0  # of one vector on most machines
 MOST_SAMPLED_ITERATIONS = 32  # of each loop, to find the mean extent of loops in it
 
 
@@ -177,9 +180,7 @@ class _NestReader:
         )
         tile = loops[len(loops) - code.tile :]
         elements = executions(tile) * lanes
-        first = len(loops) - len(tile)
-        has_inner = code.inner is not None and code.inner >= first
-        entries = executions(tile[: (code.inner or 0) - first]) if has_inner else 0.0
+        entries = _loop_entries(loops, tile, code)
         accesses = [self._access(node.buffer, store, loops, code, write=True)]
         accesses += [
             self._access(load.buffer, address, loops, code, write=False)
@@ -267,6 +268,9 @@ class _NestReader:
         count = executions(tile) / (
             loops[code.inner].extent if is_invariant and code.inner is not None else 1.0
         )
+        around = None if code.inner is None else code.inner - 1
+        if around is not None and around >= first and address.strides[around] == 0 and stride:
+            count /= min(JAMMED_ITERATIONS, loops[around].extent)
         depths = range(first, -1, -1)
         lines = [address.lines(loops[depth:]) for depth in depths]
         levels = tuple(
@@ -392,6 +396,19 @@ def read_nest(function: Any, target: Target) -> KernelProfile:
         unknown_calls=tuple(sorted(reader.unknown)),
         notes=tuple(dict.fromkeys(reader.notes)),
     )
+
+
+def _loop_entries(loops: tuple[CpuLoop, ...], tile: tuple[CpuLoop, ...], code: Code) -> float:
+    """How often the innermost loop begins in one execution of a tile.
+
+    Where the loop around an unrolled one became vectors, each of these walks along another stream.
+    """
+    first = len(loops) - len(tile)
+    if code.inner is None or code.inner < first:
+        return 0.0
+    if code.inner < len(loops) - 1:
+        return executions(tile) / STREAM_ELEMENTS
+    return executions(tile[: code.inner - first])
 
 
 def _lanes(index: Any) -> int:

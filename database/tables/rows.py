@@ -207,6 +207,10 @@ def baseline_rows(session_id: int, baselines: Iterable[Baseline]) -> list[Row]:
             raise InputError(
                 f"baseline '{baseline.name}' has no samples; leave it out where it could not be measured"
             )
+        if min(samples) <= 0:
+            raise InputError(
+                f"baseline '{clean(baseline.name[:200])}' took {min(samples):g} us in a sample; a time is above 0"
+            )
         rows.append(
             {
                 "session_id": session_id,

@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Dialect, Table, func
 
-from ...fork_locks import ForkLock
+from ...machine.fork_locks import ForkLock
 from ..engine.connection import Database
 from ..schema import tables as schema
 from .rows import Row, Rows

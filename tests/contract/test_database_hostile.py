@@ -283,6 +283,12 @@ def test_numbers_that_are_none_are_refused_in_every_field(store: Store, bad: flo
     assert_all_is_well(store)
 
 
+@pytest.mark.parametrize("samples_us", [(0.0,), (1.0, -1.0)])
+def test_a_vendor_time_that_is_none_is_refused(store: Store, samples_us: tuple[float, ...]) -> None:
+    with pytest.raises(InputError, match="a time is above 0"):
+        store.record_baselines(begin(store), [Baseline("cuBLAS", samples_us)])
+
+
 @pytest.mark.parametrize("far", FAR.values(), ids=FAR)
 def test_numbers_at_the_edge_are_kept_in_every_field(store: Store, far: float) -> None:
     context = samples.context()
@@ -293,13 +299,14 @@ def test_numbers_at_the_edge_are_kept_in_every_field(store: Store, far: float) -
         trials.append(replace(spoil(samples.verified(number, 10.0), far), config=config))
     trials.append(replace(samples.verified(97, far), prediction=samples.prediction(abs(far) or 5e-324)))
     store.record_many(session_id, context, trials)
-    store.record_baselines(session_id, [Baseline("cuBLAS", (far,))])
+    baseline = Baseline("cuBLAS", (abs(far) or 5e-324,))
+    store.record_baselines(session_id, [baseline])
     store.finish(session_id, SessionState.COMPLETE, seconds=far)
     found = store.recall(context)
     assert found == {trial.config.key: trial for trial in trials}
     result = store.find_complete(context, Effort.QUICK, {})
     assert result is not None
-    assert (result.seconds, result.baselines) == (far, (Baseline("cuBLAS", (far,)),))
+    assert (result.seconds, result.baselines) == (far, (baseline,))
     assert_all_is_well(store)
 
 

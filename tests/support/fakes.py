@@ -122,7 +122,7 @@ class FakeModel:
     def __init__(self) -> None:
         self.calls = 0
 
-    def predict(self, kernels: Sequence[Any], target: Target) -> Prediction:
+    def predict(self, kernels: Sequence[Any], target: Target, built: Any = None) -> Prediction:
         self.calls += 1
         config = Config(json.loads(kernels[0].notes[0]))
         if config["block"] == 13:

@@ -16,14 +16,17 @@ from ..builder.cpu import cpu_flags
 from ..builder.loaded_kernel import LoadedKernel
 from ..errors import ToolchainError
 from ..machine.toolchain import find_cxx, missing_compiler
+from ..runner.kernel_run import in_turn
 from ..target.spec import Target
 from .readings import Reading, reading
 
-REPETITIONS = 15
-SAMPLE_S = 0.02  # of one sample
+REPETITIONS = 40
+INPUT_SETS = 4  # a small kernel is timed on this number of inputs in turn
+SAMPLE_S = 0.01  # of one sample
 CHAIN_LENGTH = 2048  # floats: half of the smallest first-level cache in use
-CYCLES = 2**23
-MULTIPLY_ADDS = 32  # of an element of `multiply_add`
+CYCLES = 2**20  # of one repetition
+WARM_UP_S = 0.5
+MULTIPLY_ADDS = 8  # of an element of `multiply_add`
 OPERANDS = 8  # of an element of `loads`
 STREAM_BYTES = 8  # of an element of `stream`: one float is read, one written
 # Working sets of the levels, as shares of a cache: well inside, or well beyond it.
@@ -63,7 +66,8 @@ class CpuProbes:
         """Load the loops from `folder`, and make two arrays of `floats` elements."""
         library = folder / "probes.so"
         self._library = ctypes.CDLL(str(library))
-        self.empty_call = LoadedKernel(str(library), "tilesight_call").bind(())
+        kernel = LoadedKernel(str(library), "tilesight_call")
+        self.empty_call = in_turn([kernel.bind(()) for _ in range(INPUT_SETS)])
         self._input, self._output = (ctypes.c_float * floats)(), (ctypes.c_float * floats)()
         for array in (self._input, self._output):  # the system gives memory when it is written
             ctypes.memset(array, 0x3E, ctypes.sizeof(array))
@@ -96,9 +100,19 @@ class CpuProbes:
         """Cycles in a microsecond."""
         function = self._library["count_cycles"]
         function.restype = ctypes.c_int64
-        begin = time.perf_counter()
-        function(ctypes.c_int64(CYCLES))
-        return CYCLES / (time.perf_counter() - begin) / 1e6
+
+        def run(repeats: int) -> float:
+            begin = time.perf_counter()
+            function(ctypes.c_int64(repeats * CYCLES))
+            return time.perf_counter() - begin
+
+        return CYCLES / _sampled(run) / 1e6
+
+    def warm_up(self) -> None:
+        """Keep the core busy until its clock has risen."""
+        end = time.perf_counter() + WARM_UP_S
+        while time.perf_counter() < end:
+            self.clock_mhz()
 
     def call_seconds(self) -> float:
         """Seconds of a call of an empty kernel, as a kernel is timed."""
@@ -173,6 +187,7 @@ def _counted(caches: CacheSizes) -> Iterator[Reading]:
 
 def _timed(probes: CpuProbes, sizes: dict[str, int], most: int, report_step: Progress) -> Iterator[Reading]:
     report_step("clock and arithmetic")
+    probes.warm_up()
     clock = _fastest(
         "core.clock_mhz", "integer additions that wait for each other, one a cycle", probes.clock_mhz
     )
@@ -180,7 +195,7 @@ def _timed(probes: CpuProbes, sizes: dict[str, int], most: int, report_step: Pro
     cycles_per_s = clock.value * 1e6
     yield _fastest(
         "core.unit.vector.fp32_lanes",
-        "multiply-adds of vectors, 32 for each element",
+        "multiply-adds of vectors, 8 for each element",
         lambda: MULTIPLY_ADDS * CHAIN_LENGTH / (probes.seconds("multiply_add", CHAIN_LENGTH) * cycles_per_s),
     )
     yield _fastest(
@@ -201,7 +216,7 @@ def _timed(probes: CpuProbes, sizes: dict[str, int], most: int, report_step: Pro
     operand = int(INSIDE * sizes["l1"]) // (4 * (OPERANDS + 1)) // 16 * 16
     yield _fastest(
         "core.memory.l1.bytes_per_cycle",
-        "sums of eight vectors in the first-level cache; loads counted",
+        "eight operands for each result in the first-level cache; loads counted",
         lambda: 4 * OPERANDS * operand / (probes.seconds("loads", operand) * cycles_per_s),
     )
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
-from ..fork_locks import ForkLock
+from ..machine.fork_locks import ForkLock
 from ..problem.space import Config
 from ..records.session import SessionResult
 from ..records.trial import Status

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from ..errors import InputError, headline
-from ..fork_locks import ForkLock
+from ..machine.fork_locks import ForkLock
 from .content import is_library
 from .user_function import python_function
 

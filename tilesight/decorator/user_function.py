@@ -18,7 +18,7 @@ from functools import cached_property
 from typing import Any
 
 from ..errors import InputError
-from ..fork_locks import ForkLock
+from ..machine.fork_locks import ForkLock
 
 PASS_CONFIGS = "pass_configs"  # a key of a config that is no argument of the function
 _MOST_WRAPPERS = 24  # decorators around one function

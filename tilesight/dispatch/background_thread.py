@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 
 from ..errors import InputError
 from ..executor.jobs import Executor
-from ..fork_locks import reset_in_forks
+from ..machine.fork_locks import reset_in_forks
 
 IDLE_S = 20.0  # without a task, after which the thread and the worker processes end
 T = TypeVar("T")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
 
-from ..fork_locks import ForkLock, reset_in_forks
+from ..machine.fork_locks import ForkLock, reset_in_forks
 from ..records.winners import Miss
 from .kernels.bound_calls import CallCounter
 from .select.choice import Choice

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 
-from ..fork_locks import ForkLock
+from ..machine.fork_locks import ForkLock
 from ..records.trial import BuildResult
 from .kernels.bound_calls import CallCounter
 from .select.choice import Choice

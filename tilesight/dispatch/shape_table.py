@@ -9,7 +9,7 @@ from typing import Any
 
 from ..bounded_dict import BoundedDict
 from ..errors import InputError, NoCandidateError
-from ..fork_locks import ForkLock, reset_in_forks
+from ..machine.fork_locks import ForkLock, reset_in_forks
 from ..records.trial import BuildResult
 from .improve.improver import Improver
 from .improve.paired_comparison import Improvement

@@ -199,7 +199,13 @@ def test_a_database_that_cannot_be_written_is_said_before_anything_is_measured(t
 
 @pytest.mark.usefixtures("machine")
 def test_the_processor_is_measured_and_the_file_predicts(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("SAMPLE_S", 2e-3), ("REPETITIONS", 3), ("LEAST_MEMORY", 2**20), ("BEYOND", 0.1)):
+    for name, value in (
+        ("SAMPLE_S", 2e-3),
+        ("REPETITIONS", 3),
+        ("LEAST_MEMORY", 2**20),
+        ("BEYOND", 0.1),
+        ("WARM_UP_S", 0.01),
+    ):
         monkeypatch.setattr(cpu, name, value)
     result = run("--target", "cpu")
     assert result.exit_code == 0, result.output

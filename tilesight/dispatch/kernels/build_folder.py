@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ...builder.kernel_cache import cache_errors
 from ...files import may_write
-from ...fork_locks import reset_in_forks
+from ...machine.fork_locks import reset_in_forks
 from ..notices import say_once
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from ...builder.loaded_kernel import LaunchError, LoadedKernel
-from ...fork_locks import ForkLock
+from ...machine.fork_locks import ForkLock
 from ...records.trial import BuildResult
 from ...target.spec import Target
 

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import torch
 
 from ...errors import InputError, headline
-from ...fork_locks import ForkLock
+from ...machine.fork_locks import ForkLock
 from ..problem import DispatchProblem
 
 NAMESPACE = "tilesight"

@@ -18,7 +18,7 @@ from ...errors import TileSightError
 from ...executor.profile_cache import CacheEntry, ProfileCache, ProfileStore
 from ...executor.shared_lowering import rasterized
 from ...executor.tasks import Profiled, fit_failure
-from ...fork_locks import ForkLock
+from ...machine.fork_locks import ForkLock
 from ...problem.candidate import Candidate
 from ...problem.rasterization import Rasterization
 from ...problem.space import Config
