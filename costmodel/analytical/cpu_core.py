@@ -60,7 +60,7 @@ def predict(profile: KernelProfile, target: Target, version: str) -> Prediction:
     return Prediction(
         latency_us=latency,
         utilization={name: min(1.0, terms[name] / latency) for name in resources},
-        limiting=max(("launch", "loops", *resources), key=lambda name: terms[name]),
+        limiting=max(resources, key=lambda name: terms[name]),
         terms_us=terms,
         uncertainty=_uncertainty(profile, target),
         notes=notes,

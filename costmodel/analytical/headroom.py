@@ -261,8 +261,8 @@ GPU_WASTES: dict[str, Change] = {
     "partial sectors": _at_full_width(Space.GLOBAL),
 }
 CPU_LIMITS: dict[str, Change] = {
-    "vector": _work(lambda work: replace(work, vector_ops=0.0, special_ops=0.0)),
-    "l1": _accesses(lambda a: replace(a, bytes=0.0)),
+    "vector": _work(lambda work: replace(work, vector_ops=0.0, special_ops=0.0, chained_ops=0.0)),
+    "l1": _accesses(lambda a: replace(a, instructions=0.0)),
     "l2": _figures("core.memory.l2.", "bytes_per_cycle", FREE),
     "llc": _figures("device.memory.llc.", "gb_per_s", FREE),
     "dram": _figures("device.memory.dram.", "gb_per_s", FREE),

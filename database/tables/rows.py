@@ -209,7 +209,8 @@ def baseline_rows(session_id: int, baselines: Iterable[Baseline]) -> list[Row]:
             )
         if min(samples) <= 0:
             raise InputError(
-                f"baseline '{clean(baseline.name[:200])}' took {min(samples):g} us in a sample; a time is above 0"
+                f"baseline '{clean(baseline.name[:200])}' took {min(samples):g} us in a sample; "
+                "a time is above 0"
             )
         rows.append(
             {
