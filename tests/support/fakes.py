@@ -109,7 +109,7 @@ def true_us(config: Config) -> float:
 
 def profile_of(config: Config) -> KernelProfile:
     """Stands for the IR: says the config in its notes."""
-    work = Work(vector_ops=100.0 * config.int("block"))
+    work = Work(vector_ops=10.0 * config.int("block"))
     role = Role("all", 1, (Phase(Trips((4.0,)), work, config.int("stages"), is_loop=True),))
     return KernelProfile("cpu", "native", (64, 1, 1), 1, 1, 0, (role,), (), notes=(config.key,))
 

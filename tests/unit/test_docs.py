@@ -137,7 +137,7 @@ def test_predict_example_runs(tmp_path: Path) -> None:
     command = [sys.executable, str(script)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
-    found = re.search(r"predicted ([\d.]+) us", done.stdout)
+    found = re.search(r"predicted time: ([\d.]+) us", done.stdout)
     assert found is not None, done.stdout
     assert float(found[1]) > 0
 
