@@ -340,9 +340,9 @@ def test_explains_the_best_by_default() -> None:
     assert found.this.config is not None
     assert found.this.config["block"] == 30
     assert found.this.prediction.limiting == "vector"
-    assert found.this.second_cost == "dram"
+    assert found.this.second_cost == "vector"
     assert [(u.resource, u.share) for u in found.this.uses] == [("vector", 0.5), ("dram", 0.25)]
-    assert found.this.requested[0].quantities == {"vector_ops": 4 * 3000.0}  # four iterations
+    assert found.this.requested[0].quantities == {"vector_ops": 4 * 300.0}  # four iterations
     assert found.this.launch["pipeline_depth"] == 3
 
 
@@ -357,7 +357,7 @@ def test_explains_why_a_config_loses() -> None:
     assert isinstance(slow, float)
     assert isinstance(fast, float)
     assert slow > fast
-    assert differences["quantity", "vector_ops"] == (64 * 4000.0, 64 * 12000.0)
+    assert differences["quantity", "vector_ops"] == (64 * 400.0, 64 * 1200.0)
     assert ("term", "launch") not in differences
 
 
