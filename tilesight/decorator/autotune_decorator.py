@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError, UnknownNameError
 from ..records.session import Effort
+from ..settings import load_settings
 from ..tuner.observers import Lines, Observer
 from .autotuned import Autotuned
 from .check_programs import CheckPrograms
@@ -58,10 +59,10 @@ def autotune(
     early_stop_factor: float = 2.0,
     space: SearchSpace | Mapping[str, Iterable[Any]] | Callable[..., Any] | None = None,
     constraints: Iterable[Any] = (),
-    effort: str | Effort = Effort.QUICK,
+    effort: str | Effort | None = None,
     budget_s: float | None = None,
     database: str | Path | None = None,
-    target: str | Target = "auto",
+    target: str | Target | None = None,
     model: CostModel | None = None,
     protocol: str = "default",
     measured_at: Mapping[str, int | float] | None = None,
@@ -96,10 +97,12 @@ def autotune(
             arguments that returns one of these.
         constraints: functions of a config that return True if it is legal, and False or the reason (text) if
             not.
-        effort: how much is tried: glance, predict, quick, full or exhaustive; see `tilesight.tune`.
-        budget_s: seconds for tuning one call's arguments; None: no limit.
+        effort: how much is tried: glance, predict, quick, full or exhaustive; see `tilesight.tune`. None:
+            that of the settings, else quick.
+        budget_s: seconds for tuning one call's arguments; None: that of the settings, else no limit.
         database: a SQLAlchemy URL or the path of an SQLite file; None: that of `tilesight.tune`.
-        target: the hardware to tune for; `auto`: what the function is compiled for.
+        target: the hardware to tune for; `auto`: what the function is compiled for. None: the same for a
+            function that names a processor, else that of the settings.
         model: a cost model in place of the shipped one.
         protocol: conditions of the measurements: `default` or `serving`.
         measured_at: sizes and numbers that the kernel takes at run time, by name, with the values at which it
@@ -139,8 +142,8 @@ def autotune(
             "autotune: manual_check_prog compares with the results of ref_prog, and there is none: give it"
         )
     options = AutotuneOptions(
-        effort=_effort(effort),
-        budget_s=budget_s,
+        effort=_effort(load_settings().effort if effort is None else effort),
+        budget_s=load_settings().budget_s if budget_s is None else budget_s,
         database=None if database is None else str(database),
         target=target,
         model=model,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import InputError, UnknownNameError
 from ..records.session import Effort
+from ..settings import load_settings
 from ..target.spec import Target, load_target
 from ..tuner.observers import Observer
 from ..tuner.resolve import check_workers
@@ -26,7 +27,7 @@ class AutotuneOptions:
     effort: Effort = Effort.QUICK
     budget_s: float | None = None
     database: str | None = None
-    target: str | Target = "auto"
+    target: str | Target | None = None
     model: CostModel | None = None
     protocol: str = "default"
     measured_at: Mapping[str, int | float] = field(default_factory=dict)
@@ -65,8 +66,11 @@ class AutotuneOptions:
 
 
 def find_target(options: AutotuneOptions, function: UserFunction) -> str | Target:
-    """The target option, else what the function is compiled for, else `auto`: this machine's GPU."""
-    if options.target != "auto":
+    """The target option, else what the function is compiled for, else that of the settings.
+
+    `auto` is this machine's GPU.
+    """
+    if options.target is not None and options.target != "auto":
         return options.target
     compiled_for = function.target
     if compiled_for is None and "tilelang" in sys.modules:
@@ -75,7 +79,9 @@ def find_target(options: AutotuneOptions, function: UserFunction) -> str | Targe
         kind = compiled_for.get("kind", "")
     else:
         kind = str(getattr(compiled_for, "kind", compiled_for))
-    return "cpu" if kind.split(" ")[0] in ("c", "llvm") else "auto"
+    if kind.split(" ")[0] in ("c", "llvm"):
+        return "cpu"
+    return load_settings().target if options.target is None else "auto"
 
 
 def processor_target(options: AutotuneOptions, function: UserFunction) -> Target | None:

@@ -17,7 +17,7 @@ from tilesight.decorator.recall import interim_choice, opened_store
 from tilesight.decorator.user_function import CompileOptions, UserFunction
 from tilesight.errors import ConfigError, InputError, NoCandidateError
 from tilesight.problem.space import Config
-from tilesight.records.session import SessionResult
+from tilesight.records.session import Effort, SessionResult
 from tilesight.records.trial import Status
 from tilesight.target.spec import load_target
 
@@ -140,6 +140,21 @@ def test_targets(compiled_for: Any, expected: str) -> None:
     assert find_target(AutotuneOptions(target="h200"), function) == "h200"
     own = load_target("cpu")
     assert find_target(AutotuneOptions(target=own), function) is own
+
+
+def test_settings_give_target_effort_and_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("TARGET", "h200"), ("EFFORT", "full"), ("BUDGET", "90s")):
+        monkeypatch.setenv(f"TILESIGHT_{name}", value)
+    plain = autotune(configs={"block": [32, 64]})(user_kernels.add_factory)
+    options = plain._options
+    assert (options.effort, options.budget_s) == (Effort.FULL, 90.0)
+    for_gpu, for_c = (UserFunction(user_kernels.add_factory, CompileOptions(target=t)) for t in ("cuda", "c"))
+    assert find_target(options, for_gpu) == "h200"
+    assert find_target(options, for_c) == "cpu", "what the function is compiled for decides"
+    asked = autotune(configs={"block": [32]}, effort="predict", budget_s=5, target="auto")
+    chosen = asked(user_kernels.add_factory)._options
+    assert (chosen.effort, chosen.budget_s) == (Effort.PREDICT, 5)
+    assert find_target(chosen, for_gpu) == "auto"
 
 
 def test_configs_that_cannot_be_traced() -> None:
