@@ -33,6 +33,8 @@ def predict(profile: KernelProfile, target: Target, version: str) -> Prediction:
     """Predict the microseconds of one call on one core."""
     cycles_per_us = target["core.clock_mhz"]
     phases = [phase for role in profile.roles for phase in role.phases]
+    arithmetic = [_arithmetic_cycles(phase, target) for phase in phases]
+    ports = [_port_cycles(phase, target) for phase in phases]
     served = served_bytes(profile, target)
     rates = {
         "l2": target["core.memory.l2.bytes_per_cycle"] * cycles_per_us,
@@ -41,17 +43,14 @@ def predict(profile: KernelProfile, target: Target, version: str) -> Prediction:
     }
     terms = {
         "launch": target["device.launch_us"],
-        "vector": sum(_arithmetic_cycles(phase, target) for phase in phases) / cycles_per_us,
-        "l1": sum(_port_cycles(phase, target) for phase in phases) / cycles_per_us,
+        "vector": sum(arithmetic) / cycles_per_us,
+        "l1": sum(ports) / cycles_per_us,
         **{level: served[level] / rates[level] for level in LEVELS},
         "loops": sum(phase.work.loop_entries * phase.trips.mean for phase in phases)
         * LOOP_CYCLES
         / cycles_per_us,
     }
-    core_us = (
-        sum(max(_arithmetic_cycles(phase, target), _port_cycles(phase, target)) for phase in phases)
-        / cycles_per_us
-    )
+    core_us = sum(map(max, arithmetic, ports)) / cycles_per_us
     memory_us = sum(terms[level] for level in LEVELS)
     latency = terms["launch"] + p_norm([core_us + terms["loops"], memory_us], OVERLAP_NORM)
     resources = ("vector", "l1", *LEVELS)

@@ -74,39 +74,19 @@ class CpuProbes:
 
     def seconds(self, name: str, count: int) -> float:
         """Seconds of one repetition of a loop over `count` elements."""
-        function = self._library[name]
-        function.restype = None
-
-        def run(repeats: int) -> float:
-            begin = time.perf_counter()
-            function(self._input, self._output, ctypes.c_int64(count), ctypes.c_int64(repeats))
-            return time.perf_counter() - begin
-
-        return _sampled(run)
+        function, size = self._library[name], ctypes.c_int64(count)
+        return _sampled(lambda repeats: function(self._input, self._output, size, ctypes.c_int64(repeats)))
 
     def chain_seconds(self, count: int) -> float:
         """Seconds of `count` additions that wait for each other."""
-        function = self._library["add_chain"]
+        function, size = self._library["add_chain"], ctypes.c_int64(count)
         function.restype = ctypes.c_float
-
-        def run(repeats: int) -> float:
-            begin = time.perf_counter()
-            function(self._input, ctypes.c_int64(count), ctypes.c_int64(repeats))
-            return time.perf_counter() - begin
-
-        return _sampled(run)
+        return _sampled(lambda repeats: function(self._input, size, ctypes.c_int64(repeats)))
 
     def clock_mhz(self) -> float:
         """Cycles in a microsecond."""
         function = self._library["count_cycles"]
-        function.restype = ctypes.c_int64
-
-        def run(repeats: int) -> float:
-            begin = time.perf_counter()
-            function(ctypes.c_int64(repeats * CYCLES))
-            return time.perf_counter() - begin
-
-        return CYCLES / _sampled(run) / 1e6
+        return CYCLES / _sampled(lambda repeats: function(ctypes.c_int64(repeats * CYCLES))) / 1e6
 
     def warm_up(self) -> None:
         """Keep the core busy until its clock has risen."""
@@ -117,13 +97,11 @@ class CpuProbes:
     def call_seconds(self) -> float:
         """Seconds of a call of an empty kernel, as a kernel is timed."""
 
-        def run(repeats: int) -> float:
-            begin = time.perf_counter()
+        def calls(repeats: int) -> None:
             for _ in range(repeats):
                 self.empty_call()
-            return time.perf_counter() - begin
 
-        return _sampled(run)
+        return _sampled(calls)
 
 
 def _fastest(path: str, method: str, once: Callable[[], float], *, highest: bool = True) -> Reading:
@@ -132,14 +110,20 @@ def _fastest(path: str, method: str, once: Callable[[], float], *, highest: bool
     return replace(found, value=max(found.samples) if highest else min(found.samples))
 
 
-def _sampled(run: Callable[[int], float]) -> float:
-    """Seconds of one repetition, from a run of about `SAMPLE_S`."""
-    rough = run(1)
+def _sampled(run: Callable[[int], object]) -> float:
+    """Seconds of one repetition, from a run of about `SAMPLE_S`. `run` takes the number of repetitions."""
+
+    def each(repeats: int) -> float:
+        begin = time.perf_counter()
+        run(repeats)
+        return (time.perf_counter() - begin) / repeats
+
+    rough = each(1)
     repeats = max(1, int(SAMPLE_S / max(rough, 1e-8)))
     while rough * repeats < SAMPLE_S and repeats < 2**24:  # the first run was slower than those that follow
-        rough = run(repeats) / repeats
+        rough = each(repeats)
         repeats = max(repeats * 2, int(SAMPLE_S / max(rough, 1e-9)))
-    return run(repeats) / repeats
+    return each(repeats)
 
 
 def compile_probes(target: Target, folder: Path) -> None:
@@ -154,7 +138,7 @@ def compile_probes(target: Target, folder: Path) -> None:
 
 
 def measure_core(base: Target, report_step: Progress) -> list[Reading]:
-    """Measure one core of this machine, about half a minute. Raises `ToolchainError`."""
+    """Measure one core of this machine, in some ten seconds. Raises `ToolchainError`."""
     caches = CacheSizes.of_this_machine()
     free = psutil.virtual_memory().available
     sizes = {
