@@ -8,6 +8,7 @@ compiler makes of the loops.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
@@ -213,44 +214,40 @@ class _NestReader:
         )
 
     def _address(self, buffer: Any, index: Any, vector: int, loops: tuple[CpuLoop, ...]) -> Address:
-        is_chosen = identity(buffer.data) in self._parameters and self._data_in(index) is not None
-        stride = self._stride_beside_data if is_chosen else self._stride
-        strides = tuple(stride(index, loop) for loop in loops)
         size = element_type(str(buffer.dtype)).bytes
-        row_bytes = 0.0
-        if is_chosen:
-            row_bytes = self._row_bytes(index, vector * size, loops)
+        row_bytes, chosen = 0.0, frozenset[int]()
+        values: Callable[[dict[int, Any]], dict[int, Any]] = dict
+        if identity(buffer.data) in self._parameters and self._data_in(index) is not None:
+            row_bytes, chosen = self._row_bytes(index, vector * size, loops), self._behind_data(index)
+            values = self._with_data
+        strides = tuple(None if x.variable in chosen else self._stride(index, x, values) for x in loops)
         try:
             first = int(evaluate(index, self._bindings))
         except UnevaluableError:
             first = -1
         return Address(strides, size, vector, first, row_bytes)
 
-    def _stride(self, index: Any, loop: CpuLoop) -> int:
-        """Elements by which `index` changes in one iteration of `loop`; 0 if that is not known."""
+    def _stride(self, index: Any, loop: CpuLoop, values: Callable[[dict[int, Any]], dict[int, Any]]) -> int:
+        """Elements by which `index` changes in one iteration of `loop`; 0 if that is not known.
+
+        `values` makes the bindings of an evaluation from those of the variables.
+        """
         if loop.variable not in variables(index):
             return 0
         try:
-            here = evaluate(index, {**self._bindings, loop.variable: 0})
-            there = evaluate(index, {**self._bindings, loop.variable: 1})
+            here, there = (
+                evaluate(index, values({**self._bindings, loop.variable: place})) for place in (0, 1)
+            )
         except UnevaluableError:
             return 0
         return int(there - here)
 
-    def _stride_beside_data(self, index: Any, loop: CpuLoop) -> int | None:
-        """The same for an address that loaded data chooses: None for a loop that the data depends on."""
-        read = [load.indices[0] for load in loads(index)]
-        through_data = {v for expression in read for v in variables(expression)}
-        for variable in variables(index):
-            through_data |= self._from_data.get(variable, frozenset())
-        for load in loads(index):
-            through_data |= self._from_data.get(identity(load.buffer.data), frozenset())
-        if loop.variable in through_data:
-            return None
-        here, there = (
-            evaluate(index, self._with_data({**self._bindings, loop.variable: place})) for place in (0, 1)
-        )
-        return int(there - here)
+    def _behind_data(self, index: Any) -> frozenset[int]:
+        """The variables that the loaded data in `index` depends on."""
+        read = loads(index)
+        sources = [*variables(index), *(identity(load.buffer.data) for load in read)]
+        direct = (variables(load.indices[0]) for load in read)
+        return frozenset().union(*direct, *(self._from_data.get(source, ()) for source in sources))
 
     def _with_data(self, bindings: dict[int, Any]) -> ArbitraryData:
         known = {variable: value for variable, value in bindings.items() if variable not in self._from_data}
