@@ -217,5 +217,8 @@ def _timed(probes: CpuProbes, sizes: dict[str, int], most: int, report_step: Pro
     )
     # Several cores may share the last level: a size near that of the second level is this core's in any case.
     inside_llc = min(INSIDE * sizes["llc"], 4 * sizes["l2"])
-    yield streamed("the last-level cache", "device.memory.llc.gb_per_s", inside_llc, 1e9)
-    yield streamed("memory", "device.memory.dram.gb_per_s", float(most), 1e9)
+    cache = streamed("the last-level cache", "device.memory.llc.gb_per_s", inside_llc, 1e9)
+    memory = streamed("memory", "device.memory.dram.gb_per_s", float(most), 1e9)
+    # what comes from memory comes through the cache: a slower cache was measured beside other work
+    yield replace(cache, value=max(cache.value, memory.value))
+    yield memory

@@ -8,6 +8,7 @@ import click
 
 from ..errors import TileSightError
 from ..version import __version__
+from .group import Group
 
 ISSUES = "report it with the output of the same command with --debug, and that of `tilesight doctor`"
 EXIT_INTERNAL = 1
@@ -34,7 +35,7 @@ COMMANDS = {
 }
 
 
-class _Lazy(click.Group):
+class _Lazy(Group):
     """Loads a command's module when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -50,15 +51,6 @@ class _Lazy(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
-            from ..errors import UnknownNameError
-
-            raise UnknownNameError("command", args[0], COMMANDS, "`tilesight --help` lists them.")
-        return super().resolve_command(ctx, args)
 
 
 @click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

@@ -10,6 +10,7 @@ import click
 
 from ..errors import InputError
 from . import options, output
+from .group import Group
 
 if TYPE_CHECKING:
     from ..costmodel.training.evaluation import Evaluation
@@ -24,7 +25,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 datasets = click.argument("datasets", nargs=-1, metavar="DATASET...")
 
 
-@click.group()
+@click.group(cls=Group)
 def model() -> None:
     """Train, evaluate and show the learned cost model."""
 

@@ -9,6 +9,7 @@ import click
 
 from ..records.session_fields import decision_fields, session_fields
 from . import options, output, suggestions
+from .group import Group
 from .output import number
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 LIMIT = 20
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=Group, invoke_without_command=True)
 @click.pass_context
 def sessions(context: click.Context) -> None:
     """List recorded sessions, show one, or compare two. Without a subcommand: list."""

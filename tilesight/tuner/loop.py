@@ -261,7 +261,9 @@ class Tuner:
             return
         self.is_explored = True
         if self.exploration.wanted:
-            self.observer.phase_done(self.trials.summary())
+            lowered = self.exploration.count  # others differ in the order of blocks alone
+            shared = f"{lowered} lowerings for " if lowered < len(self.trials.records) else ""
+            self.observer.phase_done(shared + self.trials.summary())
             self._predict_cached()  # parametric profiles learned meanwhile may cover others
         self.queue.explored()
         if self.measures:

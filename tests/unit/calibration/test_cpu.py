@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tilesight.calibration.cpu import CacheSizes, compile_probes
+from tilesight.calibration.cpu import STREAM_BYTES, CacheSizes, _timed, compile_probes
 from tilesight.errors import ToolchainError
 from tilesight.target.spec import load_target
 
@@ -32,3 +33,38 @@ def test_probes_that_do_not_compile_name_the_compiler(
     monkeypatch.setattr("tilesight.calibration.cpu.cpu_flags", lambda _: ("--no-such-flag",))
     with pytest.raises(ToolchainError, match="the probes cannot be built"):
         compile_probes(load_target("cpu"), tmp_path)
+
+
+class Core:
+    """Loops whose times are given: those of streams by the bytes that they move in a second."""
+
+    def __init__(self, bytes_per_s: dict[int, float]) -> None:
+        self.bytes_per_s = bytes_per_s  # by the largest working set
+
+    def warm_up(self) -> None:
+        pass
+
+    def clock_mhz(self) -> float:
+        return 1000.0
+
+    def chain_seconds(self, count: int) -> float:
+        return count * 4e-9
+
+    def call_seconds(self) -> float:
+        return 1e-7
+
+    def seconds(self, name: str, count: int) -> float:
+        if name != "stream":
+            return count * 1e-9
+        size = count * STREAM_BYTES
+        return size / next(rate for most, rate in self.bytes_per_s.items() if size <= most)
+
+
+@pytest.mark.parametrize(("cache", "expected"), [(30e9, 30.0), (15e9, 20.0)])
+def test_a_cache_is_no_slower_than_the_memory_behind_it(cache: float, expected: float) -> None:
+    core: Any = Core({2**19: 60e9, 2**23: cache, 2**28: 20e9})
+    sizes = {"l1": 2**15, "l2": 2**20, "llc": 2**24}
+    found = {reading.path: reading.value for reading in _timed(core, sizes, 2**28, lambda _: None)}
+    assert found["device.memory.llc.gb_per_s"] == pytest.approx(expected)
+    assert found["device.memory.dram.gb_per_s"] == pytest.approx(20.0)
+    assert found["core.memory.l2.bytes_per_cycle"] == pytest.approx(60.0)

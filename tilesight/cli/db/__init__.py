@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import click
 
+from ..group import Group
 from . import contents, files, upkeep, why
 
 
-@click.group()
+@click.group(cls=Group)
 def db() -> None:
     """Look into the performance database, move it, and keep it well."""
 
