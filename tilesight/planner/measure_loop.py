@@ -54,6 +54,7 @@ class MeasureLoop:
         ] = {}  # by size: kernels that its device still measures before it goes to another size
         self._free_sizes: list[int] = []  # sizes whose device is free and still holds their inputs
         self.measured = 0
+        self.noisy = 0  # of them
 
     def run(self, executor: Executor, builds: Sequence[Config]) -> None:
         """Build these configs in order, and measure until no config may be faster, or time is up."""
@@ -214,6 +215,7 @@ class MeasureLoop:
                 self._record(size, [record])
                 self._observer.detail(f"{size_of}={size}: {record.summary}")
                 self.measured += 1
+                self.noisy += measurement.is_noisy
                 self._observer.advanced()
             case _:
                 raise AssertionError(f"unexpected event {event}")

@@ -119,12 +119,13 @@ class PlanMeasurements:
         loop = MeasureLoop(
             state, self._problem.protocol, limit, end, self._recorder.record, observer, required
         )
-        observer.phase("measure", len(required))
+        observer.phase("measure", None)  # times decide what else is measured
         loop.run(self._executor, builds)
         self.measured += loop.measured
         failed = f", {len(state.failed)} failed" if state.failed else ""
-        counts = f"{state.built_count} built{failed}, {loop.measured} measured"
-        observer.phase_done(f"{counts} at {len(state.sizes)} sizes")
+        noisy = f" ({loop.noisy} noisy, which count for nothing)" if loop.noisy else ""
+        counts = f"{state.built_count} built{failed}, {loop.measured} measured{noisy}"
+        observer.phase_done(f"{counts}; {len(state.sizes)} sizes")
 
     def _compare(self, tests: Sequence[PairwiseTest]) -> None:
         self._observer.phase("compare", len(tests))

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 def plan_report(found: PlanResult) -> Report:
     """The kernels with the sizes that each serves, the times and losses at sampled sizes, and their means."""
     report, table = Report(), found.table
+    count = len(table.kernels)
     where = f"measured on {table.device}" if found.is_measured else f"predicted for {table.target}"
-    report.text(f"{found.label}: {len(table.kernels)} kernels, {where}", bold=True)
+    report.text(f"{found.label}: {count} kernel{'' if count == 1 else 's'}, {where}", bold=True)
     counts = f"{found.looked_at} configs predicted, {found.built} built, {found.measured} measurements"
     recalled = f" ({found.recalled} more from the database)" if found.recalled else ""
     compared = f", {found.compared} comparisons with the default config" if found.compared else ""

@@ -75,6 +75,7 @@ class SizePredictions:
         self.anchors: list[int] = []
         self.configs: dict[Config, None] = {}  # explored configs, in order
         self.lowered = 0
+        self.is_cut = False  # the time ended before all that was wanted was lowered
 
     @property
     def count(self) -> int:
@@ -210,6 +211,7 @@ class SizePredictions:
             self._observer.detail(f"lowered {candidate.config} for {candidate.workload.label}")
             waiting.append((event.job.candidate.config, self._size(event.job.candidate), event.outcome))
         self._handle(waiting)
+        self.is_cut = self.is_cut or len(waiting) < len(pairs)
 
     def _size(self, candidate: Candidate) -> int:
         return candidate.workload.dims[self._problem.vary.dim]

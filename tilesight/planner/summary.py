@@ -49,9 +49,12 @@ def summarize(
             f"{count} kernels do not serve all sizes as well as the default config of each does; "
             f"it is faster at {', '.join(slower)}"
         )
-    is_cut = measurements.is_cut or clock.is_over(PlanClock.MEASURE)
+    is_cut = state.predictions.is_cut or measurements.is_cut or clock.is_over(PlanClock.MEASURE)
     if is_cut:
-        found.append("the time budget ended it early; the same command goes on from here")
+        found.append(
+            "the time budget ended it early: kernels and losses are those of the configs and sizes that were "
+            "examined till then; the same command goes on from here"
+        )
     return PlanResult(
         label=problem.label,
         table=table,

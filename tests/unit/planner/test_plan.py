@@ -449,3 +449,13 @@ def test_sizes_at_which_the_default_is_faster_are_named(rows_line: RowsLine) -> 
     ]
     assert slower
     assert all(f"m={size} (by" in text for size in slower)
+
+
+def test_a_plan_whose_exploration_was_cut_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter(range(100_000))
+    with monkeypatch.context() as patched:
+        patched.setattr("time.monotonic", lambda: float(next(now)))
+        cut = planned(effort="predict", budget_s=300.0)
+    assert cut.is_cut
+    assert cut.seconds < 240.0  # the rest of the time was enough
+    assert "the time budget ended it early" in cut.messages[-1]
