@@ -34,6 +34,7 @@ REVISIONS = (
     "0003",
     "0004",
     "0005",
+    "0006",
 )  # oldest first
 HEAD = REVISIONS[-1]
 VERSION_TABLE = "tilesight_version"

@@ -109,7 +109,7 @@ WITH board AS (
         JOIN predictions p ON p.id = t.prediction_id
         JOIN sessions s ON s.id = t.session_id
         JOIN targets g ON g.id = s.target_id
-        WHERE t.status IN ('predicted', 'built', 'measured')
+        WHERE t.status IN ('predicted', 'built', 'measured', 'noisy')
     ) AS ranked WHERE turn = 1
 )
 SELECT operator, workload, shape, dtype, target, device, protocol_key, 'verified' AS status,

@@ -17,7 +17,7 @@ from ..machine.devices import Device
 from ..machine.toolchain import compiler_version, find_cxx, find_nvcc, missing_compiler, package_version
 from ..target.checks import checked_value
 from ..target.spec import Figure, Target, is_plain_name, target_names
-from .cpu import measure_core
+from .cpu import disturbed_notes, measure_core
 from .document import number, target_text
 from .gpu import CudaGpu, Gpu
 from .loads import LOADS, SUSTAINED
@@ -39,7 +39,7 @@ class Calibration:
     software: str
     date: str
     readings: tuple[Reading, ...]
-    notes: tuple[str, ...] = ()  # which probes were left out, and why
+    notes: tuple[str, ...] = ()  # probes that were left out, figures that were disturbed
 
     @property
     def target(self) -> Target:
@@ -119,7 +119,8 @@ def calibrate(
         return _calibrated(base, device, name, report_step, gpu)
     if not base.is_gpu:
         with _alone_on(PROCESSOR_LOCK, report_step):
-            return _of(base, device, name, measure_core(base, report_step), [])
+            readings = measure_core(base, report_step)
+            return _of(base, device, name, readings, disturbed_notes(readings))
     report_step("building the probes")
     code = compile_probes(base)
     with _alone_on(device.uuid, report_step):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -26,6 +26,8 @@ SAMPLE_S = 0.01  # of one sample
 CHAIN_LENGTH = 2048  # floats: half of the smallest first-level cache in use
 CYCLES = 2**20  # of one repetition
 WARM_UP_S = 0.5
+# Of the samples of an undisturbed figure, this share is within this distance of the best one.
+NEAR_BEST, LEAST_NEAR = 0.1, 0.25
 MULTIPLY_ADDS = 8  # of an element of `multiply_add`
 OPERANDS = 8  # of an element of `loads`
 STREAM_BYTES = 8  # of an element of `stream`: one float is read, one written
@@ -108,6 +110,22 @@ def _fastest(path: str, method: str, once: Callable[[], float], *, highest: bool
     """The best of `REPETITIONS` values of `once`: other work on a processor only makes loops slower."""
     found = reading(path, [once() for _ in range(REPETITIONS)], method)
     return replace(found, value=max(found.samples) if highest else min(found.samples))
+
+
+def disturbed_notes(readings: Iterable[Reading]) -> list[str]:
+    """A note on the figures that other work disturbed: few of their samples are near the best one."""
+    found = [
+        r.path
+        for r in readings
+        if r.samples
+        and sum(abs(s - r.value) <= NEAR_BEST * r.value for s in r.samples) < LEAST_NEAR * len(r.samples)
+    ]
+    if not found:
+        return []
+    return [
+        f"other work disturbed {', '.join(found)}: fewer than {LEAST_NEAR:.0%} of the samples are within "
+        f"{NEAR_BEST:.0%} of the best; calibrate again when the machine is idle"
+    ]
 
 
 def _sampled(run: Callable[[int], object]) -> float:

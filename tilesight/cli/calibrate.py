@@ -53,12 +53,14 @@ def calibrate(
 ) -> None:
     """Measure a GPU of this machine, or with --target cpu one core of its processor.
 
-    The figures are written to a target file and recorded in the database. This takes about half a minute;
-    nothing else should run on the device. Figures that are not measured are copied from --target.
+    The figures are written to a target file and recorded in the database. This takes about half a minute on
+    a GPU and ten seconds on a processor; nothing else should run there. Figures that are not measured are
+    copied from --target.
     """
     from ..calibration import calibrate as measure
     from ..calibration import check_kind, check_name
     from ..database import open_store
+    from ..machine.load import notice_load
     from ..machine.placement import locate
     from ..machine.toolchain import software_versions
 
@@ -74,6 +76,7 @@ def calibrate(
     check_out(out, ".toml", "target files")
     _check_file(out, name)
     device = _device(base, number)
+    notice_load([device], lambda text: click.echo(text, err=True))
     with open_store(database or load_settings().database_url) as store:
         found = measure(base, device, name, lambda title: click.echo(f"measuring: {title}", err=True))
         try:

@@ -5,7 +5,14 @@ from typing import Any
 
 import pytest
 
-from tilesight.calibration.cpu import STREAM_BYTES, CacheSizes, _timed, compile_probes
+from tilesight.calibration.cpu import (
+    STREAM_BYTES,
+    CacheSizes,
+    _timed,
+    compile_probes,
+    disturbed_notes,
+)
+from tilesight.calibration.readings import Reading
 from tilesight.errors import ToolchainError
 from tilesight.target.spec import load_target
 
@@ -68,3 +75,14 @@ def test_a_cache_is_no_slower_than_the_memory_behind_it(cache: float, expected: 
     assert found["device.memory.llc.gb_per_s"] == pytest.approx(expected)
     assert found["device.memory.dram.gb_per_s"] == pytest.approx(20.0)
     assert found["core.memory.l2.bytes_per_cycle"] == pytest.approx(60.0)
+
+
+def test_figures_that_other_work_disturbed_are_named() -> None:
+    calm = Reading("core.clock_mhz", 1000.0, 0.1, "", samples=(1000.0, 960.0, 910.0, 500.0))
+    counted = Reading("core.memory.l1.bytes", 2.0**15, 0.0, "")
+    disturbed = Reading("device.launch_us", 0.1, 3.0, "", samples=(0.1, *[0.4] * 39))
+    assert disturbed_notes([calm, counted]) == []
+    assert disturbed_notes([calm, counted, disturbed]) == [
+        "other work disturbed device.launch_us: fewer than 25% of the samples are within 10% of the best; "
+        "calibrate again when the machine is idle"
+    ]
