@@ -29,7 +29,8 @@ def doctor(database: str | None, as_json: bool) -> None:
 
     settings = load_settings()
     url = database or settings.database_url
-    checks, known = [*report(), _database_check(url)], _settings(settings, database)
+    checks = [*report(), _database_check(url), *_target_check(settings)]
+    known = _settings(settings, database)
     extras = [
         {"name": e.name, "package": e.package, "found": e.version or None, "needed_for": e.needed_for}
         | {"hint": None if e.is_installed else e.install}
@@ -77,6 +78,22 @@ def _settings(settings: Settings, database: str | None) -> list[dict[str, str]]:
         shown = "none" if value in (None, "") else str(value)
         rows.append({"setting": setting.key, "variable": setting.variable, "value": shown, "source": source})
     return rows
+
+
+def _target_check(settings: Settings) -> list[Check]:
+    """What is wrong with the target of the settings, if anything is."""
+    from ..machine.toolchain import Check
+    from ..target.spec import load_target
+
+    if settings.target == "auto":
+        return []
+    try:
+        load_target(settings.target)
+    except TileSightError as error:
+        where = f"setting target, from {settings.sources['target']}"
+        needed_for, hint = "commands without --target", f"{error} ({where})"
+        return [Check("target", False, settings.target, needed_for, hint, "wrong")]
+    return []
 
 
 def _without_password(url: str) -> str:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 LIMIT = 20
 
 
-@click.group(cls=Group, invoke_without_command=True)
+@click.group(cls=Group, default="list", invoke_without_command=True)
 @click.pass_context
 def sessions(context: click.Context) -> None:
     """List recorded sessions, show one, or compare two. Without a subcommand: list."""
@@ -57,7 +57,11 @@ def list_sessions(
         output.print_json("sessions", sessions=[_summary_fields(summary) for summary in found])
         return
     if not found:
-        output.print_line("no session is recorded; `tilesight tune KERNEL` records one")
+        of_kernel = f" of kernel '{kernel}'" if kernel else ""
+        output.print_line(
+            f"no session{of_kernel} is recorded; `tilesight tune KERNEL` records one, "
+            "`tilesight sessions show ID` shows one"
+        )
         return
     right = ["session", "winner us", "candidates"]
     columns = ["session", "began (UTC)", "state", "effort", "target", "winner us", "candidates", "workload"]

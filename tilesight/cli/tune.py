@@ -154,7 +154,9 @@ def _tune_misses(
 
 
 def _gain_row(gain: Gain) -> list[object]:
-    served = f"{'' if gain.is_measured else '~'}{number(gain.dispatched_us)}"
+    served = number(gain.dispatched_us) if gain.dispatched_us is not None else "-"
+    if gain.dispatched_us is not None and not gain.is_measured:
+        served = f"~{served}"
     saved = gain.saved_us
     return [
         gain.miss.count,

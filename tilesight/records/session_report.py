@@ -181,17 +181,26 @@ def _trials_line(result: SessionResult) -> str:
     return f"effort {result.effort.value}: {', '.join(parts)}; {source}"
 
 
+def _interval(spread: float) -> str:
+    """Half of a confidence interval; a wider one says nothing about the time."""
+    return f"± {spread:.0%}" if spread <= 1 else "± more than 100%"
+
+
 def _vendor_lines(result: SessionResult, floor: Roofline) -> list[str]:
     if not result.baselines or result.best is None:
         return []
     ours_us = result.best.measured_us
     unit, rate = _rate(floor, ours_us or result.baselines[0].latency_us)
+    from .session import SessionState
+
+    # the comparison was disturbed as a whole
+    is_disturbed = result.decision is None and result.state is not SessionState.COMPLETE
     lines = []
     for baseline in sorted(result.baselines, key=lambda b: b.latency_us):
         us = number(baseline.latency_us)
-        if ours_us is None or baseline.is_noisy:
-            noise = f" ± {baseline.spread:.0%}" if baseline.is_noisy else ""
-            lines.append(f"vendor: {baseline.name} {us}{noise} us; too noisy to compare")
+        if ours_us is None or baseline.is_noisy or is_disturbed:
+            noise = f" {_interval(baseline.spread)}" if baseline.is_noisy else ""
+            lines.append(f"vendor: {baseline.name} {us} us{noise}; too noisy to compare")
             continue
         times = baseline.latency_us / ours_us
         lines.append(

@@ -8,6 +8,7 @@ negligible, the simpler or more robust wins.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -115,7 +116,8 @@ def _reason(
         return f"the fastest: every other one is certainly slower, by at least {100 * min(rest):.1f} %"
     if is_noise(doubt):
         return f"the fastest in the median; {tied + 1} finalists are too noisy to tell apart (± {doubt:.0%})"
-    shown = f"{tied + 1} finalists cannot be told apart (± {100 * doubt:.1f} %)"
+    interval = f"± {100 * doubt:.1f} %" if math.isfinite(doubt) else "too few samples for an interval"
+    shown = f"{tied + 1} finalists cannot be told apart ({interval})"
     if winner is fastest:
         return f"{shown}; the fastest is taken, since none of the others is simpler"
     mine, theirs = winner.qualities(), fastest.qualities()

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from textwrap import shorten
 
-from ..errors import NoCandidateError
+from ..errors import NoCandidateError, headline
 from ..problem.rejections import rejections
 from ..problem.space import SearchSpace
 from ..problem.workload import Workload
 from ..records.trial import TrialRecord
 from ..target.spec import Target
+
+LONGEST = 240  # characters of a failure's message
 
 
 def no_legal_config(workload: Workload, target: Target, space: SearchSpace) -> NoCandidateError:
@@ -47,7 +50,7 @@ def nothing_worked(
 def common_failures(trials: Iterable[TrialRecord]) -> str:
     """The three most frequent failures, with their counts."""
     lines = [
-        (t.failure.kind.value, (t.failure.message.strip() or "no message").splitlines()[0][:160])
+        (t.failure.kind.value, shorten(headline(t.failure.message), LONGEST, placeholder=" ..."))
         for t in trials
         if t.failure
     ]

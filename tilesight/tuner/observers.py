@@ -110,10 +110,11 @@ class Lines(Observer):
         self._name, self._begin = "", 0.0  # no name: no phase runs
         self._done = 0
         self._total: int | None = None
-        self._measured_us = self._predicted_us = math.inf
+        self._measured_us = math.inf
+        self._predicted_us = math.inf, math.inf  # of the best: score by which candidates rank, time
 
     def started(self, title: str) -> None:
-        self._measured_us = self._predicted_us = math.inf
+        self._measured_us, self._predicted_us = math.inf, (math.inf, math.inf)
         self._write(title)
 
     def phase(self, name: str, total: int | None) -> None:
@@ -130,7 +131,8 @@ class Lines(Observer):
     def trial(self, record: TrialRecord) -> None:
         self._measured_us = min(self._measured_us, record.measured_us or math.inf)
         if record.status is not Status.FAILED:
-            self._predicted_us = min(self._predicted_us, record.predicted_us or math.inf)
+            ranking_us, predicted_us = record.ranking_us or math.inf, record.predicted_us or math.inf
+            self._predicted_us = min(self._predicted_us, (ranking_us, predicted_us))
 
     def message(self, text: str) -> None:
         self._write(f"  {text}")
@@ -140,7 +142,8 @@ class Lines(Observer):
         """The best time so far as a text; "" before the first one."""
         if self._measured_us < math.inf:
             return f"best {number(self._measured_us)} us"
-        return f"best predicted {number(self._predicted_us)} us" if self._predicted_us < math.inf else ""
+        _, predicted_us = self._predicted_us
+        return f"best predicted {number(predicted_us)} us" if predicted_us < math.inf else ""
 
     @property
     def left(self) -> str:

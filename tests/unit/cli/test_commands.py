@@ -426,3 +426,10 @@ def test_quiet_prints_the_result_alone_and_verbose_each_event(shell: Shell) -> N
     _, _, err = shell("tune", "axpy", "--target", "cpu", "--shape", "X1")
     assert "explore: " in err
     assert "begins" not in err
+
+
+def test_doctor_names_a_wrong_target_of_the_settings(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILESIGHT_TARGET", "cpux")
+    _, out, _ = shell("doctor")
+    assert "target: unknown target 'cpux'; did you mean cpu?" in out
+    assert "from TILESIGHT_TARGET" in out

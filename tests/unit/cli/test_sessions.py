@@ -39,7 +39,7 @@ def test_sessions_are_listed_the_latest_first(shell: Shell) -> None:
     assert re.search(r" quick +cpu +10\.00 +\d+ +axpy X0:", rows[1])
     assert "~ marks predicted times" in out
     assert shell("sessions", "list", "--limit", "1")[1].count("complete") == 1
-    assert shell("sessions", "list", "matmul")[1].startswith("no session is recorded")
+    assert shell("sessions", "list", "matmul")[1].startswith("no session of kernel 'matmul' is recorded")
 
 
 def test_one_session_is_shown_with_phases_finalists_and_winner(shell: Shell) -> None:
@@ -101,3 +101,13 @@ def test_json_fields_are_documented(shell: Shell) -> None:
     del answers[1]["result"]
     answers[0]["result"] = None
     check_fields("sessions list", answers)
+
+
+def test_arguments_without_a_subcommand_are_those_of_list(shell: Shell) -> None:
+    shell("tune", *ASKED, "X0")
+    shell("rank", *ASKED, "X1")
+    listed = shell("sessions", "list", "axpy", "--limit", "1")[1]
+    assert "axpy X1" in listed
+    assert "axpy X0" not in listed
+    assert shell("sessions", "axpy", "--limit", "1")[1] == listed
+    assert "no session of kernel '17' is recorded" in shell("sessions", "17")[1]
