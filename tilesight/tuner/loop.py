@@ -131,10 +131,20 @@ class Tuner:
         self.observer.advanced(len(records))
         self.observer.phase_done(f"{self.trials.summary()}; read from the profile cache")
 
+    def _predict_measured(self) -> None:
+        """Predict measured candidates that another model or target file predicted, if the cache has them."""
+        without = [
+            c for c, trial in self.trials.records.items() if trial.measurement and not trial.prediction
+        ]
+        records = self.predictor.again(self.executor.cached(map(self.request.candidate, without)))
+        if records:
+            self.observer.trials(records)
+
     # ---- the stream of jobs
 
     def _work(self) -> None:
         """Explore up to the limit of the effort, and measure the most promising; on a GPU both overlap."""
+        self._predict_measured()
         self._predict_cached()
         self.exploration = Exploration(
             self.search.informed,

@@ -40,6 +40,16 @@ class TrialPredictor:
             records += self.records([(candidate.config, outcome) for candidate, outcome in some])
         return records
 
+    def again(self, found: Iterator[Answer]) -> list[TrialRecord]:
+        """Records of measured candidates with predictions of this model."""
+        profiled = {c.config: outcome.kernels for c, outcome in found if isinstance(outcome, Profiled)}
+        predictions = predict_many(self._model, list(profiled.values()), self._target) if profiled else []
+        return [
+            self._trials.predicted_again(config, prediction)
+            for config, prediction in zip(profiled, predictions, strict=True)
+            if isinstance(prediction, Prediction)
+        ]
+
     def _record(
         self, config: Config, outcome: Profiled | Failure, prediction: Prediction | Exception | None
     ) -> TrialRecord:

@@ -92,6 +92,10 @@ class Trials:
             replace(trial, status=measurement.status, measurement=measurement, failure=measurement.failure)
         )
 
+    def predicted_again(self, config: Config, prediction: Prediction) -> TrialRecord:
+        """Add the prediction of a candidate whose measurement another model or target file predicted."""
+        return self._set(replace(self.records[config], prediction=prediction))
+
     @property
     def works(self) -> bool:
         """Whether any candidate has not failed."""

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import pytest
 
-from tests.support.fakes import AxpyTemplate, FakeExecutor, FakeModel, Journal, failing, request, true_us
+from tests.support.fakes import (
+    AxpyTemplate,
+    FakeExecutor,
+    FakeModel,
+    Journal,
+    failing,
+    profile_of,
+    request,
+    true_us,
+)
 from tilesight.errors import Failure, FailureKind, NoCandidateError
 from tilesight.executor.jobs import Job
 from tilesight.executor.tasks import Profiled
@@ -296,6 +306,20 @@ def test_known_measurement_stands_without_a_prediction() -> None:
     assert BEST not in executor.done["measure"]
     assert len(executor.done["measure"]) == 15
     assert BEST in executor.done["compare"]
+
+
+def test_known_measurement_is_predicted_from_a_cached_profile() -> None:
+    known = TrialRecord(BEST, Status.VERIFIED, measurement=Measurement((9.0,), relative_error=0.0))
+
+    class Cached(FakeExecutor):
+        def cached(self, candidates: Iterable[Candidate]) -> Iterator[tuple[Candidate, Profiled | Failure]]:
+            kernels = (profile_of(BEST),)
+            return ((c, Profiled(kernels, "code", 0.0)) for c in candidates if c.config == BEST)
+
+    result = Tuner(request(), FakeModel(), Cached(), Journal(), known=[known]).run()
+    (again,) = [trial for trial in result.trials if trial.config == BEST]
+    assert again.status is Status.VERIFIED
+    assert again.prediction is not None
 
 
 def test_budget_stops_asking_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
