@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING
 
 from ..errors import NoCandidateError
 from ..machine.load import notice_load
+from ..records.trial import Status
 from ..settings import load_settings
 from .options import AutotuneOptions
 from .trace_configs import first_configs
@@ -47,7 +49,15 @@ def run_session(task: TuneTask, store: Store, options: AutotuneOptions) -> Tuned
         if task.inputs is not None:
             task.inputs.remove()
     observer.answered(result)
-    return task.tuned(result)
+    tuned = task.tuned(result)
+    if tuned.status is Status.NOISY:
+        warnings.warn(
+            f"{task.request.workload.label}: other work on the machine disturbed the measured times. "
+            f"{tuned.config} is the fastest of noisy times and is not remembered; the next process measures "
+            "again",
+            stacklevel=2,
+        )
+    return tuned
 
 
 def _build_reference(task: TuneTask, executor: LocalExecutor) -> None:

@@ -89,11 +89,11 @@ def _automatic(predicts: bool) -> Target:
     if devices:
         raise ToolchainError(
             f"no shipped target describes the GPU found here ('{devices[0].name}'); "
-            "describe it in a file (--target ./mychip.toml)"
+            "describe it in a file and give its path as the target (./mychip.toml)"
             + (f", or name one of {gpus} for predictions" if predicts else "")
         )
     raise ToolchainError(
-        "no GPU was found here, so there is none that --target auto could mean; "
-        "--target cpu measures on this machine's processor"
+        "no GPU was found here, so there is none that target 'auto' could mean; "
+        "target 'cpu' measures kernels for processors on this machine"
         + (f", and {gpus} give predictions" if predicts else "")
     )

@@ -218,7 +218,7 @@ def test_auto_names_the_gpu_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("fake_line")
 def test_auto_without_a_gpu_says_what_to_do() -> None:
-    with pytest.raises(ToolchainError, match=r"no GPU was found here.*--target cpu.*h100"):
+    with pytest.raises(ToolchainError, match=r"no GPU was found here.*target 'cpu'.*h100"):
         tune(target="auto")
 
 

@@ -101,12 +101,14 @@ def test_no_gpu(machine: list[Device]) -> None:
     assert "no GPU was found here" in str(error)
     error = refused()  # --target auto
     assert isinstance(error, ToolchainError)
-    assert str(error).endswith("--target cpu measures on this machine's processor")
+    assert str(error).endswith("target 'cpu' measures kernels for processors on this machine")
 
 
 def test_an_unknown_gpu_is_not_sent_to_predictions(machine: list[Device]) -> None:
     machine[:] = [replace(OTHER, name="NVIDIA T4")]
-    assert str(refused()).endswith("('NVIDIA T4'); describe it in a file (--target ./mychip.toml)")
+    assert str(refused()).endswith(
+        "('NVIDIA T4'); describe it in a file and give its path as the target (./mychip.toml)"
+    )
 
 
 @pytest.mark.parametrize(

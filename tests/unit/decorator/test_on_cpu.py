@@ -27,6 +27,15 @@ N = 512
 CONFIGS: list[dict[str, Any]] = [{"block": 16}, {"block": 32}, {"block": 32, "wrong": True}]
 
 
+@pytest.mark.ci
+def test_noisy_times_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILESIGHT_MAX_NOISE", "1e-9")
+    made = autotune(configs=CONFIGS[:1], ref_prog=user_kernels.sum_of)(user_kernels.jitted_add())
+    with pytest.warns(UserWarning, match="other work on the machine disturbed the measured times"):
+        kernel = made(N)
+    assert kernel.tilesight.status is Status.NOISY
+
+
 def test_tuned_checked_and_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     def decorated() -> Autotuned:
         made = autotune(configs=CONFIGS, ref_prog=user_kernels.sum_of)(user_kernels.jitted_add())
