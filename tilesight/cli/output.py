@@ -62,6 +62,11 @@ def progress(verbosity: Verbosity = Verbosity.NORMAL) -> Iterator[Observer]:
             yield bars
 
 
+def print_hint(text: str) -> None:
+    """Print a line for people to standard error, since it is no part of the answer."""
+    click.echo(text, err=True)
+
+
 def print_json(kind: str, **fields: object) -> None:
     """Print one JSON object to standard output. NaN and infinity become null."""
     click.echo(

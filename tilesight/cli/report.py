@@ -18,6 +18,7 @@ class _Results(Observer):
     def __init__(self, top: int, variants: bool, prints: bool) -> None:
         self._top, self._variants, self._prints = top, variants, prints
         self.fields: list[dict[str, Any]] = []
+        self.is_new = False  # whether anything was recorded
 
     def answered(self, result: SessionResult) -> None:
         if self._prints:
@@ -25,6 +26,7 @@ class _Results(Observer):
                 output.print_text()
             output.print_report(result.report(self._top, variants=self._variants))
         self.fields.append(session_fields(result, self._top))
+        self.is_new = self.is_new or not result.from_database
 
 
 def show(
@@ -55,5 +57,10 @@ def show(
         if as_json and results.fields:
             output.print_json(kind, sessions=results.fields)
         raise
+    if results.is_new and verbosity is not output.Verbosity.QUIET and not as_json:
+        output.print_hint(
+            "recorded: the same command is answered from the database now; with the same arguments, `tilesight "
+            "explain` tells what limits the best config, and `tilesight space` lists the rules of the space"
+        )
     if as_json:
         output.print_json(kind, sessions=results.fields, **more())
