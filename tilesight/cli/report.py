@@ -59,8 +59,9 @@ def show(
         raise
     if results.is_new and verbosity is not output.Verbosity.QUIET and not as_json:
         output.print_hint(
-            "recorded: the same command is answered from the database now; with the same arguments, `tilesight "
-            "explain` tells what limits the best config, and `tilesight space` lists the rules of the space"
+            "recorded: the same command is answered from the database now; with the same arguments, "
+            "`tilesight explain` tells what limits the best config, and `tilesight space` lists the rules of "
+            "the space"
         )
     if as_json:
         output.print_json(kind, sessions=results.fields, **more())

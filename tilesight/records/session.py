@@ -273,6 +273,11 @@ class SessionResult(Reported):
         return is_best_noisy or any(baseline.is_noisy for baseline in self.baselines)
 
     @property
+    def is_undecided(self) -> bool:
+        """Whether the comparison of the finalists gave no decision, so that the next call takes it again."""
+        return self.decision is None and self.state is not SessionState.COMPLETE
+
+    @property
     def fastest_baseline(self) -> Baseline | None:
         return min(self.baselines, key=lambda b: b.latency_us, default=None)
 

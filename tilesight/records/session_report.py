@@ -191,14 +191,10 @@ def _vendor_lines(result: SessionResult, floor: Roofline) -> list[str]:
         return []
     ours_us = result.best.measured_us
     unit, rate = _rate(floor, ours_us or result.baselines[0].latency_us)
-    from .session import SessionState
-
-    # the comparison was disturbed as a whole
-    is_disturbed = result.decision is None and result.state is not SessionState.COMPLETE
     lines = []
     for baseline in sorted(result.baselines, key=lambda b: b.latency_us):
         us = number(baseline.latency_us)
-        if ours_us is None or baseline.is_noisy or is_disturbed:
+        if ours_us is None or baseline.is_noisy or result.is_undecided:
             noise = f" {_interval(baseline.spread)}" if baseline.is_noisy else ""
             lines.append(f"vendor: {baseline.name} {us} us{noise}; too noisy to compare")
             continue
