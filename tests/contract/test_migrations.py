@@ -2,8 +2,9 @@
 
 `tests/unit/database/dumps` has one of each earlier revision, written by the code of its time: five sessions
 with trials of each status, on two targets, with several versions of software; since 0004 also a session of a
-kernel with a dynamic dimension, cached profiles, misses and a calibration. On PostgreSQL these rows are put
-into the tables that the migrations up to that revision make.
+kernel with a dynamic dimension, cached profiles, misses and a calibration. The dump of 0005 is that of 0004,
+migrated by the code of its time. On PostgreSQL these rows are put into the tables that the migrations up to
+that revision make.
 """
 
 from __future__ import annotations
@@ -147,7 +148,7 @@ def test_what_later_columns_hold_is_what_is_recorded_today(migrated: Store, revi
     } == {("verified", True)}
     assert {measured for status, measured, _ in times[1] if status != "verified"} == {None}
     assert query(migrated, "SELECT DISTINCT dynamic FROM candidates ORDER BY dynamic")[1] == (
-        [("",), ("m",)] if revision == "0004" else [("",)]
+        [("",), ("m",)] if revision >= "0004" else [("",)]
     )
 
 
@@ -177,7 +178,7 @@ def test_dispatch_finds_what_was_tuned_before(migrated: Store, revision: str) ->
     )
     dynamic = samples.winner(migrated, context(revision, dynamic=("m",)))
     assert (dynamic and (dynamic.config, dynamic.latency_us, dynamic.dynamic)) == (
-        (samples.config(1), 12.0, ("m",)) if revision == "0004" else None
+        (samples.config(1), 12.0, ("m",)) if revision >= "0004" else None
     )
 
 

@@ -672,7 +672,7 @@ class TestCollect:
     def test_without_a_gpu_only_measurable_targets_are_offered(self, line: Device, tmp_path: Path) -> None:
         with pytest.raises(ToolchainError) as caught:
             collect(["axpy"], tmp_path / "d.parquet", 2)
-        assert str(caught.value).endswith("could mean; --target cpu measures on this machine's processor")
+        assert str(caught.value).endswith("target 'cpu' measures kernels for processors on this machine")
         with pytest.raises(ToolchainError) as caught:
             collect(["axpy"], tmp_path / "d.parquet", 2, "h200")
         assert "a dataset needs measurements: no GPU was found here" in str(caught.value)
