@@ -1,0 +1,136 @@
+"""Predict every candidate of a corpus with the shipped model. No GPU needed.
+
+    python experiments/outside/predict.py CORPUS --out predictions.csv [--target h200] [--processes 2]
+        [--profiles profiles.jsonl] [--half looked]
+
+Values of sizes that a kernel takes at run time are given. Worker processes lower and predict; a crash or a
+hang costs one candidate. Rows come in the order of measure.py; candidates that OUT already has are left out.
+`sigma` is the model's one sigma of the logarithm of the time. `--profiles` also keeps the profiles.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import math
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[2])]
+
+from corpus import HALVES, Candidate, Corpus, half_of, in_order  # noqa: E402
+
+COLUMNS = (
+    *("name", "group", "config", "key", "predicted_us", "sigma", "limiting", "unknown_calls", "notes"),
+    *("terms_us", "utilization", "blocks", "threads", "shared_bytes", "kernels", "model", "target"),
+    *("seconds", "failure"),
+)
+LIMIT_S = 120.0
+
+
+def preload() -> None:
+    import tilelang  # noqa: F401
+
+    from tilesight.api import foreign_kernel  # noqa: F401
+    from tilesight.costmodel import default_model, extract
+
+    assert extract
+    default_model()
+
+
+def predict(item: tuple[str, Path, Candidate]) -> tuple[dict[str, object], str]:
+    """The figures of a row, and the profiles as text. Raises what TileLang or the model raises."""
+    from tilesight.api.foreign_kernel import ForeignKernel, profiles_of
+    from tilesight.costmodel import default_model
+    from tilesight.profile.codec import profiles_text
+    from tilesight.target.spec import load_target
+
+    begin = time.perf_counter()
+    target_name, folder, candidate = item
+    target = load_target(target_name)
+    kernel = ForeignKernel(candidate.name, Corpus(folder).function(candidate), candidate.pass_configs)
+    profiles = profiles_of(kernel, target, dict(candidate.sizes) or None)
+    found = default_model().predict(profiles, target)
+    row = {
+        "predicted_us": f"{found.latency_us:.4f}",
+        "sigma": f"{math.log1p(found.uncertainty):.4f}",
+        "limiting": found.limiting,
+        "unknown_calls": sum(len(one.unknown_calls) for one in profiles),
+        "notes": "; ".join(found.notes),
+        "terms_us": json.dumps({name: round(value, 3) for name, value in found.terms_us.items()}),
+        "utilization": json.dumps({name: round(value, 3) for name, value in found.utilization.items()}),
+        "blocks": "+".join(str(one.blocks) for one in profiles),
+        "threads": "+".join(str(one.block_threads) for one in profiles),
+        "shared_bytes": "+".join(str(one.shared_bytes) for one in profiles),
+        "kernels": len(profiles),
+        "model": found.model,
+        "seconds": f"{time.perf_counter() - begin:.2f}",
+    }
+    return row, profiles_text(profiles)
+
+
+def main(given: argparse.Namespace) -> None:
+    from tilesight.workers import Done, WorkerPool
+
+    folder = given.corpus.resolve()
+    known = given.out.exists()
+    done = {row["key"] for row in csv.DictReader(given.out.open())} if known else set()
+    wanted = [
+        one
+        for one in in_order(Corpus(folder))
+        if one.key not in done and given.half in ("all", half_of(one.name))
+    ][: given.most]
+    until = time.monotonic() + given.limit
+
+    def items() -> Iterator[tuple[str, Path, Candidate]]:
+        for one in wanted:
+            if time.monotonic() > until:
+                return
+            yield given.target, folder, one
+
+    profiles = given.profiles.open("a") if given.profiles else None
+    count = 0
+    with given.out.open("a", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        if not known:
+            writer.writeheader()
+        with WorkerPool(given.processes, timeout_s=LIMIT_S, preload=preload) as pool:
+            for number, outcome in pool.run(predict, items()):
+                one = wanted[number]
+                row: dict[str, Any] = {
+                    "name": one.name,
+                    "group": one.group,
+                    "config": json.dumps(one.config),
+                    "key": one.key,
+                    "target": given.target,
+                }
+                if isinstance(outcome, Done):
+                    figures, text = outcome.value
+                    row |= figures
+                    count += 1
+                    if profiles is not None:
+                        profiles.write(json.dumps({"key": one.key, "profiles": text}) + "\n")
+                        profiles.flush()
+                else:
+                    said = getattr(outcome, "message", "") or getattr(outcome, "reason", "")
+                    row["failure"] = " ".join(f"{type(outcome).__name__}: {said}".split())[:300]
+                writer.writerow(row)
+                file.flush()
+    print(f"{count} of {len(wanted)} candidates predicted, into {given.out}")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Predict every candidate of a corpus.")
+    parser.add_argument("corpus", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--target", default="h200")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--profiles", type=Path)
+    parser.add_argument("--half", choices=(*HALVES, "all"), default="all")
+    parser.add_argument("--limit", type=float, default=1e9, help="seconds after which nothing begins")
+    parser.add_argument("--most", type=int, default=10**9)
+    main(parser.parse_args())
