@@ -15,13 +15,15 @@ class Interrupts:
     """The handler of both signals for one command.
 
     The first signal raises `KeyboardInterrupt`, upon which work is recorded and processes are ended. Signals
-    that follow within `PATIENCE_S` would interrupt that, and are ignored. After `finish` all are ignored.
+    that follow within `PATIENCE_S` would interrupt that, and are ignored. `is_finished` is set when the
+    command is done and the process ends; from then on all are ignored. It is no method: Python handles a
+    signal that came meanwhile at the start of a call, but not before an assignment.
     """
 
     def __init__(self) -> None:
         self.exit_code = EXIT_CODES[signal.SIGINT]  # of an interrupted command
         self._last_s: float | None = None
-        self._is_finished = False
+        self.is_finished = False
         self._before: dict[signal.Signals, object] = {}
 
     def install(self) -> None:
@@ -33,10 +35,6 @@ class Interrupts:
             if before not in (signal.SIG_IGN, None):  # e.g. by nohup
                 self._before[number] = before
                 signal.signal(number, self._handle)
-
-    def finish(self) -> None:
-        """Ignore the signals from now on: the command is done, and the process ends."""
-        self._is_finished = True
 
     def ignore(self) -> None:
         """Let the system ignore the signals until the process is gone.
@@ -53,7 +51,7 @@ class Interrupts:
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
         now = time.monotonic()
-        if self._is_finished or (self._last_s is not None and now - self._last_s < PATIENCE_S):
+        if self.is_finished or (self._last_s is not None and now - self._last_s < PATIENCE_S):
             return
         if self._last_s is None:
             self.exit_code = EXIT_CODES[signal.Signals(number)]

@@ -37,12 +37,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
             code = answer(cli, asked)
         else:
             code = run(list(sys.argv[1:] if arguments is None else arguments))
-        interrupts.finish()
+        interrupts.is_finished = True
     except BrokenPipeError:
-        interrupts.finish()
+        interrupts.is_finished = True
         code = EXIT_BROKEN_PIPE
     except KeyboardInterrupt:
-        interrupts.finish()
+        interrupts.is_finished = True
         code = interrupts.exit_code
         with suppress(OSError):
             text = "interrupted: finished results are recorded; run the same command again to continue"
