@@ -13,7 +13,9 @@ from __future__ import annotations
 import hashlib
 import json
 import lzma
+import math
 import random
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -68,9 +70,9 @@ class Candidate:
         return digest(json.dumps(said, sort_keys=True, default=str).encode())
 
     @property
-    def bytes(self) -> int:
+    def bytes(self) -> float:
         """Of all tensors."""
-        return sum(_count(a.shape) * item_bytes(a.dtype) for a in self.arguments if a.shape is not None)
+        return sum(math.prod(a.shape) * bits_of(a.dtype) / 8 for a in self.arguments if a.shape is not None)
 
 
 class Corpus:
@@ -161,17 +163,13 @@ def digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:12]
 
 
-def item_bytes(dtype: str) -> float:
-    """Bytes of one element of a type that TVM names."""
-    digits = "".join(c for c in dtype.split("_")[0].replace("bfloat", "float") if c.isdigit())
-    return 1 if dtype.startswith("bool") else int(digits or 32) / 8
-
-
-def _count(shape: Sequence[int]) -> int:
-    found = 1
-    for extent in shape:
-        found *= extent
-    return found
+def bits_of(dtype: str) -> int:
+    """Bits of one element of a type that TVM names."""
+    if dtype == "bool":
+        return 8
+    found = re.search(r"\d+", dtype)
+    lanes = re.search(r"x(\d+)$", dtype)
+    return int(found[0]) * (int(lanes[1]) if lanes else 1) if found else 32
 
 
 def _read(said: dict[str, Any]) -> Candidate:

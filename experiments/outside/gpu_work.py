@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from corpus import Argument, Candidate, Corpus
+from corpus import Argument, Candidate, Corpus, bits_of
 
 SPREAD = 0.5  # standard deviation of random floating-point values
 SAME_BYTES = {  # types for which torch lacks functions
@@ -300,15 +300,6 @@ def torch_dtype(name: str) -> Any:
         if isinstance(found := getattr(torch, spelling, None), torch.dtype):
             return found
     return None
-
-
-def bits_of(name: str) -> int:
-    """Bits of one element of a type that TVM names."""
-    if name == "bool":
-        return 8
-    found = re.search(r"\d+", name)
-    lanes = re.search(r"x(\d+)$", name)
-    return int(found[0]) * (int(lanes[1]) if lanes else 1) if found else 32
 
 
 @lru_cache

@@ -300,11 +300,10 @@ class Recorder:
     ) -> bool:
         try:
             prim_func = _traced(origin, change)
+            sizes = base.sizes
             if kind == "size" or any(name not in kernel.config for name in change):
-                sizes = base.sizes
                 arguments = declared(prim_func, sizes)
             else:
-                sizes = base.sizes
                 arguments = fit(prim_func, base.arguments, sizes)
             config = {name: value for name, value in named.items() if is_config(name, value)}
             return self._write(kernel, prim_func, config, named, arguments, sizes, kind) is not None

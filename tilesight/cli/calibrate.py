@@ -76,7 +76,7 @@ def calibrate(
     check_out(out, ".toml", "target files")
     _check_file(out, name)
     device = _device(base, number)
-    notice_load([device], lambda text: click.echo(text, err=True))
+    notice_load([device], output.print_hint)
     with open_store(database or load_settings().database_url) as store:
         found = measure(base, device, name, lambda title: click.echo(f"measuring: {title}", err=True))
         try:

@@ -154,13 +154,11 @@ def _tune_misses(
 
 
 def _gain_row(gain: Gain) -> list[object]:
-    served = number(gain.dispatched_us) if gain.dispatched_us is not None else "-"
-    if gain.dispatched_us is not None and not gain.is_measured:
-        served = f"~{served}"
+    mark = "" if gain.is_measured or gain.dispatched_us is None else "~"
     saved = gain.saved_us
     return [
         gain.miss.count,
-        served,
+        mark + number(gain.dispatched_us),
         number(gain.best_us),
         "-" if saved is None else number(gain.miss.count * saved),
         gain.miss.workload.label,

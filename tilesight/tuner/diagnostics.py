@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from textwrap import shorten
 
 from ..errors import NoCandidateError, headline
 from ..problem.rejections import rejections
@@ -12,8 +11,6 @@ from ..problem.space import SearchSpace
 from ..problem.workload import Workload
 from ..records.trial import TrialRecord
 from ..target.spec import Target
-
-LONGEST = 240  # characters of a failure's message
 
 
 def no_legal_config(workload: Workload, target: Target, space: SearchSpace) -> NoCandidateError:
@@ -49,9 +46,5 @@ def nothing_worked(
 
 def common_failures(trials: Iterable[TrialRecord]) -> str:
     """The three most frequent failures, with their counts."""
-    lines = [
-        (t.failure.kind.value, shorten(headline(t.failure.message), LONGEST, placeholder=" ..."))
-        for t in trials
-        if t.failure
-    ]
+    lines = [(t.failure.kind.value, headline(t.failure.message)) for t in trials if t.failure]
     return "; ".join(f"{count} {kind}: {message}" for (kind, message), count in Counter(lines).most_common(3))

@@ -27,10 +27,7 @@ class TrialPredictor:
 
     def records(self, outcomes: Sequence[tuple[Config, Profiled | Failure]]) -> list[TrialRecord]:
         """New records of the configs, in their order. A candidate that the model refuses is a failure."""
-        profiled = {config: outcome.kernels for config, outcome in outcomes if isinstance(outcome, Profiled)}
-        found = dict(
-            zip(profiled, predict_many(self._model, list(profiled.values()), self._target), strict=True)
-        )
+        found = self._predictions(outcomes)
         return [self._record(config, outcome, found.get(config)) for config, outcome in outcomes]
 
     def many(self, found: Iterator[Answer]) -> list[TrialRecord]:
@@ -42,13 +39,23 @@ class TrialPredictor:
 
     def again(self, found: Iterator[Answer]) -> list[TrialRecord]:
         """Records of measured candidates with predictions of this model."""
-        profiled = {c.config: outcome.kernels for c, outcome in found if isinstance(outcome, Profiled)}
-        predictions = predict_many(self._model, list(profiled.values()), self._target) if profiled else []
+        predictions = self._predictions([(candidate.config, outcome) for candidate, outcome in found])
         return [
             self._trials.predicted_again(config, prediction)
-            for config, prediction in zip(profiled, predictions, strict=True)
+            for config, prediction in predictions.items()
             if isinstance(prediction, Prediction)
         ]
+
+    def _predictions(
+        self, outcomes: Sequence[tuple[Config, Profiled | Failure]]
+    ) -> dict[Config, Prediction | Exception]:
+        """The model's answers for the configs that have profiles, from one call."""
+        profiled = {config: outcome.kernels for config, outcome in outcomes if isinstance(outcome, Profiled)}
+        if not profiled:
+            return {}
+        return dict(
+            zip(profiled, predict_many(self._model, list(profiled.values()), self._target), strict=True)
+        )
 
     def _record(
         self, config: Config, outcome: Profiled | Failure, prediction: Prediction | Exception | None
