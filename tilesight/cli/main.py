@@ -56,6 +56,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if arguments is None:
         interrupts.ignore()
+        # Python kills its process by SIGINT at the end if Ctrl-C came while a string was executed, e.g. as a
+        # dataclass was made, although that was handled here. The next string executed makes it forget.
+        exec("")
     else:  # called by a program, which goes on
         interrupts.uninstall()
     sys.exit(code)

@@ -81,6 +81,18 @@ def test_the_first_signal_ends_a_command_in_order(
     assert (process.returncode, out, err) == (code, "cleaned up\n", TEXT)
 
 
+def test_ctrl_c_while_a_string_is_executed(tmp_path: Path) -> None:
+    program = SLOW.replace("time.sleep(60)", "exec('time.sleep(60)', {'time': time})")
+    (tmp_path / "waiting.py").write_text(program)
+    process = started(sys.executable, "-m", "waiting", cwd=tmp_path)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "begun\n"
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (130, TEXT)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_a_real_command_that_is_interrupted_again_and_again(tmp_path: Path, seed: int) -> None:
     chosen = random.Random(seed)
