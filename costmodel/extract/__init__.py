@@ -5,19 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 from ...lowering.lower import Lowered
+from ...problem.run_time_data import NOTHING_KNOWN, RunTimeData
 from ...profile.values import KernelProfile
 from ...target.spec import Target
 from .cpu_nest import read_nest
 from .descriptors import read_descriptors
-from .expressions import constant, identity
+from .expressions import constant, identity, is_scalar
 from .launch_geometry import LaunchGeometry
+from .loops import visit
 from .memory import chosen_by_data, parameter_sizes
 from .walk import KernelReader
 
-__all__ = ["read_profiles"]
+__all__ = ["read_profiles", "variable_names"]
 
 
-def read_profiles(lowered: Lowered, target: Target) -> tuple[KernelProfile, ...]:
+def read_profiles(
+    lowered: Lowered, target: Target, data: RunTimeData = NOTHING_KNOWN
+) -> tuple[KernelProfile, ...]:
     """Read one profile for each kernel of a lowered function.
 
     Only the device IR and the TMA descriptors of the host part are read: no config values and no names.
@@ -25,6 +29,7 @@ def read_profiles(lowered: Lowered, target: Target) -> tuple[KernelProfile, ...]
     Args:
         lowered: the IR of one function, without dynamic dimensions (see `lowering.dynamic.at`).
         target: the target for which the function was lowered.
+        data: what is known of the data that the kernels meet at run time.
 
     Returns:
         The profiles, in the order of the kernels.
@@ -37,16 +42,31 @@ def read_profiles(lowered: Lowered, target: Target) -> tuple[KernelProfile, ...]
     descriptors = read_descriptors(lowered.host)
     sizes = parameter_sizes(lowered.traced)
     profiles = tuple(
-        _read(function, descriptors, sizes, target) for function in lowered.device.functions.values()
+        _read(function, descriptors, sizes, target, data) for function in lowered.device.functions.values()
     )
     if not profiles:
         raise ValueError("the lowered module holds no device function: nothing to profile")
     return profiles
 
 
-def _read(function: Any, descriptors: Any, sizes: Any, target: Target) -> KernelProfile:
+def variable_names(lowered: Lowered) -> list[str]:
+    """Names of the integer variables of the kernels, in order; a caller may state values of them."""
+    found: dict[str, None] = {}
+
+    def look(node: Any, kind: str) -> None:
+        if kind == "Bind" and str(node.var.dtype).startswith(("int", "uint")):
+            found[str(node.var.name)] = None
+        elif kind == "BufferStore" and is_scalar(node.buffer):
+            found[str(node.buffer.name)] = None
+
+    for function in lowered.device.functions.values():
+        visit(function.body, look)
+    return list(found)
+
+
+def _read(function: Any, descriptors: Any, sizes: Any, target: Target, data: RunTimeData) -> KernelProfile:
     launch = _launch(function, target)
-    reader = KernelReader(launch, descriptors)
+    reader = KernelReader(launch, descriptors, data)
     reader.read(function)
     reader.memory.fill_sizes(function, sizes)
     attributes = function.attrs or {}

@@ -8,11 +8,14 @@ holds.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from .tables import Table
 
 Values = NDArray[Any]
 Bindings = Mapping[int, Any]  # identity of a variable -> its value: a number, or an array (scenarios, lanes)
@@ -20,6 +23,18 @@ Bindings = Mapping[int, Any]  # identity of a variable -> its value: a number, o
 
 class UnevaluableError(Exception):
     """The expression depends on data: a loaded value or an opaque call."""
+
+
+class Computed(ABC):
+    """An expression that TVM has no node for."""
+
+    @abstractmethod
+    def variables(self) -> set[int]:
+        """Identities of the variables and buffers that it derives from."""
+
+    @abstractmethod
+    def value(self, bindings: Bindings) -> Any:
+        """Its value. Raises `UnevaluableError`."""
 
 
 class ArbitraryData(dict[int, Any]):
@@ -107,6 +122,8 @@ def evaluate(expression: Any, bindings: Bindings) -> Any:
     Raises:
         UnevaluableError: the expression depends on data or on an unbound variable.
     """
+    if isinstance(expression, Computed):
+        return expression.value(bindings)
     rule = _RULES.get(type(expression).__name__)
     if rule is None:
         raise UnevaluableError(type(expression).__name__)
@@ -137,6 +154,8 @@ def variables(expression: Any) -> set[int]:
     """Identities of all variables in `expression` and of all buffers that it loads from."""
     from tvm.tirx.stmt_functor import post_order_visit
 
+    if isinstance(expression, Computed):
+        return expression.variables()
     found: set[int] = set()
 
     def visit(node: Any) -> None:
@@ -184,9 +203,10 @@ _WHOLE_NUMBERS = ("int32", "uint32", "int64", "uint64", "bool")
 
 
 def _load(expression: Any, bindings: Bindings) -> Any:
-    """The value of a local scalar. All other loads depend on data."""
+    """The value of a local scalar, or of a tensor whose contents are known. Other loads depend on data."""
     try:
-        return bindings[hash(expression.buffer.data)]
+        known = bindings[hash(expression.buffer.data)]
+        return known.at(evaluate(expression.indices[0], bindings)) if isinstance(known, Table) else known
     except KeyError:
         if isinstance(bindings, ArbitraryData):
             indices = [evaluate(index, bindings) for index in expression.indices]

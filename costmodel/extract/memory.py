@@ -12,6 +12,7 @@ from .descriptors import Descriptor
 from .element_types import element_type
 from .expressions import constant, identity, is_scalar
 from .scope import Scope
+from .tables import Table
 
 
 @dataclass
@@ -27,6 +28,7 @@ class Memory:
     names: dict[str, str] = field(default_factory=dict)  # of the parameters, by label
     # by buffer: the launch and loop variables that its contents derive from, as far as the program was read
     contents: dict[int, frozenset[int]] = field(default_factory=dict)
+    tables: dict[int, Table] = field(default_factory=dict)  # tensors with known contents
     _buffers: dict[int, tuple[str, str]] = field(
         default_factory=dict
     )  # (memory scope, label), by data variable
@@ -48,7 +50,8 @@ class Memory:
                 self.tensors[label] = Tensor(label, descriptor.tensor_bytes, descriptor.element_bytes)
             elif str(getattr(parameter.type_annotation, "storage_scope", "")) == "global":
                 self._buffers[identity(parameter)] = ("global", label)
-                self.contents[identity(parameter)] = frozenset()
+                if identity(parameter) not in self.tables:
+                    self.contents[identity(parameter)] = frozenset()
 
     def fill_sizes(self, function: Any, sizes: Mapping[str, tuple[int, int]]) -> None:
         """Set the sizes of tensors that the kernel accesses only through pointers, which carry no size.
@@ -81,7 +84,7 @@ class Memory:
         size = _static_elements(buffer) * element_type(str(buffer.dtype)).bytes
         if memory.startswith("local"):
             self.local_bytes[key] = size
-        if not is_scalar(buffer):  # a scalar acts as a variable
+        if not is_scalar(buffer) and key not in self.tables:  # a scalar acts as a variable
             self.contents.setdefault(key, frozenset())
         scope, label = self._buffers.setdefault(key, (memory or "global", self._label(buffer.data, "b")))
         if scope == "global" and (label not in self.tensors or size > self.tensors[label].bytes):

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from .expressions import Bindings, UnevaluableError, evaluate
 from .launch_geometry import LaunchGeometry, sequence
 from .scenarios import CONDITION_SCENARIOS, PATTERN_SCENARIOS, Loop, Scenarios
+from .tables import Table
 
 MOST_ACCESSES = 1 << 14  # of the threads of a block in its inner loops that are evaluated one by one
 
@@ -42,13 +43,15 @@ class Scope(Scenarios):
         first_thread: int,
         threads: int,
         contents: Mapping[int, frozenset[int]] | None = None,
+        tables: Mapping[int, Table] | None = None,
     ) -> Scope:
         """The context of a statement that all threads of a range execute once.
 
-        `contents` are those of the buffers so far, and may grow while the program is read.
+        `contents` are those of the buffers so far, and may grow while the program is read. `tables` are
+        tensors with known contents.
         """
-        pattern: dict[int, Any] = {}
-        chance: dict[int, Any] = {}
+        pattern: dict[int, Any] = dict(tables or {})
+        chance: dict[int, Any] = dict(tables or {})
         drawn = 1  # sequence 0 samples the warps
         for variable, extent in launch.block.values():
             pattern[variable] = sequence(PATTERN_SCENARIOS, drawn, extent)[:, None]
@@ -64,6 +67,7 @@ class Scope(Scenarios):
             chance=chance,
             drawn=drawn,
             contents={} if contents is None else contents,
+            roots={table: frozenset() for table in tables or {}},
         )._resampled()
 
     def over_statement(self, expression: Any) -> tuple[NDArray[Any], float]:
@@ -208,6 +212,22 @@ class Scope(Scenarios):
             condition=None if combined.all() or not combined.any() else combined,
             conditions=(*self.conditions, condition),
         )
+
+    def is_unknown(self, variable: int) -> bool:
+        """Whether the value of `variable` depends on data."""
+        return variable not in self.chance
+
+    def in_share_of_warps(self, share: float) -> Scope:
+        """The scope that only a share of the warps reaches."""
+        return replace(self, warps=self.warps * share)
+
+    def is_data(self, expression: Any) -> bool:
+        """Whether the value of `expression` depends on data."""
+        try:
+            evaluate(expression, self.chance)
+        except UnevaluableError:
+            return True
+        return False
 
     def knows(self, condition: Any) -> bool:
         """Whether `condition`, which holds in this scope, could be evaluated."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...problem.rasterization import Rasterization
+from ...problem.run_time_data import NOTHING_KNOWN, RunTimeData
 from ...profile.values import Access, Role, Space, Trips
 from . import loops, trips
 from .accesses import lane_access, without_repeated_indices
@@ -20,7 +21,9 @@ from .memory import Memory
 from .phase_counts import PhaseCounts
 from .registers import LiveRanges
 from .roles import RoleCounts, roles_of
+from .scalar_programs import ScalarProgram, ScalarResult
 from .scope import Scope
+from .tables import tables_of
 from .value_counts import count_loads, count_value
 
 UNROLLED_AT_MOST = 64  # the device compiler unrolls loops with constant extents up to this
@@ -38,6 +41,7 @@ class KernelReader:
 
     launch: LaunchGeometry
     descriptors: Mapping[str, Descriptor]
+    data: RunTimeData = NOTHING_KNOWN
     rasterization: Rasterization = field(default_factory=Rasterization)
     notes: list[str] = field(default_factory=list)
     unknown_calls: set[str] = field(default_factory=set)
@@ -50,11 +54,13 @@ class KernelReader:
 
     def read(self, function: Any) -> None:
         """Walk the whole function."""
-        self.memory = Memory(self.descriptors)
+        self.memory = Memory(self.descriptors, tables=tables_of(function, self.data.contents))
         self.memory.declare_parameters(function)
         self._role = self._roles[0, 0] = RoleCounts(0, self.launch.threads)
         self._start_phase(PhaseCounts())
-        scope = Scope.of_threads(self.launch, 0, self.launch.threads, self.memory.contents)
+        scope = Scope.of_threads(
+            self.launch, 0, self.launch.threads, self.memory.contents, self.memory.tables
+        )
         self.statement(function.body, scope)
         self._live.finish()
 
@@ -149,9 +155,9 @@ class KernelReader:
         if kind in ("AllocBuffer", "DeclBuffer"):
             self.memory.declare(node.buffer)
         elif kind == "For":
-            return self._loop(node, scope)
+            return self._executed(node, scope, self._loop(node, scope))
         elif kind == "IfThenElse":
-            return self._branch(node, scope)
+            return self._executed(node, scope, self._branch(node, scope))
         elif kind == "BufferStore":
             with self._loading_indices_once():
                 return self._store(node, scope)
@@ -159,12 +165,34 @@ class KernelReader:
             with self._loading_indices_once():
                 self.count_value(node.value, scope)
         elif kind == "While":
-            self.notes.append(f"a while loop was taken for {UNKNOWN_TRIPS:g} iterations")
-            self.count_value(node.condition, scope)
-            return self._repeat(node, scope)
+            return self._executed(node, scope, self._repeat(node, scope))
         elif kind != "AssertStmt":
             self.count_unknown(f"statement {kind}", scope)
         return scope
+
+    def _executed(self, node: Any, before: Scope, after: Scope) -> Scope:
+        """The scope after a loop or branch, with the values that known data gives to local scalars.
+
+        Args:
+            node: the statement.
+            before: the scope at its start.
+            after: the scope at its end, in which scalars that it stores to may be unknown.
+        """
+        changed = dict.fromkeys(v for v, _ in after.bound[len(before.bound) :] if v in self._scalars)
+        if not self.memory.tables or not any(after.is_unknown(scalar) for scalar in changed):
+            return after
+        program = ScalarProgram(node)
+        try:
+            known = program.value(before.chance)
+        except UnevaluableError:
+            return after
+        found = before.with_binding(identity(program), program)
+        for scalar in changed:
+            if scalar in known:
+                found = found.with_binding(scalar, ScalarResult(program, scalar))
+            else:
+                found = found.with_unknown(scalar, program)
+        return found
 
     @contextmanager
     def _loading_indices_once(self) -> Iterator[None]:
@@ -184,14 +212,22 @@ class KernelReader:
             self.memory.add_view(node.var, node.value.args[0])
             return scope
         self.count_value(node.value, scope)
-        return scope.with_binding(identity(node.var), node.value)
+        return scope.with_binding(identity(node.var), self._stated(node.var, node.value, scope))
+
+    def _stated(self, variable: Any, value: Any, scope: Scope) -> Any:
+        """The value that the caller states of `variable`, if its own depends on data."""
+        from tvm import tirx
+
+        stated = self.data.values.get(str(variable.name))
+        return value if stated is None or not scope.is_data(value) else tirx.IntImm(value.dtype, stated)
 
     def _store(self, node: Any, scope: Scope) -> Scope:
         self.count_value(node.value, scope)
         self.mark_live(node.buffer.data)
         if is_scalar(node.buffer):
             self._scalars.add(identity(node.buffer.data))
-            return scope.with_binding(identity(node.buffer.data), node.value)
+            value = self._stated(node.buffer, node.value, scope)
+            return scope.with_binding(identity(node.buffer.data), value)
         self.memory.fill(node.buffer.data, scope.depends_on(node.value) | scope.reached_by, scope)
         count_loads(self, node.indices[0], scope)
         site = self.memory.site(node.buffer, node.indices[0], element_type(str(node.value.dtype)).lanes)
@@ -325,18 +361,24 @@ class KernelReader:
                 and not inside.knows(condition)
                 and loops.calls(body, (*loops.MATRIX, *loops.COPIES))
             ):
-                self._taken_always()
+                self._note_data_branch()
+                inside = inside.in_share_of_warps(1.0 if self.data.density is None else self.data.density)
             return self.statement(body, inside) if inside is not None else None
         share = trips.of_condition(condition, scope)
         inside = scope.with_condition(condition) if share is None else scope.with_given(condition)
         if inside is None or (share is not None and not share.largest):
             return None
         if not inside.knows(condition):
-            self._taken_always()
+            if self.data.density is not None:
+                share = Trips((self.data.density,))
+            self._note_data_branch()
         if share is None or share.smallest == 1:
             return self.statement(body, inside)
         with self._nested_phase(share, is_loop=self.phase.is_loop):
             return self.statement(body, inside)
 
-    def _taken_always(self) -> None:
-        self.add_note("a branch around matrix work or copies depends on data: taken as always entered")
+    def _note_data_branch(self) -> None:
+        """Report a branch around matrix work or copies whose condition depends on data."""
+        density = self.data.density
+        taken = "always entered" if density is None else f"entered in {density:.0%} of the cases"
+        self.add_note(f"a branch around matrix work or copies depends on data: taken as {taken}")

@@ -20,7 +20,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 HALVES = ("looked", "unopened")
 MOST_CONTENT_BYTES = 400_000  # compressed; a larger tensor is drawn again between its smallest and largest
@@ -108,6 +111,19 @@ class Corpus:
         from tvm.ir import load_json
 
         return rebuilt(load_json(self.get("functions", candidate.function).decode()))
+
+    def content(self, argument: Argument) -> NDArray[Any] | None:
+        """The integers of a tensor as they were measured; None for other arguments."""
+        import numpy as np
+
+        kind, _, rest = argument.content.partition(":")
+        if kind == "file":
+            return np.frombuffer(self.get("contents", rest), argument.dtype).reshape(argument.shape or ())
+        if kind == "uniform":  # other numbers than those measured, of the same distribution
+            low, high = map(int, rest.split(":"))
+            drawn = np.random.default_rng(0).integers(low, max(high, low + 1), argument.shape)
+            return drawn.astype(argument.dtype)
+        return None
 
     def add(self, candidate: Candidate) -> None:
         with (self.folder / "index.jsonl").open("a", encoding="utf-8") as file:

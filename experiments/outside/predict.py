@@ -1,9 +1,10 @@
 """Predict every candidate of a corpus with the shipped model. No GPU needed.
 
     python experiments/outside/predict.py CORPUS --out predictions.csv [--target h200] [--processes 2]
-        [--profiles profiles.jsonl] [--half looked]
+        [--profiles profiles.jsonl] [--half looked] [--inputs]
 
-Values of sizes that a kernel takes at run time are given. Worker processes lower and predict; a crash or a
+Values of sizes that a kernel takes at run time are given, and with `--inputs` also the integer tensors with
+which the kernel was measured. Worker processes lower and predict; a crash or a
 hang costs one candidate. Rows come in the order of measure.py; candidates that OUT already has are left out.
 `sigma` is the model's one sigma of the logarithm of the time. `--profiles` also keeps the profiles.
 """
@@ -42,18 +43,21 @@ def preload() -> None:
     default_model()
 
 
-def predict(item: tuple[str, Path, Candidate]) -> tuple[dict[str, object], str]:
+def predict(item: tuple[str, Path, Candidate, bool]) -> tuple[dict[str, object], str]:
     """The figures of a row, and the profiles as text. Raises what TileLang or the model raises."""
     from tilesight.api.foreign_kernel import ForeignKernel, profiles_of
+    from tilesight.api.run_time_facts import RunTimeFacts
     from tilesight.costmodel import default_model
     from tilesight.profile.codec import profiles_text
     from tilesight.target.spec import load_target
 
     begin = time.perf_counter()
-    target_name, folder, candidate = item
+    target_name, folder, candidate, with_inputs = item
     target = load_target(target_name)
-    kernel = ForeignKernel(candidate.name, Corpus(folder).function(candidate), candidate.pass_configs)
-    profiles = profiles_of(kernel, target, dict(candidate.sizes) or None)
+    corpus = Corpus(folder)
+    kernel = ForeignKernel(candidate.name, corpus.function(candidate), candidate.pass_configs)
+    inputs = [corpus.content(argument) for argument in candidate.arguments] if with_inputs else None
+    profiles = profiles_of(kernel, target, RunTimeFacts(dict(candidate.sizes), inputs))
     found = default_model().predict(profiles, target)
     row = {
         "predicted_us": f"{found.latency_us:.4f}",
@@ -86,11 +90,11 @@ def main(given: argparse.Namespace) -> None:
     ][: given.most]
     until = time.monotonic() + given.limit
 
-    def items() -> Iterator[tuple[str, Path, Candidate]]:
+    def items() -> Iterator[tuple[str, Path, Candidate, bool]]:
         for one in wanted:
             if time.monotonic() > until:
                 return
-            yield given.target, folder, one
+            yield given.target, folder, one, given.inputs
 
     profiles = given.profiles.open("a") if given.profiles else None
     count = 0
@@ -132,5 +136,6 @@ if __name__ == "__main__":
     parser.add_argument("--profiles", type=Path)
     parser.add_argument("--half", choices=(*HALVES, "all"), default="all")
     parser.add_argument("--limit", type=float, default=1e9, help="seconds after which nothing begins")
+    parser.add_argument("--inputs", action="store_true", help="give the integers of the captured calls")
     parser.add_argument("--most", type=int, default=10**9)
     main(parser.parse_args())

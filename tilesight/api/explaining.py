@@ -18,6 +18,7 @@ from ..tuner.options import TuneOptions
 from ..tuner.resolve import Shape, find_operator, find_template, find_workloads
 from .foreign_kernel import find_kernel, profiles_of
 from .prediction import as_input_errors
+from .run_time_facts import Dims, Inputs, RunTimeFacts
 
 if TYPE_CHECKING:
     from ..explanation import ConfigLowerings, Explanation, MeasuredRows
@@ -36,6 +37,9 @@ def explain(
     layers: Sequence[str] | None = None,
     workers: int | None = None,
     observer: Observer | None = None,
+    dims: Dims | None = None,
+    inputs: Inputs | None = None,
+    density: float | None = None,
 ) -> Explanation:
     """What limits a kernel and by how much, and how sure the model is.
 
@@ -45,7 +49,8 @@ def explain(
 
     Args:
         kernel: The name of a kernel, or what `predict` takes: a PrimFunc, or a function that returns one.
-        target, shape: As for `tune`, or for `predict`; of several default shapes the first.
+        target: As for `tune`.
+        shape: As for `tune`; of several default shapes the first.
         dtype, database, layers, workers, observer: As for `tune`.
         config: The config to explain; None: the best itself. The best is the fastest measured if the database
             has a complete session of this machine's device, else the one predicted fastest; if the space was
@@ -53,6 +58,7 @@ def explain(
         arguments: Of a function, by name, as for `predict`.
         measured: Datasets (files or folders) whose rows take the place of the database: their times, profiles
             and hardware counters.
+        dims, inputs, density: Of a kernel that is not given by its name, as for `predict`.
 
     Raises:
         InputError: an argument is wrong, the datasets have no row of the workload, or a kernel of the
@@ -64,8 +70,16 @@ def explain(
             raise InputError(
                 f"{kernel} is a kernel by name and takes no arguments={{...}}: give shape and config"
             )
+        stated = {"dims": dims, "inputs": inputs, "density": density}
+        if unused := [name for name, value in stated.items() if value is not None]:
+            raise InputError(f"{kernel} is a kernel by name and takes no {', '.join(unused)}: give shape")
         return _explain_shipped(
             kernel, target, shape, config, dtype, measured, database, layers, workers, observer
+        )
+    if shape is not None:
+        raise InputError(
+            "explain of a kernel of your own takes no shape: sizes that it takes at run time go into dims, "
+            "such as dims='m=4096'"
         )
     given = {"config": config, "dtype": dtype, "measured": measured, "database": database}
     if unused := [name for name, value in given.items() if value is not None]:
@@ -75,13 +89,12 @@ def explain(
         )
     from ..machine.placement import locate
 
+    facts = RunTimeFacts(dims, inputs, density)
     chosen = locate(target, measures=False).target
-    if shape is not None and not isinstance(shape, str | Mapping):
-        raise InputError("explain takes one shape: sizes that the kernel takes at run time, such as 'm=4096'")
     with as_input_errors("traced", chosen):
         found = find_kernel(kernel, chosen, arguments)
     with as_input_errors("lowered", chosen):
-        profiles = profiles_of(found, chosen, shape)
+        profiles = profiles_of(found, chosen, facts)
     return explain_profiles(found.name, profiles, chosen)
 
 

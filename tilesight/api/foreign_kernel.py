@@ -7,12 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..errors import InputError, UnknownNameError, WorkloadError
-from ..problem.workload import MAX_DIMENSION, parse_assignments
+from ..errors import InputError, UnknownNameError
 from ..profile.values import KernelProfile
 from ..target.spec import Target
-
-Sizes = str | Mapping[str, int]  # of dimensions that a kernel takes at run time: `m=4096`, or by name
+from .run_time_facts import RunTimeFacts, facts_of_call
 
 
 @dataclass(frozen=True)
@@ -56,34 +54,33 @@ def find_kernel(
 
 
 def profiles_of(
-    kernel: ForeignKernel, target: Target, shape: Sizes | None = None
+    kernel: ForeignKernel, target: Target, facts: RunTimeFacts | None = None
 ) -> tuple[KernelProfile, ...]:
     """Lower the kernel and read its profiles.
 
     Args:
         kernel: The kernel.
         target: The target to lower for.
-        shape: Values of the dimensions and whole numbers that the kernel takes at run time.
+        facts: What is known of its calls: its run-time sizes at least, if it takes any.
 
     Raises:
-        InputError: `shape` lacks such a size, or names something else.
+        InputError: `facts` lacks a size, or does not fit the kernel.
         Exception: Whatever TileLang or the profile reader raises.
     """
-    from ..costmodel.extract import read_profiles
+    from ..costmodel.extract import read_profiles, variable_names
     from ..lowering.dynamic import at, runtime_sizes
     from ..lowering.lower import lower
 
-    sizes = runtime_sizes(kernel.prim_func)
-    values = _read_sizes(kernel.name, [str(size.name) for size in sizes], shape)
-    lowered = replace(lower(kernel.prim_func, target, kernel.pass_configs), sizes=sizes)
     prim_func = kernel.prim_func
+    lowered = replace(lower(prim_func, target, kernel.pass_configs), sizes=runtime_sizes(prim_func))
+    call = facts_of_call(kernel.name, prim_func, variable_names(lowered), facts or RunTimeFacts())
     # the work does not depend on numbers with a fraction
     fractions = {
         str(parameter.name): 1.0
         for parameter in prim_func.params
         if parameter not in prim_func.buffer_map and "float" in str(parameter.dtype)
     }
-    return read_profiles(at(lowered, values, fractions), target)
+    return read_profiles(at(lowered, call.sizes, fractions), target, call.data)
 
 
 def _traced(maker: Any, target: Target, arguments: Mapping[str, Any]) -> ForeignKernel:
@@ -123,25 +120,6 @@ def _check_arguments(function: Any, arguments: Mapping[str, Any]) -> None:
             f"{function.name}{function.signature} needs a value of {', '.join(missing)}: "
             f"arguments={{'{missing[0]}': ...}}, or --arg {missing[0]}=... on the command line"
         )
-
-
-def _read_sizes(name: str, wanted: list[str], shape: Sizes | None) -> dict[str, int]:
-    given = parse_assignments(shape, "shape") if isinstance(shape, str) else dict(shape or {})
-    for size in given:
-        if size not in wanted:
-            raise UnknownNameError(f"run-time size of {name}", size, wanted)
-    missing = [size for size in wanted if size not in given]
-    if missing:
-        raise InputError(
-            f"{name} takes {', '.join(missing)} at run time; give the sizes to predict for: "
-            f"shape='{','.join(f'{size}=4096' for size in missing)}', or --shape on the command line"
-        )
-    found: dict[str, int] = {}
-    for size, value in given.items():
-        if not str(value).isdecimal() or not 1 <= int(value) <= MAX_DIMENSION:
-            raise WorkloadError(f"{name}: {size}={value} must be a whole number in 1 .. {MAX_DIMENSION}")
-        found[size] = int(value)
-    return found
 
 
 def _is_prim_func(value: Any) -> bool:

@@ -20,7 +20,8 @@ from ..records.trial import Prediction
 from ..target.spec import Target
 from ..workers import Done, WorkerPool, failure_of, thread_limits
 from .explaining import explain_profiles
-from .foreign_kernel import Sizes, find_kernel, profiles_of
+from .foreign_kernel import find_kernel, profiles_of
+from .run_time_facts import RunTimeFacts
 
 _FAULTS = (FailureKind.LOWER_ERROR, FailureKind.LOWER_CRASH, FailureKind.LOWER_TIMEOUT)
 
@@ -33,7 +34,7 @@ class _FileKernel:
     name: str
     target: Target
     arguments: Mapping[str, Any]
-    shape: Sizes | None
+    facts: RunTimeFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +58,14 @@ class FilePrediction:
 def predict_file(
     place: str,
     target: str | Target | None,
-    shape: Sizes | None = None,
+    facts: RunTimeFacts | None = None,
     arguments: Mapping[str, Any] | None = None,
 ) -> FilePrediction:
     """The predicted time of a kernel in a file; see `profiles_in_file`."""
     from ..costmodel import default_model
     from .prediction import as_input_errors
 
-    found = profiles_in_file(place, target, shape, arguments)
+    found = profiles_in_file(place, target, facts, arguments)
     with as_input_errors("predicted", found.target):
         return FilePrediction(found.name, found.target, default_model().predict(found.kernels, found.target))
 
@@ -72,18 +73,18 @@ def predict_file(
 def explain_file(
     place: str,
     target: str | Target | None,
-    shape: Sizes | None = None,
+    facts: RunTimeFacts | None = None,
     arguments: Mapping[str, Any] | None = None,
 ) -> Explanation:
     """What limits a kernel in a file; see `profiles_in_file`."""
-    found = profiles_in_file(place, target, shape, arguments)
+    found = profiles_in_file(place, target, facts, arguments)
     return explain_profiles(found.name, found.kernels, found.target)
 
 
 def profiles_in_file(
     place: str,
     target: str | Target | None,
-    shape: Sizes | None = None,
+    facts: RunTimeFacts | None = None,
     arguments: Mapping[str, Any] | None = None,
 ) -> FileProfiles:
     """Run a file in a worker process, and lower a kernel of it there.
@@ -91,7 +92,7 @@ def profiles_in_file(
     Args:
         place: `kernel.py:name`: a PrimFunc at module level, or a function that returns one.
         target: As for `predict`.
-        shape: Sizes that the kernel takes at run time.
+        facts: What is known of its calls.
         arguments: Of the function, by name: values that can be pickled.
 
     Raises:
@@ -102,7 +103,8 @@ def profiles_in_file(
     from ..machine.placement import locate
 
     file, name = _read_place(place)
-    item = _FileKernel(file, name, locate(target, measures=False).target, dict(arguments or {}), shape)
+    chosen = locate(target, measures=False).target
+    item = _FileKernel(file, name, chosen, dict(arguments or {}), facts or RunTimeFacts())
     with WorkerPool(
         1, timeout_s=LIMITS[LowerJob], preload=preload_compiler, environment=thread_limits(1)
     ) as pool:
@@ -131,7 +133,7 @@ def _profiles(item: _FileKernel) -> FileProfiles | str:
         if item.name not in members:
             raise UnknownNameError(f"name in {item.file.name}", item.name, _offered(members))
         kernel = find_kernel(members[item.name], item.target, item.arguments, item.name)
-        return FileProfiles(kernel.name, profiles_of(kernel, item.target, item.shape), item.target)
+        return FileProfiles(kernel.name, profiles_of(kernel, item.target, item.facts), item.target)
     except InputError as error:
         return str(error)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..api.run_time_facts import RunTimeFacts
 from ..errors import InputError
 from ..tuner.observers import Observers
 from . import options, output, suggestions
@@ -32,11 +33,11 @@ class _Untitled(Observers):
     click.option(
         "--shape",
         metavar="S",
-        help=(
-            "Published name (M0) or k=v,...; with --file the sizes that the kernel takes at run time. "
-            "[default: the first of the kernel's default shapes]"
-        ),
+        help=("Published name (M0) or k=v,... [default: the first of the kernel's default shapes]"),
     ),
+    options.dims,
+    options.inputs,
+    options.density,
     options.dtype,
     options.config,
     click.option(
@@ -56,6 +57,9 @@ def explain(
     arguments: Mapping[str, Any],
     target: str | None,
     shape: str | None,
+    dims: str | None,
+    inputs: Mapping[str, Any] | None,
+    density: float | None,
     dtype: str | None,
     config: str | None,
     measured: tuple[str, ...],
@@ -75,10 +79,14 @@ def explain(
     """
     if file is not None:
         given = {
-            "KERNEL": kernel, "--dtype": dtype, "--config": config, "--measured": measured or None,
-            "--db": database, "--workers": workers,
+            "KERNEL": kernel, "--shape": shape, "--dtype": dtype, "--config": config,
+            "--measured": measured or None, "--db": database, "--workers": workers,
         }  # fmt: skip
-        found = _explain_file(file, target, shape, arguments, given)
+        found = _explain_file(file, target, RunTimeFacts(dims, inputs, density), arguments, given)
+    elif stated := [
+        name for name, v in {"--dims": dims, "--input": inputs, "--density": density}.items() if v is not None
+    ]:
+        raise InputError(f"{', '.join(stated)} is for a kernel in --file; shipped kernels take --shape")
     else:
         found = _explain_kernel(
             kernel, target, shape, dtype, config, measured, database, workers, arguments, as_json
@@ -90,13 +98,20 @@ def explain(
 
 
 def _explain_file(
-    file: str, target: str | None, shape: str | None, arguments: Mapping[str, Any], others: Mapping[str, Any]
+    file: str,
+    target: str | None,
+    facts: RunTimeFacts,
+    arguments: Mapping[str, Any],
+    others: Mapping[str, Any],
 ) -> Explanation:
     from ..api.kernel_files import explain_file
 
     if unused := [name for name, value in others.items() if value is not None]:
-        raise InputError(f"explain --file takes no {', '.join(unused)}: nothing but the file's IR is known")
-    return explain_file(file, target, shape, arguments)
+        raise InputError(
+            f"explain --file takes no {', '.join(unused)}: nothing but the file's IR is known; sizes that it "
+            "takes at run time go into --dims"
+        )
+    return explain_file(file, target, facts, arguments)
 
 
 def _explain_kernel(

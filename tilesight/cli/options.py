@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from ..errors import InputError
+from ..errors import InputError, headline
 from ..records.protocol import PROTOCOLS
 from ..settings import read_seconds
 from . import suggestions
@@ -73,6 +73,29 @@ def read_arguments(_context: click.Context, _parameter: click.Parameter, given: 
     return found
 
 
+def read_inputs(_context: click.Context, _parameter: click.Parameter, given: tuple[str, ...]) -> Any:
+    """Arrays by name from several `NAME=FILE`; None if there are none."""
+    found: dict[str, Any] = {}
+    for pair in given:
+        name, sign, file = pair.partition("=")
+        if not sign or not name.strip().isidentifier():
+            raise InputError(
+                f"--input '{pair}' is not of the form NAME=FILE, such as --input lengths=lengths.npy"
+            )
+        if name.strip() in found:
+            raise InputError(f"--input {name.strip()} is given twice")
+        import numpy as np
+
+        name, file = name.strip(), file.strip()
+        try:
+            found[name] = np.load(file, allow_pickle=False)
+        except (OSError, ValueError) as error:
+            raise InputError(
+                f"--input {name}: '{file}' is no file that numpy.save wrote ({headline(str(error))})"
+            ) from None
+    return found or None
+
+
 def file(*, required: bool) -> Callable[[F], F]:
     """The option `--file`."""
     return click.option(
@@ -91,8 +114,30 @@ arguments = click.option(
     callback=read_arguments,
     help="An argument of the function in --file, a Python literal or text; may be repeated.",
 )
-run_time_sizes = click.option(
-    "--shape", metavar="S", help="Sizes that the kernel takes at run time (T.dynamic), as k=v,..."
+dims = click.option(
+    "--dims",
+    metavar="D",
+    help=(
+        "Of the kernel in --file: sizes that it takes at run time (T.dynamic), and values of its variables "
+        "that depend on data, as k=v,..."
+    ),
+)
+inputs = click.option(
+    "--input",
+    "inputs",
+    metavar="NAME=FILE",
+    multiple=True,
+    callback=read_inputs,
+    help=(
+        "Of the kernel in --file: an example tensor (.npy), from which loops, branches and addresses follow; "
+        "may be repeated."
+    ),
+)
+density = click.option(
+    "--density",
+    type=float,
+    metavar="SHARE",
+    help="Of the kernel in --file: share of the data-dependent branches that are taken, 0 to 1.",
 )
 kernel = click.argument("kernel", shell_complete=suggestions.kernels)
 target = click.option(

@@ -19,12 +19,20 @@ if TYPE_CHECKING:
     options.file(required=True),
     options.arguments,
     options.target,
-    options.run_time_sizes,
+    options.dims,
+    options.inputs,
+    options.density,
     options.as_json,
     options.debug,
 )
 def predict(
-    file: str, arguments: Mapping[str, Any], target: str | None, shape: str | None, as_json: bool
+    file: str,
+    arguments: Mapping[str, Any],
+    target: str | None,
+    dims: str | None,
+    inputs: Mapping[str, Any] | None,
+    density: float | None,
+    as_json: bool,
 ) -> None:
     """Predict the time of any TileLang kernel in a Python file; needs no GPU.
 
@@ -32,8 +40,9 @@ def predict(
     file runs in a process of its own. `tilesight explain --file` shows what limits the kernel.
     """
     from ..api.kernel_files import predict_file
+    from ..api.run_time_facts import RunTimeFacts
 
-    found = predict_file(file, target, shape, arguments)
+    found = predict_file(file, target, RunTimeFacts(dims, inputs, density), arguments)
     if as_json:
         output.print_json("predict", **_fields(found))
     else:

@@ -6,12 +6,16 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 import tilesight
 from tests.unit.api import kernels_of_a_user as user
 from tests.unit.cli.documented import check_fields
+from tests.unit.costmodel import data_kernels
 from tilesight.api.kernel_files import _FileKernel, _profiles
+from tilesight.api.run_time_facts import RunTimeFacts
 from tilesight.cli.main import main
 from tilesight.errors import InputError
 from tilesight.target.spec import load_target
@@ -42,7 +46,7 @@ def test_sizes_of_run_time_are_given() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "arguments", "shape", "message"),
+    ("given", "arguments", "dims", "message"),
     [
         (3, {}, None, "^an int is no kernel: give a TileLang PrimFunc, or a function that returns one$"),
         (int, {}, None, "^a type is no kernel"),
@@ -51,16 +55,16 @@ def test_sizes_of_run_time_are_given() -> None:
         (user.copy, {"block": 4}, None, r"^copy\(n: int, block.* needs a value of n: arguments=\{'n': ...\}"),
         (user.raises, {"n": 4}, None, "^this kernel cannot be traced for h100: ValueError: no tile of 4$"),
         (user.nothing, {}, None, "^nothing returned a NoneType and no PrimFunc"),
-        (user.open_rows, {}, None, "^scale takes m, offset at run time; give the sizes .*shape='m=4096,off"),
-        (user.open_rows, {}, "m=1,k=1", "^unknown run-time size of scale 'k'; known: m, offset"),
+        (user.open_rows, {}, None, "^scale takes m, offset at run time; give the sizes .*dims='m=4096,off"),
+        (user.open_rows, {}, "m=1,k=1", "^unknown run-time size or variable of scale 'k'; known: m, offset"),
         (user.open_rows, {}, "m=0,offset=1", "^scale: m=0 must be a whole number in 1 .. "),
-        (user.whole, {}, "m=3", "^unknown run-time size of main 'm'"),
+        (user.whole, {}, "m=3", "^unknown run-time size or variable of main 'm'"),
     ],
 )
-def test_what_is_wrong_is_said(given: Any, arguments: dict[str, Any], shape: Any, message: str) -> None:
+def test_what_is_wrong_is_said(given: Any, arguments: dict[str, Any], dims: Any, message: str) -> None:
     for call in (tilesight.predict, tilesight.explain):
         with pytest.raises(InputError, match=message):
-            call(given, "h100", shape, arguments=arguments)
+            call(given, target="h100", dims=dims, arguments=arguments)
 
 
 def test_explains_what_limits_a_kernel() -> None:
@@ -96,7 +100,7 @@ def test_explain_takes_either_a_name_or_a_kernel() -> None:
     ],
 )
 def test_what_is_wrong_in_a_file_is_said(name: str, arguments: dict[str, Any], message: str) -> None:
-    found = _profiles(_FileKernel(Path(FILE), name, load_target("h100"), arguments, None))
+    found = _profiles(_FileKernel(Path(FILE), name, load_target("h100"), arguments, RunTimeFacts()))
     assert isinstance(found, str)
     assert message in found
 
@@ -167,3 +171,65 @@ def test_wrong_options(arguments: list[str], message: str, capsys: pytest.Captur
     code, _, err = run(capsys, *arguments, "--target=h100")
     assert code == 2
     assert message in err
+
+
+def test_example_inputs_on_the_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    place = [f"--file={data_kernels.__file__}:sequences", "--target=h200", "--arg=batch=128"]
+    place.append("--arg=total=1048576")
+    np.save(tmp_path / "even.npy", np.arange(129, dtype="int32") * 8192)
+    np.save(tmp_path / "few.npy", np.minimum(np.arange(129, dtype="int32") * 64, 1024))
+
+    def predicted(*more: str) -> dict[str, Any]:
+        code, out, err = run(capsys, "predict", *place, *more, "--json")
+        assert code == 0, err
+        found: dict[str, Any] = json.loads(out)
+        return found
+
+    even, few = (predicted(f"--input=Starts={tmp_path}/{name}.npy") for name in ("even", "few"))
+    stated, assumed = predicted("--dims=kv_len=8192"), predicted()
+    assert even["predicted_us"] > 5 * few["predicted_us"]
+    assert stated["predicted_us"] == pytest.approx(even["predicted_us"], rel=0.02)
+    assert not any("iterations" in note for note in even["notes"])
+    assert any("taken for 8 iterations" in note for note in assumed["notes"])
+    assert assumed["predicted_uncertainty"] > 1.5 * even["predicted_uncertainty"]
+    starts = np.arange(129, dtype="int32") * 8192
+    kernel = data_kernels.sequences(128, 1048576)
+    in_python = tilesight.predict(kernel, "h200", inputs={"Starts": torch.from_numpy(starts)})
+    assert in_python.latency_us == pytest.approx(even["predicted_us"])
+    assert tilesight.explain(kernel, "h200", inputs={"Starts": starts}).this.prediction == in_python
+    code, out, _ = run(capsys, "explain", *place, f"--input=Starts={tmp_path}/few.npy")
+    assert code == 0
+    assert "8 iterations" not in out
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["--input", "Starts"], "--input 'Starts' is not of the form NAME=FILE, such as --input lengths="),
+        (["--input", "Starts=nothing.npy"], "--input Starts: 'nothing.npy' is no file that numpy.save wrote"),
+        (["--input=a=FILE", "--input=a=FILE"], "--input a is given twice"),
+        (["--density", "2"], "density=2.0 must be a number in 0 .. 1"),
+    ],
+)
+def test_wrong_facts_on_the_command_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, given: list[str], message: str
+) -> None:
+    np.save(tmp_path / "some.npy", np.arange(3))
+    given = [text.replace("FILE", f"{tmp_path}/some.npy") for text in given]
+    code, _, err = run(capsys, "predict", f"--file={data_kernels.__file__}:sequences", *given)
+    assert code == 2
+    assert message in err
+
+
+def test_facts_are_for_kernels_in_files(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "explain", "matmul", "--target", "h200", "--density", "0.5", "--dims", "m=3")
+    assert code == 2
+    assert "--dims, --density is for a kernel in --file; shipped kernels take --shape" in err
+    place = ["--file", f"{FILE}:jitted", "--target", "h200"]
+    code, _, err = run(capsys, "explain", *place, "--shape", "m=3")
+    assert code == 2
+    assert "explain --file takes no --shape" in err
+    with pytest.raises(InputError, match="matmul is a kernel by name and takes no dims: give shape"):
+        tilesight.explain("matmul", "h200", dims="m=3")
+    with pytest.raises(InputError, match="explain of a kernel of your own takes no shape"):
+        tilesight.explain(user.whole, "h200", "m=3")

@@ -1,0 +1,178 @@
+"""Executes the integer arithmetic of loops and branches, where the data that it depends on is known.
+
+Kernels find their work in tables: the group of a tile by a loop over offsets, a sequence by a binary search.
+The statements that store to local scalars are executed over all samples at once, like any index expression.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .expressions import Bindings, Computed, UnevaluableError, evaluate, identity, is_scalar, variables
+from .loops import visit
+
+MOST_ITERATIONS = 4096  # of all loops of a program
+_BREAK = "tl.loop_break"
+
+
+@dataclass(frozen=True, eq=False)
+class ScalarProgram(Computed):
+    """A statement as an expression: its value is the mapping of the local scalars that it stores to."""
+
+    node: Any
+
+    def variables(self) -> set[int]:
+        used, own = set[int](), set[int]()
+
+        def look(part: Any, kind: str) -> None:
+            if kind == "BufferStore" and is_scalar(part.buffer):
+                used.update(variables(part.value))
+            elif kind in ("IfThenElse", "While"):
+                used.update(variables(part.condition))
+            elif kind == "For":
+                own.add(identity(part.loop_var))
+                used.update(variables(part.min), variables(part.extent))
+            elif kind == "Bind":
+                own.add(identity(part.var))
+                used.update(variables(part.value))
+
+        visit(self.node, look)
+        return used - own
+
+    def value(self, bindings: Bindings) -> Mapping[int, Any]:
+        run = _Run(dict(bindings))
+        run.statement(self.node, True)
+        return {scalar: run.known[scalar] for scalar in _stored(self.node) if scalar in run.known}
+
+
+@dataclass(frozen=True, eq=False)
+class ScalarResult(Computed):
+    """The value of one local scalar after a program, which is bound to its own identity."""
+
+    program: ScalarProgram
+    scalar: int
+
+    def variables(self) -> set[int]:
+        return self.program.variables()
+
+    def value(self, bindings: Bindings) -> Any:
+        found = bindings.get(identity(self.program), {})
+        if self.scalar not in found:
+            raise UnevaluableError("data")
+        return found[self.scalar]
+
+
+class _Run:
+    """One execution: the values known so far, and the samples in which the present statement runs."""
+
+    def __init__(self, known: dict[int, Any]) -> None:
+        self.known = known
+        self.iterations = 0
+        self.left: list[Any] = []  # for each loop around: the samples that have left it
+
+    def statement(self, node: Any, mask: Any) -> None:
+        kind = type(node).__name__
+        if kind == "SeqStmt":
+            for part in node.seq:
+                self.statement(part, mask)
+        elif kind == "AttrStmt":
+            self.statement(node.body, mask)
+        elif kind == "Bind":
+            self._assign(identity(node.var), node.value, True)
+        elif kind == "BufferStore" and is_scalar(node.buffer):
+            self._assign(identity(node.buffer.data), node.value, self._running(mask))
+        elif kind == "IfThenElse":
+            self._branch(node, mask)
+        elif kind == "For":
+            self._for(node, mask)
+        elif kind == "While":
+            self._while(node, mask)
+        elif kind == "Evaluate" and self.left and _call_name(node.value) == _BREAK:
+            self.left[-1] = self.left[-1] | np.asarray(self._running(mask))
+
+    def _running(self, mask: Any) -> Any:
+        return mask if not self.left else np.logical_and(mask, np.logical_not(self.left[-1]))
+
+    def _assign(self, key: int, value: Any, mask: Any) -> None:
+        try:
+            new = evaluate(value, self.known)
+        except UnevaluableError:
+            if np.any(mask):
+                self.known.pop(key, None)
+            return
+        before = self.known.get(key)
+        if before is None and not np.all(mask):
+            return  # unknown in some samples
+        self.known[key] = new if np.all(mask) else np.where(mask, new, before)
+
+    def _branch(self, node: Any, mask: Any) -> None:
+        try:
+            held = np.asarray(evaluate(node.condition, self.known), dtype=bool)
+        except UnevaluableError:
+            self._forget(node)
+            return
+        for body, inside in ((node.then_case, held), (node.else_case, ~held)):
+            taken = np.logical_and(mask, inside)
+            if body is not None and np.any(taken):
+                self.statement(body, taken)
+
+    def _for(self, node: Any, mask: Any) -> None:
+        try:
+            start, extent = (np.asarray(evaluate(part, self.known)) for part in (node.min, node.extent))
+        except UnevaluableError:
+            self._forget(node)
+            return
+        self.left.append(np.zeros((), dtype=bool))
+        for turn in range(max(0, int(extent.max()))):
+            inside = np.logical_and(mask, turn < extent)
+            if not np.any(self._running(inside)):
+                break
+            self._count(node)
+            self.known[identity(node.loop_var)] = start + turn
+            self.statement(node.body, inside)
+        self.left.pop()
+
+    def _while(self, node: Any, mask: Any) -> None:
+        self.left.append(np.zeros((), dtype=bool))
+        while True:
+            try:
+                held = np.asarray(evaluate(node.condition, self.known), dtype=bool)
+            except UnevaluableError:
+                self._forget(node)
+                break
+            mask = np.logical_and(mask, held)
+            if not np.any(self._running(mask)):
+                break
+            self._count(node)
+            self.statement(node.body, mask)
+        self.left.pop()
+
+    def _count(self, node: Any) -> None:
+        self.iterations += 1
+        if self.iterations > MOST_ITERATIONS:
+            raise UnevaluableError(f"more than {MOST_ITERATIONS} iterations")
+
+    def _forget(self, node: Any) -> None:
+        """The scalars that `node` stores to are unknown."""
+        for scalar in _stored(node):
+            self.known.pop(scalar, None)
+
+
+def _stored(node: Any) -> list[int]:
+    """The local scalars that a statement stores to, in order."""
+    found: dict[int, None] = {}
+
+    def look(part: Any, kind: str) -> None:
+        if kind == "BufferStore" and is_scalar(part.buffer):
+            found[identity(part.buffer.data)] = None
+
+    visit(node, look)
+    return list(found)
+
+
+def _call_name(node: Any) -> str:
+    return str(getattr(getattr(node, "op", None), "name", ""))

@@ -1,0 +1,141 @@
+"""Profiles of kernels whose amount of work depends on data that the caller states."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.unit.costmodel import data_kernels, gather_kernels
+from tilesight.api.foreign_kernel import ForeignKernel, profiles_of
+from tilesight.api.run_time_facts import RunTimeFacts
+from tilesight.errors import InputError, WorkloadError
+from tilesight.profile.values import KernelProfile, Space
+from tilesight.target.spec import load_target
+
+H100 = load_target("h100")
+
+
+def profile(prim_func: Any, **facts: Any) -> KernelProfile:
+    (found,) = profiles_of(ForeignKernel("kernel", prim_func), H100, RunTimeFacts(**facts))
+    return found
+
+
+def matrix_trips(kernel: KernelProfile) -> list[float]:
+    """Iterations with matrix instructions, for every block of the axes that they depend on."""
+    return [t for role in kernel.roles for p in role.phases if p.work.matrix for t in p.trips.per_block]
+
+
+def loop_trips(kernel: KernelProfile) -> tuple[float, ...]:
+    """Iterations of the longest loop, by block."""
+    loops = [p.trips for role in kernel.roles for p in role.phases if p.is_loop]
+    return max(loops, key=lambda trips: trips.largest).per_block
+
+
+def test_the_trips_of_a_loop_follow_from_a_table_of_offsets() -> None:
+    lengths = [64, 640, 1, 0, 6400, 100, 64 * 33, 5]
+    starts = np.concatenate([[0], np.cumsum(lengths)]).astype("int32")
+    kernel = profile(data_kernels.sequences(8, int(starts[-1])), inputs={"Starts": starts})
+    assert loop_trips(kernel) == tuple(float(-(-length // 64)) for length in lengths)
+    assert not any("depends on" in note for note in kernel.notes)
+
+
+def test_without_inputs_the_iterations_are_assumed_and_noted() -> None:
+    kernel = profile(data_kernels.sequences(8, 4096))
+    assert any("a loop's extent depends on" in note for note in kernel.notes)
+
+
+def test_a_variable_that_depends_on_data_can_be_stated() -> None:
+    kernel = profile(data_kernels.sequences(8, 4096), dims="kv_len=512")
+    assert loop_trips(kernel) == (8.0,)
+    assert not any("a loop's extent depends on" in note for note in kernel.notes)
+
+
+@pytest.mark.parametrize(
+    ("ends", "groups"),
+    [
+        ([256, 512, 768, 1024], [0] * 4 + [1] * 4 + [2] * 4 + [3] * 4),
+        ([64, 64, 128, 1024], [0, 2] + [3] * 14),
+        ([4096] * 4, [0] * 16),
+    ],
+)
+def test_the_group_of_a_tile_is_found_as_the_kernel_finds_it(ends: list[int], groups: list[int]) -> None:
+    """The blocks of a group share the tiles of its right side."""
+    kernel = profile(data_kernels.grouped(4, 1024, 512), inputs={"Ends": np.array(ends, dtype="int32")})
+    assert not kernel.notes
+    (right,) = (
+        a for role in kernel.roles for p in role.phases for a in p.work.accesses
+        if a.tensor == "t1" and a.mechanism == "tma"
+    )  # fmt: skip
+    blocks = np.arange(16 * 8)
+    if right.tile_ids:
+        tiles = np.array(right.tile_ids)
+    else:
+        tiles = sum(blocks // (8 if axis == "y" else 1) // divisor % modulus * 64 ** (axis == "y")
+                    for axis, divisor, modulus in right.tile_digits)  # fmt: skip
+    same = tiles[:, None] == tiles[None, :]
+    expected = np.array(groups)[blocks // 8] * 8 + blocks % 8
+    assert (same == (expected[:, None] == expected[None, :])).all()
+
+
+def test_without_inputs_the_group_is_chosen_by_data() -> None:
+    kernel = profile(data_kernels.grouped(4, 1024, 512))
+    assert any("loaded data chooses which part of B is read" in note for note in kernel.notes)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
+def test_a_mask_of_tiles_gives_the_share_of_the_blocks(share: float) -> None:
+    mask = np.zeros((16, 8), dtype="int8")
+    mask.reshape(-1)[: round(share * mask.size)] = 1
+    kernel = profile(data_kernels.masked(1024, 512), inputs=[None, None, mask])
+    trips = matrix_trips(kernel)
+    assert sum(trips) / max(1, len(trips)) == pytest.approx(8 * share)
+
+
+def test_a_density_takes_the_place_of_a_mask() -> None:
+    kernel = profile(data_kernels.masked(1024, 512), density=0.25)
+    assert matrix_trips(kernel) == [2.0]
+    assert any("taken as entered in 25% of the cases" in note for note in kernel.notes)
+    always = profile(data_kernels.masked(1024, 512))
+    assert matrix_trips(always) == [8.0]
+    assert any("taken as always entered" in note for note in always.notes)
+
+
+def test_a_table_of_indices_says_where_rows_lie() -> None:
+    """Consecutive elements are coalesced, scattered ones are not."""
+
+    def sectors(index: Any) -> float:
+        kernel = profile(gather_kernels.elements(1 << 20, 1 << 16), inputs={"Index": index.astype("int32")})
+        reads = [
+            a
+            for role in kernel.roles
+            for p in role.phases
+            for a in p.work.accesses
+            if a.space is Space.GLOBAL and not a.write and a.tensor == "t2"
+        ]
+        assert not any("chooses" in note for note in kernel.notes)
+        return sum(a.transactions for a in reads)
+
+    order = np.arange(1 << 16)
+    assert sectors(order) == 1024 * 4 / 32
+    assert sectors(order * 16) == 1024
+    assert sectors(order * 0) == 1024 / 32
+
+
+@pytest.mark.parametrize(
+    ("facts", "message"),
+    [
+        ({"density": 1.5}, r"density=1.5 must be a number in 0 \.\. 1"),
+        ({"density": "x"}, r"density=x must be a number in 0 \.\. 1"),
+        ({"dims": "kv_le=5"}, "unknown run-time size or variable of kernel 'kv_le'; did you mean kv_len"),
+        ({"dims": "kv_len=-1"}, "kv_len=-1 must be a whole number in 0"),
+        ({"inputs": {"Start": [0]}}, "unknown argument of kernel 'Start'; did you mean Starts"),
+        ({"inputs": {"Starts": [0, 1]}}, r"input Starts has the shape \(2\), but the kernel takes \(9\)"),
+        ({"inputs": {"Starts": np.zeros(9)}}, "input Starts must be int32, not float64"),
+        ({"inputs": [None] * 4}, "takes 3 arguments, but inputs has 4"),
+    ],
+)
+def test_facts_that_do_not_fit_are_refused(facts: dict[str, Any], message: str) -> None:
+    with pytest.raises((InputError, WorkloadError), match=message):
+        profile(data_kernels.sequences(8, 4096), **facts)

@@ -1,0 +1,152 @@
+"""What a caller states of a kernel's calls: run-time sizes, example inputs, named values, a density."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import InputError, UnknownNameError, WorkloadError
+from ..problem.run_time_data import RunTimeData
+from ..problem.workload import MAX_DIMENSION, parse_assignments
+
+Dims = str | Mapping[str, int]  # `m=4096,kv_len=8192`, or by name
+Inputs = Mapping[str, Any] | Sequence[Any]  # arrays by name, or the arguments of a call in order
+
+
+@dataclass(frozen=True)
+class RunTimeFacts:
+    """What a caller states of the calls of a kernel; the arguments of `predict` of the same names."""
+
+    dims: Dims | None = None
+    inputs: Inputs | None = None
+    density: float | None = None
+
+    def __post_init__(self) -> None:
+        density = self.density
+        if density is not None and not (isinstance(density, int | float) and 0 <= density <= 1):
+            raise InputError(
+                f"density={density} must be a number in 0 .. 1: the share of the data-dependent branches "
+                "that are taken"
+            )
+
+
+@dataclass(frozen=True)
+class CallFacts:
+    """The same for one kernel, checked: values of its run-time sizes, and what is known of its data."""
+
+    sizes: Mapping[str, int]
+    data: RunTimeData
+
+
+def facts_of_call(name: str, prim_func: Any, variables: Sequence[str], facts: RunTimeFacts) -> CallFacts:
+    """Check what a caller states of a kernel.
+
+    Args:
+        name: Of the kernel, for messages.
+        prim_func: The kernel.
+        variables: Names of the kernel's local variables, whose values may be stated as well.
+        facts: What the caller states.
+
+    Raises:
+        InputError: A size is missing or contradicts an input, an input has another shape or type than the
+            kernel declares, or a name is unknown.
+    """
+    from ..lowering.dynamic import runtime_sizes
+
+    wanted = [str(size.name) for size in runtime_sizes(prim_func)]
+    given = parse_assignments(facts.dims, "dims") if isinstance(facts.dims, str) else dict(facts.dims or {})
+    for dim in given:
+        if dim not in wanted and dim not in variables:
+            raise UnknownNameError(f"run-time size or variable of {name}", dim, [*wanted, *variables])
+    stated = {dim: _whole(name, dim, value, 1 if dim in wanted else 0) for dim, value in given.items()}
+    sizes = {dim: value for dim, value in stated.items() if dim in wanted}
+    contents: dict[str, NDArray[Any]] = {}
+    for parameter, value in _by_parameter(name, prim_func, facts.inputs):
+        buffer = prim_func.buffer_map.get(parameter)
+        if buffer is None:
+            if str(parameter.name) in wanted:
+                _agree(name, sizes, str(parameter.name), _whole(name, str(parameter.name), value, 1))
+            continue
+        tensor = str(buffer.data.name)
+        _read_shape(name, tensor, buffer, tuple(map(int, np.shape(value))), sizes)
+        if (content := _integers(name, tensor, str(buffer.dtype), value)) is not None:
+            contents[tensor] = content
+    missing = [size for size in wanted if size not in sizes]
+    if missing:
+        raise InputError(
+            f"{name} takes {', '.join(missing)} at run time; give the sizes to predict for: "
+            f"dims='{','.join(f'{size}=4096' for size in missing)}' or example inputs, or --dims on the "
+            "command line"
+        )
+    values = {dim: value for dim, value in stated.items() if dim not in wanted}
+    return CallFacts(sizes, RunTimeData(contents, values, facts.density))
+
+
+def _by_parameter(name: str, prim_func: Any, inputs: Inputs | None) -> Iterator[tuple[Any, Any]]:
+    """(parameter, its example) of each input that is given."""
+    parameters = list(prim_func.params)
+    if inputs is None:
+        return
+    if not isinstance(inputs, Mapping):
+        if len(inputs) > len(parameters):
+            raise InputError(
+                f"{name} takes {len(parameters)} arguments, but inputs has {len(inputs)}; give them by name"
+            )
+        yield from ((p, v) for p, v in zip(parameters, inputs, strict=False) if v is not None)
+        return
+    named = {_name(prim_func, parameter): parameter for parameter in parameters}
+    for given, value in inputs.items():
+        if given not in named:
+            raise UnknownNameError(f"argument of {name}", given, list(named))
+        yield named[given], value
+
+
+def _name(prim_func: Any, parameter: Any) -> str:
+    buffer = prim_func.buffer_map.get(parameter)
+    return str(parameter.name if buffer is None else buffer.name)
+
+
+def _read_shape(name: str, tensor: str, buffer: Any, shape: tuple[int, ...], sizes: dict[str, int]) -> None:
+    """Compare the shape of an input with that of its parameter, and take over the sizes that it gives."""
+    from tvm import tirx
+
+    declared = [
+        int(extent.value) if isinstance(extent, tirx.IntImm) else str(extent) for extent in buffer.shape
+    ]
+    fits = len(shape) == len(declared) and all(
+        isinstance(wanted, str) or wanted == actual for wanted, actual in zip(declared, shape, strict=True)
+    )
+    if not fits:
+        raise InputError(
+            f"{name}: input {tensor} has the shape ({', '.join(map(str, shape))}), but the kernel takes "
+            f"({', '.join(map(str, declared))})"
+        )
+    for extent, actual in zip(buffer.shape, shape, strict=True):
+        if isinstance(extent, tirx.Var):
+            _agree(name, sizes, str(extent.name), actual)
+
+
+def _agree(name: str, sizes: dict[str, int], dim: str, value: int) -> None:
+    if sizes.setdefault(dim, value) != value:
+        raise InputError(f"{name}: {dim}={sizes[dim]} contradicts {dim}={value} of another input or of dims")
+
+
+def _integers(name: str, tensor: str, dtype: str, value: Any) -> NDArray[Any] | None:
+    """The contents of an integer or bool tensor; None for others, whose values change no amount of work."""
+    if not dtype.startswith(("int", "uint", "bool")) or dtype.startswith(("int4", "uint4")):
+        return None
+    host = value.detach().cpu() if hasattr(value, "detach") else value
+    found = np.asarray(host)
+    if found.dtype.kind not in "iub":
+        raise InputError(f"{name}: input {tensor} must be {dtype}, not {found.dtype}")
+    return found
+
+
+def _whole(name: str, dim: str, value: Any, least: int) -> int:
+    if isinstance(value, bool) or not str(value).isdecimal() or not least <= int(value) <= MAX_DIMENSION:
+        raise WorkloadError(f"{name}: {dim}={value} must be a whole number in {least} .. {MAX_DIMENSION}")
+    return int(value)
