@@ -15,9 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .tables import Table
+from .tables import Contents
 
 Values = NDArray[Any]
+# keys of bindings that are no variables: buffers with known contents (a mapping), and the lane of a vector
+FILLED, LANE = -2, -3
 Bindings = Mapping[int, Any]  # identity of a variable -> its value: a number, or an array (scenarios, lanes)
 
 
@@ -35,6 +37,18 @@ class Computed(ABC):
     @abstractmethod
     def value(self, bindings: Bindings) -> Any:
         """Its value. Raises `UnevaluableError`."""
+
+
+class FilledContents(ABC):
+    """The contents of a buffer that the kernel fills with known values."""
+
+    @abstractmethod
+    def roots(self) -> frozenset[int]:
+        """The block and loop variables that the contents follow from."""
+
+    @abstractmethod
+    def load(self, buffer: int, index: Any, bindings: Bindings) -> Any:
+        """The elements at `index`. Raises `UnevaluableError`."""
 
 
 class ArbitraryData(dict[int, Any]):
@@ -102,6 +116,9 @@ def _arbitrary(values: Iterable[Any]) -> Any:
 
 _MOST_ARBITRARY = 2**31 - 1
 _MIXER = 0x2C1B3C6D  # odd, so multiplication modulo 2^31 loses nothing
+
+
+_NOTHING: Mapping[int, FilledContents] = {}
 
 
 def identity(variable: Any) -> int:
@@ -205,8 +222,12 @@ _WHOLE_NUMBERS = ("int32", "uint32", "int64", "uint64", "bool")
 def _load(expression: Any, bindings: Bindings) -> Any:
     """The value of a local scalar, or of a tensor whose contents are known. Other loads depend on data."""
     try:
-        known = bindings[hash(expression.buffer.data)]
-        return known.at(evaluate(expression.indices[0], bindings)) if isinstance(known, Table) else known
+        buffer = hash(expression.buffer.data)
+        filled = bindings.get(FILLED, _NOTHING).get(buffer)
+        if filled is not None and buffer not in bindings:
+            return filled.load(buffer, evaluate(expression.indices[0], bindings), bindings)
+        known = bindings[buffer]
+        return known.at(evaluate(expression.indices[0], bindings)) if isinstance(known, Contents) else known
     except KeyError:
         if isinstance(bindings, ArbitraryData):
             indices = [evaluate(index, bindings) for index in expression.indices]
@@ -303,7 +324,7 @@ _RULES: Mapping[str, Callable[[Any, Bindings], Any]] = {
     "Not": lambda e, b: np.logical_not(evaluate(e.a, b)),
     "Select": lambda e, b: _choice(e.condition, e.true_value, e.false_value, b),
     "Cast": _cast,
-    "Ramp": lambda e, b: evaluate(e.base, b),
+    "Ramp": lambda e, b: evaluate(e.base, b) + evaluate(e.stride, b) * b.get(LANE, 0),
     "Broadcast": lambda e, b: evaluate(e.value, b),
     "Let": _let,
     "Call": _call,

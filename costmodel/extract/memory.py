@@ -11,6 +11,7 @@ from .accesses import AccessSite
 from .descriptors import Descriptor
 from .element_types import element_type
 from .expressions import constant, identity, is_scalar
+from .filled_buffers import FilledBuffer
 from .scope import Scope
 from .tables import Table
 
@@ -29,6 +30,7 @@ class Memory:
     # by buffer: the launch and loop variables that its contents derive from, as far as the program was read
     contents: dict[int, frozenset[int]] = field(default_factory=dict)
     tables: dict[int, Table] = field(default_factory=dict)  # tensors with known contents
+    filled: dict[int, FilledBuffer] = field(default_factory=dict)  # buffers with known contents
     _buffers: dict[int, tuple[str, str]] = field(
         default_factory=dict
     )  # (memory scope, label), by data variable
@@ -84,7 +86,9 @@ class Memory:
         size = _static_elements(buffer) * element_type(str(buffer.dtype)).bytes
         if memory.startswith("local"):
             self.local_bytes[key] = size
-        if not is_scalar(buffer) and key not in self.tables:  # a scalar acts as a variable
+        if (
+            not is_scalar(buffer) and key not in self.tables and key not in self.filled
+        ):  # a scalar acts as a variable
             self.contents.setdefault(key, frozenset())
         scope, label = self._buffers.setdefault(key, (memory or "global", self._label(buffer.data, "b")))
         if scope == "global" and (label not in self.tensors or size > self.tensors[label].bytes):
@@ -149,7 +153,14 @@ class Memory:
         if memory.startswith("local"):
             kept |= scope.launch.thread_variables
         key = identity(variable)
+        self.filled.pop(key, None)
         self.contents[key] = self.contents.get(key, frozenset()) | (sources & kept)
+
+    def fill_known(self, fills: Mapping[int, FilledBuffer]) -> None:
+        """Record the contents of buffers that the program filled with known values."""
+        for buffer, filled in fills.items():
+            self.filled[buffer] = filled
+            self.contents.pop(buffer, None)
 
     def pointer_extent(self, node: Any) -> int | None:
         """Number of elements that an access pointer covers; None if unknown."""

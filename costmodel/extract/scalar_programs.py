@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from .expressions import Bindings, Computed, UnevaluableError, evaluate, identity, is_scalar, variables
+from .expressions import LANE, Bindings, Computed, UnevaluableError, evaluate, identity, is_scalar, variables
 from .loops import visit
 
 MOST_ITERATIONS = 4096  # of all loops of a program
@@ -44,7 +44,7 @@ class ScalarProgram(Computed):
         return used - own
 
     def value(self, bindings: Bindings) -> Mapping[int, Any]:
-        run = _Run(dict(bindings))
+        run = ProgramRun(dict(bindings))
         run.statement(self.node, True)
         return {scalar: run.known[scalar] for scalar in _stored(self.node) if scalar in run.known}
 
@@ -66,11 +66,12 @@ class ScalarResult(Computed):
         return found[self.scalar]
 
 
-class _Run:
+class ProgramRun:
     """One execution: the values known so far, and the samples in which the present statement runs."""
 
     def __init__(self, known: dict[int, Any]) -> None:
         self.known = known
+        self.arrays: dict[int, Any] = {}  # buffers whose contents the statements change
         self.iterations = 0
         self.left: list[Any] = []  # for each loop around: the samples that have left it
 
@@ -82,9 +83,11 @@ class _Run:
         elif kind == "AttrStmt":
             self.statement(node.body, mask)
         elif kind == "Bind":
-            self._assign(identity(node.var), node.value, True)
+            self.assign(identity(node.var), node.value, True)
         elif kind == "BufferStore" and is_scalar(node.buffer):
-            self._assign(identity(node.buffer.data), node.value, self._running(mask))
+            self.assign(identity(node.buffer.data), node.value, self._running(mask))
+        elif kind == "BufferStore" and identity(node.buffer.data) in self.arrays:
+            self._store(node, self._running(mask))
         elif kind == "IfThenElse":
             self._branch(node, mask)
         elif kind == "For":
@@ -94,24 +97,35 @@ class _Run:
         elif kind == "Evaluate" and self.left and _call_name(node.value) == _BREAK:
             self.left[-1] = self.left[-1] | np.asarray(self._running(mask))
 
+    def _bindings(self) -> dict[int, Any]:
+        return {**self.known, **self.arrays} if self.arrays else self.known
+
     def _running(self, mask: Any) -> Any:
         return mask if not self.left else np.logical_and(mask, np.logical_not(self.left[-1]))
 
-    def _assign(self, key: int, value: Any, mask: Any) -> None:
+    def assign(self, key: int, value: Any, mask: Any) -> None:
         try:
-            new = evaluate(value, self.known)
+            new = evaluate(value, self._bindings())
         except UnevaluableError:
             if np.any(mask):
                 self.known.pop(key, None)
             return
-        before = self.known.get(key)
-        if before is None and not np.all(mask):
-            return  # unknown in some samples
+        # a scalar without a value in some samples is not read there
+        before = self.known.get(key, 0)
         self.known[key] = new if np.all(mask) else np.where(mask, new, before)
+
+    def _store(self, node: Any, mask: Any) -> None:
+        """Store to a buffer, lane by lane. Raises `UnevaluableError`."""
+        (index,) = node.indices
+        lanes = int(index.lanes) if type(index).__name__ == "Ramp" else 1
+        elements = self.arrays[identity(node.buffer.data)]
+        for lane in range(lanes):
+            bindings = {**self._bindings(), LANE: lane}
+            elements.store(evaluate(index, bindings), evaluate(node.value, bindings), mask)
 
     def _branch(self, node: Any, mask: Any) -> None:
         try:
-            held = np.asarray(evaluate(node.condition, self.known), dtype=bool)
+            held = np.asarray(evaluate(node.condition, self._bindings()), dtype=bool)
         except UnevaluableError:
             self._forget(node)
             return
@@ -122,7 +136,7 @@ class _Run:
 
     def _for(self, node: Any, mask: Any) -> None:
         try:
-            start, extent = (np.asarray(evaluate(part, self.known)) for part in (node.min, node.extent))
+            start, extent = (np.asarray(evaluate(part, self._bindings())) for part in (node.min, node.extent))
         except UnevaluableError:
             self._forget(node)
             return
@@ -140,7 +154,7 @@ class _Run:
         self.left.append(np.zeros((), dtype=bool))
         while True:
             try:
-                held = np.asarray(evaluate(node.condition, self.known), dtype=bool)
+                held = np.asarray(evaluate(node.condition, self._bindings()), dtype=bool)
             except UnevaluableError:
                 self._forget(node)
                 break

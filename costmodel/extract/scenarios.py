@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from .expressions import ArbitraryData, Bindings, UnevaluableError, evaluate, variables
+from .expressions import FILLED, ArbitraryData, Bindings, UnevaluableError, evaluate, variables
 from .launch_geometry import AXES, LaunchGeometry
 
 PATTERN_SCENARIOS = 8  # samples for address patterns, which repeat over blocks and iterations
@@ -63,9 +63,15 @@ class Scenarios:
         """Identities of the launch and loop variables, and of the buffers, that `expression` derives from."""
         found: set[int] = set()
         for variable in variables(expression):
-            found |= self.roots.get(variable, frozenset({variable}))
-            found |= self.contents.get(variable, frozenset())
+            found |= self.roots_of(variable)
         return frozenset(found)
+
+    def roots_of(self, variable: int) -> frozenset[int]:
+        """The launch and loop variables that a variable or a buffer derives from."""
+        filled = self.pattern.get(FILLED, {}).get(variable)
+        if filled is not None:
+            return frozenset(filled.roots())
+        return self.roots.get(variable, frozenset({variable})) | self.contents.get(variable, frozenset())
 
     def is_chosen_by_data(self, expression: Any) -> bool:
         """Whether `expression` derives from the contents of a buffer, and not from counters alone."""

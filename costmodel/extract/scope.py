@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .expressions import Bindings, UnevaluableError, evaluate
+from .expressions import FILLED, Bindings, FilledContents, UnevaluableError, evaluate
 from .launch_geometry import LaunchGeometry, sequence
 from .scenarios import CONDITION_SCENARIOS, PATTERN_SCENARIOS, Loop, Scenarios
 from .tables import Table
@@ -44,14 +44,16 @@ class Scope(Scenarios):
         threads: int,
         contents: Mapping[int, frozenset[int]] | None = None,
         tables: Mapping[int, Table] | None = None,
+        filled: Mapping[int, FilledContents] | None = None,
     ) -> Scope:
         """The context of a statement that all threads of a range execute once.
 
         `contents` are those of the buffers so far, and may grow while the program is read. `tables` are
-        tensors with known contents.
+        tensors with known contents, and `filled` buffers that the program fills with known values; it may
+        grow as well.
         """
-        pattern: dict[int, Any] = dict(tables or {})
-        chance: dict[int, Any] = dict(tables or {})
+        pattern: dict[int, Any] = {**(tables or {}), FILLED: {} if filled is None else filled}
+        chance: dict[int, Any] = dict(pattern)
         drawn = 1  # sequence 0 samples the warps
         for variable, extent in launch.block.values():
             pattern[variable] = sequence(PATTERN_SCENARIOS, drawn, extent)[:, None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,14 +11,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 
+class Contents(ABC):
+    """Known contents of a tensor or a buffer."""
+
+    @abstractmethod
+    def at(self, index: Any) -> Any:
+        """The elements at `index`. A kernel may compute an index beyond the end that it never uses."""
+
+
 @dataclass(frozen=True)
-class Table:
+class Table(Contents):
     """The known contents of an integer tensor, in one dimension."""
 
     values: NDArray[Any]
 
     def at(self, index: Any) -> Any:
-        """The elements at `index`. A kernel may compute an index beyond the end that it never uses."""
         return self.values[np.clip(np.asarray(index).astype(np.int64), 0, len(self.values) - 1)]
 
 

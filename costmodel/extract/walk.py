@@ -16,6 +16,7 @@ from .branches import elected_group, specialised_branches
 from .descriptors import Descriptor
 from .element_types import element_type
 from .expressions import UnevaluableError, constant, identity, is_scalar
+from .filled_buffers import fills_of
 from .launch_geometry import LaunchGeometry
 from .memory import Memory
 from .phase_counts import PhaseCounts
@@ -50,6 +51,7 @@ class KernelReader:
     _live: LiveRanges = field(default_factory=LiveRanges)
     _roles: dict[tuple[int, int], RoleCounts] = field(default_factory=dict)  # by (first thread, threads)
     _role: RoleCounts = field(init=False)
+    _is_fill: bool = False  # within a statement that fills a buffer with known values
     _scalars: set[int] = field(default_factory=set)  # local buffers of one integer, which act as variables
 
     def read(self, function: Any) -> None:
@@ -59,7 +61,12 @@ class KernelReader:
         self._role = self._roles[0, 0] = RoleCounts(0, self.launch.threads)
         self._start_phase(PhaseCounts())
         scope = Scope.of_threads(
-            self.launch, 0, self.launch.threads, self.memory.contents, self.memory.tables
+            self.launch,
+            0,
+            self.launch.threads,
+            self.memory.contents,
+            self.memory.tables,
+            self.memory.filled,
         )
         self.statement(function.body, scope)
         self._live.finish()
@@ -142,6 +149,16 @@ class KernelReader:
 
     def statement(self, node: Any, scope: Scope) -> Scope:
         """Count `node`. Returns the scope of the statements after it, which includes its bindings."""
+        if not self.memory.tables or self._is_fill:
+            return self._counted(node, scope)
+        fills = fills_of(node, scope, self.memory.filled)
+        self._is_fill = bool(fills)
+        scope = self._counted(node, scope)
+        self._is_fill = False
+        self.memory.fill_known(fills)
+        return scope
+
+    def _counted(self, node: Any, scope: Scope) -> Scope:
         kind = type(node).__name__
         if kind == "SeqStmt":
             for part in node.seq:

@@ -80,3 +80,71 @@ def masked(rows: int, dim: int, block: int = 64):
             T.copy(c, C[by * block, bx * block])
 
     return kernel
+
+
+def scheduled(groups: int, rows: int, dim: int, blocks: int, turns: int, block: int = 64):
+    """A grouped product by persistent blocks, which find their tiles in prefix sums by a binary search."""
+
+    @T.prim_func
+    def kernel(
+        A: T.Tensor((rows, dim), "float16"),
+        B: T.Tensor((groups, dim, block), "float16"),
+        Sizes: T.Tensor((groups,), "int32"),
+        C: T.Tensor((rows, block), "float16"),
+    ):
+        with T.Kernel(blocks, threads=128) as x:
+            sums = T.alloc_shared((groups + 1,), "int32")
+            a = T.alloc_shared((block, block), "float16")
+            b = T.alloc_shared((block, block), "float16")
+            c = T.alloc_fragment((block, block), "float32")
+            low = T.alloc_var("int32")
+            high = T.alloc_var("int32")
+            tx = T.get_thread_binding()
+            if tx == 0:
+                sums[0] = 0
+                for g in range(groups):
+                    sums[g + 1] = sums[g] + T.ceildiv(Sizes[g], block)
+            T.sync_threads()
+            for turn in range(turns):
+                if turn * blocks + x < sums[groups]:
+                    low = 0
+                    high = groups - 1
+                    while low < high:
+                        if sums[(low + high) // 2 + 1] <= turn * blocks + x:
+                            low = (low + high) // 2 + 1
+                        else:
+                            high = (low + high) // 2
+                    T.clear(c)
+                    for k in T.Pipelined(dim // block, num_stages=2):
+                        T.copy(A[(turn * blocks + x) * block, k * block], a)
+                        T.copy(B[low, k * block, 0], b)
+                        T.gemm(a, b, c)
+                    T.copy(c, C[(turn * blocks + x) * block, 0])
+
+    return kernel
+
+
+def paged(batch: int, pages: int, most: int, dim: int = 64, block: int = 64):
+    """Sums over the pages of each sequence; the page numbers go through shared memory."""
+
+    @T.prim_func
+    def kernel(
+        X: T.Tensor((pages * block, dim), "float16"),
+        Pages: T.Tensor((batch, most), "int32"),
+        Counts: T.Tensor((batch,), "int32"),
+        Out: T.Tensor((batch, dim), "float32"),
+    ):
+        with T.Kernel(batch, threads=128) as b:
+            numbers = T.alloc_shared((most,), "int32")
+            tile = T.alloc_shared((block, dim), "float16")
+            sums = T.alloc_fragment((dim,), "float32")
+            for i in T.Parallel(most):
+                numbers[i] = Pages[b, i]
+            T.clear(sums)
+            for i in T.serial(Counts[b]):
+                T.copy(X[numbers[i] * block, 0], tile)
+                for j in T.Parallel(dim):
+                    sums[j] += tile[0, j]
+            T.copy(sums, Out[b, :])
+
+    return kernel

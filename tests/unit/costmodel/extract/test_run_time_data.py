@@ -84,6 +84,29 @@ def test_without_inputs_the_group_is_chosen_by_data() -> None:
     assert any("loaded data chooses which part of B is read" in note for note in kernel.notes)
 
 
+@pytest.mark.parametrize("sizes", [[256] * 4, [64, 0, 640, 1], [0] * 4, [1024, 0, 0, 0]])
+def test_persistent_blocks_find_their_tiles(sizes: list[int]) -> None:
+    """Prefix sums in shared memory and a binary search: the matrix work is that of the groups' tiles."""
+    tiles = sum(-(-size // 64) for size in sizes)
+    kernel = profile(
+        data_kernels.scheduled(4, 2048, 512, blocks=8, turns=4),
+        inputs={"Sizes": np.array(sizes, dtype="int32")},
+    )
+    trips = matrix_trips(kernel)
+    assert 8 * sum(trips) / max(1, len(trips)) == pytest.approx(8 * tiles)
+    assert not any("branch" in note or "chooses" in note for note in kernel.notes)
+
+
+def test_page_numbers_that_go_through_shared_memory_are_known() -> None:
+    counts = np.array([3, 0, 16, 7], dtype="int32")
+    numbers = np.random.default_rng(0).permutation(64).reshape(4, 16).astype("int32")
+    kernel = profile(data_kernels.paged(4, 64, 16), inputs={"Pages": numbers, "Counts": counts})
+    assert loop_trips(kernel) == (3.0, 0.0, 16.0, 7.0)
+    assert not kernel.notes
+    unknown = profile(data_kernels.paged(4, 64, 16), inputs={"Counts": counts})
+    assert any("chooses which part of X" in note for note in unknown.notes)
+
+
 @pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
 def test_a_mask_of_tiles_gives_the_share_of_the_blocks(share: float) -> None:
     mask = np.zeros((16, 8), dtype="int8")
