@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import pickle
+import re
 from importlib.resources import files
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -10,6 +12,7 @@ from tilesight.errors import TargetFileError, UnknownNameError
 from tilesight.target.spec import FIGURES, LEVELS, RETIRED, load_target, parse_target, target_names
 
 TARGET_FILES = Path(__file__).parents[3] / "tilesight" / "target"
+H100_CALIBRATIONS = Path(__file__).parents[3] / "experiments" / "calibration" / "h100"
 
 
 def text_of(name: str) -> str:
@@ -261,15 +264,22 @@ def test_the_dies_of_mi300x_have_an_l2_each_and_a_cache_behind_them() -> None:
     )
 
 
-def test_figures_of_the_h100_from_the_h200_are_derived_and_cite_it() -> None:
-    h100, h200 = load_target("h100"), load_target("h200")
-    assert not [path for path, figure in h100.figures.items() if figure.provenance == "measured"], (
-        "no H100 was at hand"
-    )
-    for path, figure in h200.figures.items():
-        if figure.provenance == "measured" and h100.get(path) == figure.value:
-            assert h100.figures[path].provenance == "derived", path
-            assert "H200" in h100.figures[path].source, path
+def test_measured_figures_name_the_card_and_the_calibrations() -> None:
+    for name in ("h100", "h200"):
+        measured = {p: f for p, f in load_target(name).figures.items() if f.provenance == "measured"}
+        assert len(measured) > 12
+        for path, figure in measured.items():
+            assert name.upper() in figure.source, path
+            assert re.search(r"20\d\d-\d\d", figure.source), path
+
+
+def test_measured_figures_of_the_h100_are_the_medians_of_its_calibrations() -> None:
+    calibrations = [load_target(str(file)) for file in sorted(H100_CALIBRATIONS.glob("h100-*.toml"))]
+    assert len(calibrations) >= 3
+    for path, figure in load_target("h100").figures.items():
+        if figure.provenance == "measured":
+            found = median(one[path] for one in calibrations)
+            assert figure.value == pytest.approx(found, rel=1e-3), path
 
 
 @pytest.mark.parametrize("name", GPUS)
