@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,19 @@ class Computed(ABC):
     @abstractmethod
     def value(self, bindings: Bindings) -> Any:
         """Its value. Raises `UnevaluableError`."""
+
+
+@dataclass(frozen=True)
+class Alias(Computed):
+    """Another variable for the same quantity, such as a second name of a thread index."""
+
+    variable: int
+
+    def variables(self) -> set[int]:
+        return {self.variable}
+
+    def value(self, bindings: Bindings) -> Any:
+        return bindings[self.variable]
 
 
 class FilledContents(ABC):

@@ -24,6 +24,11 @@ class LaunchGeometry:
     thread: Mapping[str, tuple[int, int]]
     warp_threads: int
 
+    def variable(self, tag: str) -> int | None:
+        """The variable of a launch index such as threadIdx.x; None if there is none."""
+        side = self.block if tag.startswith("blockIdx") else self.thread
+        return side[tag[-1]][0] if tag[-1] in side else None
+
     @property
     def grid(self) -> tuple[int, int, int]:
         x, y, z = (self.block[axis][1] if axis in self.block else 1 for axis in AXES)

@@ -15,7 +15,7 @@ from .accesses import lane_access, without_repeated_indices
 from .branches import elected_group, specialised_branches
 from .descriptors import Descriptor
 from .element_types import element_type
-from .expressions import UnevaluableError, constant, identity, is_scalar
+from .expressions import Alias, UnevaluableError, constant, identity, is_scalar
 from .filled_buffers import fills_of
 from .launch_geometry import LaunchGeometry
 from .memory import Memory
@@ -165,8 +165,7 @@ class KernelReader:
                 scope = self.statement(part, scope)
             return scope
         if kind == "AttrStmt":
-            self._attribute(node)
-            return self.statement(node.body, scope)
+            return self.statement(node.body, self._attribute(node, scope))
         if kind == "Bind":
             return self._bind(node, scope)
         if kind in ("AllocBuffer", "DeclBuffer"):
@@ -218,11 +217,16 @@ class KernelReader:
         yield
         accesses[first:] = without_repeated_indices(accesses[first:])
 
-    def _attribute(self, node: Any) -> None:
+    def _attribute(self, node: Any, scope: Scope) -> Scope:
+        """The scope within an attribute: an index of the launch may have several variables."""
+        if node.attr_key == "thread_extent":
+            variable, first = identity(node.node.var), self.launch.variable(str(node.node.thread_tag))
+            return scope if first in (None, variable) else scope.with_binding(variable, Alias(first))
         if node.attr_key == "threadblock_swizzle_pattern":
             parts = [str(getattr(a, "value", a)) for a in node.value.args]
             order = "column" if "Col" in parts[0] else "row"
             self.rasterization = Rasterization(order, int(parts[1]) if len(parts) > 1 else 1)
+        return scope
 
     def _bind(self, node: Any, scope: Scope) -> Scope:
         if getattr(getattr(node.value, "op", None), "name", "") == "tirx.handle_add_byte_offset":

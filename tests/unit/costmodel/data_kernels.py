@@ -148,3 +148,16 @@ def paged(batch: int, pages: int, most: int, dim: int = 64, block: int = 64):
             T.copy(sums, Out[b, :])
 
     return kernel
+
+
+def own_thread_variable(size: int):
+    """A copy whose source binds another variable to the index of a thread."""
+
+    @T.prim_func
+    def kernel(X: T.Tensor((size,), "float32"), Out: T.Tensor((size,), "float32")):
+        with T.Kernel(size // 128, threads=128) as b:
+            own = T.thread_binding(0, 128, thread="threadIdx.x")
+            if own < 64:
+                Out[b * 128 + own] = X[b * 128 + own]
+
+    return kernel

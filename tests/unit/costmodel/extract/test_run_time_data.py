@@ -162,3 +162,11 @@ def test_a_table_of_indices_says_where_rows_lie() -> None:
 def test_facts_that_do_not_fit_are_refused(facts: dict[str, Any], message: str) -> None:
     with pytest.raises((InputError, WorkloadError), match=message):
         profile(data_kernels.sequences(8, 4096), **facts)
+
+
+def test_a_second_variable_of_a_thread_index_is_that_index() -> None:
+    """Half of the threads copy consecutive elements: 8 sectors of 32 bytes each way."""
+    kernel = profile(data_kernels.own_thread_variable(4096))
+    moved = [a for role in kernel.roles for p in role.phases for a in p.work.accesses]
+    assert [(a.write, a.bytes, a.transactions) for a in moved] == [(False, 256.0, 8.0), (True, 256.0, 8.0)]
+    assert not kernel.notes
