@@ -100,6 +100,15 @@ class Memory:
         """Whether `buffer` lies in device memory."""
         return self._buffers.get(identity(buffer.data), (str(buffer.scope()), ""))[0] == "global"
 
+    def is_tensor(self, key: int) -> bool:
+        """Whether the buffer with this identity lies in device memory."""
+        return self._buffers.get(key, ("", ""))[0] == "global"
+
+    def elements(self, key: int) -> float:
+        """Elements of a tensor in device memory; 0 if its size is unknown."""
+        tensor = self.tensors.get(self._buffers[key][1])
+        return tensor.bytes / tensor.element_bytes if tensor is not None else 0.0
+
     def site(self, buffer: Any, index: Any, vector: int = 1) -> AccessSite | None:
         """The location of `vector` elements at `index` of `buffer`; None if the buffer lies in registers."""
         if identity(buffer.data) not in self._buffers:

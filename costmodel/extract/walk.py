@@ -25,6 +25,7 @@ from .roles import RoleCounts, roles_of
 from .scalar_programs import ScalarProgram, ScalarResult
 from .scope import Scope
 from .tables import tables_of
+from .trip_guesses import guessed_trips
 from .value_counts import count_loads, count_value
 
 UNROLLED_AT_MOST = 64  # the device compiler unrolls loops with constant extents up to this
@@ -51,6 +52,7 @@ class KernelReader:
     _live: LiveRanges = field(default_factory=LiveRanges)
     _roles: dict[tuple[int, int], RoleCounts] = field(default_factory=dict)  # by (first thread, threads)
     _role: RoleCounts = field(init=False)
+    _guessed: dict[str, float] = field(default_factory=dict)  # iterations, by the text of a loop's extent
     _is_fill: bool = False  # within a statement that fills a buffer with known values
     _scalars: set[int] = field(default_factory=set)  # local buffers of one integer, which act as variables
 
@@ -267,14 +269,14 @@ class KernelReader:
             else not loops.waits_for_each(node, is_global)
         )
         if not inline and self._is_phase(node, nested=scope.phase_loop is not None):
-            extents = self._trips(node.extent, scope)
+            extents = self._trips(node, scope)
             with (
                 self._nested_phase(extents, unrolled_by=loops.unrolled_by(node, is_global)),
                 self._live.loop(),
             ):
                 return self._body(node, scope, max(extents.mean, 1.0), unrolled=False, as_phase=True)
         extent = constant(node.extent)
-        count = float(extent) if extent is not None else self._trips(node.extent, scope).mean
+        count = float(extent) if extent is not None else self._trips(node, scope).mean
         if count <= 0:
             return scope
         with self._live.loop():
@@ -340,12 +342,22 @@ class KernelReader:
         self.count_value(node.condition, inner)
         return scope.after(self.statement(node.body, inner), self._scalars)
 
-    def _trips(self, extent: Any, scope: Scope) -> Trips:
+    def _trips(self, node: Any, scope: Scope) -> Trips:
         try:
-            return trips.of_extent(extent, scope)
+            return trips.of_extent(node.extent, scope)
         except UnevaluableError as reason:
-            self.notes.append(f"a loop's extent depends on {reason}: taken for {UNKNOWN_TRIPS:g} iterations")
-            return Trips((UNKNOWN_TRIPS,))
+            # a producer's loop tells what the consumer's loop, which reads no tensor, is taken for
+            key = str(node.extent)
+            guess = guessed_trips(node, scope, self.memory) or self._guessed.get(key)
+            if guess is not None:
+                self._guessed[key] = guess
+            taken = (
+                f"{UNKNOWN_TRIPS:g} iterations"
+                if guess is None
+                else f"{guess:.4g} iterations, as if the data divided its tensors evenly"
+            )
+            self.notes.append(f"a loop's extent depends on {reason}: taken for {taken}")
+            return Trips((guess or UNKNOWN_TRIPS,))
 
     # --- branches -------------------------------------------------------------------------------------------
 

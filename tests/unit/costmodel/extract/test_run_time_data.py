@@ -41,13 +41,16 @@ def test_the_trips_of_a_loop_follow_from_a_table_of_offsets() -> None:
     assert not any("depends on" in note for note in kernel.notes)
 
 
-def test_without_inputs_the_iterations_are_assumed_and_noted() -> None:
-    kernel = profile(data_kernels.sequences(8, 4096))
-    assert any("a loop's extent depends on" in note for note in kernel.notes)
+def test_without_inputs_the_sequences_are_taken_as_equally_long() -> None:
+    """The roles agree: the producer of a pipelined copy, and the consumer, which reads no tensor."""
+    kernel = profile(data_kernels.sequences(8, 64 * 9 * 20))
+    trips = {p.trips.per_block for role in kernel.roles for p in role.phases if p.is_loop}
+    assert trips == {(20.0,)}
+    assert any("taken for 20 iterations, as if the data divided its tensors" in note for note in kernel.notes)
 
 
 def test_a_variable_that_depends_on_data_can_be_stated() -> None:
-    kernel = profile(data_kernels.sequences(8, 4096), dims="kv_len=512")
+    kernel = profile(data_kernels.sequences(8, 40960), dims="kv_len=512")
     assert loop_trips(kernel) == (8.0,)
     assert not any("a loop's extent depends on" in note for note in kernel.notes)
 
