@@ -160,9 +160,13 @@ def _rate(work: MatrixWork, target: Target) -> float:
 
 
 def sector_bytes(access: Access) -> float:
-    """Bytes between core and L2: whole sectors, each once a warp instruction, or whole boxes of loads."""
+    """Bytes between core and L2: whole sectors, each once a warp instruction, or whole boxes of loads.
+
+    A request moves 64 bytes at least: loads of one sector in each line reach half the rate of loads of two
+    (experiments/scattered).
+    """
     if access.mechanism != "tma":
-        return access.transactions * 32
+        return access.transactions * 32 * (1 + access.alone_share)
     return access.bytes if access.write else max(access.bytes, access.instructions * access.box_bytes)
 
 

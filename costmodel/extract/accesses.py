@@ -14,7 +14,7 @@ from .descriptors import Descriptor
 from .expressions import UnevaluableError
 from .images import inside_image, taps
 from .numbering import PLAIN, number_tiles
-from .patterns import WIDEST_ACCESS_BYTES, contiguous_bytes, sectors, wavefronts
+from .patterns import WIDEST_ACCESS_BYTES, alone_share, contiguous_bytes, sectors, wavefronts
 from .scenarios import Loop
 from .scope import Scope
 
@@ -68,8 +68,10 @@ def lane_access(
     count = wavefronts if site.space is Space.SHARED else sectors
     if scope.elected:
         addresses = addresses[:, :1]
-    each = count(addresses, width * merged, None if scope.elected else scope.condition)
+    active = None if scope.elected else scope.condition
+    each = count(addresses, width * merged, active)
     tiles = number_tiles(scope, [site.index]) if site.space is Space.GLOBAL else PLAIN
+    loads_global = site.space is Space.GLOBAL and not write
     return Access(
         space=site.space,
         tensor=site.tensor,
@@ -87,6 +89,7 @@ def lane_access(
         tile_digits=tiles.digits,
         tile_ids=tiles.ids,
         turns=tiles.turns,
+        alone_share=alone_share(addresses, width, active) if loads_global else 0.0,
     )
 
 

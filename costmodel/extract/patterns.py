@@ -36,6 +36,23 @@ def sectors(addresses: NDArray[Any], width: int, active: NDArray[Any] | None = N
     return float(np.mean(counts)) if counts else 0.0
 
 
+def alone_share(addresses: NDArray[Any], width: int, active: NDArray[Any] | None = None) -> float:
+    """Share of the sectors that one warp instruction touches without the other half of their 64 bytes.
+
+    0 if most sectors have their other half: then these are the ends of a range, which a neighbour continues.
+    The arguments are those of `sectors`.
+    """
+    alone = total = 0
+    for row, mask in _rows(addresses, active):
+        touched = np.unique(
+            np.concatenate([row[mask] // SECTOR_BYTES, (row[mask] + width - 1) // SECTOR_BYTES])
+        )
+        pairs = len(np.unique(touched // 2))
+        alone, total = alone + 2 * pairs - len(touched), total + len(touched)
+    scattered = total > len(addresses) and 2 * alone > total  # more than one sector an instruction
+    return alone / total if scattered else 0.0
+
+
 def contiguous_bytes(addresses: NDArray[Any], width: float) -> float:
     """Mean length in bytes of the contiguous ranges that accesses of `width` bytes at `addresses` cover."""
     ordered = np.unique(addresses)

@@ -69,6 +69,9 @@ class Access:
     tile_digits: tuple[tuple[str, int, int], ...] = ()
     tile_ids: tuple[int, ...] = ()  # ... or, if there are no digits, its number at the first launch positions
     turns: int = 1  # tiles that a block accesses one after another, as in a persistent kernel
+    # loads: share of its sectors whose neighbour in the same 64 bytes no lane of the instruction touches; 0
+    # where most have their neighbour
+    alone_share: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
