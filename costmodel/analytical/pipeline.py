@@ -199,8 +199,7 @@ class CorePipeline:
         moved = self.spilled_bytes(role, phase)
         if not moved:
             return 0.0
-        # on NVIDIA GPUs one memory serves as cache and shared memory; other targets may give the size of the
-        # cache
+        # NVIDIA: one memory is cache and shared memory; other targets may give the size of the cache
         both = (
             self.target["core.memory.shared.bytes"] - self.profile.shared_bytes * resident
             if self.profile.kind == "cuda"
