@@ -80,12 +80,14 @@ def first_accumulators(phase: Phase) -> float:
 def spills_accumulators(role: Role, phase: Phase, occupancy: Occupancy) -> bool:
     """Whether accumulators of wgmma are spilled in `phase`; the compiler then waits for each instruction.
 
-    It is unknown for a built kernel, and False.
+    Those of a built kernel are if it spills at least one tile, and if the phase has no other values.
     """
     short = occupancy.spilled.get(role.name, 0.0)
     tiles = _tile_registers(phase)
-    if occupancy.spill_bytes is not None or not tiles or not short:
+    if not tiles or not short:
         return False
+    if occupancy.spill_bytes is not None:
+        return short >= max(tiles) and _tiles_take_turns(role, tiles) and not _computes(phase.work)
     others = role.local_registers - role.accumulator_registers
     if role.accumulator_registers and FEW_REGISTERS < others >= short:
         return False

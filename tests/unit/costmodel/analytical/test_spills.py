@@ -200,6 +200,10 @@ def test_matrix_instructions_wait_for_each_other_if_their_accumulators_spill() -
     profile = matmul(128, 16, 258.0, 256.0)
     role, held = profile.roles[0], occupancy(profile, H200)
     assert serial_cycles(role, role.phases[0], held) == 16 * SERIAL_CYCLES
+    built = occupancy(profile, H200, {"registers": 255, "spill_bytes": 1332})
+    assert serial_cycles(role, role.phases[0], built) == 16 * SERIAL_CYCLES
+    few = occupancy(profile, H200, {"registers": 255, "spill_bytes": 320})
+    assert serial_cycles(role, role.phases[0], few) == 0
     fitting = matmul(128, 16, 194.0, 192.0)
     assert serial_cycles(fitting.roles[0], fitting.roles[0].phases[0], occupancy(fitting, H200)) == 0
 
