@@ -19,7 +19,7 @@ from .constants import DEFAULT, Constants
 from .kernel_terms import KernelTerms
 from .occupancy import misfit
 
-CODE_VERSION = 5  # raise it with every change of this package that changes a prediction
+CODE_VERSION = 6  # raise it with every change of this package that changes a prediction
 
 
 class AnalyticalModel:

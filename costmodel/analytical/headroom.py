@@ -13,7 +13,7 @@ from ...profile.values import Access, KernelProfile, Phase, Role, Space, Work
 from ...target.spec import Figure, Target
 from .analytical_model import AnalyticalModel
 from .constants import Constants
-from .occupancy import occupancy
+from .occupancy import live_share, occupancy
 
 FREE = 1e6  # factor of a rate that removes its limit
 MANY_SLOTS = 64  # buffers enough to hide any latency
@@ -207,9 +207,9 @@ def _without_spills(case: HeadroomCase) -> HeadroomCase:
         return replace(case, built={**case.built, "spill_bytes": 0})
 
     def fitting(kernel: KernelProfile) -> KernelProfile:
-        lacking = occupancy(kernel, case.target).spilled
+        lacking, share = occupancy(kernel, case.target).spilled, live_share(kernel)
         roles = (
-            replace(r, local_registers=max(0.0, r.local_registers - lacking.get(r.name, 0.0)))
+            replace(r, local_registers=max(0.0, r.local_registers - lacking.get(r.name, 0.0) / share))
             for r in kernel.roles
         )
         return replace(kernel, roles=tuple(roles))

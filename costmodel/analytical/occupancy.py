@@ -14,9 +14,14 @@ from ...target.spec import Target
 # Blocks that copy themselves need more, in particular if mma.sync takes its operands from registers. Blocks
 # without matrix work need least.
 ROLE_OVERHEAD_REGISTERS = 24
+PRODUCER_OVERHEAD_REGISTERS = 14  # the same for a producer, which computes only addresses
 MANY_GROUPS_OVERHEAD_REGISTERS = 28  # the same for consumers of three or more groups of four warps
 BLOCK_OVERHEAD_REGISTERS = {"wgmma": 36, "mma": 100, "": 20}
 OTHER_OVERHEAD_REGISTERS = 40  # for matrix instructions without compiled examples
+# Share of the live buffers of a block without matrix work that are in registers together: the compiler joins
+# the loops over their elements and makes the values of one when it needs them. Read off ptxas reports of 24
+# kernels with 256 to 512 registers of buffers, which need 76 to 255 and spill 0 to 24.
+JOINED_SHARE = 0.5
 STAGED_SHARE = 0.5  # share of the data staged by plain loads and stores that is in registers at the same time
 KEPT_SHARE = 0.7  # share of the elements that straight code loads and later stores again
 TOGETHER_OVERHEAD_REGISTERS = (
@@ -153,10 +158,17 @@ def registers_needed(role: Role, profile: KernelProfile) -> float:
 
     Source: ptxas reports of 6,308 TileLang kernels of six operators (datasets of an H200).
     """
+    if role.name == "producer":
+        return role.local_registers + PRODUCER_OVERHEAD_REGISTERS
     if any(r.name == "producer" for r in profile.roles):
         many = role.threads >= 3 * WARP_GROUP_THREADS
         return role.local_registers + (MANY_GROUPS_OVERHEAD_REGISTERS if many else ROLE_OVERHEAD_REGISTERS)
-    return role.local_registers + min(_overhead(profile), OTHER_OVERHEAD_REGISTERS)
+    return live_share(profile) * role.local_registers + min(_overhead(profile), OTHER_OVERHEAD_REGISTERS)
+
+
+def live_share(profile: KernelProfile) -> float:
+    """Share of a role's live buffers that is in registers together."""
+    return 1.0 if _matrix_kind(profile) else JOINED_SHARE
 
 
 def registers_taken(role: Role, profile: KernelProfile) -> float:

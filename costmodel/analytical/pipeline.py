@@ -13,7 +13,7 @@ from .demand import RESOURCES, Demand, copy_cycles, demand, is_plain_shared, l2_
 from .norms import p_norm
 from .occupancy import Occupancy
 from .queueing import round_time
-from .spills import share_beyond_core, spilled_bytes, spilled_registers
+from .spills import serial_cycles, share_beyond_core, spilled_bytes, spilled_registers
 
 WORDS_AT_ONCE = 128.0  # registers of a thread that straight code fills with loads before it uses the first
 SPECIAL_CYCLES = 20.0  # latency of a special function, from issue to result
@@ -31,6 +31,7 @@ class PhaseTime:
     fill: float = (
         0.0  # from the start of the loop to its first loaded buffer, each time that a block enters it
     )
+    spills: float = 0.0  # part of `period` in which registers are spilled and loaded again
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +106,7 @@ class CorePipeline:
             need,
             bound,
             self._fill(feeding or phase, phase),
+            spill * resident,
         )
 
     @cached_property
@@ -166,6 +168,7 @@ class CorePipeline:
         if unit == 1.0:  # a warp uses only the matrix pipe of its scheduler, a warp group uses all of them
             thinking += own.matrix / groups * (schedulers / spread - 1)
         thinking += self.constants.matrix_drain_cycles * work.matrix_waits
+        thinking += serial_cycles(role, phase, self.occupancy)
         thinking += (
             self.constants.barrier_wait_cycles * work.barrier_waits
             + self.target["core.sync_cycles"] * work.block_syncs
@@ -196,8 +199,7 @@ class CorePipeline:
         moved = self.spilled_bytes(role, phase)
         if not moved:
             return 0.0
-        # on NVIDIA GPUs one memory serves as cache and shared memory; other targets may give the size of the
-        # cache
+        # NVIDIA: one memory is cache and shared memory; other targets may give the size of the cache
         both = (
             self.target["core.memory.shared.bytes"] - self.profile.shared_bytes * resident
             if self.profile.kind == "cuda"

@@ -11,11 +11,20 @@ kernels of an H200:
 - If registers are left, the compiler spills values that the loop does not use, and all spills run once a
   block.
 
-For a kernel that is not built, the IR tells how many registers a role lacks. These are spilled one by one,
-unless an iteration has two products. Then the accumulators of one make room for those of the other, by whole
-fragments (n/2 registers a thread), and those of the first product move about twice, once for the waiting
-values and once for the values computed from them (ptxas reports of 135 attention kernels with nine pairs of
-accumulators: the mean of each pair is within a factor of two, single kernels within 2.6).
+For a kernel that is not built, the IR tells how many registers a role lacks. Which ones are spilled follows
+from ptxas reports of 28 kernels and the machine code of nine of them:
+
+- Values that no matrix instruction holds (`Role.accumulator_registers` counts the others) are spilled one by
+  one, each stored and loaded once an iteration.
+- Accumulators are spilled by the tile of one matrix instruction (n/2 registers a thread), because all of
+  them are in registers while it runs. If a role has several tiles of a product, they take turns: one more
+  tile than the lacking registers fill is loaded before and stored after its instructions, in every iteration.
+  A matmul of 128x256 with 128 threads lacks 40 registers and moves both of its tiles of 128. The compiler
+  also waits for each of its matrix instructions (ptxas: "wgmma.mma_async instructions are serialized").
+- If each product has one tile, the accumulators of one make room for those of the other, and those of the
+  first product move about twice, once for the waiting values and once for the values computed from them
+  (ptxas reports of 135 attention kernels with nine pairs of accumulators: the mean of each pair is within a
+  factor of two, single kernels within 2.6).
 
 The same counters show where the bytes go. The first-level cache writes stores through, so half of the bytes
 reach L2. Loads reach L2 as far as the spilled registers of all resident threads exceed the cache beside
@@ -24,14 +33,21 @@ shared memory.
 
 from __future__ import annotations
 
+import math
+
 from ...profile.values import KernelProfile, Phase, Role, Work
-from .occupancy import Occupancy, spilling_role
+from .occupancy import WARP_THREADS, Occupancy, spilling_role
 
 NEARLY_FULL = 0.78  # needed over allowed registers from which the spills are in the loop
 FEW_BYTES = 24  # spills of up to this are addresses and counters, which the compiler moves out of the loop
 FEW_REGISTERS = 12.0  # up to this, no accumulators of matrix instructions are spilled
 LOOP_SHARE = 0.85  # share of the spilling instructions that one iteration of a loop runs
 MATRIX_LOOP_SHARE = 0.4  # the same for a loop that only issues matrix instructions
+# registers of a role's accumulators, over those of one matrix instruction of each of its kinds, from which
+# a product has several tiles
+SEVERAL_TILES = 1.5
+# from one wgmma to the next if the compiler waits for each: a middle of six kernels on an H200 (0 to 230)
+SERIAL_CYCLES = 50.0
 ROUND_TRIP_BYTES = 8  # a register is stored once and loaded once
 
 
@@ -40,31 +56,91 @@ def spilled_registers(role: Role, phase: Phase, occupancy: Occupancy) -> float:
     if occupancy.spill_bytes is not None:
         return occupancy.spill_bytes / ROUND_TRIP_BYTES
     short = occupancy.spilled.get(role.name, 0.0)
-    if not short or not phase.is_loop:
+    if not short or not _uses_peak(role, phase):
         return 0.0
-    chained = first_accumulators(phase)
-    return 2 * chained if chained and short > FEW_REGISTERS else short
+    if not spills_accumulators(role, phase, occupancy):
+        return short
+    tiles = _tile_registers(phase)
+    if _tiles_take_turns(role, tiles):
+        tile = next((t for t in tiles if t >= short), max(tiles))
+        moved = tile * (1 + math.ceil(short / tile))
+        return min(moved, role.accumulator_registers or role.local_registers)
+    return 2 * first_accumulators(phase)
 
 
 def first_accumulators(phase: Phase) -> float:
     """Registers per thread of the accumulators of the first of two products in one iteration.
 
     0 for a single product.
-
-    A wgmma with n columns has n/2 accumulators a thread.
     """
-    widths = [
-        int(m.instruction.split("n")[1].split("k")[0])
+    tiles = _tile_registers(phase)
+    return tiles[0] if tiles and phase.work.matrix_waits >= 2 else 0.0
+
+
+def spills_accumulators(role: Role, phase: Phase, occupancy: Occupancy) -> bool:
+    """Whether accumulators of wgmma are spilled in `phase`; the compiler then waits for each instruction.
+
+    Those of a built kernel are if it spills at least one tile, and if the phase has no other values.
+    """
+    short = occupancy.spilled.get(role.name, 0.0)
+    tiles = _tile_registers(phase)
+    if not tiles or not short:
+        return False
+    if occupancy.spill_bytes is not None:
+        return short >= max(tiles) and _tiles_take_turns(role, tiles) and not _computes(phase.work)
+    others = role.local_registers - role.accumulator_registers
+    if role.accumulator_registers and FEW_REGISTERS < others >= short:
+        return False
+    if phase.work.matrix_waits >= 2:
+        return short > FEW_REGISTERS
+    # if the accumulators were not counted: beside arithmetic, much of the rest is no accumulator
+    counted = role.accumulator_registers or not _computes(phase.work)
+    return bool(counted) and _tiles_take_turns(role, tiles)
+
+
+def serial_cycles(role: Role, phase: Phase, occupancy: Occupancy) -> float:
+    """Cycles for which the warps of one block wait in an iteration, one matrix instruction after another."""
+    tiles = _tile_registers(phase)
+    if not spills_accumulators(role, phase, occupancy) or not _tiles_take_turns(role, tiles):
+        return 0.0
+    count = sum(m.count * m.warps for m in phase.work.matrix if m.warps > 1)
+    return SERIAL_CYCLES * count * WARP_THREADS / max(1, role.threads)
+
+
+def _tile_registers(phase: Phase) -> list[float]:
+    """Registers per thread of the accumulators of one wgmma, by kind of instruction: n/2 for n columns."""
+    return [
+        int(m.instruction.split("n")[1].split("k")[0]) / 2
         for m in phase.work.matrix
         if m.instruction.startswith("wgmma.")
     ]
-    return widths[0] / 2 if widths and phase.work.matrix_waits >= 2 else 0.0
+
+
+def _tiles_take_turns(role: Role, tiles: list[float]) -> bool:
+    """Whether the role holds several tiles of its products."""
+    return (role.accumulator_registers or role.local_registers) >= SEVERAL_TILES * sum(tiles)
+
+
+def _uses_peak(role: Role, phase: Phase) -> bool:
+    """Whether the registers of `role` run out in `phase`: beside its matrix work, if it has any."""
+    if any(p.work.matrix for p in role.phases):
+        return bool(phase.work.matrix)
+    return phase.is_loop or _computes(phase.work)
+
+
+def _repetitions(role: Role, phase: Phase) -> float:
+    """Iterations of a loop that `phase` has in line, as after a pipelined loop: by its matrix work."""
+    work = [sum(m.count * m.flops for m in p.work.matrix) for p in role.phases if p.is_loop]
+    each = max(work, default=0.0)
+    own = sum(m.count * m.flops for m in phase.work.matrix)
+    return max(1.0, own / each) if each and not phase.is_loop else 1.0
 
 
 def spilled_bytes(profile: KernelProfile, role: Role, phase: Phase, occupancy: Occupancy) -> float:
     """Bytes of local memory that one iteration of `phase` of one block loads and stores."""
     if occupancy.spill_bytes is None:
-        return ROUND_TRIP_BYTES * spilled_registers(role, phase, occupancy) * role.threads
+        registers = spilled_registers(role, phase, occupancy) * _repetitions(role, phase)
+        return ROUND_TRIP_BYTES * registers * role.threads
     if not occupancy.spill_bytes or role is not spilling_role(profile):
         return 0.0
     share = _share(role, phase, occupancy.spill_bytes > FEW_BYTES and occupancy.fullness >= NEARLY_FULL)

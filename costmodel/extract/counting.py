@@ -40,6 +40,10 @@ class CountingContext(Protocol):
         """Record that the registers of a local buffer are live here."""
         ...
 
+    def mark_accumulator(self, variable: Any) -> None:
+        """Record that matrix instructions accumulate in a local buffer."""
+        ...
+
     def limit_registers(self, count: Any) -> None:
         """Set the register limit of the current role."""
         ...

@@ -21,6 +21,7 @@ def wgmma(context: CountingContext, call: Any, scope: Scope) -> None:
     m, n, k = (int(v) for v in re.findall(r"\d+", shape))
     offset = 2 if from_registers else 3
     dtype = MATRIX_TYPES.get(text(call.args[offset]), "bfloat16")
+    _mark_accumulator(context, call)
     size = element_type(dtype).bytes or 2
     context.phase.matrix.append(
         MatrixWork(
@@ -34,10 +35,17 @@ def wgmma(context: CountingContext, call: Any, scope: Scope) -> None:
     )
 
 
+def _mark_accumulator(context: CountingContext, call: Any) -> None:
+    """Record the buffer that a matrix instruction adds to: it follows the other operands."""
+    for buffer in [a for a in call.args if type(a).__name__ == "Var" and str(a.dtype) == "handle"][-1:]:
+        context.mark_accumulator(buffer)
+
+
 def mma(context: CountingContext, call: Any, scope: Scope) -> None:
     """Count an mma.sync instruction."""
     shape = next(t for t in map(text, call.args) if re.fullmatch(r"m\d+n\d+k\d+", t))
     m, n, k = (int(v) for v in re.findall(r"\d+", shape))
+    _mark_accumulator(context, call)
     types = [MATRIX_TYPES[t] for t in map(text, call.args) if t in MATRIX_TYPES and not t.startswith("m")]
     context.phase.matrix.append(
         MatrixWork(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -15,6 +15,7 @@ class LiveRanges:
 
     _spans: dict[Key, tuple[int, int]] = field(default_factory=dict)
     _loops: list[tuple[int, int]] = field(default_factory=list)
+    _accumulators: set[Key] = field(default_factory=set)
     _position: int = 0
 
     def touch(self, role: int, buffer: int) -> None:
@@ -22,6 +23,10 @@ class LiveRanges:
         self._position += 1
         first, _ = self._spans.get((role, buffer), (self._position, 0))
         self._spans[role, buffer] = (first, self._position)
+
+    def accumulate(self, role: int, buffer: int) -> None:
+        """Record that matrix instructions of `role` accumulate in `buffer`."""
+        self._accumulators.add((role, buffer))
 
     @contextmanager
     def loop(self) -> Iterator[None]:
@@ -62,10 +67,17 @@ class LiveRanges:
 
         `buffer_bytes` are bytes per thread by buffer.
         """
+        return self._peak([key for key in self._spans if key[0] == role], buffer_bytes)
+
+    def peak_accumulators(self, role: int, buffer_bytes: Mapping[int, float]) -> float:
+        """The same for the buffers in which matrix instructions accumulate."""
+        return self._peak([key for key in self._accumulators if key[0] == role], buffer_bytes)
+
+    def _peak(self, keys: Iterable[Key], buffer_bytes: Mapping[int, float]) -> float:
         events: list[tuple[int, float]] = []
-        for (owner, buffer), (first, last) in self._spans.items():
-            if owner == role:
-                size = buffer_bytes.get(buffer, 0.0) / 4
+        for key in keys:
+            (first, last), size = self._spans[key], buffer_bytes.get(key[1], 0.0) / 4
+            if size:
                 events += [(first, size), (last + 1, -size)]
         peak = current = 0.0
         for _, change in sorted(events):

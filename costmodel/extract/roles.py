@@ -56,6 +56,7 @@ def roles_of(
             phases=tuple(phase.to_phase() for phase in role.phases if not phase.is_empty),
             registers_limit=role.registers_limit,
             local_registers=live.peak_registers(role.number, local_bytes),
+            accumulator_registers=live.peak_accumulators(role.number, local_bytes),
         )
         for role in roles
         if not role.is_empty

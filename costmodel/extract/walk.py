@@ -89,6 +89,10 @@ class KernelReader:
         """Record that the registers of a local buffer are live here."""
         self._live.touch(self._role.number, identity(variable))
 
+    def mark_accumulator(self, variable: Any) -> None:
+        """Record that matrix instructions accumulate in a local buffer."""
+        self._live.accumulate(self._role.number, identity(variable))
+
     def limit_registers(self, count: Any) -> None:
         self._role.registers_limit = constant(count)
 

@@ -141,10 +141,10 @@ class HybridModel:
                 CORRECTION: latency_us - analytical.latency_us,
                 ORDER_TERM: latency_us * math.expm1(order),
             },
-            # unknown calls and other chips are not in the training data: they stay at least as uncertain as
-            # before
+            # unknown calls, other chips and spills of unlike kernels are not in the training data: they stay
+            # at least as uncertain as before
             uncertainty=max(uncertainty, analytical.uncertainty)
-            if not_understood or target_notes
+            if not_understood or target_notes or (note and analytical.terms_us.get("spills"))
             else uncertainty,
             notes=(*analytical.notes, *note, *target_notes),
             model=self.version,

@@ -170,15 +170,21 @@ def _wastes(view: CandidateView, kernels: Sequence[KernelProfile]) -> Iterator[s
 def _spills(view: CandidateView, kernels: Sequence[KernelProfile], target: Target) -> Iterator[str]:
     gain = next((h for h in view.limits.limits if h.name == "spills"), None)
     worth = f". Without spills, {_left(gain)}" if gain is not None and gain.gain > WORTH else ""
+    moved = view.prediction.expected.get("local_bytes", 0.0)
+    cost = (
+        f": {moved / 1e6:,.1f} MB go to local memory and back, for {_us(view.prediction.terms_us['spills'])}"
+        if moved and view.prediction.terms_us.get("spills")
+        else ""
+    )
     compiled = view.compiled.get("spill_bytes")
     if target.is_gpu and compiled is not None and len(kernels) == 1:
         if compiled:
-            yield f"Spills: the compiler spills {compiled:.0f} bytes a thread{worth}."
+            yield f"Spills: the compiler spills {compiled:.0f} bytes a thread{cost}{worth}."
         return
     for kernel in kernels if target.is_gpu else ():
         for role, short in occupancy(kernel, target).spilled.items():
             who = "threads" if role == "all" else f"{role} threads"
-            yield f"Spills: about {short:.0f} registers of the {who} do not fit{worth}."
+            yield f"Spills: about {short:.0f} registers of the {who} do not fit{cost}{worth}."
 
 
 def _grid(view: CandidateView, kernel: KernelProfile, target: Target) -> Iterator[str]:

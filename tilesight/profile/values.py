@@ -140,6 +140,8 @@ class Role:
     phases: tuple[Phase, ...]
     registers_limit: int | None = None  # set by the kernel (setmaxnreg)
     local_registers: float = 0.0  # peak of the 32-bit registers per thread that live local buffers need
+    # the part of them in which matrix instructions accumulate; 0 without any, or if it was not counted
+    accumulator_registers: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

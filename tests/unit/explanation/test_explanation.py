@@ -78,10 +78,11 @@ def test_blocks_of_different_length_have_no_waves() -> None:
 
 
 def test_spills_are_findings_and_caveats() -> None:
-    found = seen(kernel(Work(vector_ops=128 * 200.0), blocks=1056, registers=400))
+    found = seen(kernel(Work(vector_ops=128 * 200.0), blocks=1056, registers=800))
     assert has_sentence(
-        found.findings, "Spills: about ", "registers of the threads do not fit. Without spills, "
+        found.findings, "Spills: about ", "registers of the threads do not fit: ", ". Without spills, "
     )
+    assert has_sentence(found.findings, "Spills: ", " MB go to local memory and back, for ")
     assert has_sentence(found.caveats, "Less sure: ", "spill")
 
 
@@ -166,7 +167,7 @@ def test_limits_follow_the_compilers_spills() -> None:
     gain, findings = spills(60, registers=255.0, spill_bytes=4096.0)
     assert gain > 0.02
     assert has_sentence(findings, "Spills: the compiler spills 4096 bytes a thread. Without spills, ")
-    gain, findings = spills(400, registers=255.0, spill_bytes=0.0)
+    gain, findings = spills(800, registers=255.0, spill_bytes=0.0)
     assert gain == 0.0
     assert not has_sentence(findings, "Spills: ")
     assert has_sentence(findings, "The compiler spills 0 bytes a thread where the model expects some")

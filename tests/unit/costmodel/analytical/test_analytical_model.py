@@ -82,9 +82,9 @@ def test_a_misfit_is_reported_with_numbers() -> None:
 
 def test_registers_beyond_the_limit_spill_and_cost_time() -> None:
     work = Work(vector_ops=128 * 200.0)
-    fits, spills = plain(work, trips=64, registers=150), plain(work, trips=64, registers=400)
+    fits, spills = plain(work, trips=64, registers=150), plain(work, trips=64, registers=800)
     assert not occupancy(fits, H200).spilled
-    assert occupancy(spills, H200).spilled["all"] == pytest.approx(400 + 20 - 255)
+    assert occupancy(spills, H200).spilled["all"] == pytest.approx(800 / 2 + 20 - 255)
     assert predict(spills).latency_us > 1.5 * predict(fits).latency_us
     assert any("spill" in note for note in predict(spills).notes)
 

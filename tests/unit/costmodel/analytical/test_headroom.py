@@ -98,13 +98,13 @@ def test_half_used_sectors_are_a_waste() -> None:
 
 def test_spills_are_a_limit_of_their_own() -> None:
     work = Work(vector_ops=128 * 200.0)
-    assert gains(gpu(work, registers=400))["spills"] > 0.2
+    assert gains(gpu(work, registers=800))["spills"] > 0.2
     assert gains(gpu(work, registers=100))["spills"] == 0.0
 
 
 def test_the_compilers_figures_replace_the_estimate() -> None:
     work = Work(vector_ops=128 * 200.0)
-    roomy, tight = gpu(work, registers=100), gpu(work, registers=400)
+    roomy, tight = gpu(work, registers=100), gpu(work, registers=800)
 
     def spills(profile: KernelProfile, **built: int) -> float:
         return next(h.gain for h in limits([profile], H200, 100.0, built).limits if h.name == "spills")

@@ -11,6 +11,8 @@ from tilesight.costmodel.analytical.occupancy import occupancy
 from tilesight.costmodel.analytical.spills import (
     LOOP_SHARE,
     MATRIX_LOOP_SHARE,
+    SERIAL_CYCLES,
+    serial_cycles,
     share_beyond_core,
     spilled_bytes,
     spilled_registers,
@@ -54,7 +56,7 @@ def moved(profile: KernelProfile, spill_bytes: int) -> list[float]:
 
 def test_the_compilers_figures_replace_the_estimate() -> None:
     plain = KernelProfile(
-        "cuda", "sm_90a", (1056, 1, 1), 256, 1, 1024, (Role("all", 256, (), local_registers=400.0),), ()
+        "cuda", "sm_90a", (1056, 1, 1), 256, 1, 1024, (Role("all", 256, (), local_registers=800.0),), ()
     )
     estimated = occupancy(plain, H200)
     assert estimated.blocks == 1
@@ -159,6 +161,80 @@ def test_two_products_make_room_for_each_other_by_fragments() -> None:
     profile = kernel(both, registers=152.0)
     consumer = profile.roles[1]
     assert spilled_bytes(profile, consumer, consumer.phases[1], occupancy(profile, H200)) == 8 * 160 * 384
+
+
+def matmul(
+    columns: int, instructions: float, held: float, accumulators: float, **work: float
+) -> KernelProfile:
+    """A block of 128 threads whose loop has `instructions` with `columns` columns each."""
+    product = MatrixWork(f"wgmma.m64n{columns}k16", instructions, 2 * 64 * columns * 16, warps=4)
+    loop = Phase(Trips((32.0,)), Work(matrix=(product,), matrix_waits=1.0, **work), is_loop=True)
+    role = Role("all", 128, (loop,), local_registers=held, accumulator_registers=accumulators)
+    return KernelProfile("cuda", "sm_90a", (1056, 1, 1), 128, 1, 98304, (role,), ())
+
+
+def in_loop(profile: KernelProfile) -> float:
+    role = profile.roles[0]
+    return spilled_registers(role, role.phases[0], occupancy(profile, H200))
+
+
+def test_the_tiles_of_a_product_take_turns() -> None:
+    # compiled for sm_90a: both tiles of 128x256, and two of the four tiles of 256x128, are stored and loaded
+    # in each iteration (1024 and 512 bytes a thread each way)
+    assert in_loop(matmul(256, 8, 258.0, 256.0)) == 256
+    assert in_loop(matmul(128, 16, 258.0, 256.0)) == 128
+    assert in_loop(matmul(256, 8, 130.0, 128.0)) == 0
+
+
+def test_values_beside_the_accumulators_are_spilled_one_by_one() -> None:
+    # half of the values are sums that no matrix instruction holds: ptxas spills 39 registers of them
+    assert in_loop(matmul(128, 8, 258.0, 128.0, vector_ops=65536.0)) == 258 + 36 - 255
+
+
+def test_accumulators_that_were_not_counted_are_the_buffers_of_a_loop_without_arithmetic() -> None:
+    assert in_loop(matmul(128, 16, 258.0, 0.0)) == 128
+    assert in_loop(matmul(128, 16, 258.0, 0.0, vector_ops=65536.0)) == 258 + 36 - 255
+
+
+def test_matrix_instructions_wait_for_each_other_if_their_accumulators_spill() -> None:
+    profile = matmul(128, 16, 258.0, 256.0)
+    role, held = profile.roles[0], occupancy(profile, H200)
+    assert serial_cycles(role, role.phases[0], held) == 16 * SERIAL_CYCLES
+    built = occupancy(profile, H200, {"registers": 255, "spill_bytes": 1332})
+    assert serial_cycles(role, role.phases[0], built) == 16 * SERIAL_CYCLES
+    few = occupancy(profile, H200, {"registers": 255, "spill_bytes": 320})
+    assert serial_cycles(role, role.phases[0], few) == 0
+    fitting = matmul(128, 16, 194.0, 192.0)
+    assert serial_cycles(fitting.roles[0], fitting.roles[0].phases[0], occupancy(fitting, H200)) == 0
+
+
+def test_iterations_in_line_after_a_loop_spill_as_those_of_the_loop() -> None:
+    profile = matmul(256, 8, 258.0, 256.0)
+    loop = profile.roles[0].phases[0]
+    twice = replace(loop.work, matrix=(replace(loop.work.matrix[0], count=16.0),))
+    phases = (loop, Phase(ONCE, twice), Phase(ONCE, Work(convert_ops=64.0)))
+    longer = replace(profile, roles=(replace(profile.roles[0], phases=phases),))
+    held = occupancy(longer, H200)
+    moved = [spilled_bytes(longer, longer.roles[0], phase, held) for phase in phases]
+    assert moved == [8 * 256 * 128, 2 * 8 * 256 * 128, 0]
+
+
+def test_producers_and_buffers_of_joined_loops_need_few_registers() -> None:
+    profile = kernel(SOFTMAX, registers=100.0)
+    fetching = replace(profile.roles[0], local_registers=9.0)
+    assert not occupancy(replace(profile, roles=(fetching, profile.roles[1])), H200).spilled
+    joined = Role("all", 128, (Phase(ONCE, Work(vector_ops=64.0)),), local_registers=264.0)
+    plain = KernelProfile("cuda", "sm_90a", (1056, 1, 1), 128, 1, 0, (joined,), ())
+    assert not occupancy(plain, H200).spilled
+
+
+def test_the_cost_of_spills_is_a_term() -> None:
+    model = AnalyticalModel()
+    spilling, fitting = (model.predict([matmul(256, 8, n, n - 2)], H200) for n in (258.0, 130.0))
+    assert 0.5 * spilling.latency_us < spilling.terms_us["spills"] < spilling.latency_us
+    assert spilling.expected["local_bytes"] == 8 * 256 * 128 * 32 * 1056
+    assert fitting.terms_us["spills"] == 0
+    assert fitting.uncertainty < spilling.uncertainty
 
 
 def test_stores_pass_the_first_level_cache_and_loads_follow_where_it_is_full() -> None:

@@ -44,6 +44,8 @@ def test_hopper_matmul_is_warp_specialised_with_tma_and_wgmma() -> None:
     assert role(p, "consumer").registers_limit == 240
     # 128 x 128 accumulators over 256 threads
     assert 64 <= role(p, "consumer").local_registers < 80
+    assert role(p, "consumer").accumulator_registers == 64
+    assert role(p, "producer").accumulator_registers == 0
     assert p.unknown_calls == ()
 
 
