@@ -23,10 +23,9 @@ from .expressions import (
     evaluate,
     identity,
     is_scalar,
-    variables,
 )
 from .loops import visit
-from .scalar_programs import ProgramRun
+from .scalar_programs import ProgramRun, sources_of
 from .scope import Scope
 from .tables import Contents, Table
 
@@ -139,7 +138,6 @@ def fills_of(node: Any, scope: Scope, before: Mapping[int, FilledBuffer]) -> dic
         before: the buffers with known contents so far.
     """
     stored: dict[int, int] = {}
-    used, own = set[int](), set[int]()
     local: list[bool] = []
     pure = True
 
@@ -152,15 +150,6 @@ def fills_of(node: Any, scope: Scope, before: Mapping[int, FilledBuffer]) -> dic
             if size is not None and not is_scalar(part.buffer):
                 stored[identity(part.buffer.data)] = size
                 local.append(memory.startswith("local"))
-            used.update(variables(part.value), *(variables(index) for index in part.indices))
-        elif kind == "For":
-            own.add(identity(part.loop_var))
-            used.update(variables(part.extent), variables(part.min))
-        elif kind == "Bind":
-            own.add(identity(part.var))
-            used.update(variables(part.value))
-        elif kind == "IfThenElse":
-            used.update(variables(part.condition))
         elif kind == "Evaluate":
             name = getattr(getattr(part.value, "op", None), "name", "")
             pure = pure and name in _SYNCHRONISING
@@ -170,16 +159,13 @@ def fills_of(node: Any, scope: Scope, before: Mapping[int, FilledBuffer]) -> dic
     visit(node, look)
     if not pure or not stored:
         return {}
-    values = frozenset[int]().union(*(scope.roots_of(v) for v in used - own - stored.keys()))
+    values = frozenset[int]().union(*(scope.roots_of(v) for v in sources_of(node) - stored.keys()))
     roots = values | scope.reached_by
     phase = {loop.variable for loop in scope.phase_loops}
     block = {variable for variable, _ in scope.launch.block.values()}
     if roots - phase - block - scope.launch.thread_variables:
         return {}
-    own_values = frozenset[int]().union(
-        *(scope.roots_of(variable) for variable in used - own - stored.keys())
-    )
-    if any(local) and own_values & scope.launch.thread_variables:
+    if any(local) and values & scope.launch.thread_variables:
         return {}  # each thread has other contents
     fill = Fill(node, scope, roots & (phase | block))
     return {

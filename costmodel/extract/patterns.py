@@ -25,14 +25,7 @@ def sectors(addresses: NDArray[Any], width: int, active: NDArray[Any] | None = N
     """
     counts = []
     for row, mask in _rows(addresses, active):
-        first = row[mask] // SECTOR_BYTES
-        last = (row[mask] + width - 1) // SECTOR_BYTES
-        touched = (
-            first
-            if np.array_equal(first, last)
-            else np.concatenate([first + k for k in range(int((last - first).max(initial=0)) + 1)])
-        )
-        counts.append(len(np.unique(touched)))
+        counts.append(len(_touched(row[mask], width)))
     return float(np.mean(counts)) if counts else 0.0
 
 
@@ -44,9 +37,7 @@ def alone_share(addresses: NDArray[Any], width: int, active: NDArray[Any] | None
     """
     alone = total = 0
     for row, mask in _rows(addresses, active):
-        touched = np.unique(
-            np.concatenate([row[mask] // SECTOR_BYTES, (row[mask] + width - 1) // SECTOR_BYTES])
-        )
+        touched = _touched(row[mask], width)
         pairs = len(np.unique(touched // 2))
         alone, total = alone + 2 * pairs - len(touched), total + len(touched)
     scattered = total > len(addresses) and 2 * alone > total  # more than one sector an instruction
@@ -89,6 +80,15 @@ def wavefronts(addresses: NDArray[Any], width: int, active: NDArray[Any] | None 
             passes += int(np.bincount(words % BANKS).max())
         counts.append(passes)
     return float(np.mean(counts)) if counts else 0.0
+
+
+def _touched(addresses: NDArray[Any], width: int) -> NDArray[Any]:
+    """The different sectors that accesses of `width` bytes touch."""
+    first = addresses // SECTOR_BYTES
+    last = (addresses + width - 1) // SECTOR_BYTES
+    if np.array_equal(first, last):
+        return np.unique(first)
+    return np.unique(np.concatenate([first + k for k in range(int((last - first).max(initial=0)) + 1)]))
 
 
 def _rows(addresses: NDArray[Any], active: NDArray[Any] | None) -> list[tuple[NDArray[Any], NDArray[Any]]]:

@@ -19,6 +19,31 @@ MOST_ITERATIONS = 4096  # of all loops of a program
 _BREAK = "tl.loop_break"
 
 
+def sources_of(node: Any, *, scalars_only: bool = False) -> set[int]:
+    """Identities of the variables and buffers that a statement's stores and conditions derive from.
+
+    Args:
+        node: the statement.
+        scalars_only: leave out what is stored to other buffers than local scalars.
+    """
+    used, own = set[int](), set[int]()
+
+    def look(part: Any, kind: str) -> None:
+        if kind == "BufferStore" and (is_scalar(part.buffer) or not scalars_only):
+            used.update(variables(part.value), *map(variables, part.indices))
+        elif kind in ("IfThenElse", "While"):
+            used.update(variables(part.condition))
+        elif kind == "For":
+            own.add(identity(part.loop_var))
+            used.update(variables(part.min), variables(part.extent))
+        elif kind == "Bind":
+            own.add(identity(part.var))
+            used.update(variables(part.value))
+
+    visit(node, look)
+    return used - own
+
+
 @dataclass(frozen=True, eq=False)
 class ScalarProgram(Computed):
     """A statement as an expression: its value is the mapping of the local scalars that it stores to."""
@@ -26,22 +51,7 @@ class ScalarProgram(Computed):
     node: Any
 
     def variables(self) -> set[int]:
-        used, own = set[int](), set[int]()
-
-        def look(part: Any, kind: str) -> None:
-            if kind == "BufferStore" and is_scalar(part.buffer):
-                used.update(variables(part.value))
-            elif kind in ("IfThenElse", "While"):
-                used.update(variables(part.condition))
-            elif kind == "For":
-                own.add(identity(part.loop_var))
-                used.update(variables(part.min), variables(part.extent))
-            elif kind == "Bind":
-                own.add(identity(part.var))
-                used.update(variables(part.value))
-
-        visit(self.node, look)
-        return used - own
+        return sources_of(self.node, scalars_only=True)
 
     def value(self, bindings: Bindings) -> Mapping[int, Any]:
         run = ProgramRun(dict(bindings))
