@@ -246,7 +246,8 @@ def _plain_loads(phase: Phase) -> list[Access]:
 
 def _held(loads: list[Access], threads: int) -> float:
     # a load of less than a word takes a whole register
-    return sum(a.instructions * WARP_THREADS / threads * max(1.0, a.vector_bytes / 4) for a in loads)
+    warps = max(1.0, threads / WARP_THREADS)
+    return sum(a.instructions * max(1.0, a.vector_bytes / 4) for a in loads) / warps
 
 
 def _stored(phase: Phase, threads: int) -> float:

@@ -16,6 +16,7 @@ from .queueing import round_time
 from .spills import serial_cycles, share_beyond_core, spilled_bytes, spilled_registers
 
 WORDS_AT_ONCE = 128.0  # registers of a thread that straight code fills with loads before it uses the first
+SUPPLY_ROUNDS = 4  # after which the time that blocks wait for copies changes by less than a hundredth
 SPECIAL_CYCLES = 20.0  # latency of a special function, from issue to result
 
 
@@ -52,6 +53,16 @@ class _Flow:
         customers = max(1, math.ceil(self.groups * resident))
         return round_time(self.service, self.thinking, customers, contention)
 
+    def beside(self, resident: float, contention: float, idle: float) -> float:
+        """The cycles from start to end of an iteration of a block beside others.
+
+        Each of `resident` blocks waits for `idle` cycles before each iteration, and leaves the units to the
+        others. The warps of one block begin together, since they wait for the same copies.
+        """
+        customers = max(1, math.ceil(self.groups * resident))
+        together = round_time(self.service, self.thinking + idle, customers, contention) - idle
+        return max(together, self.together(1, contention))
+
 
 def latency_cycles(target: Target, miss_share: float) -> float:
     """Latency of a load from L2 or device memory, weighted by the share of L2 misses."""
@@ -83,9 +94,7 @@ class CorePipeline:
         flow = self._flow(role, phase, own)
         spill = self._spill_cycles(role, phase, resident)
         together = flow.together(resident, self.constants.contention)
-        supply = self._supply_bound(
-            feeding or phase, phase, together, self._held_cycles(flow, phase, together)
-        )
+        supply = self._supply_bound(feeding or phase, phase, flow, resident)
         name, busiest = need.largest
         bounds = {
             name: busiest * resident,
@@ -135,7 +144,10 @@ class CorePipeline:
             copies = [p for p in producer if not p.is_loop and _bulk_loads(p)]
             waiting = [p for p in role.phases if not p.is_loop and p.work.barrier_waits]
             return copies[0] if copies and waiting[:1] == [phase] else None
-        loops, mine = ([p for p in phases if p.is_loop] for phases in (producer, role.phases))
+        if not phase.work.barrier_waits:
+            return None  # nothing in this loop waits for a producer
+        loops = [p for p in producer if p.is_loop]
+        mine = [p for p in role.phases if p.is_loop and p.work.barrier_waits]
         position = next(i for i, p in enumerate(mine) if p is phase)
         if len(loops) == len(mine):
             return loops[position]
@@ -248,19 +260,14 @@ class CorePipeline:
         if not loads:
             return 0.0
         overlapped = phase.is_loop and not any(a.asynchronous for a in phase.work.accesses)
-        held = (
-            sum(a.instructions * max(1.0, a.vector_bytes / 4) for a in loads)
-            * self.target["warp.threads"]
-            / max(1.0, role.threads)
-        )
+        warps = max(1.0, role.threads / self.target["warp.threads"])
+        held = sum(a.instructions * max(1.0, a.vector_bytes / 4) for a in loads) / warps
         turns = 1 / phase.pipeline_depth if overlapped else max(1.0, held / WORDS_AT_ONCE)
         stored = sum(a.bytes for a in phase.work.accesses if a.space is Space.SHARED and a.mechanism == "st")
         used = max(
             0.0, 1 - stored / max(1.0, sum(a.bytes for a in loads))
         )  # data that only moves to shared memory is not used yet
-        each = (
-            used * sum(a.instructions for a in loads) * self.target["warp.threads"] / max(1.0, role.threads)
-        )
+        each = used * sum(a.instructions for a in loads) / warps
         # the first loads are used while the last ones arrive
         return turns * self._arrival(0.0) + max(
             self.constants.load_cycles * each, sum(sector_bytes(a) for a in loads) / self._l2_share
@@ -280,24 +287,27 @@ class CorePipeline:
         reading = flow.service[0] + self.constants.matrix_drain_cycles * work.matrix_waits
         return together / products * min(1.0, reading / flow.chain)
 
-    def _supply_bound(self, phase: Phase, consumer: Phase, together: float, held: float) -> float:
-        """The shortest period that asynchronous loads allow.
+    def _supply_bound(self, phase: Phase, consumer: Phase, flow: _Flow, resident: float) -> float:
+        """The shortest period that asynchronous loads allow; 0 if there are none.
 
-        A buffer slot is occupied from the issue of its copy until its consumer releases it, `held` cycles
-        after the copy arrived. Each group of copies, which complete on one barrier, has a limited number of
-        slots.
+        A buffer slot is occupied from the issue of its copy until its consumer releases it. Each group of
+        copies, which complete on one barrier, has a limited number of slots. While a block waits for its
+        copies, it leaves the units to other blocks, and their iterations are shorter.
         """
         if not phase.is_loop:
             return 0.0
-        bounds = [
-            (self._bulk_arrival(g) + held) / max(1, min(a.slots for a in g)) for g in _groups(phase, consumer)
-        ]
-        grouped = self._grouped_arrival(phase)
-        if grouped:
-            bounds.append(
-                grouped / max(1, phase.pipeline_depth - 1) if phase.pipeline_depth > 1 else grouped + together
-            )
-        return max(bounds, default=0.0)
+        rings = [(self._bulk_arrival(g), max(1, min(a.slots for a in g))) for g in _groups(phase, consumer)]
+        grouped, ahead = self._grouped_arrival(phase), phase.pipeline_depth - 1
+        period = idle = 0.0
+        for _ in range(SUPPLY_ROUNDS if rings or grouped else 0):
+            iteration = flow.beside(resident, self.constants.contention, idle)
+            held = self._held_cycles(flow, consumer, iteration)
+            bounds = [(arrival + held) / slots for arrival, slots in rings]
+            if grouped:
+                bounds.append(grouped / ahead if ahead > 0 else grouped + iteration)
+            period = max(bounds)
+            idle = max(0.0, period - iteration)
+        return period
 
     def _fill(self, phase: Phase, consumer: Phase) -> float:
         """Cycles until the first iteration of a loop, or a straight phase with copies, has its data."""
