@@ -18,6 +18,7 @@ from .patterns import WIDEST_ACCESS_BYTES, alone_share, contiguous_bytes, sector
 from .scenarios import Loop
 from .scope import Scope
 
+WORD_BYTES = 4  # of a register
 COPY_ROW_BYTES = 128  # the longest row of a bulk copy: the width of the widest swizzle
 
 
@@ -59,9 +60,8 @@ def lane_access(
         return _scattered(
             scope, site, width, requested, write=write, mechanism=mechanism, asynchronous=asynchronous
         )
-    merged, merged_scope = (
-        _merged(scope, site, width) if site.space is Space.SHARED and scope.condition is None else (1, scope)
-    )
+    joins = site.space is Space.SHARED and scope.condition is None and not (write and width < WORD_BYTES)
+    merged, merged_scope = _merged(scope, site, width) if joins else (1, scope)
     addresses = (narrow if merged == 1 else merged_scope.addresses(site.index)) * site.element_bytes
     addresses = addresses.astype(np.int64)
     instructions = scope.warp_executions / merged / repeats
@@ -223,7 +223,7 @@ def _merged(scope: Scope, site: AccessSite, width: int) -> tuple[int, Scope]:
     """How many accesses of the enclosing unrolled loops the compiler joins, and the scope of the first one.
 
     The compiler joins contiguous, aligned accesses up to 16 bytes a lane. It does this in shared memory only,
-    where it knows the alignment.
+    where it knows the alignment. It does not pack values of less than a word to store them together.
     """
     factor = 1
     for loop in reversed(scope.loops):
@@ -246,14 +246,22 @@ def _stepped(scope: Scope, loop: Loop, step: int) -> Scope:
 
 
 def _repeats_of_load(scope: Scope, index: Any) -> float:
-    """Executions of a load in unrolled loops that do not change its address.
+    """Mean number of times that a thread loads each of its addresses in unrolled loops.
 
-    The compiler loads once for all.
+    The compiler loads once for all: for the iterations of a loop that does not change the address, and for
+    those that return to it, as where a row of a fragment has one scale.
     """
     reads = scope.depends_on(index)
-    return math.prod(
-        (loop.extent for loop in scope.loops if loop.unrolled and loop.variable not in reads), start=1.0
-    )
+    unrolled = [loop for loop in scope.loops if loop.unrolled]
+    repeats = math.prod((loop.extent for loop in unrolled if loop.variable not in reads), start=1.0)
+    changing = [loop for loop in unrolled if loop.variable in reads]
+    if not changing:
+        return repeats
+    try:
+        addresses = scope.over_loops(index, changing)
+    except UnevaluableError:
+        return repeats
+    return repeats * addresses.size / len(np.unique(addresses))
 
 
 def _distinct_share(scope: Scope, index: Any) -> float:

@@ -9,6 +9,7 @@ from typing import Any
 from .element_types import element_type
 from .expressions import constant, identity, is_scalar
 
+BARRIER = "storage_sync"
 ASYNCHRONOUS = (
     "tma_load",
     "tma_store",
@@ -16,7 +17,7 @@ ASYNCHRONOUS = (
     "mbarrier_wait",
     "ptx_wait_group",
     "ptx_wait_barrier",
-    "storage_sync",
+    BARRIER,
     "cluster_sync",
 )
 MATRIX = ("wgmma", "ptx_mma", "mfma")
@@ -75,7 +76,7 @@ def is_short(node: Any, is_global: Callable[[Any], bool]) -> bool:
     extent = constant(node.extent)
     if extent is None or extent > SHORT or calls(node.body, (*ASYNCHRONOUS, *MATRIX)):
         return False
-    body = body_of(node.body, is_global)
+    body = body_of(node.body, is_global, identity(node.loop_var))
     if body.loads and (
         body.elements > SMALL_BODY
         or extent * body.elements > (SMALL_GUARDED if body.guarded else SMALL_WHOLE)
@@ -128,7 +129,7 @@ def waits_for_each(node: Any, is_global: Callable[[Any], bool]) -> bool:
             apart = apart or bool(_variables(part.a) & _variables(part.b) - {identity(node.loop_var)})
 
     visit(store.value, look)
-    return apart and bool(_loads_of(store.value, is_global).loads)
+    return apart and touches_global(store.value, is_global)
 
 
 def _variables(expression: Any) -> set[int]:
@@ -137,26 +138,35 @@ def _variables(expression: Any) -> set[int]:
     return found
 
 
-def body_of(node: Any, is_global: Callable[[Any], bool]) -> Body:
-    """Return the loads and stored elements of a statement."""
+def body_of(node: Any, is_global: Callable[[Any], bool], variable: int) -> Body:
+    """Return the loads and stored elements of a statement in a loop.
+
+    Args:
+        node: the statement.
+        is_global: whether a buffer lies in device memory.
+        variable: identity of the loop's variable. Conditions without it are the same in all iterations: the
+            compiler evaluates them before the loop, and its loads stay together.
+    """
     kind = type(node).__name__
     if kind == "SeqStmt":
-        return sum((body_of(part, is_global) for part in node.seq), Body())
+        return sum((body_of(part, is_global, variable) for part in node.seq), Body())
     if kind == "For":
-        return body_of(node.body, is_global).times(float(constant(node.extent) or 1))
+        return body_of(node.body, is_global, variable).times(float(constant(node.extent) or 1))
     if kind == "IfThenElse":
         inside = sum(
-            (body_of(p, is_global) for p in (node.then_case, node.else_case) if p is not None), Body()
+            (body_of(p, is_global, variable) for p in (node.then_case, node.else_case) if p is not None),
+            Body(),
         )
-        return replace(inside, guarded=inside.guarded or touches_global(node, is_global))
+        guards = variable in _variables(node.condition) and touches_global(node, is_global)
+        return replace(inside, guarded=inside.guarded or guards)
     if kind == "BufferStore":
-        found = _loads_of(node.value, is_global)
+        found = _loads_of(node.value, is_global, variable)
         lanes = 0 if is_global(node.buffer) else element_type(str(node.value.dtype)).lanes
         return replace(found, elements=float(lanes))
-    return body_of(node.body, is_global) if hasattr(node, "body") else Body()
+    return body_of(node.body, is_global, variable) if hasattr(node, "body") else Body()
 
 
-def _loads_of(value: Any, is_global: Callable[[Any], bool]) -> Body:
+def _loads_of(value: Any, is_global: Callable[[Any], bool], variable: int) -> Body:
     loads, guarded = 0, False
 
     def look(part: Any, kind: str) -> None:
@@ -164,7 +174,8 @@ def _loads_of(value: Any, is_global: Callable[[Any], bool]) -> Body:
         if kind == "BufferLoad" and is_global(part.buffer):
             loads += 1
         elif kind == "Call" and getattr(part.op, "name", "").endswith("if_then_else"):
-            guarded = guarded or touches_global(part, is_global)
+            guards = variable in _variables(part.args[0]) and touches_global(part, is_global)
+            guarded = guarded or guards
 
     visit(value, look)
     return Body(loads=float(loads), guarded=guarded)
@@ -182,23 +193,36 @@ def touches_global(node: Any, is_global: Callable[[Any], bool]) -> bool:
     return found
 
 
-def unrolled_by(node: Any, is_global: Callable[[Any], bool]) -> int:
+def unrolled_by(
+    node: Any, is_global: Callable[[Any], bool], is_constant: Callable[[Any], bool] = lambda _: False
+) -> int:
     """Number of iterations whose plain loads are in flight together; 1 if the compiler does not unroll.
 
-    Only loops that do not store to the tensors they load from are unrolled.
+    Only loops that do not store to the tensors they load from are unrolled. Across barriers of the block the
+    compiler moves only loads of constant tensors (read off the machine code of gemv kernels that stage their
+    operands in shared memory, nvcc 13.0).
+
+    Args:
+        node: the loop.
+        is_global: whether a buffer lies in device memory.
+        is_constant: whether the kernel only reads a buffer in device memory.
     """
     loaded, stored = set(), set()
+    constant_loads = True
 
     def look(part: Any, kind: str) -> None:
+        nonlocal constant_loads
         if kind == "BufferLoad" and is_global(part.buffer):
             loaded.add(identity(part.buffer.data))
+            constant_loads = constant_loads and is_constant(part.buffer)
         elif kind == "BufferStore" and is_global(part.buffer):
             stored.add(identity(part.buffer.data))
 
     visit(node.body, look)
-    if not loaded or loaded & stored or calls(node.body, (*ASYNCHRONOUS, *MATRIX, "atomic")):
+    waits = tuple(name for name in ASYNCHRONOUS if not constant_loads or name != BARRIER)
+    if not loaded or loaded & stored or calls(node.body, (*waits, *MATRIX, "atomic")):
         return 1
-    body = body_of(node.body, is_global)
+    body = body_of(node.body, is_global, identity(node.loop_var))
     if body.elements > SMALL_BODY:
         return 1
     if body.guarded:

@@ -100,6 +100,10 @@ class Memory:
         """Whether `buffer` lies in device memory."""
         return self._buffers.get(identity(buffer.data), (str(buffer.scope()), ""))[0] == "global"
 
+    def is_constant(self, buffer: Any) -> bool:
+        """Whether the kernel only reads `buffer`."""
+        return self._buffers.get(identity(buffer.data), ("", ""))[1] in self._constant
+
     def is_tensor(self, key: int) -> bool:
         """Whether the buffer with this identity lies in device memory."""
         return self._buffers.get(key, ("", ""))[0] == "global"

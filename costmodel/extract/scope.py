@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -93,6 +93,21 @@ class Scope(Scenarios):
         self._rebind(bindings)
         values = np.broadcast_to(np.asarray(self._evaluate(expression, bindings)), number.shape)
         return values.astype(np.int64), covered / turns
+
+    def over_loops(self, expression: Any, loops: Sequence[Loop]) -> NDArray[Any]:
+        """`expression` for one thread of one block in all iterations of `loops`.
+
+        Raises:
+            UnevaluableError: it cannot be evaluated.
+        """
+        extents = [max(1, math.ceil(loop.extent)) for loop in loops]
+        bindings, rest = self._one_scenario(), np.arange(math.prod(extents))
+        shape = rest.shape
+        for loop, extent in zip(reversed(loops), reversed(extents), strict=True):
+            bindings[loop.variable] = loop.start + rest % extent
+            rest = rest // extent
+        self._rebind(bindings)
+        return np.broadcast_to(np.asarray(self._evaluate(expression, bindings)), shape)
 
     @property
     def executions(self) -> float:

@@ -274,8 +274,9 @@ class KernelReader:
         )
         if not inline and self._is_phase(node, nested=scope.phase_loop is not None):
             extents = self._trips(node, scope)
+            unrolled_by = loops.unrolled_by(node, is_global, self.memory.is_constant)
             with (
-                self._nested_phase(extents, unrolled_by=loops.unrolled_by(node, is_global)),
+                self._nested_phase(extents, unrolled_by=unrolled_by),
                 self._live.loop(),
             ):
                 return self._body(node, scope, max(extents.mean, 1.0), unrolled=False, as_phase=True)
