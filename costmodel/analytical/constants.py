@@ -30,7 +30,9 @@ class Constants:
     rewrite_cycles: float = (
         71.5  # of a value from shared memory through arithmetic and back, before the next value
     )
-    copy_start_cycles: float = 602.0  # bulk copy: issue, descriptor, barrier completion, wake-up, release
+    copy_start_cycles: float = 150.0  # bulk copy: issue, descriptor, barrier completion, wake-up, release
+    # a bulk copy that misses L2 waits longer than a single load, by this factor of what a miss adds to that
+    copy_miss_factor: float = 1.5
     warp_issue_share: float = 0.945  # share of issue slots that one warp alone uses on dependent arithmetic
     bulk_copy_share: float = 0.85  # share of a bulk copy's rows that costs bank cycles beside operand reads
     copy_row_cycles: float = (

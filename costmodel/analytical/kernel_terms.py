@@ -76,7 +76,7 @@ class KernelTerms:
             self.target,
             self.constants,
             self.occupancy,
-            self.traffic.miss_share,
+            self.traffic.waiting_share,
             busy,
             1 / self._waves(),
         )

@@ -64,10 +64,10 @@ class _Flow:
         return max(together, self.together(1, contention))
 
 
-def latency_cycles(target: Target, miss_share: float) -> float:
-    """Latency of a load from L2 or device memory, weighted by the share of L2 misses."""
+def latency_cycles(target: Target, waiting_share: float) -> float:
+    """Latency of a load from L2 or device memory, weighted by the share that waits for device memory."""
     hit, miss = target["device.memory.l2.latency_ns"], target["device.memory.dram.latency_ns"]
-    return (hit + miss_share * (miss - hit)) * target["core.clock_mhz"] / 1e3
+    return (hit + waiting_share * (miss - hit)) * target["core.clock_mhz"] / 1e3
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class CorePipeline:
     target: Target
     constants: Constants
     occupancy: Occupancy
-    miss_share: float
+    waiting_share: float  # of the loads, for device memory
     cores_busy: float
     edge_weight: float = 0.0  # as for `demand`
 
@@ -267,7 +267,9 @@ class CorePipeline:
         used = max(
             0.0, 1 - stored / max(1.0, sum(a.bytes for a in loads))
         )  # data that only moves to shared memory is not used yet
-        each = used * sum(a.instructions for a in loads) / warps
+        # what the lanes of a block load again comes from the cache of the core, at once
+        fresh = sum(a.instructions * min(1.0, a.footprint_bytes / max(1.0, a.bytes)) for a in loads)
+        each = used * fresh / warps
         # the first loads are used while the last ones arrive
         return turns * self._arrival(0.0) + max(
             self.constants.load_cycles * each, sum(sector_bytes(a) for a in loads) / self._l2_share
@@ -320,8 +322,12 @@ class CorePipeline:
     def _bulk_arrival(self, group: list[Access]) -> float:
         """Cycles from the issue of a group of bulk copies to the wake-up of the waiting threads."""
         engine = sum(copy_cycles(a, self.constants, self.edge_weight) for a in group)
-        return self.constants.copy_start_cycles + max(
-            self._arrival(sum(a.bytes for a in group)), self._arrival(0.0) + engine
+        transfer = sum(a.bytes for a in group) / self._l2_share
+        waiting = self.waiting_share * self.constants.copy_miss_factor
+        return (
+            self.constants.copy_start_cycles
+            + latency_cycles(self.target, waiting)
+            + max(transfer, engine)
         )
 
     def _grouped_arrival(self, phase: Phase) -> float:
@@ -334,7 +340,7 @@ class CorePipeline:
         return self._arrival(moved) if moved else 0.0
 
     def _arrival(self, moved: float) -> float:
-        return latency_cycles(self.target, self.miss_share) + moved / self._l2_share
+        return latency_cycles(self.target, self.waiting_share) + moved / self._l2_share
 
     @property
     def _l2_share(self) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -34,6 +35,9 @@ class Traffic:
     dram_read: float
     dram_write: float
     llc: float = 0.0  # misses of the L2s, if there is a cache between them and device memory
+    # Share of L2 reads that wait for device memory. Blocks in step read common tiles at the same time: one of
+    # them misses, and all wait.
+    waiting_share: float = 0.0
 
     @property
     def dram(self) -> float:
@@ -138,8 +142,8 @@ class _Flow:
         )
         return each * stream.bytes
 
-    def moved(self, drift: float) -> float:
-        """Bytes that all waves fetch into the L2s or write back.
+    def moved(self, drift: float) -> list[float]:
+        """Bytes of each stream that all waves fetch into the L2s or write back.
 
         `drift` is the share that blocks out of step refetch.
         """
@@ -150,7 +154,7 @@ class _Flow:
             size = size + _resampled(waves.tiles * self.tile_bytes(stream) * union, longest)
         kept_all = min(1.0, room / max(1.0, self.touched))
         kept = np.clip(1 - (size / room - 1) / OUTGROWN, 0.0, 1.0)
-        total = 0.0
+        total = []
         for stream, waves, union, distinct in zip(
             self.streams, self.waves, self.unions, self.distinct, strict=True
         ):
@@ -168,8 +172,16 @@ class _Flow:
             # tiles that earlier waves than the previous one had
             older = max(0.0, float((waves.weight * (waves.tiles - waves.again) * each).sum()) - distinct)
             again = self.refetched(stream, union, 1 - here)
-            total += max(0.0, float((waves.weight * fetched * each * again).sum()) - older * kept_all * union)
-        return total * self.clusters
+            moved = float((waves.weight * fetched * each * again).sum()) - older * kept_all * union
+            total.append(max(0.0, moved) * self.clusters)
+        return total
+
+    def waiting(self, moved: Sequence[float]) -> float:
+        """Bytes of all blocks that arrive when device memory answers, if it moves `moved` of each stream."""
+        return sum(
+            each * float((w.weight * w.blocks).sum() / (w.weight * w.tiles).sum())
+            for each, w in zip(moved, self.waves, strict=True)
+        )
 
 
 def traffic(
@@ -198,14 +210,15 @@ def traffic(
     if writes:
         # L2 merges parts of a sector, and writes back a tile once if it is written again before its eviction
         flow = _Flow(writes, profile, together, clusters, room, capacity, streamed)
-        dram_write = min(written, max(flow.touched, flow.moved(0.0)))
+        dram_write = min(written, max(flow.touched, sum(flow.moved(0.0))))
     if not reads:
         return Traffic(0.0, written, 0.0, dram_write)
     flow = _Flow(reads, profile, together, clusters, room, capacity, streamed)
     requested = sum(s.requested for s in reads) * profile.blocks
     l2_read = max(1.0, requested - _first_level(flow, target, blocks_together))
-    touched, missed = min(flow.touched, requested), flow.moved(constants.drift_share)
-    missed = min(max(touched, missed), l2_read if l2_read > touched else requested)
+    moved = flow.moved(constants.drift_share)
+    touched = min(flow.touched, requested)
+    missed = min(max(touched, sum(moved)), l2_read if l2_read > touched else requested)
     llc = target.get("device.memory.llc.bytes")
     dram_read = missed
     if llc:
@@ -215,7 +228,15 @@ def traffic(
             if touched < llc
             else max(touched, missed * (1 - constants.kept_share * llc / touched))
         )
-    return Traffic(l2_read, written, min(dram_read, missed), dram_write, missed + dram_write if llc else 0.0)
+    waiting_share = min(1.0, flow.waiting(moved) * missed / max(1.0, sum(moved)) / l2_read)
+    return Traffic(
+        l2_read,
+        written,
+        min(dram_read, missed),
+        dram_write,
+        missed + dram_write if llc else 0.0,
+        waiting_share,
+    )
 
 
 def _first_level(flow: _Flow, target: Target, blocks_together: int) -> float:

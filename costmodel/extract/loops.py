@@ -38,6 +38,9 @@ SMALL_BODY = 56  # elements that one iteration stores
 LOADS_IN_FLIGHT = 16
 FEW_GUARDED = 3  # guarded loads of one iteration up to which the compiler joins two iterations
 MOST_UNROLLED = 8  # iterations
+# Registers for which a loop over the elements of a local array has loads in flight: the compiler unrolls such a
+# loop completely, since registers have no addresses. Read off the machine code of recurrent decode kernels.
+REGISTERS_IN_FLIGHT = 64
 LOADS_BESIDE_STORES = 2  # loads in flight if the loop also stores to device memory
 _UNROLLED_KINDS = (2, 3)  # TVM's ForKind: vectorized, unrolled
 
@@ -208,15 +211,19 @@ def unrolled_by(
         is_constant: whether the kernel only reads a buffer in device memory.
     """
     loaded, stored = set(), set()
-    constant_loads = True
+    constant_loads, registers, over_local = True, 0.0, False
 
     def look(part: Any, kind: str) -> None:
-        nonlocal constant_loads
+        nonlocal constant_loads, registers, over_local
         if kind == "BufferLoad" and is_global(part.buffer):
             loaded.add(identity(part.buffer.data))
             constant_loads = constant_loads and is_constant(part.buffer)
+            loaded_type = element_type(str(part.dtype))
+            registers += max(1.0, loaded_type.lanes * loaded_type.bytes / 4)
         elif kind == "BufferStore" and is_global(part.buffer):
             stored.add(identity(part.buffer.data))
+        elif kind == "BufferStore" and str(part.buffer.scope()).startswith("local"):
+            over_local = over_local or identity(node.loop_var) in _variables(part.indices[0])
 
     visit(node.body, look)
     waits = tuple(name for name in ASYNCHRONOUS if not constant_loads or name != BARRIER)
@@ -228,7 +235,11 @@ def unrolled_by(
     if body.guarded:
         return 2 if body.loads <= FEW_GUARDED and not stored else 1
     most = LOADS_BESIDE_STORES if stored else LOADS_IN_FLIGHT
-    return max(1, int(min(most // max(1.0, body.loads), constant(node.extent) or most, MOST_UNROLLED)))
+    extent = constant(node.extent)
+    in_part = min(most // max(1.0, body.loads), extent or most, MOST_UNROLLED)
+    if over_local and extent and not stored and body.loads <= 1:
+        in_part = max(in_part, min(REGISTERS_IN_FLIGHT // registers, extent))
+    return max(1, int(in_part))
 
 
 def specialises(node: Any) -> bool:
