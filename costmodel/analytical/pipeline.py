@@ -324,11 +324,7 @@ class CorePipeline:
         engine = sum(copy_cycles(a, self.constants, self.edge_weight) for a in group)
         transfer = sum(a.bytes for a in group) / self._l2_share
         waiting = self.waiting_share * self.constants.copy_miss_factor
-        return (
-            self.constants.copy_start_cycles
-            + latency_cycles(self.target, waiting)
-            + max(transfer, engine)
-        )
+        return self.constants.copy_start_cycles + latency_cycles(self.target, waiting) + max(transfer, engine)
 
     def _grouped_arrival(self, phase: Phase) -> float:
         """The same for copies that threads issue in groups (cp.async); 0 if there are none."""

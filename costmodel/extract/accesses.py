@@ -255,7 +255,7 @@ def _repeats_of_load(scope: Scope, index: Any) -> float:
     unrolled = [loop for loop in scope.loops if loop.unrolled]
     repeats = math.prod((loop.extent for loop in unrolled if loop.variable not in reads), start=1.0)
     changing = [loop for loop in unrolled if loop.variable in reads]
-    if not changing or scope.is_chosen_by_data(index):  # the compiler does not know data
+    if not changing or scope.reads_tables(index):  # the compiler does not know the caller's integers
         return repeats
     try:
         addresses = scope.over_loops(index, changing)

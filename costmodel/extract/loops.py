@@ -38,8 +38,8 @@ SMALL_BODY = 56  # elements that one iteration stores
 LOADS_IN_FLIGHT = 16
 FEW_GUARDED = 3  # guarded loads of one iteration up to which the compiler joins two iterations
 MOST_UNROLLED = 8  # iterations
-# Registers for which a loop over the elements of a local array has loads in flight: the compiler unrolls such a
-# loop completely, since registers have no addresses. Read off the machine code of recurrent decode kernels.
+# Registers for which a loop over the elements of a local array has loads in flight. The compiler unrolls such
+# a loop completely, since registers have no addresses. Read off the machine code of recurrent decode kernels.
 REGISTERS_IN_FLIGHT = 64
 LOADS_BESIDE_STORES = 2  # loads in flight if the loop also stores to device memory
 _UNROLLED_KINDS = (2, 3)  # TVM's ForKind: vectorized, unrolled

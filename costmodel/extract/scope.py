@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .expressions import FILLED, Bindings, FilledContents, UnevaluableError, evaluate
+from .expressions import FILLED, Bindings, FilledContents, UnevaluableError, evaluate, variables
 from .launch_geometry import LaunchGeometry, sequence
 from .scenarios import CONDITION_SCENARIOS, PATTERN_SCENARIOS, Loop, Scenarios
 from .tables import Table
@@ -93,6 +93,20 @@ class Scope(Scenarios):
         self._rebind(bindings)
         values = np.broadcast_to(np.asarray(self._evaluate(expression, bindings)), number.shape)
         return values.astype(np.int64), covered / turns
+
+    def reads_tables(self, expression: Any) -> bool:
+        """Whether `expression` derives from integers that the caller gave or that the kernel computes."""
+        bound, pending = dict(self.bound), [expression]
+        filled = self.pattern.get(FILLED, {})
+        seen: set[int] = set()
+        while pending:
+            for variable in variables(pending.pop()) - seen:
+                seen.add(variable)
+                if variable in filled or isinstance(self.pattern.get(variable), Table):
+                    return True
+                if bound.get(variable) is not None:
+                    pending.append(bound[variable])
+        return False
 
     def over_loops(self, expression: Any, loops: Sequence[Loop]) -> NDArray[Any]:
         """`expression` for one thread of one block in all iterations of `loops`.

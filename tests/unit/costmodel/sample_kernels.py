@@ -515,3 +515,74 @@ def scaled_columns(rows, columns, repeats, threads=128):
                 Y[bx, i * threads + t] = X[bx, i * threads + t] * S[t]
 
     return main
+
+
+def staged_steps(n, steps, *, in_place, threads=32):
+    """A loop in which threads exchange values between barriers; with `in_place` it also stores X."""
+
+    @T.prim_func
+    def main(X: T.Tensor((steps, n), "float16"), Y: T.Tensor((n,), "float32")):
+        with T.Kernel(n // threads, threads=threads) as bx:
+            i = T.get_thread_binding(0)
+            staged = T.alloc_shared((threads,), "float16")
+            total = T.alloc_local((1,), "float32")
+            total[0] = 0
+            for step in T.serial(steps):
+                T.sync_threads()
+                staged[i] = X[step, bx * threads + i]
+                T.sync_threads()
+                total[0] = total[0] + T.cast(staged[threads - 1 - i], "float32")
+                if in_place:
+                    X[step, bx * threads + i] = staged[threads - 1 - i]
+            Y[bx * threads + i] = total[0]
+
+    return main
+
+
+def held_steps(n, steps, threads=32):
+    """Each thread loads `steps` values one after another and keeps them in registers."""
+
+    @T.prim_func
+    def main(X: T.Tensor((steps, n), "float16"), Y: T.Tensor((steps, n), "float32")):
+        with T.Kernel(n // threads, threads=threads) as bx:
+            i = T.get_thread_binding(0)
+            held = T.alloc_local((steps,), "float32")
+            total = T.alloc_local((1,), "float32")
+            total[0] = 0
+            for step in T.serial(steps):
+                held[step] = T.cast(X[step, bx * threads + i], "float32")
+                total[0] = total[0] + held[step]
+            for step in T.serial(steps):
+                Y[step, bx * threads + i] = held[step] / total[0]
+
+    return main
+
+
+def rows_scaled(rows, columns, threads=128):
+    """Each thread scales several elements of a few rows, and each row has one scale."""
+
+    @T.prim_func
+    def main(X: T.Tensor((rows, columns), "float32"), S: T.Tensor((rows,), "float32")):
+        with T.Kernel(1, threads=threads):
+            i = T.get_thread_binding(0)
+            for e in T.unroll(16):
+                X[i // 8 * 2 + e // 8, i % 8 * 8 + e % 8] = S[i // 8 * 2 + e // 8]
+
+    return main
+
+
+def narrow_rows(n, threads=64):
+    """Each thread copies eight halves of its row to shared memory and back, one by one."""
+
+    @T.prim_func
+    def main(X: T.Tensor((n, 8), "float16"), Y: T.Tensor((n, 8), "float16")):
+        with T.Kernel(n // threads, threads=threads) as bx:
+            i = T.get_thread_binding(0)
+            staged = T.alloc_shared((threads, 8), "float16")
+            for e in T.unroll(8):
+                staged[i, e] = X[bx * threads + i, e]
+            T.sync_threads()
+            for e in T.unroll(8):
+                Y[bx * threads + i, e] = staged[i, e]
+
+    return main

@@ -58,12 +58,36 @@ def test_a_tile_of_ragged_rows_is_loaded_one_by_one() -> None:
     assert not any(p.is_loop for p in role(even, "all").phases)
 
 
-def test_a_loop_that_synchronises_keeps_its_iterations_apart() -> None:
-    loops = [
-        p for p in role(read(kernels.tick(1 << 10, 3)), "all").phases if p.is_loop and p.work.block_syncs
-    ]
-    assert loops
-    assert all(p.pipeline_depth == 1 for p in loops)
+def test_barriers_keep_only_loads_of_written_tensors_apart() -> None:
+    # nvcc moves loads of constant tensors over barriers: eight iterations of two barriers load together
+    def depth(*, in_place: bool) -> int:
+        profile = read(kernels.staged_steps(64, 128, in_place=in_place))
+        (loop,) = [p for p in role(profile, "all").phases if p.is_loop]
+        assert loop.work.block_syncs == 2
+        return loop.pipeline_depth
+
+    assert depth(in_place=False) == 8
+    assert depth(in_place=True) == 1
+
+
+def test_a_loop_over_registers_is_unrolled_whole() -> None:
+    loop = next(p for p in role(read(kernels.held_steps(64, 48)), "all").phases if p.is_loop)
+    assert (loop.trips.mean, loop.pipeline_depth) == (48, 48)
+    long = next(p for p in role(read(kernels.held_steps(64, 100)), "all").phases if p.is_loop)
+    assert long.pipeline_depth == 64  # as far as registers hold what was loaded
+
+
+def test_an_address_that_a_thread_meets_again_is_loaded_once() -> None:
+    (load,) = [a for a in accesses(read(kernels.rows_scaled(32, 64))) if not a.write]
+    assert load.instructions == 2 * 128 / 32  # two rows a thread, for sixteen elements
+    assert load.bytes == 2 * 128 * 4
+
+
+def test_values_of_less_than_a_word_are_stored_one_by_one() -> None:
+    rows = read(kernels.narrow_rows(64))
+    ((store,), (load,)) = (accesses(rows, Space.SHARED, write=write) for write in (True, False))
+    assert (store.vector_bytes, store.instructions) == (2, 16.0)
+    assert (load.vector_bytes, load.instructions) == (16, 2.0)
 
 
 @pytest.mark.parametrize("ring", [1, 3, 5])

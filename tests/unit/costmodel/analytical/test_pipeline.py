@@ -1,0 +1,98 @@
+"""The time of loops that wait for loads."""
+
+from __future__ import annotations
+
+import pytest
+
+from tilesight.costmodel.analytical.analytical_model import AnalyticalModel
+from tilesight.costmodel.analytical.kernel_terms import KernelTerms
+from tilesight.profile.values import Access, KernelProfile, Phase, Role, Space, Tensor, Trips, Work
+from tilesight.target.spec import load_target
+
+H200 = load_target("h200")
+
+
+def copy(tile_bytes: float, *, axes: str = "x", slots: int = 1) -> Access:
+    return Access(
+        Space.GLOBAL, "t0", False, "tma", tile_bytes, tile_bytes / 32, 1, 128, True, slots, tile_bytes,
+        axes=frozenset(axes), loop_dependent=True, footprint_bytes=tile_bytes,
+    )  # fmt: skip
+
+
+def specialised(*consumer: Phase, shared: int = 0, blocks: int = 132, slots: int = 1) -> KernelProfile:
+    """A producer that copies a tile of 8 KiB in each of 64 iterations, and a consumer."""
+    producer = Phase(Trips((64.0,)), Work(accesses=(copy(8192, slots=slots),), barrier_waits=1), is_loop=True)
+    roles = (Role("producer", 128, (producer,)), Role("consumer", 128, consumer))
+    return KernelProfile(
+        "cuda", "sm_90a", (blocks, 1, 1), 256, 1, shared, roles, (Tensor("t0", blocks * 64 * 8192, 2),)
+    )
+
+
+def latency(profile: KernelProfile) -> float:
+    return AnalyticalModel().predict([profile], H200).latency_us
+
+
+FED = Phase(Trips((64.0,)), Work(vector_ops=128 * 400.0, barrier_waits=1), is_loop=True)
+
+
+def test_a_loop_without_waits_is_not_fed_by_the_producer() -> None:
+    # a product of data that the block loaded before; the producer's copies belong to the loop after it
+    before = Phase(Trips((8.0,)), Work(vector_ops=128 * 10.0), is_loop=True)
+    alone, both = latency(specialised(FED)), latency(specialised(before, FED))
+    assert alone < both < alone + 8 * 40 / H200["core.clock_mhz"]
+
+
+def test_blocks_of_a_core_hide_each_others_waits() -> None:
+    # one buffer each: a block computes while the other one waits for its copy
+    one = latency(specialised(FED, shared=200_000, blocks=264))
+    two = latency(specialised(FED, shared=80_000, blocks=264))
+    assert two < 0.75 * one
+
+
+def test_more_buffers_hide_the_waits_of_one_block() -> None:
+    times = [latency(specialised(FED, slots=slots)) for slots in (1, 2, 4)]
+    assert times[0] > 1.3 * times[1] > times[2]
+
+
+def test_blocks_in_step_wait_for_device_memory_together() -> None:
+    # all blocks read one tile: one of 132 misses, and all wait for it
+    def terms(axes: str) -> KernelTerms:
+        loop = Phase(Trips((64.0,)), Work(accesses=(copy(8192, axes=axes),), block_syncs=1), is_loop=True)
+        size = 64 * 8192 * (132 if axes else 1)
+        profile = KernelProfile(
+            "cuda", "sm_90a", (132, 1, 1), 128, 1, 0, (Role("all", 128, (loop,)),), (Tensor("t0", size, 2),)
+        )
+        return KernelTerms(profile, H200, AnalyticalModel().constants)
+
+    shared, own = terms(""), terms("x")
+    assert shared.traffic.miss_share == pytest.approx(1 / 132)
+    assert shared.traffic.waiting_share == pytest.approx(1.0)
+    assert own.traffic.miss_share == own.traffic.waiting_share == pytest.approx(1.0)
+
+
+def test_data_that_a_block_reads_again_does_not_wait() -> None:
+    tile = Access(
+        Space.GLOBAL, "t0", False, "tma", 8192, 256, 1, 128, True, 1, 8192, footprint_bytes=8192,
+        axes=frozenset("x"),
+    )  # fmt: skip
+    loop = Phase(Trips((64.0,)), Work(accesses=(tile,), block_syncs=1), is_loop=True)
+    profile = KernelProfile(
+        "cuda", "sm_90a", (132, 1, 1), 128, 1, 0, (Role("all", 128, (loop,)),), (Tensor("t0", 132 * 8192, 2),)
+    )
+    assert KernelTerms(profile, H200, AnalyticalModel().constants).traffic.waiting_share < 0.05
+
+
+def test_a_block_of_a_few_threads_issues_whole_warps() -> None:
+    load = Access(
+        Space.GLOBAL, "t0", False, "ld", 64, 2, 1, 16, axes=frozenset("x"), loop_dependent=True,
+        footprint_bytes=64,
+    )  # fmt: skip
+    times = []
+    for threads in (4, 32):
+        loop = Phase(Trips((256.0,)), Work(accesses=(load,) * 8), is_loop=True)
+        role = Role("all", threads, (loop,))
+        profile = KernelProfile(
+            "cuda", "sm_90a", (132, 1, 1), threads, 1, 0, (role,), (Tensor("t0", 1 << 26, 2),)
+        )
+        times.append(latency(profile))
+    assert times[0] == pytest.approx(times[1], rel=0.02)
