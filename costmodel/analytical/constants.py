@@ -32,7 +32,7 @@ class Constants:
     )
     copy_start_cycles: float = 150.0  # bulk copy: issue, descriptor, barrier completion, wake-up, release
     # a bulk copy that misses L2 waits longer than a single load, by this factor of what a miss adds to that
-    copy_miss_factor: float = 1.5
+    copy_miss_factor: float = 1.6
     warp_issue_share: float = 0.945  # share of issue slots that one warp alone uses on dependent arithmetic
     bulk_copy_share: float = 0.85  # share of a bulk copy's rows that costs bank cycles beside operand reads
     copy_row_cycles: float = (
@@ -41,7 +41,7 @@ class Constants:
     outside_row_cycles: float = 0.968  # additional cycles of a row outside the tensor
     operand_share: float = 0.751  # share of the operand bytes of matrix instructions that costs bank cycles
     kept_share: float = 0.271  # share of the L2 capacity that one wave leaves to the next
-    block_cycles: float = 50.1  # start and end of a block that takes the place of another
+    block_cycles: float = 250.0  # start and end of a block that takes the place of another
     dispatch_cycles: float = 1.06  # between the starts of two blocks anywhere on the device
     modified_share: float = 0.436  # share of L2 that a kernel leaves modified for later kernels to write back
     dram_ramp: float = 5.99  # ramp-up and ramp-down of device memory, in multiples of its latency

@@ -163,12 +163,32 @@ def registers_needed(role: Role, profile: KernelProfile) -> float:
     if any(r.name == "producer" for r in profile.roles):
         many = role.threads >= 3 * WARP_GROUP_THREADS
         return role.local_registers + (MANY_GROUPS_OVERHEAD_REGISTERS if many else ROLE_OVERHEAD_REGISTERS)
-    return live_share(profile) * role.local_registers + min(_overhead(profile), OTHER_OVERHEAD_REGISTERS)
+    rows = _rows_kept(role, profile)
+    live = role.local_registers + rows if rows else live_share(profile) * role.local_registers
+    return live + min(_overhead(profile), OTHER_OVERHEAD_REGISTERS)
 
 
 def live_share(profile: KernelProfile) -> float:
     """Share of a role's live buffers that is in registers together."""
     return 1.0 if _matrix_kind(profile) else JOINED_SHARE
+
+
+def _rows_kept(role: Role, profile: KernelProfile) -> float:
+    """Registers per thread of rows that threads reduce together, and store only then.
+
+    The compiler cannot join the loops before and after the reduction, and keeps the rows as 32-bit values
+    beside the buffers of their own type.
+    """
+    if _matrix_kind(profile):
+        return 0.0
+    return KEPT_SHARE * max(
+        (
+            _kept_registers(phase, role.threads, profile)
+            for phase in role.phases
+            if phase.work.shuffles and not phase.is_loop
+        ),
+        default=0.0,
+    )
 
 
 def registers_taken(role: Role, profile: KernelProfile) -> float:
