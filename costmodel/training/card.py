@@ -12,6 +12,19 @@ from ...records.dataset import Dataset
 from .evaluation import ANALYTICAL, BOTH, FEWEST_ROWS, Evaluation
 from .measured import MeasuredRow
 
+OUTSIDE_FIGURES = (
+    "kernels",
+    "cases",
+    "mean_abs_log_error",
+    "median_abs_log_error",
+    "within_1.25x",
+    "within_2x",
+    "within_one_sigma",
+    "within_two_sigma",
+    "top1_geo",
+    "top1_worst",
+)
+
 
 def facts(
     dataset: Dataset, rows: Sequence[MeasuredRow], analytical_version: str, held_out: Sequence[Evaluation]
@@ -82,9 +95,21 @@ def _training_runs(dataset: Dataset, rows: Sequence[MeasuredRow]) -> set[str]:
     return set(frame["run"][frame["target"].isin({row.target.name for row in rows})])
 
 
+def with_outside(card: Mapping[str, Any], device: str, figures: Mapping[str, float]) -> dict[str, Any]:
+    """The card with the errors on kernels that others wrote, beside those of other devices.
+
+    Args:
+        card: the card of a model that saw none of these kernels.
+        device: the device that measured them.
+        figures: `OUTSIDE_FIGURES`, as experiments/outside/evaluate.py computes them.
+    """
+    return {**card, "outside": {**card.get("outside", {}), device: {k: figures[k] for k in OUTSIDE_FIGURES}}}
+
+
 def text(card: Mapping[str, Any]) -> str:
-    """The card as Markdown."""
+    """The card as Markdown: unseen operators and kernels of others before unseen shapes."""
     data, share = card["data"], _order_share(card)
+    outside = card.get("outside", {})
     lines = [
         "# The learned cost model",
         "",
@@ -107,6 +132,7 @@ def text(card: Mapping[str, Any]) -> str:
         "|---|---|---|",
         *(f"| {name} | {of['cases']} | {of['rows']} |" for name, of in data["operators"].items()),
         "",
+        *(_outside_lines(outside) if outside else ()),
         "## Held out",
         "Whole groups are left out of training, then predicted. "
         "Shares of the best measured time, geometric mean over cases (worst case).",
@@ -114,7 +140,7 @@ def text(card: Mapping[str, Any]) -> str:
         "| split | model | cases | top-1 | top-8 | MAPE | within one sigma |",
         "|---|---|---|---|---|---|---|",
     ]
-    for entry in card["held_out"]:
+    for entry in sorted(card["held_out"], key=lambda entry: entry["split"] != "operator"):
         for name, of in entry["models"].items():
             covered = f"{entry['coverage']['one_sigma']:.0%}" if name == BOTH else ""
             lines.append(
@@ -146,6 +172,26 @@ def text(card: Mapping[str, Any]) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def _outside_lines(outside: Mapping[str, Mapping[str, float]]) -> list[str]:
+    return [
+        "## Kernels that others wrote",
+        "Public kernels, none of them in the training data. Errors are |log(predicted / measured)|; top-1 as "
+        "below, of kernels with three configs or more.",
+        "",
+        "| device | kernels | candidates | mean | median | within 1.25x | within 2x | within one, two sigma "
+        "| top-1 |",
+        "|---|---|---|---|---|---|---|---|---|",
+        *(
+            f"| {device} | {of['kernels']} | {of['cases']} | {of['mean_abs_log_error']:.3f} "
+            f"| {of['median_abs_log_error']:.3f} | {of['within_1.25x']:.0%} | {of['within_2x']:.0%} "
+            f"| {of['within_one_sigma']:.0%}, {of['within_two_sigma']:.0%} "
+            f"| {of['top1_geo']:.3f} ({of['top1_worst']:.2f}) |"
+            for device, of in outside.items()
+        ),
+        "",
+    ]
 
 
 def _installed(name: str) -> bool:

@@ -1,7 +1,8 @@
 """How far predictions of outside kernels are from their times.
 
-    python experiments/outside/evaluate.py rows.csv predictions.csv [--half looked] [--largest 15]
+    python experiments/outside/evaluate.py rows.csv predictions.csv [--half looked] [--card DIR]
 
+`--card` writes the figures into the card of the model in DIR, under the device that measured the rows.
 `--half unopened` and `--half all` show what no one may look at before the closing note; they need
 `--open-the-other-half`. Without it, figures and rows are of kernels of the half that may be looked at.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import json
 import math
 import sys
 from collections import defaultdict
@@ -119,6 +121,17 @@ def show(title: str, cases: Sequence[Case]) -> None:
     print(f"{title}: " + ", ".join(f"{n} {v:.3g}" for n, v in (figures(cases) | top_one(cases)).items()))
 
 
+def _write_card(folder: Path, rows: Sequence[Row], found: Mapping[str, float]) -> None:
+    from tilesight.costmodel.learned.model_file import CARD, TEXT, read_card
+    from tilesight.costmodel.training.card import text, with_outside
+
+    (device,) = {row["device"] for row in rows if row["device"]}
+    card = with_outside(read_card(folder), device, found)
+    (folder / CARD).write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
+    (folder / TEXT).write_text(text(card), encoding="utf-8")
+    print(f"written into the card of {folder}, for {device}")
+
+
 def main(given: argparse.Namespace) -> None:
     if given.half != "looked" and not given.open_the_other_half:
         raise SystemExit(
@@ -136,6 +149,8 @@ def main(given: argparse.Namespace) -> None:
     measured = [row["key"] for row in mine if row["status"] == "measured"]
     print(f"measured {len(measured)}, of them predicted {len(cases)}")
     show("all", cases)
+    if given.card:
+        _write_card(given.card, mine, figures(cases) | top_one(cases))
     show("without an unknown call", [case for case in cases if not case.unknown_calls])
     for repository in sorted({case.name.partition("/")[0] for case in cases}):
         show(repository, [case for case in cases if case.name.startswith(f"{repository}/")])
@@ -159,5 +174,6 @@ if __name__ == "__main__":
     parser.add_argument("predictions", type=Path)
     parser.add_argument("--half", choices=("looked", "unopened", "all"), default="looked")
     parser.add_argument("--open-the-other-half", action="store_true")
+    parser.add_argument("--card", type=Path, help="folder of a trained model")
     parser.add_argument("--largest", type=int, default=15)
     main(parser.parse_args())

@@ -17,13 +17,17 @@ import json
 import math
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[2])]
 
 from corpus import HALVES, Candidate, Corpus, half_of, in_order  # noqa: E402
+
+if TYPE_CHECKING:
+    from tilesight.profile.values import KernelProfile
+    from tilesight.records.trial import Prediction
 
 COLUMNS = (
     *("name", "group", "config", "key", "predicted_us", "sigma", "limiting", "unknown_calls", "notes"),
@@ -59,7 +63,13 @@ def predict(item: tuple[str, Path, Candidate, bool]) -> tuple[dict[str, object],
     inputs = [corpus.content(argument) for argument in candidate.arguments] if with_inputs else None
     profiles = profiles_of(kernel, target, RunTimeFacts(dict(candidate.sizes), inputs))
     found = default_model().predict(profiles, target)
-    row = {
+    row = figures_of(found, profiles) | {"seconds": f"{time.perf_counter() - begin:.2f}"}
+    return row, profiles_text(profiles)
+
+
+def figures_of(found: Prediction, profiles: Sequence[KernelProfile]) -> dict[str, object]:
+    """The columns of a prediction."""
+    return {
         "predicted_us": f"{found.latency_us:.4f}",
         "sigma": f"{math.log1p(found.uncertainty):.4f}",
         "limiting": found.limiting,
@@ -72,9 +82,7 @@ def predict(item: tuple[str, Path, Candidate, bool]) -> tuple[dict[str, object],
         "shared_bytes": "+".join(str(one.shared_bytes) for one in profiles),
         "kernels": len(profiles),
         "model": found.model,
-        "seconds": f"{time.perf_counter() - begin:.2f}",
     }
-    return row, profiles_text(profiles)
 
 
 def main(given: argparse.Namespace) -> None:

@@ -18,7 +18,7 @@ from tilesight.costmodel.learned.estimator import LatencyCorrection
 from tilesight.costmodel.learned.features import NAMES
 from tilesight.costmodel.learned.hybrid import CORRECTION, HybridModel, NotedModel
 from tilesight.costmodel.model import was_trained_on
-from tilesight.costmodel.training.card import facts, text
+from tilesight.costmodel.training.card import OUTSIDE_FIGURES, facts, text, with_outside
 from tilesight.costmodel.training.evaluation import evaluate
 from tilesight.costmodel.training.measured import measured_rows
 from tilesight.costmodel.training.train import describe, train_correction
@@ -134,6 +134,20 @@ def test_the_card_counts_cases_without_scores(trained: Path) -> None:
     assert "not judged" not in text(card)
     card["held_out"][0]["unjudged"] = 3
     assert "Cases with fewer than 12 candidates, which are not judged in the split by shape: 3." in text(card)
+
+
+def test_the_card_shows_kernels_of_others_before_held_out_shapes(trained: Path) -> None:
+    figures = dict.fromkeys(OUTSIDE_FIGURES, 0.5) | {"kernels": 121, "cases": 741, "bias": 0.1}
+    card = model_file.read_card(trained)
+    operators = {**card["held_out"][0], "split": "operator"}
+    card["held_out"] = [*(e for e in card["held_out"] if e["split"] == "shape"), operators]
+    card = with_outside(with_outside(card, "Card One", figures), "Card Two", {**figures, "kernels": 9})
+    written = text(card)
+    assert "bias" not in card["outside"]["Card One"]
+    assert "| Card One | 121 | 741 | 0.500 | 0.500 | 50% | 50% | 50%, 50% | 0.500 (0.50) |" in written
+    assert written.index("| Card Two | 9 |") < written.index("## Held out")
+    assert written.rindex("| operator |") < written.rindex("| shape |")
+    assert "others wrote" not in text(model_file.read_card(trained))
 
 
 def test_kernels_of_another_chip_are_left_to_the_analytical_model(trained: Path) -> None:
