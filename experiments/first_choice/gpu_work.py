@@ -85,7 +85,8 @@ def first_launch(task: FirstLaunch) -> str:
             dtype = getattr(torch, task.workload.dtype)
             shapes = found.outputs(task.workload).values()
             outputs = [torch.empty(shape, dtype=dtype, device=device) for shape in shapes]
-            LoadedKernel(build.artifact, build.entry).bind([*inputs.values(), *outputs])()
+            kernel = LoadedKernel(build.artifact, build.entry)  # stays loaded until the launch has ended
+            kernel.bind([*inputs.values(), *outputs])()
         else:
             _maker(task.operator, task.workload, task.entrant)(inputs)[0]()
         if task.target.is_gpu:
