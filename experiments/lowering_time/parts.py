@@ -1,11 +1,12 @@
-"""CPU time of the parts of one lowering: tracing the template, each pass, reading the profile, the fingerprint.
+"""CPU time of the parts of a lowering: tracing the template, each pass, reading the profile, the fingerprint.
 
-    python experiments/lowering_time/parts.py                  # the default cases, about two minutes
+    python experiments/lowering_time/parts.py                  # the default cases, about three minutes
     python experiments/lowering_time/parts.py matmul M0 h200   # one case
 
-Each case is an even sample of the configs of a workload that differ in more than the order of blocks. Times are
-CPU seconds of this one process (`time.process_time`), so other work on the machine changes them little. Passes
-are those that TVM reports to its instruments; a pass's time is without the passes that it calls.
+Each case is an even sample of the configs of a workload that differ in more than the order of blocks. They
+are lowered one after the other, as a worker process does it. Times are CPU seconds of this one process
+(`time.process_time`), which other work on the machine changes little. Passes are those that TVM reports to
+its instruments; a pass's time is without the passes that it calls.
 """
 
 from __future__ import annotations
@@ -81,7 +82,8 @@ def _case(kernel: str, shape: str, target_name: str) -> None:
     _lower(template, workload, configs[0], target, Clock())  # imports and caches of the first one
     done = sum(_lower(template, workload, config, target, clock) for config in configs)
     total = sum(clock.ms.values())
-    print(f"\n{kernel} {shape} {target_name}: {done} of {len(configs)} configs, {total / len(configs):.0f} ms each")
+    case = f"{kernel} {shape} {target_name}"
+    print(f"\n{case}: {done} of {len(configs)} configs, {total / len(configs):.0f} ms each")
     parts = Counter({name: ms for name, ms in clock.ms.items() if not name.startswith("pass ")})
     passes = Counter({name: ms for name, ms in clock.ms.items() if name.startswith("pass ")})
     shown = [*parts.most_common(), *passes.most_common(MOST_ROWS)]

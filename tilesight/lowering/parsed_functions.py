@@ -1,9 +1,10 @@
-"""Functions of TileLang's language, parsed once a process: kernels, and the macros that they and TileLang call.
+"""Functions in TileLang's language, each parsed once a process: kernels, and the macros that they use.
 
-TileLang finds the source of a function under `@T.prim_func` or `@T.macro`, rewrites its syntax tree and compiles
-it each time that the decorator runs: a dozen times in the lowering of one matmul. The compiled function depends
-on the code of the function, on which of its outer variables exist, and on what TileLang looks up while it
-rewrites. If these are the same as before, only the values of the outer variables are new.
+TileLang finds the source of a function under `@T.prim_func` or `@T.macro`, rewrites its syntax tree and
+compiles it, each time that the decorator runs: a dozen times in the lowering of one matmul, since TileLang's
+own tile operators are made of macros. The compiled function depends on the code of the function, on which of
+its outer variables exist, and on what TileLang looks up while it rewrites. If these are the same as before,
+only the values of the outer variables are new.
 """
 
 from __future__ import annotations

@@ -4,9 +4,8 @@ The pass plans the barriers between accesses to shared memory. Where a barrier l
 index, it counts the threads of the branch: an SMT solver lists them one by one, which takes two thirds of the
 lowering of a warp-specialized matmul. If each condition on thread indices compares `threadIdx.x` with a whole
 number of warps, these threads are a range, and the pass knows its ends from its bounds as well. It takes the
-bounds if the list is empty, and the list holds no more threads than the extent of `threadIdx.x`. So this extent
-is 0 while the pass runs, and what follows from it otherwise is put right afterwards: the resulting IR is the
-same.
+bounds if the list is empty, and the list holds no more threads than the extent of `threadIdx.x`. So this
+extent is 0 while the pass runs, and what would follow from it is put right afterwards: the IR is the same.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ def shortened_thread_sync() -> Iterator[None]:
     from tvm.ir.transform import PassContext
 
     @pass_instrument
-    class Shortcut:  # as TVM wants it: it passes modules that its passes then take
+    class Shortcut:  # the module that TVM shows it before a pass is the one that the pass takes
         def __init__(self) -> None:
             self.shortcut = ThreadSyncShortcut()
 
@@ -75,8 +74,9 @@ class ThreadSyncShortcut:
 
 
 def _threads_in_ranges(function: Any) -> Any:
-    """The iteration variable of threadIdx.x if all branches on threads take whole warps from a first to a last
-    one; else None. None also if the pass has nothing to count.
+    """The iteration variable of threadIdx.x, if each branch on threads divides them between two warps.
+
+    None for other functions, and for those without a branch, where the pass counts nothing.
     """
     from tvm import tirx
 
@@ -84,15 +84,16 @@ def _threads_in_ranges(function: Any) -> Any:
         return None
     found = _Constraints(function.body)
     threads = found.threads.pop("threadIdx.x", None)
-    if threads is None or not found.branches or found.has_partial_barriers:
+    if threads is None or not found.branches or found.has_numbered_barriers or found.has_more_threads:
         return None
-    if any(_number(thread.dom.extent) != 1 for thread in found.threads.values()):
+    others = [thread for tag, thread in found.threads.items() if tag.startswith("threadIdx")]
+    if any(_number(thread.dom.extent) != 1 for thread in others):
         return None
     warp = int(function.attrs["target"].attrs.get("thread_warp_size", 32))
     extent = _number(threads.dom.extent)
     if not extent or extent % warp or _number(threads.dom.min) != 0:
         return None
-    derived = {threads.var, *(thread.var for thread in found.threads.values())}
+    derived = {threads.var, *(thread.var for thread in others)}
     for variable, value in found.definitions:  # in the order of the program: each before its uses
         if _mentions(value, derived):
             derived.add(variable)
@@ -108,18 +109,20 @@ class _Constraints:
     def __init__(self, body: Any) -> None:
         from tvm import tirx
 
-        self.threads: dict[str, Any] = {}  # iteration variables by tag
+        self.threads: dict[str, Any] = {}  # iteration variables of the launch, by tag
         self.branches: list[Any] = []  # conditions
         self.others: list[Any] = []  # conditions of other statements, and ends of loops
         self.definitions: list[tuple[Any, Any]] = []  # (variable, value)
-        self.has_partial_barriers = False
+        self.has_numbered_barriers = False
+        self.has_more_threads = False  # an index that is defined twice
         tirx.stmt_functor.ir_transform(body, None, self._visit, list(_PLACES))
 
     def _visit(self, node: Any) -> None:
         kind = type(node).__name__
         if kind == "AttrStmt":
-            if node.attr_key == "thread_extent" and str(node.node.thread_tag).startswith("threadIdx"):
-                self.threads[str(node.node.thread_tag)] = node.node
+            if node.attr_key == "thread_extent":
+                known = self.threads.setdefault(str(node.node.thread_tag), node.node)
+                self.has_more_threads |= not known.same_as(node.node)
             elif node.attr_key == "tl.assume":
                 self.others.append(node.node)
         elif kind == "IfThenElse":
@@ -131,7 +134,7 @@ class _Constraints:
         elif kind == "Bind":
             self.definitions.append((node.var, node.value))
         else:
-            self.has_partial_barriers |= len(_barrier(node)) > 1
+            self.has_numbered_barriers |= len(_barrier(node)) > 1
 
 
 def _emptied(threads: Any) -> Any:
@@ -157,7 +160,7 @@ def _replaced(body: Any, threads: Any, replacement: Any) -> Any:
 def _without_full_barriers(body: Any, all_threads: int) -> Any:
     """`body` with plain barriers where numbered ones have all threads, and other numbers without a gap.
 
-    The pass numbers the barriers of different groups of threads as it meets them, but not those of all threads.
+    The pass numbers the barriers of each group of threads as it meets them, but not those of all threads.
     """
     from tvm import tirx
 
@@ -225,8 +228,11 @@ def _splits_at_warp(condition: Any, thread: Any, warp: int) -> bool:
     if isinstance(bound, tirx.Var):
         index, bound, beyond = bound, index, 1 - beyond
     number = _number(bound)
-    return isinstance(index, tirx.Var) and index.same_as(thread) and number is not None and (
-        (number + beyond) % warp == 0
+    return (
+        isinstance(index, tirx.Var)
+        and index.same_as(thread)
+        and number is not None
+        and ((number + beyond) % warp == 0)
     )
 
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ H200 = load_target("h200")
 
 
 @pytest.fixture
-def parsed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the functions that TileLang parses, after `parse_once`."""
     import tilelang  # noqa: F401
     from tilelang.language.eager import builder
@@ -32,7 +31,7 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     monkeypatch.setattr(builder, "mutate", noted)  # and put back at the end
     parse_once()
     parse_once()
-    yield names
+    return names
 
 
 def scripts(config: Config) -> tuple[str, str]:

@@ -109,7 +109,7 @@ def kernel_with_a_branch(condition: Any, threads: int = 128) -> Any:
         (lambda thread: thread >= 32, True),
         (lambda thread: thread > 31, True),
         (lambda thread: thread <= 95, True),
-        (lambda thread: 32 <= thread, True),
+        (lambda thread: 32 <= thread, True),  # noqa: SIM300 - another node of the IR
         (lambda thread: thread < 80, False),  # ends in the middle of a warp
         (lambda thread: thread > 32, False),
         (lambda thread: thread // 32 == 1, False),
