@@ -72,7 +72,9 @@ def profiles_of(
     from ..lowering.lower import lower
 
     prim_func = kernel.prim_func
-    lowered = replace(lower(prim_func, target, kernel.pass_configs), sizes=runtime_sizes(prim_func))
+    lowered = replace(
+        lower(prim_func, target, kernel.pass_configs, only_read=True), sizes=runtime_sizes(prim_func)
+    )
     call = facts_of_call(kernel.name, prim_func, variable_names(lowered), facts or RunTimeFacts())
     # the work does not depend on numbers with a fraction
     fractions = {

@@ -91,6 +91,6 @@ def _generated_code(task: TuneTask, config: Config) -> str:
     from ..lowering.dynamic import lower_candidate
 
     try:
-        return lower_candidate(task.request.candidate(config)).fingerprint
+        return lower_candidate(task.request.candidate(config), only_read=True).fingerprint
     except Exception as error:  # the user's code and TileLang may raise anything
         return f"{type(error).__name__}: {headline(str(error))}"

@@ -45,7 +45,9 @@ def preload_compiler() -> None:
 
     from ..costmodel import extract as profile  # noqa: F401
     from ..lowering import dynamic as dynamic_dims  # noqa: F401
+    from ..lowering.parsed_functions import parse_once
 
+    parse_once()
     # modules are never collected: scanning them for garbage takes a tenth of a lowering's time
     gc.collect()
     gc.freeze()
@@ -80,7 +82,7 @@ def lower_and_profile(candidate: Candidate) -> Profiled | Failure:
     from ..lowering.dynamic import at, lower_candidate
 
     begin = time.perf_counter()
-    lowered = lower_candidate(candidate)
+    lowered = lower_candidate(candidate, only_read=True)
     try:
         numbers = {number.name: number.value for number in candidate.template.numbers}
         kernels = read_profiles(at(lowered, candidate.workload.dims, numbers), candidate.target)

@@ -29,8 +29,12 @@ class DynamicWorkload(Workload):
         object.__setattr__(self, "attrs", MappingProxyType(dict(self.attrs)))
 
 
-def lower_candidate(candidate: Candidate) -> Lowered:
+def lower_candidate(candidate: Candidate, *, only_read: bool = False) -> Lowered:
     """Trace and lower a candidate, with its dynamic dimensions as variables.
+
+    Args:
+        candidate: the candidate.
+        only_read: whether the IR is read and not compiled (see `lower`).
 
     Raises:
         InputError: a dimension cannot be dynamic in this template.
@@ -38,7 +42,7 @@ def lower_candidate(candidate: Candidate) -> Lowered:
     """
     template, workload, config = candidate.template, candidate.workload, candidate.config
     if not candidate.dynamic:
-        return lower(template.build(workload, config), candidate.target)
+        return lower(template.build(workload, config), candidate.target, only_read=only_read)
     template.check_dynamic(candidate.dynamic)
     import tilelang.language as T  # noqa: N812
 
@@ -50,7 +54,8 @@ def lower_candidate(candidate: Candidate) -> Lowered:
     # a user's kernel has variables of its own for its sizes
     own = {str(size.name): size for size in runtime_sizes(prim_func)}
     return replace(
-        lower(prim_func, candidate.target), sizes=tuple(own.get(dim, size) for dim, size in sizes.items())
+        lower(prim_func, candidate.target, only_read=only_read),
+        sizes=tuple(own.get(dim, size) for dim, size in sizes.items()),
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from ..errors import InputError
 from ..target.spec import Target
 from .gpu_features import gpu_reason
+from .thread_sync import shortened_thread_sync
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,9 @@ class Lowered:
         ).hexdigest()[:16]
 
 
-def lower(prim_func: Any, target: Target, pass_configs: Mapping[str, Any] | None = None) -> Lowered:
+def lower(
+    prim_func: Any, target: Target, pass_configs: Mapping[str, Any] | None = None, *, only_read: bool = False
+) -> Lowered:
     """Run TileLang's passes on a function.
 
     Raises whatever TileLang raises, but `InputError` for a kernel for GPUs that is lowered for a processor.
@@ -43,6 +46,7 @@ def lower(prim_func: Any, target: Target, pass_configs: Mapping[str, Any] | None
         prim_func: the function; its attribute `tilelang_pass_configs` may hold options of the passes.
         target: the target to lower for.
         pass_configs: further options of the passes, which take precedence.
+        only_read: whether the IR is read and not compiled. Then a pass takes a shortcut to the same IR.
     """
     # tilelang registers its types with TVM, so it must be imported before tvm
     import tilelang  # noqa: F401
@@ -58,6 +62,8 @@ def lower(prim_func: Any, target: Target, pass_configs: Mapping[str, Any] | None
         options = {**dict(attributes.get("tilelang_pass_configs") or {}), **(pass_configs or {})}
         if options:
             stack.enter_context(PassContext(opt_level=3, config=options))
+        if only_read:
+            stack.enter_context(shortened_thread_sync())
         try:
             host, device, _params, _target, _target_host = lower_to_host_device_ir(
                 prim_func, create_backend_context(tvm_target)

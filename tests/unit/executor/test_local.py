@@ -80,7 +80,7 @@ def test_a_kernel_that_does_not_compile_is_no_cache_failure() -> None:
 
 
 def test_a_profile_that_cannot_be_read_is_that_candidates_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tilesight.lowering.dynamic.lower_candidate", lambda *_: None)
+    monkeypatch.setattr("tilesight.lowering.dynamic.lower_candidate", lambda *_, **__: None)
     monkeypatch.setattr("tilesight.lowering.dynamic.at", lambda lowered, _: lowered)
     monkeypatch.setattr("tilesight.costmodel.extract.read_profiles", lambda *_: 1 / 0)
     [candidate] = candidates(9)
