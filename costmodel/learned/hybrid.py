@@ -22,10 +22,10 @@ LITTLE_TRUST = 0.5
 # least sigma of the analytical model alone on chips without fitted constants: predictions differ by up to
 # 30 % from published results (experiments/public_bands)
 UNSEEN_ARCH_UNCERTAINTY = 0.35
-# sigma of a kernel of which nothing of the correction is left, added as squares and by the square of the
-# share that is missing: 73 % of the 470 unlike candidates of experiments/outside that may be looked at (97
-# public kernels, H200) are then within one sigma
-UNLIKE_SIGMA = 0.5
+# sigma of a kernel of which nothing of the correction is left, added as squares and by the root of the share
+# that is missing: that is how the errors of public kernels grow with this share (experiments/outside, the half
+# that may be looked at), and 75 % and 94 % of them are then within one and two sigma on an H200
+UNLIKE_SIGMA = 0.3
 MOST_SIGMA = 1.5  # limit of the uncertainty: a factor of 4.5 in both directions
 
 
@@ -124,7 +124,7 @@ class HybridModel:
         target_notes: tuple[str, ...],
     ) -> Prediction:
         factor, not_understood = math.exp(correction), analytical.uncertainty >= UNKNOWN_CALL_UNCERTAINTY
-        wider = math.hypot(sigma, UNLIKE_SIGMA * (1 - trust) ** 2)
+        wider = math.hypot(sigma, UNLIKE_SIGMA * math.sqrt(max(0.0, 1 - trust)))
         uncertainty = math.expm1(min(wider, MOST_SIGMA))
         note: tuple[str, ...] = ()
         if trust < LITTLE_TRUST:

@@ -3,7 +3,7 @@
     tilesight model train experiments/datasets/h200 --no-evaluate --out /tmp/of-h200
     python experiments/evaluation/transfer.py /tmp/of-h200 --trained-on h200 --judged-on h100 --json OUT.json
 
-The judged chip has its own figures (calibrated), or those of the chip of the training where they were measured
+The judged chip has its own figures (calibrated), or those of the training's chip where they were measured
 (uncalibrated): then only its data sheet is known, and rates of its memory are in proportion to the sheets.
 """
 
