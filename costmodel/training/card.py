@@ -101,9 +101,11 @@ def with_outside(card: Mapping[str, Any], device: str, figures: Mapping[str, flo
     Args:
         card: the card of a model that saw none of these kernels.
         device: the device that measured them.
-        figures: `OUTSIDE_FIGURES`, as experiments/outside/evaluate.py computes them.
+        figures: `OUTSIDE_FIGURES`, as experiments/outside/evaluate.py computes them; no top-1 if none has
+            three configs.
     """
-    return {**card, "outside": {**card.get("outside", {}), device: {k: figures[k] for k in OUTSIDE_FIGURES}}}
+    own = {name: figures[name] for name in OUTSIDE_FIGURES if name in figures}
+    return {**card, "outside": {**card.get("outside", {}), device: own}}
 
 
 def text(card: Mapping[str, Any]) -> str:
@@ -177,8 +179,8 @@ def text(card: Mapping[str, Any]) -> str:
 def _outside_lines(outside: Mapping[str, Mapping[str, float]]) -> list[str]:
     return [
         "## Kernels that others wrote",
-        "Public kernels, none of them in the training data. Errors are |log(predicted / measured)|; top-1 as "
-        "below, of kernels with three configs or more.",
+        "Public kernels, none of them in the training data; those who mend the model may look at these. "
+        "Errors are |log(predicted / measured)|; top-1 as below, of kernels with three configs or more.",
         "",
         "| device | kernels | candidates | mean | median | within 1.25x | within 2x | within one, two sigma "
         "| top-1 |",
@@ -187,7 +189,7 @@ def _outside_lines(outside: Mapping[str, Mapping[str, float]]) -> list[str]:
             f"| {device} | {of['kernels']} | {of['cases']} | {of['mean_abs_log_error']:.3f} "
             f"| {of['median_abs_log_error']:.3f} | {of['within_1.25x']:.0%} | {of['within_2x']:.0%} "
             f"| {of['within_one_sigma']:.0%}, {of['within_two_sigma']:.0%} "
-            f"| {of['top1_geo']:.3f} ({of['top1_worst']:.2f}) |"
+            + (f"| {of['top1_geo']:.3f} ({of['top1_worst']:.2f}) |" if "top1_geo" in of else "| |")
             for device, of in outside.items()
         ),
         "",
