@@ -5,7 +5,17 @@ from __future__ import annotations
 import pytest
 
 from tilesight.costmodel.analytical.occupancy import occupancy
-from tilesight.profile.values import Access, KernelProfile, MatrixWork, Phase, Role, Space, Trips, Work
+from tilesight.profile.values import (
+    Access,
+    KernelProfile,
+    MatrixWork,
+    Phase,
+    Role,
+    Space,
+    Tensor,
+    Trips,
+    Work,
+)
 from tilesight.target.spec import load_target
 
 H200 = load_target("h200")
@@ -72,3 +82,17 @@ def test_a_block_with_a_producer_needs_fewest_registers() -> None:
 
 def test_accumulators_that_do_not_fit_spill() -> None:
     assert occupancy(block(194, 512, instruction="wgmma.m64n256k16"), H200).spilled["all"] > 60
+
+
+@pytest.mark.parametrize(("shuffles", "lacking"), [(1024.0, 216), (0.0, 0)])
+def test_rows_that_are_stored_after_their_reduction_are_kept_twice(shuffles: float, lacking: int) -> None:
+    # rms_norm, 16 rows of a block of 128 threads: ptxas spills 223 registers
+    x, weight, y = (
+        Access(Space.GLOBAL, tensor, write, "st" if write else "ld", size, size / 32, size / 512, 16)
+        for tensor, write, size in (("x", False, 92000.0), ("w", False, 46000.0), ("y", True, 92000.0))
+    )
+    work = Work(accesses=(x, weight, y), shuffles=shuffles)
+    role = Role("all", 128, (Phase(Trips((1.0,)), work),), local_registers=200.0)
+    tensors = tuple(Tensor(name, 1 << 20, 2) for name in "xwy")
+    found = occupancy(KernelProfile("cuda", "sm_90a", (132, 1, 1), 128, 1, 0, (role,), tensors), H200)
+    assert sum(found.spilled.values()) == pytest.approx(lacking, abs=2)

@@ -96,3 +96,26 @@ def test_a_block_of_a_few_threads_issues_whole_warps() -> None:
         )
         times.append(latency(profile))
     assert times[0] == pytest.approx(times[1], rel=0.02)
+
+
+def test_what_lanes_load_again_costs_no_time_between_uses() -> None:
+    # a mask that all rows share: each thread loads 32 values, and the block 128 different ones
+    times = []
+    for footprint in (4096.0, 128.0):
+        load = Access(
+            Space.GLOBAL, "t0", False, "ld", 4096, 256, 128, 1, axes=frozenset("x"), loop_dependent=True,
+            footprint_bytes=footprint,
+        )  # fmt: skip
+        loop = Phase(Trips((64.0,)), Work(accesses=(load,), block_syncs=1), is_loop=True)
+        profile = KernelProfile(
+            "cuda",
+            "sm_90a",
+            (132, 1, 1),
+            128,
+            1,
+            0,
+            (Role("all", 128, (loop,)),),
+            (Tensor("t0", 1 << 26, 1),),
+        )
+        times.append(latency(profile))
+    assert times[1] < 0.6 * times[0]
