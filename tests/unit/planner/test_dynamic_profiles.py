@@ -93,7 +93,7 @@ def test_one_inference_serves_dynamic_kernels_at_all_sizes() -> None:
         assert isinstance(expected, Profiled)
         assert [kernel.grid for kernel in found.kernels] == [kernel.grid for kernel in expected.kernels]
         assert model.predict(found.kernels, TARGET).latency_us == pytest.approx(
-            model.predict(expected.kernels, TARGET).latency_us, rel=0.01
+            model.predict(expected.kernels, TARGET).latency_us, rel=0.02
         )
         assert list(executor.cached([candidate(m)])) == []  # nothing is known of static ones
     assert [c.dynamic for c in inner.lowered] == [("m",)] * before
