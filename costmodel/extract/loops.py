@@ -196,9 +196,7 @@ def touches_global(node: Any, is_global: Callable[[Any], bool]) -> bool:
     return found
 
 
-def unrolled_by(
-    node: Any, is_global: Callable[[Any], bool], is_constant: Callable[[Any], bool] = lambda _: False
-) -> int:
+def unrolled_by(node: Any, is_global: Callable[[Any], bool], is_constant: Callable[[Any], bool]) -> int:
     """Number of iterations whose plain loads are in flight together; 1 if the compiler does not unroll.
 
     Only loops that do not store to the tensors they load from are unrolled. Across barriers of the block the

@@ -81,14 +81,10 @@ class Scope(Scenarios):
         Raises:
             UnevaluableError: it cannot be evaluated.
         """
-        extents = [max(1, math.ceil(loop.extent)) for loop in self.loops]
-        turns = math.prod(extents)
+        turns = math.prod(_turns(loop) for loop in self.loops)
         covered = max(1, min(turns, MOST_ACCESSES // self.threads))
         number = np.arange(self.threads * covered)
-        bindings, rest = self._one_scenario(), number // self.threads
-        for loop, extent in zip(reversed(self.loops), reversed(extents), strict=True):
-            bindings[loop.variable] = loop.start + rest % extent
-            rest = rest // extent
+        bindings = self._one_scenario() | _iterations(self.loops, number // self.threads)
         bindings |= self.launch.thread_bindings(self.first_thread + number % self.threads)
         self._rebind(bindings)
         values = np.broadcast_to(np.asarray(self._evaluate(expression, bindings)), number.shape)
@@ -114,14 +110,10 @@ class Scope(Scenarios):
         Raises:
             UnevaluableError: it cannot be evaluated.
         """
-        extents = [max(1, math.ceil(loop.extent)) for loop in loops]
-        bindings, rest = self._one_scenario(), np.arange(math.prod(extents))
-        shape = rest.shape
-        for loop, extent in zip(reversed(loops), reversed(extents), strict=True):
-            bindings[loop.variable] = loop.start + rest % extent
-            rest = rest // extent
+        number = np.arange(math.prod(_turns(loop) for loop in loops))
+        bindings = self._one_scenario() | _iterations(loops, number)
         self._rebind(bindings)
-        return np.broadcast_to(np.asarray(self._evaluate(expression, bindings)), shape)
+        return np.broadcast_to(np.asarray(self._evaluate(expression, bindings)), number.shape)
 
     @property
     def executions(self) -> float:
@@ -356,3 +348,17 @@ class Scope(Scenarios):
         """The scope of one elected thread of each `group` of threads, or of the block if `group` is 0."""
         issuing = max(1, self.threads // group) if group else 1
         return replace(self, threads=issuing, elected=True)
+
+
+def _turns(loop: Loop) -> int:
+    """Number of whole iterations of a loop, at least one."""
+    return max(1, math.ceil(loop.extent))
+
+
+def _iterations(loops: Sequence[Loop], number: NDArray[Any]) -> dict[int, Any]:
+    """Values of the variables of nested loops, the last one innermost, in the iterations of these numbers."""
+    values = {}
+    for loop in reversed(loops):
+        values[loop.variable] = loop.start + number % _turns(loop)
+        number = number // _turns(loop)
+    return values

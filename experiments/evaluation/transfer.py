@@ -13,7 +13,6 @@ import argparse
 import json
 import math
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -25,13 +24,13 @@ from tilesight.costmodel.analytical.analytical_model import AnalyticalModel
 from tilesight.costmodel.learned.hybrid import HybridModel
 from tilesight.costmodel.learned.model_file import load
 from tilesight.costmodel.model import CostModel
-from tilesight.costmodel.training.metrics import scores
+from tilesight.costmodel.training.evaluation import FEWEST_ROWS
+from tilesight.costmodel.training.metrics import geometric_mean, scores
 from tilesight.records.dataset import profiles_of, read_dataset
 from tilesight.target.fields import Figure
 from tilesight.target.spec import Target, load_target
 
 DATASETS = Path(__file__).resolve().parents[1] / "datasets"
-FEWEST_ROWS = 12  # of a case, as in `tilesight model evaluate`
 SHEET = "device.memory.dram.spec_gb_per_s"
 RATES = ("device.memory.dram.gb_per_s", "device.memory.dram.read_gb_per_s")
 
@@ -69,17 +68,13 @@ def judge(model: CostModel, target: Target, folder: Path) -> dict[str, Any]:
     return {
         "cases": len(top1),
         "rows": len(inside),
-        "top1": _geometric(top1),
+        "top1": geometric_mean(top1),
         "top1_worst": min(top1),
         "mape": fmean(mapes),
         "one_sigma": fmean(inside),
         "two_sigma": fmean(wide),
         "mape_by_operator": {name: fmean(values) for name, values in sorted(operators.items())},
     }
-
-
-def _geometric(values: Sequence[float]) -> float:
-    return math.exp(fmean(map(math.log, values)))
 
 
 def main(given: argparse.Namespace) -> None:
