@@ -40,8 +40,12 @@ class CountingContext(Protocol):
         """Record that the registers of a local buffer are live here."""
         ...
 
-    def mark_accumulator(self, variable: Any) -> None:
-        """Record that matrix instructions accumulate in a local buffer."""
+    def mark_accumulator(self, variable: Any, *, kept: bool) -> None:
+        """Record that matrix instructions accumulate in a local buffer.
+
+        `kept` says that a loop around the instructions keeps the values of its last iteration, as in
+        `LiveRanges.accumulate`.
+        """
         ...
 
     def limit_registers(self, count: Any) -> None:

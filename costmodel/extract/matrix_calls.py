@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
@@ -9,8 +10,10 @@ from ...profile.values import MatrixWork
 from .accesses import matrix_access
 from .counting import CountingContext, text
 from .element_types import MATRIX_TYPES, element_type
-from .expressions import constant
+from .expressions import constant, identity
 from .scope import Scope
+
+WARP_GROUP_THREADS = 128
 
 
 def wgmma(context: CountingContext, call: Any, scope: Scope) -> None:
@@ -21,12 +24,12 @@ def wgmma(context: CountingContext, call: Any, scope: Scope) -> None:
     m, n, k = (int(v) for v in re.findall(r"\d+", shape))
     offset = 2 if from_registers else 3
     dtype = MATRIX_TYPES.get(text(call.args[offset]), "bfloat16")
-    _mark_accumulator(context, call)
+    _mark_accumulator(context, call, fenced_bytes=m * n * 4 / WARP_GROUP_THREADS)
     size = element_type(dtype).bytes or 2
     context.phase.matrix.append(
         MatrixWork(
             instruction=f"wgmma.{shape}",
-            count=scope.executions / 128,
+            count=scope.executions / WARP_GROUP_THREADS,
             flops=2.0 * m * n * k,
             shared_bytes=n * k * size + (0 if from_registers else m * k * size * (0.5 if sparse else 1)),
             warps=4,
@@ -35,10 +38,15 @@ def wgmma(context: CountingContext, call: Any, scope: Scope) -> None:
     )
 
 
-def _mark_accumulator(context: CountingContext, call: Any) -> None:
-    """Record the buffer that a matrix instruction adds to: it follows the other operands."""
+def _mark_accumulator(context: CountingContext, call: Any, *, fenced_bytes: float = 0.0) -> None:
+    """Record the buffer that a matrix instruction adds to: it follows the other operands.
+
+    Its values are kept from one iteration to the next if the fence of one instruction reads all of them:
+    `fenced_bytes` a thread.
+    """
     for buffer in [a for a in call.args if type(a).__name__ == "Var" and str(a.dtype) == "handle"][-1:]:
-        context.mark_accumulator(buffer)
+        kept = context.memory.local_bytes.get(identity(buffer), math.inf) <= fenced_bytes
+        context.mark_accumulator(buffer, kept=kept)
 
 
 def mma(context: CountingContext, call: Any, scope: Scope) -> None:

@@ -16,6 +16,9 @@ class LiveRanges:
     _spans: dict[Key, tuple[int, int]] = field(default_factory=dict)
     _loops: list[tuple[int, int]] = field(default_factory=list)
     _accumulators: set[Key] = field(default_factory=set)
+    _kept: set[Key] = field(default_factory=set)  # accumulators that live from one iteration to the next
+    _branches: int = 0  # around the current position
+    _branched: set[Key] = field(default_factory=set)  # buffers that are used in a branch
     _position: int = 0
 
     def touch(self, role: int, buffer: int) -> None:
@@ -23,10 +26,27 @@ class LiveRanges:
         self._position += 1
         first, _ = self._spans.get((role, buffer), (self._position, 0))
         self._spans[role, buffer] = (first, self._position)
+        if self._branches:
+            self._branched.add((role, buffer))
 
-    def accumulate(self, role: int, buffer: int) -> None:
-        """Record that matrix instructions of `role` accumulate in `buffer`."""
+    def accumulate(self, role: int, buffer: int, *, kept: bool) -> None:
+        """Record that matrix instructions of `role` accumulate in `buffer`.
+
+        The generated code passes the accumulators of warp groups through a fence, which reads the values of
+        the last iteration even if the first instruction does not add to them. If one instruction fills the
+        buffer (`kept`), the compiler keeps these values, unless a branch also uses the buffer. Source: ptxas
+        reports of attention kernels with and without a mask, with 64 to 256 rows of a warp group.
+        """
         self._accumulators.add((role, buffer))
+        if kept:
+            self._kept.add((role, buffer))
+
+    @contextmanager
+    def branch(self) -> Iterator[None]:
+        """A context in which all uses are inside one branch."""
+        self._branches += 1
+        yield
+        self._branches -= 1
 
     @contextmanager
     def loop(self) -> Iterator[None]:
@@ -42,11 +62,12 @@ class LiveRanges:
 
         A buffer that is used inside a loop and also before or after it is live during the whole loop.
         """
+        kept = self._kept - self._branched
         for start, end in self._loops:
             self._hand_over(start, end)
             for key, (first, last) in self._spans.items():
                 touches = first <= end and last >= start
-                if touches and (first < start or last > end):
+                if touches and (first < start or last > end or key in kept):
                     self._spans[key] = (min(first, start), max(last, end))
 
     def _hand_over(self, start: int, end: int) -> None:

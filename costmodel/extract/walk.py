@@ -89,9 +89,9 @@ class KernelReader:
         """Record that the registers of a local buffer are live here."""
         self._live.touch(self._role.number, identity(variable))
 
-    def mark_accumulator(self, variable: Any) -> None:
+    def mark_accumulator(self, variable: Any, *, kept: bool) -> None:
         """Record that matrix instructions accumulate in a local buffer."""
-        self._live.accumulate(self._role.number, identity(variable))
+        self._live.accumulate(self._role.number, identity(variable), kept=kept)
 
     def limit_registers(self, count: Any) -> None:
         self._role.registers_limit = constant(count)
@@ -382,7 +382,8 @@ class KernelReader:
         self.count_value(node.condition, scope)
         after = scope
         for body, condition in ((node.then_case, node.condition), (node.else_case, tirx.Not(node.condition))):
-            inside = self._taken(body, condition, scope) if body is not None else None
+            with self._live.branch():
+                inside = self._taken(body, condition, scope) if body is not None else None
             if inside is not None:
                 after = after.after(inside, self._scalars)
         return after

@@ -9,8 +9,10 @@ time.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -23,6 +25,7 @@ from .gate import Gate, fit_gate
 from .held_out import HeldOutPredictions, TrainingRows, held_out_loss
 from .spread import HOME, Spread, few_kinds_factor, fit_spread
 
+Choice = TypeVar("Choice")
 DEFAULT_REACH = 2.0
 REACHES = (0.0, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, float("inf"))
 # trees for the order need fewer rounds than trees for the time: with more rounds they overfit
@@ -238,7 +241,7 @@ class LatencyCorrection(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         unseen_cases: HeldOutPredictions,
         unseen_kinds: HeldOutPredictions | None,
     ) -> Gate:
-        """The gate whose reach predicts and orders held-out cases and held-out kinds best."""
+        """The gate whose reach predicts and orders held-out cases and held-out kinds well."""
         if not self.gated:
             return gate
         if unseen_kinds is None:  # a single kind tells nothing about others
@@ -251,15 +254,22 @@ class LatencyCorrection(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         )
         others = (means.sum() - means[kinds]) / (len(means) - 1)  # common factor of the other kinds
 
-        def loss(reach: float, share: float) -> float:
+        def losses(reach: float, share: float) -> NDArray[np.float64]:
+            """The loss of each kind, for its rows as held-out cases and as a held-out kind."""
             tried = replace(gate, reach=reach)
             errors = (
                 unseen_cases.errors(replace(tried, common=float(share * means.mean()))),
                 unseen_kinds.errors(tried, share * others),
             )
-            return sum(held_out_loss(e, rows.weights, rows.cases) for e in errors)
+            own = [kinds == k for k in range(kinds.max() + 1)]
+            return np.array(
+                [sum(held_out_loss(e[k], rows.weights[k], rows.cases[k]) for e in errors) for k in own]
+            )
 
-        reach, share = min(((r, s) for r in REACHES for s in (0.0, 0.5, 1.0)), key=lambda pair: loss(*pair))
+        tried = {(r, s): losses(r, s) for r in REACHES for s in (0.0, 0.5, 1.0)}
+        reach, share = min(tried, key=lambda pair: float(tried[pair].mean()))
+        if reach:  # corrections help: those of kernels like the training kernels are kept
+            reach, share = most_cautious({pair: own for pair, own in tried.items() if pair[0]})
         return replace(gate, reach=reach, common=float(share * means.mean()))
 
     def _fit_spread(
@@ -276,6 +286,23 @@ class LatencyCorrection(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             errors.append(unseen_kinds.errors(self.gate_) * factor)
             distances.append(unseen_kinds.distance)
         return fit_spread(rows.features, errors, distances, rows.weights, self.random_state, self.n_jobs or 1)
+
+
+def most_cautious(losses: Mapping[Choice, NDArray[np.float64]]) -> Choice:
+    """The first choice that is not clearly worse than the best one: by at most one standard error.
+
+    A correction that helps some kinds of kernels can make another one much worse, and each kind is one sample
+    only. Source: the one-standard-error rule of Breiman, Friedman, Olshen and Stone, 1984.
+
+    Args:
+        losses: the losses of all kinds with each choice, shape (kinds,), the most cautious choice first.
+    """
+    best = min(losses, key=lambda choice: float(losses[choice].mean()))
+    for choice, found in losses.items():
+        worse = found - losses[best]
+        if worse.mean() <= worse.std(ddof=1) / math.sqrt(len(worse)):
+            return choice
+    return best
 
 
 def _label_numbers(labels: ArrayLike | None, count: int, name: str) -> NDArray[np.int64]:

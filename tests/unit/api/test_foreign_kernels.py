@@ -18,6 +18,7 @@ from tilesight.api.kernel_files import _FileKernel, _profiles
 from tilesight.api.run_time_facts import RunTimeFacts
 from tilesight.cli.main import main
 from tilesight.errors import InputError
+from tilesight.reports.numbers import number
 from tilesight.target.spec import load_target
 
 FILE = str(Path(user.__file__))
@@ -118,7 +119,7 @@ def test_kernels_of_files_on_the_command_line(capsys: pytest.CaptureFixture[str]
     assert code == 0, err
     expected = tilesight.predict(user.whole, "h200")
     assert out.splitlines()[0].startswith(f"copy(n={N}, dtype=float32) on NVIDIA H200")
-    assert f"predicted {expected.latency_us:.4g} us" in out
+    assert f"predicted {number(expected.latency_us)} us" in out
     found = json.loads(run(capsys, "predict", *place, "--json")[1])
     assert found["predicted_us"] == pytest.approx(expected.latency_us)
     check_fields("predict", [found])

@@ -64,3 +64,30 @@ def _role_counts(number: int, threads: int, *, matrix: bool) -> RoleCounts:
     else:
         phase.accesses.append(Access(Space.GLOBAL, "t0", False, "tma", 4096, 128, 1, asynchronous=True))
     return RoleCounts(number, threads, [phase])
+
+
+def _attention(*, kept: bool, masked: bool) -> float:
+    """Registers of a loop with two products: 512 bytes of scores a thread, 256 of weights, 256 of result."""
+    scores, weights, result = 1, 2, 3
+    live = LiveRanges()
+    live.touch(0, result)
+    with live.loop():
+        live.accumulate(0, scores, kept=kept)
+        live.touch(0, scores)
+        if masked:
+            with live.branch():
+                live.touch(0, scores)
+        live.touch(0, scores)
+        live.touch(0, weights)
+        live.accumulate(0, result, kept=kept)
+        live.touch(0, result)
+    live.touch(0, result)
+    live.finish()
+    return live.peak_registers(0, {scores: 512, weights: 256, result: 256})
+
+
+def test_an_accumulator_behind_a_fence_lives_through_its_loop_unless_a_branch_uses_it() -> None:
+    # ptxas, attention of head_dim 128 with tiles of 128 x 256: 88 spilled words without a mask, none with it
+    assert _attention(kept=True, masked=False) == 128 + 64 + 64
+    assert _attention(kept=True, masked=True) == 128 + 64
+    assert _attention(kept=False, masked=False) == 128 + 64

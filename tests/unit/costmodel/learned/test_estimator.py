@@ -11,7 +11,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from tests.unit.costmodel.measured_samples import FAST
 from tilesight.costmodel.learned.boosting import OBJECTIVES
-from tilesight.costmodel.learned.estimator import LatencyCorrection
+from tilesight.costmodel.learned.estimator import LatencyCorrection, most_cautious
 from tilesight.costmodel.learned.spread import few_kinds_factor
 from tilesight.costmodel.training import metrics
 
@@ -126,6 +126,16 @@ def test_uncertainty_covers_and_grows_with_distance() -> None:
         model.spread_.sigma(new_features, np.full(len(new_features), distance)) for distance in (0.5, 6.0)
     )
     assert (far >= near).all()
+
+
+def test_the_most_cautious_of_equally_good_choices_is_taken() -> None:
+    losses = {
+        "far": np.array([0.30, 0.31, 0.29, 0.30]),  # clearly worse than the best
+        "near": np.array([0.21, 0.18, 0.22, 0.20]),  # worse by 0.0025, of which kinds differ by more
+        "best": np.array([0.20, 0.20, 0.20, 0.20]),
+    }
+    assert most_cautious(losses) == "near"
+    assert most_cautious({name: losses[name] for name in ("far", "best")}) == "best"
 
 
 def test_few_kinds_widen_the_uncertainty() -> None:
