@@ -91,12 +91,14 @@ class WorkerHandle:
     def assign(self, item: WorkItem) -> bool:
         """Send the item to the worker. Returns False if the process has died."""
         os.ftruncate(self.log.fileno(), 0)
+        self.item, self.used, self.limit_s = item, True, item.limit.seconds
         try:
+            # An interrupt may come as soon as this is sent: the worker is then known to run the item.
             self.connection.send_bytes(item.payload)
         except OSError:
+            self.item = None
             self.mark_disconnected()
             return False
-        self.item, self.used, self.limit_s = item, True, item.limit.seconds
         self.mark_began()
         if self.gated:
             self.at_gate, self.deadline = True, _NEVER

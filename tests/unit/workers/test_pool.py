@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
@@ -438,6 +439,24 @@ def test_submitted_items_can_be_cancelled() -> None:
         assert [pid for pid in busy if alive(pid)] == []
         assert wait_for([pool]) == []
         assert pool.room() == 2
+        assert isinstance(results(pool, ["fine"])[0], Done)
+
+
+def test_an_interrupt_right_after_an_item_was_sent_ends_its_worker() -> None:
+    send = Connection.send_bytes
+
+    def interrupted(connection: Connection, payload: bytes) -> None:
+        send(connection, payload)
+        raise KeyboardInterrupt
+
+    with WorkerPool(1, timeout_s=60, preload=ready) as pool:
+        results(pool, ["fine"])
+        [busy] = pool.pids()
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(Connection, "send_bytes", interrupted)
+            pool.submit(behave, "hang")
+        pool.cancel()
+        assert not alive(busy)
         assert isinstance(results(pool, ["fine"])[0], Done)
 
 
