@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,9 @@ import numpy as np
 from .expressions import UnevaluableError, constant
 from .loops import specialises
 from .scope import Scope
+
+# calls that end a thread, a loop, or an iteration of it
+LEAVING = ("tirx.thread_return", "tirx.break_loop", "tl.loop_break", "tirx.continue_loop")
 
 
 def elected_group(condition: Any) -> int | None:
@@ -47,3 +51,22 @@ def specialised_branches(node: Any, scope: Scope) -> list[tuple[Any, int, int]] 
             return None
         ranges.append((body, int(threads[0]), len(threads)))
     return ranges
+
+
+def leaves(statement: Any) -> bool:
+    """Whether a statement is an `if` without `else` that ends the thread, the loop or the iteration."""
+    if type(statement).__name__ != "IfThenElse" or statement.else_case is not None:
+        return False
+    last = statement.then_case
+    while type(last).__name__ in ("SeqStmt", "AttrStmt"):
+        last = last.seq[-1] if type(last).__name__ == "SeqStmt" else last.body
+    return getattr(getattr(getattr(last, "value", None), "op", None), "name", "") in LEAVING
+
+
+def otherwise(branch: Any, rest: Sequence[Any]) -> Any:
+    """A branch for which `leaves` is true, with the statements after it as its alternative."""
+    from tvm import tirx
+
+    return tirx.IfThenElse(
+        branch.condition, branch.then_case, rest[0] if len(rest) == 1 else tirx.SeqStmt(list(rest))
+    )

@@ -6,13 +6,17 @@ Source: TileLang 0.1.15, the comments of its builtin headers and the device code
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+from ...problem.run_time_data import function_name
 from ...profile.values import Space
+from .accesses import AccessSite, lane_access
 from .copy_calls import atomic, bulk_fill, cp_async, pointer_access, tma_load, tma_store
 from .counting import CountingContext, Handler, count_math, text
 from .exchange_calls import count_exchange
 from .expressions import constant
+from .imported_source import work_of_call
 from .matrix_calls import ldmatrix, mfma, mma, stmatrix, wgmma
 from .scope import Scope
 
@@ -60,7 +64,8 @@ FREE = frozenset(
         "tl.cluster_arrive",
         "tl.cluster_arrive_relaxed",
         "tl.access_ptr",
-        "tl.loop_break",
+        "tirx.continue_loop",
+        "tirx.thread_return",
         "tirx.ret",
         "tirx.tvm_thread_invariant",
         "tirx.undef",
@@ -115,16 +120,54 @@ def _wait_group(context: CountingContext, call: Any, scope: Scope) -> None:
     context.phase.wait_groups.append(left or 0)
 
 
+def _break(context: CountingContext, _call: Any, _scope: Scope) -> None:
+    context.add_note("a loop may end early: all its iterations are charged")
+
+
 def _extern(context: CountingContext, call: Any, scope: Scope) -> None:
     name = text(call.args[0])
-    if name in ONE_INSTRUCTION:
+    stated = context.stated_work(name)
+    if stated is not None:
+        context.phase.counts["vector_ops"] += scope.executions * stated
+    elif name in ONE_INSTRUCTION:
         context.phase.counts["integer_ops"] += scope.executions
-    elif not count_exchange(context, name, call, scope) and not count_math(
-        context, name.rsplit("::", 1)[-1], call, scope
+    elif (
+        not count_exchange(context, name, call, scope)
+        and not count_math(context, name.rsplit("::", 1)[-1], call, scope)
+        and not _imported(context, name, call, scope)
     ):
         context.count_unknown(name, scope)
     for argument in call.args[1:]:
         context.count_value(argument, scope)
+
+
+def _imported(context: CountingContext, name: str, call: Any, scope: Scope) -> bool:
+    """Count a call of a function whose text the kernel imports. Returns False if no text defines it."""
+    values = tuple(None if (value := constant(a)) is None else float(value) for a in call.args[1:])
+    plain = function_name(name)
+    work = next(
+        (found for source in context.imported if (found := work_of_call(source, plain, values)) is not None),
+        None,
+    )
+    if work is None:
+        return False
+    for key, count in work.counts.items():
+        context.phase.counts[key] += scope.executions * count
+    for use in work.uses:
+        site = context.memory.pointer_site(call.args[1 + use.argument])
+        if site is None:
+            continue  # registers
+        vector = max(1, round(use.bytes / site.element_bytes))
+        widened = AccessSite(site.space, site.tensor, site.index, site.element_bytes, vector)
+        repeated = replace(scope, times=scope.times * use.times)
+        context.phase.accesses.append(
+            lane_access(repeated, widened, write=use.write, mechanism="st" if use.write else "ld")
+        )
+    for assumption in work.assumed:
+        context.add_note(f"{name}: {assumption}")
+    if work.unread:
+        context.count_unknown(f"{', '.join(work.unread)} in {name}", scope)
+    return True
 
 
 HANDLERS: Mapping[str, Handler] = {
@@ -191,6 +234,8 @@ HANDLERS: Mapping[str, Handler] = {
     # one packing instruction ends two conversions; it is counted with the conversions
     "tl.pack_b16": _count("integer_ops", 0.0),
     "tl.pack_b8x4": _count("integer_ops", 1.0),
+    "tl.loop_break": _break,
+    "tirx.break_loop": _break,
     "tirx.call_extern": _extern,
     "tirx.call_pure_extern": _extern,
 }  # fmt: skip

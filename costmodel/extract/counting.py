@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from .element_types import element_type
@@ -50,6 +50,15 @@ class CountingContext(Protocol):
 
     def limit_registers(self, count: Any) -> None:
         """Set the register limit of the current role."""
+        ...
+
+    @property
+    def imported(self) -> Sequence[str]:
+        """CUDA C++ texts that the kernel imports, as far as it was read."""
+        ...
+
+    def stated_work(self, name: str) -> float | None:
+        """Operations per thread of a call of a device function, as the caller states them."""
         ...
 
     def count_unknown(self, name: str, scope: Scope) -> None:

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...problem.rasterization import Rasterization
-from ...problem.run_time_data import NOTHING_KNOWN, RunTimeData
+from ...problem.run_time_data import NOTHING_KNOWN, RunTimeData, function_name
 from ...profile.values import Access, Role, Space, Trips
 from . import loops, trips
 from .accesses import lane_access, without_repeated_indices
-from .branches import elected_group, specialised_branches
+from .branches import elected_group, leaves, otherwise, specialised_branches
 from .descriptors import Descriptor
 from .element_types import element_type
 from .expressions import Alias, UnevaluableError, constant, identity, is_scalar
@@ -47,6 +47,7 @@ class KernelReader:
     rasterization: Rasterization = field(default_factory=Rasterization)
     notes: list[str] = field(default_factory=list)
     unknown_calls: set[str] = field(default_factory=set)
+    imported: list[str] = field(default_factory=list)
     phase: PhaseCounts = field(default_factory=PhaseCounts)
     memory: Memory = field(init=False)
     _live: LiveRanges = field(default_factory=LiveRanges)
@@ -102,6 +103,9 @@ class KernelReader:
         self.phase.unknown[name] += scope.executions
         self.phase.counts["vector_ops"] += scope.executions * UNKNOWN_VECTOR_OPS
         self.phase.counts["special_ops"] += scope.executions * UNKNOWN_SPECIAL_OPS
+
+    def stated_work(self, name: str) -> float | None:
+        return self.data.calls.get(function_name(name))
 
     def add_note(self, text: str) -> None:
         self.notes.append(text)
@@ -167,7 +171,10 @@ class KernelReader:
     def _counted(self, node: Any, scope: Scope) -> Scope:
         kind = type(node).__name__
         if kind == "SeqStmt":
-            for part in node.seq:
+            for position, part in enumerate(node.seq):
+                rest = node.seq[position + 1 :]
+                if rest and leaves(part):
+                    return self.statement(otherwise(part, rest), scope)
                 scope = self.statement(part, scope)
             return scope
         if kind == "AttrStmt":
@@ -232,6 +239,8 @@ class KernelReader:
             parts = [str(getattr(a, "value", a)) for a in node.value.args]
             order = "column" if "Col" in parts[0] else "row"
             self.rasterization = Rasterization(order, int(parts[1]) if len(parts) > 1 else 1)
+        if node.attr_key == "pragma_import_c":
+            self.imported.append(str(node.value.value))
         return scope
 
     def _bind(self, node: Any, scope: Scope) -> Scope:

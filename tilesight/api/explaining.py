@@ -18,7 +18,7 @@ from ..tuner.options import TuneOptions
 from ..tuner.resolve import Shape, find_operator, find_template, find_workloads
 from .foreign_kernel import find_kernel, profiles_of
 from .prediction import as_input_errors
-from .run_time_facts import Dims, Inputs, RunTimeFacts
+from .run_time_facts import Calls, Dims, Inputs, RunTimeFacts
 
 if TYPE_CHECKING:
     from ..explanation import ConfigLowerings, Explanation, MeasuredRows
@@ -40,6 +40,7 @@ def explain(
     dims: Dims | None = None,
     inputs: Inputs | None = None,
     density: float | None = None,
+    calls: Calls | None = None,
 ) -> Explanation:
     """What limits a kernel and by how much, and how sure the model is.
 
@@ -58,7 +59,7 @@ def explain(
         arguments: Of a function, by name, as for `predict`.
         measured: Datasets (files or folders) whose rows take the place of the database: their times, profiles
             and hardware counters.
-        dims, inputs, density: Of a kernel that is not given by its name, as for `predict`.
+        dims, inputs, density, calls: Of a kernel that is not given by its name, as for `predict`.
 
     Raises:
         InputError: an argument is wrong, the datasets have no row of the workload, or a kernel of the
@@ -70,7 +71,7 @@ def explain(
             raise InputError(
                 f"{kernel} is a kernel by name and takes no arguments={{...}}: give shape and config"
             )
-        stated = {"dims": dims, "inputs": inputs, "density": density}
+        stated = {"dims": dims, "inputs": inputs, "density": density, "calls": calls}
         if unused := [name for name, value in stated.items() if value is not None]:
             raise InputError(f"{kernel} is a kernel by name and takes no {', '.join(unused)}: give shape")
         return _explain_shipped(
@@ -89,7 +90,7 @@ def explain(
         )
     from ..machine.placement import locate
 
-    facts = RunTimeFacts(dims, inputs, density)
+    facts = RunTimeFacts(dims, inputs, density, calls)
     chosen = locate(target, measures=False).target
     with as_input_errors("traced", chosen):
         found = find_kernel(kernel, chosen, arguments)

@@ -10,7 +10,7 @@ from ..errors import InputError, TileSightError, headline
 from ..records.trial import Prediction
 from ..target.spec import Target
 from .foreign_kernel import find_kernel, profiles_of
-from .run_time_facts import Dims, Inputs, RunTimeFacts
+from .run_time_facts import Calls, Dims, Inputs, RunTimeFacts
 
 
 def predict(
@@ -21,6 +21,7 @@ def predict(
     arguments: Mapping[str, Any] | None = None,
     inputs: Inputs | None = None,
     density: float | None = None,
+    calls: Calls | None = None,
 ) -> Prediction:
     """The predicted time of any TileLang kernel. Lowers in this process and needs no GPU.
 
@@ -38,6 +39,8 @@ def predict(
             tensors are evaluated on them; run-time sizes follow from their shapes.
         density: Share of the branches on data around copies or matrix work that are taken, in 0 .. 1, where
             `inputs` do not tell; None: every such branch counts as taken.
+        calls: Operations per thread of one call of a device function (`T.call_extern`), by the function's
+            name: `decode=12`, or a mapping. They take the place of what the function's text says.
 
     Raises:
         InputError: it is no such function, an argument is missing, a size or an input does not fit, it
@@ -47,7 +50,7 @@ def predict(
     from ..costmodel import default_model
     from ..machine.placement import locate
 
-    facts = RunTimeFacts(dims, inputs, density)
+    facts = RunTimeFacts(dims, inputs, density, calls)
     chosen = locate(target, measures=False).target
     with as_input_errors("traced", chosen):
         kernel = find_kernel(prim_func, chosen, arguments)

@@ -1,7 +1,8 @@
-"""What a caller states of a kernel's calls: run-time sizes, example inputs, named values, a density."""
+"""What a caller states of a kernel's calls: run-time sizes, example inputs, values, a density, costs."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InputError, UnknownNameError, WorkloadError
-from ..problem.run_time_data import RunTimeData
+from ..problem.run_time_data import RunTimeData, function_name
 from ..problem.workload import MAX_DIMENSION, parse_assignments
 
 Dims = str | Mapping[str, int]  # `m=4096,kv_len=8192`, or by name
+Calls = str | Mapping[str, float]  # `decode=12,hash=40`, or by name
 Inputs = Mapping[str, Any] | Sequence[Any]  # arrays by name, or the arguments of a call in order
 
 
@@ -24,6 +26,7 @@ class RunTimeFacts:
     dims: Dims | None = None
     inputs: Inputs | None = None
     density: float | None = None
+    calls: Calls | None = None
 
     def __post_init__(self) -> None:
         density = self.density
@@ -32,6 +35,31 @@ class RunTimeFacts:
                 f"density={density} must be a number in 0 .. 1: the share of the data-dependent branches "
                 "that are taken"
             )
+
+    def costs(self, name: str, called: Sequence[str]) -> dict[str, float]:
+        """The stated costs of calls of device functions, by name.
+
+        Args:
+            name: Of the kernel, for messages.
+            called: Names of the device functions that it calls.
+
+        Raises:
+            InputError: A cost is no number from 0 on, or the kernel does not call the function.
+        """
+        given = parse_assignments(self.calls, "calls") if isinstance(self.calls, str) else self.calls or {}
+        costs = {}
+        for function, cost in given.items():
+            if function not in called:
+                raise UnknownNameError(f"device function that {name} calls", function, called)
+            try:
+                costs[function] = float(cost)
+            except ValueError:
+                costs[function] = math.nan
+            if not 0 <= costs[function] < math.inf:
+                raise InputError(
+                    f"calls: {function}={cost} must be a number from 0 on: operations per thread"
+                )
+        return costs
 
 
 @dataclass(frozen=True)
@@ -83,7 +111,22 @@ def facts_of_call(name: str, prim_func: Any, variables: Sequence[str], facts: Ru
             "command line"
         )
     values = {dim: value for dim, value in stated.items() if dim not in wanted}
-    return CallFacts(sizes, RunTimeData(contents, values, facts.density))
+    costs = facts.costs(name, called_functions(prim_func)) if facts.calls else {}
+    return CallFacts(sizes, RunTimeData(contents, values, facts.density, costs))
+
+
+def called_functions(prim_func: Any) -> list[str]:
+    """Names of the device functions that a kernel calls by `T.call_extern`."""
+    from tvm.tirx.stmt_functor import post_order_visit
+
+    found: dict[str, None] = {}
+
+    def look(node: Any) -> None:
+        if getattr(getattr(node, "op", None), "name", "") in ("tirx.call_extern", "tirx.call_pure_extern"):
+            found[function_name(str(getattr(node.args[0], "value", node.args[0])))] = None
+
+    post_order_visit(prim_func.body, look)
+    return list(found)
 
 
 def _by_parameter(name: str, prim_func: Any, inputs: Inputs | None) -> Iterator[tuple[Any, Any]]:

@@ -38,6 +38,7 @@ class _Untitled(Observers):
     options.dims,
     options.inputs,
     options.density,
+    options.calls,
     options.dtype,
     options.config,
     click.option(
@@ -60,6 +61,7 @@ def explain(
     dims: str | None,
     inputs: Mapping[str, Any] | None,
     density: float | None,
+    calls: str | None,
     dtype: str | None,
     config: str | None,
     measured: tuple[str, ...],
@@ -82,9 +84,11 @@ def explain(
             "KERNEL": kernel, "--shape": shape, "--dtype": dtype, "--config": config,
             "--measured": measured or None, "--db": database, "--workers": workers,
         }  # fmt: skip
-        found = _explain_file(file, target, RunTimeFacts(dims, inputs, density), arguments, given)
+        found = _explain_file(file, target, RunTimeFacts(dims, inputs, density, calls), arguments, given)
     elif stated := [
-        name for name, v in {"--dims": dims, "--input": inputs, "--density": density}.items() if v is not None
+        name
+        for name, v in {"--dims": dims, "--input": inputs, "--density": density, "--calls": calls}.items()
+        if v is not None
     ]:
         raise InputError(f"{', '.join(stated)} is for a kernel in --file; shipped kernels take --shape")
     else:

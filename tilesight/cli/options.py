@@ -139,6 +139,14 @@ density = click.option(
     metavar="SHARE",
     help="Of the kernel in --file: share of the data-dependent branches that are taken, 0 to 1.",
 )
+calls = click.option(
+    "--calls",
+    metavar="CALLS",
+    help=(
+        "Of the kernel in --file: operations per thread of one call of a device function, by its name, where "
+        "the kernel does not import its text."
+    ),
+)
 kernel = click.argument("kernel", shell_complete=suggestions.kernels)
 target = click.option(
     "--target",

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     options.dims,
     options.inputs,
     options.density,
+    options.calls,
     options.as_json,
     options.debug,
 )
@@ -32,6 +33,7 @@ def predict(
     dims: str | None,
     inputs: Mapping[str, Any] | None,
     density: float | None,
+    calls: str | None,
     as_json: bool,
 ) -> None:
     """Predict the time of any TileLang kernel in a Python file; needs no GPU.
@@ -42,7 +44,7 @@ def predict(
     from ..api.kernel_files import predict_file
     from ..api.run_time_facts import RunTimeFacts
 
-    found = predict_file(file, target, RunTimeFacts(dims, inputs, density), arguments)
+    found = predict_file(file, target, RunTimeFacts(dims, inputs, density, calls), arguments)
     if as_json:
         output.print_json("predict", **_fields(found))
     else:

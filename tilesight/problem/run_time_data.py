@@ -1,4 +1,4 @@
-"""What is known of the data that a kernel meets at run time: contents of tensors, named values, a density."""
+"""What a caller states of a kernel's run: contents of tensors, named values, a density, costs of calls."""
 
 from __future__ import annotations
 
@@ -19,11 +19,19 @@ class RunTimeData:
         values: Values of the kernel's variables that depend on data, such as `kv_len`, by name.
         density: Share of the data-dependent branches around copies or matrix work that are taken; None:
             unknown.
+        calls: Operations per thread of one call of a device function, by the function's name
+            (`function_name`).
     """
 
     contents: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     values: Mapping[str, int] = field(default_factory=dict)
     density: float | None = None
+    calls: Mapping[str, float] = field(default_factory=dict)
+
+
+def function_name(called: str) -> str:
+    """A device function's name without namespaces and template arguments: `tl::decode<4>` -> `decode`."""
+    return called.partition("<")[0].rpartition("::")[2].strip()
 
 
 NOTHING_KNOWN = RunTimeData()
