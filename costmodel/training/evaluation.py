@@ -32,6 +32,7 @@ class CaseScores:
     operator: str
     shape: str
     dtype: str
+    target: str
     scores: metrics.Scores
 
 
@@ -58,6 +59,7 @@ class Coverage:
     """Shares of held-out rows within one and two sigma of the prediction; 0.683 and 0.954 are expected."""
 
     model: str
+    target: str | None  # None: of all targets
     one_sigma: float
     two_sigma: float
     median_sigma: float
@@ -81,18 +83,29 @@ class Evaluation:
         """Names of the evaluated models."""
         return list(dict.fromkeys(case.model for case in self.cases))
 
-    def of(self, model: str, operator: str | None = None) -> list[CaseScores]:
-        """The scores of one model on all cases, or on those of one operator."""
-        return [c for c in self.cases if c.model == model and operator in (None, c.operator)]
+    def of(self, model: str, operator: str | None = None, target: str | None = None) -> list[CaseScores]:
+        """The scores of one model on all cases, or on those of one operator, or of one target."""
+        return [
+            c
+            for c in self.cases
+            if c.model == model and operator in (None, c.operator) and target in (None, c.target)
+        ]
 
-    def summary(self, model: str, operator: str | None = None) -> EvaluationSummary:
-        """The summary of one model over all cases, or over those of one operator."""
-        return _summary(model, [c.scores for c in self.of(model, operator)])
+    def summary(
+        self, model: str, operator: str | None = None, target: str | None = None
+    ) -> EvaluationSummary:
+        """The summary of one model over all cases, or over those of one operator, or of one target."""
+        return _summary(model, [c.scores for c in self.of(model, operator, target)])
 
     @property
     def operators(self) -> list[str]:
         """Names of the operators, sorted."""
         return sorted({case.operator for case in self.cases})
+
+    @property
+    def targets(self) -> list[str]:
+        """Names of the targets, sorted."""
+        return sorted({case.target for case in self.cases})
 
     def plain(self) -> dict[str, Any]:
         """The result in JSON types."""
@@ -109,6 +122,12 @@ class Evaluation:
                 for o in self.operators
                 for model in self.models
                 if self.of(model, o)
+            ],
+            "targets": [
+                {"target": t, **asdict(self.summary(model, target=t))}
+                for t in self.targets
+                for model in self.models
+                if self.of(model, target=t)
             ],
             "coverage": [asdict(c) for c in self.coverage],
             "cases": [
@@ -217,7 +236,20 @@ def evaluate(
         if o != "regression"
     }
     cases = [*_judge(rows, measured, logs, orders, ordering)]
-    spread = [_coverage(BOTH + suffixes[o], logs, measured, sigmas[o]) for o in objectives]
+    target_of = np.array([row.target.name for row in rows])
+    targets = [None, *sorted(set(target_of))] if len(set(target_of)) > 1 else [None]
+    spread = [
+        _coverage(
+            BOTH + suffixes[o],
+            target,
+            measured,
+            logs[BOTH + suffixes[o]],
+            sigmas[o],
+            np.ones(len(rows), dtype=bool) if target is None else target_of == target,
+        )
+        for target in targets
+        for o in objectives
+    ]
     shipped = "as shipped: may have been fitted to held-out rows"
     origin = "refit in each fold, with the target's figures as they are" if fit_constants else shipped
     unjudged = len({row.case for row in rows} - {case.case for case in cases})
@@ -249,7 +281,7 @@ def _judge(
         if len(own_rows) < FEWEST_ROWS and len(rows) > FEWEST_ROWS:
             continue  # the best eight of so few candidates mean nothing
         first = rows[own_rows[0]]
-        label = (first.case, first.operator, first.shape, first.dtype)
+        label = (first.case, first.operator, first.shape, first.dtype, first.target.name)
         for model, predicted in logs.items():
             own = predicted[own_rows]
             if not np.isnan(own).any():
@@ -263,15 +295,18 @@ def _judge(
 
 def _coverage(
     model: str,
-    logs: dict[str, NDArray[np.float64]],
+    target: str | None,
     measured: NDArray[np.float64],
+    log: NDArray[np.float64],
     sigma: NDArray[np.float64],
+    among: NDArray[np.bool_],
 ) -> Coverage:
-    finite = np.isfinite(logs[model])
-    error = np.abs(np.log(measured[finite]) - logs[model][finite])
-    own = sigma[finite]
+    """How often sigma holds the errors of the log times `log`, over the rows of the mask `among`."""
+    judged = among & np.isfinite(log)
+    error = np.abs(np.log(measured[judged]) - log[judged])
+    own = sigma[judged]
     return Coverage(
-        model, float(np.mean(error <= own)), float(np.mean(error <= 2 * own)), float(np.median(own))
+        model, target, float(np.mean(error <= own)), float(np.mean(error <= 2 * own)), float(np.median(own))
     )
 
 

@@ -10,9 +10,10 @@
 #     name: python3
 # ---
 
-# %% [markdown] # Predicted utilization against hardware counters  Two wrong terms can add up to a right time.
-# For a part of the dataset's rows there are counters by Nsight Compute. Here each term of the model is
-# compared with its counter by `experiments/counters/compare.py`.
+# %% [markdown]
+# # Predicted utilization against hardware counters
+# Two wrong terms can add up to a right time. For a part of the dataset's rows there are counters by Nsight
+# Compute. Here each term of the model is compared with its counter by `experiments/counters/compare.py`.
 
 # %%
 import json
@@ -32,17 +33,21 @@ HERE = Path(__file__).parent if "__file__" in globals() else Path.cwd()
 sys.path.insert(0, str(HERE.parent / "counters"))
 import compare  # noqa: E402
 
-model, target = AnalyticalModel(), load_target("h200")
-frame = read_dataset(HERE.parent / "datasets" / "h200").frame
+CHIPS = ("h200", "h100")
+model, targets = AnalyticalModel(), {chip: load_target(chip) for chip in CHIPS}
+frame = read_dataset([HERE.parent / "datasets" / chip for chip in CHIPS]).frame
 counted = frame[frame["counters"].notna() & frame["profile"].notna()]
-pairs, refused = [], 0
+pairs, chips, refused = [], [], 0
 for row in counted.to_dict("records"):
     try:
-        pairs += compare.pairs_of(row, model, target)
+        found = compare.pairs_of(row, model, targets[row["target"]])
     except ValueError:  # the model says that this kernel does not fit, and it ran
         refused += 1
+        continue
+    pairs += found
+    chips += [row["target"]] * len(found)
 print(f"{model.version}: {len(counted)} candidates with counters, {refused} refused by the model")
-display(counted.groupby("operator").size().rename("candidates with counters").to_frame())
+display(counted.groupby(["target", "operator"]).size().rename("candidates with counters").to_frame())
 
 # %% [markdown]
 # ## All terms
@@ -50,16 +55,28 @@ display(counted.groupby("operator").size().rename("candidates with counters").to
 
 # %%
 summary = []
-for term, group in compare.by_term(pairs):
+groups = [
+    (chip, term, group)
+    for chip in CHIPS
+    for term, group in compare.by_term([p for p, on in zip(pairs, chips, strict=True) if on == chip])
+]
+for chip, term, group in groups:
     s = compare.summarise(group)
     unit = "points" if term.points else "%"
     scale = 1 if term.points else 100
     sizes = {"mean absolute": s.mean_absolute, "median absolute": s.median_absolute, "median, signed": s.bias}
     sizes = {name: scale * size for name, size in sizes.items()}
     summary.append(
-        {"term": term.name, "unit": unit, "rows": s.rows, **sizes, "within 8 points / 10 %": s.within}
+        {
+            "term": term.name,
+            "target": chip,
+            "unit": unit,
+            "rows": s.rows,
+            **sizes,
+            "within 8 points / 10 %": s.within,
+        }
     )
-display(pd.DataFrame(summary).set_index("term").round(2))
+display(pd.DataFrame(summary).set_index(["term", "target"]).sort_index(sort_remaining=False).round(2))
 
 # %% [markdown]
 # ## Shares, point by point
@@ -70,6 +87,7 @@ table = pd.DataFrame(
     [
         {
             "operator": p.operator,
+            "target": chip,
             "case": p.case,
             "config": p.config,
             "term": p.term.name,
@@ -78,7 +96,7 @@ table = pd.DataFrame(
             "counted": p.counted,
             "error": p.error,
         }
-        for p in pairs
+        for p, chip in zip(pairs, chips, strict=True)
     ]
 )
 colors = {name: f"C{number}" for number, name in enumerate(sorted(table["operator"].unique()))}
@@ -174,7 +192,7 @@ plt.show()
 # %%
 worst = (
     points.reindex(points["error"].abs().sort_values(ascending=False).index)
-    .drop_duplicates(["term", "case"])
+    .drop_duplicates(["term", "target", "case"])
     .groupby("term")
     .head(2)
 )
@@ -182,20 +200,22 @@ with pd.option_context("display.max_colwidth", 90):
     display(
         worst.assign(
             config=[", ".join(f"{k}={v}" for k, v in json.loads(c).items()) for c in worst["config"]]
-        )[["term", "case", "predicted", "counted", "config"]]
+        )[["term", "target", "case", "predicted", "counted", "config"]]
         .sort_values("term")
         .round(2)
         .reset_index(drop=True)
     )
 
-# %% [markdown] ## Does a wrong term make a wrong time? A share is a busy time over the kernel's time, so a
-# predicted time that is too long makes all shares too small. Here both shares are converted to busy
-# microseconds. Their rank correlation with the error of the time shows the resource that causes it, over the
-# candidates whose counter is busy for at least a fifth of the time.
+# %% [markdown]
+# ## Does a wrong term make a wrong time?
+# A share is a busy time over the kernel's time, so a predicted time that is too long makes all shares too
+# small. Here both shares are converted to busy microseconds. Their rank correlation with the error of the
+# time shows the resource that causes it, over the candidates whose counter is busy for at least a fifth of
+# the time.
 
 # %%
 shown = table.pivot_table(
-    index=["operator", "case", "config"], columns="term", values=["predicted", "counted"]
+    index=["target", "operator", "case", "config"], columns="term", values=["predicted", "counted"]
 )
 times = {side: shown[side]["time without launch"] for side in ("predicted", "counted")}
 rows = []

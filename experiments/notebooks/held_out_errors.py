@@ -10,10 +10,12 @@
 #     name: python3
 # ---
 
-# %% [markdown] # From dataset to held-out errors  A model is evaluated on cases that it was not trained on. A
-# case is all candidates of one workload on one target. This notebook runs the protocol of `tilesight model
-# evaluate` on a part of the shipped rows, so that it takes a minute: every third candidate of each case, few
-# folds, small ensembles. Its numbers are therefore not those of the full evaluation.
+# %% [markdown]
+# # From dataset to held-out errors
+# A model is evaluated on cases that it was not trained on. A case is all candidates of one workload on one
+# target. This notebook runs the protocol of `tilesight model evaluate` on a part of the shipped rows, so
+# that it takes a minute: every third candidate of each case, few folds, small ensembles. Its numbers are
+# therefore not those of the full evaluation.
 
 # %%
 from pathlib import Path
@@ -36,9 +38,9 @@ EVERY, FOLDS, MEMBERS = 3, 4, 2
 # ## The rows
 
 # %%
-dataset = read_dataset(HERE.parent / "datasets" / "h200")
+dataset = read_dataset([HERE.parent / "datasets" / chip for chip in ("h200", "h100")])
 frame = dataset.frame
-counts = frame.groupby("operator").agg(
+counts = frame.groupby(["target", "operator"]).agg(
     cases=("workload", "nunique"),
     rows=("workload", "size"),
     verified=("measured_us", "count"),
@@ -48,14 +50,15 @@ counts = frame.groupby("operator").agg(
 display(counts)
 print(frame.loc[frame["status"] == "failed", "failure_kind"].value_counts().to_string())
 
-# %% [markdown] The difficulty of cases: each line is a case and shows the share of its candidates within a
-# factor of the fastest.
+# %% [markdown]
+# The difficulty of cases: each line is a case and shows the share of its candidates within a factor of the
+# fastest.
 
 # %%
 verified = dataset.verified().frame
 figure, axes = plt.subplots(figsize=(7, 3.6), layout="constrained")
 for color, (name, group) in zip(plt.cm.tab10.colors, verified.groupby("operator"), strict=False):
-    for number, (_, times) in enumerate(group.groupby("workload")["measured_us"]):
+    for number, (_, times) in enumerate(group.groupby(["target", "workload"])["measured_us"]):
         ratio = np.sort(times / times.min())
         axes.step(
             ratio,
@@ -73,14 +76,18 @@ axes.minorticks_off()
 axes.legend(frameon=False, fontsize=8)
 plt.show()
 
-# %% [markdown] ## Held-out shapes Whole shapes are held out, fold by fold, in all their dtypes. Yardsticks on
-# the same rows: random choice, boosting on config values, boosting on plain counts without the analytical
-# model. Cases of which fewer than 12 rows are left are not judged.  *top-1* is the case's best measured time
-# over that of the model's first choice, *top-8* over the best of its first eight.
+# %% [markdown]
+# ## Held-out shapes
+# Whole shapes are held out, fold by fold, in all their dtypes. Yardsticks on the same rows: random choice,
+# boosting on config values, boosting on plain counts without the analytical model. Cases of which fewer
+# than 12 rows are left are not judged. *top-1* is the case's best measured time over that of the model's
+# first choice, *top-8* over the best of its first eight.
 
 # %%
 part = Dataset(
-    verified.groupby("workload", group_keys=False).nth(slice(None, None, EVERY)).reset_index(drop=True),
+    verified.groupby(["target", "workload"], group_keys=False)
+    .nth(slice(None, None, EVERY))
+    .reset_index(drop=True),
     dataset.metadata,
 )
 rows = measured_rows(part)
@@ -93,9 +100,13 @@ print(
 
 def summaries(evaluation):
     shown = ("cases", "spearman", "top1", "top1_worst", "top8", "top8_worst", "mape", "mape_worst")
-    found = {m: evaluation.summary(m) for m in evaluation.models}
+    found = {
+        (target, m): evaluation.summary(m, target=target)
+        for target in evaluation.targets
+        for m in evaluation.models
+    }
     return (
-        pd.DataFrame({m: {name: getattr(s, name) for name in shown} for m, s in found.items()})
+        pd.DataFrame({of: {name: getattr(s, name) for name in shown} for of, s in found.items()})
         .T.astype(float)
         .round(3)
     )
@@ -127,8 +138,10 @@ panels[1].set(
 panels[1].legend(frameon=False, fontsize=8)
 plt.show()
 
-# %% [markdown] ## Held-out operators Each operator is predicted by models that were trained on the other five
-# only. Boosting on configs cannot learn from other operators and is left out.
+# %% [markdown]
+# ## Held-out operators
+# Each operator is predicted by models that were trained on the other five only. Boosting on configs cannot
+# learn from other operators and is left out.
 
 # %%
 operators_out = evaluate(rows, "operator", members=MEMBERS, yardsticks=False)
@@ -136,15 +149,17 @@ by_operator = pd.DataFrame(
     [
         {
             "operator": o,
+            "target": t,
             "model": m,
-            **{k: getattr(operators_out.summary(m, o), k) for k in ("top1", "top8", "mape")},
+            **{k: getattr(operators_out.summary(m, o, t), k) for k in ("top1", "top8", "mape")},
         }
         for o in operators_out.operators
+        for t in operators_out.targets
         for m in (ANALYTICAL, BOTH)
     ]
 )
 display(
-    by_operator.pivot(index="operator", columns="model", values=["top1", "top8", "mape"])
+    by_operator.pivot(index=["operator", "target"], columns="model", values=["top1", "top8", "mape"])
     .astype(float)
     .round(3)
 )
@@ -159,6 +174,7 @@ display(
         [
             {
                 "split": e.split,
+                "target": c.target or "all",
                 "within 1 sigma": c.one_sigma,
                 "within 2": c.two_sigma,
                 "median sigma": c.median_sigma,
@@ -169,8 +185,10 @@ display(
     ).round(3)
 )
 
-# %% [markdown] ## One estimator by hand The learned part follows scikit-learn's conventions. Here it is
-# trained on the log of measured over analytical time of all operators but one, and predicts that one.
+# %% [markdown]
+# ## One estimator by hand
+# The learned part follows scikit-learn's conventions. Here it is trained on the log of measured over
+# analytical time of all operators but one, and predicts that one.
 
 # %%
 HELD = "rms_norm"

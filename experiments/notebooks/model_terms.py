@@ -10,10 +10,12 @@
 #     name: python3
 # ---
 
-# %% [markdown] # The analytical model, term by term  The analytical model needs no training. It turns a
-# profile into microseconds by resource (terms), combines those of a core into the period of each loop, blocks
-# into waves, and the cores with device memory into a time. Here its terms are looked at on measured matmuls
-# and attentions of the shipped dataset. `docs/model.md` has the source of each term.
+# %% [markdown]
+# # The analytical model, term by term
+# The analytical model needs no training. It turns a profile into microseconds by resource (terms), combines
+# those of a core into the period of each loop, blocks into waves, and the cores with device memory into a
+# time. Here its terms are looked at on measured matmuls and attentions of the shipped dataset.
+# `docs/model.md` has the source of each term.
 
 # %%
 import json
@@ -31,13 +33,17 @@ from tilesight.records.dataset import profiles_of, read_dataset
 from tilesight.target.spec import load_target
 
 HERE = Path(__file__).parent if "__file__" in globals() else Path.cwd()
-target, model = load_target("h200"), AnalyticalModel()
-rows = read_dataset(HERE.parent / "datasets" / "h200").verified().frame
-print(f"{model.version}; {len(rows)} measured candidates")
+CHIPS = ("h200", "h100")
+targets, model = {chip: load_target(chip) for chip in CHIPS}, AnalyticalModel()
+measured = {chip: read_dataset(HERE.parent / "datasets" / chip).verified().frame for chip in CHIPS}
+target, rows = targets["h200"], measured["h200"]
+print(model.version, *(f"{len(found)} rows measured on {chip}" for chip, found in measured.items()), sep="; ")
 
-# %% [markdown] ## Three candidates of one case The fastest, the middle one and the slowest of matmul M0.
-# Resource terms are busy times over the whole grid, as if all cores shared the work evenly; `makespan` is
-# what the cores need together with waits, waves and tails.
+# %% [markdown]
+# ## Three candidates of one case
+# The fastest, the middle one and the slowest of matmul M0. Resource terms are busy times over the whole
+# grid, as if all cores shared the work evenly; `makespan` is what the cores need together with waits, waves
+# and tails.
 
 # %%
 case = rows[
@@ -55,8 +61,9 @@ for name, row in chosen.items():
         f"{', '.join(f'{k}={v}' for k, v in json.loads(row['config']).items())}"
     )
 
-# %% [markdown] The same as shares of the predicted time. If the bar of `load latency` is the longest, the
-# pipeline is too shallow. If that of `dependency chain` is, steps wait for one another.
+# %% [markdown]
+# The same as shares of the predicted time. If the bar of `load latency` is the longest, the pipeline is too
+# shallow. If that of `dependency chain` is, steps wait for one another.
 
 # %%
 least = 0.02 * table.loc["predicted"].min()
@@ -78,8 +85,10 @@ axes.set(xlabel="share of the predicted time", title="matmul M0")
 axes.legend(frameon=False)
 plt.show()
 
-# %% [markdown] ## Gains A busy share does not tell whether the kernel waits for the resource. `limits`
-# predicts again without one cost at a time.
+# %% [markdown]
+# ## Gains
+# A busy share does not tell whether the kernel waits for the resource. `limits` predicts again without one
+# cost at a time.
 
 # %%
 gains = {}
@@ -89,9 +98,10 @@ for name, row in chosen.items():
 shown = pd.DataFrame(gains)
 display((100 * shown[shown.max(axis=1) > 0.01]).round(0).rename_axis("% of the time that would go"))
 
-# %% [markdown] ## One term against its cause: pipeline depth The dataset's rows of M0 by `num_stages`. With
-# one stage each iteration waits for its copy. With each further stage the term for load latency falls, until
-# copies arrive before they are needed and it is 0.
+# %% [markdown]
+# ## One term against its cause: pipeline depth
+# The dataset's rows of M0 by `num_stages`. With one stage each iteration waits for its copy. With each
+# further stage the term for load latency falls, until copies arrive before they are needed and it is 0.
 
 # %%
 known = pd.DataFrame(
@@ -110,19 +120,24 @@ display(
     .round(1)
 )
 
-# %% [markdown] ## Predicted against measured All candidates of two cases, coloured by the predicted limit.
-# The lines are equality and a quarter off in both directions.
+# %% [markdown]
+# ## Predicted against measured
+# All candidates of two cases on both chips, coloured by the predicted limit. The lines are equality and a
+# quarter off in both directions.
 
 # %%
-attention = rows[
-    (rows["operator"] == "flash_attention") & (rows["shape"] == "FA4") & (rows["dtype"] == "bfloat16")
-]
-figure, panels = plt.subplots(1, 2, figsize=(10, 4.6), layout="constrained")
+figure, panels = plt.subplots(2, 2, figsize=(10, 9), layout="constrained")
 errors = []
-for axes, (title, frame) in zip(
-    panels, {"matmul M0": case, "flash_attention FA4": attention}.items(), strict=True
+for axes, (chip, operator, shape) in zip(
+    panels.flat,
+    [(chip, *of) for chip in CHIPS for of in (("matmul", "M0"), ("flash_attention", "FA4"))],
+    strict=True,
 ):
-    said = [model.predict(profiles_of(text), target) for text in frame["profile"]]
+    found, title = measured[chip], f"{operator} {shape} on {chip}"
+    frame = found[
+        (found["operator"] == operator) & (found["shape"] == shape) & (found["dtype"] == "bfloat16")
+    ]
+    said = [model.predict(profiles_of(text), targets[chip]) for text in frame["profile"]]
     points = pd.DataFrame({"predicted": [p.latency_us for p in said], "by": [p.limiting for p in said]})
     points["measured"] = frame["measured_us"].to_numpy()
     for by, group in points.groupby("by"):
@@ -152,9 +167,11 @@ for axes, (title, frame) in zip(
 plt.show()
 display(pd.DataFrame(errors).round(3))
 
-# %% [markdown] ## Leaving parts out The effect of a resource's figure on the predicted times: each is made 20
-# % slower, for all candidates of M0. With perfectly overlapping terms the time would change by a quarter if
-# the resource limits it and not at all otherwise; the p-norm is between.
+# %% [markdown]
+# ## Leaving parts out
+# The effect of a resource's figure on the predicted times: each is made 20 % slower, for all candidates of
+# M0. With perfectly overlapping terms the time would change by a quarter if the resource limits it and not
+# at all otherwise; the p-norm is between.
 
 # %%
 from dataclasses import replace  # noqa: E402

@@ -10,10 +10,11 @@
 #     name: python3
 # ---
 
-# %% [markdown] # One kernel: its lowered IR and its profile  A cost model for kernels can use the config
-# (tile sizes, stages) or the compiler's output. TileSight uses the second: it lowers the kernel to TVM IR on
-# the CPU and counts the work of the hardware. No GPU is needed here.  The kernel is the fastest measured one
-# of a matmul in the shipped dataset.
+# %% [markdown]
+# # One kernel: its lowered IR and its profile
+# A cost model for kernels can use the config (tile sizes, stages) or the compiler's output. TileSight uses
+# the second: it lowers the kernel to TVM IR on the CPU and counts the work of the hardware. No GPU is
+# needed here. The kernel is the fastest measured one of a matmul in the shipped dataset.
 
 # %%
 import json
@@ -45,8 +46,10 @@ print(
     f"us:\n{config}"
 )
 
-# %% [markdown] ## Lower it `template.build` gives a TileLang function with tile operators (`T.copy`,
-# `T.gemm`). `lower` runs TileLang's passes on it.
+# %% [markdown]
+# ## Lower it
+# `template.build` gives a TileLang function with tile operators (`T.copy`, `T.gemm`). `lower` runs
+# TileLang's passes on it.
 
 # %%
 workload = operator("matmul").workload("M0", "bfloat16")
@@ -55,8 +58,9 @@ lowered = lower(function, target)
 script = lowered.device.script()
 print(f"{len(function.script().splitlines())} lines as traced, {len(script.splitlines())} lines of device IR")
 
-# %% [markdown] The reader looks for copies, matrix instructions, barriers, roles and loops in the device IR.
-# These are the lines with them, cut to a readable width.
+# %% [markdown]
+# The reader looks for copies, matrix instructions, barriers, roles and loops in the device IR. These are
+# the lines with them, cut to a readable width.
 
 # %%
 TELLING = re.compile(
@@ -66,8 +70,10 @@ TELLING = re.compile(
 for line in [line for line in script.splitlines() if TELLING.search(line)][:60]:
     print(line[:150] + ("…" if len(line) > 150 else ""))
 
-# %% [markdown] ## Read its profile A `KernelProfile` has roles (threads with a program of their own), each
-# with phases (straight-line code, or a loop with the work of one iteration). Everything is for one block.
+# %% [markdown]
+# ## Read its profile
+# A `KernelProfile` has roles (threads with a program of their own), each with phases (straight-line code,
+# or a loop with the work of one iteration). Everything is for one block.
 
 # %%
 (profile,) = read_profiles(lowered, target)
@@ -97,9 +103,9 @@ display(
     )
 )
 
-# %% [markdown] Each access has its width and the operations of the memory: 32-byte sectors in global memory,
-# wavefronts in shared memory. `slots` are the buffers that a copy cycles through; more of them hide more
-# latency.
+# %% [markdown]
+# Each access has its width and the operations of the memory: 32-byte sectors in global memory, wavefronts
+# in shared memory. `slots` are the buffers that a copy cycles through; more of them hide more latency.
 
 # %%
 accesses = pd.DataFrame(
@@ -125,8 +131,9 @@ accesses = pd.DataFrame(
 )
 display(accesses)
 
-# %% [markdown] Bytes of the whole grid by memory space. Operands that matrix instructions read directly from
-# shared memory are counted with the matrix work, not as accesses of threads.
+# %% [markdown]
+# Bytes of the whole grid by memory space. Operands that matrix instructions read directly from shared
+# memory are counted with the matrix work, not as accesses of threads.
 
 # %%
 moved = (accesses["bytes"] * accesses["trips"] * profile.blocks).groupby(
@@ -145,18 +152,23 @@ axes.set(xlabel="MB over the whole grid", xlim=(0, 1.15 * max(values)))
 axes.legend(frameon=False)
 plt.show()
 
-# %% [markdown] ## Predict it `tilesight.predict` does all of the above for any TileLang function, also for
-# one that is not in this repository.
+# %% [markdown]
+# ## Predict it
+# `tilesight.predict` does all of the above for any TileLang function, also for one that is not in this
+# repository.
 
 # %%
-prediction = tilesight.predict(function, target)
-print(
-    f"predicted {prediction.latency_us:.1f} us, measured {best['measured_us']:.1f} us, limiting: "
-    f"{prediction.limiting}"
-)
-display(
-    pd.DataFrame({"busy share": prediction.utilization}).round(3).sort_values("busy share", ascending=False)
-)
+predictions = {chip: tilesight.predict(function, chip) for chip in ("h200", "h100")}
+for chip, prediction in predictions.items():
+    found = read_dataset(HERE.parent / "datasets" / chip).verified().frame
+    same = found[(found["workload"] == best["workload"]) & (found["config"] == best["config"])]
+    times = [f"{us:.1f} us" for us in same["measured_us"]]
+    print(
+        f"{chip}: predicted {prediction.latency_us:.1f} us, measured {', '.join(times) or 'not there'}, "
+        f"limiting: {prediction.limiting}"
+    )
+shares = pd.DataFrame({chip: prediction.utilization for chip, prediction in predictions.items()})
+display(shares.round(3).sort_values("h200", ascending=False))
 
 # %% [markdown]
 # Another kernel, which TileSight does not contain. It reads each row of a matrix and writes its sum.

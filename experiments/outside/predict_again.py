@@ -1,9 +1,9 @@
 """Predict kept profiles of a corpus again, after a change of the model or for another chip. Takes seconds.
 
-    python experiments/outside/predict_again.py profiles.jsonl rows.csv --out predictions.csv [--target h100]
+    python experiments/outside/predict_again.py PROFILES ROWS --out predictions.csv [--target h100]
 
-`profiles.jsonl` is what predict.py kept for a chip of the same instruction set, `rows.csv` what measure.py
-wrote: candidates that were not measured are left out.
+PROFILES is what predict.py kept for a chip of the same instruction set (`profiles.jsonl.xz` or a plain file),
+ROWS what measure.py wrote. Candidates that were not measured are left out.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import lzma
 import sys
 from pathlib import Path
 
@@ -31,7 +32,8 @@ def main(given: argparse.Namespace) -> None:
     model = HybridModel(AnalyticalModel(), load(given.model)) if given.model else default_model()
     rows = {row["key"]: row for row in csv.DictReader(given.rows.open())}
     count = 0
-    with given.profiles.open() as kept, given.out.open("w", newline="") as file:
+    opened = lzma.open if given.profiles.suffix == ".xz" else open
+    with opened(given.profiles, "rt") as kept, given.out.open("w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS)
         writer.writeheader()
         for line in kept:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -222,12 +223,14 @@ def _print(found: Evaluation, cases: bool) -> None:
         output.print_text(
             f"{found.unjudged} {case} with fewer than {FEWEST_ROWS} candidates {is_not} evaluated"
         )
-    columns = ["model", "cases", "rho", "top-1", "worst", "top-8", "worst 8", "top-5%", "MAPE", "pick"]
+    scores = ["cases", "rho", "top-1", "worst", "top-8", "worst 8", "top-5%", "MAPE", "pick"]
+    several = found.targets if len(found.targets) > 1 else []
     lines = []
-    for name in found.models:
-        s = found.summary(name)
+    for target, name in product([None, *several], found.models):
+        s = found.summary(name, target=target)
         lines.append(
             [
+                *([target or "all"] if several else []),
                 name,
                 s.cases,
                 output.number(s.spearman, 3),
@@ -236,11 +239,13 @@ def _print(found: Evaluation, cases: bool) -> None:
                 _signed(s.pick),
             ]
         )
-    output.print_table(columns, lines, right=columns[1:], folded=["model"])
+    columns = ["target", "model", *scores] if several else ["model", *scores]
+    output.print_table(columns, lines, right=scores, folded=["model"])
     for c in found.coverage:
+        where = "" if c.target is None else f" on {c.target}"
         output.print_text(
-            f"{c.model}: {c.one_sigma:.0%} of rows within one sigma (should be 68 %), {c.two_sigma:.0%} "
-            "within two (95 %)"
+            f"{c.model}{where}: {c.one_sigma:.0%} of rows within one sigma (should be 68 %), "
+            f"{c.two_sigma:.0%} within two (95 %)"
         )
     output.print_text()
     if cases:
@@ -248,11 +253,12 @@ def _print(found: Evaluation, cases: bool) -> None:
 
 
 def _print_cases(found: Evaluation) -> None:
-    columns = ["case", "dtype", "n", "model", "rho", "top-1", "top-8", "top-5%", "MAPE", "pick"]
+    columns = ["case", "dtype", "target", "n", "model", "rho", "top-1", "top-8", "top-5%", "MAPE", "pick"]
     lines = [
         [
             f"{c.operator} {c.shape}",
             c.dtype,
+            c.target,
             c.scores.count,
             c.model,
             output.number(c.scores.spearman, 3),
@@ -260,9 +266,9 @@ def _print_cases(found: Evaluation) -> None:
             output.percent(c.scores.mape),
             _signed(c.scores.pick),
         ]
-        for c in sorted(found.cases, key=lambda c: (c.operator, c.shape, c.dtype))
+        for c in sorted(found.cases, key=lambda c: (c.operator, c.shape, c.dtype, c.target))
     ]
-    output.print_table(columns, lines, right=[columns[2], *columns[4:]], folded=["case", "model"])
+    output.print_table(columns, lines, right=[columns[3], *columns[5:]], folded=["case", "model"])
 
 
 def _signed(ratio: float | None) -> str:

@@ -101,7 +101,7 @@ def test_the_card_has_data_protocol_and_errors(trained: Path) -> None:
     assert math.isclose(sum(card["importances"].values()), 1, rel_tol=1e-6)
     assert card["held_out"][0]["models"]["both"]["cases"] == 6
     written = (trained / "card.md").read_text(encoding="utf-8")
-    assert "| shape | both | 6 |" in written
+    assert "| shape | all | both | 6 |" in written
     assert AnalyticalModel().version in written
 
 

@@ -12,10 +12,12 @@ from tests.unit.costmodel.measured_samples import FAST, OPERATORS, dataset, rows
 from tilesight.costmodel.analytical.constants import DEFAULT, Constants
 from tilesight.costmodel.training import evaluation, yardsticks
 from tilesight.costmodel.training import train as training
+from tilesight.costmodel.training.card import facts
 from tilesight.costmodel.training.evaluation import evaluate, folds
 from tilesight.costmodel.training.measured import MeasuredRow, measured_rows
 from tilesight.errors import InputError
 from tilesight.records.dataset import Dataset
+from tilesight.target.spec import load_target
 
 
 @pytest.fixture(scope="module")
@@ -162,3 +164,31 @@ def test_config_boosting_needs_another_shape_of_the_operator(made: list[Measured
     ]
     found = evaluate(some, "operator", **FAST)
     assert {c.operator for c in found.of(evaluation.CONFIGS)} == {OPERATORS[1]}
+
+
+def test_each_target_has_scores_of_its_own(made: list[MeasuredRow]) -> None:
+    h100 = load_target("h100")
+    # on the second target, times have nothing to do with the predictions
+    disorder = [
+        replace(
+            row, target=h100, case=f"{row.case} again", measured_us=row.measured_us * (1 + 7 * number % 5)
+        )
+        for number, row in enumerate(made)
+    ]
+    found = evaluate([*made, *disorder], "shape", yardsticks=False, most_folds=2, **FAST)
+    assert found.targets == ["h100", "h200"]
+    ours, theirs = (found.summary("both", target=target) for target in ("h200", "h100"))
+    assert ours.cases == theirs.cases == 12
+    assert found.summary("both").cases == 24
+    assert ours.top1 > theirs.top1
+    assert ours.mape is not None
+    assert theirs.mape is not None
+    assert ours.mape < theirs.mape
+    assert [c.target for c in found.coverage] == [None, "h100", "h200"]
+    plain = found.plain()
+    assert {(one["target"], one["model"]) for one in plain["targets"]} >= {("h100", "both"), ("h200", "both")}
+    assert [one["target"] for one in plain["coverage"]] == [None, "h100", "h200"]
+    entry = facts(dataset(), made, "analytical", [found])["held_out"][0]
+    assert entry["targets"]["h100"]["models"]["both"]["mape"] == theirs.mape
+    assert entry["models"]["both"]["cases"] == 24
+    assert 0 < entry["targets"]["h200"]["coverage"]["one_sigma"] <= 1
