@@ -236,8 +236,8 @@ def evaluate(
         if o != "regression"
     }
     cases = [*_judge(rows, measured, logs, orders, ordering)]
+    names = sorted({row.target.name for row in rows})
     target_of = np.array([row.target.name for row in rows])
-    targets = [None, *sorted(set(target_of))] if len(set(target_of)) > 1 else [None]
     spread = [
         _coverage(
             BOTH + suffixes[o],
@@ -247,7 +247,7 @@ def evaluate(
             sigmas[o],
             np.ones(len(rows), dtype=bool) if target is None else target_of == target,
         )
-        for target in targets
+        for target in (None, *(names if len(names) > 1 else ()))
         for o in objectives
     ]
     shipped = "as shipped: may have been fitted to held-out rows"

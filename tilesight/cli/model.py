@@ -162,24 +162,26 @@ def _print_card(card: Mapping[str, Any], fits: bool) -> None:
         f"{', '.join(data['targets'])}",
         "",
     ]
-    columns = ["split", "model", "cases", "top-1", "worst", "top-8", "worst 8", "MAPE"]
+    columns = ["split", "target", "model", "cases", "top-1", "worst", "top-8", "worst 8", "MAPE"]
     lines = [
         [
             e["split"],
+            target,
             name,
             of["cases"],
             *(f"{of[k]:.4f}" for k in ("top1", "top1_worst", "top8", "top8_worst")),
             output.percent(of["mape"]),
         ]
         for e in card["held_out"]
-        for name, of in e["models"].items()
+        for target, found in {"all": e, **e.get("targets", {})}.items()
+        for name, of in found["models"].items()
     ]
     first = sorted(card["importances"].items(), key=lambda item: -item[1])[:FIRST_FEATURES]
     features = [[n, output.percent(gain), FEATURES.get(n, "")] for n, gain in first]
     for line in heads:
         output.print_text(line)
     if lines:
-        output.print_table(columns, lines, right=columns[2:])
+        output.print_table(columns, lines, right=columns[3:])
         output.print_text()
     output.print_table(["feature", "gain", "meaning"], features, right=["gain"], folded=["meaning"])
 
