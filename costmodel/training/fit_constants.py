@@ -156,27 +156,22 @@ def _residuals(
     weights: NDArray[np.float64],
 ) -> NDArray[np.float64]:
     """Errors of the rows, and distances of the constants from the round figures."""
-    errors = _errors(logs, rows=rows, names=names, start=start, weights=weights)
-    rough = np.log([getattr(ROUGH, name) for name in names])
-    return np.concatenate([errors, PRIOR_WEIGHT * math.sqrt(len(rows)) * (logs - rough)])
-
-
-def _errors(
-    logs: NDArray[np.float64],
-    *,
-    rows: Sequence[MeasuredRow],
-    names: Sequence[str],
-    start: Constants,
-    weights: NDArray[np.float64],
-) -> NDArray[np.float64]:
     model = AnalyticalModel(replace(start, **dict(zip(names, map(float, np.exp(logs)), strict=True))))
+    rough = np.log([getattr(ROUGH, name) for name in names])
+    return np.concatenate(
+        [_errors(model, rows) * weights, PRIOR_WEIGHT * math.sqrt(len(rows)) * (logs - rough)]
+    )
+
+
+def _errors(model: AnalyticalModel, rows: Sequence[MeasuredRow]) -> NDArray[np.float64]:
+    """Logarithms of predicted over measured times; `REFUSED` for rows that the model refuses."""
     errors = np.full(len(rows), REFUSED)
     for number, row in enumerate(rows):
         try:
             errors[number] = np.log(model.predict(row.kernels, row.target).latency_us / row.measured_us)
         except ValueError:
             continue
-    return errors * weights
+    return errors
 
 
 def _sample(rows: Sequence[MeasuredRow], most: int) -> NDArray[np.int64]:
