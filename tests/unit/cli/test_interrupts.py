@@ -27,6 +27,7 @@ def waits(*_, **__):
         print("begun", flush=True)
         time.sleep(60)
     finally:
+        print("ending", flush=True)
         time.sleep(0.4)
         print("cleaned up", flush=True)
 commands.cli.invoke = waits
@@ -72,6 +73,7 @@ def test_the_first_signal_ends_a_command_in_order(
     assert process.stdout is not None
     assert process.stdout.readline() == "begun\n"
     process.send_signal(numbers[0])
+    assert process.stdout.readline() == "ending\n"  # Python handles signals that wait together by their number
     while process.poll() is None:  # during its own end and the end of Python
         time.sleep(0.02)
         process.send_signal(numbers[-1])
