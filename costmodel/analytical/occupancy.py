@@ -131,10 +131,15 @@ def _rounded_threads(profile: KernelProfile, target: Target) -> int:
     return math.ceil(profile.block_threads / warp) * warp
 
 
+def registers_limit(profile: KernelProfile, target: Target) -> float:
+    """The most registers that the compiler can give a thread: one block must fit."""
+    file_limit = target["core.memory.registers.bytes"] / 4 / _rounded_threads(profile, target)
+    return min(target["thread.max_registers"], file_limit // ALLOCATION_UNIT * ALLOCATION_UNIT)
+
+
 def _registers(profile: KernelProfile, target: Target) -> tuple[int, dict[str, float], float]:
     """(registers per thread at launch, registers that each role lacks, fullness as in `Occupancy`)."""
-    file_limit = target["core.memory.registers.bytes"] / 4 / _rounded_threads(profile, target)
-    limit = min(target["thread.max_registers"], file_limit // ALLOCATION_UNIT * ALLOCATION_UNIT)
+    limit = registers_limit(profile, target)
     roles = {role.name: role for role in profile.roles}
     if any(role.registers_limit is not None for role in roles.values()):
         # the kernel moves registers from its producer to its consumers: it is launched with the whole

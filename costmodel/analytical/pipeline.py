@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,11 +12,14 @@ from ...target.spec import Target
 from .constants import Constants
 from .demand import RESOURCES, Demand, copy_cycles, demand, is_plain_shared, l2_bytes_per_cycle, sector_bytes
 from .norms import p_norm
-from .occupancy import Occupancy
+from .occupancy import Occupancy, registers_limit
 from .queueing import round_time
 from .spills import serial_cycles, share_beyond_core, spilled_bytes, spilled_registers
 
 WORDS_AT_ONCE = 128.0  # registers of a thread that straight code fills with loads before it uses the first
+# of them for addresses and counters beside live buffers, and words that are always left. Read off the machine
+# code of matmuls whose accumulators leave 63 registers: 33 loads before the first store.
+ADDRESS_REGISTERS, LEAST_WORDS = 30.0, 32.0
 SUPPLY_ROUNDS = 4  # after which the time that blocks wait for copies changes by less than a hundredth
 SPECIAL_CYCLES = 20.0  # latency of a special function, from issue to result
 
@@ -78,7 +82,7 @@ class CorePipeline:
     target: Target
     constants: Constants
     occupancy: Occupancy
-    waiting_share: float  # of the loads, for device memory
+    waiting: Mapping[str, float]  # by tensor, the share of its loads that wait for device memory
     cores_busy: float
     edge_weight: float = 0.0  # as for `demand`
 
@@ -259,10 +263,13 @@ class CorePipeline:
         ]
         if not loads:
             return 0.0
-        overlapped = phase.is_loop and not any(a.asynchronous for a in phase.work.accesses)
+        overlapped = (
+            phase.is_loop and not phase.work.matrix and not any(a.asynchronous for a in phase.work.accesses)
+        )
         warps = max(1.0, role.threads / self.target["warp.threads"])
         held = sum(a.instructions * max(1.0, a.vector_bytes / 4) for a in loads) / warps
-        turns = 1 / phase.pipeline_depth if overlapped else max(1.0, held / WORDS_AT_ONCE)
+        turns = 1 / phase.pipeline_depth if overlapped else max(1.0, held / self._words_at_once(role, phase))
+        turns = max(turns, phase.work.load_branches / warps)
         stored = sum(a.bytes for a in phase.work.accesses if a.space is Space.SHARED and a.mechanism == "st")
         used = max(
             0.0, 1 - stored / max(1.0, sum(a.bytes for a in loads))
@@ -271,9 +278,20 @@ class CorePipeline:
         fresh = sum(a.instructions * min(1.0, a.footprint_bytes / max(1.0, a.bytes)) for a in loads)
         each = used * fresh / warps
         # the first loads are used while the last ones arrive
-        return turns * self._arrival(0.0) + max(
+        return turns * self._arrival(loads, 0.0) + max(
             self.constants.load_cycles * each, sum(sector_bytes(a) for a in loads) / self._l2_share
         )
+
+    def _words_at_once(self, role: Role, phase: Phase) -> float:
+        """Registers of a thread that straight code fills with loads before it uses the first.
+
+        Beside matrix work these are the registers that live buffers and addresses leave.
+        """
+        if not phase.work.matrix:
+            return WORDS_AT_ONCE
+        limit = role.registers_limit or registers_limit(self.profile, self.target)
+        left = limit - role.local_registers - ADDRESS_REGISTERS
+        return min(WORDS_AT_ONCE, max(LEAST_WORDS, left))
 
     def _held_cycles(self, flow: _Flow, phase: Phase, together: float) -> float:
         """Cycles for which an iteration of `together` cycles occupies the buffers that were loaded for it.
@@ -323,20 +341,23 @@ class CorePipeline:
         """Cycles from the issue of a group of bulk copies to the wake-up of the waiting threads."""
         engine = sum(copy_cycles(a, self.constants, self.edge_weight) for a in group)
         transfer = sum(a.bytes for a in group) / self._l2_share
-        waiting = self.waiting_share * self.constants.copy_miss_factor
+        waiting = self._waiting(group) * self.constants.copy_miss_factor
         return self.constants.copy_start_cycles + latency_cycles(self.target, waiting) + max(transfer, engine)
 
     def _grouped_arrival(self, phase: Phase) -> float:
         """The same for copies that threads issue in groups (cp.async); 0 if there are none."""
-        moved = sum(
-            sector_bytes(a)
-            for a in phase.work.accesses
-            if a.mechanism == "cp_async" and a.space is Space.GLOBAL
-        )
-        return self._arrival(moved) if moved else 0.0
+        copies = [a for a in phase.work.accesses if a.mechanism == "cp_async" and a.space is Space.GLOBAL]
+        return self._arrival(copies, sum(map(sector_bytes, copies))) if copies else 0.0
 
-    def _arrival(self, moved: float) -> float:
-        return latency_cycles(self.target, self.waiting_share) + moved / self._l2_share
+    def _arrival(self, group: Sequence[Access], moved: float) -> float:
+        return latency_cycles(self.target, self._waiting(group)) + moved / self._l2_share
+
+    def _waiting(self, group: Sequence[Access]) -> float:
+        """Share of the round trips of loads issued together that last as long as one to device memory.
+
+        The slowest of them counts, so it is that of the tensor with the largest share.
+        """
+        return max((self.waiting.get(a.tensor, 0.0) for a in group), default=0.0)
 
     @property
     def _l2_share(self) -> float:

@@ -20,6 +20,7 @@ class Stream:
     trips: Trips  # iterations that change the address
     bytes: float  # distinct bytes in one of these iterations
     requested: float  # all bytes of the block
+    wanted: float  # bytes that the block asks for, without the rest of their sectors
     cached: bool  # whether the first-level cache of the core may serve them
     row_bytes: float = 0.0  # contiguous bytes at each place that loaded data chooses; 0 if none does
 
@@ -46,9 +47,10 @@ def streams_of(profile: KernelProfile) -> tuple[tuple[Stream, ...], tuple[Stream
                 if access.space is Space.GLOBAL:
                     trips = phase.trips if access.loop_dependent else _ONCE
                     key = (access.tensor, Tiles.of(access), trips, _is_cached(access), access.row_bytes)
-                    entry = (writes if access.write else reads).setdefault(key, [0.0, 0.0])
+                    entry = (writes if access.write else reads).setdefault(key, [0.0, 0.0, 0.0])
                     entry[0] += max(_footprint(access), 1.0)
                     entry[1] += max(1.0, _transferred(access) * phase.trips.mean)
+                    entry[2] += max(1.0, min(access.bytes, _transferred(access)) * phase.trips.mean)
     return _listed(reads), _listed(writes)
 
 
@@ -57,8 +59,8 @@ _Key = tuple[str, Tiles, Trips, bool, float]  # tensor, tiles, trips, whether ca
 
 def _listed(found: dict[_Key, list[float]]) -> tuple[Stream, ...]:
     return tuple(
-        Stream(tensor, tiles, trips, different, requested, cached, row)
-        for (tensor, tiles, trips, cached, row), (different, requested) in found.items()
+        Stream(tensor, tiles, trips, different, requested, wanted, cached, row)
+        for (tensor, tiles, trips, cached, row), (different, requested, wanted) in found.items()
     )
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -35,9 +35,9 @@ class Traffic:
     dram_read: float
     dram_write: float
     llc: float = 0.0  # misses of the L2s, if there is a cache between them and device memory
-    # Share of L2 reads that wait for device memory. Blocks in step read common tiles at the same time: one of
-    # them misses, and all wait.
-    waiting_share: float = 0.0
+    # By tensor, the share of its reads that wait for device memory. Blocks in step read common tiles at the
+    # same time: one of them misses, and all wait.
+    waiting: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def dram(self) -> float:
@@ -176,12 +176,15 @@ class _Flow:
             total.append(max(0.0, moved) * self.clusters)
         return total
 
-    def waiting(self, moved: Sequence[float]) -> float:
-        """Bytes of all blocks that arrive when device memory answers, if it moves `moved` of each stream."""
-        return sum(
-            each * float((w.weight * w.blocks).sum() / (w.weight * w.tiles).sum())
-            for each, w in zip(moved, self.waves, strict=True)
-        )
+    def waiting(self, moved: Sequence[float]) -> dict[str, float]:
+        """By tensor, the share of its reads that wait for device memory, which moves `moved` a stream."""
+        late: dict[str, float] = {}
+        wanted: dict[str, float] = {}
+        for stream, each, w in zip(self.streams, moved, self.waves, strict=True):
+            readers = float((w.weight * w.blocks).sum() / (w.weight * w.tiles).sum())
+            late[stream.tensor] = late.get(stream.tensor, 0.0) + each * readers
+            wanted[stream.tensor] = wanted.get(stream.tensor, 0.0) + stream.wanted * self.profile.blocks
+        return {tensor: min(1.0, read / wanted[tensor]) for tensor, read in late.items()}
 
 
 def traffic(
@@ -228,14 +231,14 @@ def traffic(
             if touched < llc
             else max(touched, missed * (1 - constants.kept_share * llc / touched))
         )
-    waiting_share = min(1.0, flow.waiting(moved) * missed / max(1.0, sum(moved)) / l2_read)
+    scale = missed / max(1.0, sum(moved))
     return Traffic(
         l2_read,
         written,
         min(dram_read, missed),
         dram_write,
         missed + dram_write if llc else 0.0,
-        waiting_share,
+        flow.waiting([each * scale for each in moved]),
     )
 
 

@@ -36,6 +36,7 @@ SMALL_WHOLE = 192  # elements that all iterations store
 SMALL_GUARDED = 128  # the same if conditions guard the loads
 SMALL_BODY = 56  # elements that one iteration stores
 LOADS_IN_FLIGHT = 16
+UNROLLED_ON_REQUEST = 1000  # iterations up to which `#pragma unroll` unrolls a copy completely
 FEW_GUARDED = 3  # guarded loads of one iteration up to which the compiler joins two iterations
 MOST_UNROLLED = 8  # iterations
 # Registers for which a loop over the elements of a local array has loads in flight. The compiler unrolls such
@@ -117,22 +118,54 @@ class Body:
 def waits_for_each(node: Any, is_global: Callable[[Any], bool]) -> bool:
     """Whether the loads of an unrolled loop are in flight one after another.
 
-    This happens to loads that go directly to shared memory under two conditions on the same thread: the row
-    and the column of a tile whose rows the threads do not divide. The compiler makes a branch of each
-    iteration, and it moves no load across a store.
+    This happens to loads under a condition within a branch, and to loads that go directly to shared memory
+    under two conditions on the same thread: the row and the column of a tile whose rows the threads do not
+    divide. Two conditions on the same iteration count as well if the loop is too long to be unrolled. The
+    compiler makes a branch of each iteration, and it moves no load across a store.
     """
+    if guards_in_branch(node, is_global):
+        return True
     store = node.body
     if type(store).__name__ != "BufferStore" or not str(store.buffer.scope()).startswith("shared"):
         return False
     apart = False
+    constants = {identity(node.loop_var)} if (constant(node.extent) or 0) <= UNROLLED_ON_REQUEST else set()
 
     def look(part: Any, kind: str) -> None:
         nonlocal apart
         if kind == "And":
-            apart = apart or bool(_variables(part.a) & _variables(part.b) - {identity(node.loop_var)})
+            apart = apart or bool(_variables(part.a) & _variables(part.b) - constants)
 
     visit(store.value, look)
     return apart and touches_global(store.value, is_global)
+
+
+def guards_in_branch(node: Any, is_global: Callable[[Any], bool]) -> bool:
+    """Whether a loop consists of a branch with a store of loads that stand under another condition.
+
+    The compiler turns a branch into predicates unless there is another condition inside: then it keeps the
+    branch, and no load is issued before those of the branch before it have arrived. Read off the machine code
+    of copies whose tile the threads do not divide, at a tensor's edge (nvcc 13.0).
+    """
+    branch = node.body
+    while type(branch).__name__ == "For" and is_unrolled(branch):
+        branch = branch.body
+    if type(branch).__name__ != "IfThenElse" or branch.else_case is not None:
+        return False
+    store = branch.then_case
+    while type(store).__name__ == "For" and is_unrolled(store):
+        store = store.body
+    if type(store).__name__ != "BufferStore":
+        return False
+    found = False
+
+    def look(part: Any, kind: str) -> None:
+        nonlocal found
+        if kind == "Call" and getattr(part.op, "name", "").endswith("if_then_else"):
+            found = found or touches_global(part, is_global)
+
+    visit(store.value, look)
+    return found
 
 
 def _variables(expression: Any) -> set[int]:
@@ -228,7 +261,7 @@ def unrolled_by(node: Any, is_global: Callable[[Any], bool], is_constant: Callab
     if not loaded or loaded & stored or calls(node.body, (*waits, *MATRIX, "atomic")):
         return 1
     body = body_of(node.body, is_global, identity(node.loop_var))
-    if body.elements > SMALL_BODY:
+    if body.elements > SMALL_BODY or (is_unrolled(node) and waits_for_each(node, is_global)):
         return 1
     if body.guarded:
         return 2 if body.loads <= FEW_GUARDED and not stored else 1

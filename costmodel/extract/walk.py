@@ -293,6 +293,8 @@ class KernelReader:
         count = float(extent) if extent is not None else self._trips(node, scope).mean
         if count <= 0:
             return scope
+        if loops.is_unrolled(node) and loops.guards_in_branch(node, is_global):
+            self.phase.counts["load_branches"] += scope.warp_executions * count
         with self._live.loop():
             return self._body(
                 node,

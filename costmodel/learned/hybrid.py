@@ -19,14 +19,13 @@ from .model_file import LearnedModel
 
 CORRECTION = "learned correction"
 LITTLE_TRUST = 0.5
-# least sigma of the analytical model alone on chips without fitted constants: predictions differ by up to
-# 30 % from published results (experiments/public_bands)
-UNSEEN_ARCH_UNCERTAINTY = 0.35
+# least sigma on chips of an instruction set without training rows: as `UNMEASURED_UNCERTAINTY` gives it
+UNSEEN_ARCH_UNCERTAINTY = 0.30
 # sigma of a kernel of which nothing of the correction is left, added as squares and by the root of the share
 # that is missing: that is how the errors of public kernels grow with it (experiments/outside, the half
-# that may be looked at); 75 % and 94 % of them are then within one and two sigma on an H200, 73 % and 94 % on
+# that may be looked at); 75 % and 94 % of them are then within one and two sigma on an H200, 73 % and 93 % on
 # an H100
-UNLIKE_SIGMA = 0.17
+UNLIKE_SIGMA = 0.155
 MOST_SIGMA = 1.5  # limit of the uncertainty: a factor of 4.5 in both directions
 
 

@@ -189,7 +189,7 @@ def text(card: Mapping[str, Any]) -> str:
 def _outside_lines(outside: Mapping[str, Mapping[str, float]]) -> list[str]:
     return [
         "## Kernels that others wrote",
-        "Public kernels, none of them in the training data; those who mend the model may look at these. "
+        "Public kernels, none of them in the training data; nobody looked at them while this model was made. "
         "Errors are |log(predicted / measured)|; top-1 as below, of kernels with three configs or more.",
         "",
         "| device | kernels | candidates | mean | median | within 1.25x | within 2x | within one, two sigma "

@@ -5,6 +5,8 @@
 
 The judged chip has its own figures (calibrated), or those of the training's chip where they were measured
 (uncalibrated): then only its data sheet is known, and rates of its memory are in proportion to the sheets.
+Unfitted: uncalibrated, and the constants of the analytical model are the round figures from which a fit
+starts, which depend on no measured kernel.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from tilesight.costmodel.learned.hybrid import HybridModel
 from tilesight.costmodel.learned.model_file import load
 from tilesight.costmodel.model import CostModel
 from tilesight.costmodel.training.evaluation import FEWEST_ROWS
+from tilesight.costmodel.training.fit_constants import ROUGH
 from tilesight.costmodel.training.metrics import geometric_mean, scores
 from tilesight.records.dataset import profiles_of, read_dataset
 from tilesight.target.fields import Figure
@@ -49,7 +52,7 @@ def uncalibrated(judged: Target, known: Target) -> Target:
 
 def judge(model: CostModel, target: Target, folder: Path) -> dict[str, Any]:
     """Scores of a model on the cases of a dataset."""
-    top1, mapes, inside, wide = [], [], [], []
+    top1, mapes, inside, wide, errors = [], [], [], [], []
     operators: dict[str, list[float]] = {}
     for case in read_dataset([folder]).verified().cases():
         frame = case.frame
@@ -63,6 +66,7 @@ def judge(model: CostModel, target: Target, folder: Path) -> dict[str, Any]:
         operators.setdefault(case.operator, []).append(score.mape or 0.0)
         for prediction, us in zip(found, measured, strict=True):
             error, sigma = abs(math.log(prediction.latency_us / us)), math.log1p(prediction.uncertainty)
+            errors.append(error)
             inside.append(error <= sigma)
             wide.append(error <= 2 * sigma)
     return {
@@ -73,6 +77,7 @@ def judge(model: CostModel, target: Target, folder: Path) -> dict[str, Any]:
         "mape": fmean(mapes),
         "one_sigma": fmean(inside),
         "two_sigma": fmean(wide),
+        "sigma": sorted(errors)[int(0.68 * len(errors))],  # 68 % of the log errors are smaller
         "mape_by_operator": {name: fmean(values) for name, values in sorted(operators.items())},
     }
 
@@ -81,9 +86,14 @@ def main(given: argparse.Namespace) -> None:
     known, own = load_target(given.trained_on), load_target(given.judged_on)
     analytical = AnalyticalModel()
     both = HybridModel(analytical, load(given.model))
-    targets = {"calibrated": own}
+    models: dict[str, CostModel] = {"analytical": analytical, "both": both}
+    judged = [("calibrated", own, models)]
     if known.name != own.name:
-        targets["uncalibrated"] = uncalibrated(own, known)
+        other = uncalibrated(own, known)
+        judged += [
+            ("uncalibrated", other, models),
+            ("unfitted", other, {"analytical": AnalyticalModel(ROUGH)}),
+        ]
     found = [
         {
             "trained_on": given.trained_on,
@@ -92,14 +102,15 @@ def main(given: argparse.Namespace) -> None:
             "model": name,
             **judge(model, target, DATASETS / given.judged_on),
         }
-        for figures, target in targets.items()
-        for name, model in (("analytical", analytical), ("both", both))
+        for figures, target, models in judged
+        for name, model in models.items()
     ]
     for row in found:
         print(
             f"{row['trained_on']} -> {row['judged_on']}, {row['target']}, {row['model']}: "
             f"top-1 {row['top1']:.3f} ({row['top1_worst']:.2f}), MAPE {row['mape']:.1%}, within one and two "
-            f"sigma {row['one_sigma']:.0%} {row['two_sigma']:.0%}, {row['cases']} cases"
+            f"sigma {row['one_sigma']:.0%} {row['two_sigma']:.0%}, 68 % of the log errors within "
+            f"{row['sigma']:.3f}, {row['cases']} cases"
         )
     if given.json:
         given.json.write_text(json.dumps(found, indent=1) + "\n")

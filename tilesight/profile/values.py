@@ -89,6 +89,7 @@ class Work:
     convert_ops: float = 0.0
     special_ops: float = 0.0  # exp2, log2, rcp, rsqrt, division's reciprocal, ...
     shuffles: float = 0.0  # lane exchanges
+    load_branches: float = 0.0  # branches of warps that each wait for their loads from device memory
     block_syncs: float = 0.0  # barriers among all threads of the role or block
     barrier_waits: float = 0.0  # waits on mbarriers or copy groups
     matrix_waits: float = 0.0  # points where issued matrix work must have finished

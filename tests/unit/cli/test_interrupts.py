@@ -73,7 +73,8 @@ def test_the_first_signal_ends_a_command_in_order(
     assert process.stdout is not None
     assert process.stdout.readline() == "begun\n"
     process.send_signal(numbers[0])
-    assert process.stdout.readline() == "ending\n"  # Python handles signals that wait together by their number
+    # signals that wait together are handled by their number: send no other before this one is handled
+    assert process.stdout.readline() == "ending\n"
     while process.poll() is None:  # during its own end and the end of Python
         time.sleep(0.02)
         process.send_signal(numbers[-1])

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from tilesight.costmodel.analytical.analytical_model import AnalyticalModel
 from tilesight.costmodel.analytical.kernel_terms import KernelTerms
-from tilesight.profile.values import Access, KernelProfile, Phase, Role, Space, Tensor, Trips, Work
+from tilesight.profile.values import (
+    Access,
+    KernelProfile,
+    MatrixWork,
+    Phase,
+    Role,
+    Space,
+    Tensor,
+    Trips,
+    Work,
+)
 from tilesight.target.spec import load_target
 
 H200 = load_target("h200")
@@ -66,8 +79,8 @@ def test_blocks_in_step_wait_for_device_memory_together() -> None:
 
     shared, own = terms(""), terms("x")
     assert shared.traffic.miss_share == pytest.approx(1 / 132)
-    assert shared.traffic.waiting_share == pytest.approx(1.0)
-    assert own.traffic.miss_share == own.traffic.waiting_share == pytest.approx(1.0)
+    assert shared.traffic.waiting["t0"] == pytest.approx(1.0)
+    assert own.traffic.miss_share == own.traffic.waiting["t0"] == pytest.approx(1.0)
 
 
 def test_data_that_a_block_reads_again_does_not_wait() -> None:
@@ -79,17 +92,70 @@ def test_data_that_a_block_reads_again_does_not_wait() -> None:
     profile = KernelProfile(
         "cuda", "sm_90a", (132, 1, 1), 128, 1, 0, (Role("all", 128, (loop,)),), (Tensor("t0", 132 * 8192, 2),)
     )
-    assert KernelTerms(profile, H200, AnalyticalModel().constants).traffic.waiting_share < 0.05
+    assert KernelTerms(profile, H200, AnalyticalModel().constants).traffic.waiting["t0"] < 0.05
+
+
+def load(tensor: str, transactions: float, *, footprint: float = 4096) -> Access:
+    """128 threads load 32 bytes each, in vectors of 16, from places that move with the loop."""
+    return Access(
+        Space.GLOBAL, tensor, False, "ld", 4096, transactions, 8, 16, axes=frozenset("x"),
+        loop_dependent=True, footprint_bytes=footprint,
+    )  # fmt: skip
+
+
+def looping(*accesses: Access, **work: Any) -> KernelProfile:
+    """A block on each core that runs 64 iterations."""
+    loop = Phase(Trips((64.0,)), Work(accesses=accesses, **work), is_loop=True)
+    tensors = tuple(Tensor(a.tensor, 1 << 26, 2) for a in accesses if a.space is Space.GLOBAL)
+    return KernelProfile(
+        "cuda", "sm_90a", (132, 1, 1), 128, 1, 0, (Role("all", 128, (loop,), local_registers=128),), tensors
+    )
+
+
+def test_loads_of_parts_of_sectors_wait_like_loads_of_whole_ones() -> None:
+    whole, parts = (
+        KernelTerms(looping(load("t0", sectors)), H200, AnalyticalModel().constants).traffic
+        for sectors in (128, 256)
+    )
+    assert parts.l2_read > whole.l2_read
+    assert whole.waiting == parts.waiting == {"t0": pytest.approx(1.0)}
+
+
+def test_a_round_trip_lasts_as_long_as_its_slowest_load() -> None:
+    # beside loads from device memory, more of what stays in L2 does not shorten the wait
+    again = replace(load("t1", 128), axes=frozenset(), loop_dependent=False)
+    one, two = latency(looping(load("t0", 128))), latency(looping(load("t0", 128), again))
+    assert two >= one
+    terms = KernelTerms(looping(load("t0", 128), again), H200, AnalyticalModel().constants)
+    assert terms.traffic.waiting["t1"] < 0.1 < terms.traffic.waiting["t0"]
+
+
+def test_each_branch_around_a_guarded_load_waits_for_it() -> None:
+    free, guarded = (latency(looping(load("t0", 128), load_branches=4 * n)) for n in (0, 8))
+    round_trip = H200["device.memory.l2.latency_ns"] / 1e3
+    assert free + 64 * 7 * round_trip < guarded
+
+
+def test_registers_beside_accumulators_hold_fewer_loads() -> None:
+    # 16 words a thread, eight times, on their way to shared memory: 112 fit beside few accumulators
+    loads = replace(load("t0", 1024), bytes=65536, instructions=128, footprint_bytes=65536)
+    stores = Access(Space.SHARED, "tile", True, "st", 65536, 512, 128, 16)
+    product = (MatrixWork("wgmma.m64n128k16", 4, 2.0 * 64 * 128 * 16, warps=4),)
+    profile = looping(loads, stores, matrix=product, matrix_waits=1, block_syncs=1)
+    (role,) = profile.roles
+    many = replace(profile, roles=(replace(role, local_registers=192),))
+    few = replace(profile, roles=(replace(role, local_registers=64),))
+    assert latency(many) > latency(few) + 0.5
 
 
 def test_a_block_of_a_few_threads_issues_whole_warps() -> None:
-    load = Access(
+    few = Access(
         Space.GLOBAL, "t0", False, "ld", 64, 2, 1, 16, axes=frozenset("x"), loop_dependent=True,
         footprint_bytes=64,
     )  # fmt: skip
     times = []
     for threads in (4, 32):
-        loop = Phase(Trips((256.0,)), Work(accesses=(load,) * 8), is_loop=True)
+        loop = Phase(Trips((256.0,)), Work(accesses=(few,) * 8), is_loop=True)
         role = Role("all", threads, (loop,))
         profile = KernelProfile(
             "cuda", "sm_90a", (132, 1, 1), threads, 1, 0, (role,), (Tensor("t0", 1 << 26, 2),)
@@ -102,11 +168,11 @@ def test_what_lanes_load_again_costs_no_time_between_uses() -> None:
     # a mask that all rows share: each thread loads 32 values, and the block 128 different ones
     times = []
     for footprint in (4096.0, 128.0):
-        load = Access(
+        mask = Access(
             Space.GLOBAL, "t0", False, "ld", 4096, 256, 128, 1, axes=frozenset("x"), loop_dependent=True,
             footprint_bytes=footprint,
         )  # fmt: skip
-        loop = Phase(Trips((64.0,)), Work(accesses=(load,), block_syncs=1), is_loop=True)
+        loop = Phase(Trips((64.0,)), Work(accesses=(mask,), block_syncs=1), is_loop=True)
         profile = KernelProfile(
             "cuda",
             "sm_90a",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,10 @@ from tests.unit.costmodel.extract.reading import accesses, read, role, total
 from tilesight import predict
 from tilesight.costmodel.extract import trips
 from tilesight.errors import InputError
+from tilesight.kernels import operator, template_for
+from tilesight.problem.space import Config
 from tilesight.profile.values import Space, Trips
+from tilesight.target.spec import load_target
 
 
 def test_the_operand_of_a_reinterpretation_is_counted() -> None:
@@ -56,6 +60,44 @@ def test_a_tile_of_ragged_rows_is_loaded_one_by_one() -> None:
     ragged, even = (read(kernels.ragged_tiles(1001, 90, 16, columns)) for columns in (96, 128))
     assert [p.trips.mean for p in role(ragged, "all").phases if p.is_loop] == [12.0]  # two elements at a time
     assert not any(p.is_loop for p in role(even, "all").phases)
+
+
+def built(operator_name: str, shape: str, dtype: str, **config: Any) -> Any:
+    """One config of the library's kernel for an operator."""
+    template = template_for(operator_name, load_target("h200"), dtype)
+    return template.build(operator(operator_name).workload(shape, dtype), Config(config))
+
+
+def test_guarded_loads_in_a_branch_wait_for_each_other() -> None:
+    # 64 x 32 elements of A: 384 threads need a sixth, partial pass, which makes each pass a branch
+    common = {"block_m": 64, "block_n": 192, "block_k": 32, "policy": "square", "epilogue": "shared"}
+    odd, even = (
+        read(
+            built(
+                *("matmul", "m=777,n=1111,k=555", "bfloat16"),
+                **common, threads=threads, num_stages=4, swizzle=0,
+            )
+        )
+        for threads in (384, 256)
+    )  # fmt: skip
+    (loop,) = [p for p in role(odd, "all").phases if p.is_loop and p.work.matrix]
+    assert loop.work.load_branches == 6 * 384 / 32
+    assert total(even, "load_branches") == 0
+
+
+def test_a_long_copy_with_two_conditions_is_loaded_one_by_one() -> None:
+    # 32 rows of 3001 elements by 64 threads: 1504 passes, more than the compiler unrolls; 4 rows: 188 passes
+    def passes(block_m: int) -> list[tuple[float, int]]:
+        config = {"block_m": block_m, "keep": "shared", "reduce_threads": 8, "threads": 64}
+        profile = read(built("rms_norm", "m=2047,n=3001", "bfloat16", **config, unroll=1, vector=1))
+        return [
+            (p.trips.mean, p.pipeline_depth)
+            for p in role(profile, "all").phases
+            if p.is_loop and any(a.space is Space.SHARED and a.write for a in p.work.accesses)
+        ]
+
+    assert passes(32) == [(1504.0, 1)]
+    assert passes(4) == []
 
 
 def test_barriers_keep_only_loads_of_written_tensors_apart() -> None:
