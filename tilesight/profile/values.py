@@ -89,13 +89,13 @@ class Work:
     convert_ops: float = 0.0
     special_ops: float = 0.0  # exp2, log2, rcp, rsqrt, division's reciprocal, ...
     shuffles: float = 0.0  # lane exchanges
-    load_branches: float = 0.0  # branches of warps that each wait for their loads from device memory
     block_syncs: float = 0.0  # barriers among all threads of the role or block
     barrier_waits: float = 0.0  # waits on mbarriers or copy groups
     matrix_waits: float = 0.0  # points where issued matrix work must have finished
     chained_ops: float = 0.0  # CPU: operations that each need the result of the one before, as in a sum
     loop_entries: float = 0.0  # CPU: how often innermost loops begin
     unknown: Mapping[str, float] = field(default_factory=dict)  # executions of unknown calls, by name
+    load_branches: float = 0.0  # branches of warps that each wait for their loads from device memory
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,7 +134,7 @@ def test_unmeasured_figures_are_named() -> None:
     guessed = replace(H200, figures={**H200.figures, "core.clock_mhz": Figure(1740, "spec")})
     profile = kernel()
     found = view([profile], AnalyticalModel().predict([profile], guessed), guessed)
-    assert has_sentence(found.caveats, "core.clock_mhz", "of h200 were not measured")
+    assert has_sentence(found.caveats, "core.clock_mhz of h200 was not measured")
 
 
 def test_counters_that_disagree_are_named_and_shown() -> None:

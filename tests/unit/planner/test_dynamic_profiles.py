@@ -92,8 +92,9 @@ def test_one_inference_serves_dynamic_kernels_at_all_sizes() -> None:
         assert isinstance(found, Profiled)
         assert isinstance(expected, Profiled)
         assert [kernel.grid for kernel in found.kernels] == [kernel.grid for kernel in expected.kernels]
+        # the laws were inferred from whole tiles: they do not know that a tile of 128 rows holds only 40
         assert model.predict(found.kernels, TARGET).latency_us == pytest.approx(
-            model.predict(expected.kernels, TARGET).latency_us, rel=0.02
+            model.predict(expected.kernels, TARGET).latency_us, rel=0.05 if m < 128 else 0.02
         )
         assert list(executor.cached([candidate(m)])) == []  # nothing is known of static ones
     assert [c.dynamic for c in inner.lowered] == [("m",)] * before

@@ -451,6 +451,9 @@ def test_an_interrupt_right_after_an_item_was_sent_ends_its_worker() -> None:
 
     with WorkerPool(1, timeout_s=60, preload=ready) as pool:
         results(pool, ["fine"])
+        until = time.monotonic() + 30
+        while not pool.pids() and time.monotonic() < until:
+            time.sleep(0.01)  # an outcome may come before the server says that the worker was started
         [busy] = pool.pids()
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Connection, "send_bytes", interrupted)
