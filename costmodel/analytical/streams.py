@@ -48,9 +48,10 @@ def streams_of(profile: KernelProfile) -> tuple[tuple[Stream, ...], tuple[Stream
                     trips = phase.trips if access.loop_dependent else _ONCE
                     key = (access.tensor, Tiles.of(access), trips, _is_cached(access), access.row_bytes)
                     entry = (writes if access.write else reads).setdefault(key, [0.0, 0.0, 0.0])
+                    moved = _transferred(access)
                     entry[0] += max(_footprint(access), 1.0)
-                    entry[1] += max(1.0, _transferred(access) * phase.trips.mean)
-                    entry[2] += max(1.0, min(access.bytes, _transferred(access)) * phase.trips.mean)
+                    entry[1] += max(1.0, moved * phase.trips.mean)
+                    entry[2] += max(1.0, min(access.bytes, moved) * phase.trips.mean)
     return _listed(reads), _listed(writes)
 
 

@@ -147,14 +147,10 @@ def guards_in_branch(node: Any, is_global: Callable[[Any], bool]) -> bool:
     branch, and no load is issued before those of the branch before it have arrived. Read off the machine code
     of copies whose tile the threads do not divide, at a tensor's edge (nvcc 13.0).
     """
-    branch = node.body
-    while type(branch).__name__ == "For" and is_unrolled(branch):
-        branch = branch.body
+    branch = _inside_unrolled(node.body)
     if type(branch).__name__ != "IfThenElse" or branch.else_case is not None:
         return False
-    store = branch.then_case
-    while type(store).__name__ == "For" and is_unrolled(store):
-        store = store.body
+    store = _inside_unrolled(branch.then_case)
     if type(store).__name__ != "BufferStore":
         return False
     found = False
@@ -166,6 +162,13 @@ def guards_in_branch(node: Any, is_global: Callable[[Any], bool]) -> bool:
 
     visit(store.value, look)
     return found
+
+
+def _inside_unrolled(node: Any) -> Any:
+    """The statement inside the unrolled loops that `node` begins with."""
+    while type(node).__name__ == "For" and is_unrolled(node):
+        node = node.body
+    return node
 
 
 def _variables(expression: Any) -> set[int]:
