@@ -8,6 +8,7 @@ from ...profile.values import Access, MatrixWork, Space, Work
 from ...target.spec import Target
 from .constants import Constants
 
+L2_WRITES = "device.memory.l2.write_gb_per_s"
 RESOURCES = ("matrix", "shared", "vector", "special", "issue", "copy", "l2")
 
 # Warp instructions beside those in the IR. Each wgmma builds the descriptors of its operands (four to six
@@ -96,6 +97,7 @@ def demand(
         * sum(m.count * m.shared_bytes for m in work.matrix)
         / target["core.memory.shared.bytes_per_cycle"]
     )
+    shared += sum(a.transactions for a in work.accesses if a.space is Space.LOCAL)  # the same memory
     # global accesses other than bulk copies use the same load/store pipe, four sectors a cycle
     shared += sum(
         a.transactions / 4 for a in work.accesses if a.space is Space.GLOBAL and a.mechanism != "tma"
@@ -107,9 +109,22 @@ def demand(
         special=(work.special_ops + work.shuffles * 0.5) / target["core.unit.special.lanes"],
         issue=instructions / target["core.issue_per_cycle"],
         copy=sum(copy_cycles(a, constants, edge_weight) for a in work.accesses if _is_bulk(a)),
-        l2=sum(sector_bytes(a) for a in work.accesses if a.space is Space.GLOBAL)
-        / l2_bytes_per_cycle(target, constants, cores_busy),
+        l2=_l2_cycles(work, target, constants, cores_busy),
     )
+
+
+def _l2_cycles(work: Work, target: Target, constants: Constants, cores_busy: float) -> float:
+    """Cycles of this core's share of L2: of all bytes, or of those that lanes write, which are slower.
+
+    Bulk stores are not slower (the matmuls and chunk states of experiments/datasets).
+    """
+    accesses = [a for a in work.accesses if a.space is Space.GLOBAL]
+    cycles = sum(map(sector_bytes, accesses)) / l2_bytes_per_cycle(target, constants, cores_busy)
+    rate = target.get(L2_WRITES)
+    if not rate:
+        return cycles
+    written = sum(sector_bytes(a) for a in accesses if a.write and a.mechanism != "tma")
+    return max(cycles, written / _each_cycle(rate, target, cores_busy))
 
 
 def copy_cycles(access: Access, constants: Constants, edge_weight: float) -> float:
@@ -162,8 +177,8 @@ def _rate(work: MatrixWork, target: Target) -> float:
 def sector_bytes(access: Access) -> float:
     """Bytes between core and L2: whole sectors, each once a warp instruction, or whole boxes of loads.
 
-    A request moves 64 bytes at least: loads of one sector in each line reach half the rate of loads of two
-    (experiments/scattered).
+    A request moves 64 bytes at least: loads and stores of one sector in each line reach half the rate of
+    those of two (experiments/scattered).
     """
     if access.mechanism != "tma":
         return access.transactions * 32 * (1 + access.alone_share)
@@ -172,8 +187,12 @@ def sector_bytes(access: Access) -> float:
 
 def l2_bytes_per_cycle(target: Target, constants: Constants, cores_busy: float) -> float:
     """L2 bandwidth of one core: its fair share, at most the rate of its port."""
-    together = l2_gb_per_s(target) * 1e9 / (target["core.clock_mhz"] * 1e6)
-    return min(constants.core_l2_bytes_per_cycle, together / max(1.0, cores_busy))
+    return min(constants.core_l2_bytes_per_cycle, _each_cycle(l2_gb_per_s(target), target, cores_busy))
+
+
+def _each_cycle(gb_per_s: float, target: Target, cores_busy: float) -> float:
+    """Bytes a cycle of one core's share of a bandwidth of all cores."""
+    return gb_per_s * 1e9 / (target["core.clock_mhz"] * 1e6) / max(1.0, cores_busy)
 
 
 def l2_gb_per_s(target: Target) -> float:

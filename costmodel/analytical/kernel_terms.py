@@ -23,6 +23,7 @@ from .norms import p_norm
 from .occupancy import Occupancy, occupancy
 from .pipeline import CorePipeline, PhaseTime
 from .schedule import list_makespan, uniform_makespan
+from .spills import local_footprint, share_beyond_l2
 from .tiles import trips_in_launch_order
 from .traffic import Traffic, atomic_cycles, traffic
 
@@ -193,6 +194,7 @@ class KernelTerms:
         evicted = self.constants.modified_share * min(capacity, self.traffic.dram)
         ramp_us = self.constants.dram_ramp * self.target["device.memory.dram.latency_ns"] / 1e3
         busy_us = (self.traffic.dram_read / read + (self._written_back + evicted) / write) / 1e3
+        busy_us += self._local_beyond_l2() / copy / 1e3
         # a kernel that moves less than the memory moves during the ramp never reaches the full rate
         return busy_us + ramp_us * busy_us / max(1e-9, busy_us + ramp_us)
 
@@ -226,12 +228,28 @@ class KernelTerms:
             / self.target["warp.threads"],
             "occupancy": min(1.0, resident_threads / self.target["core.max_threads"]),
             "clock_mhz": clock_mhz,
-            "local_bytes": sum(
-                self.pipeline.spilled_bytes(r, p) * p.trips.mean * self.profile.blocks
-                for r in self._timed_roles()
-                for p in r.phases
-            ),
+            "local_bytes": sum(self._local_traffic(r, p) for r in self._timed_roles() for p in r.phases),
         }
+
+    def _local_traffic(self, role: Role, phase: Phase) -> float:
+        """Bytes of local memory that all blocks load and store in `phase`."""
+        return self.pipeline.local_bytes(role, phase) * phase.trips.mean * self.profile.blocks
+
+    def _local_beyond_l2(self) -> float:
+        """Bytes of local memory that all blocks move to and from device memory.
+
+        If the kernel is not built, its spilled registers are left out: their number is a rough estimate, and
+        in public kernels that seem to spill more than L2 holds it is too large.
+        """
+        capacity = LAST_KEPT_SHARE * self.target["device.memory.l2.bytes"]
+        cores = min(self.cores, self.profile.blocks)
+        known = replace(self.occupancy, spilled={}) if self.occupancy.spill_bytes is None else self.occupancy
+        total = 0.0
+        for role in self._timed_roles():
+            for phase in role.phases:
+                footprint = local_footprint(role, phase, known) * self.resident * cores
+                total += self._local_traffic(role, phase) * share_beyond_l2(footprint, capacity)
+        return total
 
     def _wavefronts(self, work: Work) -> float:
         """Wavefronts of shared memory: accesses of lanes, operands of matrix units, and lane exchanges."""

@@ -14,7 +14,7 @@ from .demand import RESOURCES, Demand, copy_cycles, demand, is_plain_shared, l2_
 from .norms import p_norm
 from .occupancy import Occupancy, registers_limit
 from .queueing import round_time
-from .spills import serial_cycles, share_beyond_core, spilled_bytes, spilled_registers
+from .spills import array_bytes, local_bytes, local_footprint, serial_cycles, share_beyond_core
 
 WORDS_AT_ONCE = 128.0  # registers of a thread that straight code fills with loads before it uses the first
 # of them for addresses and counters beside live buffers, and words that are always left. Read off the machine
@@ -99,6 +99,8 @@ class CorePipeline:
         spill = self._spill_cycles(role, phase, resident)
         together = flow.together(resident, self.constants.contention)
         supply = self._supply_bound(feeding or phase, phase, flow, resident)
+        if feeding is not None:
+            supply = max(supply, self._producer_latency(feeding))
         name, busiest = need.largest
         bounds = {
             name: busiest * resident,
@@ -158,6 +160,11 @@ class CorePipeline:
         alike = [p for p in loops if p.trips == phase.trips]
         return alike[0] if alike else (loops[position] if position < len(loops) else None)
 
+    def _producer_latency(self, feeding: Phase) -> float:
+        """Cycles for which the producer waits, in each iteration, for what it loads without a copy engine."""
+        producer = next(r for r in self.profile.roles if any(p is feeding for p in r.phases))
+        return self._synchronous_latency(producer, feeding)
+
     def _flow(self, role: Role, phase: Phase, own: Demand) -> _Flow:
         """The service times and latencies of the warps of one block in one iteration."""
         work, warp = phase.work, self.target["warp.threads"]
@@ -211,8 +218,8 @@ class CorePipeline:
         return self.target.get("core.unit.matrix.barrier_overlap") if alone else 0.0
 
     def _spill_cycles(self, role: Role, phase: Phase, resident: float) -> float:
-        """Cycles of spilled registers in one iteration of one block."""
-        moved = self.spilled_bytes(role, phase)
+        """Cycles of spilled registers and of arrays in local memory in one iteration of one block."""
+        moved = self.local_bytes(role, phase)
         if not moved:
             return 0.0
         # NVIDIA: one memory is cache and shared memory; other targets may give the size of the cache
@@ -222,13 +229,14 @@ class CorePipeline:
             else 0.0
         )
         room = self.target.get("core.memory.l1.bytes", both)
-        registers = spilled_registers(role, phase, self.occupancy)
-        beyond = moved * share_beyond_core(registers, role.threads * resident, room)
-        return moved / self.target["core.memory.shared.bytes_per_cycle"] + beyond / self._l2_share
+        footprint = local_footprint(role, phase, self.occupancy) * resident
+        beyond = moved * share_beyond_core(footprint, room)
+        alone = moved - array_bytes(phase)  # arithmetic continues beside the accesses to arrays
+        return alone / self.target["core.memory.shared.bytes_per_cycle"] + beyond / self._l2_share
 
-    def spilled_bytes(self, role: Role, phase: Phase) -> float:
+    def local_bytes(self, role: Role, phase: Phase) -> float:
         """Bytes of local memory that one iteration of one block stores and loads."""
-        return spilled_bytes(self.profile, role, phase, self.occupancy)
+        return local_bytes(self.profile, role, phase, self.occupancy)
 
     def _rewriting_latency(self, role: Role, phase: Phase) -> float:
         """Latency of a warp's steps from shared memory through registers and back to shared memory.

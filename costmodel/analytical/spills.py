@@ -1,4 +1,4 @@
-"""Spilled registers: their number, how often they are stored and loaded, and the bytes that reach L2.
+"""Local memory: spilled registers and arrays, how often they are stored and loaded, and where the bytes go.
 
 For a built kernel, ptxas reports the bytes of all spilling loads and stores in the code of a thread. How
 often these run depends on their place in the code. Rules from the local-memory counters of 66 spilling
@@ -28,14 +28,16 @@ from ptxas reports of 28 kernels and the machine code of nine of them:
 
 The same counters show where the bytes go. The first-level cache writes stores through, so half of the bytes
 reach L2. Loads reach L2 as far as the spilled registers of all resident threads exceed the cache beside
-shared memory.
+shared memory. What exceeds L2 as well goes to device memory.
+
+Local arrays that are indexed at run time (extract/local_arrays.py) take the same way.
 """
 
 from __future__ import annotations
 
 import math
 
-from ...profile.values import KernelProfile, Phase, Role, Work
+from ...profile.values import KernelProfile, Phase, Role, Space, Work
 from .occupancy import WARP_THREADS, Occupancy, spilling_role
 
 NEARLY_FULL = 0.78  # needed over allowed registers from which the spills are in the loop
@@ -136,8 +138,32 @@ def _repetitions(role: Role, phase: Phase) -> float:
     return max(1.0, own / each) if each and not phase.is_loop else 1.0
 
 
-def spilled_bytes(profile: KernelProfile, role: Role, phase: Phase, occupancy: Occupancy) -> float:
+def local_bytes(profile: KernelProfile, role: Role, phase: Phase, occupancy: Occupancy) -> float:
     """Bytes of local memory that one iteration of `phase` of one block loads and stores."""
+    return _spilled_bytes(profile, role, phase, occupancy) + array_bytes(phase)
+
+
+def array_bytes(phase: Phase) -> float:
+    """The part of them that belongs to arrays whose elements get no registers."""
+    return sum(access.bytes for access in phase.work.accesses if access.space is Space.LOCAL)
+
+
+def stack_bytes(role: Role) -> float:
+    """Bytes per thread of such arrays."""
+    sizes: dict[str, float] = {}
+    for phase in role.phases:
+        for access in phase.work.accesses:
+            if access.space is Space.LOCAL:
+                sizes[access.tensor] = max(sizes.get(access.tensor, 0.0), access.footprint_bytes)
+    return sum(sizes.values()) / max(1, role.threads)
+
+
+def local_footprint(role: Role, phase: Phase, occupancy: Occupancy) -> float:
+    """Bytes of local memory that the threads of `role` in one block use."""
+    return (4 * spilled_registers(role, phase, occupancy) + stack_bytes(role)) * role.threads
+
+
+def _spilled_bytes(profile: KernelProfile, role: Role, phase: Phase, occupancy: Occupancy) -> float:
     if occupancy.spill_bytes is None:
         registers = spilled_registers(role, phase, occupancy) * _repetitions(role, phase)
         return ROUND_TRIP_BYTES * registers * role.threads
@@ -147,17 +173,27 @@ def spilled_bytes(profile: KernelProfile, role: Role, phase: Phase, occupancy: O
     return share * occupancy.spill_bytes * role.threads
 
 
-def share_beyond_core(registers: float, threads: float, room: float) -> float:
-    """Share of the spilled bytes that reach L2: all stores, and the loads that miss the first-level cache.
+def share_beyond_core(footprint: float, room: float) -> float:
+    """Share of the bytes of local memory that reach L2: all stores, and the loads that miss the first cache.
 
     Args:
-        registers: spilled registers of one thread.
-        threads: threads of all resident blocks.
+        footprint: bytes of local memory of all resident threads of a core.
         room: bytes of the first-level cache.
     """
-    footprint = 4 * registers * threads
     kept = min(1.0, max(0.0, room) / footprint) if footprint else 1.0
     return 1 - kept / 2
+
+
+def share_beyond_l2(footprint: float, capacity: float) -> float:
+    """Share of the bytes of local memory that reach device memory, in both directions.
+
+    A block reuses the addresses of the block before it, so all of them stay in a cache that holds them once.
+
+    Args:
+        footprint: bytes of local memory of all resident threads of the device.
+        capacity: bytes of L2.
+    """
+    return 1 - min(1.0, capacity / footprint) if footprint else 0.0
 
 
 def _share(role: Role, phase: Phase, in_loop: bool) -> float:

@@ -32,6 +32,7 @@ class AccessSite:
     element_bytes: float
     vector: int = 1  # elements that one lane accesses
     repeatable: bool = False  # the compiler may load once for several reads between two synchronizations
+    array_bytes: float = 0.0  # of one thread's array in local memory
 
 
 def lane_access(
@@ -46,6 +47,8 @@ def lane_access(
         mechanism: the name of the instruction, such as `ld`, `st` or `cp_async`.
         asynchronous: whether the access completes on a barrier or a wait group.
     """
+    if site.space is Space.LOCAL:
+        return _local_access(scope, site, write=write, mechanism=mechanism)
     width = max(1, round(site.element_bytes * site.vector))
     repeats = 1.0 if write or not site.repeatable else _repeats_of_load(scope, site.index)
     requested = scope.executions * site.element_bytes * site.vector / repeats
@@ -71,7 +74,8 @@ def lane_access(
     active = None if scope.elected else scope.condition
     each = count(addresses, width * merged, active)
     tiles = number_tiles(scope, [site.index]) if site.space is Space.GLOBAL else PLAIN
-    loads_global = site.space is Space.GLOBAL and not write
+    # stores of several lanes to one sector are parts of a row, which the next instruction continues
+    apart = not write or mechanism == "atomic" or requested <= each * instructions * width * 1.01
     return Access(
         space=site.space,
         tensor=site.tensor,
@@ -89,7 +93,26 @@ def lane_access(
         tile_digits=tiles.digits,
         tile_ids=tiles.ids,
         turns=tiles.turns,
-        alone_share=alone_share(addresses, width, active) if loads_global else 0.0,
+        alone_share=alone_share(addresses, width, active) if site.space is Space.GLOBAL and apart else 0.0,
+    )
+
+
+def _local_access(scope: Scope, site: AccessSite, *, write: bool, mechanism: str) -> Access:
+    """Return the access to an array of each thread in local memory.
+
+    The words of the threads of a warp lie side by side, so every access is contiguous.
+    """
+    width = site.element_bytes * site.vector
+    return Access(
+        space=Space.LOCAL,
+        tensor=site.tensor,
+        write=write,
+        mechanism=mechanism,
+        bytes=scope.executions * width,
+        transactions=scope.warp_executions * max(1.0, width / WORD_BYTES),
+        instructions=scope.warp_executions,
+        vector_bytes=max(1, round(width)),
+        footprint_bytes=site.array_bytes * scope.threads,
     )
 
 

@@ -42,7 +42,10 @@ MOST_UNROLLED = 8  # iterations
 # Registers for which a loop over the elements of a local array has loads in flight. The compiler unrolls such
 # a loop completely, since registers have no addresses. Read off the machine code of recurrent decode kernels.
 REGISTERS_IN_FLIGHT = 64
-LOADS_BESIDE_STORES = 2  # loads in flight if the loop also stores to device memory
+# Loads in flight if the loop also stores to device memory, unless the loads are of constant tensors and an
+# iteration stores FEW_ELEMENTS at most to local and shared buffers (a running sum: 16, a scaled row: 2).
+LOADS_BESIDE_STORES = 2
+FEW_ELEMENTS = 4
 _UNROLLED_KINDS = (2, 3)  # TVM's ForKind: vectorized, unrolled
 
 
@@ -123,7 +126,10 @@ def waits_for_each(node: Any, is_global: Callable[[Any], bool]) -> bool:
     divide. Two conditions on the same iteration count as well if the loop is too long to be unrolled. The
     compiler makes a branch of each iteration, and it moves no load across a store.
     """
-    if guards_in_branch(node, is_global):
+    inner = node
+    while type(inner.body).__name__ == "For" and is_unrolled(inner.body):
+        inner = inner.body
+    if guards_in_branch(inner, is_global):
         return True
     store = node.body
     if type(store).__name__ != "BufferStore" or not str(store.buffer.scope()).startswith("shared"):
@@ -147,10 +153,15 @@ def guards_in_branch(node: Any, is_global: Callable[[Any], bool]) -> bool:
     branch, and no load is issued before those of the branch before it have arrived. Read off the machine code
     of copies whose tile the threads do not divide, at a tensor's edge (nvcc 13.0).
     """
-    branch = _inside_unrolled(node.body)
-    if type(branch).__name__ != "IfThenElse" or branch.else_case is not None:
+    branch = node.body
+    if type(branch).__name__ != "IfThenElse":
         return False
-    store = _inside_unrolled(branch.then_case)
+    return any(_stores_guarded(part, is_global) for part in (branch.then_case, branch.else_case))
+
+
+def _stores_guarded(part: Any, is_global: Callable[[Any], bool]) -> bool:
+    """Whether a part of a branch is one store of loads from device memory under a condition."""
+    store = _innermost(part)
     if type(store).__name__ != "BufferStore":
         return False
     found = False
@@ -164,7 +175,7 @@ def guards_in_branch(node: Any, is_global: Callable[[Any], bool]) -> bool:
     return found
 
 
-def _inside_unrolled(node: Any) -> Any:
+def _innermost(node: Any) -> Any:
     """The statement inside the unrolled loops that `node` begins with."""
     while type(node).__name__ == "For" and is_unrolled(node):
         node = node.body
@@ -268,7 +279,8 @@ def unrolled_by(node: Any, is_global: Callable[[Any], bool], is_constant: Callab
         return 1
     if body.guarded:
         return 2 if body.loads <= FEW_GUARDED and not stored else 1
-    most = LOADS_BESIDE_STORES if stored else LOADS_IN_FLIGHT
+    moves = constant_loads and body.elements <= FEW_ELEMENTS
+    most = LOADS_BESIDE_STORES if stored and not moves else LOADS_IN_FLIGHT
     extent = constant(node.extent)
     in_part = min(most // max(1.0, body.loads), extent or most, MOST_UNROLLED)
     if over_local and extent and not stored and body.loads <= 1:

@@ -25,6 +25,7 @@ class Memory:
 
     descriptors: Mapping[str, Descriptor]
     tensors: dict[str, Tensor] = field(default_factory=dict)
+    in_local_memory: frozenset[int] = frozenset()  # local buffers whose elements get no registers
     local_bytes: dict[int, float] = field(default_factory=dict)  # bytes per thread, by local buffer
     names: dict[str, str] = field(default_factory=dict)  # of the parameters, by label
     # by buffer: the launch and loop variables that its contents derive from, as far as the program was read
@@ -96,6 +97,10 @@ class Memory:
                 label, round(size), max(1, round(element_type(str(buffer.dtype)).bytes))
             )
 
+    def register_bytes(self) -> dict[int, float]:
+        """Bytes per thread, by local buffer whose elements get registers."""
+        return {key: size for key, size in self.local_bytes.items() if key not in self.in_local_memory}
+
     def is_global(self, buffer: Any) -> bool:
         """Whether `buffer` lies in device memory."""
         return self._buffers.get(identity(buffer.data), (str(buffer.scope()), ""))[0] == "global"
@@ -118,6 +123,9 @@ class Memory:
         if identity(buffer.data) not in self._buffers:
             self.declare(buffer)
         memory, label = self._buffers[identity(buffer.data)]
+        if identity(buffer.data) in self.in_local_memory:
+            each, size = element_type(str(buffer.dtype)).bytes, self.local_bytes[identity(buffer.data)]
+            return AccessSite(Space.LOCAL, label, index, each, vector, array_bytes=size)
         space = _space(memory)
         if space is None:
             return None

@@ -9,6 +9,7 @@ from .accesses import lane_access
 from .counting import CountingContext, count_function, count_math
 from .element_types import element_type
 from .expressions import identity, loads
+from .index_arithmetic import count_divisions
 from .scope import Scope
 
 _LEAVES = (
@@ -17,7 +18,7 @@ _LEAVES = (
     "StringImm",
     "Var",
     "Ramp",
-)  # a ramp is an address; `count_loads` counts its loads
+)  # a ramp is an address; `count_address` counts its loads
 
 
 def count_value(context: CountingContext, node: Any, scope: Scope) -> None:
@@ -38,7 +39,8 @@ def count_value(context: CountingContext, node: Any, scope: Scope) -> None:
             count_value(context, part, scope)
         _arithmetic(context, node, scope)
     elif _is_index(node):
-        # the compiler hoists and strength-reduces arithmetic on indices: only the comparisons remain
+        # the compiler hoists and strength-reduces arithmetic on indices: comparisons and divisions remain
+        count_divisions(context, node, scope)
         context.phase.counts["integer_ops"] += scope.executions * _comparisons(node)
     elif hasattr(node, "a") and hasattr(node, "b"):
         count_value(context, node.a, scope)
@@ -94,15 +96,16 @@ def _cast(context: CountingContext, node: Any, scope: Scope) -> None:
         )  # loads widen without an instruction; packing instructions narrow two values
 
 
-def count_loads(context: CountingContext, index: Any, scope: Scope) -> None:
-    """Count the loads in an address. Its arithmetic is not counted: the compiler hoists and reduces it."""
+def count_address(context: CountingContext, index: Any, scope: Scope) -> None:
+    """Count the loads in an address, and its divisions."""
     if type(index).__name__ not in ("IntImm", "Var"):
+        count_divisions(context, index, scope)
         for load in loads(index):
             _one_load(context, load, scope)
 
 
 def _load(context: CountingContext, node: Any, scope: Scope) -> None:
-    count_loads(context, node.indices[0], scope)
+    count_address(context, node.indices[0], scope)
     _one_load(context, node, scope)
 
 
@@ -157,6 +160,9 @@ def _is_index(node: Any) -> bool:
         return True
     if kind == "Not":
         return _is_index(node.a)
+    if kind == "Cast":
+        kinds = {element_type(str(each.dtype)).kind for each in (node, node.value)}
+        return kinds == {"int"} and _is_index(node.value)
     if kind in ("And", "Or") or (
         hasattr(node, "a") and hasattr(node, "b") and element_type(str(node.a.dtype)).kind == "int"
     ):
@@ -170,4 +176,6 @@ def _comparisons(node: Any) -> int:
         return _comparisons(node.a) + _comparisons(node.b)
     if kind == "Not":
         return _comparisons(node.a)
+    if kind == "Cast":
+        return _comparisons(node.value)
     return int(kind in ("LT", "LE", "GT", "GE", "EQ", "NE"))

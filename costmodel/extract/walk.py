@@ -18,6 +18,7 @@ from .element_types import element_type
 from .expressions import Alias, UnevaluableError, constant, identity, is_scalar
 from .filled_buffers import fills_of
 from .launch_geometry import LaunchGeometry
+from .local_arrays import arrays_in_local_memory
 from .memory import Memory
 from .phase_counts import PhaseCounts
 from .registers import LiveRanges
@@ -26,7 +27,7 @@ from .scalar_programs import ScalarProgram, ScalarResult
 from .scope import Scope
 from .tables import tables_of
 from .trip_guesses import guessed_trips
-from .value_counts import count_loads, count_value
+from .value_counts import count_address, count_value
 
 UNROLLED_AT_MOST = 64  # the device compiler unrolls loops with constant extents up to this
 UNKNOWN_TRIPS = 8.0  # assumed iterations of a loop whose extent depends on data
@@ -59,7 +60,11 @@ class KernelReader:
 
     def read(self, function: Any) -> None:
         """Walk the whole function."""
-        self.memory = Memory(self.descriptors, tables=tables_of(function, self.data.contents))
+        self.memory = Memory(
+            self.descriptors,
+            tables=tables_of(function, self.data.contents),
+            in_local_memory=arrays_in_local_memory(function),
+        )
         self.memory.declare_parameters(function)
         self._role = self._roles[0, 0] = RoleCounts(0, self.launch.threads)
         self._start_phase(PhaseCounts())
@@ -76,7 +81,7 @@ class KernelReader:
 
     @property
     def roles(self) -> tuple[Role, ...]:
-        return roles_of(list(self._roles.values()), self._live, self.memory.local_bytes)
+        return roles_of(list(self._roles.values()), self._live, self.memory.register_bytes())
 
     # --- the interface for value expressions and calls (`CountingContext`) ----------------------------------
 
@@ -84,7 +89,7 @@ class KernelReader:
         count_value(self, node, scope)
 
     def count_address(self, index: Any, scope: Scope) -> None:
-        count_loads(self, index, scope)
+        count_address(self, index, scope)
 
     def mark_live(self, variable: Any) -> None:
         """Record that the registers of a local buffer are live here."""
@@ -265,7 +270,7 @@ class KernelReader:
             value = self._stated(node.buffer, node.value, scope)
             return scope.with_binding(identity(node.buffer.data), value)
         self.memory.fill(node.buffer.data, scope.depends_on(node.value) | scope.reached_by, scope)
-        count_loads(self, node.indices[0], scope)
+        count_address(self, node.indices[0], scope)
         site = self.memory.site(node.buffer, node.indices[0], element_type(str(node.value.dtype)).lanes)
         if site is not None:
             self.phase.accesses.append(lane_access(scope, site, write=True, mechanism="st"))
@@ -288,7 +293,8 @@ class KernelReader:
                 self._nested_phase(extents, unrolled_by=unrolled_by),
                 self._live.loop(),
             ):
-                return self._body(node, scope, max(extents.mean, 1.0), unrolled=False, as_phase=True)
+                unrolled = loops.is_unrolled(node)
+                return self._body(node, scope, max(extents.mean, 1.0), unrolled=unrolled, as_phase=True)
         extent = constant(node.extent)
         count = float(extent) if extent is not None else self._trips(node, scope).mean
         if count <= 0:

@@ -12,15 +12,15 @@ from ...profile.values import KernelProfile
 from ...records.trial import ORDER_TERM, Prediction
 from ...target.spec import Target
 from ..analytical.analytical_model import AnalyticalModel
-from ..analytical.kernel_terms import UNKNOWN_CALL_UNCERTAINTY
+from ..analytical.kernel_terms import BASE_UNCERTAINTY, UNKNOWN_CALL_UNCERTAINTY, UNMEASURED_UNCERTAINTY
 from ..model import CostModel, fast_part
 from .features import feature_matrix
 from .model_file import LearnedModel
 
 CORRECTION = "learned correction"
 LITTLE_TRUST = 0.5
-# least sigma on chips of an instruction set without training rows: as `UNMEASURED_UNCERTAINTY` gives it
-UNSEEN_ARCH_UNCERTAINTY = 0.30
+# least sigma on chips of an instruction set without training rows
+UNSEEN_ARCH_UNCERTAINTY = math.hypot(BASE_UNCERTAINTY, UNMEASURED_UNCERTAINTY)
 # sigma of a kernel of which nothing of the correction is left, added as squares and by the root of the share
 # that is missing: that is how the errors of public kernels grow with it (experiments/outside, the half
 # that may be looked at); 75 % and 94 % of them are then within one and two sigma on an H200, 73 % and 93 % on

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from ..costmodel.analytical.headroom import Headroom, least_transactions
 from ..costmodel.analytical.occupancy import ALLOCATION_UNIT, occupancy
+from ..costmodel.analytical.spills import stack_bytes
 from ..costmodel.learned.hybrid import CORRECTION
 from ..profile.values import Access, KernelProfile, Phase, Space
 from ..target.spec import Target
@@ -52,7 +53,12 @@ def compiled_figures(compiled: Mapping[str, float]) -> dict[str, int]:
 def findings(view: CandidateView, kernels: Sequence[KernelProfile], target: Target) -> tuple[str, ...]:
     """Sentences on what costs the candidate time; the limit comes first."""
     largest = max(kernels, key=lambda kernel: kernel.blocks)
-    found = [*_limits(view), *_spills(view, kernels, target), *_wastes(view, kernels)]
+    found = [
+        *_limits(view),
+        *_spills(view, kernels, target),
+        *_local_arrays(kernels),
+        *_wastes(view, kernels),
+    ]
     if target.is_gpu:
         found += [*_grid(view, largest, target), *_outside(kernels)]
     return (*found, *_counters(view.counters), *_compiled(view, kernels, target))
@@ -185,6 +191,17 @@ def _spills(view: CandidateView, kernels: Sequence[KernelProfile], target: Targe
         for role, short in occupancy(kernel, target).spilled.items():
             who = "threads" if role == "all" else f"{role} threads"
             yield f"Spills: about {short:.0f} registers of the {who} do not fit{cost}{worth}."
+
+
+def _local_arrays(kernels: Sequence[KernelProfile]) -> Iterator[str]:
+    for kernel in kernels:
+        size = max((stack_bytes(role) for role in kernel.roles), default=0.0)
+        if size:
+            yield (
+                f"Local memory: arrays of {size:,.0f} bytes a thread are indexed in a loop that the compiler "
+                "does not unroll, so their elements are not in registers. Use shared memory, or a loop that "
+                "is short enough to unroll."
+            )
 
 
 def _grid(view: CandidateView, kernel: KernelProfile, target: Target) -> Iterator[str]:

@@ -175,6 +175,7 @@ FIGURES: Mapping[str, FigureRule] = MappingProxyType(
         "device.memory.l2.shared_gb_per_s": _rate(
             "L2 to cores, if all cores read the same lines together", (), least=50
         ),
+        "device.memory.l2.write_gb_per_s": _rate("cores to L2, with atomics, all together", (), least=50),
         "device.memory.l2.latency_ns": FigureRule(
             "ns", "from load to use on an L2 hit", least=1, most=100_000
         ),

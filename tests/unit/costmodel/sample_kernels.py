@@ -586,3 +586,90 @@ def narrow_rows(n, threads=64):
                 Y[bx * threads + i, e] = staged[i, e]
 
     return main
+
+
+def logarithms(n, steps, each=32, threads=32):
+    """Each thread takes `steps` times `each` logarithms and adds them up afterwards."""
+
+    @T.prim_func
+    def main(Y: T.Tensor((n,), "float32")):
+        with T.Kernel(n // threads, threads=threads) as bx:
+            i = T.get_thread_binding(0)
+            held = T.alloc_local((steps * each,), "float32")
+            total = T.alloc_local((1,), "float32")
+            total[0] = 0
+            for step in T.serial(steps):
+                for e in T.unroll(each):
+                    held[step * each + e] = T.log(T.cast(i + step * each + e, "float32"))
+            for e in T.unroll(steps * each):
+                total[0] = total[0] + held[e]
+            Y[bx * threads + i] = total[0]
+
+    return main
+
+
+def divided(n, divisor, dtype="int32", threads=128):
+    """Each thread stores the quotient of its number, and twice an element at the quotient."""
+
+    @T.prim_func
+    def main(X: T.Tensor((n,), "float32"), Y: T.Tensor((2, n), "float32"), Z: T.Tensor((n,), dtype)):
+        with T.Kernel(n // threads, threads=threads) as bx:
+            i = T.get_thread_binding(0)
+            for copy in T.unroll(2):
+                Y[copy, bx * threads + i] = X[(bx * threads + i) // divisor]
+            Z[bx * threads + i] = T.cast(bx * threads + i, dtype) // divisor
+
+    return main
+
+
+def padded_rows(n, inside, threads=128, nested=False):
+    """Each thread copies eight elements to shared memory, row by row, within a branch for whole tiles."""
+
+    @T.prim_func
+    def main(X: T.Tensor((8, n), "float16"), Y: T.Tensor((8, n), "float16")):
+        with T.Kernel(n // threads, threads=threads) as bx:
+            i = T.get_thread_binding(0)
+            staged = T.alloc_shared((8, threads), "float16")
+            for a in T.unroll(2 if nested else 1):
+                for b in T.unroll(4 if nested else 8):
+                    if bx < inside:
+                        staged[a * 4 + b, i] = X[a * 4 + b, bx * threads + i]
+                    else:
+                        staged[a * 4 + b, i] = T.if_then_else(
+                            bx * threads + i < n - 5, X[a * 4 + b, bx * threads + i], T.float16(0)
+                        )
+            T.sync_threads()
+            for row in T.unroll(8):
+                Y[row, bx * threads + i] = staged[row, threads - 1 - i]
+
+    return main
+
+
+def prefix_sums(n, steps, in_place, threads=32):
+    """Each thread stores the sums of its elements so far."""
+
+    @T.prim_func
+    def main(X: T.Tensor((steps, n), "float16"), Y: T.Tensor((steps, n), "float32")):
+        with T.Kernel(n // threads, threads=threads) as bx:
+            i = T.get_thread_binding(0)
+            total = T.alloc_local((1,), "float32")
+            total[0] = 0
+            for step in T.serial(steps):
+                total[0] = total[0] + T.cast(X[step, bx * threads + i], "float32")
+                Y[step, bx * threads + i] = total[0]
+            if in_place:
+                X[0, bx * threads + i] = T.float16(0)
+
+    return main
+
+
+def transposed(n, lanes, threads=32):
+    """Each group of `lanes` neighbouring threads stores contiguous elements of a row of its own."""
+
+    @T.prim_func
+    def main(X: T.Tensor((threads,), "float32"), Y: T.Tensor((threads // lanes, n), "float32")):
+        with T.Kernel(n // lanes, threads=threads) as bx:
+            i = T.get_thread_binding(0)
+            Y[i // lanes, bx * lanes + i % lanes] = X[i]
+
+    return main

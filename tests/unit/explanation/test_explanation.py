@@ -86,6 +86,13 @@ def test_spills_are_findings_and_caveats() -> None:
     assert has_sentence(found.caveats, "Less sure: ", "spill")
 
 
+def test_arrays_in_local_memory_are_named_with_their_bytes() -> None:
+    access = Access(Space.LOCAL, "b1", False, "ld", 512.0, 4, 4, 4, footprint_bytes=128 * 4096)
+    found = seen(kernel(Work(vector_ops=128.0, accesses=(access,))))
+    assert has_sentence(found.findings, "Local memory: arrays of 4,096 bytes a thread are indexed in a loop")
+    assert not has_sentence(seen(kernel()).findings, "Local memory: ")
+
+
 def test_bank_conflicts_have_a_factor() -> None:
     conflict = Access(Space.SHARED, "", False, "ld", 2048.0, 64, 16, 4)
     found = seen(kernel(Work(accesses=(conflict,) * 8), blocks=1056))

@@ -55,6 +55,29 @@ def test_a_loop_without_waits_is_not_fed_by_the_producer() -> None:
     assert alone < both < alone + 8 * 40 / H200["core.clock_mhz"]
 
 
+def test_a_consumer_waits_for_the_plain_loads_of_its_producer() -> None:
+    def fed_by(branches: float) -> float:
+        profile = specialised(FED)
+        producer, consumer = profile.roles
+        loads = Access(
+            Space.GLOBAL, "t1", False, "ld", 128 * 2, 8, 4, 2, loop_dependent=True, footprint_bytes=128 * 2
+        )  # fmt: skip
+        loop = producer.phases[0]
+        work = replace(loop.work, accesses=(*loop.work.accesses, loads), load_branches=4 * branches)
+        fetching = replace(producer, phases=(replace(loop, work=work),))
+        return latency(
+            replace(
+                profile,
+                roles=(fetching, consumer),
+                tensors=(*profile.tensors, Tensor("t1", 132 * 64 * 256, 2)),
+            )
+        )
+
+    # sixteen round trips in each of 64 iterations, each at least one to L2
+    least = 64 * 15 * H200["device.memory.l2.latency_ns"] / 1e3
+    assert fed_by(16) - fed_by(1) > 0.9 * least
+
+
 def test_blocks_of_a_core_hide_each_others_waits() -> None:
     # one buffer each: a block computes while the other one waits for its copy
     one = latency(specialised(FED, shared=200_000, blocks=264))

@@ -12,9 +12,11 @@ from tilesight.costmodel.analytical.spills import (
     LOOP_SHARE,
     MATRIX_LOOP_SHARE,
     SERIAL_CYCLES,
+    local_bytes,
+    local_footprint,
     serial_cycles,
     share_beyond_core,
-    spilled_bytes,
+    share_beyond_l2,
     spilled_registers,
 )
 from tilesight.profile.values import (
@@ -51,7 +53,7 @@ def kernel(
 
 def moved(profile: KernelProfile, spill_bytes: int) -> list[float]:
     held = occupancy(profile, H200, {"spill_bytes": spill_bytes})
-    return [spilled_bytes(profile, role, phase, held) for role in profile.roles for phase in role.phases]
+    return [local_bytes(profile, role, phase, held) for role in profile.roles for phase in role.phases]
 
 
 def test_the_compilers_figures_replace_the_estimate() -> None:
@@ -160,7 +162,7 @@ def test_two_products_make_room_for_each_other_by_fragments() -> None:
     assert estimated(kernel(both, registers=152.0)) == [0, 160, 0]
     profile = kernel(both, registers=152.0)
     consumer = profile.roles[1]
-    assert spilled_bytes(profile, consumer, consumer.phases[1], occupancy(profile, H200)) == 8 * 160 * 384
+    assert local_bytes(profile, consumer, consumer.phases[1], occupancy(profile, H200)) == 8 * 160 * 384
 
 
 def matmul(
@@ -215,7 +217,7 @@ def test_iterations_in_line_after_a_loop_spill_as_those_of_the_loop() -> None:
     phases = (loop, Phase(ONCE, twice), Phase(ONCE, Work(convert_ops=64.0)))
     longer = replace(profile, roles=(replace(profile.roles[0], phases=phases),))
     held = occupancy(longer, H200)
-    moved = [spilled_bytes(longer, longer.roles[0], phase, held) for phase in phases]
+    moved = [local_bytes(longer, longer.roles[0], phase, held) for phase in phases]
     assert moved == [8 * 256 * 128, 2 * 8 * 256 * 128, 0]
 
 
@@ -238,10 +240,41 @@ def test_the_cost_of_spills_is_a_term() -> None:
 
 
 def test_stores_pass_the_first_level_cache_and_loads_follow_where_it_is_full() -> None:
-    assert share_beyond_core(10, 384, 1e6) == 0.5
-    assert share_beyond_core(10, 384, 4 * 10 * 384 / 2) == 0.75
-    assert share_beyond_core(10, 384, -1.0) == 1.0
-    assert share_beyond_core(0, 384, 0.0) == 0.5
+    assert share_beyond_core(15360, 1e6) == 0.5
+    assert share_beyond_core(15360, 15360 / 2) == 0.75
+    assert share_beyond_core(15360, -1.0) == 1.0
+    assert share_beyond_core(0, 0.0) == 0.5
+
+
+def test_what_exceeds_l2_goes_to_device_memory() -> None:
+    assert share_beyond_l2(100e6, 40e6) == pytest.approx(0.6)
+    assert share_beyond_l2(30e6, 40e6) == share_beyond_l2(0, 40e6) == 0.0
+
+
+def test_arrays_in_local_memory_take_the_way_of_spills() -> None:
+    def kernel(array_bytes: float, blocks: int = 1320) -> KernelProfile:
+        stored, loaded = (
+            Access(Space.LOCAL, "b1", write, "st" if write else "ld", 128 * 4, 4, 4,
+                   footprint_bytes=128 * array_bytes)
+            for write in (True, False)
+        )  # fmt: skip
+        work = Work(accesses=(stored, loaded), vector_ops=128.0)
+        role = Role("all", 128, (Phase(Trips((array_bytes / 4,)), work, is_loop=True),), local_registers=16)
+        return KernelProfile("cuda", "sm_90a", (blocks, 1, 1), 128, 1, 0, (role,), ())
+
+    def terms(profile: KernelProfile) -> dict[str, float]:
+        return dict(AnalyticalModel().predict((profile,), H200).terms_us)
+
+    small, large = kernel(128), kernel(4096)
+    role = large.roles[0]
+    assert local_bytes(large, role, role.phases[0], occupancy(large, H200)) == 2 * 128 * 4
+    assert local_footprint(role, role.phases[0], occupancy(large, H200)) == 4096 * 128
+    # ten blocks of a core keep 5 MB, beyond its first-level cache, and those of all cores 692 MB, beyond L2
+    assert terms(small)["dram"] == 0.0
+    assert terms(large)["dram"] > 0.0
+    assert (
+        terms(large)["spills"] > 1.5 * 32 * terms(small)["spills"]
+    )  # 32 times the accesses, loads that miss
 
 
 def test_spills_cost_more_where_shared_memory_leaves_no_cache() -> None:

@@ -85,6 +85,57 @@ def test_guarded_loads_in_a_branch_wait_for_each_other() -> None:
     assert total(even, "load_branches") == 0
 
 
+@pytest.mark.parametrize("nested", [False, True])
+def test_each_branch_with_guarded_loads_is_one_round_trip(nested: bool) -> None:
+    # the loads of the other blocks stand in a branch of their own, without a condition
+    profile = read(kernels.padded_rows(1 << 14, 120, nested=nested))
+    (loop,) = [p for p in role(profile, "all").phases if p.is_loop]
+    warps = 128 / 32
+    assert loop.pipeline_depth == 1
+    assert loop.trips.mean * max(1.0, loop.work.load_branches / warps) == 8
+
+
+@pytest.mark.parametrize(("in_place", "depth"), [(False, 8), (True, 2)])
+def test_loads_of_constant_tensors_pass_stores(in_place: bool, depth: int) -> None:
+    (loop,) = [p for p in role(read(kernels.prefix_sums(1 << 12, 64, in_place)), "all").phases if p.is_loop]
+    assert (loop.trips.mean, loop.pipeline_depth) == (64, depth)
+
+
+def test_an_array_indexed_by_a_long_loop_lies_in_local_memory() -> None:
+    short, long = (read(kernels.held_steps(1 << 12, steps)) for steps in (64, 512))
+    assert not accesses(short, Space.LOCAL)
+    assert role(short, "all").local_registers >= 64
+    (stored,) = accesses(long, Space.LOCAL, write=True)
+    assert stored.bytes == 32 * 4
+    assert stored.footprint_bytes == 32 * 4 * 512
+    # its elements are loaded twice: for the sum and for the output
+    assert [a.bytes for a in accesses(long, Space.LOCAL)] == [32 * 4] * 2
+    assert role(long, "all").local_registers < 8
+
+
+def test_a_loop_whose_copies_would_be_long_code_keeps_its_array_in_local_memory() -> None:
+    few, many = (read(kernels.logarithms(1 << 12, steps)) for steps in (2, 8))
+    assert not accesses(few, Space.LOCAL)
+    assert accesses(many, Space.LOCAL, write=True)
+
+
+@pytest.mark.parametrize(("lanes", "alone"), [(1, 1.0), (4, 0.0)])
+def test_stores_of_single_lanes_lie_alone(lanes: int, alone: float) -> None:
+    # four lanes store half a sector of a row, and the next instruction the other half
+    (store,) = accesses(read(kernels.transposed(1 << 10, lanes)), write=True)
+    assert store.transactions / store.instructions == 32 / lanes
+    assert store.alone_share == alone
+
+
+def test_divisions_of_addresses_are_counted_once() -> None:
+    def operations(divisor: int, dtype: str = "int32") -> float:
+        return total(read(kernels.divided(1 << 14, divisor, dtype)), "integer_ops")
+
+    shifted, divided = operations(8), operations(7)
+    assert divided - shifted == 5 * 128  # for the loads of both copies and for the stored quotient
+    assert operations(7, "int64") - operations(8, "int64") == (5 + 14) * 128
+
+
 def test_a_long_copy_with_two_conditions_is_loaded_one_by_one() -> None:
     # 32 rows of 3001 elements by 64 threads: 1504 passes, more than the compiler unrolls; 4 rows: 188 passes
     def passes(block_m: int) -> list[tuple[float, int]]:

@@ -1,0 +1,48 @@
+"""Counts the index arithmetic that stays in the machine code: divisions by numbers that are no powers of two.
+
+The compiler hoists the rest of an address out of its loop, reduces it to additions, or makes it part of the
+instruction that uses it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from .counting import CountingContext
+from .element_types import element_type
+from .expressions import constant
+from .loops import visit
+from .scope import Scope
+
+# Instructions of a quotient and its remainder for a constant divisor, by bits: a multiplication by the
+# reciprocal, shifts and a subtraction. Read off the machine code of pooling and convolution kernels (nvcc
+# 13.0).
+DIVISION_INSTRUCTIONS = {32: 5.0, 64: 14.0}
+_DIVISIONS = ("FloorDiv", "FloorMod", "Div", "Mod")
+
+
+def count_divisions(context: CountingContext, index: Any, scope: Scope) -> None:
+    """Count the divisions in an integer expression.
+
+    Equal quotients of one phase are computed once. The copies of an unrolled loop share them: their numbers
+    are constants, by which the compiler changes the quotient of the first copy.
+    """
+
+    def look(node: Any, kind: str) -> None:
+        if kind not in _DIVISIONS or element_type(str(node.dtype)).kind != "int":
+            return
+        divisor = constant(node.b)
+        if divisor is None or divisor <= 0 or divisor & (divisor - 1) == 0:
+            return
+        if not scope.depends_on(node) & scope.launch.variables:  # of loops alone: it becomes a counter
+            return
+        quotient = f"{node.a} / {divisor}"
+        if quotient in context.phase.quotients:
+            return
+        context.phase.quotients.add(quotient)
+        copies = math.prod(loop.extent for loop in (*scope.loops, *scope.phase_loops) if loop.unrolled)
+        each = DIVISION_INSTRUCTIONS[64 if element_type(str(node.dtype)).bits > 32 else 32]
+        context.phase.counts["integer_ops"] += scope.executions / max(1.0, copies) * each
+
+    visit(index, look)
