@@ -126,10 +126,7 @@ def waits_for_each(node: Any, is_global: Callable[[Any], bool]) -> bool:
     divide. Two conditions on the same iteration count as well if the loop is too long to be unrolled. The
     compiler makes a branch of each iteration, and it moves no load across a store.
     """
-    inner = node
-    while type(inner.body).__name__ == "For" and is_unrolled(inner.body):
-        inner = inner.body
-    if guards_in_branch(inner, is_global):
+    if is_guarded_branch(_inside_unrolled(node.body), is_global):
         return True
     store = node.body
     if type(store).__name__ != "BufferStore" or not str(store.buffer.scope()).startswith("shared"):
@@ -146,22 +143,21 @@ def waits_for_each(node: Any, is_global: Callable[[Any], bool]) -> bool:
     return apart and touches_global(store.value, is_global)
 
 
-def guards_in_branch(node: Any, is_global: Callable[[Any], bool]) -> bool:
-    """Whether a loop consists of a branch with a store of loads that stand under another condition.
+def is_guarded_branch(statement: Any, is_global: Callable[[Any], bool]) -> bool:
+    """Whether a statement is a branch with a store of loads that stand under another condition.
 
     The compiler turns a branch into predicates unless there is another condition inside: then it keeps the
     branch, and no load is issued before those of the branch before it have arrived. Read off the machine code
     of copies whose tile the threads do not divide, at a tensor's edge (nvcc 13.0).
     """
-    branch = node.body
-    if type(branch).__name__ != "IfThenElse":
+    if type(statement).__name__ != "IfThenElse":
         return False
-    return any(_stores_guarded(part, is_global) for part in (branch.then_case, branch.else_case))
+    return any(_stores_guarded(part, is_global) for part in (statement.then_case, statement.else_case))
 
 
 def _stores_guarded(part: Any, is_global: Callable[[Any], bool]) -> bool:
     """Whether a part of a branch is one store of loads from device memory under a condition."""
-    store = _innermost(part)
+    store = _inside_unrolled(part)
     if type(store).__name__ != "BufferStore":
         return False
     found = False
@@ -175,7 +171,7 @@ def _stores_guarded(part: Any, is_global: Callable[[Any], bool]) -> bool:
     return found
 
 
-def _innermost(node: Any) -> Any:
+def _inside_unrolled(node: Any) -> Any:
     """The statement inside the unrolled loops that `node` begins with."""
     while type(node).__name__ == "For" and is_unrolled(node):
         node = node.body

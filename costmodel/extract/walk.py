@@ -299,7 +299,7 @@ class KernelReader:
         count = float(extent) if extent is not None else self._trips(node, scope).mean
         if count <= 0:
             return scope
-        if loops.is_unrolled(node) and loops.guards_in_branch(node, is_global):
+        if loops.is_unrolled(node) and loops.is_guarded_branch(node.body, is_global):
             self.phase.counts["load_branches"] += scope.warp_executions * count
         with self._live.loop():
             return self._body(
