@@ -35,7 +35,8 @@ def count_divisions(context: CountingContext, index: Any, scope: Scope) -> None:
         divisor = constant(node.b)
         if divisor is None or divisor <= 0 or divisor & (divisor - 1) == 0:
             return
-        if not scope.depends_on(node) & scope.launch.variables:  # of loops alone: it becomes a counter
+        # of loops alone it becomes a counter, of the block alone it is computed once for the whole warp
+        if not scope.depends_on(node) & scope.launch.thread_variables:
             return
         quotient = f"{node.a} / {divisor}"
         if quotient in context.phase.quotients:

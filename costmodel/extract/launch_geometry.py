@@ -42,11 +42,6 @@ class LaunchGeometry:
     def thread_variables(self) -> frozenset[int]:
         return frozenset(variable for variable, _ in self.thread.values())
 
-    @property
-    def variables(self) -> frozenset[int]:
-        """The indices of blocks and threads."""
-        return self.thread_variables | {variable for variable, _ in self.block.values()}
-
     def thread_bindings(self, linear: NDArray[Any]) -> dict[int, NDArray[Any]]:
         """Indices along each axis of the threads with the given linear indices, by variable identity."""
         bindings, stride = {}, 1

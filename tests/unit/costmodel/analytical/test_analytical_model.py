@@ -9,7 +9,11 @@ from tests.unit.costmodel import sample_kernels as kernels
 from tilesight.costmodel.analytical.analytical_model import AnalyticalModel
 from tilesight.costmodel.analytical.constants import DEFAULT
 from tilesight.costmodel.analytical.demand import WAIT_INSTRUCTIONS, WGMMA_INSTRUCTIONS, demand, matrix_cycles
-from tilesight.costmodel.analytical.kernel_terms import BASE_UNCERTAINTY, UNMEASURED_UNCERTAINTY
+from tilesight.costmodel.analytical.kernel_terms import (
+    BASE_UNCERTAINTY,
+    SMALL_GRID_SHARE,
+    UNMEASURED_UNCERTAINTY,
+)
 from tilesight.costmodel.analytical.norms import p_norm
 from tilesight.costmodel.analytical.occupancy import misfit, occupancy
 from tilesight.costmodel.extract import read_profiles
@@ -68,6 +72,17 @@ def test_warp_specialised_kernels_fill_the_register_file() -> None:
     (p,) = read_profiles(lower(kernels.matmul(1024, 512, 2048, 64, 64, 64, 2, 128), H200), H200)
     found = occupancy(p, H200)
     assert (found.blocks, found.registers) == (1, 240)
+
+
+def test_a_small_grid_starts_sooner_unless_it_waits_for_device_memory() -> None:
+    def fill(work: Work, blocks: int) -> float:
+        return predict(plain(work, blocks=blocks)).terms_us["fill"]
+
+    arithmetic, whole = Work(vector_ops=128 * 400.0), H200["device.block_start_us"]
+    assert fill(arithmetic, 132) == fill(arithmetic, 264) == whole
+    assert fill(arithmetic, 33) == pytest.approx(whole * (1 - SMALL_GRID_SHARE * 0.75))
+    streaming = Work(accesses=(stream(64e6),))
+    assert fill(arithmetic, 33) < fill(streaming, 33) < whole
 
 
 def test_a_misfit_is_reported_with_numbers() -> None:
