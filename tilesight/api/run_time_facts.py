@@ -90,14 +90,16 @@ def facts_of_call(name: str, prim_func: Any, variables: Sequence[str], facts: Ru
     for dim in given:
         if dim not in wanted and dim not in variables:
             raise UnknownNameError(f"run-time size or variable of {name}", dim, [*wanted, *variables])
-    stated = {dim: _whole(name, dim, value, 1 if dim in wanted else 0) for dim, value in given.items()}
+    extents = _extents(prim_func)
+    stated = {dim: _whole(name, dim, value, int(dim in extents)) for dim, value in given.items()}
     sizes = {dim: value for dim, value in stated.items() if dim in wanted}
     contents: dict[str, NDArray[Any]] = {}
     for parameter, value in _by_parameter(name, prim_func, facts.inputs):
         buffer = prim_func.buffer_map.get(parameter)
         if buffer is None:
             if str(parameter.name) in wanted:
-                _agree(name, sizes, str(parameter.name), _whole(name, str(parameter.name), value, 1))
+                least = int(str(parameter.name) in extents)
+                _agree(name, sizes, str(parameter.name), _whole(name, str(parameter.name), value, least))
             continue
         tensor = str(buffer.data.name)
         _read_shape(name, tensor, buffer, tuple(map(int, np.shape(value))), sizes)
@@ -113,6 +115,16 @@ def facts_of_call(name: str, prim_func: Any, variables: Sequence[str], facts: Ru
     values = {dim: value for dim, value in stated.items() if dim not in wanted}
     costs = facts.costs(name, called_functions(prim_func)) if facts.calls else {}
     return CallFacts(sizes, RunTimeData(contents, values, facts.density, costs))
+
+
+def _extents(prim_func: Any) -> set[str]:
+    """Names of the sizes of tensors; other numbers, such as an offset or a rank, may be 0."""
+    return {
+        str(extent.name)
+        for buffer in prim_func.buffer_map.values()
+        for extent in buffer.shape
+        if hasattr(extent, "name")
+    }
 
 
 def called_functions(prim_func: Any) -> list[str]:

@@ -46,6 +46,12 @@ def test_sizes_of_run_time_are_given() -> None:
     assert again == few
 
 
+def test_a_number_that_is_no_size_may_be_zero() -> None:
+    none, one = (tilesight.predict(user.open_rows, "h200", {"m": 1024, "offset": n}) for n in (0, 1))
+    assert none == one
+    assert tilesight.predict(user.open_rows, "h200", "m=1024", inputs={"offset": 0}) == none
+
+
 @pytest.mark.parametrize(
     ("given", "arguments", "dims", "message"),
     [
