@@ -9,7 +9,6 @@ or 1,536 instructions are unrolled; those of 512 iterations, or of 4 with 2,560 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from .element_types import element_type
@@ -24,46 +23,49 @@ MOST_STEPS = 2000
 def arrays_in_local_memory(function: Any) -> frozenset[int]:
     """The identities of the local arrays of a device function that lie in local memory."""
     found: set[int] = set()
-    _collect(function.body, (), found)
+    _collect(function.body, frozenset(), frozenset(), found)
     return frozenset(found)
 
 
-def _collect(node: Any, loops: Sequence[Any], found: set[int]) -> None:
-    """Add the arrays that a statement inside `loops` indexes by the variable of a kept loop."""
+def _collect(node: Any, outer: frozenset[int], kept: frozenset[int], found: set[int]) -> None:
+    """Add the arrays that a statement indexes by the variable of a kept loop.
+
+    `outer` are the variables of the loops around the statement, `kept` those of them that stay loops.
+    """
     kind = type(node).__name__
     if kind == "SeqStmt":
         for part in node.seq:
-            _collect(part, loops, found)
+            _collect(part, outer, kept, found)
     elif kind == "For":
-        _collect(node.body, (*loops, node), found)
+        variable = frozenset({identity(node.loop_var)})
+        _collect(node.body, outer | variable, kept | variable if _is_kept(node, outer) else kept, found)
     elif kind == "IfThenElse":
         for part in (node.then_case, node.else_case):
             if part is not None:
-                _collect(part, loops, found)
+                _collect(part, outer, kept, found)
     elif kind in ("AttrStmt", "While"):
-        _collect(node.body, loops, found)
-    elif kind in ("BufferStore", "Evaluate", "Bind"):
-        _collect_indexed(node, loops, found)
+        _collect(node.body, outer, kept, found)
+    elif kept and kind in ("BufferStore", "Evaluate", "Bind"):
+        _collect_indexed(node, kept, found)
 
 
-def _collect_indexed(statement: Any, loops: Sequence[Any], found: set[int]) -> None:
+def _collect_indexed(statement: Any, kept: frozenset[int], found: set[int]) -> None:
     def look(part: Any, kind: str) -> None:
         if kind not in ("BufferLoad", "BufferStore") or not str(part.buffer.scope()).startswith("local"):
             return
-        indexing = variables(part.indices[0])
-        if any(identity(loop.loop_var) in indexing and _is_kept(loop, loops) for loop in loops):
+        if kept & variables(part.indices[0]):
             found.add(identity(part.buffer.data))
 
     visit(statement, look)
 
 
-def _is_kept(loop: Any, loops: Sequence[Any]) -> bool:
-    """Whether the compiler keeps `loop`, which is one of the nested `loops`."""
+def _is_kept(loop: Any, outer: frozenset[int]) -> bool:
+    """Whether the compiler keeps `loop`, which is inside the loops with the variables `outer`."""
     if is_unrolled(loop):
         return False
     extent = constant(loop.extent)
     if extent is None:  # it is constant once the loops around it are unrolled
-        return not variables(loop.extent) <= {identity(outer.loop_var) for outer in loops}
+        return not variables(loop.extent) <= outer
     return extent > MOST_ITERATIONS or extent * _steps(loop.body) > MOST_STEPS
 
 

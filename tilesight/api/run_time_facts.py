@@ -83,23 +83,23 @@ def facts_of_call(name: str, prim_func: Any, variables: Sequence[str], facts: Ru
         InputError: A size is missing or contradicts an input, an input has another shape or type than the
             kernel declares, or a name is unknown.
     """
-    from ..lowering.dynamic import runtime_sizes
+    from ..lowering.dynamic import runtime_sizes, tensor_sizes
 
     wanted = [str(size.name) for size in runtime_sizes(prim_func)]
     given = parse_assignments(facts.dims, "dims") if isinstance(facts.dims, str) else dict(facts.dims or {})
     for dim in given:
         if dim not in wanted and dim not in variables:
             raise UnknownNameError(f"run-time size or variable of {name}", dim, [*wanted, *variables])
-    extents = _extents(prim_func)
-    stated = {dim: _whole(name, dim, value, int(dim in extents)) for dim, value in given.items()}
+    # a number that is no size, such as an offset or a rank, may be 0
+    least = dict.fromkeys(tensor_sizes(prim_func), 1)
+    stated = {dim: _whole(name, dim, value, least.get(dim, 0)) for dim, value in given.items()}
     sizes = {dim: value for dim, value in stated.items() if dim in wanted}
     contents: dict[str, NDArray[Any]] = {}
     for parameter, value in _by_parameter(name, prim_func, facts.inputs):
         buffer = prim_func.buffer_map.get(parameter)
         if buffer is None:
-            if str(parameter.name) in wanted:
-                least = int(str(parameter.name) in extents)
-                _agree(name, sizes, str(parameter.name), _whole(name, str(parameter.name), value, least))
+            if (dim := str(parameter.name)) in wanted:
+                _agree(name, sizes, dim, _whole(name, dim, value, least.get(dim, 0)))
             continue
         tensor = str(buffer.data.name)
         _read_shape(name, tensor, buffer, tuple(map(int, np.shape(value))), sizes)
@@ -115,16 +115,6 @@ def facts_of_call(name: str, prim_func: Any, variables: Sequence[str], facts: Ru
     values = {dim: value for dim, value in stated.items() if dim not in wanted}
     costs = facts.costs(name, called_functions(prim_func)) if facts.calls else {}
     return CallFacts(sizes, RunTimeData(contents, values, facts.density, costs))
-
-
-def _extents(prim_func: Any) -> set[str]:
-    """Names of the sizes of tensors; other numbers, such as an offset or a rank, may be 0."""
-    return {
-        str(extent.name)
-        for buffer in prim_func.buffer_map.values()
-        for extent in buffer.shape
-        if hasattr(extent, "name")
-    }
 
 
 def called_functions(prim_func: Any) -> list[str]:

@@ -53,14 +53,9 @@ def compiled_figures(compiled: Mapping[str, float]) -> dict[str, int]:
 def findings(view: CandidateView, kernels: Sequence[KernelProfile], target: Target) -> tuple[str, ...]:
     """Sentences on what costs the candidate time; the limit comes first."""
     largest = max(kernels, key=lambda kernel: kernel.blocks)
-    found = [
-        *_limits(view),
-        *_spills(view, kernels, target),
-        *_local_arrays(kernels),
-        *_wastes(view, kernels),
-    ]
+    found = [*_limits(view), *_spills(view, kernels, target), *_wastes(view, kernels)]
     if target.is_gpu:
-        found += [*_grid(view, largest, target), *_outside(kernels)]
+        found += [*_local_arrays(kernels), *_grid(view, largest, target), *_outside(kernels)]
     return (*found, *_counters(view.counters), *_compiled(view, kernels, target))
 
 

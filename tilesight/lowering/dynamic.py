@@ -105,6 +105,23 @@ def runtime_sizes(prim_func: Any) -> tuple[Any, ...]:
 
     They are sizes of its tensors (`T.dynamic`), and arguments that are whole numbers.
     """
+    found: list[Any] = []
+    for parameter in prim_func.params:
+        if parameter in prim_func.buffer_map:
+            given = _sizes_of(prim_func.buffer_map[parameter])
+        else:
+            given = [parameter] if "int" in str(parameter.dtype) else []
+        found += [one for one in given if not any(one.same_as(known) for known in found)]
+    return tuple(found)
+
+
+def tensor_sizes(prim_func: Any) -> frozenset[str]:
+    """Names of those of them that shapes or strides of tensors are computed from."""
+    return frozenset(str(size.name) for buffer in prim_func.buffer_map.values() for size in _sizes_of(buffer))
+
+
+def _sizes_of(buffer: Any) -> list[Any]:
+    """The variables in the shape and the strides of a tensor, without repetition."""
     from tvm import tirx
 
     found: list[Any] = []
@@ -113,14 +130,9 @@ def runtime_sizes(prim_func: Any) -> tuple[Any, ...]:
         if isinstance(node, tirx.Var) and not any(node.same_as(known) for known in found):
             found.append(node)
 
-    for parameter in prim_func.params:
-        if parameter in prim_func.buffer_map:
-            buffer = prim_func.buffer_map[parameter]
-            for extent in (*buffer.shape, *buffer.strides):
-                tirx.stmt_functor.post_order_visit(extent, add)
-        elif "int" in str(parameter.dtype):
-            add(parameter)
-    return tuple(found)
+    for extent in (*buffer.shape, *buffer.strides):
+        tirx.stmt_functor.post_order_visit(extent, add)
+    return found
 
 
 def _launched(body: Any, kernels: set[str]) -> list[tuple[str, Sequence[Any]]]:

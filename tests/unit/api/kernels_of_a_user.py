@@ -46,6 +46,19 @@ def rows(width: int) -> Any:
 open_rows = rows(128)
 
 
+def pairs() -> Any:
+    """The length of its tensors is twice a number that is known at run time."""
+    n = T.dynamic("n")
+
+    @T.prim_func
+    def negate(A: T.Tensor((2 * n,), "float32"), B: T.Tensor((2 * n,), "float32")):
+        with T.Kernel(T.ceildiv(2 * n, 256), threads=128) as b:
+            for i in T.Parallel(256):
+                B[b * 256 + i] = -A[b * 256 + i]
+
+    return negate
+
+
 @tilelang.jit
 def eager(A, B, block: int = 1024):  # type: ignore[no-untyped-def]
     N = T.const("N")

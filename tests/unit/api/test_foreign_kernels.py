@@ -65,6 +65,7 @@ def test_a_number_that_is_no_size_may_be_zero() -> None:
         (user.open_rows, {}, None, "^scale takes m, offset at run time; give the sizes .*dims='m=4096,off"),
         (user.open_rows, {}, "m=1,k=1", "^unknown run-time size or variable of scale 'k'; known: m, offset"),
         (user.open_rows, {}, "m=0,offset=1", "^scale: m=0 must be a whole number in 1 .. "),
+        (user.pairs, {}, "n=0", r"^pairs\(\): n=0 must be a whole number in 1 .. "),
         (user.whole, {}, "m=3", "^unknown run-time size or variable of main 'm'"),
     ],
 )

@@ -91,6 +91,12 @@ def test_arrays_in_local_memory_are_named_with_their_bytes() -> None:
     found = seen(kernel(Work(vector_ops=128.0, accesses=(access,))))
     assert has_sentence(found.findings, "Local memory: arrays of 4,096 bytes a thread are indexed in a loop")
     assert not has_sentence(seen(kernel()).findings, "Local memory: ")
+    # on a processor, local buffers are ordinary memory
+    kept = replace(access, levels=((1.0, 512.0),))
+    role = Role("all", 1, (Phase(Trips((64.0,)), Work(vector_ops=1e6, accesses=(kept,)), is_loop=True),))
+    profile, cpu = KernelProfile("cpu", "native", (1, 1, 1), 1, 1, 0, (role,), ()), load_target("cpu")
+    found = view([profile], AnalyticalModel().predict([profile], cpu), cpu)
+    assert not has_sentence(found.findings, "Local memory: ")
 
 
 def test_bank_conflicts_have_a_factor() -> None:

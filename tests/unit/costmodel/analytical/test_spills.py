@@ -272,9 +272,8 @@ def test_arrays_in_local_memory_take_the_way_of_spills() -> None:
     # ten blocks of a core keep 5 MB, beyond its first-level cache, and those of all cores 692 MB, beyond L2
     assert terms(small)["dram"] == 0.0
     assert terms(large)["dram"] > 0.0
-    assert (
-        terms(large)["spills"] > 1.5 * 32 * terms(small)["spills"]
-    )  # 32 times the accesses, loads that miss
+    # 32 times the accesses, and loads that miss
+    assert terms(large)["spills"] > 1.5 * 32 * terms(small)["spills"]
 
 
 def test_spills_cost_more_where_shared_memory_leaves_no_cache() -> None:
