@@ -7,8 +7,10 @@ from dataclasses import dataclass, fields
 from ...profile.values import Access, MatrixWork, Space, Work
 from ...target.spec import Target
 from .constants import Constants
+from .gathers import SECTOR_BYTES
 
 L2_WRITES = "device.memory.l2.write_gb_per_s"
+L2_UPDATES = "device.memory.l2.update_gb_per_s"
 RESOURCES = ("matrix", "shared", "vector", "special", "issue", "copy", "l2")
 
 # Warp instructions beside those in the IR. Each wgmma builds the descriptors of its operands (four to six
@@ -120,11 +122,17 @@ def _l2_cycles(work: Work, target: Target, constants: Constants, cores_busy: flo
     """
     accesses = [a for a in work.accesses if a.space is Space.GLOBAL]
     cycles = sum(map(sector_bytes, accesses)) / l2_bytes_per_cycle(target, constants, cores_busy)
-    rate = target.get(L2_WRITES)
-    if not rate:
-        return cycles
-    written = sum(sector_bytes(a) for a in accesses if a.write and a.mechanism != "tma")
-    return max(cycles, written / _each_cycle(rate, target, cores_busy))
+    written = 0.0
+    for access in accesses:
+        rate = target.get(L2_WRITES if _writes_sectors(access) else L2_UPDATES)
+        if access.write and access.mechanism != "tma" and rate:
+            written += sector_bytes(access) / _each_cycle(rate, target, cores_busy)
+    return max(cycles, written)
+
+
+def _writes_sectors(access: Access) -> bool:
+    """Whether each instruction of a store writes whole sectors, of which L2 needs no other bytes."""
+    return access.mechanism != "atomic" and access.bytes >= access.transactions * SECTOR_BYTES
 
 
 def copy_cycles(access: Access, constants: Constants, edge_weight: float) -> float:
@@ -181,7 +189,7 @@ def sector_bytes(access: Access) -> float:
     those of two (experiments/scattered).
     """
     if access.mechanism != "tma":
-        return access.transactions * 32 * (1 + access.alone_share)
+        return access.transactions * SECTOR_BYTES * (1 + access.alone_share)
     return access.bytes if access.write else max(access.bytes, access.instructions * access.box_bytes)
 
 

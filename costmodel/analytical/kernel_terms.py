@@ -205,7 +205,9 @@ class KernelTerms:
         capacity = self.target["device.memory.l2.bytes"]
         evicted = self.constants.modified_share * min(capacity, self.traffic.dram)
         ramp_us = self.constants.dram_ramp * self.target["device.memory.dram.latency_ns"] / 1e3
-        busy_us = (self.traffic.dram_read / read + (self._written_back + evicted) / write) / 1e3
+        busy_us = self.traffic.dram_read * self.traffic.read_stretch / read
+        busy_us += (self._written_back * self.traffic.write_stretch + evicted) / write
+        busy_us /= 1e3
         busy_us += self._local_beyond_l2() / copy / 1e3
         # a kernel that moves less than the memory moves during the ramp never reaches the full rate
         return busy_us + ramp_us * busy_us / max(1e-9, busy_us + ramp_us)

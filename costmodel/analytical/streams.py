@@ -11,6 +11,10 @@ from .gathers import SECTOR_BYTES, fetched_bytes
 from .tiles import Grid, Tiles
 
 
+# Runs of SHORT_RUN_BYTES and less take this much longer at device memory; longer ones less, by this exponent.
+SHORT_RUN_COST, SHORT_RUN_BYTES, SHORT_RUN_SHARPNESS = 0.5, 64.0, 1.5
+
+
 @dataclass(frozen=True, slots=True)
 class Stream:
     """The bytes of a tensor that equal statements of one block move."""
@@ -23,6 +27,7 @@ class Stream:
     wanted: float  # bytes that the block asks for, without the rest of their sectors
     cached: bool  # whether the first-level cache of the core may serve them
     row_bytes: float = 0.0  # contiguous bytes at each place that loaded data chooses; 0 if none does
+    stretch: float = 1.0  # time of its bytes at device memory, compared with whole rows
 
     @property
     def largest_bytes(self) -> float:
@@ -47,11 +52,12 @@ def streams_of(profile: KernelProfile) -> tuple[tuple[Stream, ...], tuple[Stream
                 if access.space is Space.GLOBAL:
                     trips = phase.trips if access.loop_dependent else _ONCE
                     key = (access.tensor, Tiles.of(access), trips, _is_cached(access), access.row_bytes)
-                    entry = (writes if access.write else reads).setdefault(key, [0.0, 0.0, 0.0])
+                    entry = (writes if access.write else reads).setdefault(key, [0.0, 0.0, 0.0, 0.0])
                     moved = _transferred(access)
                     entry[0] += max(_footprint(access), 1.0)
                     entry[1] += max(1.0, moved * phase.trips.mean)
                     entry[2] += max(1.0, min(access.bytes, moved) * phase.trips.mean)
+                    entry[3] += max(_footprint(access), 1.0) * _stretch(access.run_bytes)
     return _listed(reads), _listed(writes)
 
 
@@ -60,9 +66,19 @@ _Key = tuple[str, Tiles, Trips, bool, float]  # tensor, tiles, trips, whether ca
 
 def _listed(found: dict[_Key, list[float]]) -> tuple[Stream, ...]:
     return tuple(
-        Stream(tensor, tiles, trips, different, requested, wanted, cached, row)
-        for (tensor, tiles, trips, cached, row), (different, requested, wanted) in found.items()
+        Stream(tensor, tiles, trips, different, requested, wanted, cached, row, stretched / different)
+        for (tensor, tiles, trips, cached, row), (different, requested, wanted, stretched) in found.items()
     )
+
+
+def _stretch(run_bytes: float) -> float:
+    """Time of accesses to short runs of device memory, such as a stripe of a matrix, compared with long ones.
+
+    Source: experiments/stripes, copies of runs of 32 to 1024 bytes on an H200 and an H100.
+    """
+    if not run_bytes:
+        return 1.0
+    return 1 + SHORT_RUN_COST * min(1.0, SHORT_RUN_BYTES / run_bytes) ** SHORT_RUN_SHARPNESS
 
 
 def _footprint(access: Access) -> float:

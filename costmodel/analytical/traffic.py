@@ -38,6 +38,9 @@ class Traffic:
     # By tensor, the share of its reads that wait for device memory. Blocks in step read common tiles at the
     # same time: one of them misses, and all wait.
     waiting: Mapping[str, float] = field(default_factory=dict)
+    # time of these bytes at device memory, compared with bytes of long runs
+    read_stretch: float = 1.0
+    write_stretch: float = 1.0
 
     @property
     def dram(self) -> float:
@@ -176,6 +179,11 @@ class _Flow:
             total.append(max(0.0, moved) * self.clusters)
         return total
 
+    def stretch(self, moved: Sequence[float]) -> float:
+        """The mean `stretch` of the streams, which move `moved` each."""
+        total = sum(each * s.stretch for each, s in zip(moved, self.streams, strict=True))
+        return total / sum(moved) if sum(moved) else 1.0
+
     def waiting(self, moved: Sequence[float]) -> dict[str, float]:
         """By tensor, the share of its reads that wait for device memory, which moves `moved` a stream."""
         late: dict[str, float] = {}
@@ -209,13 +217,15 @@ def traffic(
     together = max(1, -(-blocks_together // clusters))
     written = sum(s.requested for s in writes) * profile.blocks
     streamed = known_bytes((*reads, *writes), profile.grid)
-    dram_write = 0.0
+    dram_write, write_stretch = 0.0, 1.0
     if writes:
         # L2 merges parts of a sector, and writes back a tile once if it is written again before its eviction
         flow = _Flow(writes, profile, together, clusters, room, capacity, streamed)
-        dram_write = min(written, max(flow.touched, sum(flow.moved(0.0))))
+        stored = flow.moved(0.0)
+        dram_write = min(written, max(flow.touched, sum(stored)))
+        write_stretch = flow.stretch(stored)
     if not reads:
-        return Traffic(0.0, written, 0.0, dram_write)
+        return Traffic(0.0, written, 0.0, dram_write, write_stretch=write_stretch)
     flow = _Flow(reads, profile, together, clusters, room, capacity, streamed)
     requested = sum(s.requested for s in reads) * profile.blocks
     l2_read = max(1.0, requested - _first_level(flow, target, blocks_together))
@@ -239,6 +249,8 @@ def traffic(
         dram_write,
         missed + dram_write if llc else 0.0,
         flow.waiting([each * scale for each in moved]),
+        flow.stretch(moved),
+        write_stretch,
     )
 
 

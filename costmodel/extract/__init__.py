@@ -66,7 +66,8 @@ def variable_names(lowered: Lowered) -> list[str]:
 
 def _read(function: Any, descriptors: Any, sizes: Any, target: Target, data: RunTimeData) -> KernelProfile:
     launch = _launch(function, target)
-    reader = KernelReader(launch, descriptors, data)
+    least_float_bits = int(target.get("core.unit.vector.least_float_bits"))
+    reader = KernelReader(launch, descriptors, data, least_float_bits)
     reader.read(function)
     reader.memory.fill_sizes(function, sizes)
     attributes = function.attrs or {}

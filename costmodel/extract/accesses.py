@@ -13,6 +13,7 @@ from ...profile.values import Access, Space
 from .descriptors import Descriptor
 from .expressions import UnevaluableError
 from .images import inside_image, taps
+from .launch_geometry import AXES
 from .numbering import PLAIN, number_tiles
 from .patterns import WIDEST_ACCESS_BYTES, alone_share, contiguous_bytes, sectors, wavefronts
 from .scenarios import Loop
@@ -94,6 +95,7 @@ def lane_access(
         tile_ids=tiles.ids,
         turns=tiles.turns,
         alone_share=alone_share(addresses, width, active) if site.space is Space.GLOBAL and apart else 0.0,
+        run_bytes=_run_bytes(scope, site, width) if site.space is Space.GLOBAL else 0.0,
     )
 
 
@@ -303,6 +305,32 @@ def _distinct_share(scope: Scope, index: Any) -> float:
     return share
 
 
+def _run_bytes(scope: Scope, site: AccessSite, width: int) -> float:
+    """Contiguous bytes that a block and its neighbours in launch order access at the same time; 0 if unknown.
+
+    The next iterations of the phase's loop count as far as their loads are in flight together.
+    """
+    try:
+        addresses, _ = scope.over_statement(site.index)
+        run = contiguous_bytes((addresses * site.element_bytes).astype(np.int64), width)
+        loop = scope.phase_loop
+        if loop is not None and 0 < _step_bytes(scope, site, loop.variable, loop.start) <= run:
+            run *= loop.together
+        for variable, extent in (scope.launch.block[axis] for axis in AXES if axis in scope.launch.block):
+            step = _step_bytes(scope, site, variable, 0) if extent > 1 else 0.0
+            if step:
+                return run * extent if step <= run else run
+    except UnevaluableError:
+        return 0.0
+    return run
+
+
+def _step_bytes(scope: Scope, site: AccessSite, variable: int, start: int) -> float:
+    """Distance of the addresses of two successive values of a launch or loop variable."""
+    first, second = (scope.at(site.index, {variable: start + step}) for step in (0, 1))
+    return abs(float(second) - float(first)) * site.element_bytes
+
+
 def _is_chosen_by_data(scope: Scope, coordinates: list[Any]) -> bool:
     """Whether loaded data chooses the place of a copy."""
     for coordinate in coordinates:
@@ -354,9 +382,12 @@ def _scattered(
 ) -> Access:
     """Return the access of an address that cannot be evaluated: of data, or of an unknown counter.
 
-    Each lane is assumed to touch another location.
+    Each lane is assumed to touch another location, unless the address derives from nothing that differs between
+    lanes.
     """
     lanes = min(scope.launch.warp_threads, scope.threads)
+    if not scope.depends_on(site.index) & scope.launch.thread_variables:
+        lanes = 1
     return Access(
         space=site.space,
         tensor=site.tensor,

@@ -65,6 +65,8 @@ FREE = frozenset(
         "tl.cluster_arrive_relaxed",
         "tl.access_ptr",
         "tirx.continue_loop",
+        "tirx.break_loop",
+        "tl.loop_break",
         "tirx.thread_return",
         "tirx.ret",
         "tirx.tvm_thread_invariant",
@@ -118,10 +120,6 @@ def _wait_group(context: CountingContext, call: Any, scope: Scope) -> None:
     context.phase.counts["barrier_waits"] += scope.times * scope.warps
     left = constant(call.args[0]) if call.args else 0
     context.phase.wait_groups.append(left or 0)
-
-
-def _break(context: CountingContext, _call: Any, _scope: Scope) -> None:
-    context.add_note("a loop may end early: all its iterations are charged")
 
 
 def _extern(context: CountingContext, call: Any, scope: Scope) -> None:
@@ -234,8 +232,6 @@ HANDLERS: Mapping[str, Handler] = {
     # one packing instruction ends two conversions; it is counted with the conversions
     "tl.pack_b16": _count("integer_ops", 0.0),
     "tl.pack_b8x4": _count("integer_ops", 1.0),
-    "tl.loop_break": _break,
-    "tirx.break_loop": _break,
     "tirx.call_extern": _extern,
     "tirx.call_pure_extern": _extern,
 }  # fmt: skip

@@ -53,6 +53,11 @@ class CountingContext(Protocol):
         ...
 
     @property
+    def least_float_bits(self) -> int:
+        """Bits of the narrowest float format that the target converts with an instruction."""
+        ...
+
+    @property
     def imported(self) -> Sequence[str]:
         """CUDA C++ texts that the kernel imports, as far as it was read."""
         ...

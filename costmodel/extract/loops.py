@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,6 +26,7 @@ GLOBAL = ("ldg", "stg", "atomic")
 SPECIALISING = ("set_max_nreg", "mbarrier_wait", "ptx_arrive_barrier")
 SPECIALISED = "warp_specialize"  # the attribute by which T.ws marks its branches
 COPIES = ("tma_load", "cp_async")
+BREAKS = ("tl.loop_break", "tirx.break_loop")
 # nvcc unrolls constant loops of up to about SHORT iterations completely if nothing in them synchronises. If
 # such a loop loads from device memory, it must also be small, counted in elements that a thread stores to
 # local or shared buffers. Other loops with loads are unrolled in part, until LOADS_IN_FLIGHT loads are in
@@ -46,6 +48,12 @@ REGISTERS_IN_FLIGHT = 64
 # iteration stores FEW_ELEMENTS at most to local and shared buffers (a running sum: 16, a scaled row: 2).
 LOADS_BESIDE_STORES = 2
 FEW_ELEMENTS = 4
+# A loop without barriers whose iterations store FEW_ELEMENTS at most to registers, a sum for example, is unrolled
+# by a power of two until this many loads are in flight. Read off the machine code of 312 sums of products of 1 to 8 loads (nvcc 13.0).
+LOADS_OF_SMALL_BODIES = 32
+# Conditions that are the same in all iterations make a body longer, so fewer iterations fit: by these divisors if
+# the loads alone stand under one, or what is computed from them as well. Read off the machine code of 144 sums.
+SELECTED_LOADS, SELECTED_VALUES = 2, 4
 _UNROLLED_KINDS = (2, 3)  # TVM's ForKind: vectorized, unrolled
 
 
@@ -67,6 +75,18 @@ def calls(node: Any, names: tuple[str, ...]) -> bool:
             found = any(n in name for n in names) or (
                 name == "tirx.call_extern" and "AllReduce" in str(part.args[0])
             )
+
+    visit(node, look)
+    return found
+
+
+def breaks(node: Any) -> bool:
+    """Whether `node` contains a call that leaves a loop before its last iteration."""
+    found = False
+
+    def look(part: Any, kind: str) -> None:
+        nonlocal found
+        found = found or (kind == "Call" and getattr(part.op, "name", "") in BREAKS)
 
     visit(node, look)
     return found
@@ -109,13 +129,19 @@ class Body:
 
     loads: float = 0.0  # from device memory; guarded loads count as executed
     elements: float = 0.0  # stored to local and shared buffers
-    guarded: bool = False  # an access to device memory stands under a condition
+    guarded: bool = False  # an access to device memory stands under a condition that iterations change
+    selections: float = 0.0  # of values under conditions that are the same in all iterations
 
     def __add__(self, other: Body) -> Body:
-        return Body(self.loads + other.loads, self.elements + other.elements, self.guarded or other.guarded)
+        return Body(
+            self.loads + other.loads,
+            self.elements + other.elements,
+            self.guarded or other.guarded,
+            self.selections + other.selections,
+        )
 
     def times(self, extent: float) -> Body:
-        return Body(self.loads * extent, self.elements * extent, self.guarded)
+        return Body(self.loads * extent, self.elements * extent, self.guarded, self.selections * extent)
 
 
 def waits_for_each(node: Any, is_global: Callable[[Any], bool]) -> bool:
@@ -213,18 +239,19 @@ def body_of(node: Any, is_global: Callable[[Any], bool], variable: int) -> Body:
 
 
 def _loads_of(value: Any, is_global: Callable[[Any], bool], variable: int) -> Body:
-    loads, guarded = 0, False
+    loads, selections, guarded = 0, 0, False
 
     def look(part: Any, kind: str) -> None:
-        nonlocal loads, guarded
+        nonlocal loads, selections, guarded
         if kind == "BufferLoad" and is_global(part.buffer):
             loads += 1
         elif kind == "Call" and getattr(part.op, "name", "").endswith("if_then_else"):
-            guards = variable in _variables(part.args[0]) and touches_global(part, is_global)
-            guarded = guarded or guards
+            changes = variable in _variables(part.args[0])
+            guarded = guarded or (changes and touches_global(part, is_global))
+            selections += not changes
 
     visit(value, look)
-    return Body(loads=float(loads), guarded=guarded)
+    return Body(loads=float(loads), guarded=guarded, selections=float(selections))
 
 
 def touches_global(node: Any, is_global: Callable[[Any], bool]) -> bool:
@@ -279,6 +306,11 @@ def unrolled_by(node: Any, is_global: Callable[[Any], bool], is_constant: Callab
     most = LOADS_BESIDE_STORES if stored and not moves else LOADS_IN_FLIGHT
     extent = constant(node.extent)
     in_part = min(most // max(1.0, body.loads), extent or most, MOST_UNROLLED)
+    if body.elements <= FEW_ELEMENTS and not stored and not calls(node.body, (BARRIER,)):
+        small = 2 ** int(math.log2(max(1.0, LOADS_OF_SMALL_BODIES / max(1.0, body.loads))))
+        in_part = max(in_part, min(small, extent or 1))
+    if body.selections:
+        in_part //= SELECTED_LOADS if body.selections <= body.loads else SELECTED_VALUES
     if over_local and extent and not stored and body.loads <= 1:
         in_part = max(in_part, min(REGISTERS_IN_FLIGHT // registers, extent))
     return max(1, int(in_part))

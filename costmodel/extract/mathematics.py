@@ -102,7 +102,8 @@ MATH_NAMES: Mapping[str, str] = {
         for name in ("exp2", "exp", "log2", "log", "sqrt", "rsqrt", "sin", "cos", "tanh", "pow", "erf")
     },
     **dict.fromkeys(
-        ("__exp", "__exp10", "__log", "__log2", "__log10", "__expf", "__logf", "__tan"), "fast_special_scaled"
+        ("__exp", "__exp10", "__log", "__log2", "__log10", "__expf", "__logf", "__tan", "__fdividef"),
+        "fast_special_scaled",
     ),
     **dict.fromkeys(
         ("__sin", "__cos", "__sinf", "__cosf", "fast_rcp", "ex2", "hexp2", "h2exp2"), "fast_special"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -238,7 +239,5 @@ def _space(memory: str) -> Space | None:
 
 
 def _static_elements(buffer: Any) -> float:
-    total = 1.0
-    for extent in buffer.shape:
-        total *= constant(extent) or 1
-    return total
+    """Elements of a buffer; 0 if its shape has a size that only the host part knows."""
+    return float(math.prod(constant(extent) or 0 for extent in buffer.shape))

@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 
 from .expressions import LANE, Bindings, Computed, UnevaluableError, evaluate, identity, is_scalar, variables
-from .loops import visit
+from .loops import BREAKS, breaks, visit
 
 MOST_ITERATIONS = 4096  # of all loops of a program
-_BREAK = "tl.loop_break"
 
 
 def sources_of(node: Any, *, scalars_only: bool = False) -> set[int]:
@@ -60,8 +59,26 @@ class ScalarProgram(Computed):
 
 
 @dataclass(frozen=True, eq=False)
+class LoopState(ScalarProgram):
+    """The start of an iteration of a loop as an expression: the mapping of the local scalars that it stores to.
+
+    After the last iteration the state stays as it is. `step` is the variable that numbers the iterations.
+    """
+
+    step: int
+
+    def variables(self) -> set[int]:
+        return super().variables() | {self.step}
+
+    def value(self, bindings: Bindings) -> Mapping[int, Any]:
+        run = ProgramRun(dict(bindings), self.node, bindings[self.step])
+        run.statement(self.node, True)
+        return run.state
+
+
+@dataclass(frozen=True, eq=False)
 class ScalarResult(Computed):
-    """The value of one local scalar after a program, which is bound to its own identity."""
+    """The value of one local scalar in the result of a program, which is bound to its own identity."""
 
     program: ScalarProgram
     scalar: int
@@ -77,13 +94,24 @@ class ScalarResult(Computed):
 
 
 class ProgramRun:
-    """One execution: the values known so far, and the samples in which the present statement runs."""
+    """One execution: the values known so far, and the samples in which the present statement runs.
 
-    def __init__(self, known: dict[int, Any]) -> None:
+    Args:
+        known: values before it.
+        watched: a loop whose state is wanted.
+        steps: the numbers of the iterations at whose start it is wanted.
+    """
+
+    def __init__(self, known: dict[int, Any], watched: Any = None, steps: Any = 0) -> None:
         self.known = known
+        self.watched, self.steps = watched, steps
+        self.state: dict[int, Any] = {}  # of the scalars that the watched loop stores to
+        self.turn = 0  # of the watched loop
         self.arrays: dict[int, Any] = {}  # buffers whose contents the statements change
         self.iterations = 0
         self.left: list[Any] = []  # for each loop around: the samples that have left it
+        # by loop: (share of the samples that enter it, iterations of all samples), added up over its executions
+        self.turns: dict[int, tuple[float, float]] = {}
 
     def statement(self, node: Any, mask: Any) -> None:
         kind = type(node).__name__
@@ -104,7 +132,7 @@ class ProgramRun:
             self._for(node, mask)
         elif kind == "While":
             self._while(node, mask)
-        elif kind == "Evaluate" and self.left and _call_name(node.value) == _BREAK:
+        elif kind == "Evaluate" and self.left and _call_name(node.value) in BREAKS:
             self.left[-1] = self.left[-1] | np.asarray(self._running(mask))
 
     def _bindings(self) -> dict[int, Any]:
@@ -137,6 +165,8 @@ class ProgramRun:
         try:
             held = np.asarray(evaluate(node.condition, self._bindings()), dtype=bool)
         except UnevaluableError:
+            if breaks(node):
+                raise
             self._forget(node)
             return
         for body, inside in ((node.then_case, held), (node.else_case, ~held)):
@@ -150,18 +180,18 @@ class ProgramRun:
         except UnevaluableError:
             self._forget(node)
             return
-        self.left.append(np.zeros((), dtype=bool))
+        self._enter(node, mask)
         for turn in range(max(0, int(extent.max()))):
             inside = np.logical_and(mask, turn < extent)
             if not np.any(self._running(inside)):
                 break
-            self._count(node)
+            self._count(node, inside)
             self.known[identity(node.loop_var)] = start + turn
             self.statement(node.body, inside)
         self.left.pop()
 
     def _while(self, node: Any, mask: Any) -> None:
-        self.left.append(np.zeros((), dtype=bool))
+        self._enter(node, mask)
         while True:
             try:
                 held = np.asarray(evaluate(node.condition, self._bindings()), dtype=bool)
@@ -171,19 +201,53 @@ class ProgramRun:
             mask = np.logical_and(mask, held)
             if not np.any(self._running(mask)):
                 break
-            self._count(node)
+            self._count(node, mask)
             self.statement(node.body, mask)
         self.left.pop()
 
-    def _count(self, node: Any) -> None:
+    def _enter(self, node: Any, mask: Any) -> None:
+        entered, turns = self.turns.get(identity(node), (0.0, 0.0))
+        self.turns[identity(node)] = entered + float(np.mean(self._running(mask))), turns
+        self.left.append(np.zeros((), dtype=bool))
+
+    def _count(self, node: Any, mask: Any) -> None:
+        if node is self.watched:
+            self._watch(mask)
+        entered, turns = self.turns[identity(node)]
+        self.turns[identity(node)] = entered, turns + float(np.mean(self._running(mask)))
         self.iterations += 1
         if self.iterations > MOST_ITERATIONS:
             raise UnevaluableError(f"more than {MOST_ITERATIONS} iterations")
+
+    def _watch(self, mask: Any) -> None:
+        """Keep the state of the samples whose wanted iteration begins now or later."""
+        here = np.logical_and(self._running(mask), self.steps >= self.turn)
+        for scalar in _stored(self.watched):
+            if scalar in self.known:
+                self.state[scalar] = np.where(here, self.known[scalar], self.state.get(scalar, self.known[scalar]))
+        if not np.any(here):
+            self.left[-1] = np.ones((), dtype=bool)
+        self.turn += 1
 
     def _forget(self, node: Any) -> None:
         """The scalars that `node` stores to are unknown."""
         for scalar in _stored(node):
             self.known.pop(scalar, None)
+
+
+def turns_of(node: Any, known: Bindings) -> Mapping[int, float]:
+    """Mean iterations of a loop, and of the loops in it, each time that it is entered, by identity.
+
+    Args:
+        node: the loop.
+        known: values before it.
+
+    Raises:
+        UnevaluableError: its iterations depend on data that is not known.
+    """
+    run = ProgramRun(dict(known))
+    run.statement(node, True)
+    return {loop: turns / entered for loop, (entered, turns) in run.turns.items() if entered}
 
 
 def _stored(node: Any) -> list[int]:

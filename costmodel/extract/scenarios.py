@@ -26,6 +26,7 @@ class Loop:
     extent: float
     unrolled: bool  # by the source, or by the compiler if the extent is small and constant
     start: int = 0
+    together: int = 1  # iterations of a phase's loop whose plain loads are in flight together
 
 
 @dataclass(frozen=True)

@@ -129,14 +129,22 @@ class Scope(Scenarios):
         return issuing * self.times * self.warps
 
     def with_loop(
-        self, variable: int, start: int, extent: float, unrolled: bool, *, as_phase: bool = False
+        self,
+        variable: int,
+        start: int,
+        extent: float,
+        unrolled: bool,
+        *,
+        as_phase: bool = False,
+        together: int = 1,
     ) -> Scope:
         """The scope inside a loop.
 
-        With `as_phase` the trips of the phase count its iterations, else they multiply `times`.
+        With `as_phase` the trips of the phase count its iterations, of which the plain loads of `together` are
+        in flight at once; else they multiply `times`.
         """
         whole = max(1, math.ceil(extent))
-        loop = Loop(variable, extent, unrolled, start)
+        loop = Loop(variable, extent, unrolled, start, together)
         return replace(
             self,
             times=self.times if as_phase else self.times * extent,

@@ -9,7 +9,7 @@ from .mathematics import MATH, MATH_NAMES
 
 REAL_TYPE = re.compile(r"float|double|half|bf(?:loat)?16|fp\d")
 _PTX_REAL = re.compile(r"b?f\d+(?:x2)?")
-CASTS = re.compile(r"(?:reinterpret|static|const|bit)_cast|__\w+_as_\w+")
+CASTS = re.compile(r"(?:reinterpret|static|const|bit)_cast|__\w+_as_\w+|__cvta_\w+")
 _TYPE = re.compile(r"u?int\d*(?:_t)?|float\d?|double|half\w*|bfloat\w*|bool|char|\w+_t|make_\w+")
 _BITWISE = 0.5  # pairs become one LOP3, or a shift with a mask
 # beginnings of names of functions of CUDA's headers that are one instruction
@@ -18,7 +18,7 @@ _FUNCTIONS: Mapping[str, tuple[str, ...]] = {
     "integer_ops": ("__byte_perm", "__v", "__dp", "__popc", "__clz", "__ffs", "__brev", "__funnelshift"),
     "vector_ops": ("__h", "__f", "__low", "__high", "__double", "__bfloat", "__int", "__uint"),
 }
-_PTX_FREE = ("mov", "bra", "ret", "cvta", "createpolicy", "elect", "fence", "pragma")
+_PTX_FREE = ("mov", "bra", "ret", "cvta", "createpolicy", "elect", "fence", "pragma", "prefetch", "prefetchu")
 _PTX_SPECIAL = ("ex2", "lg2", "sin", "cos", "tanh", "rcp", "rsqrt", "sqrt")
 _PTX_INTEGER = ("prmt", "lop3", "bfe", "bfi", "popc", "shf", "selp", "setp", "set")
 _PTX_BITS = ("and", "or", "xor", "not", "shl", "shr")

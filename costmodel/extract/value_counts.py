@@ -8,9 +8,14 @@ from . import calls
 from .accesses import lane_access
 from .counting import CountingContext, count_function, count_math
 from .element_types import element_type
-from .expressions import identity, loads
+from .expressions import identity, is_scalar, loads
 from .index_arithmetic import count_divisions
 from .scope import Scope
+
+# Operations of a conversion to and from a float format for which the target has no instruction. Read off the machine
+# code of CUDA's `__nv_cvt_float2_to_fp4x2` and `__nv_cvt_fp4x2_to_halfraw2` (nvcc 13.0, sm_90a), with both sides of
+# their branches, which the lanes of a warp take together.
+SOFTWARE_NARROWING, SOFTWARE_WIDENING = 48, 22
 
 _LEAVES = (
     "IntImm",
@@ -81,7 +86,9 @@ def _cast(context: CountingContext, node: Any, scope: Scope) -> None:
     into, source = element_type(str(node.dtype)), element_type(str(node.value.dtype))
     lanes = scope.executions * into.lanes
     counts = context.phase.counts
-    if into.kind == "float" and source.kind == "float":
+    if into.kind == "float" and source.kind == "float" and min(into.bits, source.bits) < context.least_float_bits:
+        counts["integer_ops"] += lanes * (SOFTWARE_NARROWING if into.bits < source.bits else SOFTWARE_WIDENING)
+    elif into.kind == "float" and source.kind == "float":
         if into.bits == 16:  # one instruction packs two results
             counts["convert_ops"] += lanes / 2
         elif str(node.value.dtype).startswith("bfloat16"):  # a shift or a byte permutation
@@ -154,10 +161,12 @@ def _selection(context: CountingContext, node: Any, scope: Scope) -> None:
 
 
 def _is_index(node: Any) -> bool:
-    """Whether an expression is integer or boolean arithmetic on launch and loop variables alone."""
+    """Whether an expression is integer or boolean arithmetic on variables and local scalars alone."""
     kind = type(node).__name__
     if kind in ("IntImm", "Var"):
         return True
+    if kind == "BufferLoad":
+        return is_scalar(node.buffer)
     if kind == "Not":
         return _is_index(node.a)
     if kind == "Cast":

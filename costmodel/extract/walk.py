@@ -23,13 +23,14 @@ from .memory import Memory
 from .phase_counts import PhaseCounts
 from .registers import LiveRanges
 from .roles import RoleCounts, roles_of
-from .scalar_programs import ScalarProgram, ScalarResult
+from .scalar_programs import LoopState, ScalarProgram, ScalarResult, turns_of
 from .scope import Scope
 from .tables import tables_of
 from .trip_guesses import guessed_trips
 from .value_counts import count_address, count_value
 
 UNROLLED_AT_MOST = 64  # the device compiler unrolls loops with constant extents up to this
+WHILE = -1  # the variable that numbers the iterations of a while loop
 UNKNOWN_TRIPS = 8.0  # assumed iterations of a loop whose extent depends on data
 # operations per executing thread that an unknown call is charged
 UNKNOWN_VECTOR_OPS, UNKNOWN_SPECIAL_OPS = 64.0, 8.0
@@ -45,6 +46,7 @@ class KernelReader:
     launch: LaunchGeometry
     descriptors: Mapping[str, Descriptor]
     data: RunTimeData = NOTHING_KNOWN
+    least_float_bits: int = 0  # of the formats that the target converts by instructions; 0: any
     rasterization: Rasterization = field(default_factory=Rasterization)
     notes: list[str] = field(default_factory=list)
     unknown_calls: set[str] = field(default_factory=set)
@@ -55,6 +57,7 @@ class KernelReader:
     _roles: dict[tuple[int, int], RoleCounts] = field(default_factory=dict)  # by (first thread, threads)
     _role: RoleCounts = field(init=False)
     _guessed: dict[str, float] = field(default_factory=dict)  # iterations, by the text of a loop's extent
+    _turns: dict[int, float] = field(default_factory=dict)  # of loops that known data ends, by identity
     _is_fill: bool = False  # within a statement that fills a buffer with known values
     _scalars: set[int] = field(default_factory=set)  # local buffers of one integer, which act as variables
 
@@ -286,17 +289,22 @@ class KernelReader:
             if not loops.is_unrolled(node)
             else not loops.waits_for_each(node, is_global)
         )
+        turns = self._known_turns(node, scope)
+        if turns is None and loops.breaks(node.body):
+            self.add_note("a loop may end early: all its iterations are charged")
         if not inline and self._is_phase(node, nested=scope.phase_loop is not None):
-            extents = self._trips(node, scope)
+            extents = self._trips(node, scope) if turns is None else Trips((turns,))
             unrolled_by = loops.unrolled_by(node, is_global, self.memory.is_constant)
             with (
                 self._nested_phase(extents, unrolled_by=unrolled_by),
                 self._live.loop(),
             ):
                 unrolled = loops.is_unrolled(node)
-                return self._body(node, scope, max(extents.mean, 1.0), unrolled=unrolled, as_phase=True)
-        extent = constant(node.extent)
-        count = float(extent) if extent is not None else self._trips(node, scope).mean
+                return self._body(
+                    node, scope, max(extents.mean, 1.0), unrolled=unrolled, as_phase=True, together=unrolled_by
+                )
+        extent = constant(node.extent) if turns is None else None
+        count = turns if turns is not None else float(extent) if extent is not None else self._trips(node, scope).mean
         if count <= 0:
             return scope
         if loops.is_unrolled(node) and loops.is_guarded_branch(node.body, is_global):
@@ -318,8 +326,19 @@ class KernelReader:
             node.body, (*loops.ASYNCHRONOUS, *loops.MATRIX, *loops.GLOBAL)
         )
 
-    def _body(self, node: Any, scope: Scope, extent: float, *, unrolled: bool, as_phase: bool) -> Scope:
+    def _body(
+        self,
+        node: Any,
+        scope: Scope,
+        extent: float,
+        *,
+        unrolled: bool,
+        as_phase: bool,
+        together: int = 1,
+    ) -> Scope:
         """Count the body of a loop. Returns the scope after the loop.
+
+        The keywords are those of `Scope.with_loop`.
 
         A start that is not constant, such as one that depends on the block, is kept as an expression.
         """
@@ -328,22 +347,27 @@ class KernelReader:
         start = constant(node.min)
         if start is not None:
             step = node.loop_var - start if start else node.loop_var
-            inner = scope.with_loop(identity(node.loop_var), start, extent, unrolled, as_phase=as_phase)
+            variable = node.loop_var
         else:
             step = tirx.Var("step", node.loop_var.dtype)
-            inner = scope.with_loop(identity(step), 0, extent, unrolled, as_phase=as_phase)
+            variable = step
+        inner = scope.with_loop(
+            identity(variable), start or 0, extent, unrolled, as_phase=as_phase, together=together
+        )
+        if start is None:
             # `bound` keeps the new variable alive: variables are identified by their address
             inner = inner.with_binding(identity(node.loop_var), node.min + step)
         carried = loops.carried(node.body)
         self._scalars |= set(carried)
-        for scalar, counter in carried.items():
+        known = self._at_its_iteration(node, inner, identity(variable))
+        for scalar, counter in carried.items() if known is None else ():
             if counter is None:
-                inner = inner.with_unknown(scalar, step)
+                inner = inner.with_unknown(scalar, step, ScalarProgram(node.body))
             elif scalar in scope.pattern:
                 inner = inner.with_binding(scalar, counter[0] + step * counter[1])
             else:  # its start is unknown, but it numbers the slots of a ring buffer in turn
                 inner = inner.with_binding(scalar, step * counter[1])
-        result, turns = self.statement(node.body, inner), constant(node.extent)
+        result, turns = self.statement(node.body, known or inner), constant(node.extent)
         counted = (
             {}
             if turns is None
@@ -356,13 +380,51 @@ class KernelReader:
 
     def _repeat(self, node: Any, scope: Scope) -> Scope:
         """Count a while loop. The values that it stores to local scalars are unknown afterwards."""
-        self.notes.append(f"a while loop was taken for {UNKNOWN_TRIPS:g} iterations")
-        inner = scope.with_loop(-1, 0, UNKNOWN_TRIPS, unrolled=False)
-        for scalar in loops.carried(node.body):
-            self._scalars.add(scalar)
-            inner = inner.with_unknown(scalar)
+        turns = self._known_turns(node, scope)
+        if turns is None:
+            self.notes.append(f"a while loop was taken for {UNKNOWN_TRIPS:g} iterations")
+            turns = UNKNOWN_TRIPS
+        inner = scope.with_loop(WHILE, 0, turns, unrolled=False)
+        known = self._at_its_iteration(node, inner, WHILE)
+        self._scalars |= set(loops.carried(node.body))
+        for scalar in loops.carried(node.body) if known is None else ():
+            inner = inner.with_unknown(scalar, ScalarProgram(node))
+        inner = known or inner
         self.count_value(node.condition, inner)
         return scope.after(self.statement(node.body, inner), self._scalars)
+
+    def _at_its_iteration(self, node: Any, scope: Scope, step: int) -> Scope | None:
+        """The scope in an iteration of a loop, with the values of the local scalars that it stores to.
+
+        None if no known data ends the loop, or if their values are not known.
+
+        Args:
+            node: the loop.
+            scope: the scope in it, with the values before it.
+            step: identity of the variable that numbers its iterations.
+        """
+        if identity(node) not in self._turns:
+            return None
+        state = LoopState(node, step)
+        try:
+            known = state.value(scope.chance)
+        except UnevaluableError:
+            return None
+        scope = scope.with_binding(identity(state), state)
+        for scalar in known:
+            scope = scope.with_binding(scalar, ScalarResult(state, scalar))
+        return scope
+
+    def _known_turns(self, node: Any, scope: Scope) -> float | None:
+        """Mean iterations of a loop that a condition on known data ends; None for others."""
+        if not self.memory.tables or not (type(node).__name__ == "While" or loops.breaks(node.body)):
+            return None
+        if identity(node) not in self._turns:
+            try:
+                self._turns.update(turns_of(node, scope.chance))
+            except UnevaluableError:
+                return None
+        return self._turns.get(identity(node))
 
     def _trips(self, node: Any, scope: Scope) -> Trips:
         try:

@@ -68,14 +68,17 @@ def profiles_of(
         Exception: Whatever TileLang or the profile reader raises.
     """
     from ..costmodel.extract import read_profiles, variable_names
-    from ..lowering.dynamic import at, runtime_sizes
+    from ..lowering.dynamic import at, launch_sizes, runtime_sizes
     from ..lowering.lower import lower
 
     prim_func = kernel.prim_func
-    lowered = replace(
-        lower(prim_func, target, kernel.pass_configs, only_read=True), sizes=runtime_sizes(prim_func)
+    lowered = lower(prim_func, target, kernel.pass_configs, only_read=True)
+    call = facts_of_call(
+        kernel.name, prim_func, launch_sizes(lowered), variable_names(lowered), facts or RunTimeFacts()
     )
-    call = facts_of_call(kernel.name, prim_func, variable_names(lowered), facts or RunTimeFacts())
+    lowered = replace(
+        lowered, sizes=tuple(s for s in runtime_sizes(prim_func) if str(s.name) in call.sizes)
+    )
     # the work does not depend on numbers with a fraction
     fractions = {
         str(parameter.name): 1.0

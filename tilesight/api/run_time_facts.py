@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,12 +70,17 @@ class CallFacts:
     data: RunTimeData
 
 
-def facts_of_call(name: str, prim_func: Any, variables: Sequence[str], facts: RunTimeFacts) -> CallFacts:
+def facts_of_call(
+    name: str, prim_func: Any, needed: Collection[str], variables: Sequence[str], facts: RunTimeFacts
+) -> CallFacts:
     """Check what a caller states of a kernel.
+
+    A stride that no input tells is that of a contiguous tensor.
 
     Args:
         name: Of the kernel, for messages.
         prim_func: The kernel.
+        needed: Names of the run-time sizes that its work depends on.
         variables: Names of the kernel's local variables, whose values may be stated as well.
         facts: What the caller states.
 
@@ -103,9 +108,12 @@ def facts_of_call(name: str, prim_func: Any, variables: Sequence[str], facts: Ru
             continue
         tensor = str(buffer.data.name)
         _read_shape(name, tensor, buffer, tuple(map(int, np.shape(value))), sizes)
+        _read_strides(name, buffer, value, sizes)
         if (content := _integers(name, tensor, str(buffer.dtype), value)) is not None:
             contents[tensor] = content
-    missing = [size for size in wanted if size not in sizes]
+    for buffer in prim_func.buffer_map.values():
+        _fill_strides(buffer, sizes)
+    missing = [size for size in wanted if size not in sizes and size in needed]
     if missing:
         raise InputError(
             f"{name} takes {', '.join(missing)} at run time; give the sizes to predict for: "
@@ -173,6 +181,35 @@ def _read_shape(name: str, tensor: str, buffer: Any, shape: tuple[int, ...], siz
     for extent, actual in zip(buffer.shape, shape, strict=True):
         if isinstance(extent, tirx.Var):
             _agree(name, sizes, str(extent.name), actual)
+
+
+def _read_strides(name: str, buffer: Any, value: Any, sizes: dict[str, int]) -> None:
+    """Take over the sizes that the strides of an input give."""
+    from tvm import tirx
+
+    if not any(isinstance(stride, tirx.Var) for stride in buffer.strides):
+        return
+    if callable(getattr(value, "stride", None)):  # a tensor of torch counts elements
+        strides = value.stride()
+    else:
+        strides = [step // np.asarray(value).itemsize for step in np.asarray(value).strides]
+    for stride, actual in zip(buffer.strides, strides, strict=True):
+        if isinstance(stride, tirx.Var):
+            _agree(name, sizes, str(stride.name), int(actual))
+
+
+def _fill_strides(buffer: Any, sizes: dict[str, int]) -> None:
+    """Add the strides of a contiguous tensor that no input tells, as far as its shape is known."""
+    from tvm import tirx
+
+    step = 1
+    for extent, stride in reversed(list(zip(buffer.shape, buffer.strides, strict=False))):
+        if isinstance(stride, tirx.Var):
+            sizes.setdefault(str(stride.name), step)
+        known = sizes.get(str(extent.name)) if isinstance(extent, tirx.Var) else getattr(extent, "value", None)
+        if known is None:
+            return
+        step *= int(known)
 
 
 def _agree(name: str, sizes: dict[str, int], dim: str, value: int) -> None:

@@ -115,6 +115,30 @@ def runtime_sizes(prim_func: Any) -> tuple[Any, ...]:
     return tuple(found)
 
 
+def launch_sizes(lowered: Lowered) -> frozenset[str]:
+    """Names of the variables that the host part passes to the kernels and to the descriptors of their tensors.
+
+    What the kernels do depends on no other size: one that appears only in the shape of a tensor that a kernel does
+    not use, or of which it needs no size, is none of them.
+    """
+    from tvm import tirx
+
+    (host,) = lowered.host.functions.values()
+    kernels = {str(symbol.name_hint) for symbol in lowered.device.functions}
+    described = ((host.attrs or {}).get("tma_descriptor_args") or {}).values()
+    found: set[str] = set()
+
+    def add(node: Any) -> None:
+        if isinstance(node, tirx.Var):
+            found.add(str(node.name))
+
+    for arguments in (*(given for _, given in _launched(host.body, kernels)), *described):
+        for argument in arguments:
+            if isinstance(argument, tirx.PrimExpr):
+                tirx.stmt_functor.post_order_visit(argument, add)
+    return frozenset(found)
+
+
 def tensor_sizes(prim_func: Any) -> frozenset[str]:
     """Names of those of them that shapes or strides of tensors are computed from."""
     return frozenset(str(size.name) for buffer in prim_func.buffer_map.values() for size in _sizes_of(buffer))

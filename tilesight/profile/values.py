@@ -72,6 +72,8 @@ class Access:
     # loads: share of its sectors whose neighbour in the same 64 bytes no lane of the instruction touches; 0
     # where most have their neighbour
     alone_share: float = 0.0
+    # contiguous bytes that this block and its neighbours in launch order access at the same time; 0 if unknown
+    run_bytes: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ def test_loads_of_a_longer_loop_overlap() -> None:
     (loop,) = [
         p for p in role(read(kernels.thread_sums(1 << 16, 64, unrolled=False)), "all").phases if p.is_loop
     ]
-    assert (loop.trips.mean, loop.pipeline_depth) == (64, 8)
+    assert (loop.trips.mean, loop.pipeline_depth) == (64, 32)
 
 
 @pytest.mark.parametrize(("lanes", "unroll", "phases", "depth"), [(8, 1, 2, 8), (8, 4, 2, 1), (512, 1, 1, 1)])
