@@ -22,6 +22,9 @@ WORDS_AT_ONCE = 128.0  # registers of a thread that straight code fills with loa
 ADDRESS_REGISTERS, LEAST_WORDS = 30.0, 32.0
 SUPPLY_ROUNDS = 4  # after which the time that blocks wait for copies changes by less than a hundredth
 SPECIAL_CYCLES = 20.0  # latency of a special function, from issue to result
+# of a lane exchange and the operation on its result. Source: Luo et al., "Benchmarking and Dissecting the Nvidia Hopper
+# GPU Architecture via Microbenchmarking", 2024 (shuffles of 20 to 23 cycles)
+EXCHANGE_CYCLES = 23.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,9 +199,10 @@ class CorePipeline:
             self.constants.barrier_wait_cycles * work.barrier_waits
             + self.target["core.sync_cycles"] * work.block_syncs
         )
-        thinking += self.constants.shuffle_cycles * work.shuffles / max(
-            1.0, role.threads
-        ) + SPECIAL_CYCLES * min(1.0, work.special_ops)
+        thinking += self.constants.shuffle_cycles * work.shuffles / max(1.0, role.threads)
+        if not work.matrix:  # other warps use the matrix pipe meanwhile, which bounds the time
+            thinking += EXCHANGE_CYCLES * work.exchange_steps
+        thinking += SPECIAL_CYCLES * min(1.0, work.special_ops)
         thinking += self.target["core.unit.matrix.warp_issue_cycles"] * min(
             1.0, sum(m.count for m in work.matrix if m.warps == 1)
         )

@@ -308,7 +308,8 @@ def _distinct_share(scope: Scope, index: Any) -> float:
 def _run_bytes(scope: Scope, site: AccessSite, width: int) -> float:
     """Contiguous bytes that a block and its neighbours in launch order access at the same time; 0 if unknown.
 
-    The next iterations of the phase's loop count as far as their loads are in flight together.
+    Neighbours are blocks that start one after another: those further apart are out of step. The next iterations of
+    the phase's loop count as far as their loads are in flight together.
     """
     try:
         addresses, _ = scope.over_statement(site.index)

@@ -45,10 +45,13 @@ def count_exchange(context: CountingContext, name: str, call: Any, scope: Scope)
 def _all_reduce(context: CountingContext, scope: Scope, threads: int, scale: int, batch: int) -> None:
     """Count tl::AllReduce<Op, threads, scale>: a butterfly over `threads / scale` lanes for `batch` values.
 
-    Steps wider than a warp go through shared memory, with a barrier on each side.
+    Steps wider than a warp go through shared memory, with a barrier on each side. The reductions of unrolled
+    iterations advance together.
     """
     step, counts = threads // 2, context.phase.counts
+    unrolled = math.prod(loop.extent for loop in scope.loops if loop.unrolled)
     while step >= max(1, scale):
+        counts["exchange_steps"] += scope.times * scope.warps / unrolled
         counts["vector_ops"] += scope.executions * batch
         if step >= scope.launch.warp_threads:
             counts["block_syncs"] += 2 * scope.times * scope.warps

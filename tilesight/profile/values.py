@@ -98,6 +98,7 @@ class Work:
     loop_entries: float = 0.0  # CPU: how often innermost loops begin
     unknown: Mapping[str, float] = field(default_factory=dict)  # executions of unknown calls, by name
     load_branches: float = 0.0  # branches of warps that each wait for their loads from device memory
+    exchange_steps: float = 0.0  # of reductions over threads, each of which waits for the step before
 
 
 @dataclass(frozen=True, slots=True)
