@@ -161,3 +161,47 @@ def own_thread_variable(size: int):
                 Out[b * 128 + own] = X[b * 128 + own]
 
     return kernel
+
+
+def persistent_rows(rows: int, dim: int, groups: int, blocks: int, threads: int = 128):
+    """Blocks that copy row after row until they are behind the last group, whose ends are padded to 128 rows."""
+
+    @T.prim_func
+    def kernel(
+        X: T.Tensor((rows, dim), "float16"),
+        Ends: T.Tensor((groups,), "int32"),
+        Out: T.Tensor((rows, dim), "float16"),
+    ):
+        with T.Kernel(blocks, threads=threads) as b:
+            t = T.get_thread_binding()
+            row = T.alloc_var("int32")
+            group = T.alloc_var("int32")
+            row = b
+            group = 0
+            for _ in T.serial(rows):
+                while group < groups and row >= Ends[group]:
+                    row = row - Ends[group] + T.ceildiv(Ends[group], 128) * 128
+                    group = group + 1
+                if group >= groups:
+                    T.loop_break()
+                Out[row, t] = X[row, t]
+                row = row + blocks
+
+    return kernel
+
+
+def strided(dim: int, threads: int = 128):
+    """A copy of rows that lie apart, beside a tensor of a size that it does not use."""
+    rows, stride, unused = T.dynamic("rows"), T.dynamic("stride"), T.dynamic("unused")
+
+    @T.prim_func
+    def kernel(
+        X: T.StridedTensor((rows, dim), (stride, 1), "float16"),
+        Spare: T.Tensor((unused,), "float32"),
+        Out: T.Tensor((rows, dim), "float16"),
+    ):
+        with T.Kernel(rows, threads=threads) as b:
+            for i in T.Parallel(dim):
+                Out[b, i] = X[b, i]
+
+    return kernel

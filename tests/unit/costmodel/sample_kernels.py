@@ -673,3 +673,49 @@ def transposed(n, lanes, threads=32):
             Y[i // lanes, bx * lanes + i % lanes] = X[i]
 
     return main
+
+
+def stripes(rows, columns, block_rows, block_columns, down):
+    """A copy by tiles. Blocks that start together share a stripe of columns (`down`) or rows."""
+    grid = (rows // block_rows, columns // block_columns)
+
+    @T.prim_func
+    def main(A: T.Tensor((rows, columns), "float32"), B: T.Tensor((rows, columns), "float32")):
+        with T.Kernel(*(grid if down else grid[::-1]), threads=128) as (x, y):
+            for i, j in T.Parallel(block_rows, block_columns):
+                B[(x if down else y) * block_rows + i, (y if down else x) * block_columns + j] = A[
+                    (x if down else y) * block_rows + i, (y if down else x) * block_columns + j
+                ]
+
+    return main
+
+
+def narrowed(size, dtype):
+    """A conversion to a narrower float format and back."""
+
+    @T.prim_func
+    def main(A: T.Tensor((size,), "float32"), B: T.Tensor((size,), "float32")):
+        with T.Kernel(size // 512, threads=128) as b:
+            narrow = T.alloc_fragment((512,), dtype)
+            for i in T.Parallel(512):
+                narrow[i] = T.cast(A[b * 512 + i], dtype)
+            for i in T.Parallel(512):
+                B[b * 512 + i] = T.cast(narrow[i], "float32")
+
+    return main
+
+
+def warp_sums(rows, columns, turns):
+    """Sums over the rows of a tile, `turns` of them one after another; each is a reduction over a warp."""
+
+    @T.prim_func
+    def main(A: T.Tensor((rows, columns), "float32"), B: T.Tensor((rows, turns), "float32")):
+        with T.Kernel(rows, threads=32) as b:
+            part = T.alloc_fragment((columns // turns,), "float32")
+            total = T.alloc_fragment((1,), "float32")
+            for k in T.serial(turns):
+                T.copy(A[b, k * (columns // turns)], part)
+                T.reduce_sum(part, total)
+                B[b, k] = total[0]
+
+    return main

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -171,3 +173,15 @@ def test_counters_show_another_hit_rate_than_the_bytes() -> None:
     reused = Traffic(l2_read=1e7, l2_write=0.0, dram_read=1e6, dram_write=0.0)
     assert reused.counted_hit_share < reused.hit_share == 0.9
     assert Traffic(0.0, 0.0, 0.0, 0.0).counted_hit_share == 1.0
+
+
+def test_short_runs_take_longer_at_device_memory() -> None:
+    """Runs of 64 bytes take half again as long, long and unknown ones no longer."""
+    stretches = []
+    for run in (32.0, 64.0, 128.0, 4096.0, 0.0):
+        moved = replace(read("t0", 4096, "x"), mechanism="ld", asynchronous=False, run_bytes=run)
+        launch = kernel((1024, 1, 1), (moved,), 1, (Tensor("t0", 1 << 22, 4),), LINEAR)
+        stretches.append(traffic(launch, load_target("h200"), 132).read_stretch)
+    assert stretches[0] == stretches[1] == pytest.approx(1.5)
+    assert 1.1 < stretches[2] < 1.25
+    assert stretches[3] == pytest.approx(1.0, abs=0.01) and stretches[4] == 1.0

@@ -173,3 +173,59 @@ def test_a_second_variable_of_a_thread_index_is_that_index() -> None:
     moved = [a for role in kernel.roles for p in role.phases for a in p.work.accesses]
     assert [(a.write, a.bytes, a.transactions) for a in moved] == [(False, 256.0, 8.0), (True, 256.0, 8.0)]
     assert not kernel.notes
+
+
+def test_blocks_that_end_once_their_data_ends_are_followed() -> None:
+    """16 blocks take the rows of four groups, padded to 128, in turns; each warp stores whole rows of 64 bytes."""
+    ends = np.asarray([100, 300, 1000, 1500], dtype="int32")
+    kernel = profile(data_kernels.persistent_rows(4096, 128, 4, 16), inputs={"Ends": ends})
+    (loop,) = [p for r in kernel.roles for p in r.phases if p.is_loop]
+    rows = _rows_of(ends, 16)
+    assert loop.trips.mean == pytest.approx(np.mean([len(own) for own in rows]) + 1, rel=0.05)
+    assert not any("end early" in note or "while loop" in note for note in kernel.notes)
+    (stored,) = [a for a in loop.work.accesses if a.write]
+    assert stored.transactions / stored.instructions == 2  # 32 lanes of two bytes, side by side
+
+
+def _rows_of(ends: Any, blocks: int) -> list[list[int]]:
+    """The rows that each block copies."""
+    found: list[list[int]] = []
+    for block in range(blocks):
+        row, group, own = block, 0, list[int]()
+        while True:
+            while group < len(ends) and row >= ends[group]:
+                row = row - ends[group] + -(-ends[group] // 128) * 128
+                group += 1
+            if group >= len(ends):
+                break
+            own.append(row)
+            row += blocks
+        found.append(own)
+    return found
+
+
+def test_without_its_data_a_loop_that_may_end_early_is_charged_in_full() -> None:
+    kernel = profile(data_kernels.persistent_rows(4096, 128, 4, 16))
+    assert loop_trips(kernel) == (4096.0,)
+    assert "a loop may end early: all its iterations are charged" in kernel.notes
+
+
+def test_strides_follow_from_inputs_or_are_those_of_a_contiguous_tensor() -> None:
+    wide = np.zeros((64, 512), dtype="float16")[:, :256]
+    assert profile(data_kernels.strided(256), inputs={"X": wide}) == profile(
+        data_kernels.strided(256), dims="rows=64,stride=512"
+    )
+    assert profile(data_kernels.strided(256), dims="rows=64") == profile(
+        data_kernels.strided(256), dims="rows=64,stride=256,unused=7"
+    )
+
+
+def test_a_stride_of_an_input_that_contradicts_a_stated_one_is_refused() -> None:
+    wide = np.zeros((64, 512), dtype="float16")[:, :256]
+    with pytest.raises(InputError, match="stride=256 contradicts stride=512"):
+        profile(data_kernels.strided(256), inputs={"X": wide}, dims="stride=256")
+
+
+def test_the_size_of_a_tensor_is_known_though_its_kernel_takes_no_size() -> None:
+    kernel = profile(data_kernels.strided(256), dims="rows=64")
+    assert max(t.bytes for t in kernel.tensors) == 64 * 256 * 2

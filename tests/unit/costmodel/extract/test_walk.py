@@ -11,6 +11,7 @@ from tests.unit.costmodel import sample_kernels as kernels
 from tests.unit.costmodel.extract.reading import accesses, read, role, total
 from tilesight import predict
 from tilesight.costmodel.extract import trips
+from tilesight.costmodel.extract.value_counts import SOFTWARE_NARROWING, SOFTWARE_WIDENING
 from tilesight.errors import InputError
 from tilesight.kernels import operator, template_for
 from tilesight.problem.space import Config
@@ -252,3 +253,31 @@ def test_a_compiled_kernel_is_predicted_with_its_own_options() -> None:
 def test_an_error_tells_what_a_kernel_is() -> None:
     with pytest.raises(InputError, match="a function that returns one"):
         predict(SimpleNamespace(get_tir=lambda: None), "h200")
+
+
+@pytest.mark.parametrize(("down", "run"), [(True, 256.0), (False, 64 * 256.0)])
+def test_neighbours_that_start_together_continue_a_run(down: bool, run: float) -> None:
+    """Tiles of 64 columns of 4 bytes: alone, or beside the 63 others of the same rows."""
+    profile = read(kernels.stripes(4096, 4096, 32, 64, down))
+    runs = {a.run_bytes for write in (False, True) for a in accesses(profile, write=write)}
+    assert runs == {run}
+
+
+def test_narrow_floats_without_an_instruction_take_a_function() -> None:
+    """An H100 converts 8 bits by instructions, an A100 only 16; neither converts 4."""
+    ops = {
+        (target, dtype): total(read(kernels.narrowed(1 << 16, dtype), target), "integer_ops")
+        for target in ("h100", "a100")
+        for dtype in ("float8_e4m3fn", "float4_e2m1fn")
+    }
+    function = 512 * (SOFTWARE_NARROWING + SOFTWARE_WIDENING)
+    by_instruction = ops["h100", "float8_e4m3fn"]
+    assert by_instruction < 0.1 * function
+    for narrow in (("h100", "float4_e2m1fn"), ("a100", "float8_e4m3fn"), ("a100", "float4_e2m1fn")):
+        assert ops[narrow] == pytest.approx(function + by_instruction, rel=0.1)
+
+
+def test_the_steps_of_reductions_follow_each_other() -> None:
+    """Five steps of a warp, once for each turn; one turn is straight code."""
+    for turns in (1, 64):
+        assert total(read(kernels.warp_sums(64, 8192, turns)), "exchange_steps") == 5 * turns
