@@ -10,6 +10,7 @@ from .constants import Constants
 from .gathers import SECTOR_BYTES
 
 L2_WRITES = "device.memory.l2.write_gb_per_s"
+HELD_BYTES = 32 * 1024  # that the first-level cache holds for sure until the next loads of a statement
 L2_UPDATES = "device.memory.l2.update_gb_per_s"
 RESOURCES = ("matrix", "shared", "vector", "special", "issue", "copy", "l2")
 
@@ -132,7 +133,7 @@ def _l2_cycles(work: Work, target: Target, constants: Constants, cores_busy: flo
 
 def _writes_sectors(access: Access) -> bool:
     """Whether each instruction of a store writes whole sectors, of which L2 needs no other bytes."""
-    return access.mechanism != "atomic" and access.bytes >= access.transactions * SECTOR_BYTES
+    return access.mechanism != "atomic" and access.bytes >= sector_bytes(access)
 
 
 def copy_cycles(access: Access, constants: Constants, edge_weight: float) -> float:
@@ -186,10 +187,13 @@ def sector_bytes(access: Access) -> float:
     """Bytes between core and L2: whole sectors, each once a warp instruction, or whole boxes of loads.
 
     A request moves 64 bytes at least: loads and stores of one sector in each line reach half the rate of
-    those of two (experiments/scattered).
+    those of two (experiments/scattered). Sectors that a few loads or stores in turn touch are moved once.
     """
     if access.mechanism != "tma":
-        return access.transactions * SECTOR_BYTES * (1 + access.alone_share)
+        moved = access.transactions * SECTOR_BYTES * (1 + access.alone_share)
+        if access.mechanism in ("ld", "st") and 0 < access.sector_bytes <= HELD_BYTES:
+            moved = min(moved, access.sector_bytes * (1 + access.alone_share))
+        return moved
     return access.bytes if access.write else max(access.bytes, access.instructions * access.box_bytes)
 
 

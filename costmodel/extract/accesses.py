@@ -15,7 +15,14 @@ from .expressions import UnevaluableError
 from .images import inside_image, taps
 from .launch_geometry import AXES
 from .numbering import PLAIN, number_tiles
-from .patterns import WIDEST_ACCESS_BYTES, alone_share, contiguous_bytes, sectors, wavefronts
+from .patterns import (
+    WIDEST_ACCESS_BYTES,
+    alone_share,
+    contiguous_bytes,
+    sector_bytes_of,
+    sectors,
+    wavefronts,
+)
 from .scenarios import Loop
 from .scope import Scope
 
@@ -77,6 +84,7 @@ def lane_access(
     tiles = number_tiles(scope, [site.index]) if site.space is Space.GLOBAL else PLAIN
     # stores of several lanes to one sector are parts of a row, which the next instruction continues
     apart = not write or mechanism == "atomic" or requested <= each * instructions * width * 1.01
+    run_bytes, sector_bytes = _places_together(scope, site, width) if site.space is Space.GLOBAL else (0.0, 0.0)
     return Access(
         space=site.space,
         tensor=site.tensor,
@@ -95,7 +103,8 @@ def lane_access(
         tile_ids=tiles.ids,
         turns=tiles.turns,
         alone_share=alone_share(addresses, width, active) if site.space is Space.GLOBAL and apart else 0.0,
-        run_bytes=_run_bytes(scope, site, width) if site.space is Space.GLOBAL else 0.0,
+        run_bytes=run_bytes,
+        sector_bytes=sector_bytes if not write or _continues(scope, site, width) else 0.0,
     )
 
 
@@ -305,25 +314,35 @@ def _distinct_share(scope: Scope, index: Any) -> float:
     return share
 
 
-def _run_bytes(scope: Scope, site: AccessSite, width: int) -> float:
-    """Contiguous bytes that a block and its neighbours in launch order access at the same time; 0 if unknown.
+def _places_together(scope: Scope, site: AccessSite, width: int) -> tuple[float, float]:
+    """`run_bytes` and `sector_bytes` of an access to device memory.
 
     Neighbours are blocks that start one after another: those further apart are out of step. The next iterations of
     the phase's loop count as far as their loads are in flight together.
     """
     try:
-        addresses, _ = scope.over_statement(site.index)
-        run = contiguous_bytes((addresses * site.element_bytes).astype(np.int64), width)
+        elements, share = scope.over_statement(site.index)
+        addresses = (elements * site.element_bytes).astype(np.int64)
+        run, together = contiguous_bytes(addresses, width), sector_bytes_of(addresses, width) / share
         loop = scope.phase_loop
         if loop is not None and 0 < _step_bytes(scope, site, loop.variable, loop.start) <= run:
             run *= loop.together
         for variable, extent in (scope.launch.block[axis] for axis in AXES if axis in scope.launch.block):
             step = _step_bytes(scope, site, variable, 0) if extent > 1 else 0.0
             if step:
-                return run * extent if step <= run else run
+                return run * extent if step <= run else run, together
     except UnevaluableError:
-        return 0.0
-    return run
+        return 0.0, 0.0
+    return run, together
+
+
+def _continues(scope: Scope, site: AccessSite, width: int) -> bool:
+    """Whether each lane's next instruction continues the bytes of this one, in an unrolled loop."""
+    return any(
+        loop.extent > 1 and _step_bytes(scope, site, loop.variable, loop.start) == width
+        for loop in scope.loops
+        if loop.unrolled
+    )
 
 
 def _step_bytes(scope: Scope, site: AccessSite, variable: int, start: int) -> float:

@@ -50,6 +50,11 @@ def contiguous_bytes(addresses: NDArray[Any], width: float) -> float:
     return float(len(ordered) * width / (1 + np.count_nonzero(np.diff(ordered) != width)))
 
 
+def sector_bytes_of(addresses: NDArray[Any], width: int) -> float:
+    """Bytes of the different sectors that accesses of `width` bytes at `addresses` touch."""
+    return float(len(_touched(addresses, width)) * SECTOR_BYTES)
+
+
 def wavefronts(addresses: NDArray[Any], width: int, active: NDArray[Any] | None = None) -> float:
     """Mean number of passes over the 32 banks that one warp instruction on shared memory needs.
 

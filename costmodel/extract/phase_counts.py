@@ -24,7 +24,7 @@ class PhaseCounts:
     accesses: list[Access] = field(default_factory=list)
     counts: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     unknown: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
-    quotients: set[str] = field(default_factory=set)  # of index arithmetic, that were counted
+    quotients: set[str] = field(default_factory=set)  # texts of those that were counted
     wait_groups: list[int] = field(
         default_factory=list
     )  # number of copy groups that each wait leaves in flight

@@ -8,7 +8,7 @@ from . import calls
 from .accesses import lane_access
 from .counting import CountingContext, count_function, count_math
 from .element_types import element_type
-from .expressions import identity, is_scalar, loads
+from .expressions import identity, is_scalar, loads, variables
 from .index_arithmetic import count_divisions
 from .scope import Scope
 
@@ -71,7 +71,8 @@ def _arithmetic(context: CountingContext, node: Any, scope: Scope, function: str
     operands = element_type(str(node.a.dtype)) if hasattr(node, "a") else dtype
     lanes = scope.executions * max(dtype.lanes, operands.lanes)
     if operands.kind == "float" and function is not None:
-        count_function(context, function, lanes)
+        if not _is_repeated(context, node):
+            count_function(context, function, lanes)
     elif operands.kind == "float":
         # two 16-bit elements of a vector share an instruction
         context.phase.counts["vector_ops"] += lanes * (
@@ -79,6 +80,19 @@ def _arithmetic(context: CountingContext, node: Any, scope: Scope, function: str
         )
     elif operands.kind in ("int", "bool"):
         context.phase.counts["integer_ops"] += lanes * (8 if function == "divide" else 1)
+
+
+def _is_repeated(context: CountingContext, quotient: Any) -> bool:
+    """Whether the same quotient of variables, which do not change, was counted in this phase.
+
+    The compiler computes it once.
+    """
+    if any(True for _ in loads(quotient)):
+        return False
+    key = f"{quotient} of {sorted(variables(quotient))}"
+    repeated = key in context.phase.quotients
+    context.phase.quotients.add(key)
+    return repeated
 
 
 def _cast(context: CountingContext, node: Any, scope: Scope) -> None:

@@ -74,6 +74,8 @@ class Access:
     alone_share: float = 0.0
     # contiguous bytes that this block and its neighbours in launch order access at the same time; 0 if unknown
     run_bytes: float = 0.0
+    # bytes of the different sectors among `transactions`, if the next instructions touch the same ones; else 0
+    sector_bytes: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

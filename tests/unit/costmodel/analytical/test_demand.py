@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tilesight.costmodel.analytical.constants import DEFAULT
@@ -25,14 +27,30 @@ def moving(mechanism: str, *, write: bool, alone: float = 0.0, filled: float = 1
 
 
 @pytest.mark.parametrize(
-    ("mechanism", "filled", "figure"),
-    [("st", 1.0, L2_WRITES), ("st", 0.5, L2_UPDATES), ("atomic", 1.0, L2_UPDATES)],
+    ("mechanism", "filled", "alone", "figure"),
+    [
+        ("st", 1.0, 0.0, L2_WRITES),
+        ("st", 0.5, 0.0, L2_UPDATES),
+        ("st", 1.0, 1.0, L2_UPDATES),
+        ("atomic", 1.0, 0.0, L2_UPDATES),
+        ("atomic", 1.0, 1.0, L2_UPDATES),
+    ],
 )
-def test_what_lanes_write_takes_the_bandwidth_of_writes(mechanism: str, filled: float, figure: str) -> None:
+def test_what_lanes_write_takes_the_bandwidth_of_writes(
+    mechanism: str, filled: float, alone: float, figure: str
+) -> None:
     share = H200[figure] * 1e3 / H200["core.clock_mhz"] / CORES  # bytes a cycle
-    moved = [moving(mechanism, write=True, filled=filled, alone=alone) for alone in (0.0, 1.0)]
-    assert l2_cycles(moved[0]) == pytest.approx(SECTORS * 32 / share)
-    assert l2_cycles(moved[1]) == pytest.approx(2 * SECTORS * 32 / share)
+    cycles = l2_cycles(moving(mechanism, write=True, filled=filled, alone=alone))
+    assert cycles == pytest.approx((1 + alone) * SECTORS * 32 / share)
+
+
+def test_sectors_that_instructions_in_turn_touch_are_moved_once() -> None:
+    """Each of two instructions fills one half of the same sectors."""
+    halves = moving("st", write=True, filled=0.5)
+    together = replace(halves, sector_bytes=SECTORS / 2 * 32)
+    share = H200[L2_WRITES] * 1e3 / H200["core.clock_mhz"] / CORES
+    assert l2_cycles(together) == pytest.approx(SECTORS / 2 * 32 / share)
+    assert l2_cycles(together) < 0.4 * l2_cycles(halves)
 
 
 def test_bulk_stores_and_targets_without_the_figure_take_that_of_reads() -> None:
