@@ -104,7 +104,7 @@ def lane_access(
         turns=tiles.turns,
         alone_share=alone_share(addresses, width, active) if site.space is Space.GLOBAL and apart else 0.0,
         run_bytes=run_bytes,
-        sector_bytes=sector_bytes if not write or _continues(scope, site, width) else 0.0,
+        sector_bytes=sector_bytes if _continues(scope, site, width) else 0.0,
     )
 
 
