@@ -27,6 +27,7 @@ from .scenarios import Loop
 from .scope import Scope
 
 WORD_BYTES = 4  # of a register
+JOINED_BYTES = 8  # least width of accesses in turn whose sectors are moved once
 COPY_ROW_BYTES = 128  # the longest row of a bulk copy: the width of the widest swizzle
 
 
@@ -337,8 +338,11 @@ def _places_together(scope: Scope, site: AccessSite, width: int) -> tuple[float,
 
 
 def _continues(scope: Scope, site: AccessSite, width: int) -> bool:
-    """Whether each lane's next instruction continues the bytes of this one, in an unrolled loop."""
-    return any(
+    """Whether each lane's next instruction continues the bytes of this one, in an unrolled loop.
+
+    Narrow accesses, of which a sector takes many, are too far apart (serial products of a row a thread).
+    """
+    return width >= JOINED_BYTES and any(
         loop.extent > 1 and _step_bytes(scope, site, loop.variable, loop.start) == width
         for loop in scope.loops
         if loop.unrolled
