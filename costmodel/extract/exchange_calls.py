@@ -49,13 +49,13 @@ def _all_reduce(context: CountingContext, scope: Scope, threads: int, scale: int
     """
     step, counts = threads // 2, context.phase.counts
     while step >= max(1, scale):
-        counts["vector_ops"] += scope.executions * batch
+        counts["vector_ops"] += scope.issued_lanes * batch
         if step >= scope.launch.warp_threads:
             counts["block_syncs"] += 2 * scope.times * scope.warps
             for write in (True, False) * batch:
                 context.count_shared_words(scope, write=write)
         else:
-            counts["shuffles"] += scope.executions * batch
+            counts["shuffles"] += scope.issued_lanes * batch
         step //= 2
 
 

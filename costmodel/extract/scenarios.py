@@ -26,6 +26,7 @@ class Loop:
     extent: float
     unrolled: bool  # by the source, or by the compiler if the extent is small and constant
     start: int = 0
+    rewrites: bool = False  # its iterations load from shared memory and store to it
 
 
 @dataclass(frozen=True)

@@ -72,14 +72,18 @@ class Access:
     # loads: share of its sectors whose neighbour in the same 64 bytes no lane of the instruction touches; 0
     # where most have their neighbour
     alone_share: float = 0.0
+    # share of the warps of its role that execute it, if a condition on the thread chooses them
+    warp_share: float = 1.0
+    # shared memory: instructions of a warp one after another, all loads or all stores
+    in_row: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
     """The work of straight-line code, with inner loops multiplied out.
 
-    Operations are counted per lane over all threads of the block. Divided by the warp width they are warp
-    instructions.
+    Operations are counted per lane over all threads of the block, with lanes that a condition leaves idle.
+    Divided by the warp width they are warp instructions.
     """
 
     matrix: tuple[MatrixWork, ...] = ()
