@@ -246,12 +246,14 @@ class CorePipeline:
         """Latency of a warp's steps from shared memory through registers and back to shared memory.
 
         The compiler does not move the loads of a step before the stores of the previous step, which may write
-        the same addresses.
+        the same addresses. Loads that stand together arrive together.
         """
         if not phase.work.matrix:
             return 0.0
         plain = [a for a in phase.work.accesses if is_plain_shared(a)]
-        loads, stores = (sum(a.instructions for a in plain if a.write == write) for write in (False, True))
+        loads, stores = (
+            sum(a.instructions / a.in_row for a in plain if a.write == write) for write in (False, True)
+        )
         return min(loads, stores) * self.target["warp.threads"] / role.threads * self.constants.rewrite_cycles
 
     def _store_latency(self, phase: Phase) -> float:
@@ -279,7 +281,8 @@ class CorePipeline:
             phase.is_loop and not phase.work.matrix and not any(a.asynchronous for a in phase.work.accesses)
         )
         warps = max(1.0, role.threads / self.target["warp.threads"])
-        held = sum(a.instructions * max(1.0, a.vector_bytes / 4) for a in loads) / warps
+        # a warp that loads for others waits for all of it
+        held = sum(_of_one_warp(a, warps) * max(1.0, a.vector_bytes / 4) for a in loads)
         turns = 1 / phase.pipeline_depth if overlapped else max(1.0, held / self._words_at_once(role, phase))
         turns = max(turns, phase.work.load_branches / warps)
         stored = sum(a.bytes for a in phase.work.accesses if a.space is Space.SHARED and a.mechanism == "st")
@@ -287,8 +290,8 @@ class CorePipeline:
             0.0, 1 - stored / max(1.0, sum(a.bytes for a in loads))
         )  # data that only moves to shared memory is not used yet
         # what the lanes of a block load again comes from the cache of the core, at once
-        fresh = sum(a.instructions * min(1.0, a.footprint_bytes / max(1.0, a.bytes)) for a in loads)
-        each = used * fresh / warps
+        fresh = sum(_of_one_warp(a, warps) * min(1.0, a.footprint_bytes / max(1.0, a.bytes)) for a in loads)
+        each = used * fresh
         # the first loads are used while the last ones arrive
         return turns * self._arrival(loads, 0.0) + max(
             self.constants.load_cycles * each, sum(sector_bytes(a) for a in loads) / self._l2_share
@@ -303,7 +306,7 @@ class CorePipeline:
             return WORDS_AT_ONCE
         limit = role.registers_limit or registers_limit(self.profile, self.target)
         left = limit - role.local_registers - ADDRESS_REGISTERS
-        return min(WORDS_AT_ONCE, max(LEAST_WORDS, left))
+        return max(LEAST_WORDS, left)
 
     def _held_cycles(self, flow: _Flow, phase: Phase, together: float) -> float:
         """Cycles for which an iteration of `together` cycles occupies the buffers that were loaded for it.
@@ -374,6 +377,11 @@ class CorePipeline:
     @property
     def _l2_share(self) -> float:
         return l2_bytes_per_cycle(self.target, self.constants, self.cores_busy)
+
+
+def _of_one_warp(access: Access, warps: float) -> float:
+    """Instructions of an access that one warp executes, of those warps that execute any."""
+    return access.instructions / max(1.0, warps * access.warp_share)
 
 
 def _groups(phase: Phase, consumer: Phase) -> list[list[Access]]:

@@ -106,6 +106,8 @@ def lane_access(
         alone_share=alone_share(addresses, width, active) if site.space is Space.GLOBAL and apart else 0.0,
         run_bytes=run_bytes,
         sector_bytes=sector_bytes if _continues(scope, site, width) else 0.0,
+        warp_share=scope.warp_share if site.space is Space.GLOBAL else 1.0,
+        in_row=max(1.0, _in_row(scope) / merged / repeats) if site.space is Space.SHARED else 1.0,
     )
 
 
@@ -299,6 +301,16 @@ def _repeats_of_load(scope: Scope, index: Any) -> float:
     return repeats * addresses.size / len(np.unique(addresses))
 
 
+def _in_row(scope: Scope) -> float:
+    """Executions of a statement before its thread may change its direction in shared memory."""
+    in_row = 1.0
+    for loop in reversed(scope.loops):
+        if loop.rewrites:
+            break
+        in_row *= loop.extent
+    return in_row
+
+
 def _distinct_share(scope: Scope, index: Any) -> float:
     """Share of distinct bytes among those that a block requests in one iteration of the phase."""
     if scope.elected:
@@ -307,6 +319,8 @@ def _distinct_share(scope: Scope, index: Any) -> float:
         addresses = scope.over_block(index)
     except UnevaluableError:
         return 1.0
+    if scope.held is not None:
+        addresses = addresses[scope.held]
     share = len(np.unique(addresses)) / max(1, addresses.size)
     reads = scope.depends_on(index)
     for loop in scope.loops:

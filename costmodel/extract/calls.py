@@ -91,7 +91,7 @@ def _count(key: str, per_thread: float = 1.0) -> Handler:
     """A handler that counts `per_thread` lane operations under `key`, and the arithmetic of the arguments."""
 
     def handler(context: CountingContext, call: Any, scope: Scope) -> None:
-        context.phase.counts[key] += scope.executions * per_thread
+        context.phase.counts[key] += scope.issued_lanes * per_thread
         for argument in call.args:
             context.count_value(argument, scope)
 
@@ -126,9 +126,9 @@ def _extern(context: CountingContext, call: Any, scope: Scope) -> None:
     name = text(call.args[0])
     stated = context.stated_work(name)
     if stated is not None:
-        context.phase.counts["vector_ops"] += scope.executions * stated
+        context.phase.counts["vector_ops"] += scope.issued_lanes * stated
     elif name in ONE_INSTRUCTION:
-        context.phase.counts["integer_ops"] += scope.executions
+        context.phase.counts["integer_ops"] += scope.issued_lanes
     elif (
         not count_exchange(context, name, call, scope)
         and not count_math(context, name.rsplit("::", 1)[-1], call, scope)
@@ -150,7 +150,7 @@ def _imported(context: CountingContext, name: str, call: Any, scope: Scope) -> b
     if work is None:
         return False
     for key, count in work.counts.items():
-        context.phase.counts[key] += scope.executions * count
+        context.phase.counts[key] += scope.issued_lanes * count
     for use in work.uses:
         site = context.memory.pointer_site(call.args[1 + use.argument])
         if site is None:

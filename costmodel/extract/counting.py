@@ -94,10 +94,10 @@ def count_math(context: CountingContext, name: str, call: Any, scope: Scope) -> 
         return False
     dtype = element_type(str(call.dtype))
     if dtype.kind == "int":
-        context.phase.counts["integer_ops"] += scope.executions * dtype.lanes
+        context.phase.counts["integer_ops"] += scope.issued_lanes * dtype.lanes
     else:
         lanes = dtype.lanes / 2 if function == "packed" else dtype.lanes
-        count_function(context, function, scope.executions * max(1.0, lanes))
+        count_function(context, function, scope.issued_lanes * max(1.0, lanes))
     return True
 
 

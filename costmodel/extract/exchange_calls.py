@@ -52,13 +52,13 @@ def _all_reduce(context: CountingContext, scope: Scope, threads: int, scale: int
     unrolled = math.prod(loop.extent for loop in scope.loops if loop.unrolled)
     while step >= max(1, scale):
         counts["exchange_steps"] += scope.times * scope.warps / unrolled
-        counts["vector_ops"] += scope.executions * batch
+        counts["vector_ops"] += scope.issued_lanes * batch
         if step >= scope.launch.warp_threads:
             counts["block_syncs"] += 2 * scope.times * scope.warps
             for write in (True, False) * batch:
                 context.count_shared_words(scope, write=write)
         else:
-            counts["shuffles"] += scope.executions * batch
+            counts["shuffles"] += scope.issued_lanes * batch
         step //= 2
 
 

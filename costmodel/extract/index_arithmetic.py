@@ -44,6 +44,6 @@ def count_divisions(context: CountingContext, index: Any, scope: Scope) -> None:
         context.phase.quotients.add(quotient)
         copies = math.prod(loop.extent for loop in (*scope.loops, *scope.phase_loops) if loop.unrolled)
         each = DIVISION_INSTRUCTIONS[64 if element_type(str(node.dtype)).bits > 32 else 32]
-        context.phase.counts["integer_ops"] += scope.executions / max(1.0, copies) * each
+        context.phase.counts["integer_ops"] += scope.issued_lanes / max(1.0, copies) * each
 
     visit(index, look)

@@ -27,6 +27,7 @@ class Loop:
     unrolled: bool  # by the source, or by the compiler if the extent is small and constant
     start: int = 0
     together: int = 1  # iterations of a phase's loop whose plain loads are in flight together
+    rewrites: bool = False  # its iterations load from shared memory and store to it
 
 
 @dataclass(frozen=True)

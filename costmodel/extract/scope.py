@@ -30,6 +30,7 @@ class Scope(Scenarios):
     lanes: float = 1.0
     warps: float = 1.0
     elected: bool = False  # a single elected lane executes the statement
+    chosen: float = 1.0  # share of the lanes for which selections between two values take this one
     loops: tuple[Loop, ...] = ()
     condition: Any = None  # lane mask over the pattern scenarios; None if all lanes are active
     held: Any = None  # mask of the `threads` that pass the conditions on thread indices; None if all do
@@ -123,6 +124,22 @@ class Scope(Scenarios):
         )
 
     @property
+    def issued_lanes(self) -> float:
+        """Lanes of these executions and lanes that conditions leave idle in them.
+
+        A warp takes the same slots of the arithmetic units however many of its lanes are active. The few
+        operations of an elected lane are not rounded up.
+        """
+        if self.elected:
+            return self.executions
+        return self.warp_executions * self.launch.warp_threads * self.chosen
+
+    @property
+    def warp_share(self) -> float:
+        """Share of the warps that the conditions on the thread leave."""
+        return self._running_share()[0]
+
+    @property
     def warp_executions(self) -> float:
         """Warp instructions over all threads of the block, in one iteration of the phase."""
         issuing = self.threads if self.elected else max(1.0, self.threads / self.launch.warp_threads)
@@ -137,6 +154,7 @@ class Scope(Scenarios):
         *,
         as_phase: bool = False,
         together: int = 1,
+        rewrites: bool = False,
     ) -> Scope:
         """The scope inside a loop.
 
@@ -144,7 +162,7 @@ class Scope(Scenarios):
         in flight at once; else they multiply `times`.
         """
         whole = max(1, math.ceil(extent))
-        loop = Loop(variable, extent, unrolled, start, together)
+        loop = Loop(variable, extent, unrolled, start, together, rewrites)
         return replace(
             self,
             times=self.times if as_phase else self.times * extent,
@@ -243,6 +261,14 @@ class Scope(Scenarios):
             condition=None if combined.all() or not combined.any() else combined,
             conditions=(*self.conditions, condition),
         )
+
+    def with_choice(self, condition: Any) -> Scope | None:
+        """The scope of a value that is taken where `condition` holds; None if it never holds.
+
+        Another value stands beside it, and the compiler computes together what they have in common.
+        """
+        inside = self.with_condition(condition)
+        return inside and replace(inside, chosen=self.chosen * min(1.0, inside.lanes / self.lanes))
 
     def is_unknown(self, variable: int) -> bool:
         """Whether the value of `variable` depends on data."""

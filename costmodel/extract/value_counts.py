@@ -46,7 +46,7 @@ def count_value(context: CountingContext, node: Any, scope: Scope) -> None:
     elif _is_index(node):
         # the compiler hoists and strength-reduces arithmetic on indices: comparisons and divisions remain
         count_divisions(context, node, scope)
-        context.phase.counts["integer_ops"] += scope.executions * _comparisons(node)
+        context.phase.counts["integer_ops"] += scope.issued_lanes * _comparisons(node)
     elif hasattr(node, "a") and hasattr(node, "b"):
         count_value(context, node.a, scope)
         count_value(context, node.b, scope)
@@ -69,7 +69,7 @@ def count_value(context: CountingContext, node: Any, scope: Scope) -> None:
 def _arithmetic(context: CountingContext, node: Any, scope: Scope, function: str | None = None) -> None:
     dtype = element_type(str(node.dtype))
     operands = element_type(str(node.a.dtype)) if hasattr(node, "a") else dtype
-    lanes = scope.executions * max(dtype.lanes, operands.lanes)
+    lanes = scope.issued_lanes * max(dtype.lanes, operands.lanes)
     if operands.kind == "float" and function is not None:
         if not _is_repeated(context, node):
             count_function(context, function, lanes)
@@ -98,7 +98,7 @@ def _is_repeated(context: CountingContext, quotient: Any) -> bool:
 def _cast(context: CountingContext, node: Any, scope: Scope) -> None:
     count_value(context, node.value, scope)
     into, source = element_type(str(node.dtype)), element_type(str(node.value.dtype))
-    lanes = scope.executions * into.lanes
+    lanes = scope.issued_lanes * into.lanes
     counts = context.phase.counts
     if into.kind == "float" and source.kind == "float" and min(into.bits, source.bits) < context.least_float_bits:
         counts["integer_ops"] += lanes * (SOFTWARE_NARROWING if into.bits < source.bits else SOFTWARE_WIDENING)
@@ -134,8 +134,10 @@ def _one_load(context: CountingContext, node: Any, scope: Scope) -> None:
     context.mark_live(node.buffer.data)
     site = context.memory.site(node.buffer, node.indices[0], element_type(str(node.dtype)).lanes)
     if site is not None:
-        context.phase.accesses.append(lane_access(scope, site, write=False, mechanism="ld"))
-        context.phase.counts["integer_ops"] += scope.executions
+        load = lane_access(scope, site, write=False, mechanism="ld")
+        context.phase.accesses.append(load)
+        # an address for each instruction that is left
+        context.phase.counts["integer_ops"] += scope.issued_lanes * load.instructions / scope.warp_executions
 
 
 def _call(context: CountingContext, node: Any, scope: Scope) -> None:
@@ -165,10 +167,12 @@ def _selection(context: CountingContext, node: Any, scope: Scope) -> None:
 
     condition, yes, no = node.args
     count_value(context, condition, scope)
-    context.phase.counts["vector_ops"] += scope.executions * element_type(str(node.dtype)).lanes
+    dtype = element_type(str(node.dtype))
+    # whole registers are selected, with all their elements
+    context.phase.counts["vector_ops"] += scope.issued_lanes * max(1.0, dtype.lanes * dtype.bytes / 4)
     for part, branch in (
-        (yes, scope.with_condition(condition)),
-        (no, scope.with_condition(tirx.Not(condition))),
+        (yes, scope.with_choice(condition)),
+        (no, scope.with_choice(tirx.Not(condition))),
     ):
         if branch is not None:
             count_value(context, part, branch)

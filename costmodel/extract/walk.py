@@ -25,6 +25,7 @@ from .registers import LiveRanges
 from .roles import RoleCounts, roles_of
 from .scalar_programs import LoopState, ScalarProgram, ScalarResult, turns_of
 from .scope import Scope
+from .shared_memory_order import follows_shared_index, rewrites_shared
 from .tables import tables_of
 from .trip_guesses import guessed_trips
 from .value_counts import count_address, count_value
@@ -277,7 +278,7 @@ class KernelReader:
         site = self.memory.site(node.buffer, node.indices[0], element_type(str(node.value.dtype)).lanes)
         if site is not None:
             self.phase.accesses.append(lane_access(scope, site, write=True, mechanism="st"))
-            self.phase.counts["integer_ops"] += scope.executions
+            self.phase.counts["integer_ops"] += scope.issued_lanes
         return scope
 
     # --- loops ----------------------------------------------------------------------------------------------
@@ -309,6 +310,9 @@ class KernelReader:
             return scope
         if loops.is_unrolled(node) and loops.is_guarded_branch(node.body, is_global):
             self.phase.counts["load_branches"] += scope.warp_executions * count
+        elif follows_shared_index(node, is_global):
+            # the other warps of the block wait for those that gather
+            self.phase.counts["load_branches"] += scope.warp_executions / scope.warp_share * count
         with self._live.loop():
             return self._body(
                 node,
@@ -345,6 +349,7 @@ class KernelReader:
         from tvm import tirx
 
         start = constant(node.min)
+        rewrites = not as_phase and rewrites_shared(node.body)
         if start is not None:
             step = node.loop_var - start if start else node.loop_var
             variable = node.loop_var
@@ -352,7 +357,13 @@ class KernelReader:
             step = tirx.Var("step", node.loop_var.dtype)
             variable = step
         inner = scope.with_loop(
-            identity(variable), start or 0, extent, unrolled, as_phase=as_phase, together=together
+            identity(variable),
+            start or 0,
+            extent,
+            unrolled,
+            as_phase=as_phase,
+            together=together,
+            rewrites=rewrites,
         )
         if start is None:
             # `bound` keeps the new variable alive: variables are identified by their address

@@ -76,14 +76,18 @@ class Access:
     run_bytes: float = 0.0
     # bytes of the different sectors among `transactions`, if the next instructions touch the same ones; else 0
     sector_bytes: float = 0.0
+    # share of the warps of its role that execute it, if a condition on the thread chooses them
+    warp_share: float = 1.0
+    # shared memory: instructions of a warp one after another, all loads or all stores
+    in_row: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
     """The work of straight-line code, with inner loops multiplied out.
 
-    Operations are counted per lane over all threads of the block. Divided by the warp width they are warp
-    instructions.
+    Operations are counted per lane over all threads of the block, with lanes that a condition leaves idle.
+    Divided by the warp width they are warp instructions.
     """
 
     matrix: tuple[MatrixWork, ...] = ()

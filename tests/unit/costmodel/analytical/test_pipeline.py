@@ -171,6 +171,28 @@ def test_registers_beside_accumulators_hold_fewer_loads() -> None:
     assert latency(many) > latency(few) + 0.5
 
 
+def test_all_warps_wait_for_those_that_load_for_them() -> None:
+    # 64 loads of 16 bytes a warp if all four load, 256 if one of them does
+    loads = replace(load("t0", 2048), bytes=131072, instructions=256, vector_bytes=16, footprint_bytes=131072)
+    stores = Access(Space.SHARED, "tile", True, "st", 131072, 1024, 256, 16)
+    product = (MatrixWork("wgmma.m64n128k16", 4, 2.0 * 64 * 128 * 16, warps=4),)
+    all_four, one = (
+        latency(looping(replace(loads, warp_share=s), stores, matrix=product, matrix_waits=1, block_syncs=1))
+        for s in (1.0, 0.25)
+    )
+    assert one > all_four + 64 * 2 * H200["device.memory.l2.latency_ns"] / 1e3
+
+
+def test_loads_in_a_row_arrive_together() -> None:
+    product = (MatrixWork("wgmma.m64n128k16", 4, 2.0 * 64 * 128 * 16, warps=4),)
+    both = [Access(Space.SHARED, "tile", w, "st" if w else "ld", 65536, 512, 128, 16) for w in (False, True)]
+    each, together = (
+        latency(looping(load("t0", 8), *(replace(a, in_row=n) for a in both), matrix=product, matrix_waits=1))
+        for n in (1, 32)
+    )
+    assert each > together + 64 * 16 * AnalyticalModel().constants.rewrite_cycles / H200["core.clock_mhz"]
+
+
 def test_a_block_of_a_few_threads_issues_whole_warps() -> None:
     few = Access(
         Space.GLOBAL, "t0", False, "ld", 64, 2, 1, 16, axes=frozenset("x"), loop_dependent=True,

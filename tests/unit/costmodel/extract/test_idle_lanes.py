@@ -1,0 +1,38 @@
+"""Idle lanes take slots, other warps wait for those that load, and stores hold up the loads after them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.costmodel import lane_kernels as kernels
+from tests.unit.costmodel.extract.reading import accesses, read, total
+from tilesight.profile.values import Space
+
+
+@pytest.mark.parametrize("lanes", [4, 32])
+def test_a_warp_takes_its_slots_whatever_lanes_are_idle(lanes: int) -> None:
+    profile = read(kernels.exponentials_of(lanes))
+    assert total(profile, "special_ops") == 8 * 32
+    (load,) = accesses(profile)
+    assert load.bytes == load.footprint_bytes == 8 * lanes * 4
+    assert (load.instructions, load.warp_share) == (8, 1 / 4)
+
+
+def test_the_lanes_of_several_warps_share_their_loads() -> None:
+    (load,) = accesses(read(kernels.exponentials_of(64)))
+    assert (load.instructions, load.warp_share) == (16, 2 / 4)
+
+
+def test_two_values_to_choose_from_are_computed_together() -> None:
+    assert total(read(kernels.sines_or_cosines()), "special_ops") == 128
+
+
+@pytest.mark.parametrize(("staged", "branches"), [(True, 16 * 4), (False, 0)])
+def test_loads_at_places_read_from_shared_memory_follow_each_other(staged: bool, branches: int) -> None:
+    assert total(read(kernels.gathered_rows(16, staged)), "load_branches") == branches
+
+
+@pytest.mark.parametrize(("together", "in_row"), [(True, 16), (False, 1)])
+def test_loads_in_a_row_are_told_from_those_between_stores(together: bool, in_row: int) -> None:
+    loads = accesses(read(kernels.shifted(16, together)), Space.SHARED)
+    assert [load.in_row for load in loads] == [in_row, 16]

@@ -1,0 +1,88 @@
+# No `from __future__ import annotations`: TileLang evaluates the annotations of a prim_func when it traces
+# it.
+"""Small TileLang kernels in which some lanes are idle, or wait for each other in shared memory."""
+
+import tilelang.language as T
+
+
+def exponentials_of(lanes, threads=128):
+    """The first lanes of a block compute a row of exponentials."""
+
+    @T.prim_func
+    def main(X: T.Tensor((1024, 8 * lanes), "float32"), Y: T.Tensor((1024, 8 * lanes), "float32")):
+        with T.Kernel(1024, threads=threads) as bx:
+            tx = T.get_thread_binding()
+            if tx < lanes:
+                for i in T.unroll(8):
+                    Y[bx, i * lanes + tx] = T.exp2(X[bx, i * lanes + tx])
+
+    return main
+
+
+def sines_or_cosines(threads=128):
+    """Even lanes take the sine, odd ones the cosine."""
+
+    @T.prim_func
+    def main(X: T.Tensor((1024 * 128,), "float32"), Y: T.Tensor((1024 * 128,), "float32")):
+        with T.Kernel(1024, threads=threads) as bx:
+            tx = T.get_thread_binding()
+            x = X[bx * 128 + tx]
+            Y[bx * 128 + tx] = T.if_then_else(tx % 2 == 0, T.exp2(x), T.exp2(-x))
+
+    return main
+
+
+def gathered_rows(rows, staged, threads=128):
+    """Rows of a table whose numbers come from shared memory, or from a tensor."""
+
+    @T.prim_func
+    def main(
+        Table: T.Tensor((1 << 16, 128), "float32"),
+        Rows: T.Tensor((1024, rows), "int32"),
+        Y: T.Tensor((1024, rows, 128), "float32"),
+    ):
+        with T.Kernel(1024, threads=threads) as bx:
+            numbers = T.alloc_shared((rows,), "int32")
+            tile = T.alloc_shared((rows, 128), "float32")
+            tx = T.get_thread_binding()
+            if tx < rows:
+                numbers[tx] = Rows[bx, tx]
+            T.sync_threads()
+            for i in T.unroll(rows):
+                if staged:
+                    tile[i, tx] = Table[numbers[i], tx]
+                else:
+                    tile[i, tx] = Table[Rows[bx, i], tx]
+            T.sync_threads()
+            for i in T.unroll(rows):
+                Y[bx, i, tx] = tile[i, 127 - tx]
+
+    return main
+
+
+def shifted(steps, together, threads=128):
+    """Values of one buffer in shared memory go to another: one by one, or all after all were loaded."""
+
+    @T.prim_func
+    def main(X: T.Tensor((1024, steps, 128), "float32"), Y: T.Tensor((1024, steps, 128), "float32")):
+        with T.Kernel(1024, threads=threads) as bx:
+            a = T.alloc_shared((steps, 128), "float32")
+            b = T.alloc_shared((steps, 128), "float32")
+            held = T.alloc_local((steps,), "float32")
+            tx = T.get_thread_binding()
+            for i in T.unroll(steps):
+                a[i, tx] = X[bx, i, tx]
+            T.sync_threads()
+            if together:
+                for i in T.unroll(steps):
+                    held[i] = a[i, 127 - tx]
+                for i in T.unroll(steps):
+                    b[i, tx] = held[i] * 2.0
+            else:
+                for i in T.unroll(steps):
+                    b[i, tx] = a[i, 127 - tx] * 2.0
+            T.sync_threads()
+            for i in T.unroll(steps):
+                Y[bx, i, tx] = b[i, 127 - tx]
+
+    return main
