@@ -61,6 +61,7 @@ def block(
             128,
         ),  # 256x128x64: all that there are
         (block(82, 64, instruction="mma.m16n8k16"), 160),  # chunk_state: operands from registers
+        (block(28, 128, instruction="mma.m16n8k16"), 109),  # a batched matmul, from registers as well
     ],
 )
 def test_registers_are_near_those_of_compiled_kernels(kernel: KernelProfile, ptxas: int) -> None:

@@ -55,6 +55,12 @@ def test_a_loop_without_waits_is_not_fed_by_the_producer() -> None:
     assert alone < both < alone + 8 * 40 / H200["core.clock_mhz"]
 
 
+def test_loops_of_several_consumers_run_beside_each_other() -> None:
+    one = specialised(FED)
+    two = replace(one, roles=(*one.roles, Role("consumer", 128, (FED,))))
+    assert latency(one) < latency(two) < 1.6 * latency(one)
+
+
 def test_a_consumer_waits_for_the_plain_loads_of_its_producer() -> None:
     def fed_by(branches: float) -> float:
         profile = specialised(FED)
