@@ -22,8 +22,8 @@ WORDS_AT_ONCE = 128.0  # registers of a thread that straight code fills with loa
 ADDRESS_REGISTERS, LEAST_WORDS = 30.0, 32.0
 SUPPLY_ROUNDS = 4  # after which the time that blocks wait for copies changes by less than a hundredth
 SPECIAL_CYCLES = 20.0  # latency of a special function, from issue to result
-# of a lane exchange and the operation on its result. Source: Luo et al., "Benchmarking and Dissecting the Nvidia Hopper
-# GPU Architecture via Microbenchmarking", 2024 (shuffles of 20 to 23 cycles)
+# Of a lane exchange, from issue to result. Source: Luo et al., "Benchmarking and Dissecting the Nvidia Hopper
+# GPU Architecture via Microbenchmarking", 2024
 EXCHANGE_CYCLES = 23.0
 
 

@@ -10,7 +10,6 @@ from .demand import sector_bytes
 from .gathers import SECTOR_BYTES, fetched_bytes
 from .tiles import Grid, Tiles
 
-
 # Runs of SHORT_RUN_BYTES and less take this much longer at device memory; longer ones less, by this exponent.
 SHORT_RUN_COST, SHORT_RUN_BYTES, SHORT_RUN_SHARPNESS = 0.5, 64.0, 1.5
 
@@ -78,7 +77,8 @@ def _stretch(run_bytes: float) -> float:
     """
     if not run_bytes:
         return 1.0
-    return 1 + SHORT_RUN_COST * min(1.0, SHORT_RUN_BYTES / run_bytes) ** SHORT_RUN_SHARPNESS
+    short: float = min(1.0, SHORT_RUN_BYTES / run_bytes) ** SHORT_RUN_SHARPNESS
+    return 1 + SHORT_RUN_COST * short
 
 
 def _footprint(access: Access) -> float:

@@ -85,7 +85,9 @@ def lane_access(
     tiles = number_tiles(scope, [site.index]) if site.space is Space.GLOBAL else PLAIN
     # stores of several lanes to one sector are parts of a row, which the next instruction continues
     apart = not write or mechanism == "atomic" or requested <= each * instructions * width * 1.01
-    run_bytes, sector_bytes = _places_together(scope, site, width) if site.space is Space.GLOBAL else (0.0, 0.0)
+    run_bytes, sector_bytes = (
+        _places_together(scope, site, width) if site.space is Space.GLOBAL else (0.0, 0.0)
+    )
     return Access(
         space=site.space,
         tensor=site.tensor,
@@ -332,8 +334,8 @@ def _distinct_share(scope: Scope, index: Any) -> float:
 def _places_together(scope: Scope, site: AccessSite, width: int) -> tuple[float, float]:
     """`run_bytes` and `sector_bytes` of an access to device memory.
 
-    Neighbours are blocks that start one after another: those further apart are out of step. The next iterations of
-    the phase's loop count as far as their loads are in flight together.
+    Neighbours are blocks that start one after another: those further apart are out of step. The next
+    iterations of the phase's loop count as far as their loads are in flight together.
     """
     try:
         elements, share = scope.over_statement(site.index)
@@ -420,8 +422,8 @@ def _scattered(
 ) -> Access:
     """Return the access of an address that cannot be evaluated: of data, or of an unknown counter.
 
-    Each lane is assumed to touch another location, unless the address derives from nothing that differs between
-    lanes.
+    Each lane is assumed to touch another location, unless the address derives from nothing that differs
+    between lanes.
     """
     lanes = min(scope.launch.warp_threads, scope.threads)
     if not scope.depends_on(site.index) & scope.launch.thread_variables:

@@ -48,11 +48,13 @@ REGISTERS_IN_FLIGHT = 64
 # iteration stores FEW_ELEMENTS at most to local and shared buffers (a running sum: 16, a scaled row: 2).
 LOADS_BESIDE_STORES = 2
 FEW_ELEMENTS = 4
-# A loop without barriers whose iterations store FEW_ELEMENTS at most to registers, a sum for example, is unrolled
-# by a power of two until this many loads are in flight. Read off the machine code of 312 sums of products of 1 to 8 loads (nvcc 13.0).
+# A loop without barriers whose iterations store FEW_ELEMENTS at most to registers, a sum for example, is
+# unrolled by a power of two until this many loads are in flight. Read off the machine code of 312 sums of
+# products of 1 to 8 loads (nvcc 13.0).
 LOADS_OF_SMALL_BODIES = 32
-# Conditions that are the same in all iterations make a body longer, so fewer iterations fit: by these divisors if
-# the loads alone stand under one, or what is computed from them as well. Read off the machine code of 144 sums.
+# Conditions that are the same in all iterations make a body longer, so fewer iterations fit: by these
+# divisors if the loads alone stand under one, or what is computed from them as well. Read off the machine
+# code of 144 sums.
 SELECTED_LOADS, SELECTED_VALUES = 2, 4
 _UNROLLED_KINDS = (2, 3)  # TVM's ForKind: vectorized, unrolled
 

@@ -60,7 +60,7 @@ class ScalarProgram(Computed):
 
 @dataclass(frozen=True, eq=False)
 class LoopState(ScalarProgram):
-    """The start of an iteration of a loop as an expression: the mapping of the local scalars that it stores to.
+    """The start of a loop's iteration as an expression: the mapping of the local scalars that it stores to.
 
     After the last iteration the state stays as it is. `step` is the variable that numbers the iterations.
     """
@@ -110,7 +110,7 @@ class ProgramRun:
         self.arrays: dict[int, Any] = {}  # buffers whose contents the statements change
         self.iterations = 0
         self.left: list[Any] = []  # for each loop around: the samples that have left it
-        # by loop: (share of the samples that enter it, iterations of all samples), added up over its executions
+        # by loop, added up over its executions: (share of the samples that enter it, iterations of all)
         self.turns: dict[int, tuple[float, float]] = {}
 
     def statement(self, node: Any, mask: Any) -> None:
@@ -224,7 +224,9 @@ class ProgramRun:
         here = np.logical_and(self._running(mask), self.steps >= self.turn)
         for scalar in _stored(self.watched):
             if scalar in self.known:
-                self.state[scalar] = np.where(here, self.known[scalar], self.state.get(scalar, self.known[scalar]))
+                self.state[scalar] = np.where(
+                    here, self.known[scalar], self.state.get(scalar, self.known[scalar])
+                )
         if not np.any(here):
             self.left[-1] = np.ones((), dtype=bool)
         self.turn += 1

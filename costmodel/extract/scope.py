@@ -158,8 +158,8 @@ class Scope(Scenarios):
     ) -> Scope:
         """The scope inside a loop.
 
-        With `as_phase` the trips of the phase count its iterations, of which the plain loads of `together` are
-        in flight at once; else they multiply `times`.
+        With `as_phase` the trips of the phase count its iterations, of which the plain loads of `together`
+        are in flight at once; else they multiply `times`.
         """
         whole = max(1, math.ceil(extent))
         loop = Loop(variable, extent, unrolled, start, together, rewrites)

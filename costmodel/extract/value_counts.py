@@ -12,9 +12,9 @@ from .expressions import identity, is_scalar, loads, variables
 from .index_arithmetic import count_divisions
 from .scope import Scope
 
-# Operations of a conversion to and from a float format for which the target has no instruction. Read off the machine
-# code of CUDA's `__nv_cvt_float2_to_fp4x2` and `__nv_cvt_fp4x2_to_halfraw2` (nvcc 13.0, sm_90a), with both sides of
-# their branches, which the lanes of a warp take together.
+# Operations of a conversion to and from a float format for which the target has no instruction. Read off the
+# machine code of CUDA's `__nv_cvt_float2_to_fp4x2` and `__nv_cvt_fp4x2_to_halfraw2` (nvcc 13.0, sm_90a), with
+# both sides of their branches, which the lanes of a warp take together.
 SOFTWARE_NARROWING, SOFTWARE_WIDENING = 48, 22
 
 _LEAVES = (
@@ -100,8 +100,14 @@ def _cast(context: CountingContext, node: Any, scope: Scope) -> None:
     into, source = element_type(str(node.dtype)), element_type(str(node.value.dtype))
     lanes = scope.issued_lanes * into.lanes
     counts = context.phase.counts
-    if into.kind == "float" and source.kind == "float" and min(into.bits, source.bits) < context.least_float_bits:
-        counts["integer_ops"] += lanes * (SOFTWARE_NARROWING if into.bits < source.bits else SOFTWARE_WIDENING)
+    if (
+        into.kind == "float"
+        and source.kind == "float"
+        and min(into.bits, source.bits) < context.least_float_bits
+    ):
+        counts["integer_ops"] += lanes * (
+            SOFTWARE_NARROWING if into.bits < source.bits else SOFTWARE_WIDENING
+        )
     elif into.kind == "float" and source.kind == "float":
         if into.bits == 16:  # one instruction packs two results
             counts["convert_ops"] += lanes / 2

@@ -302,10 +302,21 @@ class KernelReader:
             ):
                 unrolled = loops.is_unrolled(node)
                 return self._body(
-                    node, scope, max(extents.mean, 1.0), unrolled=unrolled, as_phase=True, together=unrolled_by
+                    node,
+                    scope,
+                    max(extents.mean, 1.0),
+                    unrolled=unrolled,
+                    as_phase=True,
+                    together=unrolled_by,
                 )
         extent = constant(node.extent) if turns is None else None
-        count = turns if turns is not None else float(extent) if extent is not None else self._trips(node, scope).mean
+        count = (
+            turns
+            if turns is not None
+            else float(extent)
+            if extent is not None
+            else self._trips(node, scope).mean
+        )
         if count <= 0:
             return scope
         if loops.is_unrolled(node) and loops.is_guarded_branch(node.body, is_global):

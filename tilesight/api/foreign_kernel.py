@@ -76,9 +76,7 @@ def profiles_of(
     call = facts_of_call(
         kernel.name, prim_func, launch_sizes(lowered), variable_names(lowered), facts or RunTimeFacts()
     )
-    lowered = replace(
-        lowered, sizes=tuple(s for s in runtime_sizes(prim_func) if str(s.name) in call.sizes)
-    )
+    lowered = replace(lowered, sizes=tuple(s for s in runtime_sizes(prim_func) if str(s.name) in call.sizes))
     # the work does not depend on numbers with a fraction
     fractions = {
         str(parameter.name): 1.0

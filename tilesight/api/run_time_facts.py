@@ -206,7 +206,9 @@ def _fill_strides(buffer: Any, sizes: dict[str, int]) -> None:
     for extent, stride in reversed(list(zip(buffer.shape, buffer.strides, strict=False))):
         if isinstance(stride, tirx.Var):
             sizes.setdefault(str(stride.name), step)
-        known = sizes.get(str(extent.name)) if isinstance(extent, tirx.Var) else getattr(extent, "value", None)
+        known = (
+            sizes.get(str(extent.name)) if isinstance(extent, tirx.Var) else getattr(extent, "value", None)
+        )
         if known is None:
             return
         step *= int(known)

@@ -116,10 +116,9 @@ def runtime_sizes(prim_func: Any) -> tuple[Any, ...]:
 
 
 def launch_sizes(lowered: Lowered) -> frozenset[str]:
-    """Names of the variables that the host part passes to the kernels and to the descriptors of their tensors.
+    """Names of the variables that the host part passes to the kernels and to their tensor descriptors.
 
-    What the kernels do depends on no other size: one that appears only in the shape of a tensor that a kernel does
-    not use, or of which it needs no size, is none of them.
+    What the kernels do depends on no other size, such as that of a tensor that no kernel uses.
     """
     from tvm import tirx
 

@@ -72,9 +72,9 @@ class Access:
     # loads: share of its sectors whose neighbour in the same 64 bytes no lane of the instruction touches; 0
     # where most have their neighbour
     alone_share: float = 0.0
-    # contiguous bytes that this block and its neighbours in launch order access at the same time; 0 if unknown
+    # contiguous bytes that this block and its neighbours in launch order access together; 0 if unknown
     run_bytes: float = 0.0
-    # bytes of the different sectors among `transactions`, if the next instructions touch the same ones; else 0
+    # bytes of the different sectors among `transactions`, if the next instructions touch them again; else 0
     sector_bytes: float = 0.0
     # share of the warps of its role that execute it, if a condition on the thread chooses them
     warp_share: float = 1.0

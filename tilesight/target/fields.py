@@ -130,7 +130,10 @@ FIGURES: Mapping[str, FigureRule] = MappingProxyType(
         "core.unit.vector.int32_lanes": _lanes("32-bit integer operations per cycle"),
         "core.unit.vector.convert_lanes": _lanes("type conversions per cycle"),
         "core.unit.vector.least_float_bits": _count(
-            "bits", "narrowest float format that instructions convert; narrower ones take a function", (), most=64
+            "bits",
+            "narrowest float format that instructions convert; narrower ones take a function",
+            (),
+            most=64,
         ),
         "core.unit.vector.latency_cycles": _cycles(
             "from an addition to the next that needs its sum", ("cpu",)
@@ -178,7 +181,9 @@ FIGURES: Mapping[str, FigureRule] = MappingProxyType(
         "device.memory.l2.shared_gb_per_s": _rate(
             "L2 to cores, if all cores read the same lines together", (), least=50
         ),
-        "device.memory.l2.write_gb_per_s": _rate("stores of whole sectors to L2, all cores together", (), least=50),
+        "device.memory.l2.write_gb_per_s": _rate(
+            "stores of whole sectors to L2, all cores together", (), least=50
+        ),
         "device.memory.l2.update_gb_per_s": _rate(
             "atomics, and stores of parts of a sector, to L2, all cores together", (), least=50
         ),

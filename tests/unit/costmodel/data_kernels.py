@@ -164,7 +164,7 @@ def own_thread_variable(size: int):
 
 
 def persistent_rows(rows: int, dim: int, groups: int, blocks: int, threads: int = 128):
-    """Blocks that copy row after row until they are behind the last group, whose ends are padded to 128 rows."""
+    """Blocks that copy row after row until they are behind the last group. Groups are padded to 128 rows."""
 
     @T.prim_func
     def kernel(
@@ -197,7 +197,7 @@ def strided(dim: int, threads: int = 128):
     @T.prim_func
     def kernel(
         X: T.StridedTensor((rows, dim), (stride, 1), "float16"),
-        Spare: T.Tensor((unused,), "float32"),
+        Spare: T.Tensor((unused,), "float32"),  # noqa: ARG001
         Out: T.Tensor((rows, dim), "float16"),
     ):
         with T.Kernel(rows, threads=threads) as b:

@@ -22,7 +22,8 @@ def l2_cycles(access: Access, target: object = H200) -> float:
 
 def moving(mechanism: str, *, write: bool, alone: float = 0.0, filled: float = 1.0) -> Access:
     return Access(
-        Space.GLOBAL, "t0", write, mechanism, SECTORS * 32 * filled, SECTORS, SECTORS / 16, 16, alone_share=alone
+        Space.GLOBAL, "t0", write, mechanism, SECTORS * 32 * filled, SECTORS, SECTORS / 16, 16,
+        alone_share=alone,
     )  # fmt: skip
 
 

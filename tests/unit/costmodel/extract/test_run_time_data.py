@@ -176,7 +176,7 @@ def test_a_second_variable_of_a_thread_index_is_that_index() -> None:
 
 
 def test_blocks_that_end_once_their_data_ends_are_followed() -> None:
-    """16 blocks take the rows of four groups, padded to 128, in turns; each warp stores whole rows of 64 bytes."""
+    """16 blocks take the rows of four groups, padded to 128, in turns; each warp stores 64 bytes of a row."""
     ends = np.asarray([100, 300, 1000, 1500], dtype="int32")
     kernel = profile(data_kernels.persistent_rows(4096, 128, 4, 16), inputs={"Ends": ends})
     (loop,) = [p for r in kernel.roles for p in r.phases if p.is_loop]
