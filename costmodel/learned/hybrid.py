@@ -23,7 +23,7 @@ LITTLE_TRUST = 0.5
 UNSEEN_ARCH_UNCERTAINTY = math.hypot(BASE_UNCERTAINTY, UNMEASURED_UNCERTAINTY)
 # sigma of a kernel of which nothing of the correction is left, added as squares and by the root of the share
 # that is missing: that is how the errors of public kernels grow with it (experiments/outside, the first
-# set); 76 % and 92 % of them are then within one and two sigma on an H200, 75 % and 92 % on an H100
+# set); 76 % and 93 % of them are then within one and two sigma on an H200, 71 % and 93 % on an H100
 UNLIKE_SIGMA = 0.155
 MOST_SIGMA = 1.5  # limit of the uncertainty: a factor of 4.5 in both directions
 
