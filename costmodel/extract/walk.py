@@ -310,25 +310,20 @@ class KernelReader:
                     together=unrolled_by,
                 )
         extent = constant(node.extent) if turns is None else None
-        count = (
-            turns
-            if turns is not None
-            else float(extent)
-            if extent is not None
-            else self._trips(node, scope).mean
-        )
-        if count <= 0:
+        if turns is None:
+            turns = float(extent) if extent is not None else self._trips(node, scope).mean
+        if turns <= 0:
             return scope
         if loops.is_unrolled(node) and loops.is_guarded_branch(node.body, is_global):
-            self.phase.counts["load_branches"] += scope.warp_executions * count
+            self.phase.counts["load_branches"] += scope.warp_executions * turns
         elif follows_shared_index(node, is_global):
             # the other warps of the block wait for those that gather
-            self.phase.counts["load_branches"] += scope.warp_executions / scope.warp_share * count
+            self.phase.counts["load_branches"] += scope.warp_executions / scope.warp_share * turns
         with self._live.loop():
             return self._body(
                 node,
                 scope,
-                count,
+                turns,
                 unrolled=inline or (extent or UNROLLED_AT_MOST + 1) <= UNROLLED_AT_MOST,
                 as_phase=False,
             )
