@@ -122,18 +122,18 @@ def _l2_cycles(work: Work, target: Target, constants: Constants, cores_busy: flo
     Bulk stores are not slower (the matmuls and chunk states of experiments/datasets).
     """
     accesses = [a for a in work.accesses if a.space is Space.GLOBAL]
-    cycles = sum(map(sector_bytes, accesses)) / l2_bytes_per_cycle(target, constants, cores_busy)
+    cycles = sum(map(l2_bytes, accesses)) / l2_bytes_per_cycle(target, constants, cores_busy)
     written = 0.0
     for access in accesses:
         rate = target.get(L2_WRITES if _writes_sectors(access) else L2_UPDATES)
         if access.write and access.mechanism != "tma" and rate:
-            written += sector_bytes(access) / _each_cycle(rate, target, cores_busy)
+            written += l2_bytes(access) / _each_cycle(rate, target, cores_busy)
     return max(cycles, written)
 
 
 def _writes_sectors(access: Access) -> bool:
     """Whether each instruction of a store writes whole sectors, of which L2 needs no other bytes."""
-    return access.mechanism != "atomic" and access.bytes >= sector_bytes(access)
+    return access.mechanism != "atomic" and access.bytes >= l2_bytes(access)
 
 
 def copy_cycles(access: Access, constants: Constants, edge_weight: float) -> float:
@@ -183,7 +183,7 @@ def _rate(work: MatrixWork, target: Target) -> float:
     return target.get(f"core.unit.matrix.{path}_flops_per_cycle")
 
 
-def sector_bytes(access: Access) -> float:
+def l2_bytes(access: Access) -> float:
     """Bytes between core and L2: whole sectors, each once a warp instruction, or whole boxes of loads.
 
     A request moves 64 bytes at least: loads and stores of one sector in each line reach half the rate of

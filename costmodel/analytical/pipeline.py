@@ -10,7 +10,7 @@ from functools import cached_property
 from ...profile.values import Access, KernelProfile, Phase, Role, Space, Work
 from ...target.spec import Target
 from .constants import Constants
-from .demand import RESOURCES, Demand, copy_cycles, demand, is_plain_shared, l2_bytes_per_cycle, sector_bytes
+from .demand import RESOURCES, Demand, copy_cycles, demand, is_plain_shared, l2_bytes, l2_bytes_per_cycle
 from .norms import p_norm
 from .occupancy import Occupancy, registers_limit
 from .queueing import round_time
@@ -294,7 +294,7 @@ class CorePipeline:
         each = used * fresh
         # the first loads are used while the last ones arrive
         return turns * self._arrival(loads, 0.0) + max(
-            self.constants.load_cycles * each, sum(sector_bytes(a) for a in loads) / self._l2_share
+            self.constants.load_cycles * each, sum(l2_bytes(a) for a in loads) / self._l2_share
         )
 
     def _words_at_once(self, role: Role, phase: Phase) -> float:
@@ -362,7 +362,7 @@ class CorePipeline:
     def _grouped_arrival(self, phase: Phase) -> float:
         """The same for copies that threads issue in groups (cp.async); 0 if there are none."""
         copies = [a for a in phase.work.accesses if a.mechanism == "cp_async" and a.space is Space.GLOBAL]
-        return self._arrival(copies, sum(map(sector_bytes, copies))) if copies else 0.0
+        return self._arrival(copies, sum(map(l2_bytes, copies))) if copies else 0.0
 
     def _arrival(self, group: Sequence[Access], moved: float) -> float:
         return latency_cycles(self.target, self._waiting(group)) + moved / self._l2_share

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...profile.values import Access, KernelProfile, Space, Trips
-from .demand import sector_bytes
+from .demand import l2_bytes
 from .gathers import SECTOR_BYTES, fetched_bytes
 from .tiles import Grid, Tiles
 
@@ -53,10 +53,11 @@ def streams_of(profile: KernelProfile) -> tuple[tuple[Stream, ...], tuple[Stream
                     key = (access.tensor, Tiles.of(access), trips, _is_cached(access), access.row_bytes)
                     entry = (writes if access.write else reads).setdefault(key, [0.0, 0.0, 0.0, 0.0])
                     moved = _transferred(access)
-                    entry[0] += max(_footprint(access), 1.0)
+                    different = max(_footprint(access), 1.0)
+                    entry[0] += different
                     entry[1] += max(1.0, moved * phase.trips.mean)
                     entry[2] += max(1.0, min(access.bytes, moved) * phase.trips.mean)
-                    entry[3] += max(_footprint(access), 1.0) * _stretch(access.run_bytes)
+                    entry[3] += different * _stretch(access.run_bytes)
     return _listed(reads), _listed(writes)
 
 
@@ -100,7 +101,7 @@ def _transferred(access: Access) -> float:
     """
     if access.mechanism == "tma" and not access.write and access.box_bytes:
         return access.instructions * access.box_bytes
-    return sector_bytes(access)
+    return l2_bytes(access)
 
 
 def _is_cached(access: Access) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .expressions import loads, variables
+from .expressions import identity, loads, variables
 from .loops import is_unrolled, visit
 
 ONE_MEMORY = "shared.dyn"  # in which the buffers are parts of one array
@@ -30,7 +30,7 @@ def follows_shared_index(node: Any, is_global: Callable[[Any], bool]) -> bool:
     def look(part: Any, kind: str) -> None:
         nonlocal found
         if kind == "Bind" and from_shared(part.value):
-            indices.add(hash(part.var))
+            indices.add(identity(part.var))
         elif kind == "BufferStore" and _is_shared(part.buffer):
             gathered = [load for load in loads(part.value) if is_global(load.buffer)]
             found = found or any(from_shared(index) for load in gathered for index in load.indices)

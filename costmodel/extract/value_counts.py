@@ -87,7 +87,7 @@ def _is_repeated(context: CountingContext, quotient: Any) -> bool:
 
     The compiler computes it once.
     """
-    if any(True for _ in loads(quotient)):
+    if loads(quotient):
         return False
     key = f"{quotient} of {sorted(variables(quotient))}"
     repeated = key in context.phase.quotients

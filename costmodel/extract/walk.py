@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -219,18 +219,7 @@ class KernelReader:
         changed = dict.fromkeys(v for v, _ in after.bound[len(before.bound) :] if v in self._scalars)
         if not self.memory.tables or not any(after.is_unknown(scalar) for scalar in changed):
             return after
-        program = ScalarProgram(node)
-        try:
-            known = program.value(before.chance)
-        except UnevaluableError:
-            return after
-        found = before.with_binding(identity(program), program)
-        for scalar in changed:
-            if scalar in known:
-                found = found.with_binding(scalar, ScalarResult(program, scalar))
-            else:
-                found = found.with_unknown(scalar, program)
-        return found
+        return _with_results(before, ScalarProgram(node), changed) or after
 
     @contextmanager
     def _loading_indices_once(self) -> Iterator[None]:
@@ -290,8 +279,9 @@ class KernelReader:
             if not loops.is_unrolled(node)
             else not loops.waits_for_each(node, is_global)
         )
-        turns = self._known_turns(node, scope)
-        if turns is None and loops.breaks(node.body):
+        may_break = loops.breaks(node.body)
+        turns = self._known_turns(node, scope) if may_break else None
+        if may_break and turns is None:
             self.add_note("a loop may end early: all its iterations are charged")
         if not inline and self._is_phase(node, nested=scope.phase_loop is not None):
             extents = self._trips(node, scope) if turns is None else Trips((turns,))
@@ -422,19 +412,11 @@ class KernelReader:
         """
         if identity(node) not in self._turns:
             return None
-        state = LoopState(node, step)
-        try:
-            known = state.value(scope.chance)
-        except UnevaluableError:
-            return None
-        scope = scope.with_binding(identity(state), state)
-        for scalar in known:
-            scope = scope.with_binding(scalar, ScalarResult(state, scalar))
-        return scope
+        return _with_results(scope, LoopState(node, step))
 
     def _known_turns(self, node: Any, scope: Scope) -> float | None:
-        """Mean iterations of a loop that a condition on known data ends; None for others."""
-        if not self.memory.tables or not (type(node).__name__ == "While" or loops.breaks(node.body)):
+        """Mean iterations of a loop that a condition ends; None if that depends on unknown data."""
+        if not self.memory.tables:
             return None
         if identity(node) not in self._turns:
             try:
@@ -517,3 +499,24 @@ class KernelReader:
         density = self.data.density
         taken = "always entered" if density is None else f"entered in {density:.0%} of the cases"
         self.add_note(f"a branch around matrix work or copies depends on data: taken as {taken}")
+
+
+def _with_results(scope: Scope, program: ScalarProgram, scalars: Iterable[int] | None = None) -> Scope | None:
+    """`scope` with what a program gives to local scalars; None if that depends on unknown data.
+
+    Args:
+        scope: the scope before the program.
+        program: the program.
+        scalars: the scalars that get a new value or become unknown; None for those that the program gives.
+    """
+    try:
+        known = program.value(scope.chance)
+    except UnevaluableError:
+        return None
+    found = scope.with_binding(identity(program), program)
+    for scalar in known if scalars is None else scalars:
+        if scalar in known:
+            found = found.with_binding(scalar, ScalarResult(program, scalar))
+        else:
+            found = found.with_unknown(scalar, program)
+    return found

@@ -7,7 +7,7 @@ from these. `at` replaces the variables by sizes: profiles are read from the res
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from types import MappingProxyType
@@ -125,17 +125,8 @@ def launch_sizes(lowered: Lowered) -> frozenset[str]:
     (host,) = lowered.host.functions.values()
     kernels = {str(symbol.name_hint) for symbol in lowered.device.functions}
     described = ((host.attrs or {}).get("tma_descriptor_args") or {}).values()
-    found: set[str] = set()
-
-    def add(node: Any) -> None:
-        if isinstance(node, tirx.Var):
-            found.add(str(node.name))
-
-    for arguments in (*(given for _, given in _launched(host.body, kernels)), *described):
-        for argument in arguments:
-            if isinstance(argument, tirx.PrimExpr):
-                tirx.stmt_functor.post_order_visit(argument, add)
-    return frozenset(found)
+    passed = [a for given in (*dict(_launched(host.body, kernels)).values(), *described) for a in given]
+    return frozenset(str(v.name) for v in _variables([a for a in passed if isinstance(a, tirx.PrimExpr)]))
 
 
 def tensor_sizes(prim_func: Any) -> frozenset[str]:
@@ -145,6 +136,11 @@ def tensor_sizes(prim_func: Any) -> frozenset[str]:
 
 def _sizes_of(buffer: Any) -> list[Any]:
     """The variables in the shape and the strides of a tensor, without repetition."""
+    return _variables((*buffer.shape, *buffer.strides))
+
+
+def _variables(expressions: Iterable[Any]) -> list[Any]:
+    """The variables in some expressions, without repetition."""
     from tvm import tirx
 
     found: list[Any] = []
@@ -153,8 +149,8 @@ def _sizes_of(buffer: Any) -> list[Any]:
         if isinstance(node, tirx.Var) and not any(node.same_as(known) for known in found):
             found.append(node)
 
-    for extent in (*buffer.shape, *buffer.strides):
-        tirx.stmt_functor.post_order_visit(extent, add)
+    for expression in expressions:
+        tirx.stmt_functor.post_order_visit(expression, add)
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tilesight.costmodel.analytical.demand import sector_bytes
+from tilesight.costmodel.analytical.demand import l2_bytes
 from tilesight.costmodel.extract.patterns import alone_share, sectors
 from tilesight.profile.values import Access, Space
 
@@ -40,4 +40,4 @@ def test_inactive_lanes_touch_nothing() -> None:
 def test_a_lone_sector_moves_64_bytes() -> None:
     access = Access(Space.GLOBAL, "t0", False, "ld", 128.0, 32.0, 1.0)
     lone = Access(Space.GLOBAL, "t0", False, "ld", 128.0, 32.0, 1.0, alone_share=1.0)
-    assert (sector_bytes(access), sector_bytes(lone)) == (1024.0, 2048.0)
+    assert (l2_bytes(access), l2_bytes(lone)) == (1024.0, 2048.0)
