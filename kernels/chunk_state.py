@@ -20,7 +20,7 @@ from ..errors import WorkloadError
 from ..problem.axes import Axes, Parts
 from ..problem.operator import Operator, Tensors
 from ..problem.rounding import Rounding, SecondInputs, whole_numbers
-from ..problem.space import Config, SearchSpace
+from ..problem.space import Config, SearchSpace, Value
 from ..problem.template import KernelTemplate, Scale
 from ..problem.workload import Workload
 from ..search_spaces import chunk_state as search_space
@@ -41,7 +41,7 @@ A_RANGE, DT_RANGE = (1.0, 16.0), (1e-3, 1e-1)
 class ChunkState(Operator):
     name = "chunk_state"
     dims = ("batch", "seq_len", "nheads", "head_dim", "d_state")
-    attrs: ClassVar[Mapping[str, bool | int]] = {"chunk": 256}
+    attrs: ClassVar[Mapping[str, Value]] = {"chunk": 256}
     axes: ClassVar[Axes] = {
         "x": ("batch", "seq_len", "nheads", "head_dim"),
         "B": ("batch", "seq_len", "d_state"),
@@ -49,9 +49,8 @@ class ChunkState(Operator):
         "dA_cumsum": ("batch", "nheads", Parts("seq_len", "chunk"), "chunk"),
         "states": ("batch", Parts("seq_len", "chunk"), "nheads", "head_dim", "d_state"),
     }
-    tensor_dtypes: ClassVar[Mapping[str, str]] = {"dt": "float32", "dA_cumsum": "float32"}
     # TileLang paper, appendix A
-    named: ClassVar[Mapping[str, Mapping[str, bool | int]]] = {
+    named: ClassVar[Mapping[str, Mapping[str, Value]]] = {
         f"CT{i}": {
             "batch": batch,
             "seq_len": seq_len,
@@ -66,7 +65,7 @@ class ChunkState(Operator):
 
     def validate(self, workload: Workload) -> None:
         batch, seq_len, nheads, head_dim, d_state = workload.dims.values()
-        chunk = workload.attrs["chunk"]
+        chunk = int(workload.attrs["chunk"])
         if chunk not in CHUNKS:
             raise WorkloadError(f"chunk_state: chunk={chunk} must be one of {', '.join(map(str, CHUNKS))}")
         chunks = -(-seq_len // chunk)
@@ -103,7 +102,7 @@ class ChunkState(Operator):
         import torch
 
         batch, seq_len, nheads, head_dim, d_state = workload.dims.values()
-        chunk = workload.attrs["chunk"]
+        chunk = int(workload.attrs["chunk"])
         chunks = -(-seq_len // chunk)
         generator = torch.Generator(device).manual_seed(seed)
 
@@ -122,9 +121,12 @@ class ChunkState(Operator):
         b = normal(batch, seq_len, d_state, dtype=workload.dtype)
         return {"x": x, "B": b, "dt": dt.view(batch, nheads, chunks, chunk), "dA_cumsum": sums}
 
+    def tensor_dtypes(self, dtype: str, attrs: Mapping[str, Value]) -> Mapping[str, str]:
+        return {"dt": "float32", "dA_cumsum": "float32"}
+
     def outputs(self, workload: Workload) -> dict[str, tuple[int, ...]]:
         batch, seq_len, nheads, head_dim, d_state = workload.dims.values()
-        return {"states": (batch, -(-seq_len // workload.attrs["chunk"]), nheads, head_dim, d_state)}
+        return {"states": (batch, -(-seq_len // int(workload.attrs["chunk"])), nheads, head_dim, d_state)}
 
     def reference(self, workload: Workload, inputs: Tensors) -> "dict[str, torch.Tensor]":
         """In float32 without TF32, by panels of chunks: one product of scaled x^T and B per chunk."""
@@ -132,7 +134,7 @@ class ChunkState(Operator):
 
         x, b = inputs["x"], inputs["B"]
         batch, seq_len, nheads, head_dim, d_state = workload.dims.values()
-        chunk, shape = workload.attrs["chunk"], self.outputs(workload)["states"]
+        chunk, shape = int(workload.attrs["chunk"]), self.outputs(workload)["states"]
         states = torch.empty(shape, dtype=torch.float32, device=x.device)
         panel = max(1, PANEL_BYTES // (4 * chunk * nheads * head_dim))
         allowed = torch.backends.cuda.matmul.allow_tf32
@@ -158,7 +160,7 @@ class ChunkState(Operator):
         """
         import torch
 
-        chunk = workload.attrs["chunk"]
+        chunk = int(workload.attrs["chunk"])
         x, b = (torch.stack([_whole_chunks(item, chunk) for item in inputs[name]]) for name in ("x", "B"))
         dt, sums = inputs["dt"], inputs["dA_cumsum"]
 
@@ -197,7 +199,9 @@ class ChunkState(Operator):
         squares["dA_cumsum"] = 2 * inputs["dA_cumsum"]  # the square of a decay
         # the error of a scaled x below the smallest normal number is that of this number
         least = (
-            torch.finfo(inputs["x"].dtype).tiny ** 2 * workload.attrs["chunk"] * float(squares["B"].mean())
+            torch.finfo(inputs["x"].dtype).tiny ** 2
+            * int(workload.attrs["chunk"])
+            * float(squares["B"].mean())
         )
         return {"states": self.reference(workload, squares)["states"].add_(least).sqrt_()}
 

@@ -16,7 +16,7 @@ from ..problem.axes import Axes, Parts
 from ..problem.operator import Operator, Tensors
 from ..problem.rasterization import Rasterization
 from ..problem.rounding import Rounding, SecondInputs, whole_numbers
-from ..problem.space import Config, SearchSpace
+from ..problem.space import Config, SearchSpace, Value
 from ..problem.template import KernelTemplate, Scale
 from ..problem.workload import MAX_DIMENSION, Workload
 from ..search_spaces import dequant_matmul as search_space
@@ -42,7 +42,7 @@ class DequantMatmul(Operator):
     name = "dequant_matmul"
     dims = ("m", "n", "k")
     # group: weights of a row that share a scale; -1: the whole row
-    attrs: ClassVar[Mapping[str, bool | int]] = {"group": 128}
+    attrs: ClassVar[Mapping[str, Value]] = {"group": 128}
     dtypes = ("float16", "bfloat16")
     axes: ClassVar[Axes] = {
         "A": ("m", "k"),
@@ -50,10 +50,9 @@ class DequantMatmul(Operator):
         "S": (Parts("k", "group"), "n"),
         "C": ("m", "n"),
     }
-    tensor_dtypes: ClassVar[Mapping[str, str]] = {"B": "uint8"}
     # TileLang paper, appendix A: D0 .. D7 are V0 .. V7 (m = 1), D8 .. D15 are M0 .. M7.
     # D16 .. D19: V5 and V2 for batches of 16 and 64 tokens, between the two
-    named: ClassVar[Mapping[str, Mapping[str, bool | int]]] = {
+    named: ClassVar[Mapping[str, Mapping[str, Value]]] = {
         "D0": {"m": 1, "n": 16384, "k": 16384},
         "D1": {"m": 1, "n": 43008, "k": 14336},
         "D2": {"m": 1, "n": 14336, "k": 14336},
@@ -113,6 +112,9 @@ class DequantMatmul(Operator):
             packed[rows] = q[:, 0::2] | q[:, 1::2] << 4
             scales[:, rows] = scale.T
         return {"A": a, "B": packed, "S": scales}
+
+    def tensor_dtypes(self, dtype: str, attrs: Mapping[str, Value]) -> Mapping[str, str]:
+        return {"B": "uint8"}
 
     def outputs(self, workload: Workload) -> dict[str, tuple[int, ...]]:
         return {"C": (workload.dims["m"], workload.dims["n"])}

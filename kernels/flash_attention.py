@@ -13,7 +13,7 @@ from ..errors import WorkloadError
 from ..problem.axes import Axes
 from ..problem.operator import Operator, Tensors
 from ..problem.rounding import Rounding, SecondInputs
-from ..problem.space import Config, SearchSpace
+from ..problem.space import Config, SearchSpace, Value
 from ..problem.template import KernelTemplate, Scale
 from ..problem.workload import MAX_DIMENSION, Workload
 from ..search_spaces import flash_attention as search_space
@@ -29,10 +29,10 @@ SCORE_BYTES = 1 << 30  # the reference holds at most this much of the score matr
 class FlashAttention(Operator):
     name = "flash_attention"
     dims = ("batch", "heads", "seq_len", "head_dim")
-    attrs: ClassVar[Mapping[str, bool | int]] = {"causal": False}
+    attrs: ClassVar[Mapping[str, Value]] = {"causal": False}
     axes: ClassVar[Axes] = dict.fromkeys(("Q", "K", "V", "O"), ("batch", "seq_len", "heads", "head_dim"))
     # TileLang paper, appendix A
-    named: ClassVar[Mapping[str, Mapping[str, bool | int]]] = {
+    named: ClassVar[Mapping[str, Mapping[str, Value]]] = {
         "FA0": {"batch": 1, "heads": 32, "seq_len": 512, "head_dim": 128, "causal": True},
         "FA1": {"batch": 1, "heads": 32, "seq_len": 512, "head_dim": 128, "causal": False},
         "FA2": {"batch": 1, "heads": 32, "seq_len": 1024, "head_dim": 128, "causal": True},

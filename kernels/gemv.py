@@ -10,7 +10,7 @@ from ..errors import WorkloadError
 from ..problem.axes import Axes
 from ..problem.operator import Operator, Tensors
 from ..problem.rounding import Rounding, SecondInputs, whole_numbers
-from ..problem.space import Config, SearchSpace
+from ..problem.space import Config, SearchSpace, Value
 from ..problem.template import KernelTemplate, Scale
 from ..problem.workload import MAX_DIMENSION, Workload
 from ..search_spaces import gemv as search_space
@@ -25,7 +25,7 @@ class Gemv(Operator):
     dims = ("n", "k")
     axes: ClassVar[Axes] = {"W": ("n", "k"), "x": ("k",), "y": ("n",)}
     # TileLang paper, appendix A: the matmuls with m = 1
-    named: ClassVar[Mapping[str, Mapping[str, bool | int]]] = {
+    named: ClassVar[Mapping[str, Mapping[str, Value]]] = {
         "V0": {"n": 16384, "k": 16384},
         "V1": {"n": 43008, "k": 14336},
         "V2": {"n": 14336, "k": 14336},

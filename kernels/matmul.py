@@ -11,7 +11,7 @@ from ..problem.axes import Axes
 from ..problem.operator import Operator, Tensors
 from ..problem.rasterization import Rasterization
 from ..problem.rounding import Rounding, SecondInputs, whole_numbers
-from ..problem.space import Config, SearchSpace
+from ..problem.space import Config, SearchSpace, Value
 from ..problem.template import KernelTemplate, Scale
 from ..problem.workload import MAX_DIMENSION, Workload
 from ..search_spaces import matmul as search_space
@@ -27,7 +27,7 @@ class Matmul(Operator):
     dtypes = ("bfloat16", "float16", "float32")
     axes: ClassVar[Axes] = {"A": ("m", "k"), "B": ("k", "n"), "C": ("m", "n")}
     # M0 .. M7: TileLang paper, appendix A. S512 and S1024 are small enough for one CPU core
-    named: ClassVar[Mapping[str, Mapping[str, bool | int]]] = {
+    named: ClassVar[Mapping[str, Mapping[str, Value]]] = {
         "M0": {"m": 4096, "n": 1024, "k": 8192},
         "M1": {"m": 4096, "n": 8192, "k": 8192},
         "M2": {"m": 4096, "n": 28672, "k": 8192},

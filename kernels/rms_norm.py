@@ -10,7 +10,7 @@ from ..errors import WorkloadError
 from ..problem.axes import Axes
 from ..problem.operator import Operator, Tensors
 from ..problem.rounding import Rounding, SecondInputs
-from ..problem.space import Config, SearchSpace
+from ..problem.space import Config, SearchSpace, Value
 from ..problem.template import KernelTemplate, Scale
 from ..problem.workload import MAX_DIMENSION, Workload
 from ..search_spaces import rms_norm as search_space
@@ -28,7 +28,7 @@ class RmsNorm(Operator):
     dims = ("m", "n")
     axes: ClassVar[Axes] = {"x": ("m", "n"), "w": ("n",), "y": ("m", "n")}
     # n: hidden_size (or head_dim) in the public config.json of the model; m: tokens, or tokens times heads
-    named: ClassVar[Mapping[str, Mapping[str, bool | int]]] = {
+    named: ClassVar[Mapping[str, Mapping[str, Value]]] = {
         "R0": {"m": 4096, "n": 4096},  # Llama 3.1 8B, 4096 tokens
         "R1": {"m": 8192, "n": 8192},  # Llama 3.1 70B, 8192 tokens
         "R2": {"m": 4096, "n": 16384},  # Llama 3.1 405B, 4096 tokens

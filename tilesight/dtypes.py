@@ -16,9 +16,25 @@ DTYPE_ALIASES: Mapping[str, str] = MappingProxyType(
         "fp32": "float32",
         "f32": "float32",
         "float": "float32",
+        "fp8": "float8_e4m3fn",
+        "e4m3": "float8_e4m3fn",
+        "float8_e4m3": "float8_e4m3fn",
+        "e5m2": "float8_e5m2",
     }
 )
-DTYPE_BYTES: Mapping[str, int] = MappingProxyType({"float16": 2, "bfloat16": 2, "float32": 4})
+DTYPE_BYTES: Mapping[str, int] = MappingProxyType(
+    {
+        "float16": 2,
+        "bfloat16": 2,
+        "float32": 4,
+        "float8_e4m3fn": 1,
+        "float8_e5m2": 1,
+        "int8": 1,
+        "uint8": 1,
+        "int32": 4,
+        "bool": 1,
+    }
+)
 
 
 def canonical_dtype(name: str, allowed: tuple[str, ...], subject: str) -> str:

@@ -144,7 +144,7 @@ def _dimension(value: object) -> bool:
 
 
 def _attribute(value: object) -> bool:
-    return type(value) in (bool, int)
+    return type(value) in (bool, int) or text(value)
 
 
 def mapping(of: Check) -> Check:
@@ -180,7 +180,7 @@ SHAPES: Mapping[str, tuple[str, Check]] = MappingProxyType(
         "software.versions": ("an object of texts", mapping(text)),
         "environments.observed": ("an object of texts", mapping(text)),
         "workloads.dims": (f"an object of whole numbers in 1 .. {MAX_DIMENSION}", mapping(_dimension)),
-        "workloads.attrs": ("an object of whole numbers and booleans", mapping(_attribute)),
+        "workloads.attrs": ("an object of whole numbers, booleans and texts", mapping(_attribute)),
         "predictions.utilization": ("an object of numbers", mapping(number)),
         "predictions.terms_us": ("an object of numbers", mapping(number)),
         "predictions.notes": ("a list of texts", listing(text)),

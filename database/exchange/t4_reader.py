@@ -58,7 +58,7 @@ _SUBJECT: Mapping[str, Check] = {
     **dict.fromkeys(("flops", "min_bytes"), number),
     "software": mapping(text),
     "dims": mapping(whole),
-    "attrs": mapping(lambda value: type(value) in (bool, int)),
+    "attrs": mapping(lambda value: type(value) in (bool, int) or text(value)),
     "name": lambda value: value is None or text(value),
 }
 

@@ -16,6 +16,7 @@ from tilesight.kernels import dequant_matmul
 from tilesight.problem.workload import Workload
 
 Tensors = Mapping[str, torch.Tensor]
+ROUNDED = ("chunk_state", "dequant_matmul", "flash_attention", "gemv", "matmul", "rms_norm")  # operators
 _STEP = 64  # terms that are added at once; blocks of a kernel
 _KEYS = 64  # keys of a tile of attention
 _EXP2_ERROR = 2.0**-22  # of a GPU's ex2.approx, relative
@@ -27,7 +28,7 @@ def right_outputs(
     """The outputs of a right kernel.
 
     Args:
-        workload: of a shipped operator.
+        workload: of an operator of `ROUNDED`.
         inputs: its inputs.
         seed: of the order of sums, and of the errors of exp2.
         cut: number of terms after which matrix units cut the sum off; 0 if every addition rounds.

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import FailureKind, InputError, ProgramError, headline
 from ..problem.operator import Operator, Tensors
 from ..problem.rounding import SecondInputs
+from ..problem.space import Value
 from ..problem.workload import Workload
 from .check_programs import unpack_programs
 from .compare_tensors import difference
@@ -70,8 +71,7 @@ class UserOperator(Operator):
     named = {}  # noqa: RUF012
     default_names = ()
 
-    @property
-    def tensor_dtypes(self) -> Mapping[str, str]:
+    def tensor_dtypes(self, dtype: str, attrs: Mapping[str, Value]) -> Mapping[str, str]:
         return {tensor.name: tensor.dtype for tensor in self.interface.tensors}
 
     @property

@@ -156,7 +156,9 @@ class Dispatcher:
     ) -> BoundCall:
         output_shapes = list(self.problem.output_shapes(dims).values())
         sizes = [dims[name] for name in kernel.choice.dynamic]
-        return bind_call(library, self.problem, output_shapes, sizes, device, calls)
+        workload = self.problem.workload(self.problem.key_of(dims))
+        scratch = list(self.problem.template.scratch(workload, kernel.choice.config).values())
+        return bind_call(library, self.problem, output_shapes, sizes, device, calls, scratch)
 
     # ---- choosing and preparing
 

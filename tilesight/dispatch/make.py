@@ -54,7 +54,7 @@ def dispatcher(
     target: str | Target | None = None,
     *,
     dtype: str | None = None,
-    attrs: Mapping[str, bool | int] | None = None,
+    attrs: Mapping[str, Value] | None = None,
     database: str | None = None,
     layers: Sequence[str | Path] | None = None,
     table: str | Path | DispatchTable | None = None,

@@ -8,11 +8,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ..builder.loaded_kernel import memory_fault
-from ..errors import InputError, UnknownNameError, WorkloadError
+from ..errors import InputError, UnknownNameError
 from ..problem import axes
 from ..problem.candidate import Candidate
 from ..problem.operator import Operator
-from ..problem.space import Config, SearchSpace
+from ..problem.space import Config, SearchSpace, Value
 from ..problem.template import KernelTemplate
 from ..problem.workload import Workload, check_dimension
 from ..target.spec import Target
@@ -35,7 +35,7 @@ class DispatchProblem:
     template: KernelTemplate
     target: Target
     dtype: str
-    attrs: Mapping[str, bool | int]
+    attrs: Mapping[str, Value]
     fixed: Mapping[str, int]
     dynamic: tuple[str, ...] = ()
 
@@ -48,16 +48,26 @@ class DispatchProblem:
         return tuple(dim for dim in self.operator.dims if dim not in self.fixed)
 
     @cached_property
+    def axes(self) -> axes.Axes:
+        """Axes of the inputs, then of the outputs."""
+        return self.operator.tensor_axes(self.attrs)
+
+    @cached_property
+    def dtypes(self) -> Mapping[str, str]:
+        """Dtypes of the tensors whose dtype is not `dtype`."""
+        return self.operator.tensor_dtypes(self.dtype, self.attrs)
+
+    @cached_property
     def outputs(self) -> tuple[str, ...]:
         """Names of the output tensors."""
-        return tuple(name for name in self.operator.axes if name not in self.inputs)
+        return tuple(name for name in self.axes if name not in self.inputs)
 
     @cached_property
     def inputs(self) -> tuple[str, ...]:
         """Names of the input tensors, in the order of a call's arguments."""
         ones = Workload(self.operator.name, dict.fromkeys(self.operator.dims, 1), self.dtype, self.attrs)
         outputs = set(self.operator.outputs(ones))
-        return tuple(name for name in self.operator.axes if name not in outputs)
+        return tuple(name for name in self.axes if name not in outputs)
 
     @property
     def label(self) -> str:
@@ -118,14 +128,14 @@ class DispatchProblem:
     # ---- tensors
 
     def dtype_of(self, name: str) -> str:
-        return self.operator.tensor_dtypes.get(name, self.dtype)
+        return self.dtypes.get(name, self.dtype)
 
     def read_dims(self, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
         """All dimensions, read from the inputs' shapes, which may be symbolic. Raises `WorkloadError`."""
-        return axes.read_dims(self.operator.name, self.operator.axes, shapes, self.attrs, self.fixed)
+        return axes.read_dims(self.operator.name, self.axes, shapes, self.attrs, self.fixed)
 
     def output_shapes(self, dims: Mapping[str, int]) -> dict[str, tuple[int, ...]]:
-        return {name: axes.shape(self.operator.axes[name], dims, self.attrs) for name in self.outputs}
+        return {name: axes.shape(self.axes[name], dims, self.attrs) for name in self.outputs}
 
     def check_count(self, tensors: Sequence[Any]) -> None:
         """Raise `InputError` unless there is one tensor for each input."""
@@ -155,7 +165,7 @@ class DispatchProblem:
         """Raise `InputError` unless the tensor has the dtype of that name."""
         found, wanted = str(tensor.dtype).removeprefix("torch."), self.dtype_of(name)
         if found != wanted:
-            is_choice = name not in self.operator.tensor_dtypes and found in self.template.dtypes
+            is_choice = name not in self.dtypes and found in self.template.dtypes
             other = f", or make a dispatcher with dtype='{found}'" if is_choice else ""
             convert = f"convert it: {name}.to(torch.{wanted}){other}"
             raise InputError(f"{self.operator.name}: {name} is {found} and must be {wanted}; {convert}")
@@ -246,7 +256,7 @@ def make_problem(
     template: KernelTemplate,
     target: Target,
     dtype: str,
-    attrs: Mapping[str, bool | int],
+    attrs: Mapping[str, Value],
     fixed: Mapping[str, int],
     dynamic_dims: str | Sequence[str],
 ) -> DispatchProblem:
@@ -265,13 +275,9 @@ def make_problem(
             raise UnknownNameError(f"{operator.name} dimension", name, operator.dims)
         check_dimension(operator.name, name, value)
     chosen = dict(operator.attrs)
-    for name, value in attrs.items():
-        if name not in operator.attrs:
-            raise UnknownNameError(f"{operator.name} attribute", name, operator.attrs)
-        if isinstance(value, bool) != isinstance(operator.attrs[name], bool) or not isinstance(value, int):
-            example = operator.attrs[name]
-            raise WorkloadError(f"{operator.name}: {name}={value!r} must be like {name}={example}")
-        chosen[name] = value
+    for name, attribute in attrs.items():
+        operator.check_attribute(name, attribute)
+        chosen[name] = attribute
     if dynamic_dims:
         dynamic_dims = template.check_dynamic(dynamic_dims)
         both = next((dim for dim in dynamic_dims if dim in fixed), None)
@@ -281,7 +287,7 @@ def make_problem(
                 "leave out one of the two"
             )
     found = DispatchProblem(template, target, dtype, chosen, dict(fixed), tuple(dynamic_dims))
-    readable = {axis for name in found.inputs for axis in operator.axes[name]}
+    readable = {getattr(axis, "dim", axis) for name in found.inputs for axis in found.axes[name]}
     hidden = next((dim for dim in found.free if dim not in readable), None)
     if hidden is not None:
         raise InputError(f"{operator.name}: {hidden} is not in the shape of any input; fix it: {hidden}=...")

@@ -80,12 +80,14 @@ def lower_and_profile(candidate: Candidate) -> Profiled | Failure:
     """
     from ..costmodel.extract import read_profiles
     from ..lowering.dynamic import at, lower_candidate
+    from ..problem.run_time_data import RunTimeData
 
     begin = time.perf_counter()
     lowered = lower_candidate(candidate, only_read=True)
     try:
         numbers = {number.name: number.value for number in candidate.template.numbers}
-        kernels = read_profiles(at(lowered, candidate.workload.dims, numbers), candidate.target)
+        data = RunTimeData(contents=candidate.template.operator.contents(candidate.workload))
+        kernels = read_profiles(at(lowered, candidate.workload.dims, numbers), candidate.target, data)
     except Exception as error:
         return Failure(
             FailureKind.PROFILE_ERROR, f"its lowered IR could not be read: {type(error).__name__}: {error}"

@@ -10,7 +10,7 @@ from ..bounded_dict import BoundedDict
 from ..errors import InputError, TileSightError, UnknownNameError
 from ..machine.placement import Placement
 from ..problem.candidate import Candidate
-from ..problem.space import Config, SearchSpace
+from ..problem.space import Config, SearchSpace, Value
 from ..problem.template import KernelTemplate
 from ..problem.workload import Workload, parse_assignments
 from ..records.protocol import MeasurementProtocol
@@ -129,7 +129,7 @@ class PlanProblem:
 
 
 def base_workload(
-    template: KernelTemplate, vary: SizeRange, shape: str | Mapping[str, bool | int] | None, dtype: str
+    template: KernelTemplate, vary: SizeRange, shape: str | Mapping[str, Value] | None, dtype: str
 ) -> Workload:
     """The workload with the fixed dimensions, at the largest size.
 
@@ -194,5 +194,5 @@ def dynamic_choice(template: KernelTemplate, vary: SizeRange, static: bool) -> t
     return (vary.dim,)
 
 
-def _text(value: bool | int) -> str:
+def _text(value: Value) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)

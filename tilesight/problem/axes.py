@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import WorkloadError
+from .config import Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,19 +21,36 @@ class Parts:
         return f"ceil({self.dim}/{self.part})"
 
 
-Axis = str | Parts  # the name of a dimension or attribute, or parts of a dimension
+@dataclass(frozen=True, slots=True)
+class Plus:
+    """An axis of `dim` + `more` elements, such as the cumulative lengths of a batch (`more`=1)."""
+
+    dim: str
+    more: int
+
+    def __str__(self) -> str:
+        return f"{self.dim}+{self.more}"
+
+
+Axis = (
+    str | Parts | Plus | int
+)  # the name of a dimension or attribute, an expression of one, or a fixed extent
 Axes = Mapping[str, tuple[Axis, ...]]  # axes of each tensor, by its name
 
 
-def extent(axis: Axis, dims: Mapping[str, int], attrs: Mapping[str, bool | int]) -> int:
+def extent(axis: Axis, dims: Mapping[str, int], attrs: Mapping[str, Value]) -> int:
     """Number of elements along `axis`. Dimensions may be symbolic integers."""
+    if isinstance(axis, int):
+        return axis
+    if isinstance(axis, Plus):
+        return dims[axis.dim] + axis.more
     if isinstance(axis, str):
         return dims[axis] if axis in dims else int(attrs[axis])
     part = int(attrs[axis.part]) if isinstance(axis.part, str) else axis.part
     return 1 if part == -1 else -(-dims[axis.dim] // part)
 
 
-def shape(axes: Sequence[Axis], dims: Mapping[str, int], attrs: Mapping[str, bool | int]) -> tuple[int, ...]:
+def shape(axes: Sequence[Axis], dims: Mapping[str, int], attrs: Mapping[str, Value]) -> tuple[int, ...]:
     """Shape of a tensor with these axes."""
     return tuple(extent(axis, dims, attrs) for axis in axes)
 
@@ -41,7 +59,7 @@ def read_dims(
     subject: str,
     axes: Axes,
     shapes: Mapping[str, Sequence[int]],
-    attrs: Mapping[str, bool | int],
+    attrs: Mapping[str, Value],
     fixed: Mapping[str, int] | None = None,
 ) -> dict[str, int]:
     """The dimensions of an operator, read from the shapes of its tensors.
@@ -66,15 +84,16 @@ def read_dims(
             expected = f"must have {len(axes[name])}: {_form(axes[name])}"
             raise WorkloadError(f"{subject}: {name} has {len(found)} axes, {_form(found)}, and {expected}")
         for position, (axis, size) in enumerate(zip(axes[name], found, strict=True)):
-            if isinstance(axis, str) and axis not in attrs:
-                if axis not in dims:
-                    dims[axis], origin[axis] = size, f"from {name}.shape[{position}]"
-                elif dims[axis] != size:
-                    rule = f"{axis}={dims[axis]}, {origin[axis]}"
+            dim, more = (axis.dim, axis.more) if isinstance(axis, Plus) else (axis, 0)
+            if isinstance(dim, str) and dim not in attrs:
+                if dim not in dims:
+                    dims[dim], origin[dim] = size - more, f"from {name}.shape[{position}]"
+                elif dims[dim] + more != size:
+                    rule = f"{axis}={dims[dim] + more}, {origin[dim]}"
                     raise _mismatch(subject, name, position, size, rule, axes[name])
     for name, found in shapes.items():
         for position, (axis, size) in enumerate(zip(axes[name], found, strict=True)):
-            if isinstance(axis, Parts) or axis in attrs:
+            if isinstance(axis, Parts | int) or axis in attrs:
                 expected_size = extent(axis, dims, attrs)
                 if expected_size != size:
                     raise _mismatch(subject, name, position, size, f"{axis}={expected_size}", axes[name])

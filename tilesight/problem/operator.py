@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..dtypes import DTYPE_BYTES, canonical_dtype
 from ..errors import UnknownNameError, WorkloadError
 from .axes import Axes
+from .config import Value
 from .rounding import Rounding, SecondInputs
 from .workload import Workload, parse_assignments
 
 if TYPE_CHECKING:
     import torch
+    from numpy.typing import NDArray
 
 Tensors = Mapping[str, "torch.Tensor"]
 
@@ -24,20 +26,25 @@ class Operator(ABC):
     Attributes:
         name: unique among operators.
         dims: names of the dimensions.
+        dim_defaults: sizes of the dimensions that a shape may leave out: a number, or the name of the
+            dimension whose size they take.
         attrs: attributes with their defaults.
+        choices: legal values of the attributes that are texts, and of numbers of which only some are legal.
         dtypes: dtypes that a workload may have; the first is the default.
         axes: axes of the inputs, then of the outputs, in the order of the kernel's arguments. A dispatcher
-            needs them.
+            needs them. Where attributes change them, see `tensor_axes`.
         named: dimensions and attributes of the published shapes, by name.
         default_names: published shapes of a command without `--shape`.
     """
 
     name: str
     dims: ClassVar[tuple[str, ...]]
-    attrs: ClassVar[Mapping[str, bool | int]] = {}
+    dim_defaults: ClassVar[Mapping[str, int | str]] = {}
+    attrs: ClassVar[Mapping[str, Value]] = {}
+    choices: ClassVar[Mapping[str, tuple[Value, ...]]] = {}
     dtypes: ClassVar[tuple[str, ...]] = ("bfloat16", "float16")
     axes: ClassVar[Axes] = {}
-    named: ClassVar[Mapping[str, Mapping[str, bool | int]]]
+    named: ClassVar[Mapping[str, Mapping[str, Value]]]
     default_names: ClassVar[tuple[str, ...]]
 
     @abstractmethod
@@ -98,9 +105,23 @@ class Operator(ABC):
         """
         return SecondInputs(self.inputs(workload, device, seed))
 
-    @property
-    def tensor_dtypes(self) -> Mapping[str, str]:
-        """Dtypes of the tensors whose dtype is not that of the workload, by name."""
+    def tensor_axes(self, attrs: Mapping[str, Value]) -> Axes:
+        """Axes of the inputs, then of the outputs, of a workload with these attributes."""
+        return self.axes
+
+    def tensor_dtypes(self, dtype: str, attrs: Mapping[str, Value]) -> Mapping[str, str]:
+        """Dtypes of the tensors whose dtype is not `dtype`, that of the workload, by name."""
+        return {}
+
+    def dtype_of(self, tensor: str, workload: Workload) -> str:
+        """The dtype of a tensor of `workload`."""
+        return self.tensor_dtypes(workload.dtype, workload.attrs).get(tensor, workload.dtype)
+
+    def contents(self, workload: Workload) -> Mapping[str, NDArray[Any]]:
+        """The integer or bool inputs that decide how much work a kernel does: lengths, page tables, masks.
+
+        They are the same for every seed of `inputs`. Loops and branches of a kernel are evaluated on them.
+        """
         return {}
 
     @property
@@ -143,7 +164,7 @@ class Operator(ABC):
         """
         label = None
         if "=" in shape:
-            raw: dict[str, bool | int] = {
+            raw: dict[str, Value] = {
                 k: self._read(k, v) for k, v in parse_assignments(shape, "shape").items()
             }
         else:
@@ -155,20 +176,39 @@ class Operator(ABC):
                 )
             label = by_folded[shape.lower()]
             raw = dict(self.named[label])
+        raw = self.completed(raw)
         missing = [d for d in self.dims if d not in raw]
         if missing:
-            raise WorkloadError(
-                f"{self.name}: shape '{shape}' lacks {', '.join(missing)}; it needs {', '.join(self.dims)}"
-            )
+            needed = ", ".join(d for d in self.dims if d not in self.dim_defaults)
+            raise WorkloadError(f"{self.name}: shape '{shape}' lacks {', '.join(missing)}; it needs {needed}")
         workload = Workload(
             operator=self.name,
             dims={d: int(raw[d]) for d in self.dims},
             dtype=canonical_dtype(dtype or self.dtypes[0], self.dtypes, self.name),
-            attrs={a: raw.get(a, default) for a, default in self.attrs.items()},
+            attrs={a: raw[a] for a in self.attrs},
             name=label,
         )
         self.validate(workload)
         return workload
+
+    def completed(self, given: Mapping[str, Value]) -> dict[str, Value]:
+        """Dimensions and attributes, with the defaults of those that are not in `given`."""
+        found: dict[str, Value] = {**self.attrs, **given}
+        for dim, default in self.dim_defaults.items():
+            if dim not in found and (not isinstance(default, str) or default in found):
+                found[dim] = found[default] if isinstance(default, str) else default
+        return found
+
+    def check_attribute(self, name: str, value: object) -> None:
+        """Raise `UnknownNameError` for another attribute, `WorkloadError` for a value that is not legal."""
+        if name not in self.attrs:
+            raise UnknownNameError(f"{self.name} attribute", name, self.attrs)
+        default, choices = self.attrs[name], self.choices.get(name, ())
+        if type(value) is not type(default):
+            raise WorkloadError(f"{self.name}: {name}={value!r} must be like {name}={default}")
+        if choices and value not in choices:
+            legal = ", ".join(map(str, choices))
+            raise WorkloadError(f"{self.name}: {name}={value} must be one of: {legal}")
 
     def default_workloads(self, dtype: str | None = None) -> list[Workload]:
         return [self.workload(name, dtype) for name in self.default_names]
@@ -176,9 +216,17 @@ class Operator(ABC):
     def validate(self, workload: Workload) -> None:
         """Raise `WorkloadError` for dimensions that are legal one by one and illegal together."""
 
-    def _read(self, name: str, text: str) -> bool | int:
+    def _read(self, name: str, text: str) -> Value:
         if name not in (*self.dims, *self.attrs):
             raise UnknownNameError(f"{self.name} dimension", name, (*self.dims, *self.attrs))
+        value = self._parse(name, text)
+        if name in self.attrs:
+            self.check_attribute(name, value)
+        return value
+
+    def _parse(self, name: str, text: str) -> Value:
+        if isinstance(self.attrs.get(name), str):
+            return text.lower()
         if isinstance(self.attrs.get(name), bool):
             if text.lower() not in ("true", "false"):
                 raise WorkloadError(f"{self.name}: {name}={text} must be true or false")

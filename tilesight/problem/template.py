@@ -100,6 +100,14 @@ class KernelTemplate(ABC):
         module.
         """
 
+    def scratch(self, workload: Workload, config: Config) -> Mapping[str, tuple[tuple[int, ...], str]]:
+        """Shape and dtype of the memory that a call needs beside its tensors, such as partial sums, by name.
+
+        The kernel's function takes these tensors after the outputs, in this order. Each call has its own;
+        what they hold before the call is undefined.
+        """
+        return {}
+
     def default_config(self, workload: Workload, target: Target) -> Config | None:
         """A well-tried config that the search measures first, or None."""
         return None
@@ -133,7 +141,7 @@ class KernelTemplate(ABC):
         where = target.name if target.name in target_names() else f"{target.name}.toml"
         sizes = {**{d: size for d, size in workload.dims.items() if d not in dynamic}, **workload.attrs}
         given = [f'"{name}"', f'target="{where}"', f'dtype="{workload.dtype}"']
-        given += [f"{size}={value}" for size, value in sizes.items()]
+        given += [f"{size}={value!r}" for size, value in sizes.items()]
         given += [f"dynamic={tuple(dynamic)}"] if dynamic else []
         return f"{name} = tilesight.dispatcher({', '.join(given)}, config={self.arguments(config)})"
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from ..errors import InputError, WorkloadError
+from .config import Value
 
 MAX_DIMENSION = 2**31 - 2**16  # TileLang counts in 32-bit integers, and rounds up to whole tiles
 
@@ -21,14 +22,14 @@ class Workload:
         dims: sizes by name, positive whole numbers in elements.
         dtype: element type of the output and of the inputs, except for those in `Operator.tensor_dtypes`
             (packed weights, float32 scales). Kernels accumulate in float32.
-        attrs: booleans or whole numbers by name (`causal`).
+        attrs: booleans, whole numbers or texts by name (`causal`, `layout`).
         name: the published name (`M0`), if there is one: a label, and no part of the identity.
     """
 
     operator: str
     dims: Mapping[str, int]
     dtype: str
-    attrs: Mapping[str, bool | int] = field(default_factory=dict)
+    attrs: Mapping[str, Value] = field(default_factory=dict)
     name: str | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:

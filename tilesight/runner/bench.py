@@ -66,7 +66,7 @@ class BenchCase:
         known = (*self.sets[0].inputs.values(), *self.sets[0].reference.values())
         found = {}
         for name, shape in self.operator.outputs(self.workload).items():
-            dtype = getattr(torch, self.operator.tensor_dtypes.get(name, self.workload.dtype))
+            dtype = getattr(torch, self.operator.dtype_of(name, self.workload))
             found[name] = torch.empty(shape, dtype=dtype, device=known[0].device)
         return found
 
@@ -130,10 +130,9 @@ class Bench:
         """How many input sets to use: as many as fit the cache together, at least one and at most `most`."""
         import torch
 
-        dtypes = operator.tensor_dtypes
         shapes = operator.outputs(workload)
         outputs = sum(
-            math.prod(s) * getattr(torch, dtypes.get(name, workload.dtype)).itemsize
+            math.prod(s) * getattr(torch, operator.dtype_of(name, workload)).itemsize
             for name, s in shapes.items()
         )
         used = outputs + sum(tensor.nbytes for tensor in first.inputs.values())

@@ -67,6 +67,9 @@ class KernelRun:
     call: Call = field(default=lambda: None)
     _kernel: LoadedKernel | None = None
     _outputs: list[dict[str, torch.Tensor]] = field(default_factory=list)  # of each input set
+    _scratch: dict[str, torch.Tensor] = field(
+        default_factory=dict
+    )  # one for all calls, which follow each other
     _first: list[dict[str, torch.Tensor]] = field(
         default_factory=list
     )  # results of the first run, for each input set
@@ -88,6 +91,7 @@ class KernelRun:
         }
         try:
             self._kernel = LoadedKernel(self.build.artifact, self.build.entry)
+            self._scratch = new_scratch(self.candidate, self.bench.device)
             calls = self._run_each(case, self._kernel)
             if self.failure is None and case.second is not None:
                 self._run_second(case, self._kernel, case.second)
@@ -123,7 +127,7 @@ class KernelRun:
             self.failure = Failure(self.failure.kind, message, self.failure.detail)
 
     def _bind(self, kernel: LoadedKernel, given: InputSet, outputs: dict[str, torch.Tensor]) -> Call:
-        tensors = [*given.inputs.values(), *outputs.values()]
+        tensors = [*given.inputs.values(), *outputs.values(), *self._scratch.values()]
         return kernel.bind(tensors, self.bench.stream, self.candidate.run_time_slots)
 
     def _repeat(self, case: BenchCase, calls: Sequence[Call]) -> None:
@@ -135,7 +139,7 @@ class KernelRun:
                 return
 
     def _once(self, case: BenchCase, outputs: dict[str, torch.Tensor], call: Call) -> None:
-        poison(outputs)
+        poison({**self._scratch, **outputs})
         self._updates = case.operator.preset(case.workload, outputs)
         call()
         self.bench.timer.synchronize()
@@ -177,6 +181,7 @@ class KernelRun:
         self.call = lambda: None
         self._outputs.clear()
         self._first.clear()
+        self._scratch.clear()
         if self._kernel is not None:
             self._kernel.close()
             self._kernel = None
@@ -191,6 +196,17 @@ class KernelRun:
             protocol=self.protocol.record(),
             observed=self.observed,
         )
+
+
+def new_scratch(candidate: Candidate, device: str) -> dict[str, torch.Tensor]:
+    """New memory for what a kernel needs beside its tensors (`KernelTemplate.scratch`)."""
+    import torch
+
+    wanted = candidate.template.scratch(candidate.workload, candidate.config)
+    return {
+        name: torch.empty(shape, dtype=getattr(torch, dtype), device=device)
+        for name, (shape, dtype) in wanted.items()
+    }
 
 
 def in_turn(calls: Sequence[Call]) -> Call:

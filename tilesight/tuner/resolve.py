@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from .. import kernels
 from ..errors import InputError, UnknownNameError
 from ..problem.operator import Operator
-from ..problem.space import SearchSpace
+from ..problem.space import SearchSpace, Value
 from ..problem.template import KernelTemplate
 from ..problem.workload import Workload
 from ..records.protocol import MeasurementProtocol
@@ -19,7 +19,7 @@ from ..target.spec import Target
 if TYPE_CHECKING:
     from ..machine.placement import Placement
 
-Shape = str | Mapping[str, bool | int]
+Shape = str | Mapping[str, Value]
 
 
 def find_operator(name: str) -> Operator:
@@ -110,7 +110,7 @@ def find_context(
     )
 
 
-def _text(shape: Mapping[str, bool | int]) -> str:
+def _text(shape: Mapping[str, Value]) -> str:
     return ",".join(
         f"{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in shape.items()
     )

@@ -37,7 +37,7 @@ def test_tensors_agree_with_the_axes(name: str) -> None:
         for tensor, found in [*((n, tuple(t.shape)) for n, t in inputs.items()), *outputs.items()]:
             assert shape(operator.axes[tensor], workload.dims, workload.attrs) == found, tensor
         for tensor, value in inputs.items():
-            assert str(value.dtype) == f"torch.{operator.tensor_dtypes.get(tensor, workload.dtype)}"
+            assert str(value.dtype) == f"torch.{operator.dtype_of(tensor, workload)}"
         read = read_dims(name, operator.axes, {n: t.shape for n, t in inputs.items()}, workload.attrs)
         assert read == dict(workload.dims)
 

@@ -50,6 +50,7 @@ def bind_call(
     sizes: Sequence[int],
     device: torch.device,
     calls: CallCounter,
+    scratch: Sequence[tuple[tuple[int, ...], str]] = (),
 ) -> BoundCall:
     """Prepare the call of a loaded kernel.
 
@@ -60,12 +61,13 @@ def bind_call(
         sizes: of the kernel's dynamic dimensions.
         device: where the tensors are.
         calls: is incremented by every call.
+        scratch: shape and dtype of each memory that a call needs beside its tensors.
 
     Raises:
         LaunchError: the library takes other arguments.
     """
     names = problem.inputs
-    expected = len(names) + len(shapes), len(sizes)
+    expected = len(names) + len(shapes) + len(scratch), len(sizes)
     if (kernel.arity, kernel.sizes) != expected:
         raise LaunchError(
             f"the library of {problem.operator.name} takes {kernel.arity} tensors and {kernel.sizes} sizes, "
@@ -78,6 +80,7 @@ def bind_call(
     dtypes = [getattr(torch, problem.dtype_of(name)) for name in problem.outputs]
     empty = allocator(device)
     parts = [(tuple(shape), strides_of(shape), dtype) for shape, dtype in zip(shapes, dtypes, strict=True)]
+    spare = [(tuple(shape), strides_of(shape), getattr(torch, dtype)) for shape, dtype in scratch]
     first_shape, first_strides, first_dtype = parts[0]
     first_bytes = first_dtype.itemsize * math.prod(first_shape)
     is_single, is_gpu, sizes = len(parts) == 1, device.type != "cpu", tuple(sizes)
@@ -128,7 +131,9 @@ def bind_call(
             out = empty(first_shape, first_strides, first_dtype)
         else:
             check_given(inputs, addresses, out)
-        packed = pack(*addresses, out.data_ptr(), *sizes)
+        # the memory is free for later work of the stream as soon as the kernel is launched
+        held = [empty(*part) for part in spare] if spare else ()
+        packed = pack(*addresses, out.data_ptr(), *map(_data_ptr, held), *sizes)
         status = call(packed, stream())
         if status:
             retry_or_raise(status, packed)
@@ -143,7 +148,8 @@ def bind_call(
                 problem.check_output(name, tensor, shape, device)
             check_overlap(inputs, out)
         problem.check_layout(dict(zip((*names, *problem.outputs), (*inputs, *out), strict=True)))
-        packed = pack(*map(_data_ptr, (*inputs, *out)), *sizes)
+        held = [empty(*part) for part in spare]
+        packed = pack(*map(_data_ptr, (*inputs, *out, *held)), *sizes)
         status = call(packed, stream())
         if status:
             retry_or_raise(status, packed)

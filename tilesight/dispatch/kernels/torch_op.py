@@ -166,7 +166,7 @@ def default_operator(problem: DispatchProblem, dispatcher: OperatorOwner) -> Tor
     """The operator under a name made from the problem, with a number appended if the name is taken."""
     parts = [
         *(f"{n}{v}" for n, v in problem.fixed.items()),
-        *(f"{n}{int(v)}" for n, v in problem.attrs.items()),
+        *(f"{n}{int(v) if isinstance(v, bool) else v}" for n, v in problem.attrs.items()),
         problem.dtype,
     ]
     plain = re.sub(r"\W", "_", "_".join([problem.operator.name, *parts, problem.target.name]))

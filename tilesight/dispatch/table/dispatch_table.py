@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ...errors import InputError
-from ...problem.space import Config
+from ...problem.space import Config, Value
 from ...problem.workload import Workload
 from ...records.session import Context
 
@@ -79,7 +79,7 @@ class DispatchTable:
 
     operator: str
     dtype: str
-    attrs: Mapping[str, bool | int]
+    attrs: Mapping[str, Value]
     dims: tuple[str, ...]
     fixed: Mapping[str, int]
     vary: str

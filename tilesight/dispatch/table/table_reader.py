@@ -64,7 +64,7 @@ def parse_table(text: str) -> DispatchTable:
     return DispatchTable(
         operator=_text(fields["operator"], "operator"),
         dtype=_text(fields["dtype"], "dtype"),
-        attrs=_mapping(fields["attrs"], "attrs", _flag_or_number),
+        attrs=_mapping(fields["attrs"], "attrs", _config_value),
         dims=tuple(_list(fields["dims"], "dims", _text)),
         fixed=_mapping(fields["fixed"], "fixed", lambda value, path: _whole(value, path, 1, MAX_DIMENSION)),
         vary=_text(fields["vary"], "vary"),

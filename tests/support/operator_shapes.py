@@ -1,0 +1,27 @@
+"""Small shapes of the operators whose dimensions depend on each other, for tests of every operator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tilesight.problem.operator import Operator
+
+# dimensions that must be multiples of others, or lie in a range: functions of the size that a test wants
+_FIXED: Mapping[str, Mapping[str, int]] = {}
+
+
+def shape(operator: Operator, *sizes: int, **given: int) -> str:
+    """A shape with these sizes of the first dimensions that may have any size; the last size serves the rest.
+
+    Dimensions that depend on others have a legal size of their own, unless they are `given`.
+    """
+    fixed = {**_FIXED.get(operator.name, {}), **given}
+    free = [dim for dim in operator.dims if dim not in fixed and dim not in operator.dim_defaults]
+    chosen = {dim: sizes[min(i, len(sizes) - 1)] for i, dim in enumerate(free)}
+    return ",".join(f"{dim}={size}" for dim, size in {**chosen, **fixed}.items())
+
+
+def free_dims(operator: Operator) -> list[str]:
+    """Dimensions that may have any size."""
+    fixed = _FIXED.get(operator.name, {})
+    return [dim for dim in operator.dims if dim not in fixed and dim not in operator.dim_defaults]
