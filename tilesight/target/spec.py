@@ -62,7 +62,7 @@ class Target:
         device_names: names of the chip in its driver. Only a device of one of these names is measured for the
             target.
         figures: by dotted path.
-        dtypes: element types that kernels may use.
+        dtypes: element types that kernels may use; by default all whose matrix rate is known.
     """
 
     name: str
@@ -138,7 +138,7 @@ class Target:
         if self.kind == "cpu":
             # a multiply-add is two operations
             return 2 * self["core.unit.vector.fp32_lanes"] * self["core.clock_mhz"] / 1e6
-        path = {"float32": "fp32", "float16": "fp16", "bfloat16": "fp16"}[dtype]
+        path = "fp8" if DTYPE_BYTES[dtype] == 1 else "fp16" if DTYPE_BYTES[dtype] == 2 else "fp32"
         per_cycle = self[f"core.unit.matrix.{path}_flops_per_cycle"]
         return per_cycle * self["core.count"] * self["core.clock_matrix_mhz"] / 1e6
 
@@ -219,7 +219,6 @@ def parse_target(text: str, origin: str) -> Target:
             raise TargetFileError(
                 f"{subject}: unknown field '{key}'" + (f"; did you mean {near[0]}?" if near else "")
             )
-    dtypes = _dtypes(raw, subject)
     name = _text(raw, "name", subject)
     if not is_plain_name(name):
         form = "must be letters, digits, '.', '_' and '-', e.g. my-chip"
@@ -234,6 +233,7 @@ def parse_target(text: str, origin: str) -> Target:
             f"target file '{origin}': figure '{path}' is missing: {rule.meaning}, in {rule.unit}{more}"
         )
     check_together(figures, origin)
+    dtypes = _dtypes(raw, figures, subject)
     return Target(
         name=name,
         title=_text(raw, "title", subject),
@@ -261,8 +261,11 @@ def _names(raw: Mapping[str, Any], name: str, default: list[str], subject: str) 
     return tuple(value)
 
 
-def _dtypes(raw: Mapping[str, Any], subject: str) -> tuple[str, ...]:
-    dtypes = _names(raw, "dtypes", list(DTYPE_BYTES), subject)
+def _dtypes(raw: Mapping[str, Any], figures: Mapping[str, Figure], subject: str) -> tuple[str, ...]:
+    rate_of_bytes = figures.get("core.unit.matrix.fp8_flops_per_cycle")
+    has_bytes = rate_of_bytes is not None and rate_of_bytes.value > 0
+    usable = [dtype for dtype, size in DTYPE_BYTES.items() if has_bytes or size > 1]
+    dtypes = _names(raw, "dtypes", usable, subject)
     known = ", ".join(DTYPE_BYTES)
     for dtype in dtypes:
         if dtype not in DTYPE_BYTES:
