@@ -35,7 +35,7 @@ PACKAGES = (
         "records",
     ),
     *("search", "builder", "runner", "workers", "executor", "tuner", "database", "calibration", "datasets"),
-    *("explanation", "dispatch", "decorator", "planner", "reports", "api", "cli"),
+    *("explanation", "dispatch", "decorator", "planner", "reports", "api", "benchmarks", "cli"),
 )
 LINKED = (
     "costmodel",

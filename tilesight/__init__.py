@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from .api.planning import plan
     from .api.prediction import predict
     from .api.tuning import rank, tune
+    from .benchmarks.run import bench
+    from .benchmarks.table import BenchRow, BenchTable
     from .costmodel.model import CostModel
     from .datasets.replay import Replay, replay
     from .decorator import Autotuned, Tuned, autotune
@@ -56,6 +58,8 @@ _HOMES = {
     "api.planning": ("plan",),
     "api.prediction": ("predict",),
     "api.tuning": ("rank", "tune"),
+    "benchmarks.run": ("bench",),
+    "benchmarks.table": ("BenchRow", "BenchTable"),
     "tuner.options": ("TuneOptions",),
     "costmodel.model": ("CostModel",),
     "datasets.replay": ("Replay", "replay"),
@@ -85,6 +89,8 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = [
     "Autotuned",
     "Baseline",
+    "BenchRow",
+    "BenchTable",
     "BuildResult",
     "Candidate",
     "Choice",
@@ -124,6 +130,7 @@ __all__ = [
     "Workload",
     "__version__",
     "autotune",
+    "bench",
     "compare_sessions",
     "dispatcher",
     "explain",

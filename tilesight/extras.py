@@ -56,7 +56,7 @@ EXTRAS = {
         Extra("postgres", "psycopg[binary]", "psycopg", "a database on PostgreSQL (--db postgresql://...)"),
         Extra("ray", "ray[client]", "ray", "tune --cluster"),
         Extra("samplers", "cmaes", "cmaes", "replay --strategy cmaes, sampler='cmaes' in Python"),
-        Extra("plots", "matplotlib", "matplotlib", "replay --plot"),
+        Extra("plots", "matplotlib", "matplotlib", "replay --plot, bench --plot"),
     )
 }
 

@@ -29,11 +29,12 @@ from tilesight.dispatch.kernels import loaded
 from tilesight.dispatch.make import dispatcher
 from tilesight.errors import InputError
 from tilesight.machine.devices import cpu_name
+from tilesight.problem.assignments import parse_assignments
 from tilesight.problem.axes import Axes
 from tilesight.problem.operator import Operator, Tensors
 from tilesight.problem.space import Config, Parameter, SearchSpace
 from tilesight.problem.template import KernelTemplate
-from tilesight.problem.workload import Workload, parse_assignments
+from tilesight.problem.workload import Workload
 from tilesight.target.spec import Target, load_target
 
 BURST, BURSTS = 50, 40

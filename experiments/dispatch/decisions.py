@@ -28,7 +28,7 @@ from tilesight.dispatch.kernels.bound_calls import signature
 from tilesight.dispatch.make import dispatcher
 from tilesight.dispatch.select.winner_index import WinnerIndex
 from tilesight.machine.devices import cpu_name
-from tilesight.problem.workload import parse_assignments
+from tilesight.problem.assignments import parse_assignments
 from tilesight.records.winners import Winner
 
 Row = tuple[str, str, str, float, float]  # what, sizes, source, wall_us, cpu_us

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InputError, UnknownNameError, WorkloadError
+from ..problem.assignments import parse_assignments
 from ..problem.run_time_data import RunTimeData, function_name
-from ..problem.workload import MAX_DIMENSION, parse_assignments
+from ..problem.workload import MAX_DIMENSION
 
 Dims = str | Mapping[str, int]  # `m=4096,kv_len=8192`, or by name
 Calls = str | Mapping[str, float]  # `decode=12,hash=40`, or by name

@@ -18,6 +18,7 @@ COMMANDS = {
     "tune": "Search for the fastest config of a kernel and measure the best candidates.",
     "rank": "Rank configs by predictions alone; needs no GPU.",
     "predict": "Predict the time of a kernel in a file; needs no GPU.",
+    "bench": "Tune workloads of several kernels and compare them with the vendor's libraries.",
     "plan": "Choose a few kernels that cover a range of sizes.",
     "build": "Compile a config for any target and show the compiler's figures.",
     "calibrate": "Measure a GPU or the processor of this machine and write a target file.",

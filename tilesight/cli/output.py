@@ -18,6 +18,7 @@ from ..tuner.observers import Bars, EventLines, Lines, Observer
 
 __all__ = [
     "Verbosity",
+    "json_line",
     "number",
     "percent",
     "print_json",
@@ -74,6 +75,11 @@ def print_json(kind: str, **fields: object) -> None:
             _plain({"schema_version": SCHEMA_VERSION, "kind": kind, **fields}), indent=2, allow_nan=False
         )
     )
+
+
+def json_line(fields: Mapping[str, object]) -> str:
+    """One line of JSON. NaN and infinity become null."""
+    return json.dumps(_plain(fields), allow_nan=False) + "\n"
 
 
 def print_table(

@@ -88,12 +88,13 @@ def replay(
     come from models that were trained without the case.
     """
     from ..datasets.replay import replay as run
-    from ..datasets.replay.files import check_picture, write_curves, write_picture
+    from ..datasets.replay.files import PICTURE, write_curves, write_picture
+    from ..reports.pictures import check_picture
 
     if out is not None:
         check_out(Path(out), ".csv", "curves")
     if plot is not None:
-        check_picture(Path(plot))
+        check_picture(Path(plot), PICTURE)
     found = run(
         datasets,
         strategies or None,

@@ -9,10 +9,11 @@ from functools import cached_property
 from ..bounded_dict import BoundedDict
 from ..errors import InputError, TileSightError, UnknownNameError
 from ..machine.placement import Placement
+from ..problem.assignments import parse_assignments
 from ..problem.candidate import Candidate
 from ..problem.space import Config, SearchSpace, Value
 from ..problem.template import KernelTemplate
-from ..problem.workload import Workload, parse_assignments
+from ..problem.workload import Workload
 from ..records.protocol import MeasurementProtocol
 from ..records.session import Context
 from ..tuner.resolve import find_context

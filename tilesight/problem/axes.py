@@ -96,7 +96,8 @@ def read_dims(
             if isinstance(axis, Parts | int) or axis in attrs:
                 expected_size = extent(axis, dims, attrs)
                 if expected_size != size:
-                    raise _mismatch(subject, name, position, size, f"{axis}={expected_size}", axes[name])
+                    rule = str(axis) if isinstance(axis, int) else f"{axis}={expected_size}"
+                    raise _mismatch(subject, name, position, size, rule, axes[name])
     return dims
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 from ..errors import InputError
+from .assignments import parse_assignments
 
 Value = int | str | bool
 
@@ -104,8 +105,6 @@ def read_config(text: str, types: Mapping[str, type]) -> Config:
     Raises:
         InputError: the text is neither, or a value of the object is no number, text or truth value.
     """
-    from .workload import parse_assignments
-
     if not text.lstrip().startswith("{"):
         raw = parse_assignments(text, "config")
         return Config({name: _read_value(value, types.get(name, str)) for name, value in raw.items()})

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..dtypes import DTYPE_BYTES, canonical_dtype
 from ..errors import UnknownNameError, WorkloadError
+from .assignments import parse_assignments
 from .axes import Axes
 from .config import Value
 from .rounding import Rounding, SecondInputs
-from .workload import Workload, parse_assignments
+from .workload import Workload
 
 if TYPE_CHECKING:
     import torch

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from ..errors import InputError, WorkloadError
+from ..errors import WorkloadError
 from .config import Value
 
 MAX_DIMENSION = 2**31 - 2**16  # TileLang counts in 32-bit integers, and rounds up to whole tiles
@@ -64,16 +63,3 @@ def check_dimension(operator: str, dim: str, value: object) -> None:
         raise WorkloadError(f"{operator}: {dim}={value!r} must be a whole number, e.g. {dim}=4096")
     if not 1 <= value <= MAX_DIMENSION:
         raise WorkloadError(f"{operator}: {dim}={value} must lie in 1 .. {MAX_DIMENSION}")
-
-
-def parse_assignments(text: str, what: str) -> dict[str, str]:
-    """Read `k=v,k=v`. Raises `InputError` that quotes the part that is not `name=value`; `what` begins it."""
-    pairs: dict[str, str] = {}
-    for part in text.split(","):
-        match = re.fullmatch(r"\s*([A-Za-z_]\w*)\s*=\s*([^=,]+?)\s*", part)
-        if not match:
-            raise InputError(f"{what} '{text}': '{part.strip()}' is not of the form name=value")
-        if match[1] in pairs:
-            raise InputError(f"{what} '{text}': {match[1]} is given twice")
-        pairs[match[1]] = match[2]
-    return pairs

@@ -36,7 +36,7 @@ OPEN = {
         "compiled",
         "resources",
     ),
-    *("table", "default_us", "served_by", "winner"),
+    *("table", "default_us", "served_by", "winner", "vendors_us"),
 }
 
 

@@ -56,6 +56,7 @@ def test_exit_codes() -> None:
     [
         ("tune", [["tune", "axpy", "--target", "cpu"]]),
         ("rank", [["rank", "axpy", "--target", "cpu"]]),
+        ("bench", [["bench", "axpy", "--target", "cpu"]]),
         ("explain", [["explain", "axpy", "--target", "cpu", "--config", "block=7,stages=1,swizzle=true"]]),
         (
             "space",

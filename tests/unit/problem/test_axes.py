@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 
+from tests.support.operator_shapes import shape as shape_of
 from tilesight import kernels
 from tilesight.errors import WorkloadError
-from tilesight.problem.axes import Parts, extent, read_dims, shape
+from tilesight.problem.axes import Axes, Parts, Plus, extent, read_dims, shape
 from tilesight.problem.workload import Workload
-
-SMALL = {
-    "matmul": {"m": 5, "n": 7, "k": 9},
-    "gemv": {"n": 7, "k": 9},
-    "rms_norm": {"m": 5, "n": 7},
-    "flash_attention": {"batch": 2, "heads": 3, "seq_len": 5, "head_dim": 8},
-    "dequant_matmul": {"m": 3, "n": 5, "k": 301},
-    "chunk_state": {"batch": 2, "seq_len": 300, "nheads": 3, "head_dim": 4, "d_state": 5},
-}
 
 
 def workloads(name: str) -> list[Workload]:
+    """Small workloads of an operator: with its default attributes, and with each other value of one."""
     operator = kernels.operator(name)
-    found = [Workload(name, SMALL[name], operator.dtypes[0], operator.attrs)]
-    if name == "dequant_matmul":
-        found.append(Workload(name, SMALL[name], operator.dtypes[0], {"group": -1}))
+    small = shape_of(operator, 5, 7, 9, 4, 6)
+    found = [operator.workload(small)]
+    for attribute, default in operator.attrs.items():
+        others: tuple[object, ...] = operator.choices.get(attribute, ())
+        if isinstance(default, bool):
+            others = (not default,)
+        for value in others:
+            text = str(value).lower() if isinstance(value, bool) else value
+            with suppress(WorkloadError):  # a value that is not legal together with the other defaults
+                found.append(operator.workload(f"{small},{attribute}={text}"))
     return found
 
 
@@ -33,21 +35,33 @@ def test_tensors_agree_with_the_axes(name: str) -> None:
     for workload in workloads(name):
         inputs = operator.inputs(workload, "cpu", 1)
         outputs = operator.outputs(workload)
-        assert list(operator.axes) == [*inputs, *outputs]
+        axes = operator.tensor_axes(workload.attrs)
+        assert list(axes) == [*inputs, *outputs]
         for tensor, found in [*((n, tuple(t.shape)) for n, t in inputs.items()), *outputs.items()]:
-            assert shape(operator.axes[tensor], workload.dims, workload.attrs) == found, tensor
+            assert shape(axes[tensor], workload.dims, workload.attrs) == found, tensor
         for tensor, value in inputs.items():
             assert str(value.dtype) == f"torch.{operator.dtype_of(tensor, workload)}"
-        read = read_dims(name, operator.axes, {n: t.shape for n, t in inputs.items()}, workload.attrs)
+        read = read_dims(name, axes, {n: t.shape for n, t in inputs.items()}, workload.attrs)
         assert read == dict(workload.dims)
 
 
 def test_every_dimension_is_read_from_the_inputs() -> None:
     for name in kernels.operators():
         operator = kernels.operator(name)
-        workload = workloads(name)[0]
-        inputs = [axes for tensor, axes in operator.axes.items() if tensor not in operator.outputs(workload)]
-        assert set(operator.dims) <= {axis for axes in inputs for axis in axes}
+        for workload in workloads(name):
+            known = operator.tensor_axes(workload.attrs)
+            inputs = [axes for tensor, axes in known.items() if tensor not in operator.outputs(workload)]
+            assert set(operator.dims) <= {getattr(axis, "dim", axis) for axes in inputs for axis in axes}
+
+
+def test_an_axis_may_be_longer_than_its_dimension() -> None:
+    axes: Axes = {"q": ("tokens", 4), "ends": (Plus("batch", 1),)}
+    assert extent(Plus("batch", 1), {"batch": 3}, {}) == 4
+    assert read_dims("varlen", axes, {"q": (9, 4), "ends": (4,)}, {}) == {"tokens": 9, "batch": 3}
+    with pytest.raises(WorkloadError, match=r"ends.shape\[0\]=4 must be batch\+1=3, as fixed"):
+        read_dims("varlen", axes, {"q": (9, 4), "ends": (4,)}, {}, {"batch": 2})
+    with pytest.raises(WorkloadError, match=r"q.shape\[1\]=5 must be 4; q is"):
+        read_dims("varlen", axes, {"q": (9, 5), "ends": (4,)}, {})
 
 
 def test_parts_round_up_and_take_all_for_minus_one() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
@@ -7,6 +8,7 @@ import pytest
 
 from tilesight.errors import UnknownNameError, WorkloadError
 from tilesight.problem.operator import Operator, Tensors
+from tilesight.problem.space import Value
 from tilesight.problem.workload import Workload
 
 
@@ -46,7 +48,19 @@ class Scan(Operator):
         return 1e-3
 
 
+class Layouts(Scan):
+    """An operator with a text as attribute, numbers of which some are legal, and a default size."""
+
+    name = "layouts"
+    dims = ("rows", "length", "heads")
+    dim_defaults: ClassVar[Mapping[str, int | str]] = {"length": "rows", "heads": 2}
+    attrs: ClassVar[Mapping[str, Value]] = {"layout": "nt", "group": 1, "reverse": False}
+    choices: ClassVar[Mapping[str, tuple[Value, ...]]] = {"layout": ("nt", "nn"), "group": (1, 2, 4)}
+    named: ClassVar[Mapping[str, Mapping[str, Value]]] = {"L": {"rows": 8, "layout": "nn"}}
+
+
 SCAN = Scan()
+LAYOUTS = Layouts()
 
 
 def test_published_names() -> None:
@@ -55,6 +69,39 @@ def test_published_names() -> None:
     assert dict(workload.attrs) == {"reverse": True, "group": 1}
     assert dict(SCAN.workload("S0").attrs) == {"reverse": False, "group": 1}
     assert [w.name for w in SCAN.default_workloads("fp16")] == ["S0"]
+
+
+def test_texts_are_attributes_of_their_choices() -> None:
+    workload = LAYOUTS.workload("rows=8,layout=NN")
+    assert workload.attrs["layout"] == "nn"
+    assert workload.key == "layouts(rows=8,length=8,heads=2;group=1,layout=nn,reverse=false,dtype=bfloat16)"
+    assert LAYOUTS.workload("L") == workload
+    assert pickle.loads(pickle.dumps(workload)) == workload
+    with pytest.raises(WorkloadError, match="layouts: layout=tn must be one of: nt, nn"):
+        LAYOUTS.workload("rows=8,layout=tn")
+    with pytest.raises(WorkloadError, match="layouts: group=3 must be one of: 1, 2, 4"):
+        LAYOUTS.workload("rows=8,group=3")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("layout", 3, "layout=3 must be like layout=nt"),
+        ("reverse", 1, "reverse=1 must be like reverse=False"),
+        ("group", True, "group=True must be like group=1"),
+        ("group", 8, "group=8 must be one of"),
+    ],
+)
+def test_attributes_have_the_type_of_their_default(name: str, value: object, message: str) -> None:
+    with pytest.raises(WorkloadError, match=message):
+        LAYOUTS.check_attribute(name, value)
+
+
+def test_dimensions_with_a_default_may_be_left_out() -> None:
+    assert dict(LAYOUTS.workload("rows=8").dims) == {"rows": 8, "length": 8, "heads": 2}
+    assert dict(LAYOUTS.workload("rows=8,length=3,heads=5").dims) == {"rows": 8, "length": 3, "heads": 5}
+    with pytest.raises(WorkloadError, match="lacks rows, length; it needs rows"):
+        LAYOUTS.workload("heads=5")
 
 
 def test_dimensions_in_any_order_make_the_same_workload() -> None:

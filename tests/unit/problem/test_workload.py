@@ -6,7 +6,8 @@ import pytest
 
 from tilesight.dtypes import canonical_dtype
 from tilesight.errors import InputError, WorkloadError
-from tilesight.problem.workload import MAX_DIMENSION, Workload, parse_assignments
+from tilesight.problem.assignments import parse_assignments
+from tilesight.problem.workload import MAX_DIMENSION, Workload
 
 
 def attention(**changes: object) -> Workload:

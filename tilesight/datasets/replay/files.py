@@ -7,14 +7,13 @@ import io
 from pathlib import Path
 from typing import Any
 
-from ...errors import InputError
-from ...extras import missing_extra
 from ...files import replacing
+from ...reports.pictures import check_picture, new_figure, save_figure
 from .curves import MARKS
 from .replay_runner import Replay
 
 COLUMNS = ("strategy", "operator", "measured", "share", "spread")
-PICTURES = (".png", ".svg")
+PICTURE = "a picture of a replay"
 ALL = "all"
 # The axis shows 1 - share on a logarithmic scale, with marks at these shares; it ends at the last one.
 SHARES = (0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999)
@@ -40,24 +39,14 @@ def write_curves(path: Path, found: Replay) -> None:
         partial_path.write_text(text.getvalue(), encoding="utf-8")
 
 
-def check_picture(path: Path) -> None:
-    """Raise `InputError` for a wrong path of a picture, `ToolchainError` if matplotlib is missing."""
-    if path.suffix not in PICTURES:
-        raise InputError(f"--plot {path} must end in {' or '.join(PICTURES)}")
-    if not path.parent.is_dir():
-        raise InputError(f"--plot {path}: there is no folder '{path.parent}'; make it, or name another file")
-    if path.is_dir():
-        raise InputError(f"--plot {path} is a folder; name a file in it")
-    _matplotlib()
-
-
 def write_picture(path: Path, found: Replay) -> None:
     """Plot the curves over all cases and over those of each operator. Raises as `check_picture`."""
-    check_picture(path)
+    check_picture(path, PICTURE)
     parts = [None, *found.operators] if len(found.operators) > 1 else [None]
     columns = min(len(parts), 4)
     rows = -(-len(parts) // columns)
-    figure = _matplotlib().Figure(figsize=(INCHES[0] * columns, INCHES[1] * rows + 0.9), layout="constrained")
+    size = (INCHES[0] * columns, INCHES[1] * rows + 0.9)
+    figure = new_figure(PICTURE, figsize=size, layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False, sharey=True).ravel()
     for axes, operator in zip(grid, parts, strict=False):
         _draw(axes, found, operator)
@@ -65,13 +54,7 @@ def write_picture(path: Path, found: Replay) -> None:
         axes.set_visible(False)
     handles, labels = grid[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=min(7, len(labels)), frameon=False)
-    with replacing(path, f"picture '{path}' cannot be written") as partial_path:
-        figure.savefig(
-            partial_path,
-            format=path.suffix[1:],
-            dpi=110,
-            metadata={"Date": None} if path.suffix == ".svg" else None,
-        )
+    save_figure(path, figure)
 
 
 def _draw(axes: Any, found: Replay, operator: str | None) -> None:
@@ -103,11 +86,3 @@ def _draw(axes: Any, found: Replay, operator: str | None) -> None:
     axes.minorticks_off()
     axes.set(xlabel="measured", ylabel="of the best recorded")
     axes.grid(alpha=0.3)
-
-
-def _matplotlib() -> Any:
-    try:
-        from matplotlib import figure
-    except ImportError as error:
-        raise missing_extra("plots", "a picture of a replay") from error
-    return figure

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from tilesight.builder.loaded_kernel import LaunchError
+from tilesight.dispatch.kernels import bound_calls
 from tilesight.dispatch.kernels.bound_calls import CallCounter, bind_call
 from tilesight.dispatch.problem import DispatchProblem
 from tilesight.errors import InputError
@@ -45,6 +46,29 @@ def problem(*outputs: str) -> Any:
     )
     made.check_overlap = partial(DispatchProblem.check_overlap, made)
     return made
+
+
+@pytest.mark.parametrize("outputs", [("y",), ("y", "z")])
+def test_each_call_has_scratch_of_its_own_after_the_outputs(
+    outputs: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[torch.Tensor] = []
+
+    def allocate(size: Any, stride: Any, dtype: Any) -> torch.Tensor:
+        held.append(torch.empty_strided(size, stride, dtype=dtype))
+        return held[-1]
+
+    monkeypatch.setattr(bound_calls, "allocator", lambda _device: allocate)
+    library, x = Library(3 + len(outputs), 1), torch.randn(4, 2)
+    scratch = [((2, 4), "float32"), ((3,), "int32")]
+    shapes: list[tuple[int, ...]] = [(4, 2)] * len(outputs)
+    serve = bind_call(library, problem(*outputs), shapes, [4], CPU, CallCounter(), scratch)  # type: ignore[arg-type]
+    serve((x,), None)
+    made = held[-2:]
+    assert [(t.shape, t.dtype) for t in made] == [((2, 4), torch.float32), ((3,), torch.int32)]
+    assert library.seen[0][-3:] == (made[0].data_ptr(), made[1].data_ptr(), 4)
+    serve((x,), None)
+    assert library.seen[0][-3:-1] != library.seen[1][-3:-1]
 
 
 def test_several_outputs_are_returned_as_a_tuple() -> None:

@@ -1,0 +1,1 @@
+"""Benchmarks: the fastest kernel of each workload beside the vendor's libraries"""
