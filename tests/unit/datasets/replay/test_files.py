@@ -11,9 +11,10 @@ import pytest
 
 from tests.unit.datasets.replay.made import CONFIGS, case
 from tilesight.datasets.replay.curves import Curve
-from tilesight.datasets.replay.files import check_picture, write_curves, write_picture
+from tilesight.datasets.replay.files import PICTURE, write_curves, write_picture
 from tilesight.datasets.replay.replay_runner import Replay
 from tilesight.errors import InputError, ToolchainError
+from tilesight.reports.pictures import check_picture
 
 CURVES = tuple(
     Curve(name, seed, number, "made", shares)
@@ -64,13 +65,13 @@ def test_pictures_name_every_strategy(tmp_path: Path) -> None:
 def test_wrong_paths_of_pictures(name: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "folder.png").mkdir()
     with pytest.raises(InputError, match=message):
-        check_picture(tmp_path / name)
+        check_picture(tmp_path / name, PICTURE)
 
 
 def test_a_missing_matplotlib_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ToolchainError, match=r"a picture of a replay needs .*: pip install matplotlib"):
-        check_picture(tmp_path / "p.png")
+        check_picture(tmp_path / "p.png", PICTURE)
     assert list(tmp_path.iterdir()) == []
 
 
