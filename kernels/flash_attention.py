@@ -18,6 +18,7 @@ from ..problem.template import KernelTemplate, Scale
 from ..problem.workload import MAX_DIMENSION, Workload
 from ..search_spaces import flash_attention as search_space
 from ..target.spec import Target
+from ._online_softmax import online_softmax
 
 if TYPE_CHECKING:
     import torch
@@ -239,6 +240,7 @@ class FlashAttentionGpu(KernelTemplate):
         masked = causal or not isinstance(seq_len, int) or seq_len % block_n != 0
         scale = head_dim**-0.5 * math.log2(math.e)  # exp2 instead of exp
         policy = T.GemmWarpPolicy.FullRow  # the softmax of a row is computed within one warp
+        update = online_softmax(block_m, block_n, scale)
 
         @T.prim_func
         def flash_attention(  # type: ignore[no-untyped-def]
@@ -283,15 +285,7 @@ class FlashAttentionGpu(KernelTemplate):
                                 seen = ko * block_n + j < (row + i + 1 if causal else seq_len)
                                 scores[i, j] = T.if_then_else(seen, scores[i, j], -T.infinity(accumulator))
 
-                    T.copy(row_max, old_max)
-                    T.reduce_max(scores, row_max, dim=1, clear=False)
-                    for i in T.Parallel(block_m):
-                        rescale[i] = T.exp2(old_max[i] * scale - row_max[i] * scale)
-                    for i, j in T.Parallel(block_m, block_n):
-                        scores[i, j] = T.exp2(scores[i, j] * scale - row_max[i] * scale)
-                    T.reduce_sum(scores, tile_sum, dim=1)
-                    for i in T.Parallel(block_m):
-                        row_sum[i] = row_sum[i] * rescale[i] + tile_sum[i]
+                    update(scores, row_max, old_max, rescale, tile_sum, row_sum)
                     T.copy(scores, weights)
                     for i, j in T.Parallel(block_m, width):
                         o_sum[i, j] *= rescale[i]

@@ -152,7 +152,7 @@ def test_a_shipped_template_may_move_to_another_package(
         assert type(copied) is not type(template)
         assert copied.version == template.version
         moved += 1
-    assert moved == 7
+    assert moved >= 7
 
 
 def test_shipped_templates_keep_the_versions_under_which_results_are_recorded() -> None:

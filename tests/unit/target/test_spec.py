@@ -180,8 +180,8 @@ CLOCK = 'clock_mhz = { value = 1410, provenance = "spec"'
         ),
         (
             'kind = "cuda"',
-            'kind = "cuda"\ndtypes = ["int3"]',
-            "field 'dtypes': 'int3' is not known; known: float16, bfloat16, float32",
+            'kind = "cuda"\ndtypes = ["decimal"]',
+            "field 'dtypes': 'decimal' is not known; known: float16, bfloat16, float32",
         ),
         (
             'kind = "cuda"',
