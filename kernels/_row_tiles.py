@@ -46,7 +46,9 @@ class RowOperator(Operator):
 class RowTemplate(KernelTemplate):
     """A template whose blocks have whole rows, with the search space of all of these.
 
-    `weights`: number of inputs of n elements that all rows share.
+    Attributes:
+        weights: number of inputs of n elements that all rows share.
+        sweeps: how often a kernel uses each element; after one, no row is kept.
     """
 
     target_kinds = ("cuda", "hip")
@@ -58,10 +60,11 @@ class RowTemplate(KernelTemplate):
         "n": "registers or shared memory hold a whole row of n elements"
     }
     weights: ClassVar[int] = 0
+    sweeps: ClassVar[int] = 2
 
     def space(self, workload: Workload, target: Target) -> SearchSpace:
         m, n = workload.dims["m"], workload.dims["n"]
-        return row_reduction.row_space(target, m, n, DTYPE_BYTES[workload.dtype], self.weights)
+        return row_reduction.row_space(target, m, n, DTYPE_BYTES[workload.dtype], self.weights, self.sweeps)
 
     def default_config(self, workload: Workload, target: Target) -> Config | None:
         """Rows in registers, 256 threads per long row, 32 or 16 per short one; else the nearest config."""

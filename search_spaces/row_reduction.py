@@ -139,10 +139,18 @@ def fits_thread(target: Target, needed: Callable[[Config], int], way_out: str) -
     return Constraint("registers", violation)
 
 
-def row_space(target: Target, m: int, n: int, element_bytes: int, weights: int = 1) -> SearchSpace:
-    """The search space of kernels that sweep over each of m rows of n elements twice.
+def row_space(
+    target: Target, m: int, n: int, element_bytes: int, weights: int = 1, sweeps: int = 2
+) -> SearchSpace:
+    """The search space of kernels that sweep over each of m rows of n elements.
 
-    `weights`: rows of n elements that all rows share, such as one that multiplies each.
+    Args:
+        target: the target.
+        m: number of rows.
+        n: elements of a row.
+        element_bytes: bytes of an element.
+        weights: rows of n elements that all rows share, such as one that multiplies each.
+        sweeps: 1 or 2. A row that is used once is not kept.
     """
     warp = target.int("warp.threads")
     parameters = (
@@ -152,7 +160,7 @@ def row_space(target: Target, m: int, n: int, element_bytes: int, weights: int =
         Parameter("vector", VECTORS, "elements of one load or store of a thread"),
         Parameter(
             "keep",
-            ("registers", "shared", "global"),
+            ("registers", "shared", "global") if sweeps > 1 else ("registers", "global"),
             "where a row is kept between the two sweeps; global: it is read again",
         ),
         Parameter(
