@@ -63,12 +63,23 @@ class RowTemplate(KernelTemplate):
     sweeps: ClassVar[int] = 2
 
     def space(self, workload: Workload, target: Target) -> SearchSpace:
-        m, n = workload.dims["m"], workload.dims["n"]
-        return row_reduction.row_space(target, m, n, DTYPE_BYTES[workload.dtype], self.weights, self.sweeps)
+        return row_reduction.row_space(
+            target,
+            workload.dims["m"],
+            workload.dims["n"],
+            DTYPE_BYTES[workload.dtype],
+            weights=self.weights,
+            sweeps=self.sweeps,
+            reduced=self.reduced(workload),
+        )
+
+    def reduced(self, workload: Workload) -> int:
+        """Elements of a row that are reduced together."""
+        return workload.dims["n"]
 
     def default_config(self, workload: Workload, target: Target) -> Config | None:
         """Rows in registers, 256 threads per long row, 32 or 16 per short one; else the nearest config."""
-        space, n = self.space(workload, target), workload.dims["n"]
+        space, n = self.space(workload, target), self.reduced(workload)
         lanes = 256 if n >= 2048 else 32 if n > 128 else 16
         wanted = Config(
             {
@@ -146,7 +157,7 @@ class RowTiles:
     # what a kernel does with them
 
     def reader(self) -> Any:
-        """A macro (x, kept, part, row, trip) that loads a trip of the rows that begin at `row`.
+        """A macro (x, kept, part, row, trip, first) that loads a trip of the rows from x[row, first] on.
 
         Elements beyond an edge are read as zeros.
         """
@@ -155,14 +166,14 @@ class RowTiles:
         rows, step, together, is_kept = self.rows, self.step, self.together, self.keep == "shared"
 
         @T.macro
-        def read(x: T.Buffer, kept: T.Buffer, part: T.Buffer, row: Any, trip: Any):  # type: ignore[no-untyped-def]
+        def read(x: T.Buffer, kept: T.Buffer, part: T.Buffer, row: Any, trip: Any, first: Any = 0):  # type: ignore[no-untyped-def]
             # all loads precede their first use, so that they are in flight together
             for u in T.unroll(together):
                 col = (trip * together + u) * step
                 if is_kept:
                     T.copy(kept[:, col : col + step], part[u, :, :])
                 else:
-                    T.copy(x[row : row + rows, col : col + step], part[u, :, :])
+                    T.copy(x[row : row + rows, first + col : first + col + step], part[u, :, :])
 
         return read
 

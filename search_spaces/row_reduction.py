@@ -140,7 +140,14 @@ def fits_thread(target: Target, needed: Callable[[Config], int], way_out: str) -
 
 
 def row_space(
-    target: Target, m: int, n: int, element_bytes: int, weights: int = 1, sweeps: int = 2
+    target: Target,
+    m: int,
+    n: int,
+    element_bytes: int,
+    *,
+    weights: int = 1,
+    sweeps: int = 2,
+    reduced: int | None = None,
 ) -> SearchSpace:
     """The search space of kernels that sweep over each of m rows of n elements.
 
@@ -151,7 +158,10 @@ def row_space(
         element_bytes: bytes of an element.
         weights: rows of n elements that all rows share, such as one that multiplies each.
         sweeps: 1 or 2. A row that is used once is not kept.
+        reduced: elements of a row that are reduced together, and of which a block has as many; None: all.
     """
+    length = n if reduced is None else reduced
+    of_row = "n" if length == n else "group"
     warp = target.int("warp.threads")
     parameters = (
         Parameter("block_m", ROWS, "rows of one block"),
@@ -171,7 +181,7 @@ def row_space(
     )
 
     def parts(config: Config) -> int:
-        return -(-n // (config.int("reduce_threads") * config.int("vector")))
+        return -(-length // (config.int("reduce_threads") * config.int("vector")))
 
     def live_registers(config: Config) -> int:
         rows, vector, keep = rows_of_a_thread(config, "block_m"), config.int("vector"), config["keep"]
@@ -190,9 +200,9 @@ def row_space(
         widest_vectors("n", n, element_bytes, VECTORS),
         fits_block(target, bulk_copies=False),
         whole_rows("block_m", MOST_ROWS),
-        no_idle_threads("block_m", "m", m, "n", n, warp),
+        no_idle_threads("block_m", "m", m, of_row, length, warp),
         Constraint("unroll", _unroll_matters),
-        within_row(parts, "n", n),
+        within_row(parts, of_row, length),
         fits_thread(
             target, live_registers, "take more reduce_threads, fewer rows, or keep=shared or keep=global"
         ),
