@@ -8,11 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..problem.space import Config, Constraint
+from ..problem.space import Config, Constraint, Parameter, SearchSpace
 from ..target.spec import Target
+from .constraints import fits_block, fits_shared_memory
 
 MIN_REDUCE_THREADS = 8  # with fewer, each 128-byte line of a row takes several loads
 MIN_THREADS = 64
+VECTORS = (1, 2, 4, 8)
+ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+MOST_ROWS = 4  # of a thread, which reads w once for all of them
+FLOAT_BYTES = 4
 TEMPORARY_REGISTERS = 32  # of a thread: addresses, conditions and intermediate values
 
 
@@ -132,3 +137,85 @@ def fits_thread(target: Target, needed: Callable[[Config], int], way_out: str) -
         )
 
     return Constraint("registers", violation)
+
+
+def row_space(
+    target: Target,
+    m: int,
+    n: int,
+    element_bytes: int,
+    *,
+    weights: int = 1,
+    sweeps: int = 2,
+    reduced: int | None = None,
+) -> SearchSpace:
+    """The search space of kernels that sweep over each of m rows of n elements.
+
+    Args:
+        target: the target.
+        m: number of rows.
+        n: elements of a row.
+        element_bytes: bytes of an element.
+        weights: rows of n elements that all rows share, such as one that multiplies each.
+        sweeps: 1 or 2. A row that is used once is not kept.
+        reduced: elements of a row that are reduced together, and of which a block has as many; None: all.
+    """
+    length = n if reduced is None else reduced
+    of_row = "n" if length == n else "group"
+    warp = target.int("warp.threads")
+    parameters = (
+        Parameter("block_m", ROWS, "rows of one block"),
+        Parameter("threads", (64, 128, 256, 512, 1024), "threads of a block"),
+        Parameter("reduce_threads", (8, 16, 32, 64, 128, 256, 512, 1024), "threads that share a row"),
+        Parameter("vector", VECTORS, "elements of one load or store of a thread"),
+        Parameter(
+            "keep",
+            ("registers", "shared", "global") if sweeps > 1 else ("registers", "global"),
+            "where a row is kept between the two sweeps; global: it is read again",
+        ),
+        Parameter(
+            "unroll",
+            (1, 2, 4),
+            "loads of a row by each thread that are in flight together, if it is read twice",
+        ),
+    )
+
+    def parts(config: Config) -> int:
+        return -(-length // (config.int("reduce_threads") * config.int("vector")))
+
+    def live_registers(config: Config) -> int:
+        rows, vector, keep = rows_of_a_thread(config, "block_m"), config.int("vector"), config["keep"]
+        together = {"registers": parts(config), "shared": 1}.get(str(keep), config.int("unroll"))
+        of_all = weights * (1 if keep == "registers" else together)
+        return (rows * together + of_all) * vector * element_bytes // 4 + rows * vector
+
+    def shared_bytes(config: Config) -> int:
+        across_warps = config.int("threads") * FLOAT_BYTES if config.int("reduce_threads") > warp else 0
+        if config["keep"] != "shared":
+            return across_warps
+        row = parts(config) * config.int("reduce_threads") * config.int("vector")
+        return config.int("block_m") * row * element_bytes + across_warps
+
+    constraints = (
+        widest_vectors("n", n, element_bytes, VECTORS),
+        fits_block(target, bulk_copies=False),
+        whole_rows("block_m", MOST_ROWS),
+        no_idle_threads("block_m", "m", m, of_row, length, warp),
+        Constraint("unroll", _unroll_matters),
+        within_row(parts, of_row, length),
+        fits_thread(
+            target, live_registers, "take more reduce_threads, fewer rows, or keep=shared or keep=global"
+        ),
+        fits_shared_memory(target, shared_bytes, "lower block_m, or take keep=registers or keep=global"),
+    )
+    return SearchSpace(parameters, constraints)
+
+
+def _unroll_matters(config: Config) -> str | None:
+    """A row that is kept is loaded at once, whatever `unroll` is."""
+    if config["keep"] == "global" or config["unroll"] == 1:
+        return None
+    return (
+        f"unroll={config['unroll']} changes nothing with keep={config['keep']}, where a row is loaded at "
+        "once: take unroll=1"
+    )

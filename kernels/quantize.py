@@ -1,0 +1,186 @@
+"""quantize: q = x / s in float8 e4m3, with scales s = max|x| / 448 of rows or of groups of a row of x[m, n].
+
+The largest magnitude counts as at least 1e-4, so that no scale is zero. 448 is the largest number of e4m3.
+
+Annotations are evaluated here (no `from __future__`): TileLang reads those of its functions.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ..problem.axes import Axes, Parts
+from ..problem.operator import Tensors
+from ..problem.rounding import Rounding, SecondInputs
+from ..problem.space import Config, Value
+from ..problem.workload import Workload
+from ._row_tiles import RowOperator, RowTemplate, RowTiles, random_rows, with_compiled
+
+if TYPE_CHECKING:
+    import torch
+
+NARROW = "float8_e4m3fn"
+MOST = 448.0  # the largest number of e4m3
+LEAST = 1e-4  # that max|x| counts as
+
+
+class Quantize(RowOperator):
+    name = "quantize"
+    # group: elements of a row that share a scale; -1: the whole row (a scale for each token)
+    attrs: ClassVar[Mapping[str, Value]] = {"group": -1}
+    choices: ClassVar[Mapping[str, tuple[Value, ...]]] = {"group": (-1, 128)}
+    axes: ClassVar[Axes] = {"x": ("m", "n"), "q": ("m", "n"), "s": ("m", Parts("n", "group"))}
+    # n: the k of a product in the public config.json of the model; m: tokens
+    named: ClassVar[Mapping[str, Mapping[str, Value]]] = {
+        "Q0": {"m": 4096, "n": 8192, "group": -1},  # Llama 3.1 70B, hidden state of 4096 tokens
+        "Q1": {"m": 4096, "n": 28672, "group": -1},  # the same, of its MLP
+        "Q2": {"m": 4096, "n": 7168, "group": 128},  # DeepSeek-V3, hidden state of 4096 tokens
+        "Q3": {"m": 32768, "n": 2048, "group": 128},  # the same, of its experts: 8 for each token
+        "Q4": {"m": 64, "n": 7168, "group": 128},  # the same, decoding 64 sequences
+        "Q5": {"m": 64, "n": 14336, "group": -1},  # Llama 3.1 8B, decoding 64 sequences
+    }
+    default_names = ("Q0", "Q2", "Q5")  # rows, groups, few rows
+
+    def inputs(self, workload: Workload, device: str, seed: int) -> "dict[str, torch.Tensor]":
+        """x: rows of different norms, from 2 to 32."""
+        import torch
+
+        return {"x": random_rows(workload, device, torch.Generator(device).manual_seed(seed)).mul_(8)}
+
+    def tensor_dtypes(self, dtype: str, attrs: Mapping[str, Value]) -> Mapping[str, str]:
+        return {"q": NARROW, "s": "float32"}
+
+    def outputs(self, workload: Workload) -> dict[str, tuple[int, ...]]:
+        m, n = workload.dims["m"], workload.dims["n"]
+        return {"q": (m, n), "s": (m, -(-n // group_of(workload)))}
+
+    def reference(self, workload: Workload, inputs: Tensors) -> "dict[str, torch.Tensor]":
+        """The quotients in float32, before they are rounded to e4m3."""
+        q, s = _quantised(inputs["x"], group_of(workload))
+        return {"q": q, "s": s}
+
+    def vendor(self, workload: Workload, inputs: Tensors) -> dict[str, Callable[[], object]]:
+        """Kernels of torch, and the one that its compiler makes."""
+        import torch
+
+        x, group = inputs["x"], group_of(workload)
+
+        def narrow() -> tuple[torch.Tensor, torch.Tensor]:
+            q, s = _quantised(x, group)
+            return q.to(torch.float8_e4m3fn), s
+
+        return with_compiled("torch amax, div, to", narrow, x)
+
+    def flops(self, workload: Workload) -> int:
+        """Two operations per element: compare and multiply."""
+        return 2 * workload.dims["m"] * workload.dims["n"]
+
+    def min_bytes(self, workload: Workload) -> int:
+        m, n = workload.dims["m"], workload.dims["n"]
+        return m * n * (self.element_bytes(workload) + 1) + 4 * m * -(-n // group_of(workload))
+
+    def max_relative_error(self, workload: Workload) -> float:
+        """Twice the error of rounding q to e4m3, whose 3 bits of a significand are off by 1/16 at most."""
+        return 0.05
+
+    def rounding(self, workload: Workload) -> Rounding:
+        """A quotient is no sum."""
+        return Rounding(1)
+
+    def second_inputs(self, workload: Workload, device: str, seed: int) -> SecondInputs:
+        """Other numbers, of 2^-9 of the size; the first row is zero, whose scale has its least value."""
+        x = self.inputs(workload, device, seed + 1)["x"].mul_(2.0**-9)
+        x[0] = 0
+        return SecondInputs({"x": x})
+
+
+def group_of(workload: Workload) -> int:
+    """Number of elements of a row that share a scale."""
+    group, n = int(workload.attrs["group"]), workload.dims["n"]
+    return n if group == -1 else min(group, n)
+
+
+def _quantised(x: "torch.Tensor", group: int) -> "tuple[torch.Tensor, torch.Tensor]":
+    """q and s, both in float32."""
+    import torch
+
+    m, n = x.shape
+    padded = torch.nn.functional.pad(x, (0, -n % group)).view(m, -1, group).float()
+    s = padded.abs().amax(-1).clamp(min=LEAST) / MOST
+    return (padded / s[..., None]).view(m, -1)[:, :n].contiguous(), s
+
+
+OPERATOR = Quantize()
+
+
+class QuantizeGpu(RowTemplate):
+    """`reduce_threads` neighbouring threads find the scale of a row or group, and then divide by it."""
+
+    operator = OPERATOR
+    name = "quantize"
+    # float8 of AMD's CDNA 3 has another format, e4m3fnuz
+    target_kinds = ("cuda",)
+
+    def reduced(self, workload: Workload) -> int:
+        return group_of(workload)
+
+    def build(self, workload: Workload, config: Config) -> Any:
+        import tilelang.language as T  # noqa: N812
+
+        m, n, dtype, accumulator = workload.dims["m"], workload.dims["n"], workload.dtype, "float32"
+        group = group_of(workload)
+        groups = -(-n // group)
+        tiles = RowTiles(config, group)
+        read = tiles.reader()
+        rows, lanes, step, together, keep = tiles.rows, tiles.lanes, tiles.step, tiles.together, tiles.keep
+
+        @T.prim_func
+        def quantize(  # type: ignore[no-untyped-def]
+            x: T.Tensor((m, n), dtype),  # type: ignore[valid-type]
+            q: T.Tensor((m, n), NARROW),  # type: ignore[valid-type]
+            s: T.Tensor((m, groups), accumulator),  # type: ignore[valid-type]
+        ):
+            # neighbouring blocks have neighbouring groups of the same rows
+            with T.Kernel(groups * T.ceildiv(m, rows), threads=tiles.threads) as b:
+                kept = T.alloc_shared(tiles.kept, dtype)
+                part = T.alloc_fragment(tiles.part, dtype)
+                narrow = T.alloc_fragment(tiles.part, NARROW)
+                highest = T.alloc_fragment((rows, lanes), accumulator)
+                scale = T.alloc_fragment((rows,), accumulator)
+                T.annotate_layout(
+                    {
+                        part: tiles.part_layout(),
+                        narrow: tiles.part_layout(),
+                        highest: tiles.lane_layout(),
+                    }
+                )
+                row, first = b // groups * rows, b % groups * group
+                T.fill(highest, LEAST)
+                if keep == "shared":
+                    T.copy(x[row, first], kept)
+                for trip in T.serial(tiles.trips):
+                    read(x, kept, part, row, trip, first)
+                    for u in T.unroll(together):
+                        for i, lane in T.Parallel(rows, lanes):
+                            for v in T.unroll(tiles.vector):
+                                highest[i, lane] = T.max(
+                                    highest[i, lane],
+                                    T.abs(tiles.number(part, u, i, lane * tiles.vector + v, trip, 0.0)),
+                                )
+                T.reduce_max(highest, scale, dim=1)
+                for i in T.Parallel(rows):
+                    s[row + i, b % groups] = scale[i] / MOST
+                for i in T.Parallel(rows):
+                    scale[i] = MOST / scale[i]
+                for trip in T.serial(tiles.trips):
+                    if keep != "registers":
+                        read(x, kept, part, row, trip, first)
+                    for u in T.unroll(together):
+                        for i, j in T.Parallel(rows, step):
+                            narrow[u, i, j] = T.cast(T.cast(part[u, i, j], accumulator) * scale[i], NARROW)
+                        col = first + (trip * together + u) * step
+                        T.copy(narrow[u, :, :], q[row : row + rows, col : col + step])
+
+        return quantize
+
+
+TEMPLATES = (QuantizeGpu(),)
