@@ -5,7 +5,8 @@
 Rows of a group are neighbours: group g has the rows ends[g] .. ends[g + 1] of A, where ends[0] = 0
 (`rows=contiguous`), or the first ends[g] rows of A[g] (`rows=masked`, for batches of a fixed size; other rows
 of C are left as they are). Weights are B[g, j, i] (`layout=nt`, as checkpoints store them) or B[g, i, j]
-(`layout=nn`). With `fuse=silu_mul` B has two matrices a group, gate and up, and C = silu(A gate) * (A up). Sums are in float32.
+(`layout=nn`). With `fuse=silu_mul` B has two matrices a group, gate and up, and C = silu(A gate) * (A up).
+Sums are in float32.
 
 Annotations are evaluated here (no `from __future__`): TileLang reads those of its functions.
 """
