@@ -274,9 +274,12 @@ class GroupedMatmulGpu(KernelTemplate):
     """A block finds the group of its tile in `ends` and computes the tile in a pipelined loop over k.
 
     With contiguous rows, the tiles of group g begin at block row ends[g] // block_m + g: there is always
-    room for those of the groups before, and no block needs the sum of their numbers of tiles. A few block
-    rows, at most one a group, have no tile. A tile that lies within its group is written at once; of others
-    each row is compared with the group's end.
+    room for those of the groups before, and no block needs the sum of their numbers of tiles. A tile that
+    lies within its group is written at once; of others each row is compared with the group's end.
+
+    A few block rows, at most one a group, have no tile. Their blocks have a loop without iterations where a
+    warpgroup copies: after a branch, C would need memory beside that of the operands. Elsewhere they branch,
+    since TileLang 0.1.15 pipelines no loop there whose number of iterations varies.
     """
 
     operator = OPERATOR
@@ -312,6 +315,7 @@ class GroupedMatmulGpu(KernelTemplate):
                 "threads": 2 * block_m,
                 "policy": "square",
                 "swizzle": 0,
+                "skip": "loop",
             }
         )
         return wanted if wanted in space else next(iter(space.nearest(wanted, 1)), None)
@@ -337,6 +341,12 @@ class GroupedMatmulGpu(KernelTemplate):
         tile_shape = (block_n, block_k) if is_nt else (block_k, block_n)
         a_shape, b_shape = self.operator._operands(workload)
         ends_shape = (groups,) if masked else (groups + 1,)
+
+        depth = (k + block_k - 1) // block_k
+        by_branch = config["skip"] == "branch"
+
+        def runs(row: Any, end: Any) -> Any:
+            return row < end if by_branch else True
 
         def rows_of(tensor: Any, group: Any, row: Any, col: Any) -> Any:
             return tensor[group, row, col] if masked else tensor[row, col]
@@ -373,35 +383,36 @@ class GroupedMatmulGpu(KernelTemplate):
                     end = ends[found + 1]
 
                 # copies beyond an edge read zeros, which add nothing, and write nothing
-                T.clear(c_sum)
-                if fused:
-                    u_tile = T.alloc_shared(tile_shape, dtype)
-                    u_sum = T.alloc_fragment((block_m, block_n), accumulator)
-                    T.clear(u_sum)
-                    if row < end:
-                        for ko in T.Pipelined(T.ceildiv(k, block_k), num_stages=num_stages):
+                if runs(row, end):
+                    T.clear(c_sum)
+                    trips = depth if by_branch else T.if_then_else(row < end, depth, 0)
+                    if fused:
+                        u_tile = T.alloc_shared(tile_shape, dtype)
+                        u_sum = T.alloc_fragment((block_m, block_n), accumulator)
+                        T.clear(u_sum)
+                        for ko in T.Pipelined(trips, num_stages=num_stages):
                             T.copy(rows_of(A, found, row, ko * block_k), a_tile)
                             T.copy(weights_of(B, found, 0, bx * block_n, ko * block_k), b_tile)
                             T.copy(weights_of(B, found, 1, bx * block_n, ko * block_k), u_tile)
                             T.gemm(a_tile, b_tile, c_sum, transpose_B=is_nt, policy=policy)
                             T.gemm(a_tile, u_tile, u_sum, transpose_B=is_nt, policy=policy)
-                    for i, j in T.Parallel(block_m, block_n):
-                        c_sum[i, j] = c_sum[i, j] / (1 + T.exp(-c_sum[i, j])) * u_sum[i, j]
-                elif row < end:
-                    for ko in T.Pipelined(T.ceildiv(k, block_k), num_stages=num_stages):
-                        T.copy(rows_of(A, found, row, ko * block_k), a_tile)
-                        T.copy(weights_of(B, found, 0, bx * block_n, ko * block_k), b_tile)
-                        T.gemm(a_tile, b_tile, c_sum, transpose_B=is_nt, policy=policy)
-                T.copy(c_sum, c_tile)
-                if row + block_m <= end:
-                    T.copy(c_tile, rows_of(C, found, row, bx * block_n))
-                else:
-                    for i, j in T.Parallel(block_m, block_n):
-                        if row + i < end and bx * block_n + j < n:
-                            if masked:
-                                C[found, row + i, bx * block_n + j] = c_tile[i, j]
-                            else:
-                                C[row + i, bx * block_n + j] = c_tile[i, j]
+                        for i, j in T.Parallel(block_m, block_n):
+                            c_sum[i, j] = c_sum[i, j] / (1 + T.exp(-c_sum[i, j])) * u_sum[i, j]
+                    else:
+                        for ko in T.Pipelined(trips, num_stages=num_stages):
+                            T.copy(rows_of(A, found, row, ko * block_k), a_tile)
+                            T.copy(weights_of(B, found, 0, bx * block_n, ko * block_k), b_tile)
+                            T.gemm(a_tile, b_tile, c_sum, transpose_B=is_nt, policy=policy)
+                    T.copy(c_sum, c_tile)
+                    if row + block_m <= end:
+                        T.copy(c_tile, rows_of(C, found, row, bx * block_n))
+                    else:
+                        for i, j in T.Parallel(block_m, block_n):
+                            if row + i < end and bx * block_n + j < n:
+                                if masked:
+                                    C[found, row + i, bx * block_n + j] = c_tile[i, j]
+                                else:
+                                    C[row + i, bx * block_n + j] = c_tile[i, j]
 
         return grouped_matmul
 

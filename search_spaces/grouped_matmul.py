@@ -19,7 +19,7 @@ from .constraints import (
     swizzle_matters,
     whole_instructions,
 )
-from .matrix_unit import MAX_WGMMA_COLUMNS, POLICIES, launch, matrix_unit
+from .matrix_unit import MAX_WGMMA_COLUMNS, POLICIES, is_hopper, launch, matrix_unit
 
 TILES_M = (16, 32, 64, 128, 256)
 TILES_N = (32, 64, 128, 192, 256)
@@ -32,7 +32,10 @@ def space(workload: Workload, target: Target) -> SearchSpace:
     """The search space of `workload` on `target`."""
     tokens, groups, n, k = workload.dims.values()
     element_bytes = DTYPE_BYTES[workload.dtype]
-    bulk_copies = k * element_bytes % 16 == 0 and n * element_bytes % 16 == 0
+    # TMA starts rows at multiples of 16 bytes
+    a_bulk = is_hopper(target) and k * element_bytes % 16 == 0
+    b_bulk = is_hopper(target) and (k if workload.attrs["layout"] == "nt" else n) * element_bytes % 16 == 0
+    bulk, any_bulk = a_bulk and b_bulk, a_bulk or b_bulk
     products = 2 if workload.attrs["fuse"] == "silu_mul" else 1
     masked = workload.attrs["rows"] == "masked"
     mean = tokens if masked else -(-tokens // groups)
@@ -48,6 +51,11 @@ def space(workload: Workload, target: Target) -> SearchSpace:
             SWIZZLES,
             "block rows that are walked together, so that operands stay in the cache; 0: one by one",
         ),
+        Parameter(
+            "skip",
+            ("loop",) if bulk else ("branch",),
+            "how a block without a tile ends: by a loop without iterations, or by a branch",
+        ),
     )
 
     def blocks(config: Config) -> tuple[int, int]:
@@ -62,13 +70,11 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         return products * result_size(config)
 
     def shared_bytes(config: Config) -> int:
-        # C replaces the operands after the main loop
         rows = config.int("block_m") + products * config.int("block_n")
-        operands = config.int("num_stages") * rows * config.int("block_k")
-        return (
-            max(operands, result_size(config)) * element_bytes
-            + launch(target, config.int("threads"), bulk_copies).barrier_bytes
-        )
+        operands, result = config.int("num_stages") * rows * config.int("block_k"), result_size(config)
+        # C replaces the operands after the main loop, but not in a branch with a warpgroup that copies
+        elements = operands + result if any_bulk and not bulk else max(operands, result)
+        return elements * element_bytes + launch(target, config.int("threads"), any_bulk).barrier_bytes
 
     def instruction_columns(config: Config) -> int:
         rows, cols, threads = config.int("block_m"), config.int("block_n"), config.int("threads")
@@ -83,10 +89,10 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         not_beyond("block_k", DEPTHS, "k", k),
         _enough_tile(n, mean, blocks, target.int("core.count")),
         stages_within_loop(lambda config: -(-k // config.int("block_k")), "k"),
-        fits_block(target, bulk_copies),
+        fits_block(target, any_bulk),
         whole_instructions(target, "block_m", "block_n"),
-        fits_registers(target, bulk_copies, sums, "take more threads or a smaller block_m or block_n"),
-        fits_instruction(target, bulk_copies, instruction_columns, "take a smaller block_n, or threads=256"),
+        fits_registers(target, any_bulk, sums, "take more threads or a smaller block_m or block_n"),
+        fits_instruction(target, any_bulk, instruction_columns, "take a smaller block_n, or threads=256"),
         fits_shared_memory(target, shared_bytes, "lower num_stages, block_k, block_m or block_n"),
         swizzle_matters(blocks, target.int("core.count"), SWIZZLES),
     )

@@ -25,6 +25,7 @@ SMALL = Config(
         "threads": 64,
         "policy": "square",
         "swizzle": 0,
+        "skip": "branch",
     }
 )
 
