@@ -359,6 +359,24 @@ class FlashDecodingGpu(KernelTemplate):
         parts_type = tensor_if(split_k > 1, (split_k, batch, q_len, heads, head_dim), accumulator)
         part_lse_type = tensor_if(split_k > 1, (split_k, batch, q_len, heads), accumulator)
 
+        # Python loops: a pipeline takes copies, and no loops of copies. TMA writes a run of rows into one
+        # panel of a swizzled tile at a time
+        panel = head_dim if run == block_n else math.gcd(head_dim, 64)
+        pieces = [(r, c) for r in range(0, block_n, run) for c in range(0, head_dim, panel)]
+
+        @T.macro
+        def load(pool, tile, table, item, kv_head, first, last):  # type: ignore[no-untyped-def]
+            for r, c in pieces:
+                T.copy(
+                    pool[
+                        table[item, T.min((first + r) // page, last)] if page else item,
+                        (first + r) % page if page else first : ((first + r) % page if page else first) + run,
+                        kv_head,
+                        c : c + panel,
+                    ],
+                    tile[r : r + run, c : c + panel],
+                )
+
         @T.prim_func
         def flash_decoding(  # type: ignore[no-untyped-def]
             Q: T.Tensor((batch, q_len, heads, head_dim), dtype),  # type: ignore[valid-type]  # noqa: N803
@@ -407,13 +425,7 @@ class FlashDecodingGpu(KernelTemplate):
                 last = T.max(T.ceildiv(length, page) - 1, 0) if page else 0
                 for ko in T.Pipelined(trips, num_stages=num_stages):
                     first = (split * part + ko) * block_n
-                    for r in T.unroll(block_n // run):
-                        if page:
-                            at = Table[item, T.min((first + r * run) // page, last)]
-                            start = (first + r * run) % page
-                            T.copy(K[at, start : start + run, kv_head, :], k_tile[r * run : (r + 1) * run, :])
-                        else:
-                            T.copy(K[item, first : first + run, kv_head, :], k_tile)
+                    load(K, k_tile, Table if page else item, item, kv_head, first, last)
                     T.gemm(q_tile, k_tile, scores, transpose_B=True, policy=policy, clear_accum=True)
                     if masked:  # noqa: SIM102
                         if first + block_n > length - (q_len - 1):
@@ -425,13 +437,7 @@ class FlashDecodingGpu(KernelTemplate):
                     T.copy(scores, weights)
                     for i, j in T.Parallel(block_m, head_dim):
                         o_sum[i, j] *= rescale[i]
-                    for r in T.unroll(block_n // run):
-                        if page:
-                            at = Table[item, T.min((first + r * run) // page, last)]
-                            start = (first + r * run) % page
-                            T.copy(V[at, start : start + run, kv_head, :], v_tile[r * run : (r + 1) * run, :])
-                        else:
-                            T.copy(V[item, first : first + run, kv_head, :], v_tile)
+                    load(V, v_tile, Table if page else item, item, kv_head, first, last)
                     T.gemm(weights, v_tile, o_sum, policy=policy)
 
                 divide(o_sum, row_max, row_sum)
