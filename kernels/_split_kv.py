@@ -20,7 +20,7 @@ def partials(
     """Scratch memory of the parts of outputs (*rows, columns); none if there is one part."""
     if split_k == 1:
         return {}
-    return {"Parts": ((split_k, *rows, columns), "float32"), "PartLSE": ((split_k, *rows), "float32")}
+    return {"PartO": ((split_k, *rows, columns), "float32"), "PartLSE": ((split_k, *rows), "float32")}
 
 
 def tensor_if(present: bool, shape: tuple[Any, ...], dtype: str) -> Any:
@@ -28,6 +28,54 @@ def tensor_if(present: bool, shape: tuple[Any, ...], dtype: str) -> Any:
     import tilelang.language as T  # noqa: N812
 
     return T.Tensor(shape, dtype) if present else None
+
+
+def load_keys(keys: int, columns: int, page: int, by_row: bool, first_column: int = 0) -> Any:
+    """A macro that copies a tile of consecutive keys of an item to shared memory.
+
+    Args:
+        keys: keys of the tile.
+        columns: columns of the tile.
+        page: keys of a page; 0 if the pool has one page for each item, and no table.
+        by_row: whether each thread looks up the pages of its rows; else each page is copied as a whole.
+        first_column: the tile's first column in the pool.
+
+    Returns:
+        A TileLang macro of the pool (pages, page, heads, columns of a head), the tile, the table (items,
+        pages), the item, the head, the first key, and the last page of the item that has keys. Later entries
+        of the table are not read, since a pipeline looks ahead and their values may be undefined.
+    """
+    import tilelang.language as T  # noqa: N812
+
+    run = min(page or keys, keys)
+    # TMA writes a part of a swizzled tile by panels of 128 bytes
+    panel = columns if run == keys else math.gcd(columns, 64)
+    # loops of Python, since a pipeline takes copies and no loops of copies
+    pieces = [(row, column) for row in range(0, keys, run) for column in range(0, columns, panel)]
+
+    def source(pool: Any, table: Any, item: Any, head: Any, key: Any, last: Any, column: int) -> Any:
+        at = table[item, T.min(key // page, last)] if page else item
+        start = key % page if page else key
+        begin = first_column + column
+        return pool[at, start : start + run, head, begin : begin + panel]
+
+    @T.macro
+    def load(  # type: ignore[no-untyped-def]
+        pool: T.Buffer, tile: T.Buffer, table: Any, item: Any, head: Any, first: Any, last: Any
+    ):
+        if by_row:
+            for i, j in T.Parallel(keys, columns):
+                tile[i, j] = pool[
+                    table[item, T.min((first + i) // page, last)], (first + i) % page, head, first_column + j
+                ]
+        else:
+            for row, column in pieces:
+                T.copy(
+                    source(pool, table, item, head, first + row, last, column),
+                    tile[row : row + run, column : column + panel],
+                )
+
+    return load
 
 
 def normalise(rows: int, columns: int, scale: float) -> Any:

@@ -18,12 +18,12 @@ from ..problem.axes import Axes, Axis, Parts
 from ..problem.operator import Operator, Tensors
 from ..problem.rounding import Rounding, SecondInputs
 from ..problem.space import Config, SearchSpace, Value
-from ..problem.template import KernelTemplate, Scale
+from ..problem.template import KernelTemplate
 from ..problem.workload import MAX_DIMENSION, Workload
 from ..search_spaces import flash_decoding as search_space
 from ..target.spec import Target
 from ._online_softmax import online_softmax
-from ._split_kv import COMBINE_ROWS, COMBINE_THREADS, LOWEST, combine, normalise, partials, tensor_if
+from ._split_kv import COMBINE_ROWS, COMBINE_THREADS, LOWEST, combine, load_keys, normalise, partials, tensor_if
 
 if TYPE_CHECKING:
     import torch
@@ -298,7 +298,6 @@ class FlashDecodingGpu(KernelTemplate):
     dtypes = ("bfloat16", "float16")
     # exp2 and the final division as single instructions; infinities remain correct
     compile_flags: ClassVar[Mapping[str, tuple[str, ...]]] = {"cuda": ("--use_fast_math",)}
-    scales: ClassVar[Mapping[str, Scale]] = {"batch": Scale(), "pages": Scale()}
     dynamic_dims = ("batch", "kv_len", "pages")
     static_reasons: ClassVar[Mapping[str, str]] = {
         "heads": "the heads of a kv head fill the rows of a tile",
@@ -315,18 +314,22 @@ class FlashDecodingGpu(KernelTemplate):
         return partials(config.int("split_k"), tuple(rows), head_dim)
 
     def default_config(self, workload: Workload, target: Target) -> Config | None:
-        """64 keys a step in three stages, and parts enough for two blocks of each core."""
+        """64 keys a step, weights in registers, and parts enough for two blocks of each core."""
         space = self.space(workload, target)
-        batch, heads, kv_heads, kv_len, _, q_len, _ = workload.dims.values()
-        block_m = 16 if heads // kv_heads * q_len <= 16 else 64
-        blocks = batch * kv_heads * -(-kv_len // 4096)
-        split_k = next((s for s in search_space.SPLITS if s * batch * kv_heads >= blocks), 1)
+        batch, kv_heads = workload.dims["batch"], workload.dims["kv_heads"]
+        enough = 2 * target.int("core.count")
+        split_k = next((s for s in search_space.SPLITS if s * batch * kv_heads >= enough), 8)
         wanted = Config(
             {
-                "block_m": block_m, "block_n": 64, "num_stages": 3, "threads": 128, "split_k": split_k,
-                "weights": "shared",
+                "block_m": 64,
+                "block_n": 64,
+                "num_stages": 1 if target.kind == "hip" else 3,
+                "threads": 128,
+                "split_k": split_k,
+                "weights": "registers",
+                "gather": "by_page",
             }
-        )  # fmt: skip
+        )
         return wanted if wanted in space else next(iter(space.nearest(wanted, 1)), None)
 
     def build(self, workload: Workload, config: Config) -> Any:
@@ -342,40 +345,21 @@ class FlashDecodingGpu(KernelTemplate):
         group = heads // kv_heads
         rows = group * q_len  # of one kv head
         row_tiles = -(-rows // block_m)
-        run = min(page or block_n, block_n)  # keys that are copied at once
-        blocks = kv_len // page if page else 1
         even = not has_lengths and isinstance(kv_len, int) and kv_len % (block_n * split_k) == 0
         masked = q_len > 1 or not even
         scale = head_dim**-0.5 * math.log2(math.e)  # exp2 instead of exp
         # weights in registers: each warp has whole rows; else warps divide the columns
         policy = T.GemmWarpPolicy.FullRow if in_registers else T.GemmWarpPolicy.FullCol
         update, divide = online_softmax(block_m, block_n, scale), normalise(block_m, head_dim, scale)
+        load = load_keys(block_n, head_dim, page, by_row=config["gather"] == "by_row")
         sum_up = combine(split_k, head_dim)
 
         pool = (pages, page or kv_len, kv_heads, head_dim)
-        table_type = tensor_if(page > 0, (batch, blocks), "int32")
+        table_type = tensor_if(page > 0, (batch, kv_len // page if page else 1), "int32")
         lengths_type = tensor_if(has_lengths, (batch,), "int32")
         lse_type = tensor_if(has_lse, (batch, q_len, heads), accumulator)
         parts_type = tensor_if(split_k > 1, (split_k, batch, q_len, heads, head_dim), accumulator)
         part_lse_type = tensor_if(split_k > 1, (split_k, batch, q_len, heads), accumulator)
-
-        # Python loops: a pipeline takes copies, and no loops of copies. TMA writes a run of rows into one
-        # panel of a swizzled tile at a time
-        panel = head_dim if run == block_n else math.gcd(head_dim, 64)
-        pieces = [(r, c) for r in range(0, block_n, run) for c in range(0, head_dim, panel)]
-
-        @T.macro
-        def load(pool, tile, table, item, kv_head, first, last):  # type: ignore[no-untyped-def]
-            for r, c in pieces:
-                T.copy(
-                    pool[
-                        table[item, T.min((first + r) // page, last)] if page else item,
-                        (first + r) % page if page else first : ((first + r) % page if page else first) + run,
-                        kv_head,
-                        c : c + panel,
-                    ],
-                    tile[r : r + run, c : c + panel],
-                )
 
         @T.prim_func
         def flash_decoding(  # type: ignore[no-untyped-def]
@@ -386,7 +370,7 @@ class FlashDecodingGpu(KernelTemplate):
             Lengths: lengths_type,  # type: ignore[valid-type]  # noqa: N803
             O: T.Tensor((batch, q_len, heads, head_dim), dtype),  # type: ignore[valid-type]  # noqa: E741, N803
             LSE: lse_type,  # type: ignore[valid-type]  # noqa: N803
-            Parts: parts_type,  # type: ignore[valid-type]  # noqa: N803
+            PartO: parts_type,  # type: ignore[valid-type]  # noqa: N803
             PartLSE: part_lse_type,  # type: ignore[valid-type]  # noqa: N803
         ):
             with T.Kernel(kv_heads * row_tiles, split_k, batch, threads=threads) as (tile, split, item):
@@ -425,7 +409,7 @@ class FlashDecodingGpu(KernelTemplate):
                 last = T.max(T.ceildiv(length, page) - 1, 0) if page else 0
                 for ko in T.Pipelined(trips, num_stages=num_stages):
                     first = (split * part + ko) * block_n
-                    load(K, k_tile, Table if page else item, item, kv_head, first, last)
+                    load(K, k_tile, Table, item, kv_head, first, last)
                     T.gemm(q_tile, k_tile, scores, transpose_B=True, policy=policy, clear_accum=True)
                     if masked:  # noqa: SIM102
                         if first + block_n > length - (q_len - 1):
@@ -437,7 +421,7 @@ class FlashDecodingGpu(KernelTemplate):
                     T.copy(scores, weights)
                     for i, j in T.Parallel(block_m, head_dim):
                         o_sum[i, j] *= rescale[i]
-                    load(V, v_tile, Table if page else item, item, kv_head, first, last)
+                    load(V, v_tile, Table, item, kv_head, first, last)
                     T.gemm(weights, v_tile, o_sum, policy=policy)
 
                 divide(o_sum, row_max, row_sum)
@@ -445,7 +429,7 @@ class FlashDecodingGpu(KernelTemplate):
                     row = first_row + i
                     if row < rows:
                         if split_k > 1:
-                            Parts[split, item, row // group, kv_head * group + row % group, j] = o_sum[i, j]
+                            PartO[split, item, row // group, kv_head * group + row % group, j] = o_sum[i, j]
                         else:
                             O[item, row // group, kv_head * group + row % group, j] = o_sum[i, j]
                 for i in T.Parallel(block_m):
@@ -460,7 +444,7 @@ class FlashDecodingGpu(KernelTemplate):
                 with T.Kernel(T.ceildiv(heads, COMBINE_ROWS), q_len, batch, threads=COMBINE_THREADS) as (
                     heads_tile, token, which,
                 ):  # fmt: skip
-                    sum_up(Parts, PartLSE, O, LSE if has_lse else None, which, token, heads_tile * COMBINE_ROWS)
+                    sum_up(PartO, PartLSE, O, LSE if has_lse else None, which, token, heads_tile * COMBINE_ROWS)
 
         return flash_decoding
 
