@@ -62,10 +62,10 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         pipelines(target),
         not_beyond("block_m", rows, "seq_len", seq_len),
         not_beyond("block_n", keys, "seq_len", seq_len),
-        _whole_rows(target),
+        whole_rows(target),
         fits_block(target, bulk_copies),
         stages_within_loop(lambda config: -(-seq_len // config.int("block_n")), "keys"),
-        _causal_pipelines(causal, bulk_copies and hopper, hip),
+        causal_pipelines(causal, bulk_copies and hopper, hip),
         fits_registers(
             target, bulk_copies, accumulators, "take more threads or a smaller block_n or block_m"
         ),
@@ -82,7 +82,7 @@ def space(workload: Workload, target: Target) -> SearchSpace:
     return SearchSpace(parameters, constraints)
 
 
-def _whole_rows(target: Target) -> Constraint:
+def whole_rows(target: Target) -> Constraint:
     """Each warp has whole rows, since it computes the softmax of the rows of its scores."""
 
     def violation(config: Config) -> str | None:
@@ -108,7 +108,7 @@ def _whole_rows(target: Target) -> Constraint:
     return Constraint("whole rows", violation)
 
 
-def _causal_pipelines(causal: bool, bulk_copies: bool, hip: bool) -> Constraint:
+def causal_pipelines(causal: bool, bulk_copies: bool, hip: bool) -> Constraint:
     """Without TMA, causal attention has no pipeline.
 
     TileLang 0.1.15 fails on the waits at the end of a pipeline of cp.async copies if the number of iterations
