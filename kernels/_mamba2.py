@@ -19,9 +19,9 @@ A_RANGE, DT_RANGE = (1.0, 16.0), (1e-3, 1e-1)
 def steps_and_decays(
     batch: int, seq_len: int, nheads: int, chunk: int, generator: "torch.Generator"
 ) -> "tuple[torch.Tensor, torch.Tensor]":
-    """dt = softplus(head's bias + N(0, 1)), and the sums of dt A in a chunk.
+    """dt = softplus(head's bias + N(0, 1)), and the sums of dt A in a chunk: (batch, nheads, chunks, chunk).
 
-    Both are (batch, nheads, chunks, chunk).     Heads differ as in a newly initialised layer of Mamba-2: some forget within ten tokens, others keep
+    Heads differ as in a newly initialised layer of Mamba-2: some forget within ten tokens, others keep
     everything. The last chunk is padded with dt = 0.
     """
     import torch

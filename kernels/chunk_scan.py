@@ -23,7 +23,7 @@ from ..problem.operator import Operator, Tensors
 from ..problem.rounding import Rounding, SecondInputs, whole_numbers
 from ..problem.space import Config, SearchSpace, Value
 from ..problem.template import KernelTemplate, Scale
-from ..problem.workload import MAX_DIMENSION, Workload
+from ..problem.workload import Workload
 from ..search_spaces import chunk_scan as search_space
 from ..target.spec import Target
 from ._mamba2 import CHUNKS, steps_and_decays, whole_chunks, whole_steps
@@ -31,6 +31,7 @@ from ._mamba2 import CHUNKS, steps_and_decays, whole_chunks, whole_steps
 if TYPE_CHECKING:
     import torch
 
+MAX_ELEMENTS = 2**31  # the last index is the largest signed 32-bit integer
 MAX_GRID_AXIS = 65535  # blocks along the second and third axis of a CUDA or HIP grid
 MAX_STATE = 256  # a block keeps whole rows of C and of the states in shared memory
 WEIGHT_BYTES = 1 << 30  # decayed weights that the reference or torch holds at once
@@ -80,16 +81,18 @@ class ChunkScan(Operator):
                 f"chunk_scan: d_state={d_state} exceeds {MAX_STATE}, the widest rows of C that a block can "
                 "keep in shared memory"
             )
+        # whole tiles extend beyond the edges: to the end of the last sequence's chunk, and of a row's last tile
+        over = search_space.overhang(head_dim)
         reach = {
             "cb": batch * chunks * chunk * chunk,
-            "x": batch * chunks * chunk * nheads * head_dim,
-            "prev_states": batch * chunks * nheads * head_dim * d_state,
+            "x": ((batch - 1) * seq_len + chunks * chunk) * nheads * head_dim + over,
+            "prev_states": (batch * chunks * nheads * head_dim + over) * d_state,
         }
         for name, elements in reach.items():
-            if elements > MAX_DIMENSION:
+            if elements > MAX_ELEMENTS:
                 raise WorkloadError(
-                    f"chunk_scan: {name} would have {elements} elements in whole chunks, and the kernels "
-                    f"index at most {MAX_DIMENSION}; split the batch"
+                    f"chunk_scan: tiles of {name} would reach over {elements} elements, and 32-bit indices "
+                    f"over {MAX_ELEMENTS}; split the batch"
                 )
 
     def inputs(self, workload: Workload, device: str, seed: int) -> "dict[str, torch.Tensor]":
@@ -230,7 +233,7 @@ def _scan(workload: Workload, inputs: Tensors, dtype: "torch.dtype", out: "torch
     import torch
 
     batch, seq_len, nheads, _, _ = workload.dims.values()
-    chunk = int(workload.attrs["chunk"])
+    chunk = min(int(workload.attrs["chunk"]), seq_len)  # of a single chunk, only its tokens
     chunks = -(-seq_len // chunk)
     hidden = torch.ones(chunk, chunk, dtype=torch.bool, device=out.device).triu_(1)
     panel = max(1, WEIGHT_BYTES // (8 * nheads * chunk * chunk))
@@ -239,10 +242,12 @@ def _scan(workload: Workload, inputs: Tensors, dtype: "torch.dtype", out: "torch
             last = min(first + panel, chunks)
             tokens = slice(first * chunk, min(last * chunk, seq_len))
             x, c = (whole_chunks(inputs[name][item, tokens].to(dtype), chunk) for name in ("x", "C"))
-            dt, sums = (inputs[name][item, :, first:last].transpose(0, 1) for name in ("dt", "dA_cumsum"))
+            dt, sums = (
+                inputs[name][item, :, first:last, :chunk].transpose(0, 1) for name in ("dt", "dA_cumsum")
+            )
             decays = sums[..., None] - sums[..., None, :]  # (chunks, heads, l, s)
             weights = decays.masked_fill_(hidden, -torch.inf).exp_().mul_(dt[..., None, :]).to(dtype)
-            weights *= inputs["cb"][item, first:last].to(dtype).masked_fill(hidden, 0)
+            weights *= inputs["cb"][item, first:last, :, :chunk, :chunk].to(dtype).masked_fill(hidden, 0)
             part = torch.einsum("chls,cshp->clhp", weights, x)
             states = torch.einsum("cln,chpn->clhp", c, inputs["prev_states"][item, first:last].to(dtype))
             part += states * sums.exp().to(dtype).transpose(1, 2)[..., None]
@@ -283,23 +288,26 @@ class ChunkScanGpu(KernelTemplate):
         return search_space.space(workload, target)
 
     def default_config(self, workload: Workload, target: Target) -> Config | None:
-        """Tiles of 64 x 64, 64 tokens at a time: small blocks, of which several share a core."""
+        """Tiles of 64 x 64, 64 tokens at a time: small blocks, of which several share a core.
+
+        Without TMA: with a warpgroup that only copies, just one block fits on a core, and its loop is short.
+        """
         space = self.space(workload, target)
-        bulk = "bulk" in next(p.values for p in space.parameters if p.name == "copies")
         wanted = Config(
             {
                 "block_m": 64,
                 "block_n": 64,
                 "block_k": 64,
-                "num_stages": 2 if bulk else 1,
+                "num_stages": 1,
                 "threads": 128,
-                "copies": "bulk" if bulk else "threads",
+                "copies": "threads",
             }
         )
         return wanted if wanted in space else next(iter(space.nearest(wanted, 1)), None)
 
     def build(self, workload: Workload, config: Config) -> Any:
         import tilelang.language as T  # noqa: N812
+        from tilelang.layout import make_swizzled_layout
 
         batch, seq_len, nheads, head_dim, d_state = workload.dims.values()
         chunk, dtype, accumulator = int(workload.attrs["chunk"]), workload.dtype, "float32"
@@ -316,6 +324,7 @@ class ChunkScanGpu(KernelTemplate):
         grid = (tiles * nheads, chunks, batch) if is_open else (tiles, nheads, batch * chunks)
         decay_shape = (batch, nheads, chunks, chunk)
         log2_e = math.log2(math.e)  # exp2 instead of exp
+        halves = DTYPE_BYTES[dtype] == 2
         policy = T.GemmWarpPolicy.FullRow  # the weights of a row are in registers of one warp
 
         @T.prim_func
@@ -347,6 +356,11 @@ class ChunkScanGpu(KernelTemplate):
                 own = T.alloc_shared((1,), accumulator)
                 weights = T.alloc_fragment((block_m, block_k), dtype)
                 sums = T.alloc_fragment((block_m, block_n), accumulator)
+                # warps read and write 8 rows at once, which share a few banks without a swizzle
+                if halves:
+                    T.annotate_layout(
+                        {cb_tile: make_swizzled_layout(cb_tile), out_tile: make_swizzled_layout(out_tile)}
+                    )
 
                 # copies beyond an edge read zeros and write nothing
                 T.copy(C[item, first + row : first + row + block_m, 0:width], c_tile, disable_tma=by_threads)

@@ -6,6 +6,7 @@ from ..dtypes import DTYPE_BYTES
 from ..problem.space import Config, Parameter, SearchSpace
 from ..problem.workload import Workload
 from ..target.spec import Target
+from .chunk_state import TILES_N, overhang
 from .constraints import (
     by_copies,
     causal_pipelines,
@@ -19,8 +20,9 @@ from .constraints import (
 )
 from .matrix_unit import is_hopper, launch
 
+__all__ = ["overhang", "space"]
+
 TILES_M = (32, 64, 128, 256)  # and block_k: parts of every legal chunk
-TILES_N = (16, 32, 64, 128, 256)
 DEPTHS = (32, 64, 128)
 TILE_ALIGNMENT = 1024  # bytes: swizzled tiles, after the decays, start at multiples of it
 FLOAT_BYTES = 4
