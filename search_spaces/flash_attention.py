@@ -7,12 +7,14 @@ from ..problem.space import Config, Constraint, Parameter, SearchSpace
 from ..problem.workload import Workload
 from ..target.spec import Target
 from .constraints import (
+    causal_pipelines,
     fits_block,
     fits_instruction,
     fits_registers,
     fits_shared_memory,
     not_beyond,
     pipelines,
+    rows_of_warps,
     stages_within_loop,
 )
 from .matrix_unit import MAX_WGMMA_COLUMNS, is_hopper, launch, matrix_unit
@@ -66,6 +68,10 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         fits_block(target, bulk_copies),
         stages_within_loop(lambda config: -(-seq_len // config.int("block_n")), "keys"),
         causal_pipelines(causal, bulk_copies and hopper, hip),
+        rows_of_warps(target),
+        fits_block(target, bulk_copies),
+        stages_within_loop(lambda config: -(-seq_len // config.int("block_n")), "keys"),
+        causal_pipelines(target, "causal attention", lambda _: not causal or (bulk_copies and hopper)),
         fits_registers(
             target, bulk_copies, accumulators, "take more threads or a smaller block_n or block_m"
         ),
