@@ -273,9 +273,7 @@ class FlashAttention(Operator):
         return {"bfloat16": 8e-3, "float16": 1e-3}[workload.dtype]
 
 
-def _attention(
-    workload: Workload, inputs: Tensors, squared: bool
-) -> "tuple[torch.Tensor, torch.Tensor]":
+def _attention(workload: Workload, inputs: Tensors, squared: bool) -> "tuple[torch.Tensor, torch.Tensor]":
     """The output, or the sum of the squares of its terms (weight times value), and LSE, in float32.
 
     Squared weights are at least the smallest normal number of the dtype: the rounding errors of smaller ones
@@ -429,7 +427,9 @@ class FlashAttentionGpu(KernelTemplate):
 
         batch, heads, seq_len, head_dim = workload.dims.values()
         causal, dtype, accumulator = bool(workload.attrs["causal"]), workload.dtype, "float32"
-        group, window, softcap = (int(OPERATOR.attribute(workload.attrs, n)) for n in OPERATOR.later_attrs[:3])
+        group, window, softcap = (
+            int(OPERATOR.attribute(workload.attrs, n)) for n in OPERATOR.later_attrs[:3]
+        )
         sinks, lse = (bool(OPERATOR.attribute(workload.attrs, name)) for name in ("sinks", "lse"))
         mixed = OPERATOR.attribute(workload.attrs, "lengths") == "mixed"
         block_m, block_n = config.int("block_m"), config.int("block_n")
@@ -520,7 +520,9 @@ class FlashAttentionGpu(KernelTemplate):
                     for i in T.Parallel(block_m):
                         if row + i < seq_len:
                             found = (row_max[i] * scale + T.log2(row_sum[i])) * math.log(2)
-                            LSE[item, head, row + i] = T.if_then_else(row + i < end, found, 0) if mixed else found
+                            LSE[item, head, row + i] = (
+                                T.if_then_else(row + i < end, found, 0) if mixed else found
+                            )
                 for i in T.Parallel(block_m):
                     row_sum[i] = 1 / row_sum[i]
                 for i, j in T.Parallel(block_m, width):

@@ -23,7 +23,16 @@ from ..problem.workload import MAX_DIMENSION, Workload
 from ..search_spaces import flash_decoding as search_space
 from ..target.spec import Target
 from ._online_softmax import online_softmax
-from ._split_kv import COMBINE_ROWS, COMBINE_THREADS, LOWEST, combine, load_keys, normalise, partials, tensor_if
+from ._split_kv import (
+    COMBINE_ROWS,
+    COMBINE_THREADS,
+    LOWEST,
+    combine,
+    load_keys,
+    normalise,
+    partials,
+    tensor_if,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -255,9 +264,7 @@ def _items(workload: Workload, inputs: Tensors) -> "Iterator[tuple[torch.Tensor,
         yield k, v
 
 
-def _attention(
-    workload: Workload, inputs: Tensors, squared: bool
-) -> "tuple[torch.Tensor, torch.Tensor]":
+def _attention(workload: Workload, inputs: Tensors, squared: bool) -> "tuple[torch.Tensor, torch.Tensor]":
     """The output, or the sum of the squares of its terms (weight times value), in float32; and the LSE.
 
     Squared weights are at least the smallest normal number of the dtype, as in flash_attention.
@@ -444,7 +451,9 @@ class FlashDecodingGpu(KernelTemplate):
                 with T.Kernel(T.ceildiv(heads, COMBINE_ROWS), q_len, batch, threads=COMBINE_THREADS) as (
                     heads_tile, token, which,
                 ):  # fmt: skip
-                    sum_up(PartO, PartLSE, O, LSE if has_lse else None, which, token, heads_tile * COMBINE_ROWS)
+                    sum_up(
+                        PartO, PartLSE, O, LSE if has_lse else None, which, token, heads_tile * COMBINE_ROWS
+                    )
 
         return flash_decoding
 

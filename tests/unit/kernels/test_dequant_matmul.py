@@ -11,7 +11,7 @@ from tests.support.cpu_programs import on_cpu, run_c
 from tilesight.builder.build import build_kernel, device_source
 from tilesight.errors import WorkloadError
 from tilesight.kernels import operator, templates
-from tilesight.kernels._packed import E2M1, FORMATS, NF4, UNITS, codes_of, nearest_codes, packed_codes
+from tilesight.kernels._packed import UNITS
 from tilesight.kernels.dequant_matmul import RUNS, dequantised
 from tilesight.lowering.lower import lower
 from tilesight.machine.toolchain import missing_compiler
