@@ -11,6 +11,19 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class ShortSums:
+    """Sums that a matrix unit keeps with fewer digits than float32 has, as Hopper's does for float8.
+
+    Attributes:
+        additions: of one such sum; each cuts off digits.
+        digits: binary digits that are kept.
+    """
+
+    additions: int
+    digits: int
+
+
+@dataclass(frozen=True, slots=True)
 class Rounding:
     """The roundings of right kernels: each output element is a sum of terms in float32, rounded to its dtype.
 
@@ -18,11 +31,13 @@ class Rounding:
         terms: number of terms of the longest sum.
         inner: dtype to which a factor of each term is rounded before the sum; "" if no factor is rounded.
         cuts: whether matrix units may add the terms. They cut off digits where other units round.
+        short_sums: the sums of fewer digits from which the terms may be added; None if there are none.
     """
 
     terms: int
     inner: str = ""
     cuts: bool = False
+    short_sums: ShortSums | None = None
 
 
 @dataclass(frozen=True, slots=True)

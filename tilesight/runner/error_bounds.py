@@ -6,6 +6,8 @@ float16, 2^-24 for float32. With r the reference and s the root of the sum of th
 
     FAITHFUL u(output) |r| + (INNER u(inner) + (SUMMED sqrt(k) + CUT k) u(float32)) s
 
+Sums of float8 products add (SUMMED sqrt(a) + CUT a) 2^-d s: a additions that keep d digits each.
+
 Where the roundings of an operator are not known, u(inner) and k are not known either, and s is not: the bound
 is then
 
@@ -85,6 +87,8 @@ def rounding_bound(rounding: Rounding, dtype: torch.dtype, magnitude: torch.Tens
     inner = INNER * unit_roundoff(getattr(torch, rounding.inner)) if rounding.inner else 0.0
     cut = CUT * rounding.terms if rounding.cuts else 0.0
     summed = (SUMMED * math.sqrt(rounding.terms) + cut) * unit_roundoff(torch.float32)
+    if short := rounding.short_sums:
+        summed += (SUMMED * math.sqrt(short.additions) + CUT * short.additions) * 2.0**-short.digits
     relative, floor = FAITHFUL * unit_roundoff(dtype), smallest(dtype)
 
     def bound(wanted: torch.Tensor, part: Part) -> torch.Tensor:

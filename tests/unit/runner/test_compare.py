@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from tilesight.problem.rounding import Rounding
+from tilesight.problem.rounding import Rounding, ShortSums
 from tilesight.runner import compare as module
 from tilesight.runner.compare import Deviation, compare, poison, scale_of
 from tilesight.runner.error_bounds import (
@@ -126,6 +126,10 @@ def test_the_bound_of_known_roundings() -> None:
     assert bound.tolist()[0] == pytest.approx([FAITHFUL * 2**-8 * 2 + noise, FAITHFUL * 2**-8 * 4 + noise])
     plain = rounding_bound(Rounding(100), torch.float32, None)(wanted, whole)
     assert plain.tolist()[0] == pytest.approx([(FAITHFUL + SUMMED * 10) * 2**-24 * size for size in (2, 4)])
+    short = Rounding(100, short_sums=ShortSums(additions=4, digits=14))
+    more = rounding_bound(short, torch.float32, magnitude)(wanted, whole)
+    less = rounding_bound(Rounding(100), torch.float32, magnitude)(wanted, whole)
+    assert (more - less).tolist()[0] == pytest.approx([8 * (SUMMED * 2 + CUT * 4) * 2**-14] * 2)
 
 
 def test_a_bound_without_known_roundings_follows_rows_and_columns() -> None:
