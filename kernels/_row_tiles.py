@@ -51,7 +51,7 @@ class RowTemplate(KernelTemplate):
         sweeps: how often a kernel uses each element; after one, no row is kept.
     """
 
-    target_kinds = ("cuda", "hip")
+    target_kinds: ClassVar[tuple[str, ...]] = ("cuda", "hip")
     dtypes = ("bfloat16", "float16")
     # n changes the code, since a whole row is in registers or shared memory
     scales: ClassVar[Mapping[str, Scale]] = {"m": Scale(("block_m",), row_reduction.ROWS)}
