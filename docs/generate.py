@@ -1,23 +1,28 @@
-"""Writes the generated parts of docs/cli.md and docs/architecture.md: `python docs/generate.py`.
+"""Writes the generated parts of three pages of docs/: `python docs/generate.py`.
 
-The option tables of docs/cli.md come from the commands (click). The tables of packages and modules in
-docs/architecture.md come from the first sentence of each docstring. A generated part stands between two
-marker lines; the text around it is written by hand. A test checks that both pages are up to date.
+The option tables of cli.md come from the commands (click), those of kernels.md from the operators and their
+templates. The tables of packages and modules in architecture.md come from the first sentence of each
+docstring. A generated part stands between two marker lines; the text around it is written by hand. A test
+checks that the pages are up to date.
 """
 
 from __future__ import annotations
 
 import ast
 import re
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
 
 from tilesight.cli.commands import cli
+from tilesight.kernels import operator, operators, templates
+from tilesight.problem.operator import Operator
 
 ROOT = Path(__file__).resolve().parents[1]
-CLI, ARCHITECTURE = ROOT / "docs" / "cli.md", ROOT / "docs" / "architecture.md"
+DOCS = ROOT / "docs"
+CLI, ARCHITECTURE, KERNELS = DOCS / "cli.md", DOCS / "architecture.md", DOCS / "kernels.md"
 BEGIN, END = "<!-- generated: {} -->", "<!-- end -->"
 PART = re.compile(r"<!-- generated: ([^\n]*?) -->\n(.*?)<!-- end -->", re.DOTALL)
 
@@ -46,7 +51,7 @@ LINKED = (
 
 
 def main() -> None:
-    for path, write in ((CLI, options), (ARCHITECTURE, modules)):
+    for path, write in PAGES:
         path.write_text(page(path.read_text(encoding="utf-8"), write), encoding="utf-8")
 
 
@@ -85,6 +90,47 @@ def modules(name: str) -> str:
         for folder in _folders(ROOT / "tilesight" / package):
             parts.append(_table((f"`{_path(folder)}/`", "role"), list(_rows(folder))))
     return "\n".join(part for part in parts if part)
+
+
+def kernels(name: str) -> str:
+    """The table of all `operators`, or of their `attributes`, or of their `shapes`."""
+    found = [operator(each) for each in operators()]
+    if name == "operators":
+        return _table(
+            ("kernel", "what it computes", "dimensions", "element types", "targets"),
+            [(f"`{o.name}`", _computes(o), _dims(o), ", ".join(o.dtypes), _kinds(o)) for o in found],
+        )
+    if name == "attributes":
+        rows = [(f"`{o.name}`", f"`{a}`", _values(o, a)) for o in found for a in o.attrs]
+        return _table(("kernel", "attribute", "values; the first is the default"), rows)
+    return _table(
+        ("kernel", "shapes"),
+        [(f"`{o.name}`", ", ".join(f"`{shape}`" for shape in o.named)) for o in found],
+    )
+
+
+def _computes(found: Operator) -> str:
+    module = sys.modules[type(found).__module__]
+    summary = _summary(Path(str(module.__file__))).removeprefix(f"{found.name}: ")
+    return re.split(r"[,;] and its templates?", summary)[0]
+
+
+def _dims(found: Operator) -> str:
+    dynamic = {dim for template in templates(found.name) for dim in template.dynamic_dims}
+    return ", ".join(f"*{dim}*" if dim in dynamic else dim for dim in found.dims)
+
+
+def _kinds(found: Operator) -> str:
+    kinds = {kind for template in templates(found.name) for kind in template.target_kinds}
+    return ", ".join(sorted(kinds))
+
+
+def _values(found: Operator, attribute: str) -> str:
+    default = found.attrs[attribute]
+    others = (False, True) if isinstance(default, bool) else found.choices.get(attribute, ())
+    listed = [default, *(value for value in others if value != default)]
+    text = ", ".join(f"`{str(v).lower() if isinstance(v, bool) else v}`" for v in listed)
+    return text if others else f"{text}, or another whole number"
 
 
 def _is_shown(parameter: click.Parameter) -> bool:
@@ -151,6 +197,8 @@ def _table(heading: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
     lines = [f"| {' | '.join(line)} |\n".replace("|  |", "| |") for line in (heading, *rows)]
     return "".join([lines[0], "|---" * len(heading) + "|\n", *lines[1:]])
 
+
+PAGES = ((CLI, options), (ARCHITECTURE, modules), (KERNELS, kernels))
 
 if __name__ == "__main__":
     main()

@@ -25,17 +25,15 @@ from ..problem.template import KernelTemplate, Scale
 from ..problem.workload import Workload
 from ..search_spaces import chunk_state as search_space
 from ..target.spec import Target
+from ._mamba2 import CHUNKS, steps_and_decays, whole_chunks, whole_steps
 
 if TYPE_CHECKING:
     import torch
 
 MAX_ELEMENTS = 2**31  # the last index is the largest signed 32-bit integer
 MAX_GRID_AXIS = 65535  # blocks along the second and third axis of a CUDA or HIP grid
-CHUNKS = (32, 64, 128, 256, 512, 1024)
 PANEL_BYTES = 1 << 30  # the reference holds at most this much of x in float32 at once
 DECAY_BYTES = 4  # dt and dA_cumsum are float32
-# initial values of a Mamba-2 layer: A uniform, dt log-uniform in these ranges
-A_RANGE, DT_RANGE = (1.0, 16.0), (1e-3, 1e-1)
 
 
 class ChunkState(Operator):
@@ -94,32 +92,16 @@ class ChunkState(Operator):
                 )
 
     def inputs(self, workload: Workload, device: str, seed: int) -> "dict[str, torch.Tensor]":
-        """x, B ~ N(0, 1); dt = softplus(head's bias + N(0, 1)); dA_cumsum = sums of dt A in a chunk.
-
-        Heads differ as in a newly initialised layer of Mamba-2: some forget within ten tokens, others keep
-        everything.
-        """
+        """x, B ~ N(0, 1); dt and dA_cumsum of a newly initialised layer."""
         import torch
 
         batch, seq_len, nheads, head_dim, d_state = workload.dims.values()
-        chunk = int(workload.attrs["chunk"])
-        chunks = -(-seq_len // chunk)
         generator = torch.Generator(device).manual_seed(seed)
-
-        def uniform(low: float, high: float) -> "torch.Tensor":
-            return torch.rand(nheads, 1, generator=generator, device=device).mul_(high - low).add_(low)
-
-        def normal(*shape: int, dtype: str = "float32") -> "torch.Tensor":
-            return torch.randn(*shape, generator=generator, device=device, dtype=getattr(torch, dtype))
-
-        usual = uniform(*map(math.log, DT_RANGE)).exp_()
-        bias = usual.expm1().log_()  # softplus gives `usual` back
-        dt = torch.nn.functional.softplus(normal(batch, nheads, chunks * chunk).add_(bias))
-        dt[..., seq_len:] = 0
-        sums = (-uniform(*A_RANGE) * dt).view(batch, nheads, chunks, chunk).cumsum(-1)
-        x = normal(batch, seq_len, nheads, head_dim, dtype=workload.dtype)
-        b = normal(batch, seq_len, d_state, dtype=workload.dtype)
-        return {"x": x, "B": b, "dt": dt.view(batch, nheads, chunks, chunk), "dA_cumsum": sums}
+        dt, sums = steps_and_decays(batch, seq_len, nheads, int(workload.attrs["chunk"]), generator)
+        dtype = getattr(torch, workload.dtype)
+        x = torch.randn(batch, seq_len, nheads, head_dim, generator=generator, device=device, dtype=dtype)
+        b = torch.randn(batch, seq_len, d_state, generator=generator, device=device, dtype=dtype)
+        return {"x": x, "B": b, "dt": dt, "dA_cumsum": sums}
 
     def tensor_dtypes(self, dtype: str, attrs: Mapping[str, Value]) -> Mapping[str, str]:
         return {"dt": "float32", "dA_cumsum": "float32"}
@@ -145,8 +127,8 @@ class ChunkState(Operator):
                 for first in range(0, shape[1], panel):
                     last = min(first + panel, shape[1])
                     tokens = slice(first * chunk, min(last * chunk, seq_len))
-                    scaled = _whole_chunks(x[item, tokens].float(), chunk) * factors[first:last, ..., None]
-                    rows = _whole_chunks(b[item, tokens].float(), chunk)
+                    scaled = whole_chunks(x[item, tokens].float(), chunk) * factors[first:last, ..., None]
+                    rows = whole_chunks(b[item, tokens].float(), chunk)
                     product = scaled.flatten(2).transpose(1, 2) @ rows
                     states[item, first:last] = product.view(last - first, nheads, head_dim, d_state)
         finally:
@@ -161,7 +143,7 @@ class ChunkState(Operator):
         import torch
 
         chunk = int(workload.attrs["chunk"])
-        x, b = (torch.stack([_whole_chunks(item, chunk) for item in inputs[name]]) for name in ("x", "B"))
+        x, b = (torch.stack([whole_chunks(item, chunk) for item in inputs[name]]) for name in ("x", "B"))
         dt, sums = inputs["dt"], inputs["dA_cumsum"]
 
         def product() -> object:
@@ -211,29 +193,15 @@ class ChunkState(Operator):
 
         batch, seq_len, nheads, head_dim, d_state = workload.dims.values()
         dtype, generator = getattr(torch, workload.dtype), torch.Generator(device).manual_seed(seed)
-        chunk = int(workload.attrs["chunk"])
-        chunks = -(-seq_len // chunk)
-        dt = whole_numbers((batch, nheads, chunks * chunk), 1, torch.float32, generator).abs_().add_(1)
-        dt[..., seq_len:] = 0
+        dt, sums = whole_steps(batch, seq_len, nheads, int(workload.attrs["chunk"]), generator)
         x = whole_numbers((batch, seq_len, nheads, head_dim), 2, dtype, generator)
         b = whole_numbers((batch, seq_len, d_state), 2, dtype, generator)
-        dt = dt.view(batch, nheads, chunks, chunk)
-        return SecondInputs({"x": x, "B": b, "dt": dt, "dA_cumsum": torch.zeros_like(dt)}, is_exact=True)
+        return SecondInputs({"x": x, "B": b, "dt": dt, "dA_cumsum": sums}, is_exact=True)
 
 
 def _factors(dt: "torch.Tensor", sums: "torch.Tensor") -> "torch.Tensor":
     """Factor of each token's x B: dt times its decay until the end of the chunk, in float32."""
     return (sums[..., -1:] - sums).exp_().mul_(dt)
-
-
-def _whole_chunks(tokens: "torch.Tensor", chunk: int) -> "torch.Tensor":
-    """(seq_len, ...) as (chunks, chunk, ...), padded with zeros; a view if all chunks are whole."""
-    import torch
-
-    missing = -tokens.shape[0] % chunk
-    if missing:
-        tokens = torch.cat([tokens, tokens.new_zeros(missing, *tokens.shape[1:])])
-    return tokens.view(-1, chunk, *tokens.shape[1:])
 
 
 OPERATOR = ChunkState()

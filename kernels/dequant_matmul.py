@@ -1,18 +1,28 @@
-"""dequant_matmul: C[m, n] = A[m, k] W[n, k]^T with four-bit weights, summed in float32, and its template.
+"""dequant_matmul: C[m, n] = A[m, k] W[n, k]^T with weights of four or two bits, and its template.
 
-W is quantised in groups along k: W[j, i] = (q[j, i] - 8) * S[i // group, j], where q is 0 .. 15 (signed int4
-with an offset of 8, without zero points). B[n, ceil(k / 2)] of uint8 packs two neighbours along k into a
-byte, the first one in the low half. S[ceil(k / group), n] has the dtype of A. Scales of neighbouring rows of
-W are neighbours, so that a block copies those of its rows at once.
+W is quantised in groups along k: W[j, i] = values[q[j, i]] * S[i // group, j], with codes q of four bits. The
+attribute `format` says what they mean: signed integers with an offset of 8 (int4), quantiles of a normal
+distribution (nf4), or floating-point numbers of two bits of exponent and one more (fp4). With `zeros`, weights
+of int4 are (q[j, i] - Z[i // group, j]) * S[i // group, j]. In mxfp4, numbers of fp4 have scales that are
+powers of two, S = 2^(e - 127) with e of uint8, for groups of 32. Sums are in float32.
+
+In int2, codes of two bits are the integers -2 .. 1, A is int8, and sums are in int32, exactly; a row has one
+scale: C[i, j] = S[0, j] * sum. Scales of A's rows are left to the caller.
+
+B[n, ceil(k / 2)] (int2: 4) of uint8 packs neighbours along k into a byte, the first one in the lowest bits.
+S and Z of [ceil(k / group), n] have the dtype of C. Scales of neighbouring rows of W are neighbours, so that a
+block copies those of its rows at once.
 
 Annotations are evaluated here (no `from __future__`): TileLang reads those of its functions.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from ..dtypes import DTYPE_BYTES
 from ..errors import WorkloadError
-from ..problem.axes import Axes, Parts
+from ..problem.axes import Axes, Parts, shape
 from ..problem.operator import Operator, Tensors
 from ..problem.rasterization import Rasterization
 from ..problem.rounding import Rounding, SecondInputs, whole_numbers
@@ -21,28 +31,25 @@ from ..problem.template import KernelTemplate, Scale
 from ..problem.workload import MAX_DIMENSION, Workload
 from ..search_spaces import dequant_matmul as search_space
 from ..target.spec import Target
+from ._packed import FORMATS, Packing, codes_of, constant_of, decoder, nearest_codes, packed_codes
 
 if TYPE_CHECKING:
     import torch
 
 GROUPS = (32, 64, 128, 256, 512, 1024)
-OFFSET = 8  # q = 8 is zero
 # weights that a thread unpacks at a time for shared memory, as in the search space
 RUNS = {"shared": 8, "shared_wide": 32}
 PANEL = 1 << 25  # weights that are quantised or dequantised at once
-# a power of two whose last bit of the significand is worth 1, and its bits: `bits | q` is that power + q
-UNITS: Mapping[str, tuple[int, int]] = {
-    "float16": (1 << 10, 0x6400),
-    "bfloat16": (1 << 7, 0x4300),
-    "float32": (1 << 23, 0x4B000000),
-}
+MOST_INT8_TERMS = (2**31 - 1) // (2 * 128)  # products of int2 and int8 whose sum an int32 holds
 
 
 class DequantMatmul(Operator):
     name = "dequant_matmul"
     dims = ("m", "n", "k")
     # group: weights of a row that share a scale; -1: the whole row
-    attrs: ClassVar[Mapping[str, Value]] = {"group": 128}
+    attrs: ClassVar[Mapping[str, Value]] = {"group": 128, "format": "int4", "zeros": False}
+    choices: ClassVar[Mapping[str, tuple[Value, ...]]] = {"format": tuple(FORMATS)}
+    later_attrs = ("format", "zeros")
     dtypes = ("float16", "bfloat16")
     axes: ClassVar[Axes] = {
         "A": ("m", "k"),
@@ -51,7 +58,8 @@ class DequantMatmul(Operator):
         "C": ("m", "n"),
     }
     # TileLang paper, appendix A: D0 .. D7 are V0 .. V7 (m = 1), D8 .. D15 are M0 .. M7.
-    # D16 .. D19: V5 and V2 for batches of 16 and 64 tokens, between the two
+    # D16 .. D19: V5 and V2 for batches of 16 and 64 tokens, between the two. The rest: V0 or V5, and M1 or M0,
+    # in the other formats
     named: ClassVar[Mapping[str, Mapping[str, Value]]] = {
         "D0": {"m": 1, "n": 16384, "k": 16384},
         "D1": {"m": 1, "n": 43008, "k": 14336},
@@ -73,6 +81,14 @@ class DequantMatmul(Operator):
         "D17": {"m": 64, "n": 9216, "k": 9216},
         "D18": {"m": 16, "n": 14336, "k": 14336},
         "D19": {"m": 64, "n": 14336, "k": 14336},
+        "Z5": {"m": 1, "n": 9216, "k": 9216, "zeros": True},
+        "NF0": {"m": 1, "n": 16384, "k": 16384, "format": "nf4", "group": 64},
+        "NF9": {"m": 4096, "n": 8192, "k": 8192, "format": "nf4", "group": 64},
+        "FP0": {"m": 1, "n": 16384, "k": 16384, "format": "fp4"},
+        "MX0": {"m": 1, "n": 16384, "k": 16384, "format": "mxfp4", "group": 32},
+        "MX9": {"m": 4096, "n": 8192, "k": 8192, "format": "mxfp4", "group": 32},
+        "T0": {"m": 1, "n": 16384, "k": 16384, "format": "int2", "group": -1},
+        "T9": {"m": 4096, "n": 8192, "k": 8192, "format": "int2", "group": -1},
     }
     default_names = ("D0", "D8", "D17")
 
@@ -91,6 +107,33 @@ class DequantMatmul(Operator):
                 f"dequant_matmul: group={group} is not supported; take {', '.join(map(str, GROUPS))}, or -1 "
                 "for one scale a row"
             )
+        name, packing = self.attribute(workload.attrs, "format"), self.packing(workload)
+        if packing.group and group != packing.group:
+            raise WorkloadError(
+                f"dequant_matmul: format={name} has one scale for "
+                f"{'a row' if packing.group == -1 else f'{packing.group} weights'}, not group={group}; take "
+                f"group={packing.group}"
+            )
+        if name != "int4" and self.attribute(workload.attrs, "zeros"):
+            raise WorkloadError(
+                f"dequant_matmul: zeros=true is for format=int4, whose codes have zero points; format={name} "
+                "has a code for zero: take zeros=false"
+            )
+        if packing.activations == "int8" and k > MOST_INT8_TERMS:
+            raise WorkloadError(
+                f"dequant_matmul: k={k} products of format={name} may exceed an int32; "
+                f"split k into parts of at most {MOST_INT8_TERMS}"
+            )
+
+    def packing(self, workload: Workload) -> Packing:
+        return FORMATS[str(self.attribute(workload.attrs, "format"))]
+
+    def tensor_axes(self, attrs: Mapping[str, Value]) -> Axes:
+        packing = FORMATS[str(self.attribute(attrs, "format"))]
+        scales = self.axes["S"]
+        zeros = {"Z": scales} if self.attribute(attrs, "zeros") else {}
+        packed_weights = ("n", Parts("k", packing.per_byte))
+        return {"A": ("m", "k"), "B": packed_weights, "S": scales, **zeros, "C": ("m", "n")}
 
     def inputs(self, workload: Workload, device: str, seed: int) -> "dict[str, torch.Tensor]":
         """A ~ N(0, 1); weights ~ N(0, 1), each group quantised by its largest magnitude; so C ~ N(0, k)."""
@@ -98,23 +141,37 @@ class DequantMatmul(Operator):
 
         m, n, k = (workload.dims[d] for d in self.dims)
         dtype, group, groups = getattr(torch, workload.dtype), group_of(workload), _groups(workload)
+        packing, zeros = self.packing(workload), bool(self.attribute(workload.attrs, "zeros"))
         generator = torch.Generator(device).manual_seed(seed)
         a = torch.randn(m, k, generator=generator, device=device, dtype=dtype)
-        packed = torch.empty(n, -(-k // 2), dtype=torch.uint8, device=device)
-        scales = torch.empty(groups, n, dtype=dtype, device=device)
+        factor = 1.0
+        if packing.activations == "int8":  # a unit of A is worth 4 / 127
+            factor = 4 / 127
+            a = (a / factor).round_().clamp_(-127, 127).to(torch.int8)
+        bytes_of = torch.empty(n, -(-k // packing.per_byte), dtype=torch.uint8, device=device)
+        scales, points = (torch.empty(groups, n, dtype=dtype, device=device) for _ in range(2))
+        if packing.scales:
+            scales = scales.to(torch.uint8)
         for rows in _panels(n, k):
             weights = torch.randn(rows.stop - rows.start, k, generator=generator, device=device)
             padded = torch.nn.functional.pad(weights, (0, groups * group - k)).view(-1, groups, group)
-            scale = (padded.abs().amax(-1) / 7).to(dtype)
-            q = (padded / scale.float()[..., None]).round_().clamp_(-8, 7).add_(OFFSET).to(torch.uint8)
-            # for an odd k the last half byte is a quantised zero
-            q = torch.nn.functional.pad(q.view(len(weights), -1)[:, :k], (0, k % 2), value=OFFSET)
-            packed[rows] = q[:, 0::2] | q[:, 1::2] << 4
-            scales[:, rows] = scale.T
-        return {"A": a, "B": packed, "S": scales}
+            if zeros:  # the range of a group, with 0, in 15 steps
+                low, high = (padded.amin(-1).clamp(max=0), padded.amax(-1).clamp(min=0))
+                scale = ((high - low) / 15).to(dtype)
+                point = (-low / scale.float()).round_()
+                points[:, rows] = point.T.to(dtype)
+                codes = (padded / scale.float()[..., None] + point[..., None]).round_().clamp_(0, 15)
+                codes = codes.to(torch.uint8)
+            else:
+                scale, number = _scales(packing, padded, dtype)
+                codes = nearest_codes(packing, padded / number[..., None])
+            bytes_of[rows] = packed_codes(packing, codes.view(len(weights), -1)[:, :k])
+            scales[:, rows] = (scale * factor).T if factor != 1 else scale.T
+        return {"A": a, "B": bytes_of, "S": scales, **({"Z": points} if zeros else {})}
 
     def tensor_dtypes(self, dtype: str, attrs: Mapping[str, Value]) -> Mapping[str, str]:
-        return {"B": "uint8"}
+        packing = FORMATS[str(self.attribute(attrs, "format"))]
+        return {"A": packing.activations or dtype, "B": "uint8", "S": packing.scales or dtype}
 
     def outputs(self, workload: Workload) -> dict[str, tuple[int, ...]]:
         return {"C": (workload.dims["m"], workload.dims["n"])}
@@ -124,54 +181,87 @@ class DequantMatmul(Operator):
         return {"C": _product(workload, inputs, squared=False)}
 
     def vendor(self, workload: Workload, inputs: Tensors) -> dict[str, Callable[[], object]]:
-        """torch.matmul on weights dequantised before: four times the bytes, and no unpacking."""
+        """torch.matmul on weights dequantised before: four times the bytes or more, and no unpacking.
+
+        For int2 beside it a product of int8 that ends with the sums, where the library takes these shapes.
+        """
         import torch
 
-        a, (n, k) = inputs["A"], (workload.dims["n"], workload.dims["k"])
-        weights = torch.empty(n, k, dtype=a.dtype, device=a.device)
+        (m, n, k), dtype = (workload.dims[d] for d in self.dims), getattr(torch, workload.dtype)
+        weights = torch.empty(n, k, dtype=dtype, device=inputs["A"].device)
         for rows in _panels(n, k):
-            weights[rows] = dequantised(workload, inputs, rows).to(a.dtype)
-        out = torch.empty(a.shape[0], n, dtype=a.dtype, device=a.device)
+            weights[rows] = dequantised(workload, inputs, rows).to(dtype)
+        a = inputs["A"].to(dtype)
+        out = torch.empty(m, n, dtype=dtype, device=a.device)
 
         def product() -> object:
             return torch.matmul(a, weights.T, out=out)
 
         library = "torch" if a.device.type == "cpu" else "hipBLAS" if torch.version.hip else "cuBLAS"
         short = {"float16": "fp16", "bfloat16": "bf16"}[workload.dtype]
-        return {f"{library} {short} (weights dequantised beforehand)": product}
+        calls: dict[str, Callable[[], object]] = {
+            f"{library} {short} (weights dequantised beforehand)": product
+        }
+        if inputs["A"].dtype == torch.int8 and library == "cuBLAS" and m > 16 and n % 8 == 0 and k % 8 == 0:
+            whole = _integers(workload, inputs)
+
+            def sums() -> object:
+                return torch._int_mm(inputs["A"], whole.T)
+
+            calls[f"{library} int8 (weights unpacked beforehand, sums without scales)"] = sums
+        return calls
 
     def flops(self, workload: Workload) -> int:
         """Operations of the product; unpacking and scaling are not counted."""
         return 2 * workload.dims["m"] * workload.dims["n"] * workload.dims["k"]
 
     def min_bytes(self, workload: Workload) -> int:
-        """A, packed weights and scales read once, C written once."""
-        m, n, k = (workload.dims[d] for d in self.dims)
-        return (m * k + _groups(workload) * n + m * n) * self.element_bytes(workload) + n * -(-k // 2)
+        """A, packed weights, scales and zero points read once, C written once."""
+        axes, dims = self.tensor_axes(workload.attrs), workload.dims
+        return sum(
+            math.prod(shape(tensor, dims, workload.attrs)) * DTYPE_BYTES[self.dtype_of(name, workload)]
+            for name, tensor in axes.items()
+        )
 
     def max_relative_error(self, workload: Workload) -> float:
-        """Two to three times the error of rounding the dequantised weights and C to the dtype."""
+        """Two to three times the error of rounding the dequantised weights and C to the dtype.
+
+        Quantiles of nf4 are rounded before they are scaled, and their products again.
+        """
         return {"bfloat16": 5e-3, "float16": 8e-4}[workload.dtype]
 
     def rounding(self, workload: Workload) -> Rounding:
-        """Dequantised weights are rounded to the dtype."""
+        """Dequantised weights are rounded to the dtype. Sums of int2 are exact, and rounded once."""
+        if self.packing(workload).activations == "int8":
+            return Rounding(1)
         return Rounding(workload.dims["k"], inner=workload.dtype, cuts=True)
 
     def magnitude(self, workload: Workload, inputs: Tensors) -> "dict[str, torch.Tensor]":
         return {"C": _product(workload, inputs, squared=True).sqrt_()}
 
     def second_inputs(self, workload: Workload, device: str, seed: int) -> SecondInputs:
-        """A of whole numbers -2 .. 2, any weights, and scales 1/2, 1 and 2: sums are exact."""
+        """A of whole numbers -2 .. 2, any weights, and scales 1/2, 1 and 2.
+
+        Sums are exact but for nf4, whose numbers have no short fractions.
+        """
         import torch
 
         m, n, k = (workload.dims[d] for d in self.dims)
         dtype, generator = getattr(torch, workload.dtype), torch.Generator(device).manual_seed(seed)
-        a = whole_numbers((m, k), 2, dtype, generator)
-        packed = torch.randint(0, 256, (n, -(-k // 2)), generator=generator, device=device, dtype=torch.uint8)
-        if k % 2:  # the last half byte is a quantised zero
-            packed[:, -1] = packed[:, -1] & 15 | OFFSET << 4
-        scales = whole_numbers((_groups(workload), n), 1, dtype, generator).exp2_()
-        return SecondInputs({"A": a, "B": packed, "S": scales}, is_exact=True)
+        packing = self.packing(workload)
+        a = whole_numbers((m, k), 2, getattr(torch, packing.activations or workload.dtype), generator)
+        bytes_of_row, groups = -(-k // packing.per_byte), _groups(workload)
+        random = torch.randint(
+            0, 256, (n, bytes_of_row), generator=generator, device=device, dtype=torch.uint8
+        )
+        # the rest of a row's last byte are zeros of the format
+        random = packed_codes(packing, codes_of(packing, random, k))
+        exponents = whole_numbers((groups, n), 1, torch.int8 if packing.scales else dtype, generator)
+        scales = (exponents.int() + 127).to(torch.uint8) if packing.scales else exponents.exp2_()
+        found = {"A": a, "B": random, "S": scales}
+        if self.attribute(workload.attrs, "zeros"):
+            found["Z"] = whole_numbers((groups, n), 7, dtype, generator) + 8
+        return SecondInputs(found, is_exact=packing is not FORMATS["nf4"])
 
 
 def group_of(workload: Workload) -> int:
@@ -181,13 +271,46 @@ def group_of(workload: Workload) -> int:
 
 
 def dequantised(workload: Workload, inputs: Tensors, rows: slice) -> "torch.Tensor":
-    """W[rows, k] in float32, exactly."""
+    """W[rows, k] in float32, exactly (but for the last bit of nf4)."""
     import torch
 
-    packed, k = inputs["B"][rows], workload.dims["k"]
-    q = torch.stack([packed & 15, packed >> 4], dim=-1).view(len(packed), -1)[:, :k]
-    scales = inputs["S"][:, rows].float().T.repeat_interleave(group_of(workload), dim=1)[:, :k]
-    return (q.float() - OFFSET).mul_(scales)
+    packing, k = OPERATOR.packing(workload), workload.dims["k"]
+    codes = codes_of(packing, inputs["B"][rows], k)
+    values = torch.tensor(packing.values, device=codes.device)
+
+    def spread(of_groups: "torch.Tensor") -> "torch.Tensor":
+        return of_groups[:, rows].float().T.repeat_interleave(group_of(workload), dim=1)[:, :k]
+
+    scales = spread(inputs["S"])
+    if packing.scales:
+        scales = scales.sub_(127).exp2_()
+    return (codes.float() - spread(inputs["Z"]) if "Z" in inputs else values[codes.int()]).mul_(scales)
+
+
+def _integers(workload: Workload, inputs: Tensors) -> "torch.Tensor":
+    """Codes of int2 as the int8 that they stand for."""
+    import torch
+
+    packing = OPERATOR.packing(workload)
+    return codes_of(packing, inputs["B"], workload.dims["k"]).to(torch.int8) - packing.zero
+
+
+def _scales(
+    packing: Packing, groups: "torch.Tensor", dtype: "torch.dtype"
+) -> "tuple[torch.Tensor, torch.Tensor]":
+    """The scales of groups along the last axis, as the operator stores them, and as numbers."""
+    import torch
+
+    if not packing.largest:
+        scale = groups.abs().mean(-1).to(dtype)
+        return scale, scale.float()
+    largest = groups.abs().amax(-1)
+    if not packing.scales:
+        scale = (largest / packing.largest).to(dtype)
+        return scale, scale.float()
+    # the largest magnitude has the largest exponent, 2, of e2m1
+    exponent = largest.clamp(min=2.0**-10).log2().floor_() - 2
+    return (exponent + 127).to(torch.uint8), exponent.exp2()
 
 
 def _product(workload: Workload, inputs: Tensors, squared: bool) -> "torch.Tensor":
@@ -228,7 +351,7 @@ class DequantMatmulGpu(KernelTemplate):
     registers, as the left operand of C^T = W A^T.
     """
 
-    operator = OPERATOR
+    operator: DequantMatmul = OPERATOR
     name = "dequant_matmul"
     target_kinds = ("cuda", "hip")
     dtypes = ("float16", "bfloat16")
@@ -267,7 +390,7 @@ class DequantMatmulGpu(KernelTemplate):
             "num_stages": 1 if hip else 4 if few else 3,
             "threads": 2 * block_n,
             "weights": "registers" if few else "shared",
-            "decode": "bits",
+            "decode": self.operator.packing(workload).decoders[0],
             "swizzle": 0,
         }
         # full_row gives each weight to one warp; it is illegal where square does the same
@@ -284,7 +407,14 @@ class DequantMatmulGpu(KernelTemplate):
         from tilelang.layout import make_swizzled_layout
 
         m, n, k = (workload.dims[d] for d in ("m", "n", "k"))
-        dtype, accumulator, group = workload.dtype, "float32", int(workload.attrs["group"])
+        output, group = workload.dtype, int(workload.attrs["group"])
+        packing, zeros = (
+            self.operator.packing(workload),
+            bool(self.operator.attribute(workload.attrs, "zeros")),
+        )
+        dtype, scale_dtype = packing.activations or output, packing.scales or output
+        in_integers = packing.activations == "int8"
+        accumulator = "int32" if in_integers else "float32"
         block_m, block_n, block_k = config.int("block_m"), config.int("block_n"), config.int("block_k")
         num_stages, threads, swizzle = config.int("num_stages"), config.int("threads"), config.int("swizzle")
         in_registers, swizzled = (
@@ -292,7 +422,7 @@ class DequantMatmulGpu(KernelTemplate):
             config["weights"] == "registers",
         )
         unpack = RUNS.get(config.str("weights"), 1)
-        by_bits = config["decode"] == "bits"
+        by_table = config["decode"] == "table"
         policy = {
             "square": T.GemmWarpPolicy.Square,
             "full_row": T.GemmWarpPolicy.FullRow,
@@ -301,81 +431,117 @@ class DequantMatmulGpu(KernelTemplate):
 
         groups = _groups(workload)
         scale_rows = 1 if group == -1 else -(-block_k // group)  # groups of an iteration
-        units, bits = UNITS[dtype]
-        word = f"uint{8 * self.operator.element_bytes(workload)}"
+        per_byte, format_name = packing.per_byte, str(self.operator.attribute(workload.attrs, "format"))
         runs = block_k // unpack  # of weights unpacked at once, in a row of the tile
         tile_rows, tile_cols = (block_n, block_m) if in_registers else (block_m, block_n)
         # the last tile of rows begins early enough to be whole, as in matmul
         is_moved = not (isinstance(m, int) and (m % block_m == 0 or m < block_m))
 
-        def number(byte: Any, position: Any) -> Any:
-            # q - 8, or units + q, in the dtype
-            q = (byte >> T.cast(position % 2 * 4, "uint8")) & T.uint8(15)
-            if by_bits:
-                return T.reinterpret(T.cast(q, word) | T.cast(bits, word), dtype)
-            return T.cast(T.cast(q, "int32") - OFFSET, dtype)
+        number, scaled = decoder(format_name, zeros, dtype, config.str("decode"))
 
-        def scaled(value: Any, scale: Any) -> Any:
-            return (value - T.cast(float(units + OFFSET), dtype)) * scale if by_bits else value * scale
+        def scale_at(s_tile: Any, z_tile: Any, column: Any, row: Any) -> tuple[Any, Any]:
+            scale_row = column // group if scale_rows > 1 else 0
+            return s_tile[scale_row, row], z_tile[scale_row, row] if zeros else None
 
-        def scale_row(column: Any) -> Any:
-            return column // group if scale_rows > 1 else 0
+        def zero_tile() -> Any:
+            return T.alloc_shared((scale_rows, block_n), output) if zeros else None
 
-        @T.prim_func
-        def dequant_matmul(  # type: ignore[no-untyped-def]
-            A: T.Tensor((m, k), dtype),  # type: ignore[valid-type]  # noqa: N803
-            B: T.Tensor((n, -(-k // 2)), "uint8"),  # type: ignore[valid-type]  # noqa: N803
-            S: T.Tensor((groups, n), dtype),  # type: ignore[valid-type]  # noqa: N803
-            C: T.Tensor((m, n), dtype),  # type: ignore[valid-type]  # noqa: N803
-        ):
+        def code_table() -> Any:
+            return T.alloc_shared((len(packing.values),), dtype) if by_table else None
+
+        def result(total: Any, scale: Any) -> Any:
+            if not in_integers:
+                return total
+            return T.cast(T.cast(total, "float32") * T.cast(scale, "float32"), output)
+
+        @T.macro
+        def program(A: Any, B: Any, S: Any, Z: Any, C: Any) -> None:  # noqa: N803
             with T.Kernel(T.ceildiv(n, block_n), T.ceildiv(m, block_m), threads=threads) as (bx, by):
                 a_tile = T.alloc_shared((block_m, block_k), dtype)
-                b_tile = T.alloc_shared((block_n, block_k // 2), "uint8")
-                s_tile = T.alloc_shared((scale_rows, block_n), dtype)
-                c_tile = T.alloc_shared((block_m, block_n), dtype)
+                b_tile = T.alloc_shared((block_n, block_k // per_byte), "uint8")
+                s_tile = T.alloc_shared((scale_rows, block_n), scale_dtype)
+                z_tile = zero_tile()
+                c_tile = T.alloc_shared((block_m, block_n), output)
                 c_sum = T.alloc_fragment((tile_rows, tile_cols), accumulator)
+                table = code_table()
                 T.use_swizzle(swizzle, enable=swizzle > 0)
                 T.clear(c_sum)
                 first = T.min(by * block_m, T.max(m - block_m, 0)) if is_moved else by * block_m
                 if swizzled:
                     T.annotate_layout({b_tile: make_swizzled_layout(b_tile)})
+                if by_table:
+                    for i in T.Parallel(len(packing.values)):
+                        table[i] = constant_of(packing.values, i, dtype)
+                if in_integers:
+                    T.copy(S[0, bx * block_n], s_tile)
                 if in_registers:
                     weights = T.alloc_fragment((block_n, block_k), dtype)
                 else:
                     weights = T.alloc_shared((block_n, block_k), dtype)
-                    packed = T.alloc_local((unpack // 2,), "uint8")
+                    packed = T.alloc_local((unpack // per_byte,), "uint8")
                     values = T.alloc_local((unpack,), dtype)
                     thread = T.get_thread_binding()
                 # copies beyond an edge read zeros; those of A cancel any weights beside them
                 for ko in T.Pipelined(T.ceildiv(k, block_k), num_stages=num_stages):
                     T.copy(A[first, ko * block_k], a_tile)
-                    T.copy(B[bx * block_n, ko * (block_k // 2)], b_tile)
-                    T.copy(S[0 if group == -1 else ko * block_k // group, bx * block_n], s_tile)
+                    T.copy(B[bx * block_n, ko * (block_k // per_byte)], b_tile)
+                    if not in_integers:
+                        T.copy(S[0 if group == -1 else ko * block_k // group, bx * block_n], s_tile)
+                    if zeros:
+                        T.copy(Z[0 if group == -1 else ko * block_k // group, bx * block_n], z_tile)
                     if in_registers:
                         for i, j in T.Parallel(block_n, block_k):
-                            weights[i, j] = number(b_tile[i, j // 2], j)
-                        for i, j in T.Parallel(block_n, block_k):
-                            weights[i, j] = scaled(weights[i, j], s_tile[scale_row(j), i])
+                            weights[i, j] = number(b_tile[i, j // per_byte], j, table)
+                        if not in_integers:
+                            for i, j in T.Parallel(block_n, block_k):
+                                weights[i, j] = scaled(weights[i, j], *scale_at(s_tile, z_tile, j, i))
                         T.gemm(weights, a_tile, c_sum, transpose_B=True, policy=policy)
                     else:
                         for step in T.serial(block_n * runs // threads):
                             row = (step * threads + thread) // runs
                             column = (step * threads + thread) % runs * unpack
-                            for v in T.vectorized(unpack // 2):
-                                packed[v] = b_tile[row, column // 2 + v]
+                            for v in T.vectorized(unpack // per_byte):
+                                packed[v] = b_tile[row, column // per_byte + v]
                             for v in T.unroll(unpack):
-                                values[v] = number(packed[v // 2], v)
+                                values[v] = number(packed[v // per_byte], v, table)
                             for v in T.vectorized(unpack):
-                                weights[row, column + v] = scaled(values[v], s_tile[scale_row(column), row])
+                                weights[row, column + v] = scaled(
+                                    values[v], *scale_at(s_tile, z_tile, column, row)
+                                )
                         T.gemm(a_tile, weights, c_sum, transpose_B=True, policy=policy)
                 if in_registers:
                     for i, j in T.Parallel(block_n, block_m):
-                        c_tile[j, i] = c_sum[i, j]
+                        c_tile[j, i] = result(c_sum[i, j], s_tile[0, i])
+                elif in_integers:
+                    for i, j in T.Parallel(block_m, block_n):
+                        c_tile[i, j] = result(c_sum[i, j], s_tile[0, j])
                 else:
                     T.copy(c_sum, c_tile)
                 T.copy(c_tile, C[first, bx * block_n])
 
-        return dequant_matmul
+        @T.prim_func
+        def dequant_matmul(  # type: ignore[no-untyped-def]
+            A: T.Tensor((m, k), dtype),  # type: ignore[valid-type]  # noqa: N803
+            B: T.Tensor((n, -(-k // per_byte)), "uint8"),  # type: ignore[valid-type]  # noqa: N803
+            S: T.Tensor((groups, n), scale_dtype),  # type: ignore[valid-type]  # noqa: N803
+            C: T.Tensor((m, n), output),  # type: ignore[valid-type]  # noqa: N803
+        ):
+            program(A, B, S, S, C)
+
+        if not zeros:
+            return dequant_matmul
+
+        @T.prim_func
+        def dequant_matmul_zeros(  # type: ignore[no-untyped-def]
+            A: T.Tensor((m, k), dtype),  # type: ignore[valid-type]  # noqa: N803
+            B: T.Tensor((n, -(-k // per_byte)), "uint8"),  # type: ignore[valid-type]  # noqa: N803
+            S: T.Tensor((groups, n), scale_dtype),  # type: ignore[valid-type]  # noqa: N803
+            Z: T.Tensor((groups, n), output),  # type: ignore[valid-type]  # noqa: N803
+            C: T.Tensor((m, n), output),  # type: ignore[valid-type]  # noqa: N803
+        ):
+            program(A, B, S, Z, C)
+
+        return dequant_matmul_zeros
 
 
 TEMPLATES = (DequantMatmulGpu(),)

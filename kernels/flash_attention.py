@@ -1,6 +1,16 @@
 """flash_attention: forward attention without the score matrix in memory, and its template for GPUs.
 
-Tensors have the layout (batch, seq_len, heads, head_dim), as in TileLang's examples.
+Tensors have the layout (batch, seq_len, heads, head_dim), as in TileLang's examples. For a query at position i
+of a head, O = sum_j w_j V_j / (sum_j w_j + exp(sink)), with w_j = exp(s_j) over the keys j that it sees, and
+s_j = Q_i K_j / sqrt(head_dim). Attributes change what it sees and how much that counts:
+
+causal    keys j <= i only
+window    of these the last `window` keys, i - window < j
+group     query heads that share one head of K and V
+softcap   scores become softcap tanh(s_j / softcap)
+sinks     each head has a logit `sink` that takes part of the weight; without it the term exp(sink) is 0
+lse       the second output LSE is the logarithm of the denominator
+lengths   "mixed": item b of the batch has length[b] positions; the outputs beyond them are 0
 
 Annotations are evaluated here (no `from __future__`): TileLang reads those of its functions.
 """
@@ -10,7 +20,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..errors import WorkloadError
-from ..problem.axes import Axes
+from ..problem.axes import Axes, Axis, Parts, shape
 from ..problem.operator import Operator, Tensors
 from ..problem.rounding import Rounding, SecondInputs
 from ..problem.space import Config, SearchSpace, Value
@@ -18,10 +28,12 @@ from ..problem.template import KernelTemplate, Scale
 from ..problem.workload import MAX_DIMENSION, Workload
 from ..search_spaces import flash_attention as search_space
 from ..target.spec import Target
+from ._attention_tiles import LOWEST_SCORE, Sight, cap, scale_of
 from ._online_softmax import online_softmax
 
 if TYPE_CHECKING:
     import torch
+    from numpy.typing import NDArray
 
 MAX_GRID_AXIS = 65535  # blocks along the second and third axis of a CUDA or HIP grid
 SCORE_BYTES = 1 << 30  # the reference holds at most this much of the score matrix at once
@@ -30,15 +42,52 @@ SCORE_BYTES = 1 << 30  # the reference holds at most this much of the score matr
 class FlashAttention(Operator):
     name = "flash_attention"
     dims = ("batch", "heads", "seq_len", "head_dim")
-    attrs: ClassVar[Mapping[str, Value]] = {"causal": False}
+    attrs: ClassVar[Mapping[str, Value]] = {
+        "causal": False,
+        "group": 1,
+        "window": 0,
+        "softcap": 0,
+        "sinks": False,
+        "lse": False,
+        "lengths": "full",
+    }
+    choices: ClassVar[Mapping[str, tuple[Value, ...]]] = {"lengths": ("full", "mixed")}
+    later_attrs = ("group", "window", "softcap", "sinks", "lse", "lengths")
     axes: ClassVar[Axes] = dict.fromkeys(("Q", "K", "V", "O"), ("batch", "seq_len", "heads", "head_dim"))
-    # TileLang paper, appendix A
+    # FA0 .. FA4: TileLang paper, appendix A; then long sequences, other widths of heads, and layers of Llama 3
+    # 8B, of gpt-oss-120b (with sliding window) and of Gemma 2 9B
     named: ClassVar[Mapping[str, Mapping[str, Value]]] = {
         "FA0": {"batch": 1, "heads": 32, "seq_len": 512, "head_dim": 128, "causal": True},
         "FA1": {"batch": 1, "heads": 32, "seq_len": 512, "head_dim": 128, "causal": False},
         "FA2": {"batch": 1, "heads": 32, "seq_len": 1024, "head_dim": 128, "causal": True},
         "FA3": {"batch": 1, "heads": 32, "seq_len": 1024, "head_dim": 128, "causal": False},
         "FA4": {"batch": 1, "heads": 32, "seq_len": 4096, "head_dim": 128, "causal": True},
+        "FA8K": {"batch": 4, "heads": 32, "seq_len": 8192, "head_dim": 128, "causal": True},
+        "HD64": {"batch": 4, "heads": 32, "seq_len": 2048, "head_dim": 64, "causal": True},
+        "HD96": {"batch": 4, "heads": 32, "seq_len": 2048, "head_dim": 96, "causal": True},
+        "HD192": {"batch": 2, "heads": 16, "seq_len": 4096, "head_dim": 192, "causal": True},
+        "HD256": {"batch": 2, "heads": 16, "seq_len": 4096, "head_dim": 256, "causal": True},
+        "LLAMA": {"batch": 1, "heads": 32, "seq_len": 8192, "head_dim": 128, "causal": True, "group": 4},
+        "GPTOSS": {
+            "batch": 1,
+            "heads": 64,
+            "seq_len": 4096,
+            "head_dim": 64,
+            "causal": True,
+            "group": 8,
+            "window": 128,
+            "sinks": True,
+        },
+        "GEMMA": {
+            "batch": 1,
+            "heads": 16,
+            "seq_len": 8192,
+            "head_dim": 256,
+            "causal": True,
+            "group": 2,
+            "window": 4096,
+            "softcap": 50,
+        },
     }
     default_names = ("FA0", "FA1", "FA4")  # short and long, causal and not: 253 candidates on Hopper
 
@@ -62,31 +111,83 @@ class FlashAttention(Operator):
                 f"flash_attention: head_dim={dims['head_dim']} exceeds 256, the widest row whose output a "
                 "block can keep in registers"
             )
+        group, window, softcap = (int(self.attribute(workload.attrs, n)) for n in self.later_attrs[:3])
+        if group < 1 or dims["heads"] % group:
+            raise WorkloadError(
+                f"flash_attention: group={group} must be at least 1 and divide heads={dims['heads']}, since so "
+                "many query heads share a head of K and V"
+            )
+        if window < 0 or softcap < 0:
+            raise WorkloadError(
+                f"flash_attention: window={window} and softcap={softcap} must not be negative; 0 means none"
+            )
+        if window and not workload.attrs["causal"]:
+            raise WorkloadError(
+                f"flash_attention: window={window} needs causal=true, since a window ends at its query"
+            )
+
+    def tensor_axes(self, attrs: Mapping[str, Value]) -> Axes:
+        group, query = int(self.attribute(attrs, "group")), self.axes["Q"]
+        keys = query if group == 1 else ("batch", "seq_len", Parts("heads", group), "head_dim")
+        found: dict[str, tuple[Axis, ...]] = {"Q": query, "K": keys, "V": keys}
+        if self.attribute(attrs, "sinks"):
+            found["sink"] = ("heads",)
+        if self.attribute(attrs, "lengths") == "mixed":
+            found["length"] = ("batch",)
+        found["O"] = query
+        if self.attribute(attrs, "lse"):
+            found["LSE"] = ("batch", "heads", "seq_len")
+        return found
+
+    def tensor_dtypes(self, dtype: str, attrs: Mapping[str, Value]) -> Mapping[str, str]:
+        return {"sink": "float32", "length": "int32", "LSE": "float32"}
+
+    def contents(self, workload: Workload) -> "Mapping[str, NDArray[Any]]":
+        """Whole items of the batch, then those of three, two and one quarters of seq_len, and so on."""
+        import numpy as np
+
+        if self.attribute(workload.attrs, "lengths") == "full":
+            return {}
+        quarters = 4 - np.arange(workload.dims["batch"]) % 4
+        return {"length": np.maximum(1, workload.dims["seq_len"] * quarters // 4).astype(np.int32)}
 
     def inputs(self, workload: Workload, device: str, seed: int) -> "dict[str, torch.Tensor]":
-        """Q, K, V ~ N(0, 1): scores have unit variance after scaling by 1/sqrt(head_dim)."""
+        """All ~ N(0, 1): scores have unit variance after scaling by 1/sqrt(head_dim)."""
         import torch
 
         generator = torch.Generator(device).manual_seed(seed)
-        dtype = getattr(torch, workload.dtype)
+        known = self.contents(workload)
         return {
-            name: torch.randn(*_shape(workload), generator=generator, device=device, dtype=dtype)
-            for name in ("Q", "K", "V")
+            name: torch.from_numpy(known[name]).to(device)
+            if name in known
+            else torch.randn(
+                *extents,
+                generator=generator,
+                device=device,
+                dtype=getattr(torch, self.dtype_of(name, workload)),
+            )
+            for name, extents in self._shapes(workload).items()
+            if name not in ("O", "LSE")
         }
 
     def outputs(self, workload: Workload) -> dict[str, tuple[int, ...]]:
-        return {"O": _shape(workload)}
+        return {name: size for name, size in self._shapes(workload).items() if name in ("O", "LSE")}
+
+    def _shapes(self, workload: Workload) -> dict[str, tuple[int, ...]]:
+        axes = self.tensor_axes(workload.attrs)
+        return {name: shape(axes[name], workload.dims, workload.attrs) for name in axes}
 
     def reference(self, workload: Workload, inputs: Tensors) -> "dict[str, torch.Tensor]":
         """Softmax attention in float32 without TF32, by items of the batch and panels of queries."""
-        return {"O": _attention(workload, inputs, squared=False)}
+        out, logarithms = _attention(workload, inputs, squared=False)
+        return {"O": out, "LSE": logarithms} if self.attribute(workload.attrs, "lse") else {"O": out}
 
     def rounding(self, workload: Workload) -> Rounding:
         """Probabilities are rounded to the dtype before they weight V; their sum is not."""
         return Rounding(workload.dims["seq_len"], inner=workload.dtype, cuts=True)
 
     def magnitude(self, workload: Workload, inputs: Tensors) -> "dict[str, torch.Tensor]":
-        return {"O": _attention(workload, inputs, squared=True).sqrt_()}
+        return {"O": _attention(workload, inputs, squared=True)[0].sqrt_()}
 
     def second_inputs(self, workload: Workload, device: str, seed: int) -> SecondInputs:
         """Q is 32 times as large: few keys have nearly all weight, and exp of a score may exceed float32."""
@@ -95,87 +196,127 @@ class FlashAttention(Operator):
         return SecondInputs(tensors)
 
     def vendor(self, workload: Workload, inputs: Tensors) -> dict[str, Callable[[], object]]:
-        """The backends of scaled_dot_product_attention that take this workload, each called directly.
+        """The attention of torch and its libraries that takes this workload, each called directly.
 
-        They are the operators that `torch.nn.functional.scaled_dot_product_attention` dispatches to. Its
-        dispatch takes several microseconds per call, which would distort times of short sequences. The inputs
-        are transposed views.
+        Without a window, a cap, sinks or lengths these are the backends that
+        `torch.nn.functional.scaled_dot_product_attention` dispatches to. Its dispatch takes several
+        microseconds per call, which would distort times of short sequences. The inputs are transposed views.
+        Else these are FlashAttention-2 with a window, to whose output sinks are applied, and FlexAttention.
         """
         import torch
 
+        window, softcap, sinks, lengths = (
+            self.attribute(workload.attrs, name) for name in ("window", "softcap", "sinks", "lengths")
+        )
         q, k, v = (inputs[name].transpose(1, 2) for name in ("Q", "K", "V"))
-        causal = bool(workload.attrs["causal"])
-        backends: dict[str, tuple[str, tuple[object, ...]]] = {
-            "FlashAttention-2": ("_scaled_dot_product_flash_attention", (0.0, causal)),
-            "cuDNN attention": ("_scaled_dot_product_cudnn_attention", (None, False, 0.0, causal)),
-            "memory-efficient attention": (
-                "_scaled_dot_product_efficient_attention",
-                (None, False, 0.0, causal),
-            ),
-            "torch attention on the CPU": ("_scaled_dot_product_flash_attention_for_cpu", (0.0, causal)),
-        }
-        usable: dict[str, Callable[[], object]] = {}
-        for name, (operator, arguments) in backends.items():
-            call = _bind(getattr(torch.ops.aten, operator, None), q, k, v, arguments)
-            try:
-                call()
-            except (RuntimeError, NotImplementedError, TypeError):
-                continue  # not in this build of torch, or not for this device, dtype or head_dim
-            usable[name] = call
-        return usable
+        group, causal = int(self.attribute(workload.attrs, "group")), bool(workload.attrs["causal"])
+        calls: dict[str, Callable[[], object]] = {}
+        if not (window or softcap or sinks or lengths == "mixed"):
+            backends: dict[str, tuple[str, tuple[object, ...]]] = {
+                "FlashAttention-2": ("_scaled_dot_product_flash_attention", (0.0, causal)),
+                "cuDNN attention": ("_scaled_dot_product_cudnn_attention", (None, False, 0.0, causal)),
+                "memory-efficient attention": (
+                    "_scaled_dot_product_efficient_attention",
+                    (None, False, 0.0, causal),
+                ),
+                "torch attention on the CPU": ("_scaled_dot_product_flash_attention_for_cpu", (0.0, causal)),
+            }
+            wide = (k, v) if group == 1 else (t.repeat_interleave(group, 1) for t in (k, v))
+            wide_k, wide_v = wide
+            for name, (operator, arguments) in backends.items():
+                found = getattr(torch.ops.aten, operator, None)
+                # FlashAttention-2 shares heads of keys itself; the others get copies
+                own = (k, v) if name == "FlashAttention-2" else (wide_k, wide_v)
+                calls[name] = _bind(found, q, *own, arguments)
+        else:
+            if not (softcap or lengths == "mixed"):
+                calls["FlashAttention-2"] = _windowed(workload, inputs)
+            if q.is_cuda and not sinks:
+                calls["FlexAttention"] = _flex(workload, q, k, v, inputs.get("length"))
+            calls["torch"] = lambda: _attention(workload, inputs, squared=False)[0].to(inputs["Q"].dtype)
+        return {name: call for name, call in calls.items() if _works(call)}
 
     def flops(self, workload: Workload) -> int:
         """Two products of 2 head_dim operations for each pair of a query and a visible key.
 
-        A head has seq_len^2 pairs, or seq_len (seq_len + 1) / 2 if causal. The softmax is not counted.
+        A query at position i sees all keys of its item; i + 1 of them if causal, and at most `window`. The
+        softmax is not counted.
         """
-        batch, heads, seq_len, head_dim = workload.dims.values()
-        pairs = seq_len * (seq_len + 1) // 2 if workload.attrs["causal"] else seq_len**2
-        return 4 * batch * heads * pairs * head_dim
+        most = int(self.attribute(workload.attrs, "window")) or workload.dims["seq_len"]
+
+        def pairs(length: int) -> int:
+            if not workload.attrs["causal"]:
+                return length**2
+            first = min(most, length)  # queries that see all keys before them
+            return first * (first + 1) // 2 + (length - first) * most
+
+        total = sum(map(pairs, self._lengths(workload)))
+        return 4 * workload.dims["heads"] * total * workload.dims["head_dim"]
 
     def min_bytes(self, workload: Workload) -> int:
-        return 4 * math.prod(workload.dims.values()) * self.element_bytes(workload)
+        """Positions beyond the length of an item are not read, and their outputs are written."""
+        batch, heads, seq_len, head_dim = workload.dims.values()
+        read = 2 * heads // int(self.attribute(workload.attrs, "group")) + heads
+        elements = (read * sum(self._lengths(workload)) + heads * batch * seq_len) * head_dim
+        more = heads * bool(self.attribute(workload.attrs, "sinks"))
+        more += batch * heads * seq_len * bool(self.attribute(workload.attrs, "lse"))
+        return elements * self.element_bytes(workload) + 4 * more
+
+    def _lengths(self, workload: Workload) -> list[int]:
+        known = self.contents(workload)
+        if known:
+            return [int(length) for length in known["length"]]
+        return [workload.dims["seq_len"]] * workload.dims["batch"]
 
     def max_relative_error(self, workload: Workload) -> float:
         """About three times the error of rounding the probabilities and the output to the dtype."""
         return {"bfloat16": 8e-3, "float16": 1e-3}[workload.dtype]
 
 
-def _attention(workload: Workload, inputs: Tensors, squared: bool) -> "torch.Tensor":
-    """The output, or the sum of the squares of its terms (weight times value), in float32.
+def _attention(workload: Workload, inputs: Tensors, squared: bool) -> "tuple[torch.Tensor, torch.Tensor]":
+    """The output, or the sum of the squares of its terms (weight times value), and LSE, in float32.
 
     Squared weights are at least the smallest normal number of the dtype: the rounding errors of smaller ones
     are those of that number.
     """
     import torch
 
+    group, window, softcap = (int(OPERATOR.attribute(workload.attrs, n)) for n in OPERATOR.later_attrs[:3])
     q, k, v = (inputs[name].float().permute(0, 2, 1, 3) for name in ("Q", "K", "V"))
     v = v.square() if squared else v
     least = torch.finfo(inputs["V"].dtype).tiny
     batch, heads, seq_len, head_dim = q.shape
-    out = torch.empty_like(inputs["Q"], dtype=torch.float32)
+    out = torch.zeros_like(inputs["Q"], dtype=torch.float32)
+    logarithms = torch.zeros(batch, heads, seq_len, device=q.device)
     keys = torch.arange(seq_len, device=q.device)
     panel = max(1, SCORE_BYTES // (4 * heads * seq_len))
     allowed = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = False
     try:
         for b in range(batch):
-            for start in range(0, seq_len, panel):
-                queries = slice(start, min(start + panel, seq_len))
-                scores = q[b, :, queries] @ k[b].transpose(1, 2) * head_dim**-0.5
+            length = int(inputs["length"][b]) if "length" in inputs else seq_len
+            item_keys, values = (tensor[b, :, :length].repeat_interleave(group, 0) for tensor in (k, v))
+            for start in range(0, length, panel):
+                queries = slice(start, min(start + panel, length))
+                scores = q[b, :, queries] @ item_keys.transpose(1, 2) * head_dim**-0.5
+                if softcap:
+                    scores.div_(softcap).tanh_().mul_(softcap)
+                distance = keys[queries, None] - keys[None, :length]
                 if workload.attrs["causal"]:
-                    scores.masked_fill_(keys[None, :] > keys[queries, None], -torch.inf)
-                weights = scores.softmax(-1)
+                    scores.masked_fill_(distance < 0, -torch.inf)
+                if window:
+                    scores.masked_fill_(distance >= window, -torch.inf)
+                if "sink" in inputs:
+                    sink = inputs["sink"][:, None, None].expand(heads, scores.shape[1], 1)
+                    scores = torch.cat([scores, sink], -1)
+                weights = scores.softmax(-1)[..., :length]
+                logarithms[b, :, queries] = scores.logsumexp(-1)
                 if squared:
                     weights.clamp_(min=least).square_()
-                out[b, queries] = (weights @ v[b]).transpose(0, 1)
+                out[b, queries] = (weights @ values).transpose(0, 1)
     finally:
         torch.backends.cuda.matmul.allow_tf32 = allowed
-    return out
-
-
-def _shape(workload: Workload) -> tuple[int, ...]:
-    return tuple(workload.dims[d] for d in ("batch", "seq_len", "heads", "head_dim"))
+    return out, logarithms
 
 
 def _bind(operator: Any, q: Any, k: Any, v: Any, arguments: tuple[object, ...]) -> Callable[[], object]:
@@ -183,6 +324,64 @@ def _bind(operator: Any, q: Any, k: Any, v: Any, arguments: tuple[object, ...]) 
         if operator is None:
             raise NotImplementedError
         return operator(q, k, v, *arguments)
+
+    return call
+
+
+def _works(call: Callable[[], object]) -> bool:
+    """False for what is not in this build of torch, or not for this device, dtype or head_dim."""
+    try:
+        call()
+    except (RuntimeError, NotImplementedError, TypeError):
+        return False
+    return True
+
+
+def _windowed(workload: Workload, inputs: Tensors) -> Callable[[], object]:
+    """FlashAttention-2 with a sliding window. A sink takes the share 1 - sigmoid(LSE - sink) of the weight."""
+    import torch
+
+    q, k, v = (inputs[name] for name in ("Q", "K", "V"))
+    most = (int(OPERATOR.attribute(workload.attrs, "window")) or q.shape[1]) - 1
+    sink = inputs.get("sink")
+
+    def call() -> object:
+        lengths = (q.shape[1], k.shape[1])
+        out, logarithms, *_ = torch.ops.aten._flash_attention_forward(
+            q, k, v, None, None, *lengths, 0.0, bool(workload.attrs["causal"]), False,
+            window_size_left=most, window_size_right=0 if workload.attrs["causal"] else -1,
+        )  # fmt: skip
+        if sink is None:
+            return out
+        share = (logarithms - sink[:, None]).sigmoid()
+        return out * share.transpose(1, 2)[..., None].to(out.dtype)
+
+    return call
+
+
+def _flex(workload: Workload, q: Any, k: Any, v: Any, lengths: Any) -> Callable[[], object]:
+    """FlexAttention as torch.compile makes it, with the mask of blocks made before."""
+    import torch
+    from torch.nn.attention import flex_attention as flex
+
+    group, window, softcap = (int(OPERATOR.attribute(workload.attrs, n)) for n in OPERATOR.later_attrs[:3])
+    seq_len = q.shape[2]
+
+    def seen(item: Any, head: Any, query: Any, key: Any) -> Any:
+        found = key <= query if workload.attrs["causal"] else key < seq_len
+        found = found & (query - key < window) if window else found
+        return found if lengths is None else found & (key < lengths[item])
+
+    def capped(score: Any, item: Any, head: Any, query: Any, key: Any) -> Any:
+        return softcap * torch.tanh(score / softcap)
+
+    items = None if lengths is None else q.shape[0]
+    mask = flex.create_block_mask(seen, items, None, seq_len, seq_len, device=q.device)
+    compiled = torch.compile(flex.flex_attention, dynamic=False)
+    change = capped if softcap else None
+
+    def call() -> object:
+        return compiled(q, k, v, score_mod=change, block_mask=mask, enable_gqa=group > 1)
 
     return call
 
@@ -228,31 +427,47 @@ class FlashAttentionGpu(KernelTemplate):
 
         batch, heads, seq_len, head_dim = workload.dims.values()
         causal, dtype, accumulator = bool(workload.attrs["causal"]), workload.dtype, "float32"
+        group, window, softcap = (
+            int(OPERATOR.attribute(workload.attrs, n)) for n in OPERATOR.later_attrs[:3]
+        )
+        sinks, lse = (bool(OPERATOR.attribute(workload.attrs, name)) for name in ("sinks", "lse"))
+        mixed = OPERATOR.attribute(workload.attrs, "lengths") == "mixed"
         block_m, block_n = config.int("block_m"), config.int("block_n")
         num_stages, threads = config.int("num_stages"), config.int("threads")
         by_length = config["block_order"] == "by_length"
 
         shape = (batch, seq_len, heads, head_dim)
+        key_shape = shape if group == 1 else (batch, seq_len, heads // group, head_dim)
         width = -(-head_dim // 16) * 16  # a matrix instruction takes 16 elements of a row at once
         query_blocks, key_blocks = (seq_len + block_m - 1) // block_m, (seq_len + block_n - 1) // block_n
         # the last axis is slowest; causal blocks of the last queries take longest and must not start last
         grid = (heads, batch, query_blocks) if by_length else (query_blocks, heads, batch)
-        masked = causal or not isinstance(seq_len, int) or seq_len % block_n != 0
-        scale = head_dim**-0.5 * math.log2(math.e)  # exp2 instead of exp
+        masked = causal or mixed or not isinstance(seq_len, int) or seq_len % block_n != 0
+        scale = scale_of(head_dim, softcap)  # exp2 instead of exp
+        lowest = LOWEST_SCORE if window else -T.infinity(accumulator)
         policy = T.GemmWarpPolicy.FullRow  # the softmax of a row is computed within one warp
         update = online_softmax(block_m, block_n, scale)
+        sight, capped = Sight(block_m, block_n, causal, window), cap(block_m, block_n, head_dim, softcap)
+
+        def key_head(head: Any) -> Any:
+            return head // group if group > 1 else head
 
         @T.prim_func
         def flash_attention(  # type: ignore[no-untyped-def]
             Q: T.Tensor(shape, dtype),  # type: ignore[valid-type]  # noqa: N803
-            K: T.Tensor(shape, dtype),  # type: ignore[valid-type]  # noqa: N803
-            V: T.Tensor(shape, dtype),  # type: ignore[valid-type]  # noqa: N803
+            K: T.Tensor(key_shape, dtype),  # type: ignore[valid-type]  # noqa: N803
+            V: T.Tensor(key_shape, dtype),  # type: ignore[valid-type]  # noqa: N803
+            # a parameter without a tensor is none of the kernel
+            sink: T.Tensor((heads,), accumulator) if sinks else None,  # type: ignore[valid-type]
+            length: T.Tensor((batch,), "int32") if mixed else None,  # type: ignore[valid-type]
             O: T.Tensor(shape, dtype),  # type: ignore[valid-type]  # noqa: E741, N803
+            LSE: T.Tensor((batch, heads, seq_len), accumulator) if lse else None,  # type: ignore[valid-type]  # noqa: N803
         ):
             with T.Kernel(*grid, threads=threads) as (i0, i1, i2):
                 head, item = (i0, i1) if by_length else (i1, i2)
                 in_order = i2 if by_length else i0
                 row = (query_blocks - 1 - in_order if causal else in_order) * block_m
+                end = length[item] if mixed else seq_len
 
                 q_tile = T.alloc_shared((block_m, width), dtype)
                 k_tile = T.alloc_shared((block_n, width), dtype)
@@ -270,19 +485,27 @@ class FlashAttentionGpu(KernelTemplate):
                 # copies beyond an edge read zeros and write nothing
                 T.copy(Q[item, row : row + block_m, head, 0:width], q_tile)
                 T.fill(o_sum, 0)
-                T.fill(row_sum, 0)
-                T.fill(row_max, -T.infinity(accumulator))
+                if sinks:  # the sink is the first score of each row
+                    T.fill(row_sum, 1)
+                    T.fill(row_max, sink[head] * (math.log2(math.e) / scale))
+                else:
+                    T.fill(row_sum, 0)
+                    T.fill(row_max, lowest)
 
-                # a causal block needs no keys after its last query
-                trips = T.min(key_blocks, T.ceildiv(row + block_m, block_n)) if causal else key_blocks
-                for ko in T.Pipelined(trips, num_stages=num_stages):
-                    T.copy(K[item, ko * block_n : (ko + 1) * block_n, head, 0:width], k_tile)
+                first = sight.first_tile(row)
+                last = sight.end_tile(row, T.ceildiv(end, block_n) if mixed else key_blocks)
+                # a loop without iterations would not wait for the queries, whose memory the output takes
+                trips = T.max(1, last - first) if mixed else last - first
+                for trip in T.Pipelined(trips, num_stages=num_stages):
+                    ko = first + trip
+                    T.copy(K[item, ko * block_n : (ko + 1) * block_n, key_head(head), 0:width], k_tile)
                     T.gemm(q_tile, k_tile, scores, transpose_B=True, policy=policy, clear_accum=True)
-                    # only tiles on the diagonal or at the end have masked keys; this is checked at run time
+                    capped(scores)
+                    # only tiles at an edge have masked keys; this is checked at run time
                     if masked:  # noqa: SIM102
-                        if (ko + 1) * block_n > (row + 1 if causal else seq_len):
+                        if sight.is_edge(row, ko, end):
                             for i, j in T.Parallel(block_m, block_n):
-                                seen = ko * block_n + j < (row + i + 1 if causal else seq_len)
+                                seen = sight.seen(row + i, ko * block_n + j, end)
                                 scores[i, j] = T.if_then_else(seen, scores[i, j], -T.infinity(accumulator))
 
                     update(scores, row_max, old_max, rescale, tile_sum, row_sum)
@@ -290,13 +513,23 @@ class FlashAttentionGpu(KernelTemplate):
                     for i, j in T.Parallel(block_m, width):
                         o_sum[i, j] *= rescale[i]
 
-                    T.copy(V[item, ko * block_n : (ko + 1) * block_n, head, 0:width], v_tile)
+                    T.copy(V[item, ko * block_n : (ko + 1) * block_n, key_head(head), 0:width], v_tile)
                     T.gemm(weights, v_tile, o_sum, policy=policy)
 
+                if lse:
+                    for i in T.Parallel(block_m):
+                        if row + i < seq_len:
+                            found = (row_max[i] * scale + T.log2(row_sum[i])) * math.log(2)
+                            LSE[item, head, row + i] = (
+                                T.if_then_else(row + i < end, found, 0) if mixed else found
+                            )
                 for i in T.Parallel(block_m):
                     row_sum[i] = 1 / row_sum[i]
                 for i, j in T.Parallel(block_m, width):
-                    o_sum[i, j] *= row_sum[i]
+                    if mixed:
+                        o_sum[i, j] = T.if_then_else(row + i < end, o_sum[i, j] * row_sum[i], 0)
+                    else:
+                        o_sum[i, j] *= row_sum[i]
                 T.copy(o_sum, o_tile)
                 T.copy(o_tile, O[item, row : row + block_m, head, 0:width])
 

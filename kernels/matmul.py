@@ -1,13 +1,28 @@
-"""matmul: C[m, n] = A[m, k] B[k, n], row-major, accumulated in float32; and its template for GPUs.
+"""matmul: C[m, n] = f(A[m, k] B[k, n]), row-major, and its template for GPUs.
+
+Attributes choose the product:
+
+- `layout`: nn, or which operand lies in memory transposed: tn has A as (k, m), nt has B as (n, k).
+  Operands of one byte are nt unless a shape says otherwise, since matrix units take them with k innermost.
+- `accumulate`: float32, or float16 for float16 operands.
+- `scales`: of float8 operands, in float32: one for each `tensor`, one for each `row` of A and column of B, or
+  one for 128 elements of a row of A and for 128 x 128 elements of B (`block128`).
+- `fuse`: what follows the product: a bias (n,), a residual (m, n) that is added, an activation (gelu in its
+  form with tanh).
+
+C has the dtype of the operands; bfloat16 for float8, int32 for int8.
 
 Annotations are evaluated here (no `from __future__`): TileLang reads those of its functions.
 """
 
+import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from ..dtypes import DTYPE_BYTES
 from ..errors import WorkloadError
-from ..problem.axes import Axes
+from ..problem.axes import Axes, Axis, Parts, shape
 from ..problem.operator import Operator, Tensors
 from ..problem.rasterization import Rasterization
 from ..problem.rounding import Rounding, SecondInputs, whole_numbers
@@ -16,17 +31,45 @@ from ..problem.template import KernelTemplate, Scale
 from ..problem.workload import MAX_DIMENSION, Workload
 from ..search_spaces import matmul as search_space
 from ..target.spec import Target
+from ._matmul_vendor import products
 
 if TYPE_CHECKING:
     import torch
+
+BLOCK = 128  # elements of a row that share a scale with scales=block128
+PANEL = 1024  # rows whose scales are spread at once
+LARGEST_FLOAT8 = 448  # of e4m3
+OUTPUTS: Mapping[str, str] = {"float8_e4m3fn": "bfloat16", "int8": "int32"}
+SCALE_AXES: Mapping[str, tuple[tuple[Axis, ...], tuple[Axis, ...]]] = {
+    "tensor": ((1,), (1,)),
+    "row": (("m",), ("n",)),
+    "block128": (("m", Parts("k", BLOCK)), (Parts("k", BLOCK), Parts("n", BLOCK))),
+}
+ADDED_AXES: Mapping[str, tuple[Axis, ...]] = {"bias": ("n",), "residual": ("m", "n")}
+ACTIVATIONS = ("relu", "gelu", "silu")
+STEEPEST = 1.13  # slope of these activations, at most
 
 
 class Matmul(Operator):
     name = "matmul"
     dims = ("m", "n", "k")
-    dtypes = ("bfloat16", "float16", "float32")
+    dtypes = ("bfloat16", "float16", "float32", "float8_e4m3fn", "int8")
+    attrs: ClassVar[Mapping[str, Value]] = {
+        "layout": "nn",
+        "accumulate": "float32",
+        "scales": "none",
+        "fuse": "none",
+    }
+    choices: ClassVar[Mapping[str, tuple[Value, ...]]] = {
+        "layout": ("nn", "nt", "tn"),
+        "accumulate": ("float32", "float16"),
+        "scales": ("none", *SCALE_AXES),
+        "fuse": ("none", "bias", *ACTIVATIONS, "bias_gelu", "residual"),
+    }
+    later_attrs = ("layout", "accumulate", "scales", "fuse")
     axes: ClassVar[Axes] = {"A": ("m", "k"), "B": ("k", "n"), "C": ("m", "n")}
-    # M0 .. M7: TileLang paper, appendix A. S512 and S1024 are small enough for one CPU core
+    # M0 .. M7: TileLang paper, appendix A. D16 .. D512: a layer of M1 in decoding, by tokens of the batch.
+    # S512 and S1024 are small enough for one CPU core
     named: ClassVar[Mapping[str, Mapping[str, Value]]] = {
         "M0": {"m": 4096, "n": 1024, "k": 8192},
         "M1": {"m": 4096, "n": 8192, "k": 8192},
@@ -36,11 +79,24 @@ class Matmul(Operator):
         "M5": {"m": 8192, "n": 8192, "k": 8192},
         "M6": {"m": 8192, "n": 28672, "k": 8192},
         "M7": {"m": 8192, "n": 8192, "k": 28672},
+        "D16": {"m": 16, "n": 8192, "k": 8192},
+        "D32": {"m": 32, "n": 8192, "k": 8192},
+        "D64": {"m": 64, "n": 8192, "k": 8192},
+        "D128": {"m": 128, "n": 8192, "k": 8192},
+        "D256": {"m": 256, "n": 8192, "k": 8192},
+        "D512": {"m": 512, "n": 8192, "k": 8192},
         "S512": {"m": 512, "n": 512, "k": 512},
         "S1024": {"m": 1024, "n": 1024, "k": 1024},
     }
     default_names = ("M0", "M1", "M7")
     cpu_default_names: ClassVar[tuple[str, ...]] = ("S512", "S1024")
+
+    def workload(self, shape: str, dtype: str | None = None) -> Workload:
+        """As of every operator. Operands of one byte are nt where the shape names no layout."""
+        found = super().workload(shape, dtype)
+        if DTYPE_BYTES[found.dtype] > 1 or "layout" in shape.lower() or "layout" in found.attrs:
+            return found
+        return replace(found, attrs={**found.attrs, "layout": "nt"})
 
     def default_workloads(self, dtype: str | None = None) -> list[Workload]:
         workloads = super().default_workloads(dtype)
@@ -48,6 +104,22 @@ class Matmul(Operator):
             return workloads
         # only CPU targets compute in float32, where the published shapes take minutes
         return [self.workload(name, dtype) for name in self.cpu_default_names]
+
+    def text(self, workload: Workload, name: str) -> str:
+        """The value of an attribute of `workload`."""
+        return str(self.attribute(workload.attrs, name))
+
+    def tensor_axes(self, attrs: Mapping[str, Value]) -> Axes:
+        layout, scales, fuse = (str(self.attribute(attrs, name)) for name in ("layout", "scales", "fuse"))
+        a, b = ("k", "m") if layout[0] == "t" else ("m", "k"), ("n", "k") if layout[1] == "t" else ("k", "n")
+        scaled = dict(zip(("A_scale", "B_scale"), SCALE_AXES.get(scales, ()), strict=False))
+        added = {name: ADDED_AXES[name] for name in fuse.split("_") if name in ADDED_AXES}
+        return {"A": a, "B": b, **scaled, **added, "C": ("m", "n")}
+
+    def tensor_dtypes(self, dtype: str, attrs: Mapping[str, Value]) -> Mapping[str, str]:
+        output = OUTPUTS.get(dtype, dtype)
+        result = dict.fromkeys(("C", *ADDED_AXES), output) if output != dtype else {}
+        return {**result, "A_scale": "float32", "B_scale": "float32"}
 
     def validate(self, workload: Workload) -> None:
         m, n, k = (workload.dims[d] for d in self.dims)
@@ -58,87 +130,207 @@ class Matmul(Operator):
                     f"most {MAX_DIMENSION}; "
                     "split the product along its largest dimension"
                 )
+        for name, legal in (
+            ("accumulate", ("float16",)),
+            ("scales", ("float8_e4m3fn",)),
+            ("fuse", ("bfloat16", "float16", "float8_e4m3fn")),
+        ):
+            value, default = self.text(workload, name), self.attrs[name]
+            if value != default and workload.dtype not in legal:
+                raise WorkloadError(
+                    f"matmul: {name}={value} needs dtype {' or '.join(legal)}, and this workload has "
+                    f"{workload.dtype}; take {name}={default}"
+                )
 
     def inputs(self, workload: Workload, device: str, seed: int) -> "dict[str, torch.Tensor]":
-        """A ~ N(0, 1) and B ~ N(0, 1/k), so that C ~ N(0, 1) for every k."""
+        """A ~ N(0, 1) and B ~ N(0, 1/k), so that C ~ N(0, 1) for every k.
+
+        Float8 operands are quantised by the largest magnitude of what shares a scale; without scales they are
+        those of N(0, 1). int8 operands have all values alike.
+        """
+        import torch
+
+        generator = torch.Generator(device).manual_seed(seed)
+        found = self._operands(workload, generator)
+        output, axes = getattr(torch, self.dtype_of("C", workload)), self.tensor_axes(workload.attrs)
+        for name in ADDED_AXES:
+            if name in axes:
+                extents = shape(axes[name], workload.dims, {})
+                found[name] = torch.randn(*extents, generator=generator, device=device, dtype=output)
+        return found
+
+    def _operands(self, workload: Workload, generator: "torch.Generator") -> "dict[str, torch.Tensor]":
         import torch
 
         m, n, k = (workload.dims[d] for d in self.dims)
-        dtype = getattr(torch, workload.dtype)
-        generator = torch.Generator(device).manual_seed(seed)
-        a = torch.randn(m, k, generator=generator, device=device, dtype=dtype)
-        b = torch.randn(k, n, generator=generator, device=device, dtype=dtype).mul_(k**-0.5)
-        return {"A": a, "B": b}
+        device, axes = generator.device, self.tensor_axes(workload.attrs)
+        extents = {name: shape(axes[name], workload.dims, {}) for name in ("A", "B")}
+        if workload.dtype == "int8":
+            return {
+                name: torch.randint(-127, 128, sizes, generator=generator, device=device, dtype=torch.int8)
+                for name, sizes in extents.items()
+            }
+        if workload.dtype != "float8_e4m3fn":
+            dtype = getattr(torch, workload.dtype)
+            a = torch.randn(*extents["A"], generator=generator, device=device, dtype=dtype)
+            b = torch.randn(*extents["B"], generator=generator, device=device, dtype=dtype).mul_(k**-0.5)
+            return {"A": a, "B": b}
+        found, scales = {}, {}
+        blocks = _blocks(workload, self.text(workload, "scales"))
+        for name, sizes in (("A", (m, k)), ("B", (k, n))):
+            values = torch.randn(*sizes, generator=generator, device=device)
+            if "A_scale" in axes:
+                values *= 1.0 if name == "A" else k**-0.5
+                scale = _largest(values, blocks[name]).div_(LARGEST_FLOAT8)
+                values /= _spread(scale, blocks[name], slice(0, sizes[0]), sizes[1])
+                scales[f"{name}_scale"] = scale.view(shape(axes[f"{name}_scale"], workload.dims, {}))
+            quantised = values.to(torch.float8_e4m3fn)
+            found[name] = (quantised if extents[name] == sizes else quantised.T).contiguous()
+        return {**found, **scales}
 
     def outputs(self, workload: Workload) -> dict[str, tuple[int, ...]]:
         return {"C": (workload.dims["m"], workload.dims["n"])}
 
     def reference(self, workload: Workload, inputs: Tensors) -> "dict[str, torch.Tensor]":
-        """In float32 without TF32, by panels of rows that keep the float32 copies small."""
+        """In float32 without TF32 (int8 in float64), by panels of rows that keep wide copies small."""
         import torch
 
-        a, b = inputs["A"], inputs["B"].float()
+        fused = self.text(workload, "fuse").split("_")
+        total = self._product(workload, inputs)
+        if workload.dtype == "int8":
+            return {"C": total.to(torch.int32)}
+        for name in fused:
+            if name in ADDED_AXES:
+                total += inputs[name].float()
+            elif name == "gelu":
+                total = torch.nn.functional.gelu(total, approximate="tanh")
+            elif name != "none":
+                total = getattr(torch.nn.functional, name)(total)
+        return {"C": total}
+
+    def _product(self, workload: Workload, inputs: Tensors) -> "torch.Tensor":
+        import torch
+
+        wide = torch.float64 if workload.dtype == "int8" else torch.float32
+        layout, kind = self.text(workload, "layout"), self.text(workload, "scales")
+        a = inputs["A"].T if layout[0] == "t" else inputs["A"]
+        b = (inputs["B"].T if layout[1] == "t" else inputs["B"]).to(wide)
+        scales = {name: inputs[f"{name}_scale"].float() for name in ("A", "B") if f"{name}_scale" in inputs}
+        blocks = _blocks(workload, kind)
+        grids = {
+            name: scale.view(-(-rows // blocks[name][0]), -1)
+            for (name, scale), rows in zip(scales.items(), (a.shape[0], b.shape[0]), strict=False)
+        }
+
+        def scaled(operand: torch.Tensor, name: str, first: int) -> torch.Tensor:
+            for start in range(0, len(operand) if name in grids else 0, PANEL):
+                part = operand[start : start + PANEL]
+                rows = slice(first + start, first + start + len(part))
+                part *= _spread(grids[name], blocks[name], rows, operand.shape[1])
+            return operand
+
+        b = scaled(b, "B", 0)
         allowed = torch.backends.cuda.matmul.allow_tf32
         torch.backends.cuda.matmul.allow_tf32 = False
         try:
-            return {"C": torch.cat([panel.float() @ b for panel in a.split(4096)])}
+            panels = enumerate(a.split(4096))
+            return torch.cat([scaled(panel.to(wide), "A", 4096 * i) @ b for i, panel in panels])
         finally:
             torch.backends.cuda.matmul.allow_tf32 = allowed
 
     def vendor(self, workload: Workload, inputs: Tensors) -> dict[str, Callable[[], object]]:
-        """torch.matmul into a separate output, under the name of the library behind it."""
-        import torch
-
-        a, b = inputs["A"], inputs["B"]
-        out = torch.empty(a.shape[0], b.shape[1], dtype=a.dtype, device=a.device)
-
-        def product() -> object:
-            return torch.matmul(a, b, out=out)
-
-        if a.device.type != "cpu":
-            return {"hipBLAS" if torch.version.hip else "cuBLAS": product}
-        library = "MKL" if torch.backends.mkl.is_available() else "its CPU library"
-        threads = torch.get_num_threads()
-
-        def product_on_one_core() -> object:
-            torch.set_num_threads(1)
-            try:
-                return torch.matmul(a, b, out=out)
-            finally:
-                torch.set_num_threads(threads)
-
-        # kernels of TileLang's C backend run in one thread, so that one is the fair comparison
-        one_core = {f"torch ({library}, 1 thread)": product_on_one_core}
-        return one_core if threads == 1 else {**one_core, f"torch ({library}, {threads} threads)": product}
+        """Products of the vendor's library under its name, with its own epilogue or a kernel of torch."""
+        chosen = {name: self.text(workload, name) for name in self.attrs}
+        return products(inputs, workload.dtype, self.dtype_of("C", workload), chosen)
 
     def flops(self, workload: Workload) -> int:
         return 2 * workload.dims["m"] * workload.dims["n"] * workload.dims["k"]
 
     def min_bytes(self, workload: Workload) -> int:
-        m, n, k = (workload.dims[d] for d in self.dims)
-        return (m * k + k * n + m * n) * self.element_bytes(workload)
+        return sum(
+            math.prod(shape(axes, workload.dims, {})) * DTYPE_BYTES[self.dtype_of(name, workload)]
+            for name, axes in self.tensor_axes(workload.attrs).items()
+        )
 
     def max_relative_error(self, workload: Workload) -> float:
-        """Two to four times the error of rounding C; detects one missing term of 28672 in bfloat16."""
-        return {"bfloat16": 4e-3, "float16": 6e-4, "float32": 2e-5}[workload.dtype]
+        """Two to four times the error of rounding C; detects one missing term of 28672 in bfloat16.
 
-    def rounding(self, workload: Workload) -> Rounding:
-        return Rounding(workload.dims["k"], cuts=True)
+        Sums in float16 are rounded after each 16 terms: errors grow with the root of k. int8 is exact.
+        """
+        limit = {"bfloat16": 4e-3, "float16": 6e-4, "float32": 2e-5, "float8_e4m3fn": 4e-3, "int8": 0.0}
+        if self.text(workload, "accumulate") == "float16":
+            return limit["float16"] + 2.0**-11 * math.sqrt(workload.dims["k"] / 16)
+        return limit[workload.dtype]
+
+    def rounding(self, workload: Workload) -> Rounding | None:
+        if workload.dtype == "int8":
+            return Rounding(1)
+        if self.text(workload, "accumulate") == "float16":
+            return None
+        # matrix units keep 14 bits of sums of float8: that costs as much as the cuts of twice as many terms
+        return Rounding(workload.dims["k"] * (2 if workload.dtype == "float8_e4m3fn" else 1), cuts=True)
 
     def magnitude(self, workload: Workload, inputs: Tensors) -> "dict[str, torch.Tensor]":
+        """The root of the sum of the products' squares, times the largest slope of an activation."""
         import torch
 
-        squares = {name: tensor.to(torch.bfloat16).square() for name, tensor in inputs.items()}
-        return {"C": self.reference(workload, squares)["C"].sqrt_()}
+        if workload.dtype == "int8":
+            return {}
+        squares = {
+            name: tensor.to(torch.bfloat16).square()
+            for name, tensor in inputs.items()
+            if name not in ADDED_AXES
+        }
+        total = self._product(workload, squares).sqrt_()
+        is_steep = any(name in ACTIVATIONS for name in self.text(workload, "fuse").split("_"))
+        return {"C": total.mul_(STEEPEST) if is_steep else total}
 
     def second_inputs(self, workload: Workload, device: str, seed: int) -> SecondInputs:
-        """A and B of whole numbers -2 .. 2: C is a whole number below 2^24."""
+        """Whole numbers -2 .. 2 (-1 .. 1 if float16 sums them), and powers of two as scales.
+
+        Sums are below 2^24 (2^11 in float16) and exact, but activations round.
+        """
         import torch
 
-        m, n, k = (workload.dims[d] for d in self.dims)
-        dtype, generator = getattr(torch, workload.dtype), torch.Generator(device).manual_seed(seed)
-        a, b = whole_numbers((m, k), 2, dtype, generator), whole_numbers((k, n), 2, dtype, generator)
-        return SecondInputs({"A": a, "B": b}, is_exact=True)
+        generator = torch.Generator(device).manual_seed(seed)
+        axes, most = self.tensor_axes(workload.attrs), 1 if "accumulate" in workload.attrs else 2
+        found = {}
+        for name, of in list(axes.items())[:-1]:
+            sizes = shape(of, workload.dims, {})
+            dtype = getattr(torch, self.dtype_of(name, workload))
+            if name.endswith("_scale"):
+                found[name] = whole_numbers(sizes, 1, dtype, generator).exp2_()
+            else:
+                found[name] = whole_numbers(sizes, most, dtype, generator)
+        fused = self.text(workload, "fuse")
+        return SecondInputs(found, is_exact="gelu" not in fused and "silu" not in fused)
+
+
+def _blocks(workload: Workload, scales: str) -> dict[str, tuple[int, int]]:
+    """Rows and columns of A[m, k] and B[k, n] that share a scale."""
+    m, n, k = (workload.dims[d] for d in ("m", "n", "k"))
+    return {
+        "tensor": {"A": (m, k), "B": (k, n)},
+        "row": {"A": (1, k), "B": (k, 1)},
+        "block128": {"A": (1, BLOCK), "B": (BLOCK, BLOCK)},
+    }.get(scales, {"A": (m, k), "B": (k, n)})
+
+
+def _largest(values: "torch.Tensor", block: tuple[int, int]) -> "torch.Tensor":
+    """The largest magnitude of each block."""
+    import torch
+
+    rows, cols = values.shape
+    padded = torch.nn.functional.pad(values, (0, -cols % block[1], 0, -rows % block[0]))
+    return padded.view(-(-rows // block[0]), block[0], -1, block[1]).abs().amax((1, 3))
+
+
+def _spread(scale: "torch.Tensor", block: tuple[int, int], rows: slice, cols: int) -> "torch.Tensor":
+    """The scale of each element of some rows, from a scale for each block."""
+    import torch
+
+    at = torch.arange(rows.start, rows.stop, device=scale.device) // block[0]
+    return scale[at][:, torch.arange(cols, device=scale.device) // block[1]]
 
 
 OPERATOR = Matmul()
@@ -148,15 +340,25 @@ OPERATOR = Matmul()
 # computed twice, with equal results. For tiles of up to this many columns this saves up to 43 % of the time
 # and costs at most 3 %; wider tiles lose more than they gain (experiments/partial_tiles).
 MOVED_COLUMNS = 128
+FEW_ROWS = 128  # of A, for which tiles of C^T are tried first
+ADDED_THREADS = 256  # of a block that adds partial sums
+ADDED_COLUMNS = 1024
+LOG2_E = math.log2(math.e)
+GELU = 2 * (2 / math.pi) ** 0.5 * LOG2_E  # gelu(x) = x / (1 + 2^-(GELU x + GELU_CUBE x^3))
+GELU_CUBE = GELU * 0.044715
 
 
 class MatmulGpu(KernelTemplate):
-    """One output tile per block: operands and C pass through shared memory, in a pipelined loop over k."""
+    """One output tile per block: operands and C pass through shared memory, in a pipelined loop over k.
+
+    Parts of k may have blocks of their own, whose sums a second kernel adds. Blocks may loop over tiles.
+    Tiles may be those of C^T, for few rows of A.
+    """
 
     operator = OPERATOR
     name = "matmul"
     target_kinds = ("cuda", "hip")
-    dtypes = ("bfloat16", "float16")
+    dtypes = ("bfloat16", "float16", "float8_e4m3fn", "int8")
     scales: ClassVar[Mapping[str, Scale]] = {
         "m": Scale(("block_m",), search_space.GPU_TILES),
         "n": Scale(("block_n",), search_space.GPU_TILES),
@@ -173,28 +375,47 @@ class MatmulGpu(KernelTemplate):
 
     def reordered(self, config: Config) -> tuple[Config, Rasterization] | None:
         panel = config.int("swizzle")
-        return (Config({**config, "swizzle": 0}), Rasterization("row", panel)) if panel else None
+        if not panel or config.int("workers", 0):
+            return None
+        return Config({**config, "swizzle": 0}), Rasterization("row", panel)
+
+    def scratch(self, workload: Workload, config: Config) -> Mapping[str, tuple[tuple[int, ...], str]]:
+        parts = config.int("split_k", 1)
+        if parts == 1:
+            return {}
+        return {"P": ((parts, workload.dims["m"], workload.dims["n"]), "float32")}
 
     def default_config(self, workload: Workload, target: Target) -> Config | None:
-        """The largest of a few tried tiles with a block for most cores; else the nearest legal config."""
+        """The largest of a few tried tiles with a block for most cores; else the nearest legal config.
+
+        For few rows of A, tiles of C^T that have all of them, and parts of k so that no core is idle.
+        """
         space = self.space(workload, target)
         m, n = workload.dims["m"], workload.dims["n"]
         cores = target.int("core.count")
+        given: dict[str, Value] = {
+            "block_k": 64 if DTYPE_BYTES[workload.dtype] > 1 else 128,
+            "num_stages": 1 if target.kind == "hip" else 4,
+            "policy": "square",
+            "epilogue": "shared",
+        }
+        rows = next((tile for tile in search_space.GPU_TILES if tile >= m), m)
+        parts = max(p for p in search_space.SPLITS if p * -(-n // 128) <= max(cores, -(-n // 128)))
+        few = {
+            "block_m": rows,
+            "block_n": 128,
+            "threads": 128,
+            "swizzle": 0,
+            "split_k": parts,
+            "swapped": True,
+        }
+        if m <= FEW_ROWS and (found := space.config({**given, **few})) in space:
+            return found
         legal = []
         for block_m, block_n, threads in ((256, 128, 256), (128, 128, 256), (64, 128, 128), (64, 64, 128)):
             for swizzle in (8, 0):
-                wanted = Config(
-                    {
-                        "block_m": block_m,
-                        "block_n": block_n,
-                        "block_k": 64,
-                        "num_stages": 1 if target.kind == "hip" else 4,
-                        "threads": threads,
-                        "policy": "square",
-                        "epilogue": "shared",
-                        "swizzle": swizzle,
-                    }
-                )
+                sizes = {"block_m": block_m, "block_n": block_n, "threads": threads, "swizzle": swizzle}
+                wanted = Config({**given, **sizes})
                 if wanted in space:
                     legal.append(wanted)
                     if -(-m // block_m) * -(-n // block_n) >= 0.9 * cores:
@@ -206,9 +427,13 @@ class MatmulGpu(KernelTemplate):
         import tilelang.language as T  # noqa: N812
 
         m, n, k = (workload.dims[d] for d in ("m", "n", "k"))
-        dtype, accumulator = workload.dtype, "float32"
+        layout, scales, fuse = (self.operator.text(workload, name) for name in ("layout", "scales", "fuse"))
+        dtype, output = workload.dtype, self.operator.dtype_of("C", workload)
+        accumulator = "int32" if dtype == "int8" else self.operator.text(workload, "accumulate")
         block_m, block_n, block_k = config.int("block_m"), config.int("block_n"), config.int("block_k")
         num_stages, threads, swizzle = config.int("num_stages"), config.int("threads"), config.int("swizzle")
+        split_k, workers = config.int("split_k", 1), config.int("workers", 0)
+        swapped = bool(config.get("swapped", False))
         through_shared = config["epilogue"] == "shared"
         is_whole = isinstance(m, int) and (m % block_m == 0 or m < block_m)
         is_moved = block_n <= MOVED_COLUMNS and not is_whole
@@ -218,26 +443,173 @@ class MatmulGpu(KernelTemplate):
             "full_col": T.GemmWarpPolicy.FullCol,
         }[config.str("policy")]
 
-        @T.prim_func
-        def matmul(A: T.Tensor((m, k), dtype), B: T.Tensor((k, n), dtype), C: T.Tensor((m, n), dtype)):  # type: ignore[no-untyped-def, valid-type]  # noqa: N803
-            with T.Kernel(T.ceildiv(n, block_n), T.ceildiv(m, block_m), threads=threads) as (bx, by):
-                a_tile = T.alloc_shared((block_m, block_k), dtype)
-                b_tile = T.alloc_shared((block_k, block_n), dtype)
-                c_sum = T.alloc_fragment((block_m, block_n), accumulator)
-                T.use_swizzle(swizzle, enable=swizzle > 0)
-                T.clear(c_sum)
-                row = T.min(by * block_m, T.max(m - block_m, 0)) if is_moved else by * block_m
-                # copies beyond an edge read zeros, which add nothing, and write nothing
-                for ko in T.Pipelined(T.ceildiv(k, block_k), num_stages=num_stages):
-                    T.copy(A[row, ko * block_k], a_tile)
-                    T.copy(B[ko * block_k, bx * block_n], b_tile)
-                    T.gemm(a_tile, b_tile, c_sum, policy=policy)
-                if through_shared:
-                    c_tile = T.alloc_shared((block_m, block_n), dtype)
-                    T.copy(c_sum, c_tile)
-                    T.copy(c_tile, C[row, bx * block_n])
+        absent = type(None)  # a parameter that the kernel does not have
+        axes = self.operator.tensor_axes(workload.attrs)
+        sizes = {name: shape(of, {"m": m, "n": n, "k": k}, {}) for name, of in axes.items()}
+        a_scales, b_scales = (
+            T.Tensor(sizes[name], "float32") if name in sizes else absent for name in ("A_scale", "B_scale")
+        )
+        added = next((name for name in ADDED_AXES if name in sizes), "")
+        extra: Any = T.Tensor(sizes[added], output) if added else absent
+        partial: Any = T.Tensor((split_k, m, n), "float32") if split_k > 1 else absent
+
+        a_by_rows, b_by_depth = layout[0] == "n", layout[1] == "n"
+        a_shape = (block_m, block_k) if a_by_rows else (block_k, block_m)
+        b_shape = (block_k, block_n) if b_by_depth else (block_n, block_k)
+        sum_shape = (block_n, block_m) if swapped else (block_m, block_n)
+        depths = -(-k // block_k)  # iterations for all of k
+        trips = -(-depths // split_k)
+        by_blocks = scales == "block128"
+        tile_rows, tile_cols = (m + block_m - 1) // block_m, (n + block_n - 1) // block_n
+        has_extra = bool(added)
+        activation = next((name for name in fuse.split("_") if name in ACTIVATIONS), "")
+        is_plain = not (activation or added or scales in ("tensor", "row"))
+        grid = (
+            (workers,)
+            if workers
+            else (tile_cols, tile_rows, split_k)
+            if split_k > 1
+            else (T.ceildiv(n, block_n), T.ceildiv(m, block_m))
+        )
+
+        def at(tensor: Any, by_depth: bool, depth: Any, other: Any) -> Any:
+            return tensor[depth, other] if by_depth else tensor[other, depth]
+
+        def place(tile: Any) -> tuple[Any, Any]:
+            # column and row of a tile, by panels of rows
+            panel = max(swizzle, 1)
+            first = tile // (panel * tile_cols) * panel
+            rows = T.min(panel, tile_rows - first)
+            inner = tile % (panel * tile_cols)
+            return inner // rows, first + inner % rows
+
+        def product(a_tile: Any, b_tile: Any, total: Any, clear: bool) -> Any:
+            if swapped:
+                return T.gemm(b_tile, a_tile, total, b_by_depth, a_by_rows, policy=policy, clear_accum=clear)
+            return T.gemm(
+                a_tile, b_tile, total, not a_by_rows, not b_by_depth, policy=policy, clear_accum=clear
+            )
+
+        def finished(total: Any, a_scale: Any, b_scale: Any, other: Any, row: Any, col: Any) -> Any:
+            # what follows the product, for one element
+            value = total if accumulator == "float32" else T.cast(total, "float32")
+            if scales == "tensor":
+                value = value * (a_scale[0] * b_scale[0])
+            elif scales == "row":
+                value = value * a_scale[row] * b_scale[col]
+            if added:
+                value = value + T.cast(other, "float32")
+            if activation == "relu":
+                value = T.max(value, T.float32(0))
+            elif activation:
+                steep = value * (GELU + GELU_CUBE * value * value if activation == "gelu" else LOG2_E)
+                root = T.rsqrt(T.float32(1) + T.exp2(-steep))  # faster than a division
+                value = value * (root * root)
+            return value
+
+        @T.macro
+        def tile(A, B, A_scale, B_scale, X, C, P, place, a_tile, b_tile, c_sum):  # type: ignore[no-untyped-def]  # noqa: N803
+            bx, by, part = place
+            T.clear(c_sum)
+            row = T.min(by * block_m, T.max(m - block_m, 0)) if is_moved else by * block_m
+            if by_blocks:
+                block_sum = T.alloc_fragment(sum_shape, accumulator)
+                a_factors = T.alloc_fragment((block_m,), "float32")
+                b_factor = T.alloc_local((1,), "float32")
+                for i in T.Parallel(block_m):
+                    a_factors[i] = A_scale[row + i, part * trips]
+                b_factor[0] = B_scale[part * trips, bx * block_n // BLOCK]
+            # copies beyond an edge read zeros, which add nothing, and write nothing
+            for ko in T.Pipelined(trips, num_stages=num_stages):
+                T.copy(at(A, not a_by_rows, (part * trips + ko) * block_k, row), a_tile)
+                T.copy(at(B, b_by_depth, (part * trips + ko) * block_k, bx * block_n), b_tile)
+                if by_blocks:
+                    product(a_tile, b_tile, block_sum, True)
+                    for i, j in T.Parallel(*sum_shape):
+                        c_sum[i, j] += block_sum[i, j] * (a_factors[j if swapped else i] * b_factor[0])
+                    # the scales of the next iteration, which arrive during its product
+                    for i in T.Parallel(block_m):
+                        a_factors[i] = A_scale[row + i, part * trips + ko + 1]
+                    b_factor[0] = B_scale[part * trips + ko + 1, bx * block_n // BLOCK]
                 else:
-                    T.copy(c_sum, C[row, bx * block_n])
+                    product(a_tile, b_tile, c_sum, False)
+            if split_k > 1:
+                if swapped:
+                    for i, j in T.Parallel(*sum_shape):
+                        P[part, row + j, bx * block_n + i] = T.cast(c_sum[i, j], "float32")
+                else:
+                    T.copy(c_sum, P[part, row, bx * block_n])
+            elif through_shared:
+                c_tile = T.alloc_shared((block_m, block_n), output)
+                if added == "residual":
+                    T.copy(X[row, bx * block_n], c_tile)
+                if not is_plain:
+                    for i, j in T.Parallel(*sum_shape):
+                        r, c = (j, i) if swapped else (i, j)
+                        other = (
+                            c_tile[r, c]
+                            if added == "residual"
+                            else X[bx * block_n + c]
+                            if has_extra
+                            else None
+                        )
+                        c_sum[i, j] = finished(
+                            c_sum[i, j], A_scale, B_scale, other, row + r, bx * block_n + c
+                        )
+                if swapped:
+                    for i, j in T.Parallel(*sum_shape):
+                        c_tile[j, i] = c_sum[i, j]
+                else:
+                    T.copy(c_sum, c_tile)
+                T.copy(c_tile, C[row, bx * block_n])
+            else:
+                if not is_plain:
+                    for i, j in T.Parallel(*sum_shape):
+                        other = (
+                            X[row + i, bx * block_n + j]
+                            if added == "residual"
+                            else X[bx * block_n + j]
+                            if has_extra
+                            else None
+                        )
+                        c_sum[i, j] = finished(
+                            c_sum[i, j], A_scale, B_scale, other, row + i, bx * block_n + j
+                        )
+                T.copy(c_sum, C[row, bx * block_n])
+
+        @T.prim_func
+        def matmul(  # type: ignore[no-untyped-def]
+            A: T.Tensor(sizes["A"], dtype),  # type: ignore[valid-type]  # noqa: N803
+            B: T.Tensor(sizes["B"], dtype),  # type: ignore[valid-type]  # noqa: N803
+            A_scale: a_scales,  # type: ignore[valid-type]  # noqa: N803
+            B_scale: b_scales,  # type: ignore[valid-type]  # noqa: N803
+            X: extra,  # noqa: N803
+            C: T.Tensor((m, n), output),  # type: ignore[valid-type]  # noqa: N803
+            P: partial,  # noqa: N803
+        ):
+            with T.Kernel(*grid, threads=threads) as blocks:
+                a_tile = T.alloc_shared(a_shape, dtype)
+                b_tile = T.alloc_shared(b_shape, dtype)
+                c_sum = T.alloc_fragment(sum_shape, accumulator)
+                tensors = (A, B, A_scale, B_scale, X, C, P)
+                buffers = (a_tile, b_tile, c_sum)
+                if workers:
+                    for turn in T.serial(T.ceildiv(tile_rows * tile_cols - blocks, workers)):
+                        tile(*tensors, (*place(turn * workers + blocks), 0), *buffers)
+                else:
+                    T.use_swizzle(swizzle, enable=swizzle > 0)
+                    tile(*tensors, (blocks[0], blocks[1], blocks[2] if split_k > 1 else 0), *buffers)
+            if split_k > 1:
+                with T.Kernel(m, T.ceildiv(n, ADDED_COLUMNS), threads=ADDED_THREADS) as (by, bx):
+                    total = T.alloc_fragment((ADDED_COLUMNS,), "float32")
+                    T.clear(total)
+                    for part in T.unroll(split_k):
+                        for j in T.Parallel(ADDED_COLUMNS):
+                            total[j] += P[part, by, bx * ADDED_COLUMNS + j]
+                    for j in T.Parallel(ADDED_COLUMNS):
+                        col = bx * ADDED_COLUMNS + j
+                        other = X[by, col] if added == "residual" else X[col] if has_extra else None
+                        C[by, col] = T.cast(finished(total[j], A_scale, B_scale, other, by, col), output)
 
         return matmul
 

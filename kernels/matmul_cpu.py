@@ -46,6 +46,10 @@ class MatmulCpu(KernelTemplate):
         block_m, block_n, block_k = config.int("block_m"), config.int("block_n"), config.int("block_k")
         tile_m, tile_n, unroll = config.int("tile_m"), config.int("tile_n"), config.int("unroll")
 
+        layout = self.operator.text(workload, "layout")
+        a_axes = (k, m) if layout[0] == "t" else (m, k)
+        b_axes = (n, k) if layout[1] == "t" else (k, n)
+
         def products(c: Any, a: Any, b: Any, row: Any, col: Any, step: Any, i: Any, j: Any) -> Any:
             # compilers keep `c` in memory across the loop over k: each load and store of it is for `unroll`
             # multiply-adds
@@ -53,6 +57,9 @@ class MatmulCpu(KernelTemplate):
             for u in range(unroll):
                 total = total + a[row, step * unroll + u, i] * b[col, step * unroll + u, j]
             return total
+
+        def at(tensor: Any, is_turned: bool, first: Any, second: Any) -> Any:
+            return tensor[second, first] if is_turned else tensor[first, second]
 
         def parts(extent: int, block: int, index: Any, part: int) -> Any:
             # number of parts of the block within the extent; a Python number if all blocks are whole
@@ -63,7 +70,7 @@ class MatmulCpu(KernelTemplate):
             )
 
         @T.prim_func
-        def matmul(A: T.Tensor((m, k), dtype), B: T.Tensor((k, n), dtype), C: T.Tensor((m, n), dtype)):  # type: ignore[no-untyped-def, valid-type]  # noqa: N803
+        def matmul(A: T.Tensor(a_axes, dtype), B: T.Tensor(b_axes, dtype), C: T.Tensor((m, n), dtype)):  # type: ignore[no-untyped-def, valid-type]  # noqa: N803
             with T.Kernel(T.ceildiv(n, block_n), T.ceildiv(m, block_m)) as (bx, by):
                 a_pack = T.alloc_local((block_m // tile_m, block_k, tile_m), dtype)
                 b_pack = T.alloc_local((block_n // tile_n, block_k, tile_n), dtype)
@@ -76,7 +83,12 @@ class MatmulCpu(KernelTemplate):
                             tirx.all(
                                 ko * block_k + step * unroll + u < k, bx * block_n + col * tile_n + j < n
                             ),
-                            B[ko * block_k + step * unroll + u, bx * block_n + col * tile_n + j],
+                            at(
+                                B,
+                                layout[1] == "t",
+                                ko * block_k + step * unroll + u,
+                                bx * block_n + col * tile_n + j,
+                            ),
                             T.float32(0),
                         )
                     for row, i, step, u in T.grid(
@@ -86,7 +98,12 @@ class MatmulCpu(KernelTemplate):
                             tirx.all(
                                 by * block_m + row * tile_m + i < m, ko * block_k + step * unroll + u < k
                             ),
-                            A[by * block_m + row * tile_m + i, ko * block_k + step * unroll + u],
+                            at(
+                                A,
+                                layout[0] == "t",
+                                by * block_m + row * tile_m + i,
+                                ko * block_k + step * unroll + u,
+                            ),
                             T.float32(0),
                         )
                     for row, col in T.grid(parts(m, block_m, by, tile_m), parts(n, block_n, bx, tile_n)):

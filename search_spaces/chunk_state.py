@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from ..dtypes import DTYPE_BYTES
-from ..problem.space import Config, Constraint, Parameter, SearchSpace
+from ..problem.space import Config, Parameter, SearchSpace
 from ..problem.workload import Workload
 from ..target.spec import Target
 from .constraints import (
+    by_copies,
     fits_block,
     fits_registers,
     fits_shared_memory,
@@ -86,16 +87,9 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         not_beyond("block_n", TILES_N, "d_state", d_state),
         not_beyond("block_k", DEPTHS, "chunk", chunk),
         stages_within_loop(lambda config: -(-chunk // config.int("block_k")), "tokens"),
-        _by_copies(fits_block(target, False), fits_block(target, True)),
+        by_copies(fits_block(target, False), fits_block(target, True)),
         whole_instructions(target, "block_p", "block_n"),
-        _by_copies(*(fits_registers(target, copies, registers, WAY_OUT) for copies in (False, True))),
+        by_copies(*(fits_registers(target, copies, registers, WAY_OUT) for copies in (False, True))),
         fits_shared_memory(target, shared_bytes, "lower num_stages, block_k, block_p or block_n"),
     )
     return SearchSpace(parameters, constraints)
-
-
-def _by_copies(threads: Constraint, bulk: Constraint) -> Constraint:
-    """One constraint for copies by threads, and another one for bulk copies, as one constraint."""
-    return Constraint(
-        threads.name, lambda config: (bulk if config["copies"] == "bulk" else threads).violation(config)
-    )

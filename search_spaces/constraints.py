@@ -206,6 +206,63 @@ def stages_within_loop(trips: Callable[[Config], int], loop: str) -> Constraint:
     return Constraint("stages within loop", violation)
 
 
+def causal_pipelines(target: Target, subject: str, has_pipeline: Callable[[Config], bool]) -> Constraint:
+    """Without TMA, loops that end at a block's last row have no pipeline.
+
+    TileLang 0.1.15 fails on the waits at the end of a pipeline of cp.async copies if the number of iterations
+    depends on the block (`Downcast from tirx.Sub to ir.IntImm failed`).
+
+    Args:
+        target: the chip.
+        subject: what has such a loop, for the reason.
+        has_pipeline: whether a config copies through TMA, or has another kind of loop.
+    """
+
+    def violation(config: Config) -> str | None:
+        stages = config.int("num_stages")
+        if stages == 1 or target.kind == "hip" or has_pipeline(config):
+            return None
+        return (
+            f"num_stages={stages} cannot be compiled for {subject} without TMA (TileLang 0.1.15): take "
+            "num_stages=1"
+        )
+
+    return Constraint("causal pipeline", violation)
+
+
+def rows_of_warps(target: Target) -> Constraint:
+    """Each warp has whole rows, since it computes the weights of the rows of a tile of block_m."""
+
+    def violation(config: Config) -> str | None:
+        rows, threads = config.int("block_m"), config.int("threads")
+        unit = matrix_unit(target, rows, threads)
+        warps = threads // unit.warp_threads
+        if rows % (unit.rows * warps):
+            fewer = rows // unit.rows * unit.warp_threads
+            return (
+                f"block_m={rows} gives none of {warps} warps {unit.rows} whole rows: take at most "
+                f"threads={fewer}, or a larger block_m"
+            )
+        groups = warps // unit.group
+        if unit.name == "wgmma" and groups > 1 and rows > unit.rows * warps:
+            return (
+                f"block_m={rows} gives each of {groups} warpgroups {rows // groups} rows, and TileLang "
+                "0.1.15 cannot pass on the weights "
+                f"(layout conflict): take block_m={unit.rows * warps}, or "
+                f"threads={unit.warp_threads * unit.group}"
+            )
+        return None
+
+    return Constraint("whole rows", violation)
+
+
+def by_copies(threads: Constraint, bulk: Constraint) -> Constraint:
+    """One constraint for copies by threads, and another one for bulk copies, as one constraint."""
+    return Constraint(
+        threads.name, lambda config: (bulk if config["copies"] == "bulk" else threads).violation(config)
+    )
+
+
 def whole_instructions(target: Target, row_parameter: str, column_parameter: str) -> Constraint:
     """Each warp has whole matrix instructions, and no two policies give the same kernel."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ..dtypes import DTYPE_BYTES
 from ..problem.space import Config, Constraint, Parameter, SearchSpace
 from ..problem.workload import Workload
@@ -27,6 +29,14 @@ DEPTHS = (64, 128, 256)
 FULL_TILE = 64  # with more rows of A, smaller tiles read too often for the caches
 TENSOR_COPY_ALIGNMENT = 128  # bytes, of a bulk copy of a tensor's box in shared memory
 ALIGNMENT = 1024  # bytes, of TileLang for operands of matrix instructions
+# ways to decode the weights of a format: bit operations, conversions, or a table in shared memory
+DECODERS: Mapping[str, tuple[str, ...]] = {
+    "int4": ("bits", "convert"),
+    "nf4": ("table",),
+    "fp4": ("bits", "table"),
+    "mxfp4": ("bits", "table"),
+    "int2": ("convert",),
+}
 
 
 def scale_rows(block_k: int, group: int) -> int:
@@ -37,7 +47,12 @@ def scale_rows(block_k: int, group: int) -> int:
 def space(workload: Workload, target: Target) -> SearchSpace:
     """The search space of `workload` on `target`."""
     m, n, k = (workload.dims[d] for d in ("m", "n", "k"))
-    group, element_bytes = int(workload.attrs["group"]), DTYPE_BYTES[workload.dtype]
+    format_name, group = str(workload.attrs.get("format", "int4")), int(workload.attrs["group"])
+    result_bytes = DTYPE_BYTES[workload.dtype]
+    element_bytes = 1 if format_name == "int2" else result_bytes
+    weights_a_byte = 4 if format_name == "int2" else 2
+    scale_bytes = 1 if format_name == "mxfp4" else result_bytes
+    zero_bytes = result_bytes if workload.attrs.get("zeros", False) else 0
     bulk_copies = k * element_bytes % 16 == 0
     rows, cols, depths = TILES, TILES, DEPTHS
     parameters = (
@@ -54,8 +69,8 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         ),
         Parameter(
             "decode",
-            ("bits", "convert"),
-            "how four bits become a float: by bit operations, or by a conversion",
+            DECODERS[format_name],
+            "how a code becomes a number: by bit operations, by a conversion, or from a table in shared memory",
         ),
         Parameter("policy", POLICIES, "how the tile is divided over the warps"),
         Parameter(
@@ -87,13 +102,13 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         stages = config.int("num_stages")
         operands = stages * (
             block_m * block_k * element_bytes
-            + block_n * block_k // 2
-            + scale_rows(block_k, group) * block_n * element_bytes
+            + block_n * block_k // weights_a_byte
+            + scale_rows(block_k, group) * block_n * (scale_bytes + zero_bytes)
         )
         if config["weights"] in RUNS:
             operands = -(-operands // ALIGNMENT) * ALIGNMENT + block_n * block_k * element_bytes
         # C replaces the operands after the main loop
-        result = result_size(config) * element_bytes
+        result = result_size(config) * result_bytes
         return max(operands, result) + launch(target, config.int("threads"), bulk_copies).barrier_bytes
 
     constraints = (
@@ -108,7 +123,7 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         fits_block(target, bulk_copies),
         _whole_instructions(target),
         _same_rows(target),
-        _aligned_scales(target, n, group, element_bytes),
+        _aligned_scales(target, n, group, scale_bytes),
         fits_registers(
             target, bulk_copies, registers, "take more threads or a smaller block_m, block_n or block_k"
         ),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 from ..dtypes import DTYPE_BYTES
 from ..problem.space import Config, Constraint, Parameter, SearchSpace
 from ..problem.workload import Workload
 from ..target.spec import Target
 from .constraints import (
+    WGMMA_REGISTERS,
     divides,
     fits_block,
     fits_grid,
@@ -25,6 +28,11 @@ FULL_TILE = 64  # smaller tiles read the operands too often for the caches; they
 SWIZZLES = (0, 4, 8, 16)
 GPU_TILES = (16, 32, 64, 128, 192, 256)
 GPU_DEPTHS = (32, 64, 128)
+SPLITS = (1, 2, 3, 4, 8, 16)
+PART_TRIPS = 4  # iterations that a part of k is worth
+MOST_SWAPPED = 512  # rows of A
+SCALED_BLOCK = 128  # elements along k and n with one scale, in blocks
+RESULT_BYTES: Mapping[str, int] = {"bfloat16": 2, "float16": 2, "float8_e4m3fn": 2, "int8": 4}
 MAX_VECTOR_FLOATS = 512  # the largest vector register file of a CPU core: 32 registers of 64 bytes
 
 
@@ -35,11 +43,15 @@ def space(workload: Workload, target: Target) -> SearchSpace:
 
 def _gpu_space(workload: Workload, target: Target) -> SearchSpace:
     m, n, k = (workload.dims[d] for d in ("m", "n", "k"))
-    hopper, hip = is_hopper(target), target.kind == "hip"
-    element_bytes = DTYPE_BYTES[workload.dtype]
-    bulk_copies = k * element_bytes % 16 == 0 and n * element_bytes % 16 == 0
+    hopper, hip, cores = is_hopper(target), target.kind == "hip", target.int("core.count")
+    layout, scales = str(workload.attrs.get("layout", "nn")), workload.attrs.get("scales")
+    element_bytes, result_bytes = DTYPE_BYTES[workload.dtype], RESULT_BYTES[workload.dtype]
+    a_row, b_row = (m if layout[0] == "t" else k), (k if layout[1] == "t" else n)
+    bulk_copies = a_row * element_bytes % 16 == 0 and b_row * element_bytes % 16 == 0
     tiles = GPU_TILES if hopper else tuple(tile for tile in GPU_TILES if tile != 192)
     depths = GPU_DEPTHS
+    persists = hopper and bulk_copies and -(-m // FULL_TILE) * -(-n // FULL_TILE) > cores
+    splits = -(-m // max(tiles)) * -(-n // max(tiles)) < cores
     parameters = (
         Parameter("block_m", tiles, "rows of C that one block computes"),
         Parameter("block_n", tiles, "columns of C that one block computes"),
@@ -60,47 +72,203 @@ def _gpu_space(workload: Workload, target: Target) -> SearchSpace:
             SWIZZLES,
             "block rows that are walked together, so that operands stay in the cache; 0: one by one",
         ),
+        Parameter(
+            "split_k",
+            SPLITS if splits else SPLITS[:1],
+            "parts of k with blocks of their own, whose sums a second kernel adds",
+            default=1,
+        ),
+        Parameter(
+            "workers",
+            (0, cores) if persists else (0,),
+            "blocks that loop over tiles and copy for the next one meanwhile; 0: one block a tile",
+            default=0,
+        ),
+        Parameter(
+            "swapped",
+            (False, True) if hopper and m <= MOST_SWAPPED else (False,),
+            "whether the rows of matrix instructions run along n: tiles of C^T, for few rows of A",
+            default=False,
+        ),
     )
 
     def blocks(config: Config) -> tuple[int, int]:
         return -(-m // config.int("block_m")), -(-n // config.int("block_n"))
 
+    def tile_count(config: Config) -> int:
+        rows, cols = blocks(config)
+        return rows * cols
+
     def result_size(config: Config) -> int:
         return config.int("block_m") * config.int("block_n")
 
+    def registers(config: Config) -> int:
+        # sums of a block of k have registers of their own; a thread holds two numbers of 16 bits in each
+        size = result_size(config)
+        return 2 * size if scales == "block128" else size // 2 if "accumulate" in workload.attrs else size
+
     def shared_bytes(config: Config) -> int:
-        # C replaces the operands after the main loop
+        # C replaces the operands after the main loop, unless copies for the next tile are under way
         operands = (
             config.int("num_stages") * (config.int("block_m") + config.int("block_n")) * config.int("block_k")
-        )
-        result = result_size(config) if config["epilogue"] == "shared" else 0
-        return (
-            max(operands, result) * element_bytes
-            + launch(target, config.int("threads"), bulk_copies).barrier_bytes
-        )
+        ) * element_bytes
+        is_direct = config["epilogue"] != "shared" or config.int("split_k", 1) > 1
+        result = 0 if is_direct else result_size(config) * result_bytes
+        both = operands + result if config.int("workers", 0) else max(operands, result)
+        return both + launch(target, config.int("threads"), bulk_copies).barrier_bytes
 
     def instruction_columns(config: Config) -> int:
         rows, cols, threads = config.int("block_m"), config.int("block_n"), config.int("threads")
+        if config.get("swapped", False):
+            rows, cols = cols, rows
         unit = matrix_unit(target, rows, threads)
         split = unit.split(config.str("policy"), rows, cols, threads) if unit.name == "wgmma" else None
         return min(MAX_WGMMA_COLUMNS, cols // split[1]) if split else 0
 
     constraints = (
+        *_impossible(workload, target, layout),
         pipelines(target),
         not_beyond("block_m", tiles, "m", m),
         not_beyond("block_n", tiles, "n", n),
         not_beyond("block_k", depths, "k", k),
         fits_grid("block_m", m),
-        _enough_tile(m, n, target.int("core.count")),
+        _enough_tile(m, n, cores),
+        _whole_scales(scales == "block128"),
         stages_within_loop(lambda config: -(-k // config.int("block_k")), "k"),
         fits_block(target, bulk_copies),
-        whole_instructions(target, "block_m", "block_n"),
-        fits_registers(target, bulk_copies, result_size, "take more threads or a smaller block_m or block_n"),
+        _instructions(target),
+        fits_registers(target, bulk_copies, registers, "take more threads or a smaller block_m or block_n"),
         fits_instruction(target, bulk_copies, instruction_columns, "take a smaller block_n, or threads=256"),
         fits_shared_memory(target, shared_bytes, "lower num_stages, block_k, block_m or block_n"),
-        swizzle_matters(blocks, target.int("core.count"), SWIZZLES),
+        swizzle_matters(blocks, cores, SWIZZLES),
+        _split_helps(tile_count, cores, k),
+        _workers_help(target, tile_count, registers, bulk_copies),
+        _swap_helps(m),
     )
     return SearchSpace(parameters, constraints)
+
+
+def _impossible(workload: Workload, target: Target, layout: str) -> list[Constraint]:
+    """What the chip's matrix unit cannot do at all."""
+    hip, dtype = target.kind == "hip", workload.dtype
+    found = []
+    if DTYPE_BYTES[dtype] == 1 and layout != "nt":
+        found.append(
+            f"layout={layout} has operands of 1 byte that are not contiguous along k, as matrix units need "
+            "them: take layout=nt"
+        )
+    if hip and dtype.startswith("float8"):
+        found.append(f"{dtype} is not the format of 8 bits that {target.name} multiplies: take bfloat16")
+    if hip and "accumulate" in workload.attrs:
+        found.append(f"accumulate=float16: {target.name} adds in float32 only; take accumulate=float32")
+    return [_always(reason) for reason in found]
+
+
+def _always(reason: str) -> Constraint:
+    def violation(_: Config) -> str:
+        return reason
+
+    return Constraint("matrix unit", violation)
+
+
+def _instructions(target: Target) -> Constraint:
+    """`whole_instructions` for tiles of C, or of C^T."""
+    straight = whole_instructions(target, "block_m", "block_n")
+    swapped = whole_instructions(target, "block_n", "block_m")
+
+    def violation(config: Config) -> str | None:
+        return (swapped if config.get("swapped", False) else straight).violation(config)
+
+    return Constraint(straight.name, violation)
+
+
+def _whole_scales(has_blocks: bool) -> Constraint:
+    """With a scale for each block, an iteration of a tile has one block of k and of n."""
+
+    def violation(config: Config) -> str | None:
+        depth, cols = config.int("block_k"), config.int("block_n")
+        if not has_blocks or (depth == SCALED_BLOCK and SCALED_BLOCK % cols == 0):
+            return None
+        return (
+            f"block_k={depth} and block_n={cols} cover other blocks than those of {SCALED_BLOCK}x"
+            f"{SCALED_BLOCK} with one scale: take block_k={SCALED_BLOCK} and a block_n that divides "
+            f"{SCALED_BLOCK}"
+        )
+
+    return Constraint("whole blocks of scales", violation)
+
+
+def _split_helps(tile_count: Callable[[Config], int], cores: int, k: int) -> Constraint:
+    """Parts of k give work to idle cores. More blocks than run at once, or short parts, only add sums."""
+
+    def violation(config: Config) -> str | None:
+        parts = config.int("split_k", 1)
+        if parts == 1:
+            return None
+        tiles, trips = tile_count(config), -(-k // config.int("block_k")) // parts
+        if tiles * parts > 2 * cores:
+            return (
+                f"split_k={parts} makes {tiles * parts} blocks of {tiles} tiles for {cores} cores: take a "
+                "smaller split_k"
+            )
+        if trips < PART_TRIPS:
+            return f"split_k={parts} leaves {trips} iterations, fewer than {PART_TRIPS}: take split_k=1"
+        if config.int("swizzle"):
+            return (
+                f"split_k={parts} with swizzle={config['swizzle']} reorders blocks that run at once: take 0"
+            )
+        if config["epilogue"] != "shared":
+            return f"split_k={parts} ignores epilogue={config['epilogue']}: take epilogue=shared"
+        return None
+
+    return Constraint("split of k", violation, is_waste=True)
+
+
+def _workers_help(
+    target: Target,
+    tile_count: Callable[[Config], int],
+    registers: Callable[[Config], int],
+    bulk_copies: bool,
+) -> Constraint:
+    """Persistent blocks help if they have more than one tile each, and copies ahead of it."""
+
+    def violation(config: Config) -> str | None:
+        workers = config.int("workers", 0)
+        if not workers:
+            return None
+        tiles, stages = tile_count(config), config.int("num_stages")
+        if tiles <= workers or config.int("split_k", 1) > 1 or config.get("swapped", False):
+            return f"workers={workers} have {tiles} whole tiles, at most one each: take workers=0"
+        if stages < 2:
+            return f"workers={workers} with num_stages={stages} copy nothing ahead: take workers=0"
+        threads = config.int("threads")
+        need, share = (
+            -(-registers(config) // threads),
+            launch(target, threads, bulk_copies).compiled_registers,
+        )
+        if need + WGMMA_REGISTERS > share:
+            return (
+                f"workers={workers} need {need} registers of a thread for sums, and TileLang 0.1.15 moves "
+                f"none between the warpgroups of persistent blocks, which have {share}: take workers=0"
+            )
+        return None
+
+    return Constraint("persistent blocks", violation, is_waste=True)
+
+
+def _swap_helps(m: int) -> Constraint:
+    """Tiles of C^T are for instructions whose 64 rows would be empty, or for a finer choice of rows."""
+
+    def violation(config: Config) -> str | None:
+        block_m, block_n = config.int("block_m"), config.int("block_n")
+        if not config.get("swapped", False) or block_n >= FULL_TILE:
+            return None
+        return (
+            f"swapped=true with block_n={block_n} of block_m={block_m}, m={m} has no {FULL_TILE} rows for an "
+            f"instruction: take block_n={FULL_TILE} or more"
+        )
+
+    return Constraint("swapped operands", violation, is_waste=True)
 
 
 def _enough_tile(m: int, n: int, cores: int) -> Constraint:

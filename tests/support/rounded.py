@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from tilesight.kernels import dequant_matmul
+from tilesight.kernels import dequant_matmul, operator
 from tilesight.problem.workload import Workload
 
 Tensors = Mapping[str, torch.Tensor]
@@ -36,7 +36,7 @@ def right_outputs(
     unit = _Unit(torch.Generator().manual_seed(seed), cut)
     vector = _Unit(unit.generator, 0)
     if workload.operator == "matmul":
-        found = {"C": unit.product(inputs["A"], inputs["B"])}
+        found = {"C": _matmul(unit, workload, inputs)}
     elif workload.operator == "gemv":
         found = {"y": vector.product(inputs["W"], inputs["x"][:, None])[:, 0]}
     elif workload.operator == "dequant_matmul":
@@ -48,7 +48,8 @@ def right_outputs(
         found = {"y": _rms_norm(vector, inputs)}
     else:
         found = {"states": _states(unit, inputs)}
-    return {name: out.to(getattr(torch, workload.dtype)) for name, out in found.items()}
+    dtypes = {name: operator(workload.operator).dtype_of(name, workload) for name in found}
+    return {name: out.to(getattr(torch, dtypes[name])) for name, out in found.items()}
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,12 @@ def _cut_off(exact: torch.Tensor) -> torch.Tensor:
     near = exact.float()
     is_larger = near.double().abs() > exact.abs()
     return torch.where(is_larger, torch.nextafter(near, torch.zeros_like(near)), near)
+
+
+def _matmul(unit: _Unit, workload: Workload, inputs: Tensors) -> torch.Tensor:
+    layout = str(workload.attrs.get("layout", "nn"))
+    a, b = (inputs[name].T if axes == "t" else inputs[name] for name, axes in zip("AB", layout, strict=True))
+    return unit.product(a, b)
 
 
 def _states(unit: _Unit, inputs: Tensors) -> torch.Tensor:

@@ -225,7 +225,7 @@ def test_every_dependency_is_justified() -> None:
 
 def test_generated_parts_are_up_to_date() -> None:
     generate = program("generate")
-    for path, write in ((generate.CLI, generate.options), (generate.ARCHITECTURE, generate.modules)):
+    for path, write in generate.PAGES:
         text = path.read_text(encoding="utf-8")
         assert generate.page(text, write) == text, f"{path.name}: run `python docs/generate.py`"
 

@@ -14,7 +14,7 @@ from ..executor.tasks import Profiled, lower_and_profile, preload_compiler
 from ..machine.placement import locate
 from ..machine.toolchain import missing_compiler
 from ..problem.candidate import Candidate
-from ..problem.space import Config, Value
+from ..problem.space import Value
 from ..profile.values import KernelProfile
 from ..records.trial import BuildResult, Prediction
 from ..settings import load_settings
@@ -69,7 +69,7 @@ def build(
     template = find_template(operator, chosen, workload.dtype)
     dynamic_dims = template.check_dynamic(dynamic)
     space = template.space(workload, chosen)
-    wanted = space.parse(config) if isinstance(config, str) else Config(config)
+    wanted = space.read(config) if isinstance(config, str) else space.config(config)
     space.check(wanted)
     return compile_candidate(
         Candidate(workload, chosen, template, wanted, dynamic_dims), load_settings().cache_dir

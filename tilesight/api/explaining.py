@@ -134,7 +134,7 @@ def _explain_shipped(
     rows = None if measured is None else measured_rows(measured, workload, placement.target, template.version)
     wanted: Config | None = None
     if config is not None:
-        wanted = space.read(config) if isinstance(config, str) else Config(config)
+        wanted = space.read(config) if isinstance(config, str) else space.config(config)
         if rows is None or wanted not in rows.times_us:
             space.check(wanted)
     options = TuneOptions.of(effort=Effort.PREDICT, database=database, layers=layers, workers=workers)

@@ -274,10 +274,9 @@ def make_problem(
         if name not in operator.dims:
             raise UnknownNameError(f"{operator.name} dimension", name, operator.dims)
         check_dimension(operator.name, name, value)
-    chosen = dict(operator.attrs)
     for name, attribute in attrs.items():
         operator.check_attribute(name, attribute)
-        chosen[name] = attribute
+    chosen = operator.kept_attributes(attrs)
     if dynamic_dims:
         dynamic_dims = template.check_dynamic(dynamic_dims)
         both = next((dim for dim in dynamic_dims if dim in fixed), None)

@@ -52,15 +52,15 @@ class Config(Mapping[str, Value]):
         """Canonical JSON: sorted names, no spaces."""
         return json.dumps(dict(self._values), sort_keys=True, separators=(",", ":"))
 
-    def int(self, name: str) -> int:
-        """The value of a whole-number parameter."""
-        value = self._values[name]
+    def int(self, name: str, default: int | None = None) -> int:
+        """The value of a whole-number parameter; `default` where the config leaves it out."""
+        value = self[name] if default is None else self.get(name, default)
         assert isinstance(value, int), f"{name}={value!r} is not a whole number"
         return value
 
-    def str(self, name: str) -> str:
-        """The value of a named-choice parameter."""
-        value = self._values[name]
+    def str(self, name: str, default: str | None = None) -> str:
+        """The value of a named-choice parameter; `default` where the config leaves it out."""
+        value = self[name] if default is None else self.get(name, default)
         assert isinstance(value, str), f"{name}={value!r} is not a name"
         return value
 

@@ -31,6 +31,8 @@ class Operator(ABC):
             dimension whose size they take.
         attrs: attributes with their defaults.
         choices: legal values of the attributes that are texts, and of numbers of which only some are legal.
+        later_attrs: attributes that came when measurements had been recorded. A workload has them only where
+            they differ from their default, so that keys of the records hold. `attribute` reads them.
         dtypes: dtypes that a workload may have; the first is the default.
         axes: axes of the inputs, then of the outputs, in the order of the kernel's arguments. A dispatcher
             needs them. Where attributes change them, see `tensor_axes`.
@@ -43,6 +45,7 @@ class Operator(ABC):
     dim_defaults: ClassVar[Mapping[str, int | str]] = {}
     attrs: ClassVar[Mapping[str, Value]] = {}
     choices: ClassVar[Mapping[str, tuple[Value, ...]]] = {}
+    later_attrs: ClassVar[tuple[str, ...]] = ()
     dtypes: ClassVar[tuple[str, ...]] = ("bfloat16", "float16")
     axes: ClassVar[Axes] = {}
     named: ClassVar[Mapping[str, Mapping[str, Value]]]
@@ -186,11 +189,23 @@ class Operator(ABC):
             operator=self.name,
             dims={d: int(raw[d]) for d in self.dims},
             dtype=canonical_dtype(dtype or self.dtypes[0], self.dtypes, self.name),
-            attrs={a: raw[a] for a in self.attrs},
+            attrs=self.kept_attributes(raw),
             name=label,
         )
         self.validate(workload)
         return workload
+
+    def attribute(self, attrs: Mapping[str, Value], name: str) -> Value:
+        """The value of an attribute: of `attrs`, those of a workload, or the default."""
+        return attrs.get(name, self.attrs[name])
+
+    def kept_attributes(self, given: Mapping[str, Value]) -> dict[str, Value]:
+        """The attributes that a workload has: all of them, without the later ones at their default."""
+        return {
+            name: given.get(name, default)
+            for name, default in self.attrs.items()
+            if name not in self.later_attrs or given.get(name, default) != default
+        }
 
     def completed(self, given: Mapping[str, Value]) -> dict[str, Value]:
         """Dimensions and attributes, with the defaults of those that are not in `given`."""

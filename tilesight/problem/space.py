@@ -24,11 +24,24 @@ __all__ = ["Census", "Config", "Constraint", "Parameter", "SearchSpace", "Value"
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A tunable parameter of a template: its values in their natural order, and its meaning in one line."""
+    """A tunable parameter of a template.
+
+    Attributes:
+        name: of the parameter.
+        values: in their natural order.
+        meaning: in one line.
+        default: a value that configs leave out, for a parameter that came when measurements had been
+            recorded: their configs do not have it. None: every config has the parameter.
+    """
 
     name: str
     values: tuple[Value, ...]
     meaning: str = ""
+    default: Value | None = None
+
+    def of(self, config: Mapping[str, Value]) -> Value | None:
+        """The value in `config`; the default where the config leaves it out."""
+        return config.get(self.name, self.default)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +115,8 @@ class SearchSpace(Reported):
         """The legal configs as rows, with one column for each parameter."""
         import pandas as pd
 
-        return pd.DataFrame([dict(c) for c in self.configs()], columns=[p.name for p in self.parameters])
+        rows = [{p.name: p.of(config) for p in self.parameters} for config in self.configs()]
+        return pd.DataFrame(rows, columns=[p.name for p in self.parameters])
 
     @property
     def size(self) -> int:
@@ -120,7 +134,15 @@ class SearchSpace(Reported):
             return iter(self._listed)
         names = [p.name for p in self.parameters]
         combinations = itertools.product(*(p.values for p in self.parameters))
-        return (Config(dict(zip(names, values, strict=True))) for values in combinations)
+        return (self.config(dict(zip(names, values, strict=True))) for values in combinations)
+
+    def config(self, values: Mapping[str, Value]) -> Config:
+        """The config with these values: it leaves out those that are a parameter's default."""
+        return Config(self._kept(values))
+
+    def _kept(self, values: Mapping[str, Value]) -> dict[str, Value]:
+        defaults = {p.name: p.default for p in self.parameters if p.default is not None}
+        return {name: value for name, value in values.items() if defaults.get(name) != value}
 
     def configs(self) -> tuple[Config, ...]:
         """All legal configs, in the order of the parameters' values; computed once."""
@@ -128,7 +150,7 @@ class SearchSpace(Reported):
             self._points, self._rejected = self._enumerate()
             names = [p.name for p in self.parameters]
             self._legal = tuple(
-                Config(
+                self.config(
                     {name: p.values[at] for name, p, at in zip(names, self.parameters, point, strict=True)}
                 )
                 for point in self._points
@@ -165,15 +187,15 @@ class SearchSpace(Reported):
         for name in config:
             if name not in names:
                 raise UnknownNameError("parameter", name, names)
-        missing = [name for name in names if name not in config]
+        missing = [p.name for p in self.parameters if p.of(config) is None]
         if missing:
             raise ConfigError(
                 f"config '{config}' lacks {', '.join(missing)}; a config names all of: {', '.join(names)}"
             )
         outside = [
-            Violation(p.name, f"{p.name}={config[p.name]} is not one of {', '.join(map(str, p.values))}")
+            Violation(p.name, f"{p.name}={value} is not one of {', '.join(map(str, p.values))}")
             for p in self.parameters
-            if not _is_member(config[p.name], p.values)
+            if (value := p.of(config)) is not None and not _is_member(value, p.values)
         ]
         if outside:
             return outside
@@ -212,7 +234,7 @@ class SearchSpace(Reported):
             InputError: the text is neither.
         """
         types = {p.name: type(p.values[0]) for p in self.parameters}
-        return read_config(text, types)
+        return self.config(read_config(text, types))
 
     def _enumerate(self) -> tuple[list[tuple[int, ...]], Counter[str]]:
         """The legal points, and the number of other points by the first constraint that each breaks.
@@ -234,7 +256,7 @@ class SearchSpace(Reported):
             while at < flat.size and flat[at := at + int(flat[at:].argmax())]:
                 point = _position(at, sizes)
                 config = TrackedConfig(
-                    {p.name: p.values[i] for p, i in zip(self.parameters, point, strict=True)}
+                    self._kept({p.name: p.values[i] for p, i in zip(self.parameters, point, strict=True)})
                 )
                 broken = constraint.violation(config) is not None
                 alike = tuple(
@@ -256,7 +278,7 @@ class SearchSpace(Reported):
             if broken is not None:
                 rejected[broken] += 1
                 continue
-            values = [config[p.name] for p in self.parameters]
+            values = [value for p in self.parameters if (value := p.of(config)) is not None]
             points.append(tuple(at[type(v), v] for at, v in zip(positions, values, strict=True)))
         return points, rejected
 
@@ -267,7 +289,7 @@ class SearchSpace(Reported):
     def _distance(self, wanted: Config, legal: Config) -> tuple[int, float]:
         changed, steps = 0, 0.0
         for parameter in self.parameters:
-            a, b = wanted.get(parameter.name), legal[parameter.name]
+            a, b = parameter.of(wanted), parameter.of(legal)
             if a == b:
                 continue
             changed += 1

@@ -96,9 +96,7 @@ class Searcher:
         self._row = {config: row for row, config in enumerate(self._legal)}
         self._untried = np.ones(len(self._legal), dtype=bool)
         self._axes = [_Axis(parameter) for parameter in self._tuned]
-        self._points = np.array(
-            [[axis.coordinate(config[axis.name]) for axis in self._axes] for config in self._legal]
-        )
+        self._points = np.array([[axis.coordinate(config) for axis in self._axes] for config in self._legal])
         self._sampler = sampler
         self._takes_constraints = sampler != "cmaes"  # CMA-ES warns of constraints
         self._seed = seed
@@ -158,7 +156,7 @@ class Searcher:
 
         self._study.add_trial(
             create_trial(
-                params={axis.name: axis.coordinate(config[axis.name]) for axis in self._axes},
+                params={axis.name: axis.coordinate(config) for axis in self._axes},
                 distributions=self._distributions,
                 value=score,
                 user_attrs={"measured": measured},
@@ -207,7 +205,7 @@ class Searcher:
         rows = np.flatnonzero(self._untried)
         if self._sampler == "random" or proposal is None:
             return self._legal[self._random.choice(rows.tolist())]
-        wanted = np.array([axis.coordinate(proposal[axis.name]) for axis in self._axes])
+        wanted = np.array([axis.coordinate(proposal) for axis in self._axes])
         scale = np.array([axis.scale for axis in self._axes])
         # any difference of a name or flag counts as one whole step
         distance = np.minimum(np.abs(self._points[rows] - wanted) * scale, 1.0).sum(axis=1)
@@ -216,7 +214,7 @@ class Searcher:
     def _config(self, params: Mapping[str, Any]) -> Config:
         values: dict[str, Value] = {p.name: p.values[0] for p in self._space.parameters}
         values |= {axis.name: axis.from_optuna(params[axis.name]) for axis in self._axes}
-        return Config(values)
+        return self._space.config(values)
 
     def _close(self, trial: Any, score: float, broken: float) -> None:
         if self._takes_constraints:
@@ -228,7 +226,7 @@ class _Axis:
     """A parameter for Optuna: positions in its list of values, ordered for integers alone."""
 
     def __init__(self, parameter: Parameter) -> None:
-        self.name = parameter.name
+        self.name, self._parameter = parameter.name, parameter
         self._values = parameter.values
         self._ordered = all(isinstance(v, int) and not isinstance(v, bool) for v in parameter.values)
         self._index = {(type(v), v): i for i, v in enumerate(parameter.values)}
@@ -240,8 +238,10 @@ class _Axis:
         last = len(self._values) - 1
         return IntDistribution(0, last) if self._ordered else CategoricalDistribution(tuple(range(last + 1)))
 
-    def coordinate(self, value: Value) -> int:
-        """Position of `value`."""
+    def coordinate(self, config: Config) -> int:
+        """Position of the value in `config`."""
+        value = self._parameter.of(config)
+        assert value is not None, f"'{config}' has no {self.name}"
         return self._index[type(value), value]
 
     def from_optuna(self, position: int) -> Value:

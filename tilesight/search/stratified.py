@@ -54,9 +54,8 @@ def _strata(space: SearchSpace, configs: tuple[Config, ...]) -> tuple[Any, Any]:
     for parameter in space.parameters:
         # with the type, since True equals 1
         numbers = {(type(value), value): number for number, value in enumerate(parameter.values)}
-        codes.append(
-            np.array([numbers[type(config[parameter.name]), config[parameter.name]] for config in configs])
-        )
+        found = [parameter.of(config) for config in configs]
+        codes.append(np.array([numbers[type(value), value] for value in found if value is not None]))
     sizes = [len(parameter.values) for parameter in space.parameters]
     starts = np.cumsum([0, *sizes])
     values = np.stack([code + start for code, start in zip(codes, starts, strict=False)], axis=1)

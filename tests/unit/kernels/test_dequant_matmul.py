@@ -11,7 +11,8 @@ from tests.support.cpu_programs import on_cpu, run_c
 from tilesight.builder.build import build_kernel, device_source
 from tilesight.errors import WorkloadError
 from tilesight.kernels import operator, templates
-from tilesight.kernels.dequant_matmul import RUNS, UNITS, dequantised
+from tilesight.kernels._packed import UNITS
+from tilesight.kernels.dequant_matmul import RUNS, dequantised
 from tilesight.lowering.lower import lower
 from tilesight.machine.toolchain import missing_compiler
 from tilesight.problem.candidate import Candidate
@@ -66,6 +67,39 @@ def test_tile_program_is_right_for_any_shape(
     workload = Workload("dequant_matmul", {"m": m, "n": n, "k": k}, "float32", {"group": group})
     inputs = DEQUANT.inputs(workload, "cpu", 7)
     out = torch.full((m, n), torch.nan)
+    monkeypatch.setattr(T, "get_thread_binding", lambda *_: 0)  # the C backend runs one thread
+    with on_cpu():
+        run_c(TEMPLATE.build(workload, config(weights, decode)), {**inputs, "C": out}, tmp_path)
+    reference = DEQUANT.reference(workload, inputs)["C"]
+    assert (out - reference).norm() / reference.norm() < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("attrs", "weights", "decode"),
+    [
+        pytest.param({"format": "fp4", "group": 64}, "shared", "bits", marks=pytest.mark.ci),
+        ({"format": "fp4", "group": 64}, "registers_linear", "table"),
+        ({"format": "mxfp4", "group": 32}, "registers_linear", "bits"),
+        pytest.param({"format": "mxfp4", "group": 32}, "shared_wide", "table", marks=pytest.mark.ci),
+        pytest.param({"format": "nf4", "group": 32}, "registers_linear", "table", marks=pytest.mark.ci),
+        pytest.param({"zeros": True, "group": 32}, "registers_linear", "bits", marks=pytest.mark.ci),
+        ({"zeros": True, "group": -1}, "shared", "convert"),
+        pytest.param({"format": "int2", "group": -1}, "shared", "convert", marks=pytest.mark.ci),
+        ({"format": "int2", "group": -1}, "registers_linear", "convert"),
+    ],
+)
+def test_tile_program_is_right_for_each_format(
+    attrs: dict[str, int | str | bool],
+    weights: str,
+    decode: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import tilelang.language as T  # noqa: N812
+
+    workload = Workload("dequant_matmul", {"m": 17, "n": 37, "k": 133}, "float32", attrs)
+    inputs = DEQUANT.inputs(workload, "cpu", 7)
+    out = torch.full((17, 37), torch.nan)
     monkeypatch.setattr(T, "get_thread_binding", lambda *_: 0)  # the C backend runs one thread
     with on_cpu():
         run_c(TEMPLATE.build(workload, config(weights, decode)), {**inputs, "C": out}, tmp_path)

@@ -61,6 +61,84 @@ def test_tile_program_is_right(
     assert (out - reference).norm() / reference.norm() < 1e-5
 
 
+ATTRIBUTES: list[object] = [
+    "causal=true,group=3",
+    "causal=true,window=5",
+    "causal=true,window=40,sinks=true,lse=true",
+    "sinks=true,lse=true",
+    "causal=true,softcap=2,lse=true",
+    "lengths=mixed,lse=true",
+    "causal=true,window=7,lengths=mixed,sinks=true,group=3,softcap=3,lse=true",
+]
+
+
+def attended(workload: Workload, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Each query by itself, in float64."""
+    attrs = {name: ATTENTION.attribute(workload.attrs, name) for name in ATTENTION.attrs}
+    q, k, v = (inputs[name].double() for name in ("Q", "K", "V"))
+    batch, seq_len, heads, head_dim = q.shape
+    out, logarithms = torch.zeros_like(q), torch.zeros(batch, heads, seq_len, dtype=torch.float64)
+    for b in range(batch):
+        length = int(inputs["length"][b]) if "length" in inputs else seq_len
+        for head in range(heads):
+            shared = head // int(attrs["group"])
+            for i in range(length):
+                end = i + 1 if attrs["causal"] else length
+                begin = max(0, end - int(attrs["window"])) if attrs["window"] else 0
+                scores = k[b, begin:end, shared] @ q[b, i, head] / head_dim**0.5
+                if attrs["softcap"]:
+                    scores = (scores / attrs["softcap"]).tanh() * attrs["softcap"]
+                total = scores.exp().sum()
+                if attrs["sinks"]:
+                    total += inputs["sink"][head].double().exp()
+                out[b, i, head] = scores.exp() @ v[b, begin:end, shared] / total
+                logarithms[b, head, i] = total.log()
+    return {"O": out, "LSE": logarithms} if attrs["lse"] else {"O": out}
+
+
+@pytest.mark.parametrize("attributes", ATTRIBUTES)
+def test_attributes_change_what_counts(attributes: str, tmp_path: Path) -> None:
+    small = ATTENTION.workload(f"batch=2,heads=3,seq_len=45,head_dim=16,{attributes}")
+    workload = Workload(small.operator, small.dims, "float32", small.attrs)
+    inputs = ATTENTION.inputs(workload, "cpu", 5)
+    outputs = {name: torch.full(size, torch.nan) for name, size in ATTENTION.outputs(workload).items()}
+    with on_cpu():
+        run_c(TEMPLATE.build(workload, config(32, 16, "by_length")), {**inputs, **outputs}, tmp_path)
+    expected, reference = attended(workload, inputs), ATTENTION.reference(workload, inputs)
+    assert list(outputs) == list(expected) == list(reference)
+    for name, right in expected.items():
+        torch.testing.assert_close(reference[name].double(), right, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(outputs[name].double(), right, rtol=1e-5, atol=1e-5)
+    for call in ATTENTION.vendor(workload, inputs).values():
+        result = call()
+        found = result[0] if isinstance(result, tuple) else result
+        assert isinstance(found, torch.Tensor)
+        found = found if found.shape == expected["O"].shape else found.transpose(1, 2)
+        torch.testing.assert_close(found.double(), expected["O"], rtol=1e-5, atol=1e-5)
+
+
+def test_costs_of_attributes() -> None:
+    def workload(more: str) -> Workload:
+        return ATTENTION.workload(f"batch=4,heads=8,seq_len=100,head_dim=64{more}")
+
+    pairs = ATTENTION.flops(workload(",causal=true,window=30")) / (4 * 4 * 8 * 64)
+    assert pairs == sum(min(i + 1, 30) for i in range(100))
+    mixed = workload(",lengths=mixed")
+    assert ATTENTION.contents(mixed)["length"].tolist() == [100, 75, 50, 25]
+    assert ATTENTION.flops(mixed) == 4 * 8 * 64 * (100**2 + 75**2 + 50**2 + 25**2)
+    assert ATTENTION.min_bytes(mixed) == 2 * 8 * 64 * (3 * 250 + 400)
+    grouped = ATTENTION.min_bytes(workload(",group=4"))
+    assert grouped == 2 * 64 * 4 * 100 * (8 + 2 + 2 + 8)
+    assert ATTENTION.min_bytes(workload(",group=4,sinks=true,lse=true")) == grouped + 4 * 8 * (1 + 4 * 100)
+
+
+def test_later_attributes_change_no_key_of_the_records() -> None:
+    assert dict(ATTENTION.workload("FA4").attrs) == {"causal": True}
+    assert ATTENTION.workload("batch=1,heads=2,seq_len=9,head_dim=8,group=1,window=0").key == (
+        "flash_attention(batch=1,heads=2,seq_len=9,head_dim=8;causal=false,dtype=bfloat16)"
+    )
+
+
 @pytest.mark.parametrize("causal", [False, True])
 def test_reference_is_softmax_attention_for_any_panels(causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     workload = fp32(50, 16, causal)
@@ -88,6 +166,10 @@ def test_causal_costs_count_visible_pairs() -> None:
         ("batch=70000,heads=1,seq_len=16,head_dim=16", "batch=70000 exceeds the 65535 blocks of a grid axis"),
         ("batch=64,heads=64,seq_len=65536,head_dim=128", "split the batch"),
         ("batch=1,heads=8,seq_len=1024,head_dim=64,causal=2", "causal=2 must be true or false"),
+        ("batch=1,heads=8,seq_len=1024,head_dim=64,group=3", "group=3 must be at least 1 and divide heads=8"),
+        ("batch=1,heads=8,seq_len=1024,head_dim=64,window=9", "window=9 needs causal=true"),
+        ("batch=1,heads=8,seq_len=1024,head_dim=64,softcap=-1", "softcap=-1 must not be negative"),
+        ("batch=1,heads=8,seq_len=1024,head_dim=64,lengths=odd", "lengths=odd must be one of: full, mixed"),
     ],
 )
 def test_impossible_workloads_have_a_reason(shape: str, message: str) -> None:

@@ -133,3 +133,16 @@ def test_wrong_shapes_are_refused(shape: str, error: type[Exception], message: s
 def test_wrong_dtype() -> None:
     with pytest.raises(WorkloadError, match="use one of: bfloat16, float16"):
         SCAN.workload("S0", "int8")
+
+
+class LaterScan(Scan):
+    attrs: ClassVar[Mapping[str, bool | int]] = {**Scan.attrs, "window": 0}
+    later_attrs = ("window",)
+
+
+def test_later_attributes_enter_the_key_only_where_they_differ_from_their_default() -> None:
+    later = LaterScan()
+    assert later.workload("rows=4,length=8,window=0").key == SCAN.workload("rows=4,length=8").key
+    assert later.workload("rows=4,length=8").attrs == {"reverse": False, "group": 1}
+    assert later.attribute(later.workload("rows=4,length=8").attrs, "window") == 0
+    assert later.workload("rows=4,length=8,window=32").attrs == {"reverse": False, "group": 1, "window": 32}

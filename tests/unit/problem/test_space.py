@@ -220,3 +220,28 @@ def test_a_listed_space_has_its_configs_in_their_order() -> None:
     one = SearchSpace(parameters, [Constraint("small", lambda c: "2" if c["a"] == 2 else None)], listed)
     assert one.configs() == (listed[1],)
     assert one.census().rejected == {"small": 1}
+
+
+class TestLaterParameters:
+    """A parameter that came when measurements had been recorded: configs leave out its default."""
+
+    SPACE = SearchSpace(
+        [Parameter("tile", (16, 32)), Parameter("split", (1, 2, 4), "parts", default=1)],
+        [Constraint("split", lambda c: "no" if c.int("tile") == 16 and c.int("split", 1) == 4 else None)],
+    )
+
+    def test_configs_leave_out_the_default(self) -> None:
+        assert [str(config) for config in self.SPACE.configs()] == [
+            "tile=16", "split=2,tile=16", "tile=32", "split=2,tile=32", "split=4,tile=32",
+        ]  # fmt: skip
+        assert Config({"tile": 32}) in self.SPACE
+        assert self.SPACE.read("tile=32,split=1") == Config({"tile": 32})
+        assert self.SPACE.parse("tile=32,split=2") == Config({"tile": 32, "split": 2})
+        assert list(self.SPACE.to_frame()["split"]) == [1, 2, 1, 2, 4]
+        assert str(self.SPACE.nearest(Config({"tile": 16, "split": 4}))[0]) == "split=2,tile=16"
+
+    def test_other_parameters_are_needed_and_values_are_checked(self) -> None:
+        with pytest.raises(ConfigError, match="lacks tile"):
+            self.SPACE.check(Config({"split": 2}))
+        with pytest.raises(ConfigError, match="split=3 is not one of 1, 2, 4"):
+            self.SPACE.check(Config({"tile": 32, "split": 3}))

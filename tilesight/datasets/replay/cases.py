@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ...costmodel.training.evaluation import FEWEST_ROWS
@@ -63,15 +63,15 @@ class RecordedSpace(SearchSpace):
     """A space of the given configs alone, with parameters and values in the order of the space `order`."""
 
     def __init__(self, configs: Sequence[Config], order: SearchSpace | None = None) -> None:
-        ordered = {p.name: p.values for p in order.parameters} if order else {}
-        names = [name for name in ordered if name in configs[0]] + [
-            name for name in configs[0] if name not in ordered
-        ]
+        ordered = {p.name: p for p in order.parameters} if order else {}
+        given = dict.fromkeys(name for config in configs for name in config)
+        names = [name for name in ordered if name in given] + [name for name in given if name not in ordered]
+        known = [ordered.get(name, Parameter(name, ())) for name in names]
         recorded = set(configs)
         super().__init__(
             [
-                Parameter(name, _values([config[name] for config in configs], ordered.get(name, ())))
-                for name in names
+                replace(p, values=_values([v for c in configs if (v := p.of(c)) is not None], p.values))
+                for p in known
             ],
             [
                 Constraint(
@@ -86,8 +86,9 @@ class RecordedSpace(SearchSpace):
         positions = [{_typed(value): i for i, value in enumerate(p.values)} for p in self.parameters]
         points = [
             tuple(
-                position[_typed(config[p.name])]
+                position[_typed(value)]
                 for position, p in zip(positions, self.parameters, strict=True)
+                if (value := p.of(config)) is not None
             )
             for config in self._recorded
         ]

@@ -17,7 +17,7 @@ def is_legal(config: Config, dynamic_dims: tuple[str, ...], space: SearchSpace) 
             return True
     except TileSightError:  # parameters of another space
         return False
-    has_values = all(config[parameter.name] in parameter.values for parameter in space.parameters)
+    has_values = all(parameter.of(config) in parameter.values for parameter in space.parameters)
     return bool(dynamic_dims) and has_values and space.works(config)
 
 
@@ -36,7 +36,7 @@ def nearest_legal(config: Config, problem: DispatchProblem, space: SearchSpace) 
     for parameter in (parameter for parameter in space.parameters if parameter.name in tiles):
         for value in sorted((v for v in parameter.values if isinstance(v, int)), reverse=True):
             # Another tile often needs one more change, for example of the number of threads.
-            for other, changed in _variations(Config({**config, parameter.name: value}), space):
+            for other, changed in _variations(space.config({**config, parameter.name: value}), space):
                 if other in space:
                     return other, f" with {parameter.name}={value} and{changed.removeprefix(' with')}"
     return None
@@ -46,12 +46,13 @@ def _variations(config: Config, space: SearchSpace) -> list[tuple[Config, str]]:
     """Configs that differ from `config` in one parameter, with the change in words, smallest steps first."""
     steps: list[tuple[int, Config, str]] = []
     for parameter in space.parameters:
-        if config.get(parameter.name) not in parameter.values:
+        current = parameter.of(config)
+        if current is None or current not in parameter.values:
             return []
-        own = parameter.values.index(config[parameter.name])
+        own = parameter.values.index(current)
         for position, value in enumerate(parameter.values):
             if position != own:
-                changed = Config({**config, parameter.name: value})
+                changed = space.config({**config, parameter.name: value})
                 steps.append((abs(position - own), changed, f" with {parameter.name}={value}"))
     steps.sort(key=lambda step: step[0])
     return [(other, changed) for _, other, changed in steps]

@@ -122,7 +122,9 @@ class Selector:
         dynamic = self.problem.dynamic
         if not is_legal(config, dynamic, space):
             space.check(config)
-        return Choice(workload, config, ChoiceSource.GIVEN, "the caller gave it", None, False, dynamic)
+        return Choice(
+            workload, space.config(config), ChoiceSource.GIVEN, "the caller gave it", None, False, dynamic
+        )
 
     def _recorded(self, workload: Workload, space: SearchSpace) -> Iterator[Choice]:
         for winner in self.winners.exact(workload):

@@ -1,0 +1,155 @@
+"""Products of the vendor's library, as torch calls it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+Call = Callable[[], object]
+
+
+def products(
+    inputs: Mapping[str, torch.Tensor], dtype: str, output: str, chosen: Mapping[str, str]
+) -> dict[str, Call]:
+    """Calls by name.
+
+    Args:
+        inputs: tensors of a matmul.
+        dtype: of its operands.
+        output: dtype of its result.
+        chosen: its attributes.
+    """
+    import torch
+
+    a = inputs["A"].T if chosen["layout"][0] == "t" else inputs["A"]
+    b = inputs["B"].T if chosen["layout"][1] == "t" else inputs["B"]
+    fused = chosen["fuse"].split("_")
+    activation = _activation(fused[-1])
+    added = next((inputs[name] for name in fused if name in ("bias", "residual")), None)
+    wanted = getattr(torch, output)
+    if a.device.type == "cpu":
+        if (dtype, chosen["fuse"]) in (("int8", "none"), ("float8_e4m3fn", "none")):
+            return {"torch in float32": lambda: torch.matmul(a.float(), b.float()).to(wanted)}
+        return _on_cpu(a, b, added, activation)
+    library = "hipBLAS" if torch.version.hip else "cuBLAS"
+    if dtype == "int8":
+        return _usable({library: lambda: torch._int_mm(a, b)})
+    if dtype == "float8_e4m3fn":
+        return _usable(_float8(a, b, inputs, chosen["scales"], wanted, activation, library))
+    calls = {library: _plain(a, b, added, activation, chosen["accumulate"] == "float16")}
+    if fused[-1] in ("relu", "gelu") and not torch.version.hip:
+        bias = torch.zeros(b.shape[1], dtype=wanted, device=a.device) if added is None else added
+        calls["cuBLASLt with its epilogue"] = lambda: torch._addmm_activation(
+            bias, a, b, use_gelu=fused[-1] == "gelu"
+        )
+    return _usable(calls)
+
+
+def _plain(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    added: torch.Tensor | None,
+    activation: Callable[[torch.Tensor], torch.Tensor] | None,
+    in_float16: bool,
+) -> Call:
+    import torch
+
+    out = torch.empty(a.shape[0], b.shape[1], dtype=a.dtype, device=a.device)
+
+    def product() -> object:
+        total = torch.matmul(a, b, out=out) if added is None else torch.addmm(added, a, b, out=out)
+        return activation(total) if activation else total
+
+    def product_in_float16() -> object:
+        settings = torch.backends.cuda.matmul
+        before = settings.allow_fp16_accumulation
+        settings.allow_fp16_accumulation = True
+        try:
+            return product()
+        finally:
+            settings.allow_fp16_accumulation = before
+
+    return product_in_float16 if in_float16 else product
+
+
+def _float8(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    inputs: Mapping[str, torch.Tensor],
+    scales: str,
+    output: torch.dtype,
+    activation: Callable[[torch.Tensor], torch.Tensor] | None,
+    library: str,
+) -> dict[str, Call]:
+    import torch
+
+    columns = b if b.stride(0) == 1 else b.T.contiguous().T
+    ones = torch.ones(1, dtype=torch.float32, device=a.device)
+    scale_a, scale_b = inputs.get("A_scale", ones), inputs.get("B_scale", ones)
+    if scales == "row":
+        scale_a, scale_b = scale_a[:, None], scale_b[None]
+    elif scales == "block128":  # the library reads neighbours along m and k together
+        scale_a, scale_b = scale_a.T.contiguous().T, scale_b.T.contiguous().T
+    bias, residual = inputs.get("bias"), inputs.get("residual")
+
+    def with_sums(fast: bool) -> Call:
+        def product() -> object:
+            total = torch._scaled_mm(
+                a, columns, scale_a, scale_b, bias=bias, out_dtype=output, use_fast_accum=fast
+            )
+            total = total if residual is None else total.add_(residual)
+            return activation(total) if activation else total
+
+        return product
+
+    exact = {f"{library} (sums in float32)": with_sums(False)}
+    return exact if scales == "block128" else {f"{library} (fast sums)": with_sums(True), **exact}
+
+
+def _on_cpu(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    added: torch.Tensor | None,
+    activation: Callable[[torch.Tensor], torch.Tensor] | None,
+) -> dict[str, Call]:
+    """In one thread, as kernels of TileLang's C backend run, and in all."""
+    import torch
+
+    library = "MKL" if torch.backends.mkl.is_available() else "its CPU library"
+    threads, product = torch.get_num_threads(), _plain(a, b, added, activation, False)
+
+    def on_one_core() -> object:
+        torch.set_num_threads(1)
+        try:
+            return product()
+        finally:
+            torch.set_num_threads(threads)
+
+    one_core: dict[str, Call] = {f"torch ({library}, 1 thread)": on_one_core}
+    return one_core if threads == 1 else {**one_core, f"torch ({library}, {threads} threads)": product}
+
+
+def _activation(name: str) -> Callable[[torch.Tensor], torch.Tensor] | None:
+    import torch
+
+    found: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+        "relu": torch.relu_,
+        "gelu": lambda total: torch.nn.functional.gelu(total, approximate="tanh"),
+        "silu": lambda total: torch.nn.functional.silu(total, inplace=True),
+    }
+    return found.get(name)
+
+
+def _usable(calls: dict[str, Call]) -> dict[str, Call]:
+    """Those that this build of torch and this device take."""
+    found = {}
+    for name, call in calls.items():
+        try:
+            call()
+        except (RuntimeError, NotImplementedError, AttributeError, ValueError):
+            continue
+        found[name] = call
+    return found

@@ -1,0 +1,209 @@
+"""Packed weights: formats of two and four bits, their quantisation in torch, and their decoders in kernels.
+
+A weight is a code of a few bits, and its number is `values[code]`. Neighbours along k share a byte, the first
+one in the lowest bits.
+
+Annotations are evaluated here (no `from __future__`): TileLang reads those of its functions.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+OFFSET = 8  # the code of zero of int4
+# a power of two whose last bit of the significand is worth 1, and its bits: `bits | q` is that power + q
+UNITS: Mapping[str, tuple[int, int]] = {
+    "float16": (1 << 10, 0x6400),
+    "bfloat16": (1 << 7, 0x4300),
+    "float32": (1 << 23, 0x4B000000),
+}
+# bits of the significand, and the bias of the exponent
+LAYOUTS: Mapping[str, tuple[int, int]] = {"float16": (10, 15), "bfloat16": (7, 127), "float32": (23, 127)}
+E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # a sign follows, two bits of exponent and one more
+# quantiles of a normal distribution, seven below zero and eight above, from -1 to 1
+NF4 = (
+    -1.0, -0.6961928, -0.52507305, -0.3949175, -0.28444138, -0.18477343, -0.09105004, 0.0,
+    0.0795803, 0.1609302, 0.2461123, 0.33791524, 0.44070983, 0.562617, 0.72295684, 1.0,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """A format of packed weights.
+
+    Attributes:
+        values: the number of each code, in float32.
+        largest: the number that the largest magnitude of a group becomes; 0: scales are mean magnitudes.
+        decoders: ways to decode, as the search space names them.
+        group: the only legal number of weights that share a scale; 0 if there are several.
+        activations: dtype of the other operand; "" for that of the workload.
+        scales: dtype of the scales; "" for that of the workload.
+    """
+
+    values: tuple[float, ...]
+    largest: float
+    decoders: tuple[str, ...]
+    group: int = 0
+    activations: str = ""
+    scales: str = ""
+
+    @property
+    def bits(self) -> int:
+        return (len(self.values) - 1).bit_length()
+
+    @property
+    def per_byte(self) -> int:
+        return 8 // self.bits
+
+    @property
+    def zero(self) -> int:
+        """The code of zero."""
+        return self.values.index(0.0)
+
+
+_SIGNED_E2M1 = (*E2M1, *(-value for value in E2M1))
+FORMATS: Mapping[str, Packing] = {
+    "int4": Packing(tuple(float(q - OFFSET) for q in range(16)), 7, ("bits", "convert")),
+    "nf4": Packing(NF4, 1, ("table",)),
+    "fp4": Packing(_SIGNED_E2M1, 6, ("bits", "table")),
+    "mxfp4": Packing(_SIGNED_E2M1, 6, ("bits", "table"), group=32, scales="uint8"),
+    "int2": Packing((-2.0, -1.0, 0.0, 1.0), 0, ("convert",), group=-1, activations="int8"),
+}
+
+
+def codes_of(packing: Packing, packed: "torch.Tensor", k: int) -> "torch.Tensor":
+    """The codes of `packed`[n, bytes] as uint8[n, k]."""
+    import torch
+
+    shifts = range(0, 8, packing.bits)
+    codes = torch.stack([packed >> shift & (1 << packing.bits) - 1 for shift in shifts], dim=-1)
+    return codes.view(len(packed), -1)[:, :k]
+
+
+def packed_codes(packing: Packing, codes: "torch.Tensor") -> "torch.Tensor":
+    """uint8[n, bytes] from codes[n, k]; the rest of the last byte is zeros of the format."""
+    import torch
+
+    per_byte = packing.per_byte
+    whole = torch.nn.functional.pad(codes, (0, -codes.shape[1] % per_byte), value=packing.zero)
+    parts = [whole[:, at::per_byte] << at * packing.bits for at in range(per_byte)]
+    total = parts[0]
+    for part in parts[1:]:
+        total = total | part
+    return total
+
+
+def nearest_codes(packing: Packing, numbers: "torch.Tensor") -> "torch.Tensor":
+    """The codes of the nearest numbers of the format."""
+    import torch
+
+    values = torch.tensor(packing.values, device=numbers.device)
+    ordered, codes = values.sort(stable=True)
+    between = (ordered[1:] + ordered[:-1]) / 2
+    return codes.to(torch.uint8)[torch.bucketize(numbers, between, out_int32=True)]
+
+
+def decoder(
+    format_name: str, zeros: bool, dtype: str, by: str
+) -> tuple[Callable[[Any, Any, Any], Any], Callable[[Any, Any, Any], Any]]:
+    """Two functions of a kernel's expressions: a code's number, and the weight that it stands for.
+
+    Args:
+        format_name: of `FORMATS`.
+        zeros: whether weights of int4 have zero points.
+        dtype: of the weights.
+        by: one of the format's decoders.
+
+    Returns:
+        `number(byte, position, table)` of the weight at `position` along k, with a buffer of the format's values
+        for `table`; and `scaled(number, scale, zero)`. Numbers may be shifted or scaled by a constant as long as
+        `scaled` has not been applied.
+    """
+    import tilelang.language as T  # noqa: N812
+
+    packing = FORMATS[format_name]
+    width = {"float16": 16, "bfloat16": 16, "float32": 32, "int8": 8}[dtype]
+    word, by_bits = f"uint{width}", by == "bits"
+
+    def code(byte: Any, position: Any) -> Any:
+        shift = T.cast(position % packing.per_byte * packing.bits, "uint8")
+        return (byte >> shift) & T.uint8((1 << packing.bits) - 1)
+
+    def looked_up(byte: Any, position: Any, table: Any) -> Any:
+        return table[T.cast(code(byte, position), "int32")]
+
+    def times(value: Any, scale: Any, _zero: Any) -> Any:
+        return value * scale_of(scale, dtype)
+
+    if by == "table":
+        return looked_up, times
+    if format_name in ("fp4", "mxfp4"):
+        return _e2m1(code, dtype, word)
+    if format_name == "int2":
+
+        def number(byte: Any, position: Any, _table: Any) -> Any:
+            return T.cast(T.cast(code(byte, position), "int8") - T.int8(2), "int8")
+
+        return number, lambda value, _scale, _zero: value
+
+    units, bits = UNITS[dtype]
+
+    def int4(byte: Any, position: Any, _table: Any) -> Any:
+        q = code(byte, position)
+        if by_bits:  # units + q
+            return T.reinterpret(T.cast(q, word) | T.cast(bits, word), dtype)
+        return T.cast(T.cast(q, "int32") - (0 if zeros else OFFSET), dtype)
+
+    def scaled(value: Any, scale: Any, zero: Any) -> Any:
+        if zeros:  # each difference is exact if the zero point is a whole number
+            return ((value - T.cast(float(units), dtype) if by_bits else value) - zero) * scale
+        return (value - T.cast(float(units + OFFSET), dtype)) * scale if by_bits else value * scale
+
+    return int4, scaled
+
+
+def _e2m1(
+    code: Callable[[Any, Any], Any], dtype: str, word: str
+) -> tuple[Callable[[Any, Any, Any], Any], Callable[[Any, Any, Any], Any]]:
+    """The bits of e2m1 in their places within the dtype: its number, divided by a power of two.
+
+    0.5 becomes a subnormal number, so that one product by the power is right for all codes.
+    """
+    import tilelang.language as T  # noqa: N812
+
+    significand, bias = LAYOUTS[dtype]
+    sign = {"uint16": 12, "uint32": 28}[word]
+
+    def number(byte: Any, position: Any, _table: Any) -> Any:
+        q = T.cast(code(byte, position), word)
+        magnitude = (q & T.cast(7, word)) << T.cast(significand - 1, word)
+        return T.reinterpret(magnitude | (q & T.cast(8, word)) << T.cast(sign, word), dtype)
+
+    def scaled(value: Any, scale: Any, _zero: Any) -> Any:
+        return value * T.cast(2.0 ** (bias - 1), dtype) * scale_of(scale, dtype)
+
+    return number, scaled
+
+
+def scale_of(raw: Any, dtype: str) -> Any:
+    """A scale in `dtype`: itself, or the power of two of a biased exponent (e8m0) of 1 .. 254."""
+    import tilelang.language as T  # noqa: N812
+
+    if raw.dtype != "uint8":
+        return raw
+    if dtype == "bfloat16":
+        return T.reinterpret(T.cast(raw, "uint16") << T.uint16(7), dtype)
+    return T.cast(T.reinterpret(T.cast(raw, "uint32") << T.uint32(23), "float32"), dtype)
+
+
+def constant_of(values: tuple[float, ...], index: Any, dtype: str) -> Any:
+    """`values[index]`, by comparisons."""
+    import tilelang.language as T  # noqa: N812
+
+    found = T.cast(values[-1], dtype)
+    for at, value in reversed(list(enumerate(values[:-1]))):
+        found = T.if_then_else(index == at, T.cast(value, dtype), found)
+    return found

@@ -1,0 +1,533 @@
+"""flash_attention_bwd: gradients of attention without the score matrix in memory, and a template for GPUs.
+
+With s = 1 / sqrt(head_dim), all sums over the keys that a query sees:
+
+    P = exp(s Q K^T - LSE), delta = rowsum(O dO), dS = P (dO V^T - delta)
+    dQ = s dS K, dK = s dS^T Q, dV = P^T dO
+
+LSE is the natural logarithm of the sum of exp(s Q K^T), in float32, as torch's backends return it. `group`
+query heads share one head of keys and values, whose gradients are sums over them. With `window` > 0, a query
+sees that many keys, itself included. Tensors have the layout (batch, seq_len, heads, head_dim).
+
+Annotations are evaluated here (no `from __future__`): TileLang reads those of its functions.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ..errors import WorkloadError
+from ..problem.axes import Axes, Parts
+from ..problem.operator import Operator, Tensors
+from ..problem.rounding import Rounding, SecondInputs
+from ..problem.space import Config, SearchSpace, Value
+from ..problem.template import KernelTemplate, Scale
+from ..problem.workload import MAX_DIMENSION, Workload
+from ..search_spaces import flash_attention_bwd as search_space
+from ..target.spec import Target
+
+if TYPE_CHECKING:
+    import torch
+
+MAX_GRID_AXIS = 65535  # blocks along the second and third axis of a CUDA or HIP grid
+SCORE_BYTES = 1 << 28  # the reference holds a few panels of scores, each at most this large
+_QUERIES = ("batch", "seq_len", "heads", "head_dim")
+_KEYS = ("batch", "seq_len", Parts("heads", "group"), "head_dim")
+
+
+def _named(batch: int, heads: int, seq_len: int, head_dim: int, **attrs: Value) -> dict[str, Value]:
+    return {"batch": batch, "heads": heads, "seq_len": seq_len, "head_dim": head_dim, **attrs}
+
+
+class FlashAttentionBwd(Operator):
+    name = "flash_attention_bwd"
+    dims = ("batch", "heads", "seq_len", "head_dim")
+    attrs: ClassVar[Mapping[str, Value]] = {"causal": False, "group": 1, "window": 0}
+    axes: ClassVar[Axes] = {
+        "Q": _QUERIES,
+        "K": _KEYS,
+        "V": _KEYS,
+        "O": _QUERIES,
+        "dO": _QUERIES,
+        "LSE": ("batch", "heads", "seq_len"),
+        "dQ": _QUERIES,
+        "dK": _KEYS,
+        "dV": _KEYS,
+    }
+    # FB0, FB1: flash_attention's FA4 and without a mask; FB2: a batch of long sequences; FB3: Llama 3 8B;
+    # FB4: GPT-2 medium; FB5: Mistral 7B
+    named: ClassVar[Mapping[str, Mapping[str, Value]]] = {
+        "FB0": _named(1, 32, 4096, 128, causal=True),
+        "FB1": _named(1, 32, 4096, 128),
+        "FB2": _named(4, 32, 8192, 128, causal=True),
+        "FB3": _named(1, 32, 8192, 128, causal=True, group=4),
+        "FB4": _named(8, 16, 2048, 64, causal=True),
+        "FB5": _named(1, 32, 8192, 128, causal=True, group=4, window=4096),
+    }
+    default_names = ("FB0", "FB3", "FB4")
+
+    def validate(self, workload: Workload) -> None:
+        dims, group, window = workload.dims, int(workload.attrs["group"]), int(workload.attrs["window"])
+        elements = math.prod(dims.values())
+        if elements > MAX_DIMENSION - search_space.overhang(dims):
+            raise WorkloadError(
+                f"flash_attention_bwd: tiles of each tensor reach over {elements} elements and more, and the "
+                f"kernels index at most {MAX_DIMENSION}; split the batch"
+            )
+        for dim in ("batch", "heads"):
+            if dims[dim] > MAX_GRID_AXIS:
+                raise WorkloadError(
+                    f"flash_attention_bwd: {dim}={dims[dim]} exceeds the {MAX_GRID_AXIS} blocks of a grid "
+                    "axis; split it"
+                )
+        if dims["head_dim"] > 128 or dims["head_dim"] % 8:
+            raise WorkloadError(
+                f"flash_attention_bwd: head_dim={dims['head_dim']} must be a multiple of 8, so that rows "
+                "start at multiples of 16 bytes, and at most 128, since a block keeps two sums of that many "
+                "columns in registers"
+            )
+        if group < 1 or dims["heads"] % group:
+            raise WorkloadError(
+                f"flash_attention_bwd: group={group} must divide heads={dims['heads']}: it is the number of "
+                "query heads that share a head of keys and values"
+            )
+        if window < 0 or (window and not workload.attrs["causal"]):
+            raise WorkloadError(
+                f"flash_attention_bwd: window={window} must be 0, or a number of keys before and at a query "
+                "of causal attention; take causal=true"
+            )
+
+    def inputs(self, workload: Workload, device: str, seed: int) -> "dict[str, torch.Tensor]":
+        """Q, K, V, dO ~ N(0, 1); O and LSE are what the forward pass makes of them."""
+        return self._inputs(workload, device, seed, 1.0)
+
+    def second_inputs(self, workload: Workload, device: str, seed: int) -> SecondInputs:
+        """Q is 8 times as large: few keys have nearly all weight, and LSE is large."""
+        return SecondInputs(self._inputs(workload, device, seed, 8.0))
+
+    def _inputs(self, workload: Workload, device: str, seed: int, factor: float) -> "dict[str, torch.Tensor]":
+        import torch
+
+        generator = torch.Generator(device).manual_seed(seed)
+        dtype, shapes = getattr(torch, workload.dtype), self.outputs(workload)
+        q, k, v, grad = (
+            torch.randn(*shapes[name], generator=generator, device=device, dtype=dtype)
+            for name in ("dQ", "dK", "dV", "dQ")
+        )
+        q.mul_(factor)
+        out, lse = torch.empty_like(q), torch.empty(q.shape[0], *q.shape[2:0:-1], device=device)
+        for item, rows, weights in _weights(workload, {"Q": q, "K": k}, lse, is_forward=True):
+            values = _heads(v[item], workload)
+            out[item, rows] = (weights @ values).transpose(0, 1).to(dtype)
+        return {"Q": q, "K": k, "V": v, "O": out, "dO": grad, "LSE": lse}
+
+    def tensor_dtypes(self, dtype: str, attrs: Mapping[str, Value]) -> Mapping[str, str]:
+        return {"LSE": "float32"}
+
+    def outputs(self, workload: Workload) -> dict[str, tuple[int, ...]]:
+        batch, heads, seq_len, head_dim = workload.dims.values()
+        keys = (batch, seq_len, heads // int(workload.attrs["group"]), head_dim)
+        return {"dQ": (batch, seq_len, heads, head_dim), "dK": keys, "dV": keys}
+
+    def reference(self, workload: Workload, inputs: Tensors) -> "dict[str, torch.Tensor]":
+        """The formulas in float32 without TF32, by items of the batch and panels of queries."""
+        return self._gradients(workload, inputs, squared=False)
+
+    def rounding(self, workload: Workload) -> Rounding:
+        """P and dS are rounded to the dtype before they multiply dO, Q and K."""
+        terms = workload.dims["seq_len"] * int(workload.attrs["group"]) + 2 * workload.dims["head_dim"]
+        return Rounding(terms, inner=workload.dtype, cuts=True)
+
+    def magnitude(self, workload: Workload, inputs: Tensors) -> "dict[str, torch.Tensor]":
+        """dS itself counts as a sum of products: where it cancels to zero, its own error is left."""
+        found = self._gradients(workload, inputs, squared=True)
+        return {name: squares.sqrt_() for name, squares in found.items()}
+
+    def _gradients(self, workload: Workload, inputs: Tensors, squared: bool) -> "dict[str, torch.Tensor]":
+        """The gradients, or the sums of the squares of their terms.
+
+        Squared weights are at least the smallest normal number of the dtype: the rounding errors of smaller
+        ones are those of that number.
+        """
+        import torch
+
+        power = (lambda x: x.square()) if squared else (lambda x: x)
+        sign, scale = (1 if squared else -1), power(torch.tensor(workload.dims["head_dim"] ** -0.5)).item()
+        least = torch.finfo(inputs["Q"].dtype).tiny
+        device, group = inputs["Q"].device, int(workload.attrs["group"])
+        found = {name: torch.zeros(size, device=device) for name, size in self.outputs(workload).items()}
+        for item, rows, weights in _weights(workload, inputs, inputs["LSE"]):
+            q, grad, out = (
+                power(inputs[name][item, rows].float()).transpose(0, 1) for name in ("Q", "dO", "O")
+            )
+            k, v = (power(_heads(inputs[name][item], workload)) for name in ("K", "V"))
+            p = weights.clamp_(min=least).square_() if squared else weights
+            d_scores = grad @ v.transpose(1, 2)
+            d_scores.add_((out * grad).sum(-1, keepdim=True), alpha=sign).mul_(p).mul_(scale)
+            found["dQ"][item, rows] = (d_scores @ k).transpose(0, 1)
+            for name, left, right in (("dK", d_scores, q), ("dV", p, grad)):
+                product = left.transpose(1, 2) @ right
+                found[name][item] += product.unflatten(0, (-1, group)).sum(1).transpose(0, 1)
+        return found
+
+    def vendor(self, workload: Workload, inputs: Tensors) -> dict[str, Callable[[], object]]:
+        """The backward operators of torch's attention backends, each called directly after its forward one.
+
+        cuDNN's and the CPU's take transposed views. Only FlashAttention-2 has windows.
+        """
+        import torch
+
+        aten, seq_len = torch.ops.aten, workload.dims["seq_len"]
+        causal, window = bool(workload.attrs["causal"]), int(workload.attrs["window"])
+        sides = {"window_size_left": window - 1, "window_size_right": 0} if window else {}
+        q, k, v, grad = (inputs[name] for name in ("Q", "K", "V", "dO"))
+        turned = [tensor.transpose(1, 2) for tensor in (q, k, v)]
+
+        def flash() -> Callable[[], object]:
+            options = (None, None, seq_len, seq_len, 0.0, causal)
+            out, lse, *state, _ = aten._flash_attention_forward(q, k, v, *options, False, **sides)
+            return lambda: aten._flash_attention_backward(grad, q, k, v, out, lse, *options, *state, **sides)
+
+        def cudnn() -> Callable[[], object]:
+            made = aten._scaled_dot_product_cudnn_attention(*turned, None, True, 0.0, causal)
+            out, lse, *lengths, seed, offset, _ = made
+            state = (out, lse, seed, offset, None, *lengths, 0.0, causal)
+            backward = aten._scaled_dot_product_cudnn_attention_backward
+            return lambda: backward(grad.transpose(1, 2), *turned, *state)
+
+        def cpu() -> Callable[[], object]:
+            made = aten._scaled_dot_product_flash_attention_for_cpu(*turned, 0.0, causal)
+            backward = aten._scaled_dot_product_flash_attention_for_cpu_backward
+            return lambda: backward(grad.transpose(1, 2), *turned, *made, 0.0, causal)
+
+        usable: dict[str, Callable[[], object]] = {}
+        makers = {"FlashAttention-2": flash, "cuDNN attention": cudnn, "torch attention on the CPU": cpu}
+        for name, maker in makers.items():
+            if window and maker is not flash:
+                continue
+            try:
+                call = maker()
+                call()
+            except (RuntimeError, NotImplementedError, TypeError, AttributeError):
+                continue  # not in this build of torch, or not for this device, dtype or number of heads
+            usable[name] = call
+        return usable
+
+    def flops(self, workload: Workload) -> int:
+        """Five products of 2 head_dim operations for each pair of a query and a key that it sees."""
+        batch, heads, seq_len, head_dim = workload.dims.values()
+        seen = min(int(workload.attrs["window"]) or seq_len, seq_len)
+        causal_pairs = seen * (seen + 1) // 2 + (seq_len - seen) * seen
+        pairs = causal_pairs if workload.attrs["causal"] else seq_len**2
+        return 10 * batch * heads * pairs * head_dim
+
+    def min_bytes(self, workload: Workload) -> int:
+        queries, keys = (math.prod(self.outputs(workload)[name]) for name in ("dQ", "dK"))
+        rows = queries // workload.dims["head_dim"]
+        return 4 * (queries + keys) * self.element_bytes(workload) + 4 * rows
+
+    def max_relative_error(self, workload: Workload) -> float:
+        """About three times the error of rounding P or dS and the gradients to the dtype."""
+        return {"bfloat16": 8e-3, "float16": 1e-3}[workload.dtype]
+
+
+def _heads(tensor: "torch.Tensor", workload: Workload) -> "torch.Tensor":
+    """Keys or values of one item as (heads, seq_len, head_dim), repeated for each query head, in float32."""
+    return tensor.float().transpose(0, 1).repeat_interleave(int(workload.attrs["group"]), 0)
+
+
+def _weights(workload: Workload, tensors: Tensors, lse: "torch.Tensor", is_forward: bool = False) -> Any:
+    """The weights P of each panel of queries, with its item and its rows; writes `lse` if `is_forward`."""
+    import torch
+
+    _, heads, seq_len, head_dim = workload.dims.values()
+    window, keys = int(workload.attrs["window"]), torch.arange(seq_len, device=lse.device)
+    panel = max(1, SCORE_BYTES // (4 * heads * seq_len))
+    allowed = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = False
+    try:
+        for item in range(workload.dims["batch"]):
+            k = _heads(tensors["K"][item], workload).transpose(1, 2)
+            for start in range(0, seq_len, panel):
+                rows = slice(start, min(start + panel, seq_len))
+                scores = tensors["Q"][item, rows].float().transpose(0, 1) @ k * head_dim**-0.5
+                if workload.attrs["causal"]:
+                    ago = keys[rows, None] - keys
+                    scores.masked_fill_((ago < 0) | (ago >= (window or seq_len)), -torch.inf)
+                if is_forward:
+                    lse[item, :, rows] = scores.logsumexp(-1)
+                yield item, rows, scores.sub_(lse[item, :, rows, None]).exp_()
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = allowed
+
+
+OPERATOR = FlashAttentionBwd()
+
+
+class FlashAttentionBwdGpu(KernelTemplate):
+    """Three kernels: delta of each query; a block for each tile of keys; the last step of dQ.
+
+    The block has a tile of keys and loops over tiles of queries. It computes transposed scores, so that P^T
+    and dS^T are left operands in the registers in which they were computed. Each tile's share of dQ is added
+    to a sum in memory, or the third kernel loops over the keys again (`dq=separate`).
+    """
+
+    operator = OPERATOR
+    name = "flash_attention_bwd"
+    target_kinds = ("cuda", "hip")
+    dtypes = ("bfloat16", "float16")
+    deterministic = False
+    compile_flags: ClassVar[Mapping[str, tuple[str, ...]]] = {"cuda": ("--use_fast_math",)}
+    scales: ClassVar[Mapping[str, Scale]] = {"batch": Scale()}
+    dynamic_dims = ("batch", "seq_len")
+    static_reasons: ClassVar[Mapping[str, str]] = {
+        "heads": "it is divided by the number of query heads that share keys",
+        "head_dim": "a block keeps whole rows of head_dim elements in registers",
+    }
+
+    def space(self, workload: Workload, target: Target) -> SearchSpace:
+        return search_space.space(workload, target)
+
+    def default_config(self, workload: Workload, target: Target) -> Config | None:
+        """On Hopper 128 keys, 64 for each of two warpgroups, and 64 queries, whose copies are in flight."""
+        space = self.space(workload, target)
+        hopper = "bulk_add" in next(p.values for p in space.parameters if p.name == "dq")
+        wanted = Config(
+            {
+                "block_m": 128 if hopper else 64,
+                "block_n": 64 if hopper else 32,
+                "num_stages": 2 if hopper else 1,
+                "threads": 256 if hopper else 128,
+                "dq": "bulk_add" if hopper else "add",
+                "overlap": hopper,
+                "block_order": "by_length" if workload.attrs["causal"] else "by_head",
+            }
+        )
+        return wanted if wanted in space else next(iter(space.nearest(wanted, 1)), None)
+
+    def scratch(self, workload: Workload, config: Config) -> Mapping[str, tuple[tuple[int, ...], str]]:
+        """LSE (base 2) and delta of each tile of queries, and the sums of dQ, both padded to whole tiles."""
+        batch, heads, seq_len, head_dim = workload.dims.values()
+        block_n, width = config.int("block_n"), _padded(head_dim)
+        tiles = (seq_len + block_n - 1) // block_n
+        rows = 1 if config["dq"] == "separate" else tiles * block_n
+        return {
+            "stats": ((batch, heads, tiles, 2, block_n), "float32"),
+            "dq_sum": ((batch, heads, rows, width), "float32"),
+        }
+
+    def build(self, workload: Workload, config: Config) -> Any:
+        import tilelang.language as T  # noqa: N812
+
+        batch, heads, seq_len, head_dim = workload.dims.values()
+        causal, window = bool(workload.attrs["causal"]), int(workload.attrs["window"])
+        group, dtype, accumulator = int(workload.attrs["group"]), workload.dtype, "float32"
+        block_m, block_n = config.int("block_m"), config.int("block_n")
+        num_stages, threads = config.int("num_stages"), config.int("threads")
+        by_length, separate = config["block_order"] == "by_length", config["dq"] == "separate"
+        overlap, bulk = bool(config["overlap"]), config["dq"] == "bulk_add"
+
+        kv_heads, width = heads // group, _padded(head_dim)
+        wide = 1 << (width - 1).bit_length()  # threads can share the sum of a row of that many elements
+        shape, kv_shape = (batch, seq_len, heads, head_dim), (batch, seq_len, kv_heads, head_dim)
+        tiles, key_tiles = (seq_len + block_n - 1) // block_n, (seq_len + block_n - 1) // block_n
+        blocks = (seq_len + block_m - 1) // block_m
+        stats_shape, sum_shape = (size for size, _ in self.scratch(workload, config).values())
+        # blocks of the first keys and of the last queries take longest in causal attention
+        grid = (kv_heads, batch, blocks) if by_length else (blocks, kv_heads, batch)
+        query_grid = (heads, batch, blocks) if by_length else (blocks, heads, batch)
+        keys_end = not causal and (not isinstance(seq_len, int) or seq_len % block_m != 0)
+        queries_end = not causal and (not isinstance(seq_len, int) or seq_len % block_n != 0)
+        log2_e, norm = math.log2(math.e), head_dim**-0.5
+        scale = norm * log2_e  # exp2 instead of exp
+        policy = T.GemmWarpPolicy.FullRow  # P and dS of a key stay within one warp
+        early = T.wgmma_gemm if overlap else T.gemm  # waits for the product, or not
+
+        @T.macro
+        def hide(p: T.Buffer, key: Any, query: Any, rows: int, cols: int, transposed: bool):  # type: ignore[no-untyped-def]
+            """Weights of keys that their queries do not see become zero; most tiles have none."""
+            keys, queries = (rows, cols) if transposed else (cols, rows)
+            if causal:  # noqa: SIM102
+                if key + keys - 1 > query:
+                    for i, j in T.Parallel(rows, cols):
+                        ago = query - key + (j - i if transposed else i - j)
+                        p[i, j] = T.if_then_else(ago >= 0, p[i, j], 0)
+            if window:  # noqa: SIM102
+                if query + queries - key > window:
+                    for i, j in T.Parallel(rows, cols):
+                        ago = query - key + (j - i if transposed else i - j)
+                        p[i, j] = T.if_then_else(ago < window, p[i, j], 0)
+            if keys_end if transposed else queries_end:  # noqa: SIM102
+                if key + keys > seq_len:
+                    for i, j in T.Parallel(rows, cols):
+                        p[i, j] = T.if_then_else(key + (i if transposed else j) < seq_len, p[i, j], 0)
+
+        @T.prim_func
+        def flash_attention_bwd(  # type: ignore[no-untyped-def]
+            Q: T.Tensor(shape, dtype),  # type: ignore[valid-type]  # noqa: N803
+            K: T.Tensor(kv_shape, dtype),  # type: ignore[valid-type]  # noqa: N803
+            V: T.Tensor(kv_shape, dtype),  # type: ignore[valid-type]  # noqa: N803
+            O: T.Tensor(shape, dtype),  # type: ignore[valid-type]  # noqa: E741, N803
+            dO: T.Tensor(shape, dtype),  # type: ignore[valid-type]  # noqa: N803
+            LSE: T.Tensor((batch, heads, seq_len), accumulator),  # type: ignore[valid-type]  # noqa: N803
+            dQ: T.Tensor(shape, dtype),  # type: ignore[valid-type]  # noqa: N803
+            dK: T.Tensor(kv_shape, dtype),  # type: ignore[valid-type]  # noqa: N803
+            dV: T.Tensor(kv_shape, dtype),  # type: ignore[valid-type]  # noqa: N803
+            stats: T.Tensor(stats_shape, accumulator),  # type: ignore[valid-type]
+            dq_sum: T.Tensor(sum_shape, accumulator),  # type: ignore[valid-type]
+        ):
+            with T.Kernel(tiles, heads, batch, threads=128) as (at, of, part):
+                o_rows = T.alloc_fragment((block_n, wide), dtype)
+                g_rows = T.alloc_fragment((block_n, wide), dtype)
+                products = T.alloc_fragment((block_n, wide), accumulator)
+                delta = T.alloc_fragment((block_n,), accumulator)
+                # copies beyond an edge read zeros and write nothing
+                T.copy(O[part, at * block_n : (at + 1) * block_n, of, 0:wide], o_rows)
+                T.copy(dO[part, at * block_n : (at + 1) * block_n, of, 0:wide], g_rows)
+                for i, j in T.Parallel(block_n, wide):
+                    products[i, j] = T.Cast(accumulator, o_rows[i, j]) * T.Cast(accumulator, g_rows[i, j])
+                T.reduce_sum(products, delta, dim=1)
+                for i in T.Parallel(block_n):
+                    stats[part, of, at, 0, i] = T.if_then_else(
+                        at * block_n + i < seq_len, LSE[part, of, at * block_n + i] * log2_e, 0
+                    )
+                    stats[part, of, at, 1, i] = delta[i]
+                if not separate:
+                    for i, j in T.Parallel(block_n, width):
+                        dq_sum[part, of, at * block_n + i, j] = 0
+
+            with T.Kernel(*grid, threads=threads) as (i0, i1, i2):
+                kv_head, item = (i0, i1) if by_length else (i1, i2)
+                col = (i2 if by_length else i0) * block_m
+
+                k_tile = T.alloc_shared((block_m, width), dtype)
+                v_tile = T.alloc_shared((block_m, width), dtype)
+                q_tile = T.alloc_shared((block_n, width), dtype)
+                g_tile = T.alloc_shared((block_n, width), dtype)
+                stat = T.alloc_shared((2, block_n), accumulator)
+                out_tile = T.alloc_shared((block_m, width), dtype)
+                p = T.alloc_fragment((block_m, block_n), accumulator)
+                dp = T.alloc_fragment((block_m, block_n), accumulator)
+                p_cast = T.alloc_fragment((block_m, block_n), dtype)
+                ds_cast = T.alloc_fragment((block_m, block_n), dtype)
+                dk_acc = T.alloc_fragment((block_m, width), accumulator)
+                dv_acc = T.alloc_fragment((block_m, width), accumulator)
+                if not separate:
+                    ds_tile = T.alloc_shared((block_m, block_n), dtype)
+                    dq_part = T.alloc_fragment((block_n, width), accumulator)
+                if bulk:
+                    dq_tile = T.alloc_shared((block_n, width), accumulator)
+
+                T.copy(K[item, col : col + block_m, kv_head, 0:width], k_tile)
+                T.copy(V[item, col : col + block_m, kv_head, 0:width], v_tile)
+                T.fill(dk_acc, 0)
+                T.fill(dv_acc, 0)
+                first = col // block_n if causal else 0
+                last = T.min(tiles, T.ceildiv(col + block_m + window - 1, block_n)) if window else tiles
+                trips = last - first
+                for step in T.Pipelined(trips * group, num_stages=num_stages):
+                    head = kv_head if group == 1 else kv_head * group + step // trips
+                    tile = first + (step if group == 1 else step % trips)
+                    row = tile * block_n
+                    T.copy(Q[item, row : row + block_n, head, 0:width], q_tile)
+                    T.copy(stats[item, head, tile, 0:2, 0:block_n], stat)
+                    early(k_tile, q_tile, p, transpose_B=True, policy=policy, clear_accum=True)
+                    T.copy(dO[item, row : row + block_n, head, 0:width], g_tile)
+                    early(v_tile, g_tile, dp, transpose_B=True, policy=policy, clear_accum=True)
+                    if overlap:
+                        T.wait_wgmma(1)
+                    for i, j in T.Parallel(block_m, block_n):
+                        p[i, j] = T.exp2(p[i, j] * scale - stat[0, j])
+                    hide(p, col, row, block_m, block_n, True)
+                    T.copy(p, p_cast)
+                    if overlap:
+                        T.wait_wgmma(0)
+                    for i, j in T.Parallel(block_m, block_n):
+                        dp[i, j] = p[i, j] * (dp[i, j] - stat[1, j])
+                    T.copy(dp, ds_cast)
+                    T.gemm(p_cast, g_tile, dv_acc, policy=policy)
+                    if not separate:
+                        T.copy(ds_cast, ds_tile)
+                        early(ds_tile, k_tile, dq_part, transpose_A=True, clear_accum=True)
+                    T.gemm(ds_cast, q_tile, dk_acc, policy=policy)  # waits for all products
+                    if bulk:
+                        T.copy(dq_part, dq_tile)
+                        T.atomic_add(dq_sum[item, head, row : row + block_n, 0:width], dq_tile, use_tma=True)
+                    elif not separate:
+                        T.atomic_add(dq_sum[item, head, row : row + block_n, 0:width], dq_part)
+
+                for i, j in T.Parallel(block_m, width):
+                    dk_acc[i, j] *= norm
+                T.copy(dv_acc, out_tile)
+                T.copy(out_tile, dV[item, col : col + block_m, kv_head, 0:width])
+                T.copy(dk_acc, out_tile)
+                T.copy(out_tile, dK[item, col : col + block_m, kv_head, 0:width])
+
+            if separate:
+                with T.Kernel(*query_grid, threads=threads) as (j0, j1, j2):
+                    head2, item2 = (j0, j1) if by_length else (j1, j2)
+                    in_order = j2 if by_length else j0
+                    start = (blocks - 1 - in_order if causal else in_order) * block_m
+
+                    q_rows = T.alloc_shared((block_m, width), dtype)
+                    grads = T.alloc_shared((block_m, width), dtype)
+                    keys = T.alloc_shared((block_n, width), dtype)
+                    values = T.alloc_shared((block_n, width), dtype)
+                    dq_out = T.alloc_shared((block_m, width), dtype)
+                    weights = T.alloc_fragment((block_m, block_n), accumulator)
+                    d_weights = T.alloc_fragment((block_m, block_n), accumulator)
+                    d_scores = T.alloc_fragment((block_m, block_n), dtype)
+                    dq_acc = T.alloc_fragment((block_m, width), accumulator)
+                    lse2 = T.alloc_fragment((block_m,), accumulator)
+                    deltas = T.alloc_fragment((block_m,), accumulator)
+
+                    T.copy(Q[item2, start : start + block_m, head2, 0:width], q_rows)
+                    T.copy(dO[item2, start : start + block_m, head2, 0:width], grads)
+                    for i in T.Parallel(block_m):
+                        at2 = T.min(start + i, seq_len - 1)
+                        lse2[i] = stats[item2, head2, at2 // block_n, 0, at2 % block_n]
+                        deltas[i] = stats[item2, head2, at2 // block_n, 1, at2 % block_n]
+                    T.fill(dq_acc, 0)
+                    begin = T.max(0, start - window + 1) // block_n if window else 0
+                    end = T.min(key_tiles, T.ceildiv(start + block_m, block_n)) if causal else key_tiles
+                    for ko in T.Pipelined(end - begin, num_stages=num_stages):
+                        key = (begin + ko) * block_n
+                        T.copy(K[item2, key : key + block_n, head2 // group, 0:width], keys)
+                        early(q_rows, keys, weights, transpose_B=True, policy=policy, clear_accum=True)
+                        T.copy(V[item2, key : key + block_n, head2 // group, 0:width], values)
+                        early(grads, values, d_weights, transpose_B=True, policy=policy, clear_accum=True)
+                        if overlap:
+                            T.wait_wgmma(1)
+                        for i, j in T.Parallel(block_m, block_n):
+                            weights[i, j] = T.exp2(weights[i, j] * scale - lse2[i])
+                        hide(weights, key, start, block_m, block_n, False)
+                        if overlap:
+                            T.wait_wgmma(0)
+                        for i, j in T.Parallel(block_m, block_n):
+                            d_weights[i, j] = weights[i, j] * (d_weights[i, j] - deltas[i])
+                        T.copy(d_weights, d_scores)
+                        T.gemm(d_scores, keys, dq_acc, policy=policy)
+                    for i, j in T.Parallel(block_m, width):
+                        dq_acc[i, j] *= norm
+                    T.copy(dq_acc, dq_out)
+                    T.copy(dq_out, dQ[item2, start : start + block_m, head2, 0:width])
+            else:
+                with T.Kernel(tiles, heads, batch, threads=128) as (tile3, head3, item3):
+                    sums = T.alloc_fragment((block_n, width), accumulator)
+                    T.copy(dq_sum[item3, head3, tile3 * block_n : (tile3 + 1) * block_n, 0:width], sums)
+                    for i, j in T.Parallel(block_n, width):
+                        sums[i, j] *= norm
+                    T.copy(sums, dQ[item3, tile3 * block_n : (tile3 + 1) * block_n, head3, 0:width])
+
+        return flash_attention_bwd
+
+
+def _padded(head_dim: int) -> int:
+    """Elements of a row in a tile, of which two warpgroups have halves of whole instructions.
+
+    TileLang 0.1.15 has no common layout for a tile of 80 columns that is used in both directions.
+    """
+    return -(-head_dim // 32) * 32
+
+
+TEMPLATES = (FlashAttentionBwdGpu(),)

@@ -1,0 +1,119 @@
+"""Search space of grouped_matmul: C = A B[g] for each group g, in tiles of block_m x block_n x block_k."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..dtypes import DTYPE_BYTES
+from ..problem.space import Config, Constraint, Parameter, SearchSpace
+from ..problem.workload import Workload
+from ..target.spec import Target
+from .constraints import (
+    fits_block,
+    fits_instruction,
+    fits_registers,
+    fits_shared_memory,
+    not_beyond,
+    pipelines,
+    stages_within_loop,
+    swizzle_matters,
+    whole_instructions,
+)
+from .matrix_unit import MAX_WGMMA_COLUMNS, POLICIES, is_hopper, launch, matrix_unit
+
+TILES_M = (16, 32, 64, 128, 256)
+TILES_N = (32, 64, 128, 192, 256)
+DEPTHS = (32, 64, 128)
+SWIZZLES = (0, 8)
+FULL_TILE = 64  # smaller tiles read the operands too often for the caches; they help only with few blocks
+
+
+def space(workload: Workload, target: Target) -> SearchSpace:
+    """The search space of `workload` on `target`."""
+    tokens, groups, n, k = workload.dims.values()
+    element_bytes = DTYPE_BYTES[workload.dtype]
+    # TMA starts rows at multiples of 16 bytes
+    a_bulk = is_hopper(target) and k * element_bytes % 16 == 0
+    b_bulk = is_hopper(target) and (k if workload.attrs["layout"] == "nt" else n) * element_bytes % 16 == 0
+    bulk, any_bulk = a_bulk and b_bulk, a_bulk or b_bulk
+    products = 2 if workload.attrs["fuse"] == "silu_mul" else 1
+    masked = workload.attrs["rows"] == "masked"
+    mean = tokens if masked else -(-tokens // groups)
+    # TileLang 0.1.15 divides 192 columns over 12 of 8 warps on AMD, as for matmul
+    tiles_n = tuple(tile for tile in TILES_N if is_hopper(target) or tile != 192)
+    parameters = (
+        Parameter("block_m", TILES_M, "rows of a group that one block computes"),
+        Parameter("block_n", tiles_n, "columns of C that one block computes"),
+        Parameter("block_k", DEPTHS, "depth of the product in one iteration of the main loop"),
+        Parameter("num_stages", (1, 2, 3, 4, 5), "iterations whose copies are in flight together"),
+        Parameter("threads", (64, 128, 256, 512), "threads that compute"),
+        Parameter("policy", POLICIES, "how the tile is divided over the warps"),
+        Parameter(
+            "swizzle",
+            SWIZZLES,
+            "block rows that are walked together, so that operands stay in the cache; 0: one by one",
+        ),
+        Parameter(
+            "skip",
+            ("loop",) if bulk else ("branch",),
+            "how a block without a tile ends: by a loop without iterations, or by a branch",
+        ),
+    )
+
+    def blocks(config: Config) -> tuple[int, int]:
+        block_m = config.int("block_m")
+        rows = -(-tokens // block_m) * groups if masked else tokens // block_m + groups
+        return rows, -(-n // config.int("block_n"))
+
+    def result_size(config: Config) -> int:
+        return config.int("block_m") * config.int("block_n")
+
+    def sums(config: Config) -> int:
+        return products * result_size(config)
+
+    def shared_bytes(config: Config) -> int:
+        rows = config.int("block_m") + products * config.int("block_n")
+        operands, result = config.int("num_stages") * rows * config.int("block_k"), result_size(config)
+        # C replaces the operands after the main loop, but not in a branch with a warpgroup that copies
+        elements = operands + result if any_bulk and not bulk else max(operands, result)
+        return elements * element_bytes + launch(target, config.int("threads"), any_bulk).barrier_bytes
+
+    def instruction_columns(config: Config) -> int:
+        rows, cols, threads = config.int("block_m"), config.int("block_n"), config.int("threads")
+        unit = matrix_unit(target, rows, threads)
+        split = unit.split(config.str("policy"), rows, cols, threads) if unit.name == "wgmma" else None
+        return min(MAX_WGMMA_COLUMNS, cols // split[1]) if split else 0
+
+    constraints = (
+        pipelines(target),
+        not_beyond("block_m", TILES_M, "tokens", tokens),
+        not_beyond("block_n", tiles_n, "n", n),
+        not_beyond("block_k", DEPTHS, "k", k),
+        _enough_tile(n, mean, blocks, target.int("core.count")),
+        stages_within_loop(lambda config: -(-k // config.int("block_k")), "k"),
+        fits_block(target, any_bulk),
+        whole_instructions(target, "block_m", "block_n"),
+        fits_registers(target, any_bulk, sums, "take more threads or a smaller block_m or block_n"),
+        fits_instruction(target, any_bulk, instruction_columns, "take a smaller block_n, or threads=256"),
+        fits_shared_memory(target, shared_bytes, "lower num_stages, block_k, block_m or block_n"),
+        swizzle_matters(blocks, target.int("core.count"), SWIZZLES),
+    )
+    return SearchSpace(parameters, constraints)
+
+
+def _enough_tile(n: int, mean: int, blocks: Callable[[Config], tuple[int, int]], cores: int) -> Constraint:
+    """Tiles below 64 are for groups of fewer rows, and for problems with few blocks."""
+
+    def violation(config: Config) -> str | None:
+        for parameter, dimension, extent in (("block_m", "rows of a group", mean), ("block_n", "n", n)):
+            least = min(FULL_TILE, max(TILES_M[0], extent))
+            rows, cols = blocks(Config({**config, parameter: FULL_TILE}))
+            if config.int(parameter) < least and rows * cols >= cores:
+                return (
+                    f"{parameter}={config[parameter]} reads the operands more often than necessary: tiles of "
+                    f"{FULL_TILE} make {rows * cols} blocks for {cores} cores; cover min({FULL_TILE}, "
+                    f"{dimension}={extent})"
+                )
+        return None
+
+    return Constraint("tile not too small", violation, is_waste=True)
