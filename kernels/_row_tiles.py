@@ -156,24 +156,38 @@ class RowTiles:
 
     # what a kernel does with them
 
-    def reader(self) -> Any:
-        """A macro (x, kept, part, row, trip, first) that loads a trip of the rows from x[row, first] on.
+    def loader(self) -> Any:
+        """A macro (x, part, row, trip, first) that loads a trip of the rows from x[row, first] on.
 
         Elements beyond an edge are read as zeros.
         """
         import tilelang.language as T  # noqa: N812
 
-        rows, step, together, is_kept = self.rows, self.step, self.together, self.keep == "shared"
+        rows, step, together = self.rows, self.step, self.together
 
         @T.macro
-        def read(x: T.Buffer, kept: T.Buffer, part: T.Buffer, row: Any, trip: Any, first: Any = 0):  # type: ignore[no-untyped-def]
+        def load(x: T.Buffer, part: T.Buffer, row: Any, trip: Any, first: Any = 0):  # type: ignore[no-untyped-def]
             # all loads precede their first use, so that they are in flight together
             for u in T.unroll(together):
-                col = (trip * together + u) * step
-                if is_kept:
-                    T.copy(kept[:, col : col + step], part[u, :, :])
-                else:
-                    T.copy(x[row : row + rows, first + col : first + col + step], part[u, :, :])
+                col = first + (trip * together + u) * step
+                T.copy(x[row : row + rows, col : col + step], part[u, :, :])
+
+        return load
+
+    def reader(self) -> Any:
+        """A macro (x, kept, part, row, trip, first) as `loader`, or from shared memory if rows are there."""
+        import tilelang.language as T  # noqa: N812
+
+        step, load, is_kept = self.step, self.loader(), self.keep == "shared"
+
+        @T.macro
+        def read(  # type: ignore[no-untyped-def]
+            x: T.Buffer, kept: T.Buffer, part: T.Buffer, row: Any, trip: Any, first: Any = 0
+        ):
+            if is_kept:
+                T.copy(kept[:, trip * step : trip * step + step], part[0, :, :])
+            else:
+                load(x, part, row, trip, first)
 
         return read
 
