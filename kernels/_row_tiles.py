@@ -78,13 +78,16 @@ class RowTemplate(KernelTemplate):
         return workload.dims["n"]
 
     def default_config(self, workload: Workload, target: Target) -> Config | None:
-        """Rows in registers, 256 threads per long row, 32 or 16 per short one; else the nearest config."""
+        """Rows in registers, 256 threads per long row, 32 or 16 per short one; else the nearest config.
+
+        Rows of a vocabulary have 1024 threads, so that L2 holds those that are at work.
+        """
         space, n = self.space(workload, target), self.reduced(workload)
-        lanes = 256 if n >= 2048 else 32 if n > 128 else 16
+        lanes = 1024 if n > 65536 else 256 if n >= 2048 else 32 if n > 128 else 16
         wanted = Config(
             {
-                "block_m": 256 // lanes,
-                "threads": 256,
+                "block_m": max(1, 256 // lanes),
+                "threads": max(256, lanes),
                 "reduce_threads": lanes,
                 "vector": 8,
                 "keep": "registers",
