@@ -51,7 +51,7 @@ class RowTemplate(KernelTemplate):
         sweeps: how often a kernel uses each element; after one, no row is kept.
     """
 
-    target_kinds = ("cuda", "hip")
+    target_kinds: ClassVar[tuple[str, ...]] = ("cuda", "hip")
     dtypes = ("bfloat16", "float16")
     # n changes the code, since a whole row is in registers or shared memory
     scales: ClassVar[Mapping[str, Scale]] = {"m": Scale(("block_m",), row_reduction.ROWS)}
@@ -78,13 +78,16 @@ class RowTemplate(KernelTemplate):
         return workload.dims["n"]
 
     def default_config(self, workload: Workload, target: Target) -> Config | None:
-        """Rows in registers, 256 threads per long row, 32 or 16 per short one; else the nearest config."""
+        """Rows in registers, 256 threads per long row, 32 or 16 per short one; else the nearest config.
+
+        Rows of a vocabulary have 1024 threads, so that L2 holds those that are at work.
+        """
         space, n = self.space(workload, target), self.reduced(workload)
-        lanes = 256 if n >= 2048 else 32 if n > 128 else 16
+        lanes = 1024 if n > 65536 else 256 if n >= 2048 else 32 if n > 128 else 16
         wanted = Config(
             {
-                "block_m": 256 // lanes,
-                "threads": 256,
+                "block_m": max(1, 256 // lanes),
+                "threads": max(256, lanes),
                 "reduce_threads": lanes,
                 "vector": 8,
                 "keep": "registers",
@@ -156,24 +159,38 @@ class RowTiles:
 
     # what a kernel does with them
 
-    def reader(self) -> Any:
-        """A macro (x, kept, part, row, trip, first) that loads a trip of the rows from x[row, first] on.
+    def loader(self) -> Any:
+        """A macro (x, part, row, trip, first) that loads a trip of the rows from x[row, first] on.
 
         Elements beyond an edge are read as zeros.
         """
         import tilelang.language as T  # noqa: N812
 
-        rows, step, together, is_kept = self.rows, self.step, self.together, self.keep == "shared"
+        rows, step, together = self.rows, self.step, self.together
 
         @T.macro
-        def read(x: T.Buffer, kept: T.Buffer, part: T.Buffer, row: Any, trip: Any, first: Any = 0):  # type: ignore[no-untyped-def]
+        def load(x: T.Buffer, part: T.Buffer, row: Any, trip: Any, first: Any = 0):  # type: ignore[no-untyped-def]
             # all loads precede their first use, so that they are in flight together
             for u in T.unroll(together):
-                col = (trip * together + u) * step
-                if is_kept:
-                    T.copy(kept[:, col : col + step], part[u, :, :])
-                else:
-                    T.copy(x[row : row + rows, first + col : first + col + step], part[u, :, :])
+                col = first + (trip * together + u) * step
+                T.copy(x[row : row + rows, col : col + step], part[u, :, :])
+
+        return load
+
+    def reader(self) -> Any:
+        """A macro (x, kept, part, row, trip, first) as `loader`, or from shared memory if rows are there."""
+        import tilelang.language as T  # noqa: N812
+
+        step, load, is_kept = self.step, self.loader(), self.keep == "shared"
+
+        @T.macro
+        def read(  # type: ignore[no-untyped-def]
+            x: T.Buffer, kept: T.Buffer, part: T.Buffer, row: Any, trip: Any, first: Any = 0
+        ):
+            if is_kept:
+                T.copy(kept[:, trip * step : trip * step + step], part[0, :, :])
+            else:
+                load(x, part, row, trip, first)
 
         return read
 

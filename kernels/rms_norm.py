@@ -1,5 +1,7 @@
 """rms_norm: y = x / sqrt(mean(x^2) + EPS) * w for each row of x[m, n], in float32; and its template for GPUs.
 
+With `residual` the rows are those of h = x + r, rounded to the dtype, which is a second output.
+
 Annotations are evaluated here (no `from __future__`): TileLang reads those of its functions.
 """
 
@@ -15,6 +17,7 @@ from ..problem.template import KernelTemplate, Scale
 from ..problem.workload import MAX_DIMENSION, Workload
 from ..search_spaces import rms_norm as search_space
 from ..target.spec import Target
+from ._row_tiles import RowTiles, random_rows, with_compiled
 
 if TYPE_CHECKING:
     import torch
@@ -26,6 +29,8 @@ PANEL = 1 << 26  # most elements that the reference converts to float32 at once
 class RmsNorm(Operator):
     name = "rms_norm"
     dims = ("m", "n")
+    attrs: ClassVar[Mapping[str, Value]] = {"residual": False}
+    later_attrs = ("residual",)
     axes: ClassVar[Axes] = {"x": ("m", "n"), "w": ("n",), "y": ("m", "n")}
     # n: hidden_size (or head_dim) in the public config.json of the model; m: tokens, or tokens times heads
     named: ClassVar[Mapping[str, Mapping[str, Value]]] = {
@@ -39,6 +44,8 @@ class RmsNorm(Operator):
         "R7": {"m": 1, "n": 4096},  # Llama 3.1 8B, decoding one
         "R8": {"m": 3001, "n": 2880},  # gpt-oss, 3001 tokens
         "R9": {"m": 8192, "n": 3584},  # Qwen2.5 7B, 8192 tokens
+        "R10": {"m": 4096, "n": 8192, "residual": True},  # Llama 3.1 70B, 4096 tokens, between two layers
+        "R11": {"m": 64, "n": 8192, "residual": True},  # the same, decoding 64 sequences
     }
     default_names = ("R0", "R2", "R6")  # usual, long rows, few rows
 
@@ -50,8 +57,14 @@ class RmsNorm(Operator):
                 f"{MAX_DIMENSION}; split the rows of x"
             )
 
+    def tensor_axes(self, attrs: Mapping[str, Value]) -> Axes:
+        if not self.attribute(attrs, "residual"):
+            return self.axes
+        rows = ("m", "n")
+        return {"x": rows, "r": rows, "w": ("n",), "y": rows, "h": rows}
+
     def inputs(self, workload: Workload, device: str, seed: int) -> "dict[str, torch.Tensor]":
-        """x ~ N(0, 1), each row scaled by 1/4 to 4, so that norms of rows differ; w ~ N(1, 1/16)."""
+        """x ~ N(0, 1), each row scaled by 1/4 to 4, so that norms of rows differ; r alike; w ~ N(1, 1/16)."""
         import torch
 
         m, n = (workload.dims[d] for d in self.dims)
@@ -60,28 +73,41 @@ class RmsNorm(Operator):
         x = torch.randn(m, n, generator=generator, device=device, dtype=dtype)
         x.mul_(torch.rand(m, 1, generator=generator, device=device).mul_(4).sub_(2).exp2_().to(dtype))
         w = torch.randn(n, generator=generator, device=device).mul_(0.25).add_(1).to(dtype)
-        return {"x": x, "w": w}
+        if not has_residual(workload):
+            return {"x": x, "w": w}
+        return {"x": x, "r": random_rows(workload, device, generator), "w": w}
 
     def outputs(self, workload: Workload) -> dict[str, tuple[int, ...]]:
-        return {"y": (workload.dims["m"], workload.dims["n"])}
+        shape = (workload.dims["m"], workload.dims["n"])
+        return {"y": shape, "h": shape} if has_residual(workload) else {"y": shape}
 
     def reference(self, workload: Workload, inputs: Tensors) -> "dict[str, torch.Tensor]":
         """torch's rms_norm in float32, by panels of rows that keep the copies small."""
         import torch
 
         x, w = inputs["x"], inputs["w"].float()
-        n = workload.dims["n"]
+        n, sums = workload.dims["n"], {}
+        if has_residual(workload):
+            sums = {"h": x.float() + inputs["r"].float()}
+            x = sums["h"].to(x.dtype)
         panels = x.split(max(1, PANEL // n))
-        return {
-            "y": torch.cat([torch.nn.functional.rms_norm(panel.float(), (n,), w, EPS) for panel in panels])
-        }
+        y = torch.cat([torch.nn.functional.rms_norm(panel.float(), (n,), w, EPS) for panel in panels])
+        return {"y": y, **sums}
 
     def vendor(self, workload: Workload, inputs: Tensors) -> dict[str, Callable[[], object]]:
-        """torch's own kernel, one launch on a GPU."""
+        """torch's own kernel, one launch on a GPU; with a residual also the one that its compiler makes."""
         import torch
 
         x, w = inputs["x"], inputs["w"]
         shape = (workload.dims["n"],)
+        if has_residual(workload):
+            r = inputs["r"]
+
+            def added() -> object:
+                h = x + r
+                return torch.nn.functional.rms_norm(h, shape, w, EPS), h
+
+            return with_compiled("torch add, rms_norm", added, x)
 
         def normalised() -> object:
             return torch.nn.functional.rms_norm(x, shape, w, EPS)
@@ -89,12 +115,15 @@ class RmsNorm(Operator):
         return {"torch rms_norm": normalised}
 
     def flops(self, workload: Workload) -> int:
-        """Four operations per element: square, add, two multiplications. The root of a row is not counted."""
-        return 4 * workload.dims["m"] * workload.dims["n"]
+        """Four operations per element: square, add, two multiplications. The root of a row is not counted.
+
+        A residual adds one.
+        """
+        return (4 + has_residual(workload)) * workload.dims["m"] * workload.dims["n"]
 
     def min_bytes(self, workload: Workload) -> int:
         m, n = (workload.dims[d] for d in self.dims)
-        return (2 * m * n + n) * self.element_bytes(workload)
+        return ((4 if has_residual(workload) else 2) * m * n + n) * self.element_bytes(workload)
 
     def max_relative_error(self, workload: Workload) -> float:
         """Two to four times the error of rounding y to the dtype; all else is float32."""
@@ -111,11 +140,16 @@ class RmsNorm(Operator):
         tensors = self.inputs(workload, device, seed)
         generator = torch.Generator(device).manual_seed(seed)
         powers = torch.randint(-8, 7, (workload.dims["m"], 1), generator=generator, device=device)
-        tensors["x"].mul_(powers.float().exp2_().to(tensors["x"].dtype))
+        for name in tensors.keys() & {"x", "r"}:
+            tensors[name].mul_(powers.float().exp2_().to(tensors[name].dtype))
         return SecondInputs(tensors)
 
 
 OPERATOR = RmsNorm()
+
+
+def has_residual(workload: Workload) -> bool:
+    return bool(OPERATOR.attribute(workload.attrs, "residual"))
 
 
 class RmsNormGpu(KernelTemplate):
@@ -156,6 +190,8 @@ class RmsNormGpu(KernelTemplate):
         return wanted if wanted in space else next(iter(space.nearest(wanted, 1)), None)
 
     def build(self, workload: Workload, config: Config) -> Any:
+        if has_residual(workload):
+            return _with_residual(workload, config)
         return {"registers": _in_registers, "shared": _in_shared, "global": _read_twice}[config.str("keep")](
             workload, config
         )
@@ -342,6 +378,75 @@ def _read_twice(workload: Workload, config: Config) -> Any:
                     T.copy(part[u, :, :], y[b * block_m : b * block_m + block_m, col : col + step])
 
     return rms_norm
+
+
+def _with_residual(workload: Workload, config: Config) -> Any:
+    import tilelang.language as T  # noqa: N812
+
+    m, n, dtype, accumulator = workload.dims["m"], workload.dims["n"], workload.dtype, "float32"
+    tiles = RowTiles(config, n)
+    load, read = tiles.loader(), tiles.reader()
+    rows, lanes, step, together, keep = tiles.rows, tiles.lanes, tiles.step, tiles.together, tiles.keep
+
+    @T.prim_func
+    def rms_norm_residual(  # type: ignore[no-untyped-def]
+        x: T.Tensor((m, n), dtype),  # type: ignore[valid-type]
+        r: T.Tensor((m, n), dtype),  # type: ignore[valid-type]
+        w: T.Tensor((n,), dtype),  # type: ignore[valid-type]
+        y: T.Tensor((m, n), dtype),  # type: ignore[valid-type]
+        h: T.Tensor((m, n), dtype),  # type: ignore[valid-type]
+    ):
+        with T.Kernel(T.ceildiv(m, rows), threads=tiles.threads) as b:
+            kept = T.alloc_shared(tiles.kept, dtype)
+            part = T.alloc_fragment(tiles.part, dtype)
+            added = T.alloc_fragment(tiles.part, dtype)
+            weight = T.alloc_fragment((together, step), dtype)
+            squares = T.alloc_fragment((rows, lanes), accumulator)
+            scale = T.alloc_fragment((rows,), accumulator)
+            T.annotate_layout(
+                {
+                    part: tiles.part_layout(),
+                    added: tiles.part_layout(),
+                    weight: tiles.weight_layout(),
+                    squares: tiles.lane_layout(),
+                }
+            )
+            T.clear(squares)
+            for trip in T.serial(tiles.trips):
+                load(x, part, b * rows, trip)
+                load(r, added, b * rows, trip)
+                for u in T.unroll(together):
+                    for i, j in T.Parallel(rows, step):
+                        part[u, i, j] = T.cast(
+                            T.cast(part[u, i, j], accumulator) + T.cast(added[u, i, j], accumulator), dtype
+                        )
+                    col = (trip * together + u) * step
+                    T.copy(part[u, :, :], h[b * rows : b * rows + rows, col : col + step])
+                    if keep == "shared":
+                        T.copy(part[u, :, :], kept[:, col : col + step])
+                    for i, lane in T.Parallel(rows, lanes):
+                        for v in T.unroll(tiles.vector):
+                            squares[i, lane] += T.cast(
+                                part[u, i, lane * tiles.vector + v], accumulator
+                            ) * T.cast(part[u, i, lane * tiles.vector + v], accumulator)
+            T.reduce_sum(squares, scale, dim=1)
+            for i in T.Parallel(rows):
+                scale[i] = T.rsqrt(scale[i] * (1.0 / n) + EPS)
+            for trip in T.serial(tiles.trips):
+                if keep != "registers":
+                    # each thread reads what it has written itself
+                    read(h, kept, part, b * rows, trip)
+                for u in T.unroll(together):
+                    col = (trip * together + u) * step
+                    T.copy(w[col : col + step], weight[u, :])
+                    for i, j in T.Parallel(rows, step):
+                        part[u, i, j] = T.cast(
+                            T.cast(part[u, i, j], accumulator) * scale[i] * T.cast(weight[u, j], accumulator),
+                            dtype,
+                        )
+                    T.copy(part[u, :, :], y[b * rows : b * rows + rows, col : col + step])
+
+    return rms_norm_residual
 
 
 TEMPLATES = (RmsNormGpu(),)

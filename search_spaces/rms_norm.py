@@ -14,4 +14,5 @@ __all__ = ["ROWS", "space"]
 def space(workload: Workload, target: Target) -> SearchSpace:
     """The search space of `workload` on `target`."""
     m, n = workload.dims["m"], workload.dims["n"]
-    return row_space(target, m, n, DTYPE_BYTES[workload.dtype])
+    tensors = 2 if workload.attrs.get("residual") else 1
+    return row_space(target, m, n, DTYPE_BYTES[workload.dtype], tensors=tensors)

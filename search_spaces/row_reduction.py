@@ -146,6 +146,7 @@ def row_space(
     element_bytes: int,
     *,
     weights: int = 1,
+    tensors: int = 1,
     sweeps: int = 2,
     reduced: int | None = None,
 ) -> SearchSpace:
@@ -157,6 +158,7 @@ def row_space(
         n: elements of a row.
         element_bytes: bytes of an element.
         weights: rows of n elements that all rows share, such as one that multiplies each.
+        tensors: inputs of m rows that a thread loads together.
         sweeps: 1 or 2. A row that is used once is not kept.
         reduced: elements of a row that are reduced together, and of which a block has as many; None: all.
     """
@@ -187,7 +189,7 @@ def row_space(
         rows, vector, keep = rows_of_a_thread(config, "block_m"), config.int("vector"), config["keep"]
         together = {"registers": parts(config), "shared": 1}.get(str(keep), config.int("unroll"))
         of_all = weights * (1 if keep == "registers" else together)
-        return (rows * together + of_all) * vector * element_bytes // 4 + rows * vector
+        return (tensors * rows * together + of_all) * vector * element_bytes // 4 + rows * vector
 
     def shared_bytes(config: Config) -> int:
         across_warps = config.int("threads") * FLOAT_BYTES if config.int("reduce_threads") > warp else 0

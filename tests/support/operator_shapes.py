@@ -10,6 +10,7 @@ from tilesight.problem.operator import Operator
 _FIXED: Mapping[str, Mapping[str, int]] = {
     "flash_attention_bwd": {"heads": 4, "head_dim": 16},
     "grouped_matmul": {"groups": 3},
+    "rope": {"head_dim": 64},
 }
 
 
