@@ -214,6 +214,7 @@ class Conv2dGpu(KernelTemplate):
                 "policy": "square",
                 "copies": "bulk",
                 "swizzle": 0,
+                "persistent": 0,
             }
         )
         return wanted if wanted in space else next(iter(space.nearest(wanted, 1)), None)
@@ -226,7 +227,7 @@ class Conv2dGpu(KernelTemplate):
         dtype, accumulator = workload.dtype, "float32"
         block_m, block_n, block_k = config.int("block_m"), config.int("block_n"), config.int("block_k")
         num_stages, threads, swizzle = config.int("num_stages"), config.int("threads"), config.int("swizzle")
-        bulk = config["copies"] == "bulk"
+        bulk, persistent = config["copies"] == "bulk", config.int("persistent")
         policy = {
             "square": T.GemmWarpPolicy.Square,
             "full_row": T.GemmWarpPolicy.FullRow,
@@ -241,16 +242,25 @@ class Conv2dGpu(KernelTemplate):
         # copies of single elements of two bytes cannot be asynchronous: a choice makes them plain
         plain = channels * DTYPE_BYTES[dtype] % ASYNC_BYTES != 0
 
+        depth, tiles_n = kernel * kernel * parts, -(-filters // block_n)
+        tiles_m = (pixels + block_m - 1) // block_m
+        grid = (persistent, 1) if persistent else (tiles_n, tiles_m)
+
+        def trips(bx: Any) -> Any:
+            return (tiles_m * tiles_n - bx + persistent - 1) // persistent * depth if persistent else depth
+
+        def place(bx: Any, by: Any, step: Any) -> tuple[Any, Any]:
+            """The row and column of the tile to which a block comes at an iteration."""
+            tile = step // depth * persistent + bx
+            return (tile // tiles_n, tile % tiles_n) if persistent else (by, bx)
+
         @T.prim_func
         def conv2d(  # type: ignore[no-untyped-def]
             X: T.Tensor(x_shape, dtype),  # type: ignore[valid-type]  # noqa: N803
             W: T.Tensor(w_shape, dtype),  # type: ignore[valid-type]  # noqa: N803
             Y: T.Tensor(y_shape, dtype),  # type: ignore[valid-type]  # noqa: N803
         ):
-            with T.Kernel(T.ceildiv(filters, block_n), T.ceildiv(pixels, block_m), threads=threads) as (
-                bx,
-                by,
-            ):
+            with T.Kernel(*grid, threads=threads) as (bx, by):
                 x_tile = T.alloc_shared((block_m, block_k), dtype)
                 w_tile = T.alloc_shared((block_k, block_n), dtype)
                 y_tile = T.alloc_shared((block_m, block_n), dtype)
@@ -259,43 +269,41 @@ class Conv2dGpu(KernelTemplate):
                 T.use_swizzle(swizzle, enable=swizzle > 0)
                 T.clear(y_sum)
                 # copies beyond an edge read zeros, which add nothing, and write nothing
-                for ko in T.Pipelined(kernel * kernel * parts, num_stages=num_stages):
-                    i, j = ko // parts // kernel, ko // parts % kernel
+                for step in T.Pipelined(trips(bx), num_stages=num_stages):
+                    tile_m, tile_n = place(bx, by, step)
+                    ko = step % depth
+                    i, j, first = ko // parts // kernel, ko // parts % kernel, ko % parts * block_k
                     if bulk:
-                        T.im2col(X, x_tile, by, ko, kernel, stride, dilation, padding)
+                        T.im2col(X, x_tile, tile_m, ko, kernel, stride, dilation, padding)
                     else:
                         for p, c in T.Parallel(block_m, block_k):
-                            pixel, channel = by * block_m + p, ko % parts * block_k + c
-                            item = pixel // (rows * cols)
+                            pixel = tile_m * block_m + p
+                            item, channel = pixel // (rows * cols), first + c
                             y = pixel // cols % rows * stride + i * dilation - padding
                             x = pixel % cols * stride + j * dilation - padding
                             if plain:
-                                inside = (
-                                    (item < batch)
-                                    and (y >= 0)
-                                    and (y < height)
-                                    and (x >= 0)
-                                    and (x < width)
-                                    and (channel < channels)
+                                seen = (
+                                    (item < batch) and (y >= 0) and (y < height) and (x >= 0) and (x < width)
                                 )
                                 x_tile[p, c] = T.if_then_else(
-                                    inside, X[item, y, x, channel], T.cast(0, dtype)
+                                    seen and (channel < channels), X[item, y, x, channel], T.cast(0, dtype)
                                 )
                             else:
                                 x_tile[p, c] = X[item, y, x, channel]
+                    left = tile_n * block_n
                     T.copy(
-                        W[
-                            i,
-                            j,
-                            ko % parts * block_k : (ko % parts + 1) * block_k,
-                            bx * block_n : (bx + 1) * block_n,
-                        ],
-                        w_tile,
-                        disable_tma=not bulk,
+                        W[i, j, first : first + block_k, left : left + block_n], w_tile, disable_tma=not bulk
                     )
                     T.gemm(x_tile, w_tile, y_sum, policy=policy)
-                T.copy(y_sum, y_tile)
-                T.copy(y_tile, y_rows[by * block_m, bx * block_n])
+                    # the warpgroup that copies goes on with the next tile meanwhile
+                    if persistent:  # noqa: SIM102
+                        if ko == depth - 1:
+                            T.copy(y_sum, y_tile)
+                            T.copy(y_tile, y_rows[tile_m * block_m, tile_n * block_n])
+                            T.clear(y_sum)
+                if not persistent:
+                    T.copy(y_sum, y_tile)
+                    T.copy(y_tile, y_rows[by * block_m, bx * block_n])
 
         return conv2d
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ..dtypes import DTYPE_BYTES
 from ..problem.axes import Windows, extent
 from ..problem.space import Config, Constraint, Parameter, SearchSpace
@@ -36,7 +38,7 @@ def space(workload: Workload, target: Target) -> SearchSpace:
     kernel, _, _, _ = (int(value) for value in workload.attrs.values())
     rows, cols = (extent(Windows(dim), workload.dims, workload.attrs) for dim in ("height", "width"))
     pixels, taps, element_bytes = batch * rows * cols, kernel**2, DTYPE_BYTES[workload.dtype]
-    bulk = _takes_windows(workload, target)
+    bulk, cores = _takes_windows(workload, target), target.int("core.count")
     # TileLang 0.1.15 divides 192 columns over 12 of 8 warps on AMD
     tiles_n = tuple(tile for tile in TILES_N if is_hopper(target) or tile != 192)
     parameters = (
@@ -56,19 +58,29 @@ def space(workload: Workload, target: Target) -> SearchSpace:
             SWIZZLES,
             "block rows that are walked together, so that operands stay in the cache; 0: one by one",
         ),
+        Parameter(
+            "persistent",
+            (0, cores) if bulk else (0,),
+            "blocks that walk over the tiles and copy for the next one meanwhile; 0: one block a tile",
+        ),
     )
 
     def blocks(config: Config) -> tuple[int, int]:
         return -(-pixels // config.int("block_m")), -(-filters // config.int("block_n"))
 
+    def trips(config: Config) -> int:
+        rows, cols = blocks(config)
+        tiles = rows * cols // config.int("persistent") if config.int("persistent") else 1
+        return max(1, tiles) * taps * -(-channels // config.int("block_k"))
+
     def result_size(config: Config) -> int:
         return config.int("block_m") * config.int("block_n")
 
     def shared_bytes(config: Config) -> int:
-        # Y replaces the operands after the main loop
         sides = config.int("block_m") + config.int("block_n")
-        operands = config.int("num_stages") * sides * config.int("block_k")
-        need = max(operands, result_size(config)) * element_bytes
+        operands, result = config.int("num_stages") * sides * config.int("block_k"), result_size(config)
+        # Y replaces the operands after the main loop, but not where the next tile's are copied meanwhile
+        need = (operands + result if config.int("persistent") else max(operands, result)) * element_bytes
         return need + launch(target, config.int("threads"), bulk).barrier_bytes
 
     def instruction_columns(config: Config) -> int:
@@ -86,15 +98,14 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         not_beyond("block_k", DEPTHS, "channels", channels),
         fits_grid("block_m", pixels),
         *((_whole_channels(channels),) if bulk else ()),
-        stages_within_loop(
-            lambda config: taps * -(-channels // config.int("block_k")), "windows and channels"
-        ),
+        stages_within_loop(trips, "windows and channels"),
         fits_block(target, bulk),
         whole_instructions(target, "block_m", "block_n"),
         fits_registers(target, bulk, result_size, "take more threads or a smaller block_m or block_n"),
         fits_instruction(target, bulk, instruction_columns, "take a smaller block_n, or threads=256"),
         fits_shared_memory(target, shared_bytes, "lower num_stages, block_k, block_m or block_n"),
-        swizzle_matters(blocks, target.int("core.count"), SWIZZLES),
+        _many_tiles(blocks),
+        swizzle_matters(blocks, cores, SWIZZLES),
     )
     return SearchSpace(parameters, constraints)
 
@@ -128,3 +139,25 @@ def _whole_channels(channels: int) -> Constraint:
         return f"block_k={block_k} must divide channels={channels}; nearest legal values: {fitting}"
 
     return Constraint("whole channels", violation)
+
+
+def _many_tiles(blocks: Callable[[Config], tuple[int, int]]) -> Constraint:
+    """Blocks that walk over the tiles have more than one each, in one order."""
+
+    def violation(config: Config) -> str | None:
+        persistent, swizzle = config.int("persistent"), config.int("swizzle")
+        if not persistent:
+            return None
+        if swizzle:
+            return (
+                f"persistent={persistent} blocks walk in an order without swizzle={swizzle}: take swizzle=0"
+            )
+        rows, cols = blocks(config)
+        if rows * cols <= persistent:
+            return (
+                f"persistent={persistent} blocks have {rows * cols} tiles, at most one each: "
+                "take persistent=0"
+            )
+        return None
+
+    return Constraint("many tiles", violation, is_waste=True)

@@ -49,14 +49,18 @@ def test_reference_is_a_convolution(workload: Workload, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(
-    "workload",
-    [CASES[0], *(pytest.param(case, marks=pytest.mark.ci) for case in CASES[1:])],
-    ids=lambda case: str(case.key),
+    ("workload", "persistent"),
+    [
+        (CASES[0], 3),
+        *(pytest.param(case, 0, marks=pytest.mark.ci) for case in CASES),
+        pytest.param(CASES[1], 2, marks=pytest.mark.ci),
+    ],
+    ids=lambda given: str(getattr(given, "key", given)),
 )
-def test_tile_program_is_right(workload: Workload, tmp_path: Path) -> None:
+def test_tile_program_is_right(workload: Workload, persistent: int, tmp_path: Path) -> None:
     config = Config(
         {
-            "block_m": 64,
+            "block_m": 16,
             "block_n": 32,
             "block_k": 32,
             "num_stages": 2,
@@ -64,6 +68,7 @@ def test_tile_program_is_right(workload: Workload, tmp_path: Path) -> None:
             "policy": "square",
             "copies": "threads",
             "swizzle": 0,
+            "persistent": persistent,
         }
     )
     inputs = CONV.inputs(workload, "cpu", 4)
