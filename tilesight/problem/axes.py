@@ -32,9 +32,21 @@ class Plus:
         return f"{self.dim}+{self.more}"
 
 
-Axis = (
-    str | Parts | Plus | int
-)  # the name of a dimension or attribute, an expression of one, or a fixed extent
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """An axis with an element for each window that slides along `dim`.
+
+    The attributes `kernel`, `stride`, `padding` and `dilation` are those of a convolution.
+    """
+
+    dim: str
+
+    def __str__(self) -> str:
+        return f"windows({self.dim})"
+
+
+# the name of a dimension or attribute, an expression of one, or a fixed extent
+Axis = str | Parts | Plus | Windows | int
 Axes = Mapping[str, tuple[Axis, ...]]  # axes of each tensor, by its name
 
 
@@ -46,6 +58,11 @@ def extent(axis: Axis, dims: Mapping[str, int], attrs: Mapping[str, Value]) -> i
         return dims[axis.dim] + axis.more
     if isinstance(axis, str):
         return dims[axis] if axis in dims else int(attrs[axis])
+    if isinstance(axis, Windows):
+        kernel, stride, padding, dilation = (
+            int(attrs[name]) for name in ("kernel", "stride", "padding", "dilation")
+        )
+        return (dims[axis.dim] + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
     part = int(attrs[axis.part]) if isinstance(axis.part, str) else axis.part
     return 1 if part == -1 else -(-dims[axis.dim] // part)
 
@@ -93,7 +110,7 @@ def read_dims(
                     raise _mismatch(subject, name, position, size, rule, axes[name])
     for name, found in shapes.items():
         for position, (axis, size) in enumerate(zip(axes[name], found, strict=True)):
-            if isinstance(axis, Parts | int) or axis in attrs:
+            if isinstance(axis, Parts | Windows | int) or axis in attrs:
                 expected_size = extent(axis, dims, attrs)
                 if expected_size != size:
                     rule = str(axis) if isinstance(axis, int) else f"{axis}={expected_size}"

@@ -9,7 +9,7 @@ import pytest
 from tests.support.operator_shapes import shape as shape_of
 from tilesight import kernels
 from tilesight.errors import WorkloadError
-from tilesight.problem.axes import Axes, Parts, Plus, extent, read_dims, shape
+from tilesight.problem.axes import Axes, Parts, Plus, Windows, extent, read_dims, shape
 from tilesight.problem.workload import Workload
 
 
@@ -68,6 +68,15 @@ def test_parts_round_up_and_take_all_for_minus_one() -> None:
     assert extent(Parts("k", 2), {"k": 7}, {}) == 4
     assert extent(Parts("k", "group"), {"k": 300}, {"group": 128}) == 3
     assert extent(Parts("k", "group"), {"k": 300}, {"group": -1}) == 1
+
+
+def test_windows_are_as_many_as_of_a_convolution() -> None:
+    attrs = {"kernel": 3, "stride": 2, "padding": 1, "dilation": 2}
+    axes: Axes = {"X": ("width",), "Y": (Windows("width"),)}
+    assert extent(Windows("width"), {"width": 9}, attrs) == 4
+    assert read_dims("conv", axes, {"X": (9,), "Y": (4,)}, attrs) == {"width": 9}
+    with pytest.raises(WorkloadError, match=r"Y.shape\[0\]=5 must be windows\(width\)=4"):
+        read_dims("conv", axes, {"X": (9,), "Y": (5,)}, attrs)
 
 
 @pytest.mark.parametrize(
