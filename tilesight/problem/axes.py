@@ -64,6 +64,8 @@ def read_dims(
 ) -> dict[str, int]:
     """The dimensions of an operator, read from the shapes of its tensors.
 
+    A dimension that stands nowhere but in `Parts`, such as the room of a table of pages, has whole parts.
+
     Args:
         subject: the kernel or operator, for messages.
         axes: axes of the tensors by name.
@@ -93,6 +95,9 @@ def read_dims(
                     raise _mismatch(subject, name, position, size, rule, axes[name])
     for name, found in shapes.items():
         for position, (axis, size) in enumerate(zip(axes[name], found, strict=True)):
+            if isinstance(axis, Parts) and axis.dim not in dims:
+                part = int(attrs[axis.part]) if isinstance(axis.part, str) else axis.part
+                dims[axis.dim], origin[axis.dim] = size * part, f"from {name}.shape[{position}]"
             if isinstance(axis, Parts | int) or axis in attrs:
                 expected_size = extent(axis, dims, attrs)
                 if expected_size != size:
