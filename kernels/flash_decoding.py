@@ -279,7 +279,9 @@ class FlashDecodingGpu(KernelTemplate):
                 length = Lengths[item] if has_lengths else kv_len
                 steps = T.ceildiv(length, block_n)
                 part = T.ceildiv(steps, split_k)
-                trips = part if even else T.max(T.min(part, steps - split * part), 0)
+                # of known lengths, the last parts may have steps without keys: pipelines of cp.async need a
+                # number of steps that is the same for all blocks
+                trips = T.max(T.min(part, steps - split * part), 0) if has_lengths else part
                 # pages of steps that a pipeline looks ahead at are clamped to those of the item
                 last = T.max(T.ceildiv(length, page) - 1, 0) if page else 0
                 for ko in T.Pipelined(trips, num_stages=num_stages):

@@ -272,11 +272,12 @@ class MlaDecodeGpu(KernelTemplate):
 
         width = dim + rope_dim
         # a block has heads of all queries of an item, which share the keys, or of one query with its own
-        alone, rows = (q_len, heads) if topk else (1, q_len * heads)
+        alone, sharing = (q_len, 1) if topk else (1, q_len)
+        rows = sharing * heads
         row_tiles = -(-rows // block_m)
         keys = topk or kv_len
         even = not has_lengths and isinstance(keys, int) and keys % (block_n * split_k) == 0
-        masked = (q_len > 1 or not even) and not topk
+        masked = not even or (q_len > 1 and not topk)
         scale = width**-0.5 * math.log2(math.e)  # exp2 instead of exp
         policy = {"full_row": T.GemmWarpPolicy.FullRow, "full_col": T.GemmWarpPolicy.FullCol}[
             config.str("policy")
@@ -286,6 +287,9 @@ class MlaDecodeGpu(KernelTemplate):
         load_latent = load_keys(block_n, dim, page, by_row)
         load_rope = load_keys(block_n, rope_dim, page, by_row, first_column=dim)
         sum_up = combine(split_k, dim)
+
+        def within(position: Any) -> Any:  # the last steps of an uneven division have no indices
+            return position if even else T.min(position, topk - 1)
 
         table_type = tensor_if(page > 0, (batch, kv_len // page if page else 1), "int32")
         lengths_type = tensor_if(has_lengths, (batch,), "int32")
@@ -338,16 +342,22 @@ class MlaDecodeGpu(KernelTemplate):
                 length = Lengths[item] if has_lengths else keys
                 steps = T.ceildiv(length, block_n)
                 part = T.ceildiv(steps, split_k)
-                trips = part if even else T.max(T.min(part, steps - split * part), 0)
+                # of known lengths, the last parts may have steps without keys: pipelines of cp.async need a
+                # number of steps that is the same for all blocks
+                trips = T.max(T.min(part, steps - split * part), 0) if has_lengths else part
                 # pages of steps that a pipeline looks ahead at are clamped to those of the item
                 last = T.max(T.ceildiv(length, page) - 1, 0) if page else 0
                 for ko in T.Pipelined(trips, num_stages=num_stages):
                     first = (split * part + ko) * block_n
                     if topk:
                         for i, j in T.Parallel(block_n, dim):
-                            kv_tile[i, j] = KV[item, T.max(Indices[item, query, first + i], 0), 0, j]
+                            kv_tile[i, j] = KV[
+                                item, T.max(Indices[item, query, within(first + i)], 0), 0, j
+                            ]
                         for i, j in T.Parallel(block_n, rope_dim):
-                            k_rope[i, j] = KV[item, T.max(Indices[item, query, first + i], 0), 0, dim + j]
+                            k_rope[i, j] = KV[
+                                item, T.max(Indices[item, query, within(first + i)], 0), 0, dim + j
+                            ]
                     else:
                         load_latent(KV, kv_tile, Table, item, 0, first, last)
                         load_rope(KV, k_rope, Table, item, 0, first, last)
@@ -355,13 +365,13 @@ class MlaDecodeGpu(KernelTemplate):
                     T.gemm(q_rope, k_rope, scores, transpose_B=True, policy=policy)
                     if topk:
                         for i, j in T.Parallel(block_m, block_n):
-                            seen = Indices[item, query, first + j] >= 0
+                            seen = Indices[item, query, within(first + j)] >= 0
                             scores[i, j] = T.if_then_else(seen, scores[i, j], -T.infinity(accumulator))
                     if masked:  # noqa: SIM102
-                        if first + block_n > length - (q_len - 1):
+                        if first + block_n > length - (sharing - 1):
                             for i, j in T.Parallel(block_m, block_n):
-                                token = T.min((first_row + i) // heads, q_len - 1)
-                                seen = first + j < length - (q_len - 1) + token
+                                token = T.min((first_row + i) // heads, sharing - 1)
+                                seen = first + j < length - (sharing - 1) + token
                                 scores[i, j] = T.if_then_else(seen, scores[i, j], -T.infinity(accumulator))
                     update(scores, row_max, old_max, rescale, tile_sum, row_sum)
                     T.copy(scores, weights)

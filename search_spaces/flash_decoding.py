@@ -17,7 +17,16 @@ from .constraints import (
     stages_within_loop,
 )
 from .matrix_unit import launch, matrix_unit
-from .split_kv import REDUCTION_BYTES, SPLITS, for_gather, gathers, parts, steps_of_a_part, unreducible
+from .split_kv import (
+    REDUCTION_BYTES,
+    SPLITS,
+    for_gather,
+    gathers,
+    parts,
+    pipelined_parts,
+    steps_of_a_part,
+    unreducible,
+)
 
 ROWS = (16, 32, 64)
 KEYS = (32, 64, 128)
@@ -28,6 +37,7 @@ def space(workload: Workload, target: Target) -> SearchSpace:
     batch, heads, kv_heads, kv_len, head_dim, q_len, _ = workload.dims.values()
     rows, page = heads // kv_heads * q_len, int(workload.attrs["page"])
     element_bytes = DTYPE_BYTES[workload.dtype]
+    has_lengths = page > 0 or workload.attrs["lengths"] != "full"
     parameters = (
         Parameter("block_m", ROWS, "rows of a block: queries and heads that share a kv head, and padding"),
         Parameter("block_n", KEYS, "keys and values of one iteration of the main loop"),
@@ -66,6 +76,7 @@ def space(workload: Workload, target: Target) -> SearchSpace:
     fewer = "take more threads or a smaller block_n or block_m"
     constraints = (
         pipelines(target),
+        pipelined_parts(target, has_lengths),
         _no_idle_rows(rows),
         not_beyond("block_n", KEYS, "kv_len", kv_len),
         _divides(target, head_dim),

@@ -18,7 +18,16 @@ from .constraints import (
     uneven,
 )
 from .matrix_unit import launch, matrix_unit
-from .split_kv import REDUCTION_BYTES, SPLITS, for_gather, gathers, parts, steps_of_a_part, unreducible
+from .split_kv import (
+    REDUCTION_BYTES,
+    SPLITS,
+    for_gather,
+    gathers,
+    parts,
+    pipelined_parts,
+    steps_of_a_part,
+    unreducible,
+)
 
 ROWS = (16, 32, 64)
 POLICIES = ("full_row", "full_col")
@@ -32,6 +41,7 @@ def space(workload: Workload, target: Target) -> SearchSpace:
     rows, alone = (heads, q_len) if topk else (heads * q_len, 1)
     element_bytes = DTYPE_BYTES[workload.dtype]
     key_tiles = (16, 32) if hip else (32, 64, 128)  # an LDS of 64 KiB has no room for more
+    has_lengths = workload.attrs["page"] != 0 or workload.attrs["lengths"] != "full"
     parameters = (
         Parameter("block_m", ROWS, "rows of a block: heads of queries with the same keys, and padding"),
         Parameter("block_n", key_tiles, "keys of one iteration of the main loop"),
@@ -62,6 +72,7 @@ def space(workload: Workload, target: Target) -> SearchSpace:
     fewer = "take more threads or a smaller block_n or block_m"
     constraints = (
         pipelines(target),
+        pipelined_parts(target, has_lengths),
         not_beyond("block_m", ROWS, "rows", rows),
         not_beyond("block_n", key_tiles, "keys", keys),
         _divides(target, dim),

@@ -49,6 +49,25 @@ def gathers(target: Target, page: int, columns: int) -> Constraint:
     return Constraint("gather", violation)
 
 
+def pipelined_parts(target: Target, has_lengths: bool) -> Constraint:
+    """Without TMA, parts whose steps depend on an item's length have no pipeline.
+
+    TileLang 0.1.15 fails on the waits of a pipeline of cp.async copies (`Downcast from tirx.Sub to ir.IntImm
+    failed`), as in causal flash_attention.
+    """
+
+    def violation(config: Config) -> str | None:
+        stages, bulk_copies = config.int("num_stages"), is_hopper(target) and config["gather"] == "by_page"
+        if not has_lengths or stages == 1 or bulk_copies:
+            return None
+        return (
+            f"num_stages={stages} cannot be compiled for lengths known at run time without TMA (TileLang "
+            "0.1.15): take num_stages=1"
+        )
+
+    return Constraint("pipeline of a part", violation)
+
+
 def parts(keys: int, others: int, cores: int) -> Constraint:
     """Each part has keys, and there are not many more blocks than run at once.
 
