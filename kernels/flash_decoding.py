@@ -1,56 +1,37 @@
 """flash_decoding: attention of one or a few new queries over the keys and values of a cache.
 
 O[b, t, h] = softmax(Q[b, t, h] K[b, :, g]^T / sqrt(head_dim)) V[b, :, g], where g is the kv head of head h.
-Query t of q_len sees the keys of its item up to its own: the queries are the last tokens of the cache.
 
-The cache is a pool (pages, page, kv_heads, head_dim), and the table has the pages of each item. Without a
-table (`page=0`) each item has one page with all its keys.
+The cache is that of `_kv_cache`. Keys and values that no query sees must be finite: weights of 0 multiply
+them. LSE is the natural logarithm of the sum of weights.
 
 Annotations are evaluated here (no `from __future__`): TileLang reads those of its functions.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..errors import WorkloadError
-from ..problem.axes import Axes, Axis, Parts
-from ..problem.operator import Operator, Tensors
-from ..problem.rounding import Rounding, SecondInputs
+from ..problem.axes import Axes, Axis
+from ..problem.operator import Tensors
 from ..problem.space import Config, SearchSpace, Value
 from ..problem.template import KernelTemplate
-from ..problem.workload import MAX_DIMENSION, Workload
+from ..problem.workload import Workload
 from ..search_spaces import flash_decoding as search_space
 from ..target.spec import Target
+from ._kv_cache import CacheOperator, exact_products, weighted
 from ._online_softmax import online_softmax
-from ._split_kv import (
-    COMBINE_ROWS,
-    COMBINE_THREADS,
-    LOWEST,
-    combine,
-    load_keys,
-    normalise,
-    partials,
-    tensor_if,
-)
+from ._split_kv import COMBINE_ROWS, COMBINE_THREADS, LOWEST, combine, load_keys, normalise, partials, tensor_if
 
 if TYPE_CHECKING:
     import torch
-    from numpy.typing import NDArray
-
-MAX_GRID_AXIS = 65535  # blocks along the second and third axis of a CUDA or HIP grid
-PAGES = (0, 16, 32, 64, 128, 256)
-HEAD_DIMS = range(16, 257, 16)
 
 
-class FlashDecoding(Operator):
+class FlashDecoding(CacheOperator):
     name = "flash_decoding"
     dims = ("batch", "heads", "kv_heads", "kv_len", "head_dim", "q_len", "pages")
-    # `completed` gives the pages that the items' tables need
-    dim_defaults: ClassVar[Mapping[str, int | str]] = {"q_len": 1, "pages": "batch"}
-    attrs: ClassVar[Mapping[str, Value]] = {"page": 0, "lengths": "full", "lse": False}
-    choices: ClassVar[Mapping[str, tuple[Value, ...]]] = {"page": PAGES, "lengths": ("full", "mixed")}
-    # heads of Llama 3 (8B and 70B) and gpt-oss; FD4 checks 4 drafted tokens
+    # heads of Llama 3 (8B: FD0, FD1, FD4, FD5; 70B: FD2) and gpt-oss (FD3); FD4 checks 4 drafted tokens
     named: ClassVar[Mapping[str, Mapping[str, Value]]] = {
         "FD0": {"batch": 64, "heads": 32, "kv_heads": 8, "kv_len": 8192, "head_dim": 128},
         "FD1": {"batch": 16, "heads": 32, "kv_heads": 8, "kv_len": 32768, "head_dim": 128},
@@ -64,98 +45,39 @@ class FlashDecoding(Operator):
     }  # fmt: skip
     default_names = ("FD0", "FD1", "FD5")
 
-    def completed(self, given: Mapping[str, Value]) -> dict[str, Value]:
-        found = {**self.attrs, **given}
-        page = int(found["page"])
-        if page > 0 and "pages" not in given and {"batch", "kv_len"} <= set(given):
-            found["pages"] = int(found["batch"]) * -(-int(found["kv_len"]) // page)
-        return super().completed(found)
-
     def tensor_axes(self, attrs: Mapping[str, Value]) -> Axes:
         rows: tuple[Axis, ...] = ("batch", "q_len", "heads")
         pool: tuple[Axis, ...] = ("pages", "page" if attrs["page"] else "kv_len", "kv_heads", "head_dim")
-        axes: dict[str, tuple[Axis, ...]] = {"Q": (*rows, "head_dim"), "K": pool, "V": pool}
-        if attrs["page"]:
-            axes["Table"] = ("batch", Parts("kv_len", "page"))
-        if _has_lengths(attrs):
-            axes["Lengths"] = ("batch",)
-        axes["O"] = (*rows, "head_dim")
-        if attrs["lse"]:
-            axes["LSE"] = rows
-        return axes
-
-    def tensor_dtypes(self, dtype: str, attrs: Mapping[str, Value]) -> Mapping[str, str]:
-        return {"Table": "int32", "Lengths": "int32", "LSE": "float32"}
+        lse: Axes = {"LSE": rows} if attrs["lse"] else {}
+        inputs = {"Q": (*rows, "head_dim"), "K": pool, "V": pool, **self.index_axes(attrs)}
+        return {**inputs, "O": (*rows, "head_dim"), **lse}
 
     def validate(self, workload: Workload) -> None:
-        batch, heads, kv_heads, kv_len, head_dim, q_len, pages = workload.dims.values()
-        page = int(workload.attrs["page"])
+        batch, heads, kv_heads, _, head_dim, q_len, _ = workload.dims.values()
         if heads % kv_heads:
             raise WorkloadError(
                 f"flash_decoding: heads={heads} must be a multiple of kv_heads={kv_heads}; nearest legal "
                 f"heads: {max(1, heads // kv_heads) * kv_heads}"
             )
-        if head_dim not in HEAD_DIMS:
+        if head_dim % 16 or head_dim > 256:
             raise WorkloadError(
                 f"flash_decoding: head_dim={head_dim} must be a multiple of 16 and at most 256: a matrix "
                 "instruction takes 16 elements, and a block keeps whole rows in registers"
             )
-        if page and kv_len % page:
-            raise WorkloadError(
-                f"flash_decoding: kv_len={kv_len}, the room of an item's table, must be a multiple of "
-                f"page={page}; nearest legal kv_len: {-(-kv_len // page) * page}"
-            )
-        if not page and pages != batch:
-            raise WorkloadError(
-                f"flash_decoding: pages={pages} must be batch={batch} where page=0: without a table each "
-                "item has one page"
-            )
-        if batch > MAX_GRID_AXIS:
-            raise WorkloadError(
-                f"flash_decoding: batch={batch} exceeds the {MAX_GRID_AXIS} blocks of a grid axis; split it"
-            )
-        elements = max(pages * (page or kv_len) * kv_heads * head_dim, batch * q_len * heads * head_dim)
-        if elements > MAX_DIMENSION:
-            raise WorkloadError(
-                f"flash_decoding: a tensor would have {elements} elements, and the kernels index at most "
-                f"{MAX_DIMENSION}; split the batch"
-            )
+        self.check_cache(workload, kv_heads * head_dim, batch * q_len * heads * head_dim)
 
     def inputs(self, workload: Workload, device: str, seed: int) -> "dict[str, torch.Tensor]":
         """Q, K, V ~ N(0, 1): scores have unit variance after scaling by 1/sqrt(head_dim)."""
         import torch
 
-        generator = torch.Generator(device).manual_seed(seed)
-        dtype, dims = getattr(torch, workload.dtype), workload.dims
-        pool = (
-            dims["pages"],
-            int(workload.attrs["page"]) or dims["kv_len"],
-            dims["kv_heads"],
-            dims["head_dim"],
-        )
+        dims, generator = workload.dims, torch.Generator(device).manual_seed(seed)
+        dtype, keys = getattr(torch, workload.dtype), int(workload.attrs["page"]) or dims["kv_len"]
+        pool = (dims["pages"], keys, dims["kv_heads"], dims["head_dim"])
         drawn = {
             name: torch.randn(*shape, generator=generator, device=device, dtype=dtype)
             for name, shape in (("Q", self.outputs(workload)["O"]), ("K", pool), ("V", pool))
         }
-        known = {name: torch.from_numpy(values) for name, values in self.contents(workload).items()}
-        return {**drawn, **{name: values.to(device) for name, values in known.items()}}
-
-    def contents(self, workload: Workload) -> "Mapping[str, NDArray[Any]]":
-        """Lengths between an eighth of the room and all of it; pages of the pool in random order."""
-        import numpy as np
-
-        batch, kv_len, pages = (workload.dims[d] for d in ("batch", "kv_len", "pages"))
-        page, found = int(workload.attrs["page"]), {}
-        draw = np.random.default_rng(7)
-        if page:
-            order = np.resize(draw.permutation(pages), (batch, kv_len // page))
-            found["Table"] = order.astype(np.int32)
-        if _has_lengths(workload.attrs):
-            lengths = np.full(batch, kv_len)
-            if workload.attrs["lengths"] == "mixed":
-                lengths[1:] = draw.integers(-(-kv_len // 8), kv_len + 1, batch - 1)
-            found["Lengths"] = lengths.astype(np.int32)
-        return found
+        return {**drawn, **self.known_inputs(workload, device)}
 
     def outputs(self, workload: Workload) -> dict[str, tuple[int, ...]]:
         rows = tuple(workload.dims[d] for d in ("batch", "q_len", "heads"))
@@ -164,24 +86,37 @@ class FlashDecoding(Operator):
 
     def reference(self, workload: Workload, inputs: Tensors) -> "dict[str, torch.Tensor]":
         """Softmax attention in float32 without TF32, by items of the batch."""
-        out, lse = _attention(workload, inputs, squared=False)
+        out, lse = self._attention(workload, inputs, squared=False)
         return {"O": out, "LSE": lse} if workload.attrs["lse"] else {"O": out}
-
-    def rounding(self, workload: Workload) -> Rounding:
-        """Weights are rounded to the dtype before they multiply V; their sum is not."""
-        return Rounding(workload.dims["kv_len"], inner=workload.dtype, cuts=True)
 
     def magnitude(self, workload: Workload, inputs: Tensors) -> "dict[str, torch.Tensor]":
         """Of a logarithm: the error of the sum of weights is relative, so that it adds to the logarithm."""
-        squares, lse = _attention(workload, inputs, squared=True)
+        squares, lse = self._attention(workload, inputs, squared=True)
         found = {"O": squares.sqrt_()}
         return {**found, "LSE": lse.abs().add_(1)} if workload.attrs["lse"] else found
 
-    def second_inputs(self, workload: Workload, device: str, seed: int) -> SecondInputs:
-        """Q is 32 times as large: few keys have nearly all weight, and exp of a score may exceed float32."""
-        tensors = self.inputs(workload, device, seed)
-        tensors["Q"].mul_(32)
-        return SecondInputs(tensors)
+    def _attention(
+        self, workload: Workload, inputs: Tensors, squared: bool
+    ) -> "tuple[torch.Tensor, torch.Tensor]":
+        """The output, or the sum of the squares of its terms (weight times value); and the LSE."""
+        import torch
+
+        batch, heads, kv_heads, _, head_dim, q_len, _ = workload.dims.values()
+        least, hidden = torch.finfo(inputs["V"].dtype).tiny, self.hidden(workload, inputs)
+        q = inputs["Q"].float().view(batch, q_len, kv_heads, -1, head_dim).permute(0, 2, 3, 1, 4)
+        out = torch.empty_like(inputs["Q"], dtype=torch.float32)
+        lse = torch.empty_like(out[..., 0])
+        with exact_products():
+            for item in range(batch):
+                k, v = (
+                    self.tokens(workload, inputs, name, slice(item, item + 1))[0].float().transpose(0, 1)
+                    for name in ("K", "V")
+                )
+                scores = q[item] @ k[:, None].transpose(2, 3) * head_dim**-0.5
+                found, sums = weighted(scores, hidden[item], v[:, None], least if squared else None)
+                out[item] = found.permute(2, 0, 1, 3).flatten(1, 2)
+                lse[item] = sums.permute(2, 0, 1).flatten(1)
+        return out, lse
 
     def vendor(self, workload: Workload, inputs: Tensors) -> dict[str, Callable[[], object]]:
         """scaled_dot_product_attention, and two batched products, of queries that share a kv head.
@@ -192,13 +127,11 @@ class FlashDecoding(Operator):
 
         batch, heads, kv_heads, kv_len, head_dim, q_len, _ = workload.dims.values()
         group, masked = heads // kv_heads, q_len > 1 or workload.attrs["lengths"] == "mixed"
-        mask = ~_hidden(workload, inputs)[:, None] if masked else None
+        mask = ~self.hidden(workload, inputs)[:, None] if masked else None
         queries = inputs["Q"].transpose(1, 2)
 
         def cache(name: str) -> "torch.Tensor":
-            pool = inputs[name]
-            tokens = pool[inputs["Table"]].flatten(1, 2) if workload.attrs["page"] else pool
-            return tokens.transpose(1, 2)
+            return self.tokens(workload, inputs, name, slice(None)).transpose(1, 2)
 
         def fused() -> object:
             attention = torch.nn.functional.scaled_dot_product_attention
@@ -208,9 +141,8 @@ class FlashDecoding(Operator):
             packed = queries.reshape(batch, kv_heads, group * q_len, head_dim)
             scores = packed @ cache("K").transpose(2, 3) * head_dim**-0.5
             if mask is not None:
-                scores = scores.view(batch, kv_heads, group, q_len, kv_len).masked_fill(
-                    ~mask[:, None], -torch.inf
-                )
+                scores = scores.view(batch, kv_heads, group, q_len, kv_len)
+                scores = scores.masked_fill(~mask[:, None], -torch.inf)
             weights = scores.softmax(-1).view(batch, kv_heads, group * q_len, kv_len)
             return (weights @ cache("V")).view(batch, heads, q_len, head_dim).transpose(1, 2)
 
@@ -218,79 +150,15 @@ class FlashDecoding(Operator):
 
     def flops(self, workload: Workload) -> int:
         """Two products of 2 head_dim operations for each pair of a query and a visible key."""
-        _, heads, _, _, head_dim, q_len, _ = workload.dims.values()
-        pairs = sum(max(length - t, 0) for length in _lengths(workload) for t in range(q_len))
-        return 4 * heads * head_dim * pairs
+        return 4 * workload.dims["heads"] * workload.dims["head_dim"] * self.visible_pairs(workload)
 
     def min_bytes(self, workload: Workload) -> int:
         """Keys and values within the items' lengths are read once."""
-        batch, heads, kv_heads, kv_len, head_dim, q_len, _ = workload.dims.values()
-        rows, page = batch * q_len * heads, int(workload.attrs["page"])
-        elements = 2 * rows * head_dim + 2 * sum(_lengths(workload)) * kv_heads * head_dim
-        words = (rows if workload.attrs["lse"] else 0) + (batch if _has_lengths(workload.attrs) else 0)
-        words += batch * kv_len // page if page else 0
-        return elements * self.element_bytes(workload) + 4 * words
-
-    def max_relative_error(self, workload: Workload) -> float:
-        """About three times the error of rounding the weights and the output to the dtype."""
-        return {"bfloat16": 8e-3, "float16": 1e-3}[workload.dtype]
-
-
-def _has_lengths(attrs: Mapping[str, Value]) -> bool:
-    return bool(attrs["page"]) or attrs["lengths"] != "full"
-
-
-def _lengths(workload: Workload) -> list[int]:
-    known = OPERATOR.contents(workload).get("Lengths")
-    return [workload.dims["kv_len"]] * workload.dims["batch"] if known is None else known.tolist()
-
-
-def _hidden(workload: Workload, inputs: Tensors) -> "torch.Tensor":
-    """Whether a query does not see a key: (batch, q_len, kv_len)."""
-    import torch
-
-    _, _, _, kv_len, _, q_len, _ = workload.dims.values()
-    device = inputs["Q"].device
-    lengths = inputs.get("Lengths", torch.full((workload.dims["batch"],), kv_len, device=device))
-    ends = lengths[:, None] - torch.arange(q_len - 1, -1, -1, device=device)
-    return torch.arange(kv_len, device=device) >= ends[..., None]
-
-
-def _items(workload: Workload, inputs: Tensors) -> "Iterator[tuple[torch.Tensor, torch.Tensor]]":
-    """Keys and values of each item in float32: (kv_heads, kv_len, head_dim)."""
-    for item in range(workload.dims["batch"]):
-        pages = inputs["Table"][item] if workload.attrs["page"] else slice(item, item + 1)
-        k, v = (inputs[name][pages].float().flatten(0, 1).transpose(0, 1) for name in ("K", "V"))
-        yield k, v
-
-
-def _attention(workload: Workload, inputs: Tensors, squared: bool) -> "tuple[torch.Tensor, torch.Tensor]":
-    """The output, or the sum of the squares of its terms (weight times value), in float32; and the LSE.
-
-    Squared weights are at least the smallest normal number of the dtype, as in flash_attention.
-    """
-    import torch
-
-    batch, heads, kv_heads, _, head_dim, q_len, _ = workload.dims.values()
-    least, hidden = torch.finfo(inputs["V"].dtype).tiny, _hidden(workload, inputs)
-    q = inputs["Q"].float().view(batch, q_len, kv_heads, -1, head_dim).permute(0, 2, 3, 1, 4)
-    out = torch.empty_like(inputs["Q"], dtype=torch.float32)
-    lse = torch.empty_like(out[..., 0])
-    allowed = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = False
-    try:
-        for item, (k, v) in enumerate(_items(workload, inputs)):
-            scores = q[item] @ k[:, None].transpose(2, 3) * head_dim**-0.5
-            scores.masked_fill_(hidden[item], -torch.inf)
-            lse[item] = scores.logsumexp(-1).permute(2, 0, 1).flatten(1)
-            weights = scores.softmax(-1).nan_to_num_()  # a query that sees no key gets zeros
-            if squared:
-                weights.clamp_(min=least).square_()
-            values = (v.square() if squared else v)[:, None]
-            out[item] = (weights @ values).permute(2, 0, 1, 3).flatten(1, 2)
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = allowed
-    return out, lse
+        batch, heads, kv_heads, _, head_dim, q_len, _ = workload.dims.values()
+        rows = batch * q_len * heads
+        elements = 2 * (rows + sum(self.lengths(workload)) * kv_heads) * head_dim
+        logarithms = 4 * rows if workload.attrs["lse"] else 0
+        return elements * self.element_bytes(workload) + logarithms + self.index_bytes(workload)
 
 
 OPERATOR = FlashDecoding()
@@ -299,7 +167,7 @@ OPERATOR = FlashDecoding()
 class FlashDecodingGpu(KernelTemplate):
     """A block has all queries of one kv head and a part of its keys; a second kernel combines the parts."""
 
-    operator = OPERATOR
+    operator: FlashDecoding = OPERATOR
     name = "flash_decoding"
     target_kinds = ("cuda", "hip")
     dtypes = ("bfloat16", "float16")
@@ -347,7 +215,7 @@ class FlashDecodingGpu(KernelTemplate):
         block_m, block_n, split_k = config.int("block_m"), config.int("block_n"), config.int("split_k")
         num_stages, threads = config.int("num_stages"), config.int("threads")
         in_registers, page = config["weights"] == "registers", int(workload.attrs["page"])
-        has_lengths, has_lse = _has_lengths(workload.attrs), bool(workload.attrs["lse"])
+        has_lengths, has_lse = self.operator.has_lengths(workload.attrs), bool(workload.attrs["lse"])
 
         group = heads // kv_heads
         rows = group * q_len  # of one kv head
@@ -411,7 +279,9 @@ class FlashDecodingGpu(KernelTemplate):
                 length = Lengths[item] if has_lengths else kv_len
                 steps = T.ceildiv(length, block_n)
                 part = T.ceildiv(steps, split_k)
-                trips = part if even else T.max(T.min(part, steps - split * part), 0)
+                # of known lengths, the last parts may have steps without keys: pipelines of cp.async need a
+                # number of steps that is the same for all blocks
+                trips = T.max(T.min(part, steps - split * part), 0) if has_lengths else part
                 # pages of steps that a pipeline looks ahead at are clamped to those of the item
                 last = T.max(T.ceildiv(length, page) - 1, 0) if page else 0
                 for ko in T.Pipelined(trips, num_stages=num_stages):
@@ -451,9 +321,7 @@ class FlashDecodingGpu(KernelTemplate):
                 with T.Kernel(T.ceildiv(heads, COMBINE_ROWS), q_len, batch, threads=COMBINE_THREADS) as (
                     heads_tile, token, which,
                 ):  # fmt: skip
-                    sum_up(
-                        PartO, PartLSE, O, LSE if has_lse else None, which, token, heads_tile * COMBINE_ROWS
-                    )
+                    sum_up(PartO, PartLSE, O, LSE if has_lse else None, which, token, heads_tile * COMBINE_ROWS)
 
         return flash_decoding
 

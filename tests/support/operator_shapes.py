@@ -11,6 +11,7 @@ _FIXED: Mapping[str, Mapping[str, int]] = {
     "flash_attention_bwd": {"heads": 4, "head_dim": 16},
     "grouped_matmul": {"groups": 3},
     "rope": {"head_dim": 64},
+    "flash_decoding": {"heads": 8, "kv_heads": 2, "head_dim": 32},
 }
 
 

@@ -81,6 +81,8 @@ def read_dims(
 ) -> dict[str, int]:
     """The dimensions of an operator, read from the shapes of its tensors.
 
+    A dimension that stands nowhere but in `Parts`, such as the room of a table of pages, has whole parts.
+
     Args:
         subject: the kernel or operator, for messages.
         axes: axes of the tensors by name.
@@ -111,6 +113,10 @@ def read_dims(
     for name, found in shapes.items():
         for position, (axis, size) in enumerate(zip(axes[name], found, strict=True)):
             if isinstance(axis, Parts | Windows | int) or axis in attrs:
+            if isinstance(axis, Parts) and axis.dim not in dims:
+                part = int(attrs[axis.part]) if isinstance(axis.part, str) else axis.part
+                dims[axis.dim], origin[axis.dim] = size * part, f"from {name}.shape[{position}]"
+            if isinstance(axis, Parts | int) or axis in attrs:
                 expected_size = extent(axis, dims, attrs)
                 if expected_size != size:
                     rule = str(axis) if isinstance(axis, int) else f"{axis}={expected_size}"

@@ -1,0 +1,409 @@
+"""mla_decode: attention of new queries over a cache of latent vectors, the multi-head latent attention of
+DeepSeek after its projections are absorbed.
+
+O[b, t, h] = softmax(Q[b, t, h] KV[b]^T / sqrt(dim + rope_dim)) KV[b, :, :dim]. All heads share the keys, and
+values are the first `dim` columns of keys; the others are the rotated part. A model with another factor of
+the scores, such as 1/sqrt(192), multiplies Q.
+
+The cache is that of `_kv_cache`, with one kv head. With `topk` each query has its own keys: `Indices` are
+positions in its item, and -1 stands for none. A pool of pages is then one item, whose queries are the batch.
+Latent vectors that no query sees must be finite: weights of 0 multiply them.
+
+Annotations are evaluated here (no `from __future__`): TileLang reads those of its functions.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ..errors import WorkloadError
+from ..problem.axes import Axes, Axis, Plus
+from ..problem.operator import Tensors
+from ..problem.space import Config, SearchSpace, Value
+from ..problem.template import KernelTemplate
+from ..problem.workload import Workload
+from ..search_spaces import mla_decode as search_space
+from ..target.spec import Target
+from ._kv_cache import CacheOperator, exact_products, weighted
+from ._online_softmax import online_softmax
+from ._split_kv import COMBINE_ROWS, COMBINE_THREADS, LOWEST, combine, load_keys, normalise, partials, tensor_if
+
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import NDArray
+
+
+class MlaDecode(CacheOperator):
+    name = "mla_decode"
+    dims = ("batch", "heads", "kv_len", "dim", "q_len", "pages")
+    dim_defaults: ClassVar[Mapping[str, int | str]] = {"dim": 512, **CacheOperator.dim_defaults}
+    attrs: ClassVar[Mapping[str, Value]] = {"rope_dim": 64, "topk": 0, **CacheOperator.attrs}
+    choices: ClassVar[Mapping[str, tuple[Value, ...]]] = {
+        "rope_dim": (32, 64, 128),
+        "topk": (0, 512, 1024, 2048),
+        **CacheOperator.choices,
+    }
+    # DeepSeek V3: 128 heads, of which 16 on each of 8 GPUs (MLA0, MLA1); V3.2 selects 2048 keys (MLA5)
+    named: ClassVar[Mapping[str, Mapping[str, Value]]] = {
+        "MLA0": {"batch": 64, "heads": 16, "kv_len": 4096},
+        "MLA1": {"batch": 128, "heads": 16, "kv_len": 8192, "page": 64, "lengths": "mixed"},
+        "MLA2": {"batch": 128, "heads": 128, "kv_len": 1024},
+        "MLA3": {"batch": 128, "heads": 128, "kv_len": 8192, "page": 64},
+        "MLA4": {"batch": 64, "heads": 128, "kv_len": 32768},
+        "MLA5": {"batch": 64, "heads": 128, "kv_len": 32768, "topk": 2048},
+    }
+    default_names = ("MLA0", "MLA3", "MLA5")
+
+    def tensor_axes(self, attrs: Mapping[str, Value]) -> Axes:
+        width, rows = Plus("dim", int(attrs["rope_dim"])), ("batch", "q_len", "heads")
+        pool: tuple[Axis, ...] = ("pages", "page" if attrs["page"] else "kv_len", 1, width)
+        indices: Axes = {"Indices": ("batch", "q_len", "topk")} if attrs["topk"] else {}
+        lse: Axes = {"LSE": rows} if attrs["lse"] else {}
+        inputs = {"Q": (*rows, width), "KV": pool, **self.index_axes(attrs), **indices}
+        return {**inputs, "O": (*rows, "dim"), **lse}
+
+    def tensor_dtypes(self, dtype: str, attrs: Mapping[str, Value]) -> Mapping[str, str]:
+        return {**super().tensor_dtypes(dtype, attrs), "Indices": "int32"}
+
+    def validate(self, workload: Workload) -> None:
+        batch, heads, _, dim, q_len, _ = workload.dims.values()
+        topk, width = int(workload.attrs["topk"]), dim + int(workload.attrs["rope_dim"])
+        if dim % 64 or dim > 512:
+            raise WorkloadError(
+                f"mla_decode: dim={dim} must be a multiple of 64 and at most 512, the columns whose sums a "
+                "block keeps in registers"
+            )
+        if topk and self.has_lengths(workload.attrs):
+            raise WorkloadError(
+                f"mla_decode: topk={topk} needs page=0 and lengths=full: give a pool of pages as one item, "
+                "and -1 as the index of a missing key"
+            )
+        self.check_cache(workload, width, batch * q_len * max(heads * width, topk))
+
+    def contents(self, workload: Workload) -> "Mapping[str, NDArray[Any]]":
+        """Also indices: distinct keys in random order; the last eighth of the first query's are missing."""
+        import numpy as np
+
+        batch, _, kv_len, _, q_len, _ = workload.dims.values()
+        topk, draw = int(workload.attrs["topk"]), np.random.default_rng(8)
+        if not topk:
+            return super().contents(workload)
+        indices = np.full((batch, q_len, topk), -1, np.int32)
+        for query in indices.reshape(-1, topk):
+            chosen = draw.permutation(kv_len)[:topk]
+            query[: len(chosen)] = chosen
+        indices[0, 0, topk - topk // 8 :] = -1
+        return {"Indices": indices}
+
+    def inputs(self, workload: Workload, device: str, seed: int) -> "dict[str, torch.Tensor]":
+        """Q, KV ~ N(0, 1): scores have unit variance after scaling by 1/sqrt(dim + rope_dim)."""
+        import torch
+
+        batch, heads, kv_len, dim, q_len, pages = workload.dims.values()
+        generator, dtype = torch.Generator(device).manual_seed(seed), getattr(torch, workload.dtype)
+        width, keys = dim + int(workload.attrs["rope_dim"]), int(workload.attrs["page"]) or kv_len
+        drawn = {
+            name: torch.randn(*shape, width, generator=generator, device=device, dtype=dtype)
+            for name, shape in (("Q", (batch, q_len, heads)), ("KV", (pages, keys, 1)))
+        }
+        return {**drawn, **self.known_inputs(workload, device)}
+
+    def outputs(self, workload: Workload) -> dict[str, tuple[int, ...]]:
+        rows = tuple(workload.dims[d] for d in ("batch", "q_len", "heads"))
+        lse = {"LSE": rows} if workload.attrs["lse"] else {}
+        return {"O": (*rows, workload.dims["dim"]), **lse}
+
+    def reference(self, workload: Workload, inputs: Tensors) -> "dict[str, torch.Tensor]":
+        """Softmax attention in float32 without TF32, query by query."""
+        out, lse = self._attention(workload, inputs, squared=False)
+        return {"O": out, "LSE": lse} if workload.attrs["lse"] else {"O": out}
+
+    def magnitude(self, workload: Workload, inputs: Tensors) -> "dict[str, torch.Tensor]":
+        """Of a logarithm: the error of the sum of weights is relative, so that it adds to the logarithm."""
+        squares, lse = self._attention(workload, inputs, squared=True)
+        found = {"O": squares.sqrt_()}
+        return {**found, "LSE": lse.abs().add_(1)} if workload.attrs["lse"] else found
+
+    def _attention(
+        self, workload: Workload, inputs: Tensors, squared: bool
+    ) -> "tuple[torch.Tensor, torch.Tensor]":
+        """The output, or the sum of the squares of its terms (weight times value); and the LSE."""
+        import torch
+
+        batch, heads, _, dim, q_len, _ = workload.dims.values()
+        q, least = inputs["Q"], torch.finfo(inputs["KV"].dtype).tiny
+        out = torch.empty(batch, q_len, heads, dim, device=q.device)
+        lse, hidden = torch.empty_like(out[..., 0]), self.hidden(workload, inputs)
+        with exact_products():
+            for item in range(batch):
+                kv = self.tokens(workload, inputs, "KV", slice(item, item + 1))[0, :, 0].float()
+                for t in range(q_len):
+                    keys, unseen = kv, hidden[item, t]
+                    if workload.attrs["topk"]:
+                        chosen = inputs["Indices"][item, t]
+                        keys, unseen = kv[chosen.clamp(min=0)], chosen < 0
+                    scores = q[item, t].float() @ keys.T * keys.shape[1] ** -0.5
+                    out[item, t], lse[item, t] = weighted(
+                        scores, unseen, keys[:, :dim], least if squared else None
+                    )
+        return out, lse
+
+    def vendor(self, workload: Workload, inputs: Tensors) -> dict[str, Callable[[], object]]:
+        """scaled_dot_product_attention, and two batched products, of an item's heads as queries of one head.
+
+        Pages, and the keys of `Indices`, are gathered in the call.
+        """
+        import torch
+
+        batch, heads, _, dim, q_len, _ = workload.dims.values()
+        topk, scale = int(workload.attrs["topk"]), inputs["Q"].shape[-1] ** -0.5
+        if topk:  # each query has its own keys
+            queries, unseen = inputs["Q"].flatten(0, 1), (inputs["Indices"] < 0).view(-1, 1, topk)
+            items = torch.arange(batch, device=queries.device)[:, None, None]
+        else:
+            queries = inputs["Q"].flatten(1, 2)
+            unseen = self.hidden(workload, inputs).repeat_interleave(heads, 1)
+        mask = ~unseen if bool(unseen.any()) else None
+
+        def keys() -> "torch.Tensor":
+            if topk:
+                return inputs["KV"][items, inputs["Indices"].clamp(min=0), 0].flatten(0, 1)
+            return self.tokens(workload, inputs, "KV", slice(None))[:, :, 0]
+
+        def fused() -> object:
+            kv = keys()[:, None]
+            attention = torch.nn.functional.scaled_dot_product_attention
+            wide = None if mask is None else mask[:, None]
+            out = attention(queries[:, None], kv, kv[..., :dim], attn_mask=wide, scale=scale)
+            return out.view(batch, q_len, heads, dim)
+
+        def products() -> object:
+            kv = keys()
+            scores = queries @ kv.transpose(1, 2) * scale
+            if mask is not None:
+                scores = scores.masked_fill(~mask, -torch.inf)
+            return (scores.softmax(-1) @ kv[..., :dim]).view(batch, q_len, heads, dim)
+
+        return {"torch SDPA": fused, "torch (two products)": products}
+
+    def visible_pairs(self, workload: Workload) -> int:
+        if not workload.attrs["topk"]:
+            return super().visible_pairs(workload)
+        return int((self.contents(workload)["Indices"] >= 0).sum())
+
+    def flops(self, workload: Workload) -> int:
+        """A product over dim + rope_dim columns and one over dim, for each head, query and visible key."""
+        heads, dim = workload.dims["heads"], workload.dims["dim"]
+        return 2 * heads * (2 * dim + int(workload.attrs["rope_dim"])) * self.visible_pairs(workload)
+
+    def min_bytes(self, workload: Workload) -> int:
+        """Keys within the items' lengths, or those that a query of the item selects, are read once."""
+        import numpy as np
+
+        batch, heads, _, dim, q_len, _ = workload.dims.values()
+        rows, width = batch * q_len * heads, dim + int(workload.attrs["rope_dim"])
+        keys = sum(self.lengths(workload))
+        if workload.attrs["topk"]:
+            chosen = self.contents(workload)["Indices"]
+            keys = sum(len(np.unique(item[item >= 0])) for item in chosen)
+        logarithms = 4 * rows if workload.attrs["lse"] else 0
+        elements = rows * (width + dim) + keys * width
+        return elements * self.element_bytes(workload) + logarithms + self.index_bytes(workload)
+
+
+OPERATOR = MlaDecode()
+
+
+class MlaDecodeGpu(KernelTemplate):
+    """A block has rows of heads and a part of their keys, in tiles that serve as keys and as values.
+
+    Scores are computed once, by all warps, and weights pass through shared memory, so that warps may divide
+    the columns of the output: 64 rows of 512 sums fill the registers of two warpgroups.
+    """
+
+    operator: MlaDecode = OPERATOR
+    name = "mla_decode"
+    target_kinds = ("cuda", "hip")
+    dtypes = ("bfloat16", "float16")
+    # exp2 and the final division as single instructions; infinities remain correct
+    compile_flags: ClassVar[Mapping[str, tuple[str, ...]]] = {"cuda": ("--use_fast_math",)}
+    dynamic_dims = ("batch", "kv_len", "pages")
+    static_reasons: ClassVar[Mapping[str, str]] = {
+        "heads": "the heads fill the rows of a tile",
+        "dim": "a block keeps whole rows of dim elements in registers",
+        "q_len": "the queries of an item fill the rows of a tile",
+    }
+
+    def space(self, workload: Workload, target: Target) -> SearchSpace:
+        return search_space.space(workload, target)
+
+    def scratch(self, workload: Workload, config: Config) -> Mapping[str, tuple[tuple[int, ...], str]]:
+        *rows, dim = self.operator.outputs(workload)["O"]
+        return partials(config.int("split_k"), tuple(rows), dim)
+
+    def default_config(self, workload: Workload, target: Target) -> Config | None:
+        """64 rows of two warpgroups (16 for few heads), and parts enough for two blocks of each core."""
+        space = self.space(workload, target)
+        few = workload.dims["heads"] <= 32 or target.kind == "hip"
+        blocks = workload.dims["batch"] * -(-workload.dims["heads"] // 64)
+        enough = 2 * target.int("core.count")
+        wanted = Config(
+            {
+                "block_m": 16 if few else 64,
+                "block_n": 32 if target.kind == "hip" else 64,
+                "num_stages": 1 if target.kind == "hip" else 2,
+                "threads": 128 if few else 256,
+                "split_k": next((s for s in search_space.SPLITS if s * blocks >= enough), 8),
+                "policy": "full_row",
+                "gather": "by_row" if workload.attrs["topk"] else "by_page",
+            }
+        )
+        return wanted if wanted in space else next(iter(space.nearest(wanted, 1)), None)
+
+    def build(self, workload: Workload, config: Config) -> Any:
+        import tilelang.language as T  # noqa: N812
+
+        batch, heads, kv_len, dim, q_len, pages = workload.dims.values()
+        dtype, accumulator, rope_dim = workload.dtype, "float32", int(workload.attrs["rope_dim"])
+        block_m, block_n, split_k = config.int("block_m"), config.int("block_n"), config.int("split_k")
+        num_stages, threads = config.int("num_stages"), config.int("threads")
+        topk, page = int(workload.attrs["topk"]), int(workload.attrs["page"])
+        has_lengths, has_lse = self.operator.has_lengths(workload.attrs), bool(workload.attrs["lse"])
+
+        width = dim + rope_dim
+        # a block has heads of all queries of an item, which share the keys, or of one query with its own
+        alone, sharing = (q_len, 1) if topk else (1, q_len)
+        rows = sharing * heads
+        row_tiles = -(-rows // block_m)
+        keys = topk or kv_len
+        even = not has_lengths and isinstance(keys, int) and keys % (block_n * split_k) == 0
+        masked = not even or (q_len > 1 and not topk)
+        scale = width**-0.5 * math.log2(math.e)  # exp2 instead of exp
+        policy = {"full_row": T.GemmWarpPolicy.FullRow, "full_col": T.GemmWarpPolicy.FullCol}[
+            config.str("policy")
+        ]
+        update, divide = online_softmax(block_m, block_n, scale), normalise(block_m, dim, scale)
+        by_row = config["gather"] == "by_row"
+        load_latent = load_keys(block_n, dim, page, by_row)
+        load_rope = load_keys(block_n, rope_dim, page, by_row, first_column=dim)
+        sum_up = combine(split_k, dim)
+
+        def within(position: Any) -> Any:  # the last steps of an uneven division have no indices
+            return position if even else T.min(position, topk - 1)
+
+        table_type = tensor_if(page > 0, (batch, kv_len // page if page else 1), "int32")
+        lengths_type = tensor_if(has_lengths, (batch,), "int32")
+        indices_type = tensor_if(topk > 0, (batch, q_len, topk), "int32")
+        lse_type = tensor_if(has_lse, (batch, q_len, heads), accumulator)
+        parts_type = tensor_if(split_k > 1, (split_k, batch, q_len, heads, dim), accumulator)
+        part_lse_type = tensor_if(split_k > 1, (split_k, batch, q_len, heads), accumulator)
+
+        @T.prim_func
+        def mla_decode(  # type: ignore[no-untyped-def]
+            Q: T.Tensor((batch, q_len, heads, width), dtype),  # type: ignore[valid-type]  # noqa: N803
+            KV: T.Tensor((pages, page or kv_len, 1, width), dtype),  # type: ignore[valid-type]  # noqa: N803
+            Table: table_type,  # type: ignore[valid-type]  # noqa: N803
+            Lengths: lengths_type,  # type: ignore[valid-type]  # noqa: N803
+            Indices: indices_type,  # type: ignore[valid-type]  # noqa: N803
+            O: T.Tensor((batch, q_len, heads, dim), dtype),  # type: ignore[valid-type]  # noqa: E741, N803
+            LSE: lse_type,  # type: ignore[valid-type]  # noqa: N803
+            PartO: parts_type,  # type: ignore[valid-type]  # noqa: N803
+            PartLSE: part_lse_type,  # type: ignore[valid-type]  # noqa: N803
+        ):
+            with T.Kernel(alone * row_tiles, split_k, batch, threads=threads) as (tile, split, item):
+                query, first_row = tile // row_tiles, tile % row_tiles * block_m
+                q_tile = T.alloc_shared((block_m, dim), dtype)
+                q_rope = T.alloc_shared((block_m, rope_dim), dtype)
+                kv_tile = T.alloc_shared((block_n, dim), dtype)
+                k_rope = T.alloc_shared((block_n, rope_dim), dtype)
+                weights = T.alloc_shared((block_m, block_n), dtype)
+                scores = T.alloc_fragment((block_m, block_n), accumulator)
+                o_sum = T.alloc_fragment((block_m, dim), accumulator)
+                row_max = T.alloc_fragment((block_m,), accumulator)
+                old_max = T.alloc_fragment((block_m,), accumulator)
+                rescale = T.alloc_fragment((block_m,), accumulator)
+                tile_sum = T.alloc_fragment((block_m,), accumulator)
+                row_sum = T.alloc_fragment((block_m,), accumulator)
+
+                for i, j in T.Parallel(block_m, dim):
+                    row = first_row + i
+                    q_tile[i, j] = T.if_then_else(
+                        row < rows, Q[item, query + row // heads, row % heads, j], T.cast(0, dtype)
+                    )
+                for i, j in T.Parallel(block_m, rope_dim):
+                    row = first_row + i
+                    q_rope[i, j] = T.if_then_else(
+                        row < rows, Q[item, query + row // heads, row % heads, dim + j], T.cast(0, dtype)
+                    )
+                T.fill(o_sum, 0)
+                T.fill(row_sum, 0)
+                T.fill(row_max, LOWEST)
+
+                length = Lengths[item] if has_lengths else keys
+                steps = T.ceildiv(length, block_n)
+                part = T.ceildiv(steps, split_k)
+                # of known lengths, the last parts may have steps without keys: pipelines of cp.async need a
+                # number of steps that is the same for all blocks
+                trips = T.max(T.min(part, steps - split * part), 0) if has_lengths else part
+                # pages of steps that a pipeline looks ahead at are clamped to those of the item
+                last = T.max(T.ceildiv(length, page) - 1, 0) if page else 0
+                for ko in T.Pipelined(trips, num_stages=num_stages):
+                    first = (split * part + ko) * block_n
+                    if topk:
+                        for i, j in T.Parallel(block_n, dim):
+                            kv_tile[i, j] = KV[
+                                item, T.max(Indices[item, query, within(first + i)], 0), 0, j
+                            ]
+                        for i, j in T.Parallel(block_n, rope_dim):
+                            k_rope[i, j] = KV[
+                                item, T.max(Indices[item, query, within(first + i)], 0), 0, dim + j
+                            ]
+                    else:
+                        load_latent(KV, kv_tile, Table, item, 0, first, last)
+                        load_rope(KV, k_rope, Table, item, 0, first, last)
+                    T.gemm(q_tile, kv_tile, scores, transpose_B=True, policy=policy, clear_accum=True)
+                    T.gemm(q_rope, k_rope, scores, transpose_B=True, policy=policy)
+                    if topk:
+                        for i, j in T.Parallel(block_m, block_n):
+                            seen = Indices[item, query, within(first + j)] >= 0
+                            scores[i, j] = T.if_then_else(seen, scores[i, j], -T.infinity(accumulator))
+                    if masked:  # noqa: SIM102
+                        if first + block_n > length - (sharing - 1):
+                            for i, j in T.Parallel(block_m, block_n):
+                                token = T.min((first_row + i) // heads, sharing - 1)
+                                seen = first + j < length - (sharing - 1) + token
+                                scores[i, j] = T.if_then_else(seen, scores[i, j], -T.infinity(accumulator))
+                    update(scores, row_max, old_max, rescale, tile_sum, row_sum)
+                    T.copy(scores, weights)
+                    for i, j in T.Parallel(block_m, dim):
+                        o_sum[i, j] *= rescale[i]
+                    T.gemm(weights, kv_tile, o_sum, policy=policy)
+
+                divide(o_sum, row_max, row_sum)
+                for i, j in T.Parallel(block_m, dim):
+                    row = first_row + i
+                    if row < rows:
+                        if split_k > 1:
+                            PartO[split, item, query + row // heads, row % heads, j] = o_sum[i, j]
+                        else:
+                            O[item, query + row // heads, row % heads, j] = o_sum[i, j]
+                for i in T.Parallel(block_m):
+                    row = first_row + i
+                    if row < rows:
+                        if split_k > 1:
+                            PartLSE[split, item, query + row // heads, row % heads] = row_max[i]
+                        elif has_lse:
+                            LSE[item, query + row // heads, row % heads] = row_max[i] * math.log(2)
+
+            if split_k > 1:
+                with T.Kernel(T.ceildiv(heads, COMBINE_ROWS), q_len, batch, threads=COMBINE_THREADS) as (
+                    heads_tile, which, whose,
+                ):  # fmt: skip
+                    sum_up(
+                        PartO, PartLSE, O, LSE if has_lse else None, whose, which, heads_tile * COMBINE_ROWS
+                    )
+
+        return mla_decode
+
+
+TEMPLATES = (MlaDecodeGpu(),)

@@ -1,0 +1,125 @@
+"""Search space of mla_decode: blocks of block_m rows of heads, and parts of the keys that they share."""
+
+from __future__ import annotations
+
+from ..dtypes import DTYPE_BYTES
+from ..problem.space import Config, Constraint, Parameter, SearchSpace
+from ..problem.workload import Workload
+from ..target.spec import Target
+from .constraints import (
+    MIN_WGMMA_COLUMNS,
+    fits_block,
+    fits_instruction,
+    fits_registers,
+    fits_shared_memory,
+    not_beyond,
+    pipelines,
+    stages_within_loop,
+    uneven,
+)
+from .matrix_unit import launch, matrix_unit
+from .split_kv import (
+    REDUCTION_BYTES,
+    SPLITS,
+    for_gather,
+    gathers,
+    parts,
+    pipelined_parts,
+    steps_of_a_part,
+    unreducible,
+)
+
+ROWS = (16, 32, 64)
+POLICIES = ("full_row", "full_col")
+
+
+def space(workload: Workload, target: Target) -> SearchSpace:
+    """The search space of `workload` on `target`."""
+    batch, heads, kv_len, dim, q_len, _ = workload.dims.values()
+    topk, width = int(workload.attrs["topk"]), dim + int(workload.attrs["rope_dim"])
+    hip, keys = target.kind == "hip", topk or kv_len
+    rows, alone = (heads, q_len) if topk else (heads * q_len, 1)
+    element_bytes = DTYPE_BYTES[workload.dtype]
+    key_tiles = (16, 32) if hip else (32, 64, 128)  # an LDS of 64 KiB has no room for more
+    has_lengths = workload.attrs["page"] != 0 or workload.attrs["lengths"] != "full"
+    parameters = (
+        Parameter("block_m", ROWS, "rows of a block: heads of queries with the same keys, and padding"),
+        Parameter("block_n", key_tiles, "keys of one iteration of the main loop"),
+        Parameter("num_stages", (1, 2, 3, 4), "iterations whose copies are in flight together"),
+        Parameter("threads", (64, 128, 256) if hip else (128, 256), "threads that compute"),
+        Parameter("split_k", SPLITS, "parts of the keys, which other blocks have"),
+        Parameter("policy", POLICIES, "how warps divide scores and output: into rows first, or columns"),
+        Parameter(
+            "gather",
+            ("by_page", "by_row"),
+            "how keys are copied: as whole pages, or by threads that look up the place of each row",
+        ),
+    )
+
+    def accumulators(config: Config) -> int:
+        return config.int("block_m") * (config.int("block_n") + dim)
+
+    def shared_bytes(config: Config) -> int:
+        block_m, block_n, threads = config.int("block_m"), config.int("block_n"), config.int("threads")
+        tiles = (block_m + config.int("num_stages") * block_n) * width + block_m * block_n
+        barriers = launch(target, threads, config["gather"] == "by_page").barrier_bytes
+        return tiles * element_bytes + REDUCTION_BYTES * threads + barriers
+
+    def instruction_columns(config: Config) -> int:
+        unit = matrix_unit(target, config.int("block_m"), config.int("threads"))
+        return max(config.int("block_n"), dim * 128 // config.int("threads")) if unit.name == "wgmma" else 0
+
+    fewer = "take more threads or a smaller block_n or block_m"
+    constraints = (
+        pipelines(target),
+        pipelined_parts(target, has_lengths),
+        not_beyond("block_m", ROWS, "rows", rows),
+        not_beyond("block_n", key_tiles, "keys", keys),
+        _divides(target, dim),
+        _by_index(topk) if topk else gathers(target, int(workload.attrs["page"]), width),
+        for_gather(lambda bulk: fits_block(target, bulk)),
+        stages_within_loop(lambda config: steps_of_a_part(keys, config), "keys"),
+        parts(keys, batch * alone, target.int("core.count")),
+        for_gather(lambda bulk: fits_registers(target, bulk, accumulators, fewer)),
+        for_gather(lambda bulk: fits_instruction(target, bulk, instruction_columns, "take a smaller block_m")),
+        fits_shared_memory(target, shared_bytes, "lower num_stages, block_n or block_m"),
+    )
+    return SearchSpace(parameters, constraints)
+
+
+def _divides(target: Target, dim: int) -> Constraint:
+    """Warps divide both products alike, since rows of the output are scaled with those of the scores."""
+
+    def violation(config: Config) -> str | None:
+        block_m, block_n, threads = config.int("block_m"), config.int("block_n"), config.int("threads")
+        unit = matrix_unit(target, block_m, threads)
+        found = {
+            policy: (unit.split(policy, block_m, block_n, threads), unit.split(policy, block_m, dim, threads))
+            for policy in POLICIES
+        }
+        scores, output = found[config.str("policy")]
+        if scores is None or output is None or scores != output:
+            return uneven(unit, block_m, block_n, threads)
+        groups = scores[1]
+        if unit.name == "wgmma" and block_n // groups < MIN_WGMMA_COLUMNS:
+            return (
+                f"block_n={block_n} leaves each of {groups} warpgroups fewer than {MIN_WGMMA_COLUMNS} "
+                "columns: take a larger block_n"
+            )
+        if config["policy"] == "full_col" and found["full_row"] == found["full_col"]:
+            return (
+                f"policy=full_col divides {block_m}x{block_n} over {scores[0]}x{groups} warps as "
+                "policy=full_row does: take full_row"
+            )
+        return unreducible(unit, block_n, groups)
+
+    return Constraint("division over warps", violation)
+
+
+def _by_index(topk: int) -> Constraint:
+    def violation(config: Config) -> str | None:
+        if config["gather"] == "by_row":
+            return None
+        return f"gather=by_page finds no pages where each query has its own topk={topk} keys: take by_row"
+
+    return Constraint("gather", violation)
