@@ -343,6 +343,7 @@ MOVED_COLUMNS = 128
 FEW_ROWS = 128  # of A, for which tiles of C^T are tried first
 ADDED_THREADS = 256  # of a block that adds partial sums
 ADDED_COLUMNS = 1024
+PARTIAL: Mapping[str, str] = {"int8": "int32"}  # dtype of partial sums, by that of the operands
 LOG2_E = math.log2(math.e)
 GELU = 2 * (2 / math.pi) ** 0.5 * LOG2_E  # gelu(x) = x / (1 + 2^-(GELU x + GELU_CUBE x^3))
 GELU_CUBE = GELU * 0.044715
@@ -383,7 +384,9 @@ class MatmulGpu(KernelTemplate):
         parts = config.int("split_k", 1)
         if parts == 1:
             return {}
-        return {"P": ((parts, workload.dims["m"], workload.dims["n"]), "float32")}
+        return {
+            "P": ((parts, workload.dims["m"], workload.dims["n"]), PARTIAL.get(workload.dtype, "float32"))
+        }
 
     def default_config(self, workload: Workload, target: Target) -> Config | None:
         """The largest of a few tried tiles with a block for most cores; else the nearest legal config.
@@ -443,15 +446,15 @@ class MatmulGpu(KernelTemplate):
             "full_col": T.GemmWarpPolicy.FullCol,
         }[config.str("policy")]
 
-        absent = type(None)  # a parameter that the kernel does not have
         axes = self.operator.tensor_axes(workload.attrs)
         sizes = {name: shape(of, {"m": m, "n": n, "k": k}, {}) for name, of in axes.items()}
-        a_scales, b_scales = (
-            T.Tensor(sizes[name], "float32") if name in sizes else absent for name in ("A_scale", "B_scale")
-        )
-        added = next((name for name in ADDED_AXES if name in sizes), "")
-        extra: Any = T.Tensor(sizes[added], output) if added else absent
-        partial: Any = T.Tensor((split_k, m, n), "float32") if split_k > 1 else absent
+
+        def tensor(name: str, dtype: str) -> Any:
+            # its annotation; the type of None makes no parameter of the kernel
+            return T.Tensor(sizes[name], dtype) if name in sizes else type(None)
+
+        wide = PARTIAL.get(dtype, "float32")  # of partial sums
+        partial: Any = T.Tensor((split_k, m, n), wide) if split_k > 1 else type(None)
 
         a_by_rows, b_by_depth = layout[0] == "n", layout[1] == "n"
         a_shape = (block_m, block_k) if a_by_rows else (block_k, block_m)
@@ -461,9 +464,9 @@ class MatmulGpu(KernelTemplate):
         trips = -(-depths // split_k)
         by_blocks = scales == "block128"
         tile_rows, tile_cols = (m + block_m - 1) // block_m, (n + block_n - 1) // block_n
-        has_extra = bool(added)
         activation = next((name for name in fuse.split("_") if name in ACTIVATIONS), "")
-        is_plain = not (activation or added or scales in ("tensor", "row"))
+        has_bias, has_residual = "bias" in sizes, "residual" in sizes
+        is_plain = not (activation or has_bias or has_residual or scales in ("tensor", "row"))
         grid = (
             (workers,)
             if workers
@@ -490,15 +493,20 @@ class MatmulGpu(KernelTemplate):
                 a_tile, b_tile, total, not a_by_rows, not b_by_depth, policy=policy, clear_accum=clear
             )
 
-        def finished(total: Any, a_scale: Any, b_scale: Any, other: Any, row: Any, col: Any) -> Any:
-            # what follows the product, for one element
+        def finished(total: Any, others: tuple[Any, ...], row: Any, col: Any, kept: Any = None) -> Any:
+            # what follows the product, for one element; `kept`: that of the residual
+            if is_plain:
+                return total
+            a_scale, b_scale, bias, residual = others
             value = total if accumulator == "float32" else T.cast(total, "float32")
             if scales == "tensor":
                 value = value * (a_scale[0] * b_scale[0])
             elif scales == "row":
                 value = value * a_scale[row] * b_scale[col]
-            if added:
-                value = value + T.cast(other, "float32")
+            if has_bias:
+                value = value + T.cast(bias[col], "float32")
+            if has_residual:
+                value = value + T.cast(residual[row, col] if kept is None else kept, "float32")
             if activation == "relu":
                 value = T.max(value, T.float32(0))
             elif activation:
@@ -508,7 +516,8 @@ class MatmulGpu(KernelTemplate):
             return value
 
         @T.macro
-        def tile(A, B, A_scale, B_scale, X, C, P, place, a_tile, b_tile, c_sum):  # type: ignore[no-untyped-def]  # noqa: N803
+        def tile(A, B, A_scale, B_scale, bias, residual, C, P, place, a_tile, b_tile, c_sum):  # type: ignore[no-untyped-def]  # noqa: N803
+            others = (A_scale, B_scale, bias, residual)
             bx, by, part = place
             T.clear(c_sum)
             row = T.min(by * block_m, T.max(m - block_m, 0)) if is_moved else by * block_m
@@ -536,26 +545,18 @@ class MatmulGpu(KernelTemplate):
             if split_k > 1:
                 if swapped:
                     for i, j in T.Parallel(*sum_shape):
-                        P[part, row + j, bx * block_n + i] = T.cast(c_sum[i, j], "float32")
+                        P[part, row + j, bx * block_n + i] = T.cast(c_sum[i, j], wide)
                 else:
                     T.copy(c_sum, P[part, row, bx * block_n])
             elif through_shared:
                 c_tile = T.alloc_shared((block_m, block_n), output)
-                if added == "residual":
-                    T.copy(X[row, bx * block_n], c_tile)
+                if has_residual:
+                    T.copy(residual[row, bx * block_n], c_tile)
                 if not is_plain:
                     for i, j in T.Parallel(*sum_shape):
                         r, c = (j, i) if swapped else (i, j)
-                        other = (
-                            c_tile[r, c]
-                            if added == "residual"
-                            else X[bx * block_n + c]
-                            if has_extra
-                            else None
-                        )
-                        c_sum[i, j] = finished(
-                            c_sum[i, j], A_scale, B_scale, other, row + r, bx * block_n + c
-                        )
+                        kept = c_tile[r, c] if has_residual else None
+                        c_sum[i, j] = finished(c_sum[i, j], others, row + r, bx * block_n + c, kept)
                 if swapped:
                     for i, j in T.Parallel(*sum_shape):
                         c_tile[j, i] = c_sum[i, j]
@@ -565,25 +566,17 @@ class MatmulGpu(KernelTemplate):
             else:
                 if not is_plain:
                     for i, j in T.Parallel(*sum_shape):
-                        other = (
-                            X[row + i, bx * block_n + j]
-                            if added == "residual"
-                            else X[bx * block_n + j]
-                            if has_extra
-                            else None
-                        )
-                        c_sum[i, j] = finished(
-                            c_sum[i, j], A_scale, B_scale, other, row + i, bx * block_n + j
-                        )
+                        c_sum[i, j] = finished(c_sum[i, j], others, row + i, bx * block_n + j)
                 T.copy(c_sum, C[row, bx * block_n])
 
         @T.prim_func
         def matmul(  # type: ignore[no-untyped-def]
             A: T.Tensor(sizes["A"], dtype),  # type: ignore[valid-type]  # noqa: N803
             B: T.Tensor(sizes["B"], dtype),  # type: ignore[valid-type]  # noqa: N803
-            A_scale: a_scales,  # type: ignore[valid-type]  # noqa: N803
-            B_scale: b_scales,  # type: ignore[valid-type]  # noqa: N803
-            X: extra,  # noqa: N803
+            A_scale: tensor("A_scale", "float32"),  # type: ignore[valid-type]  # noqa: N803
+            B_scale: tensor("B_scale", "float32"),  # type: ignore[valid-type]  # noqa: N803
+            bias: tensor("bias", output),  # type: ignore[valid-type]
+            residual: tensor("residual", output),  # type: ignore[valid-type]
             C: T.Tensor((m, n), output),  # type: ignore[valid-type]  # noqa: N803
             P: partial,  # noqa: N803
         ):
@@ -591,7 +584,7 @@ class MatmulGpu(KernelTemplate):
                 a_tile = T.alloc_shared(a_shape, dtype)
                 b_tile = T.alloc_shared(b_shape, dtype)
                 c_sum = T.alloc_fragment(sum_shape, accumulator)
-                tensors = (A, B, A_scale, B_scale, X, C, P)
+                tensors = (A, B, A_scale, B_scale, bias, residual, C, P)
                 buffers = (a_tile, b_tile, c_sum)
                 if workers:
                     for turn in T.serial(T.ceildiv(tile_rows * tile_cols - blocks, workers)):
@@ -601,15 +594,16 @@ class MatmulGpu(KernelTemplate):
                     tile(*tensors, (blocks[0], blocks[1], blocks[2] if split_k > 1 else 0), *buffers)
             if split_k > 1:
                 with T.Kernel(m, T.ceildiv(n, ADDED_COLUMNS), threads=ADDED_THREADS) as (by, bx):
-                    total = T.alloc_fragment((ADDED_COLUMNS,), "float32")
+                    total = T.alloc_fragment((ADDED_COLUMNS,), wide)
                     T.clear(total)
                     for part in T.unroll(split_k):
                         for j in T.Parallel(ADDED_COLUMNS):
                             total[j] += P[part, by, bx * ADDED_COLUMNS + j]
                     for j in T.Parallel(ADDED_COLUMNS):
                         col = bx * ADDED_COLUMNS + j
-                        other = X[by, col] if added == "residual" else X[col] if has_extra else None
-                        C[by, col] = T.cast(finished(total[j], A_scale, B_scale, other, by, col), output)
+                        C[by, col] = T.cast(
+                            finished(total[j], (A_scale, B_scale, bias, residual), by, col), output
+                        )
 
         return matmul
 

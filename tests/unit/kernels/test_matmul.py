@@ -2,29 +2,54 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from tests.support.cpu_programs import on_cpu, run_c
+from tilesight.errors import WorkloadError
 from tilesight.kernels import operator, templates
-from tilesight.problem.space import Config
+from tilesight.problem.axes import shape as shape_of
+from tilesight.problem.space import Config, Value
 from tilesight.problem.workload import Workload
 from tilesight.target.spec import load_target
 
 MATMUL = operator("matmul")
 GPU, CPU = templates("matmul")
+TILE: Mapping[str, Value] = {
+    "block_m": 32,
+    "block_n": 32,
+    "block_k": 32,
+    "num_stages": 2,
+    "threads": 32,
+    "policy": "square",
+    "epilogue": "shared",
+    "swizzle": 0,
+}
 
 
 def fp32(m: int, n: int, k: int) -> Workload:
     return Workload("matmul", {"m": m, "n": n, "k": k}, "float32")
 
 
-def relative_error(workload: Workload, function: object, folder: Path) -> float:
-    inputs = MATMUL.inputs(workload, "cpu", 11)
+def relative_error(
+    workload: Workload,
+    function: object,
+    folder: Path,
+    scratch: Mapping[str, tuple[tuple[int, ...], str]] | None = None,
+) -> float:
+    generator = torch.Generator().manual_seed(11)
+    inputs = {
+        name: torch.randn(*shape_of(axes, workload.dims, {}), generator=generator)
+        for name, axes in MATMUL.tensor_axes(workload.attrs).items()
+        if name != "C"
+    }
     out = torch.full(MATMUL.outputs(workload)["C"], torch.nan)
-    run_c(function, {**inputs, "C": out}, folder)
+    spare = {name: torch.full(sizes, torch.nan) for name, (sizes, _) in (scratch or {}).items()}
+    run_c(function, {**inputs, "C": out, **spare}, folder)
     reference = MATMUL.reference(workload, inputs)["C"]
     return float((out - reference).norm() / reference.norm())
 
@@ -66,20 +91,97 @@ def test_gpu_tile_program_is_right_for_any_shape(
     shape: tuple[int, int, int], epilogue: str, tmp_path: Path
 ) -> None:
     workload = fp32(*shape)
-    config = Config(
-        {
-            "block_m": 32,
-            "block_n": 32,
-            "block_k": 32,
-            "num_stages": 2,
-            "threads": 32,
-            "policy": "square",
-            "epilogue": epilogue,
-            "swizzle": 0,
-        }
-    )
+    config = Config({**TILE, "epilogue": epilogue})
     with on_cpu():
         assert relative_error(workload, GPU.build(workload, config), tmp_path) < 1e-6
+
+
+FORMS: list[tuple[tuple[int, int, int], dict[str, Value], dict[str, Value]]] = [
+    ((60, 130, 300), {"layout": "nt", "scales": "block128"}, {"block_k": 128, "swapped": True}),
+    ((33, 17, 65), {"layout": "tn", "fuse": "bias_gelu"}, {"swapped": True, "split_k": 2}),
+    ((33, 17, 65), {"scales": "row", "fuse": "silu"}, {"epilogue": "direct"}),
+    ((100, 90, 70), {"layout": "nt", "fuse": "residual"}, {"workers": 3, "swizzle": 2}),
+]
+
+
+@pytest.mark.parametrize(
+    ("shape", "attrs", "changes"),
+    [FORMS[0], *(pytest.param(*form, marks=pytest.mark.ci) for form in FORMS[1:])],
+    ids=str,
+)
+def test_gpu_tile_program_is_right_in_all_its_forms(
+    shape: tuple[int, int, int], attrs: dict[str, Value], changes: dict[str, Value], tmp_path: Path
+) -> None:
+    workload = replace(fp32(*shape), attrs=attrs)
+    config = Config({**TILE, **changes})
+    with on_cpu():
+        function = GPU.build(workload, config)
+        assert relative_error(workload, function, tmp_path, GPU.scratch(workload, config)) < 1e-6
+
+
+@pytest.mark.parametrize("layout", ["nt", pytest.param("tn", marks=pytest.mark.ci)])
+def test_cpu_kernel_takes_transposed_operands(layout: str, tmp_path: Path) -> None:
+    workload = replace(fp32(40, 70, 30), attrs={"layout": layout})
+    config = CPU.default_config(workload, load_target("cpu"))
+    assert config is not None
+    assert relative_error(workload, CPU.build(workload, config), tmp_path) < 1e-6
+
+
+def test_operands_of_one_byte_have_k_innermost_unless_the_shape_says_otherwise() -> None:
+    h100 = load_target("h100")
+    plain, named = MATMUL.workload("m=8,n=16,k=32", "int8"), MATMUL.workload("m1", "fp8")
+    assert plain.attrs["layout"] == named.attrs["layout"] == "nt"
+    assert MATMUL.tensor_axes(plain.attrs)["B"] == ("n", "k")
+    turned = MATMUL.workload("m=8,n=16,k=32,layout=nn", "int8")
+    assert not GPU.space(turned, h100).configs()
+    (violation,) = GPU.space(turned, h100).violations(Config({**TILE, "threads": 64}))[:1]
+    assert "take layout=nt" in violation.reason
+    assert "layout" not in MATMUL.workload("M1").attrs
+
+
+@pytest.mark.parametrize(
+    ("attrs", "dtype", "message"),
+    [
+        ("accumulate=float16", "bfloat16", "accumulate=float16 needs dtype float16.* has bfloat16"),
+        ("scales=row", "float16", "scales=row needs dtype float8_e4m3fn"),
+        ("fuse=relu", "int8", "fuse=relu needs dtype bfloat16 or float16 or float8_e4m3fn"),
+        ("layout=tt", "bfloat16", "layout=tt must be one of: nn, nt, tn"),
+    ],
+)
+def test_attributes_that_do_not_fit_the_dtype_are_refused(attrs: str, dtype: str, message: str) -> None:
+    with pytest.raises(WorkloadError, match=message):
+        MATMUL.workload(f"m=8,n=16,k=32,{attrs}", dtype)
+
+
+@pytest.mark.parametrize("scales", ["tensor", "row", "block128"])
+@pytest.mark.parametrize("dims", ["m=40,n=24,k=16", "m=150,n=300,k=270"])
+def test_float8_is_quantised_by_what_shares_a_scale(scales: str, dims: str) -> None:
+    workload = MATMUL.workload(f"{dims},scales={scales},fuse=bias", "fp8")
+    inputs = MATMUL.inputs(workload, "cpu", 5)
+    m, n, k = workload.dims.values()
+    a, b = inputs["A"].float(), inputs["B"].float().T
+    assert a.abs().max() == b.abs().max() == 448
+    a_scale, b_scale = inputs["A_scale"], inputs["B_scale"]
+    if scales == "row":
+        a_scale, b_scale = a_scale[:, None], b_scale[None]
+    elif scales == "block128":
+        a_scale = a_scale.repeat_interleave(128, 1)[:, :k]
+        b_scale = b_scale.repeat_interleave(128, 0)[:k].repeat_interleave(128, 1)[:, :n]
+    expected = (a * a_scale) @ (b * b_scale) + inputs["bias"].float()
+    found = MATMUL.reference(workload, inputs)["C"]
+    assert (found - expected).norm() < 1e-5 * expected.norm()
+    assert 0.8 < (found - inputs["bias"].float()).std() < 1.2  # of N(0, 1)
+    assert MATMUL.min_bytes(workload) == (m + n) * k + 2 * m * n + 2 * n + 4 * sum(
+        inputs[name].numel() for name in ("A_scale", "B_scale")
+    )
+
+
+def test_int8_is_exact() -> None:
+    workload = MATMUL.workload("m=20,n=30,k=4000", "int8")
+    inputs = MATMUL.inputs(workload, "cpu", 0)
+    exact = inputs["A"].long() @ inputs["B"].long().T
+    assert torch.equal(MATMUL.reference(workload, inputs)["C"].long(), exact)
+    assert int(exact.abs().max()) > 2**19
 
 
 def test_costs() -> None:
