@@ -1,6 +1,6 @@
-"""Tiles of scores of attention: which are visited, which have keys that are not seen, and the cap of scores.
+"""What blocks of attention have in common: the keys that a query sees, scores before and rows after a loop.
 
-Kernels have a block of `block_m` queries and visit tiles of `block_n` keys in ascending order.
+A block has `block_m` queries and visits tiles of `block_n` keys in ascending order.
 """
 
 import math
@@ -12,65 +12,133 @@ LOWEST_SCORE = -1e30
 
 
 @dataclass(frozen=True)
-class Sight:
-    """Which keys a query sees: those before `length`, or with `causal` those up to its own position, and with
-    `window` > 0 only the last ones of these. Arguments are expressions of TileLang.
+class AttentionTiles:
+    """The tiles of a block, and macros on them.
+
+    A query sees the keys before the end of its item, or with `causal` those up to its own position, and with
+    `window` > 0 only the last ones of these. The arguments of methods are expressions of TileLang, where
+    `row` is the first query of the block and `end` the number of positions of its item.
+
+    Attributes:
+        block_m: queries of a block.
+        block_n: keys of a tile.
+        head_dim: elements of a row.
+        causal: see above.
+        window: see above.
+        softcap: scores are softcap tanh(score / softcap) if it is not 0.
+        mixed: whether items end before the tensors.
+        dtype: of the tensors.
     """
 
     block_m: int
     block_n: int
+    head_dim: int
     causal: bool
     window: int
+    softcap: int
+    mixed: bool
+    dtype: str
 
-    def end(self, query: Any, length: Any) -> Any:
-        """The first key that `query` does not see any more."""
-        return query + 1 if self.causal else length
+    @property
+    def width(self) -> int:
+        """Elements of a row with padding: a matrix instruction takes 16 of them at once."""
+        return -(-self.head_dim // 16) * 16
 
-    def seen(self, query: Any, key: Any, length: Any) -> Any:
-        import tilelang.language as T  # noqa: N812
+    @property
+    def scale(self) -> float:
+        """Factor of the scores times log2(e), since weights are powers of two."""
+        return (self.softcap or self.head_dim**-0.5) * math.log2(math.e)
 
-        before = key < self.end(query, length)
-        return T.And(before, key > query - self.window) if self.window else before
-
-    def is_edge(self, row: Any, tile: Any, length: Any) -> Any:
-        """Whether a tile has keys that some query of the block at `row` does not see."""
-        import tilelang.language as T  # noqa: N812
-
-        late = (tile + 1) * self.block_n > self.end(row, length)
-        early = tile * self.block_n < row + self.block_m - self.window
-        return T.Or(late, early) if self.window else late
-
-    def first_tile(self, row: Any) -> Any:
+    def first(self, row: Any) -> Any:
+        """The first tile that a query of the block sees."""
         import tilelang.language as T  # noqa: N812
 
         return T.max(0, row + 1 - self.window) // self.block_n if self.window else 0
 
-    def end_tile(self, row: Any, tiles: Any) -> Any:
-        """The first tile after those that the block at `row` needs; `tiles`: number of tiles of its item."""
+    def count(self, row: Any, end: Any) -> Any:
+        """The number of tiles of the block."""
         import tilelang.language as T  # noqa: N812
 
-        return T.min(tiles, T.ceildiv(row + self.block_m, self.block_n)) if self.causal else tiles
+        tiles = (end + self.block_n - 1) // self.block_n
+        last = T.min(tiles, T.ceildiv(row + self.block_m, self.block_n)) if self.causal else tiles
+        # a loop without iterations would not wait for the queries, whose memory the output takes
+        return T.max(1, last - self.first(row)) if self.mixed else last - self.first(row)
 
+    def macros(self) -> tuple[Any, Any, Any]:
+        """Macros for what comes before the first tile, between the products of a tile, and after the last one.
 
-def scale_of(head_dim: int, softcap: int) -> float:
-    """Factor of the scores times log2(e), since weights are powers of two; the scores may be capped."""
-    return (softcap or head_dim**-0.5) * math.log2(math.e)
+        Returns:
+            `begin(o_sum, row_max, row_sum, sink, head)`, which starts the sums of each row, `look(scores,
+            row, ko, end)`, which caps and masks the scores of tile ko, and `finish(o_sum, row_max, row_sum,
+            row, end, LSE, item, head)`, which divides o_sum and writes the logarithms. `sink` and `LSE` may
+            be None.
+        """
+        import tilelang.language as T  # noqa: N812
 
+        rows, keys, width = self.block_m, self.block_n, self.width
+        double = 2 * math.log2(math.e) * self.head_dim**-0.5 / max(1, self.softcap)
+        infinity = T.infinity("float32")
 
-def cap(rows: int, keys: int, head_dim: int, softcap: int) -> Any:
-    """A macro that turns products s of queries and keys into tanh(s / sqrt(head_dim) / softcap).
+        def limit(query: Any, end: Any) -> Any:
+            return query + 1 if self.causal else end
 
-    tanh(x) = 1 - 2 / (exp(2x) + 1): as accurate as exp2. The instruction tanh.approx has an error of 2^-11,
-    which a softcap of 50 makes an error of 2 % of a weight.
-    """
-    import tilelang.language as T  # noqa: N812
+        def is_edge(row: Any, tile: Any, end: Any) -> Any:
+            late = (tile + 1) * keys > limit(row, end)
+            return T.Or(late, tile * keys < row + rows - self.window) if self.window else late
 
-    double = 2 * math.log2(math.e) * head_dim**-0.5 / max(1, softcap)
+        def is_seen(query: Any, key: Any, end: Any) -> Any:
+            before = key < limit(query, end)
+            return T.And(before, key > query - self.window) if self.window else before
 
-    @T.macro
-    def capped(scores: T.Buffer):  # type: ignore[no-untyped-def]
-        if softcap:
-            for i, j in T.Parallel(rows, keys):
-                scores[i, j] = 1 - 2 / (T.exp2(scores[i, j] * double) + 1)
+        @T.macro
+        def begin(o_sum: T.Buffer, row_max: T.Buffer, row_sum: T.Buffer, sink: Any, head: Any):  # type: ignore[no-untyped-def]
+            T.fill(o_sum, 0)
+            if sink is not None:  # the first score of each row
+                T.fill(row_sum, 1)
+                T.fill(row_max, sink[head] * (math.log2(math.e) / self.scale))
+            else:
+                T.fill(row_sum, 0)
+                T.fill(row_max, LOWEST_SCORE if self.window else -infinity)
 
-    return capped
+        @T.macro
+        def look(scores: T.Buffer, row: Any, ko: Any, end: Any):  # type: ignore[no-untyped-def]
+            # tanh(x) = 1 - 2 / (exp(2x) + 1) is as accurate as exp2. The instruction tanh.approx has an error
+            # of 2^-11, and a softcap of 50 makes that 2 % of a weight
+            if self.softcap:
+                for i, j in T.Parallel(rows, keys):
+                    scores[i, j] = 1 - 2 / (T.exp2(scores[i, j] * double) + 1)
+            # only tiles at an edge have masked keys; this is checked at run time
+            if self.causal or self.mixed or not isinstance(end, int) or end % keys != 0:  # noqa: SIM102
+                if is_edge(row, ko, end):
+                    for i, j in T.Parallel(rows, keys):
+                        seen = is_seen(row + i, ko * keys + j, end)
+                        scores[i, j] = T.if_then_else(seen, scores[i, j], -infinity)
+
+        @T.macro
+        def finish(  # type: ignore[no-untyped-def]
+            o_sum: T.Buffer,
+            row_max: T.Buffer,
+            row_sum: T.Buffer,
+            row: Any,
+            end: Any,
+            logarithms: Any,
+            item: Any,
+            head: Any,
+        ):
+            if logarithms is not None:
+                for i in T.Parallel(rows):
+                    if row + i < logarithms.shape[2]:
+                        found = (row_max[i] * self.scale + T.log2(row_sum[i])) * math.log(2)
+                        if self.mixed:
+                            logarithms[item, head, row + i] = T.if_then_else(row + i < end, found, 0)
+                        else:
+                            logarithms[item, head, row + i] = found
+            for i in T.Parallel(rows):
+                row_sum[i] = 1 / row_sum[i]
+            for i, j in T.Parallel(rows, width):
+                if self.mixed:
+                    o_sum[i, j] = T.if_then_else(row + i < end, o_sum[i, j] * row_sum[i], 0)
+                else:
+                    o_sum[i, j] *= row_sum[i]
+
+        return begin, look, finish

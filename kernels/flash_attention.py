@@ -28,8 +28,9 @@ from ..problem.template import KernelTemplate, Scale
 from ..problem.workload import MAX_DIMENSION, Workload
 from ..search_spaces import flash_attention as search_space
 from ..target.spec import Target
-from ._attention_tiles import LOWEST_SCORE, Sight, cap, scale_of
+from ._attention_tiles import AttentionTiles
 from ._online_softmax import online_softmax
+from ._overlapped_attention import overlapped_attention
 
 if TYPE_CHECKING:
     import torch
@@ -273,7 +274,9 @@ class FlashAttention(Operator):
         return {"bfloat16": 8e-3, "float16": 1e-3}[workload.dtype]
 
 
-def _attention(workload: Workload, inputs: Tensors, squared: bool) -> "tuple[torch.Tensor, torch.Tensor]":
+def _attention(
+    workload: Workload, inputs: Tensors, squared: bool
+) -> "tuple[torch.Tensor, torch.Tensor]":
     """The output, or the sum of the squares of its terms (weight times value), and LSE, in float32.
 
     Squared weights are at least the smallest normal number of the dtype: the rounding errors of smaller ones
@@ -426,10 +429,8 @@ class FlashAttentionGpu(KernelTemplate):
         import tilelang.language as T  # noqa: N812
 
         batch, heads, seq_len, head_dim = workload.dims.values()
-        causal, dtype, accumulator = bool(workload.attrs["causal"]), workload.dtype, "float32"
-        group, window, softcap = (
-            int(OPERATOR.attribute(workload.attrs, n)) for n in OPERATOR.later_attrs[:3]
-        )
+        causal, dtype = bool(workload.attrs["causal"]), workload.dtype
+        group, window, softcap = (int(OPERATOR.attribute(workload.attrs, n)) for n in OPERATOR.later_attrs[:3])
         sinks, lse = (bool(OPERATOR.attribute(workload.attrs, name)) for name in ("sinks", "lse"))
         mixed = OPERATOR.attribute(workload.attrs, "lengths") == "mixed"
         block_m, block_n = config.int("block_m"), config.int("block_n")
@@ -438,19 +439,22 @@ class FlashAttentionGpu(KernelTemplate):
 
         shape = (batch, seq_len, heads, head_dim)
         key_shape = shape if group == 1 else (batch, seq_len, heads // group, head_dim)
-        width = -(-head_dim // 16) * 16  # a matrix instruction takes 16 elements of a row at once
-        query_blocks, key_blocks = (seq_len + block_m - 1) // block_m, (seq_len + block_n - 1) // block_n
+        query_blocks = (seq_len + block_m - 1) // block_m
         # the last axis is slowest; causal blocks of the last queries take longest and must not start last
         grid = (heads, batch, query_blocks) if by_length else (query_blocks, heads, batch)
-        masked = causal or mixed or not isinstance(seq_len, int) or seq_len % block_n != 0
-        scale = scale_of(head_dim, softcap)  # exp2 instead of exp
-        lowest = LOWEST_SCORE if window else -T.infinity(accumulator)
-        policy = T.GemmWarpPolicy.FullRow  # the softmax of a row is computed within one warp
-        update = online_softmax(block_m, block_n, scale)
-        sight, capped = Sight(block_m, block_n, causal, window), cap(block_m, block_n, head_dim, softcap)
+        tiles = AttentionTiles(block_m, block_n, head_dim, causal, window, softcap, mixed, dtype)
 
-        def key_head(head: Any) -> Any:
-            return head // group if group > 1 else head
+        def place(i0: Any, i1: Any, i2: Any) -> tuple[Any, Any, Any, Any]:
+            """The first query, the head, its head of keys and the item of a block."""
+            head, item, in_order = (i0, i1, i2) if by_length else (i1, i2, i0)
+            row = (query_blocks - 1 - in_order if causal else in_order) * block_m
+            return row, head, head // group if group > 1 else head, item
+
+        if (schedule := config.str("schedule", "serial")) == "serial":
+            attention = _serial_attention(tiles, num_stages, threads)
+        else:
+            stay = config.int("persistent", 0)
+            attention = overlapped_attention(tiles, num_stages, threads, schedule == "ping_pong", stay)
 
         @T.prim_func
         def flash_attention(  # type: ignore[no-untyped-def]
@@ -458,82 +462,70 @@ class FlashAttentionGpu(KernelTemplate):
             K: T.Tensor(key_shape, dtype),  # type: ignore[valid-type]  # noqa: N803
             V: T.Tensor(key_shape, dtype),  # type: ignore[valid-type]  # noqa: N803
             # a parameter without a tensor is none of the kernel
-            sink: T.Tensor((heads,), accumulator) if sinks else None,  # type: ignore[valid-type]
+            sink: T.Tensor((heads,), "float32") if sinks else None,  # type: ignore[valid-type]
             length: T.Tensor((batch,), "int32") if mixed else None,  # type: ignore[valid-type]
             O: T.Tensor(shape, dtype),  # type: ignore[valid-type]  # noqa: E741, N803
-            LSE: T.Tensor((batch, heads, seq_len), accumulator) if lse else None,  # type: ignore[valid-type]  # noqa: N803
+            LSE: T.Tensor((batch, heads, seq_len), "float32") if lse else None,  # type: ignore[valid-type]  # noqa: N803
         ):
-            with T.Kernel(*grid, threads=threads) as (i0, i1, i2):
-                head, item = (i0, i1) if by_length else (i1, i2)
-                in_order = i2 if by_length else i0
-                row = (query_blocks - 1 - in_order if causal else in_order) * block_m
-                end = length[item] if mixed else seq_len
-
-                q_tile = T.alloc_shared((block_m, width), dtype)
-                k_tile = T.alloc_shared((block_n, width), dtype)
-                v_tile = T.alloc_shared((block_n, width), dtype)
-                o_tile = T.alloc_shared((block_m, width), dtype)
-                scores = T.alloc_fragment((block_m, block_n), accumulator)
-                weights = T.alloc_fragment((block_m, block_n), dtype)
-                o_sum = T.alloc_fragment((block_m, width), accumulator)
-                row_max = T.alloc_fragment((block_m,), accumulator)
-                old_max = T.alloc_fragment((block_m,), accumulator)
-                rescale = T.alloc_fragment((block_m,), accumulator)
-                tile_sum = T.alloc_fragment((block_m,), accumulator)
-                row_sum = T.alloc_fragment((block_m,), accumulator)
-
-                # copies beyond an edge read zeros and write nothing
-                T.copy(Q[item, row : row + block_m, head, 0:width], q_tile)
-                T.fill(o_sum, 0)
-                if sinks:  # the sink is the first score of each row
-                    T.fill(row_sum, 1)
-                    T.fill(row_max, sink[head] * (math.log2(math.e) / scale))
-                else:
-                    T.fill(row_sum, 0)
-                    T.fill(row_max, lowest)
-
-                first = sight.first_tile(row)
-                last = sight.end_tile(row, T.ceildiv(end, block_n) if mixed else key_blocks)
-                # a loop without iterations would not wait for the queries, whose memory the output takes
-                trips = T.max(1, last - first) if mixed else last - first
-                for trip in T.Pipelined(trips, num_stages=num_stages):
-                    ko = first + trip
-                    T.copy(K[item, ko * block_n : (ko + 1) * block_n, key_head(head), 0:width], k_tile)
-                    T.gemm(q_tile, k_tile, scores, transpose_B=True, policy=policy, clear_accum=True)
-                    capped(scores)
-                    # only tiles at an edge have masked keys; this is checked at run time
-                    if masked:  # noqa: SIM102
-                        if sight.is_edge(row, ko, end):
-                            for i, j in T.Parallel(block_m, block_n):
-                                seen = sight.seen(row + i, ko * block_n + j, end)
-                                scores[i, j] = T.if_then_else(seen, scores[i, j], -T.infinity(accumulator))
-
-                    update(scores, row_max, old_max, rescale, tile_sum, row_sum)
-                    T.copy(scores, weights)
-                    for i, j in T.Parallel(block_m, width):
-                        o_sum[i, j] *= rescale[i]
-
-                    T.copy(V[item, ko * block_n : (ko + 1) * block_n, key_head(head), 0:width], v_tile)
-                    T.gemm(weights, v_tile, o_sum, policy=policy)
-
-                if lse:
-                    for i in T.Parallel(block_m):
-                        if row + i < seq_len:
-                            found = (row_max[i] * scale + T.log2(row_sum[i])) * math.log(2)
-                            LSE[item, head, row + i] = (
-                                T.if_then_else(row + i < end, found, 0) if mixed else found
-                            )
-                for i in T.Parallel(block_m):
-                    row_sum[i] = 1 / row_sum[i]
-                for i, j in T.Parallel(block_m, width):
-                    if mixed:
-                        o_sum[i, j] = T.if_then_else(row + i < end, o_sum[i, j] * row_sum[i], 0)
-                    else:
-                        o_sum[i, j] *= row_sum[i]
-                T.copy(o_sum, o_tile)
-                T.copy(o_tile, O[item, row : row + block_m, head, 0:width])
+            attention(
+                Q, K, V, sink if sinks else None, length if mixed else None, O, LSE if lse else None, grid, place
+            )
 
         return flash_attention
+
+
+def _serial_attention(tiles: AttentionTiles, num_stages: int, threads: int) -> Any:
+    """The macro of `overlapped_attention`, for any GPU: TileLang makes the pipeline of copies, and the
+    softmax waits for the product before it.
+    """
+    import tilelang.language as T  # noqa: N812
+
+    block_m, block_n, width, dtype = tiles.block_m, tiles.block_n, tiles.width, tiles.dtype
+    policy = T.GemmWarpPolicy.FullRow  # the softmax of a row is computed within one warp
+    begin, look, finish = tiles.macros()
+    update = online_softmax(block_m, block_n, tiles.scale)
+
+    @T.macro
+    def attention(Q, K, V, sink, length, O, LSE, grid, place):  # type: ignore[no-untyped-def]  # noqa: E741, N803
+        with T.Kernel(*grid, threads=threads) as (i0, i1, i2):
+            row, head, key_head, item = place(i0, i1, i2)
+            end = Q.shape[1] if length is None else length[item]
+
+            q_tile = T.alloc_shared((block_m, width), dtype)
+            k_tile = T.alloc_shared((block_n, width), dtype)
+            v_tile = T.alloc_shared((block_n, width), dtype)
+            o_tile = T.alloc_shared((block_m, width), dtype)
+            scores = T.alloc_fragment((block_m, block_n), "float32")
+            weights = T.alloc_fragment((block_m, block_n), dtype)
+            o_sum = T.alloc_fragment((block_m, width), "float32")
+            row_max = T.alloc_fragment((block_m,), "float32")
+            old_max = T.alloc_fragment((block_m,), "float32")
+            rescale = T.alloc_fragment((block_m,), "float32")
+            tile_sum = T.alloc_fragment((block_m,), "float32")
+            row_sum = T.alloc_fragment((block_m,), "float32")
+
+            # copies beyond an edge read zeros and write nothing
+            T.copy(Q[item, row : row + block_m, head, 0:width], q_tile)
+            begin(o_sum, row_max, row_sum, sink, head)
+            for step in T.Pipelined(tiles.count(row, end), num_stages=num_stages):
+                ko = tiles.first(row) + step
+                T.copy(K[item, ko * block_n : (ko + 1) * block_n, key_head, 0:width], k_tile)
+                T.gemm(q_tile, k_tile, scores, transpose_B=True, policy=policy, clear_accum=True)
+                look(scores, row, ko, end)
+
+                update(scores, row_max, old_max, rescale, tile_sum, row_sum)
+                T.copy(scores, weights)
+                for i, j in T.Parallel(block_m, width):
+                    o_sum[i, j] *= rescale[i]
+
+                T.copy(V[item, ko * block_n : (ko + 1) * block_n, key_head, 0:width], v_tile)
+                T.gemm(weights, v_tile, o_sum, policy=policy)
+
+            finish(o_sum, row_max, row_sum, row, end, LSE, item, head)
+            T.copy(o_sum, o_tile)
+            T.copy(o_tile, O[item, row : row + block_m, head, 0:width])
+
+    return attention
 
 
 TEMPLATES = (FlashAttentionGpu(),)
