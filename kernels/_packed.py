@@ -118,9 +118,9 @@ def decoder(
         by: one of the format's decoders.
 
     Returns:
-        `number(byte, position, table)` of the weight at `position` along k, with a buffer of the format's values
-        for `table`; and `scaled(number, scale, zero)`. Numbers may be shifted or scaled by a constant as long as
-        `scaled` has not been applied.
+        `number(byte, position, table)` of the weight at `position` along k, with a buffer of the format's
+        values for `table`; and `scaled(number, scale, zero)`. A number may be shifted or scaled by a constant
+        that `scaled` takes away.
     """
     import tilelang.language as T  # noqa: N812
 

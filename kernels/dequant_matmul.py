@@ -2,16 +2,16 @@
 
 W is quantised in groups along k: W[j, i] = values[q[j, i]] * S[i // group, j], with codes q of four bits. The
 attribute `format` says what they mean: signed integers with an offset of 8 (int4), quantiles of a normal
-distribution (nf4), or floating-point numbers of two bits of exponent and one more (fp4). With `zeros`, weights
-of int4 are (q[j, i] - Z[i // group, j]) * S[i // group, j]. In mxfp4, numbers of fp4 have scales that are
-powers of two, S = 2^(e - 127) with e of uint8, for groups of 32. Sums are in float32.
+distribution (nf4), or floating-point numbers of two bits of exponent and one more (fp4). With `zeros`,
+weights of int4 are (q[j, i] - Z[i // group, j]) * S[i // group, j]. In mxfp4, numbers of fp4 have scales that
+are powers of two, S = 2^(e - 127) with e of uint8, for groups of 32. Sums are in float32.
 
 In int2, codes of two bits are the integers -2 .. 1, A is int8, and sums are in int32, exactly; a row has one
 scale: C[i, j] = S[0, j] * sum. Scales of A's rows are left to the caller.
 
 B[n, ceil(k / 2)] (int2: 4) of uint8 packs neighbours along k into a byte, the first one in the lowest bits.
-S and Z of [ceil(k / group), n] have the dtype of C. Scales of neighbouring rows of W are neighbours, so that a
-block copies those of its rows at once.
+S and Z of [ceil(k / group), n] have the dtype of C. Scales of neighbouring rows of W are neighbours, so that
+a block copies those of its rows at once.
 
 Annotations are evaluated here (no `from __future__`): TileLang reads those of its functions.
 """
@@ -58,8 +58,8 @@ class DequantMatmul(Operator):
         "C": ("m", "n"),
     }
     # TileLang paper, appendix A: D0 .. D7 are V0 .. V7 (m = 1), D8 .. D15 are M0 .. M7.
-    # D16 .. D19: V5 and V2 for batches of 16 and 64 tokens, between the two. The rest: V0 or V5, and M1 or M0,
-    # in the other formats
+    # D16 .. D19: V5 and V2 for batches of 16 and 64 tokens, between the two. The rest: V0, V5 and M1 in other
+    # formats
     named: ClassVar[Mapping[str, Mapping[str, Value]]] = {
         "D0": {"m": 1, "n": 16384, "k": 16384},
         "D1": {"m": 1, "n": 43008, "k": 14336},
@@ -107,21 +107,21 @@ class DequantMatmul(Operator):
                 f"dequant_matmul: group={group} is not supported; take {', '.join(map(str, GROUPS))}, or -1 "
                 "for one scale a row"
             )
-        name, packing = self.attribute(workload.attrs, "format"), self.packing(workload)
+        format_name, packing = self.attribute(workload.attrs, "format"), self.packing(workload)
         if packing.group and group != packing.group:
             raise WorkloadError(
-                f"dequant_matmul: format={name} has one scale for "
+                f"dequant_matmul: format={format_name} has one scale for "
                 f"{'a row' if packing.group == -1 else f'{packing.group} weights'}, not group={group}; take "
                 f"group={packing.group}"
             )
-        if name != "int4" and self.attribute(workload.attrs, "zeros"):
+        if format_name != "int4" and self.attribute(workload.attrs, "zeros"):
             raise WorkloadError(
-                f"dequant_matmul: zeros=true is for format=int4, whose codes have zero points; format={name} "
-                "has a code for zero: take zeros=false"
+                f"dequant_matmul: zeros=true is for format=int4, whose codes have zero points; "
+                f"format={format_name} has a code for zero: take zeros=false"
             )
         if packing.activations == "int8" and k > MOST_INT8_TERMS:
             raise WorkloadError(
-                f"dequant_matmul: k={k} products of format={name} may exceed an int32; "
+                f"dequant_matmul: k={k} products of format={format_name} may exceed an int32; "
                 f"split k into parts of at most {MOST_INT8_TERMS}"
             )
 

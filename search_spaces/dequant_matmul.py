@@ -70,7 +70,7 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         Parameter(
             "decode",
             DECODERS[format_name],
-            "how a code becomes a number: by bit operations, by a conversion, or from a table in shared memory",
+            "how a code becomes a number: by bit operations, a conversion, or a table in shared memory",
         ),
         Parameter("policy", POLICIES, "how the tile is divided over the warps"),
         Parameter(
