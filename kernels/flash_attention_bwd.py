@@ -493,16 +493,12 @@ class FlashAttentionBwdGpu(KernelTemplate):
                     for ko in T.Pipelined(end - begin, num_stages=num_stages):
                         key = (begin + ko) * block_n
                         T.copy(K[item2, key : key + block_n, head2 // group, 0:width], keys)
-                        early(q_rows, keys, weights, transpose_B=True, policy=policy, clear_accum=True)
+                        T.gemm(q_rows, keys, weights, transpose_B=True, policy=policy, clear_accum=True)
                         T.copy(V[item2, key : key + block_n, head2 // group, 0:width], values)
-                        early(grads, values, d_weights, transpose_B=True, policy=policy, clear_accum=True)
-                        if overlap:
-                            T.wait_wgmma(1)
+                        T.gemm(grads, values, d_weights, transpose_B=True, policy=policy, clear_accum=True)
                         for i, j in T.Parallel(block_m, block_n):
                             weights[i, j] = T.exp2(weights[i, j] * scale - lse2[i])
                         hide(weights, key, start, block_m, block_n, False)
-                        if overlap:
-                            T.wait_wgmma(0)
                         for i, j in T.Parallel(block_m, block_n):
                             d_weights[i, j] = weights[i, j] * (d_weights[i, j] - deltas[i])
                         T.copy(d_weights, d_scores)
