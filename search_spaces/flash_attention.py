@@ -77,7 +77,7 @@ def space(workload: Workload, target: Target) -> SearchSpace:
             left_in_registers=True,
         ),
         fits_shared_memory(target, shared_bytes, "lower num_stages, block_n or block_m"),
-        _order_matters(workload, causal, target.int("core.count")),
+        order_matters(workload, causal, target.int("core.count")),
     )
     return SearchSpace(parameters, constraints)
 
@@ -127,7 +127,7 @@ def causal_pipelines(causal: bool, bulk_copies: bool, hip: bool) -> Constraint:
     return Constraint("causal pipeline", violation)
 
 
-def _order_matters(workload: Workload, causal: bool, cores: int) -> Constraint:
+def order_matters(workload: Workload, causal: bool, cores: int) -> Constraint:
     """Starting the longest blocks first helps only if blocks differ in length and do not all run at once."""
     others = workload.dims["batch"] * workload.dims["heads"]
 

@@ -19,7 +19,7 @@ from .constraints import (
     stages_within_loop,
     uneven,
 )
-from .flash_attention import causal_pipelines, whole_rows
+from .flash_attention import causal_pipelines, order_matters, whole_rows
 from .matrix_unit import is_hopper, launch, matrix_unit
 
 QUERIES = (32, 64, 96, 128)  # rows of a tile of the loop, on any target
@@ -90,7 +90,7 @@ def space(workload: Workload, target: Target) -> SearchSpace:
             target, hopper, instruction_columns, "take threads=256 or fewer", left_in_registers=True
         ),
         fits_shared_memory(target, shared_bytes, "lower num_stages, block_n or block_m"),
-        _order_matters(workload, target.int("core.count")),
+        order_matters(workload, causal, target.int("core.count")),
     )
     return SearchSpace(parameters, constraints)
 
@@ -126,19 +126,3 @@ def _overlaps(hopper: bool) -> Constraint:
         return None
 
     return Constraint("overlap", violation)
-
-
-def _order_matters(workload: Workload, cores: int) -> Constraint:
-    """The order of blocks matters only if they do not all run at once."""
-    others = workload.dims["batch"] * workload.dims["heads"] // int(workload.attrs["group"])
-
-    def violation(config: Config) -> str | None:
-        if config["block_order"] == "by_head":
-            return None
-        blocks = -(-workload.dims["seq_len"] // config.int("block_m")) * others
-        if blocks <= cores or others == 1:
-            reason = f"{blocks} blocks run at once on {cores} cores" if blocks <= cores else "1 head is alone"
-            return f"block_order=by_length changes nothing where {reason}: take by_head"
-        return None
-
-    return Constraint("block order", violation, is_waste=True)

@@ -63,7 +63,7 @@ def test_reference_is_the_gradient_of_attention(workload: Workload, monkeypatch:
     out = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=seen, enable_gqa=True)
     torch.testing.assert_close(inputs["O"].double().transpose(1, 2), out, rtol=1e-4, atol=1e-5)
     expected = torch.autograd.grad(out, (q, k, v), inputs["dO"].double().transpose(1, 2))
-    monkeypatch.setattr("tilesight.kernels.flash_attention_bwd.SCORE_BYTES", 4 * 4 * 50 * 7)  # panels
+    monkeypatch.setattr("tilesight.kernels._attention_weights.SCORE_BYTES", 4 * 4 * 50 * 7)  # panels
     found = BACKWARD.reference(workload, inputs)
     for name, gradient in zip(("dQ", "dK", "dV"), expected, strict=True):
         torch.testing.assert_close(found[name].double().transpose(1, 2), gradient, rtol=1e-4, atol=1e-5)
