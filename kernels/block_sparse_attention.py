@@ -296,13 +296,22 @@ class BlockSparseAttentionGpu(KernelTemplate):
         return search_space.space(workload, target)
 
     def default_config(self, workload: Workload, target: Target) -> Config | None:
-        """Tiles as large as the blocks of the mask, two in flight with TMA, a warpgroup for 64 queries."""
+        """Tiles as large as the blocks of the mask; small ones without a warpgroup that only copies.
+
+        With that warpgroup, one block of threads fits on a core of a Hopper chip, and without it three do.
+        """
         space, block = self.space(workload, target), int(workload.attrs["block"])
         large = target.int("core.memory.shared.block_bytes") > 128 * 1024
         tile = block if large else 64
-        order = "by_length" if workload.attrs["causal"] else "by_head"
         wanted = Config(
-            {"block_m": tile, "block_n": tile, "num_stages": 2, "threads": 2 * tile, "block_order": order}
+            {
+                "block_m": tile,
+                "block_n": tile,
+                "num_stages": 2 if tile == 128 else 1,
+                "threads": 2 * tile,
+                "block_order": "by_length" if workload.attrs["causal"] else "by_head",
+                "copies": "bulk" if tile == 128 else "threads",
+            }
         )
         return wanted if wanted in space else next(iter(space.nearest(wanted, 1)), None)
 
@@ -314,7 +323,7 @@ class BlockSparseAttentionGpu(KernelTemplate):
         group, dtype, accumulator = int(workload.attrs["group"]), workload.dtype, "float32"
         block_m, block_n = config.int("block_m"), config.int("block_n")
         num_stages, threads = config.int("num_stages"), config.int("threads")
-        by_length = config["block_order"] == "by_length"
+        by_length, by_threads = config["block_order"] == "by_length", config["copies"] == "threads"
 
         shape, kv_shape = (batch, seq_len, heads, head_dim), (batch, seq_len, heads // group, head_dim)
         width = -(-head_dim // 16) * 16  # a matrix instruction takes 16 elements of a row at once
@@ -356,14 +365,16 @@ class BlockSparseAttentionGpu(KernelTemplate):
                 row_sum = T.alloc_fragment((block_m,), accumulator)
 
                 # copies beyond an edge read zeros and write nothing
-                T.copy(Q[item, row : row + block_m, head, 0:width], q_tile)
+                T.copy(Q[item, row : row + block_m, head, 0:width], q_tile, disable_tma=by_threads)
                 T.fill(o_sum, 0)
                 T.fill(row_sum, 0)
                 T.fill(row_max, -T.infinity(accumulator))
 
                 for ko in T.Pipelined(counts[item, head, at] * parts, num_stages=num_stages):
                     key = indices[item, head, at, ko // parts] * block + ko % parts * block_n
-                    T.copy(K[item, key : key + block_n, head // group, 0:width], k_tile)
+                    T.copy(
+                        K[item, key : key + block_n, head // group, 0:width], k_tile, disable_tma=by_threads
+                    )
                     T.gemm(q_tile, k_tile, scores, transpose_B=True, policy=policy, clear_accum=True)
                     # only tiles on the diagonal or at the end have masked keys; this is checked at run time
                     if masked:  # noqa: SIM102
@@ -375,7 +386,9 @@ class BlockSparseAttentionGpu(KernelTemplate):
                     T.copy(scores, weights)
                     for i, j in T.Parallel(block_m, width):
                         o_sum[i, j] *= rescale[i]
-                    T.copy(V[item, key : key + block_n, head // group, 0:width], v_tile)
+                    T.copy(
+                        V[item, key : key + block_n, head // group, 0:width], v_tile, disable_tma=by_threads
+                    )
                     T.gemm(weights, v_tile, o_sum, policy=policy)
 
                 for i in T.Parallel(block_m):
