@@ -59,9 +59,9 @@ def space(workload: Workload, target: Target) -> SearchSpace:
 
     def accumulators(config: Config) -> int:
         rows, queries = config.int("block_m"), config.int("block_n")
-        share = 0 if config["dq"] == "separate" else queries * width
-        # the share of dQ is computed when P and dS are left in half as many registers
-        return rows * (2 * width + queries) + max(rows * queries, share)
+        scores, share = rows * queries, 0 if config["dq"] == "separate" else queries * width
+        # P and dP beside P in the dtype; then P and dS in the dtype beside the share of dQ
+        return 2 * rows * width + max(5 * scores // 2, scores + share)
 
     def shared_bytes(config: Config) -> int:
         rows, queries = config.int("block_m"), config.int("block_n")
