@@ -25,12 +25,12 @@ from ..problem.template import KernelTemplate, Scale
 from ..problem.workload import MAX_DIMENSION, Workload
 from ..search_spaces import flash_attention_bwd as search_space
 from ..target.spec import Target
+from ._attention_weights import heads_of, panels
 
 if TYPE_CHECKING:
     import torch
 
 MAX_GRID_AXIS = 65535  # blocks along the second and third axis of a CUDA or HIP grid
-SCORE_BYTES = 1 << 28  # the reference holds a few panels of scores, each at most this large
 _QUERIES = ("batch", "seq_len", "heads", "head_dim")
 _KEYS = ("batch", "seq_len", Parts("heads", "group"), "head_dim")
 
@@ -116,8 +116,8 @@ class FlashAttentionBwd(Operator):
         )
         q.mul_(factor)
         out, lse = torch.empty_like(q), torch.empty(q.shape[0], *q.shape[2:0:-1], device=device)
-        for item, rows, weights in _weights(workload, {"Q": q, "K": k}, lse, is_forward=True):
-            values = _heads(v[item], workload)
+        for item, rows, weights in _weights(workload, {"Q": q, "K": k}, lse, is_known=False):
+            values = heads_of(v[item], int(workload.attrs["group"]))
             out[item, rows] = (weights @ values).transpose(0, 1).to(dtype)
         return {"Q": q, "K": k, "V": v, "O": out, "dO": grad, "LSE": lse}
 
@@ -151,16 +151,17 @@ class FlashAttentionBwd(Operator):
         """
         import torch
 
-        power = (lambda x: x.square()) if squared else (lambda x: x)
-        sign, scale = (1 if squared else -1), power(torch.tensor(workload.dims["head_dim"] ** -0.5)).item()
+        sign, scale = (
+            (1, 1 / workload.dims["head_dim"]) if squared else (-1, workload.dims["head_dim"] ** -0.5)
+        )
         least = torch.finfo(inputs["Q"].dtype).tiny
         device, group = inputs["Q"].device, int(workload.attrs["group"])
         found = {name: torch.zeros(size, device=device) for name, size in self.outputs(workload).items()}
         for item, rows, weights in _weights(workload, inputs, inputs["LSE"]):
             q, grad, out = (
-                power(inputs[name][item, rows].float()).transpose(0, 1) for name in ("Q", "dO", "O")
+                _power(inputs[name][item, rows].float(), squared).transpose(0, 1) for name in ("Q", "dO", "O")
             )
-            k, v = (power(_heads(inputs[name][item], workload)) for name in ("K", "V"))
+            k, v = (_power(heads_of(inputs[name][item], group), squared) for name in ("K", "V"))
             p = weights.clamp_(min=least).square_() if squared else weights
             d_scores = grad @ v.transpose(1, 2)
             d_scores.add_((out * grad).sum(-1, keepdim=True), alpha=sign).mul_(p).mul_(scale)
@@ -231,34 +232,24 @@ class FlashAttentionBwd(Operator):
         return {"bfloat16": 8e-3, "float16": 1e-3}[workload.dtype]
 
 
-def _heads(tensor: "torch.Tensor", workload: Workload) -> "torch.Tensor":
-    """Keys or values of one item as (heads, seq_len, head_dim), repeated for each query head, in float32."""
-    return tensor.float().transpose(0, 1).repeat_interleave(int(workload.attrs["group"]), 0)
-
-
-def _weights(workload: Workload, tensors: Tensors, lse: "torch.Tensor", is_forward: bool = False) -> Any:
-    """The weights P of each panel of queries, with its item and its rows; writes `lse` if `is_forward`."""
+def _weights(workload: Workload, tensors: Tensors, lse: "torch.Tensor", is_known: bool = True) -> Any:
+    """The weights P of each panel of queries, with its item and its rows; see `panels`."""
     import torch
 
-    _, heads, seq_len, head_dim = workload.dims.values()
-    window, keys = int(workload.attrs["window"]), torch.arange(seq_len, device=lse.device)
-    panel = max(1, SCORE_BYTES // (4 * heads * seq_len))
-    allowed = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = False
-    try:
-        for item in range(workload.dims["batch"]):
-            k = _heads(tensors["K"][item], workload).transpose(1, 2)
-            for start in range(0, seq_len, panel):
-                rows = slice(start, min(start + panel, seq_len))
-                scores = tensors["Q"][item, rows].float().transpose(0, 1) @ k * head_dim**-0.5
-                if workload.attrs["causal"]:
-                    ago = keys[rows, None] - keys
-                    scores.masked_fill_((ago < 0) | (ago >= (window or seq_len)), -torch.inf)
-                if is_forward:
-                    lse[item, :, rows] = scores.logsumexp(-1)
-                yield item, rows, scores.sub_(lse[item, :, rows, None]).exp_()
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = allowed
+    seq_len, window = workload.dims["seq_len"], int(workload.attrs["window"])
+    keys = torch.arange(seq_len, device=lse.device)
+
+    def hidden(_: int, rows: slice) -> "torch.Tensor | None":
+        if not workload.attrs["causal"]:
+            return None
+        ago = keys[rows, None] - keys
+        return (ago < 0) | (ago >= (window or seq_len))
+
+    return panels(tensors["Q"], tensors["K"], hidden, lse, is_known)
+
+
+def _power(tensor: "torch.Tensor", squared: bool) -> "torch.Tensor":
+    return tensor.square() if squared else tensor
 
 
 OPERATOR = FlashAttentionBwd()
@@ -493,16 +484,12 @@ class FlashAttentionBwdGpu(KernelTemplate):
                     for ko in T.Pipelined(end - begin, num_stages=num_stages):
                         key = (begin + ko) * block_n
                         T.copy(K[item2, key : key + block_n, head2 // group, 0:width], keys)
-                        early(q_rows, keys, weights, transpose_B=True, policy=policy, clear_accum=True)
+                        T.gemm(q_rows, keys, weights, transpose_B=True, policy=policy, clear_accum=True)
                         T.copy(V[item2, key : key + block_n, head2 // group, 0:width], values)
-                        early(grads, values, d_weights, transpose_B=True, policy=policy, clear_accum=True)
-                        if overlap:
-                            T.wait_wgmma(1)
+                        T.gemm(grads, values, d_weights, transpose_B=True, policy=policy, clear_accum=True)
                         for i, j in T.Parallel(block_m, block_n):
                             weights[i, j] = T.exp2(weights[i, j] * scale - lse2[i])
                         hide(weights, key, start, block_m, block_n, False)
-                        if overlap:
-                            T.wait_wgmma(0)
                         for i, j in T.Parallel(block_m, block_n):
                             d_weights[i, j] = weights[i, j] * (d_weights[i, j] - deltas[i])
                         T.copy(d_weights, d_scores)

@@ -10,17 +10,16 @@ from ..problem.space import Config, Constraint, Parameter, SearchSpace
 from ..problem.workload import Workload
 from ..target.spec import Target
 from .constraints import (
-    causal_pipelines,
     fits_block,
     fits_instruction,
     fits_registers,
     fits_shared_memory,
     not_beyond,
     pipelines,
-    rows_of_warps,
     stages_within_loop,
     uneven,
 )
+from .flash_attention import causal_pipelines, order_matters, whole_rows
 from .matrix_unit import is_hopper, launch, matrix_unit
 
 QUERIES = (32, 64, 96, 128)  # rows of a tile of the loop, on any target
@@ -60,9 +59,9 @@ def space(workload: Workload, target: Target) -> SearchSpace:
 
     def accumulators(config: Config) -> int:
         rows, queries = config.int("block_m"), config.int("block_n")
-        share = 0 if config["dq"] == "separate" else queries * width
-        # the share of dQ is computed when P and dS are left in half as many registers
-        return rows * (2 * width + queries) + max(rows * queries, share)
+        scores, share = rows * queries, 0 if config["dq"] == "separate" else queries * width
+        # P and dP beside P in the dtype; then P and dS in the dtype beside the share of dQ
+        return 2 * rows * width + max(5 * scores // 2, scores + share)
 
     def shared_bytes(config: Config) -> int:
         rows, queries = config.int("block_m"), config.int("block_n")
@@ -80,18 +79,18 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         pipelines(target),
         not_beyond("block_m", keys, "seq_len", seq_len),
         not_beyond("block_n", QUERIES, "seq_len", seq_len),
-        rows_of_warps(target),
+        whole_rows(target),
         _whole_shares(target, width),
         fits_block(target, hopper),
         stages_within_loop(lambda config: -(-seq_len // config.int("block_n")), "queries"),
-        causal_pipelines(target, "causal attention", lambda _: not causal or hopper),
+        causal_pipelines(causal, hopper, target.kind == "hip"),
         _overlaps(hopper),
         fits_registers(target, hopper, accumulators, "take more threads or a smaller block_n"),
         fits_instruction(
             target, hopper, instruction_columns, "take threads=256 or fewer", left_in_registers=True
         ),
         fits_shared_memory(target, shared_bytes, "lower num_stages, block_n or block_m"),
-        _order_matters(workload, target.int("core.count")),
+        order_matters(workload, causal, target.int("core.count")),
     )
     return SearchSpace(parameters, constraints)
 
@@ -127,19 +126,3 @@ def _overlaps(hopper: bool) -> Constraint:
         return None
 
     return Constraint("overlap", violation)
-
-
-def _order_matters(workload: Workload, cores: int) -> Constraint:
-    """The order of blocks matters only if they do not all run at once."""
-    others = workload.dims["batch"] * workload.dims["heads"] // int(workload.attrs["group"])
-
-    def violation(config: Config) -> str | None:
-        if config["block_order"] == "by_head":
-            return None
-        blocks = -(-workload.dims["seq_len"] // config.int("block_m")) * others
-        if blocks <= cores or others == 1:
-            reason = f"{blocks} blocks run at once on {cores} cores" if blocks <= cores else "1 head is alone"
-            return f"block_order=by_length changes nothing where {reason}: take by_head"
-        return None
-
-    return Constraint("block order", violation, is_waste=True)

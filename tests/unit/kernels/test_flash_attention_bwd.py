@@ -1,0 +1,98 @@
+"""flash_attention_bwd: results of its tile programs on a CPU, and properties of the operator."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.support.cpu_programs import on_cpu, run_c
+from tilesight.errors import WorkloadError
+from tilesight.kernels import operator, templates
+from tilesight.problem.space import Config
+from tilesight.problem.workload import Workload
+from tilesight.target.spec import load_target
+
+BACKWARD = operator("flash_attention_bwd")
+(TEMPLATE,) = templates("flash_attention_bwd")
+
+
+def fp32(seq_len: int, head_dim: int, **attrs: int) -> Workload:
+    return Workload(
+        "flash_attention_bwd",
+        {"batch": 2, "heads": 4, "seq_len": seq_len, "head_dim": head_dim},
+        "float32",
+        {"causal": False, "group": 1, "window": 0, **attrs},
+    )
+
+
+@pytest.mark.parametrize(
+    ("workload", "dq"),
+    [
+        (fp32(64, 32), "add"),
+        pytest.param(fp32(70, 24, causal=True, group=2, window=20), "add", marks=pytest.mark.ci),
+        pytest.param(fp32(70, 24, group=2), "separate", marks=pytest.mark.ci),  # padded keys and rows
+        (fp32(70, 24, causal=True, window=20), "separate"),
+    ],
+)
+def test_tile_programs_are_right(workload: Workload, dq: str, tmp_path: Path) -> None:
+    config = Config(
+        {"block_m": 16, "block_n": 32, "num_stages": 1, "threads": 32}
+        | {"dq": dq, "overlap": False, "block_order": "by_length"}
+    )
+    inputs = BACKWARD.inputs(workload, "cpu", 5)
+    outputs = {name: torch.full(size, torch.nan) for name, size in BACKWARD.outputs(workload).items()}
+    scratch = {
+        name: torch.full(size, torch.nan) for name, (size, _) in TEMPLATE.scratch(workload, config).items()
+    }
+    with on_cpu():
+        run_c(TEMPLATE.build(workload, config), {**inputs, **outputs, **scratch}, tmp_path)
+    for name, expected in BACKWARD.reference(workload, inputs).items():
+        assert (outputs[name] - expected).norm() / expected.norm() < 1e-5, name
+
+
+@pytest.mark.parametrize(
+    "workload", [fp32(50, 16), fp32(50, 16, causal=True, group=4), fp32(50, 16, causal=True, window=9)]
+)
+def test_reference_is_the_gradient_of_attention(workload: Workload, monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs = BACKWARD.inputs(workload, "cpu", 1)
+    q, k, v = (inputs[n].double().transpose(1, 2).requires_grad_() for n in ("Q", "K", "V"))
+    ago = torch.arange(50)[:, None] - torch.arange(50)
+    seen = (ago >= 0) & (ago < (workload.attrs["window"] or 50)) if workload.attrs["causal"] else ago < 50
+    out = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=seen, enable_gqa=True)
+    torch.testing.assert_close(inputs["O"].double().transpose(1, 2), out, rtol=1e-4, atol=1e-5)
+    expected = torch.autograd.grad(out, (q, k, v), inputs["dO"].double().transpose(1, 2))
+    monkeypatch.setattr("tilesight.kernels._attention_weights.SCORE_BYTES", 4 * 4 * 50 * 7)  # panels
+    found = BACKWARD.reference(workload, inputs)
+    for name, gradient in zip(("dQ", "dK", "dV"), expected, strict=True):
+        torch.testing.assert_close(found[name].double().transpose(1, 2), gradient, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ("batch=1,heads=8,seq_len=64,head_dim=192", "head_dim=192 must be a multiple of 8.*at most 128"),
+        ("batch=1,heads=8,seq_len=64,head_dim=64,group=3", "group=3 must divide heads=8"),
+        ("batch=1,heads=8,seq_len=64,head_dim=64,window=8", "window=8 must be 0.*take causal=true"),
+    ],
+)
+def test_refusals_say_what_to_do(shape: str, message: str) -> None:
+    with pytest.raises(WorkloadError, match=message):
+        BACKWARD.workload(shape)
+
+
+def test_costs_count_pairs_in_the_window() -> None:
+    shape = "batch=1,heads=1,seq_len=8,head_dim=8,causal=true"
+    assert BACKWARD.flops(BACKWARD.workload(shape)) == 10 * 36 * 8
+    assert BACKWARD.flops(BACKWARD.workload(f"{shape},window=3")) == 10 * (1 + 2 + 6 * 3) * 8
+
+
+def test_products_overlap_only_where_wgmma_computes_all_of_them() -> None:
+    for target, block_n, rule in (("h100", 32, "no multiple of its 64 rows"), ("a100", 64, "needs wgmma")):
+        space = TEMPLATE.space(BACKWARD.workload("FB0"), load_target(target))
+        config = Config(
+            {"block_m": 64, "block_n": block_n, "num_stages": 1, "threads": 128}
+            | {"dq": "add", "overlap": True, "block_order": "by_head"}
+        )
+        assert rule in "; ".join(violation.reason for violation in space.violations(config))
