@@ -10,7 +10,7 @@ It is the layer of Qwen3-Next and of Gated DeltaNet. S is (head_k, head_v), star
 after the last token: decoding continues with it. g and beta are float32.
 
 The template works on chunks. With G the sums of g in a chunk, and
-A[i, j] = beta[i] exp(G[i] - G[j]) (k[i] . k[j]) for j < i, the tokens of a chunk write the values U that solve
+A[i, j] = beta[i] exp(G[i] - G[j]) (k[i] . k[j]) for j < i, the tokens of a chunk write values U that solve
 
     (I + A) U = beta (V - exp(G) K S)
 
@@ -40,6 +40,7 @@ MAX_GRID_AXIS = 65535  # blocks along the second and third axis of a CUDA or HIP
 MAX_KEY = 256  # a block keeps head_k rows of the state in registers
 SUB_BLOCK = 32  # rows of a system of equations that threads solve by substitution
 TORCH_CHUNK = 64
+SCORE_BYTES = 1 << 30  # weights of tokens that are held at once, for the bounds of errors
 
 
 class GatedDeltaRule(Operator):
@@ -54,12 +55,11 @@ class GatedDeltaRule(Operator):
         "o": ("batch", "seq_len", "heads", "head_v"),
         "state": ("batch", "heads", "head_k", "head_v"),
     }
-    # QN: the layers of Qwen3-Next-80B-A3B (32 heads of values); GD: Gated DeltaNet-1.3B
+    # QN: the layers of Qwen3-Next-80B-A3B (32 heads of values); GD64: narrow heads
     named: ClassVar[Mapping[str, Mapping[str, Value]]] = {
         "QN2K": {"batch": 1, "seq_len": 2048, "heads": 32, "head_k": 128, "head_v": 128},
         "QN8K": {"batch": 1, "seq_len": 8192, "heads": 32, "head_k": 128, "head_v": 128},
         "QN8x4K": {"batch": 8, "seq_len": 4096, "heads": 32, "head_k": 128, "head_v": 128},
-        "GD2K": {"batch": 4, "seq_len": 2048, "heads": 8, "head_k": 256, "head_v": 256},
         "GD64": {"batch": 4, "seq_len": 2048, "heads": 32, "head_k": 64, "head_v": 64},
     }
     default_names = ("QN2K", "QN8x4K")  # few blocks, and many
@@ -100,8 +100,7 @@ class GatedDeltaRule(Operator):
         state = torch.zeros(shapes["state"], device=inputs["q"].device)
         o = torch.empty(shapes["o"], device=state.device)
         for t in range(workload.dims["seq_len"]):
-            q, k, v, g, beta = (inputs[name][:, t].float() for name in ("q", "k", "v", "g", "beta"))
-            o[:, t], state = one_token(q, k, v, g, beta, state)
+            o[:, t], state, _ = one_token(*_token(inputs, t), state)
         return {"o": o, "state": state}
 
     def vendor(self, workload: Workload, inputs: Tensors) -> dict[str, Callable[[], object]]:
@@ -136,15 +135,39 @@ class GatedDeltaRule(Operator):
 
     def rounding(self, workload: Workload) -> Rounding:
         """Written values and weights are rounded to the dtype, and so is the state before each product."""
-        terms = workload.dims["seq_len"] + workload.dims["head_k"] + workload.dims["head_v"]
+        terms = workload.dims["seq_len"] + workload.dims["head_k"]
         return Rounding(terms, inner=workload.dtype, cuts=True)
 
     def magnitude(self, workload: Workload, inputs: Tensors) -> "dict[str, torch.Tensor]":
-        """The root mean square of each row: columns of values are alike, and do not depend on each other."""
-        return {
-            name: tensor.square().mean(-1, keepdim=True).sqrt_().expand_as(tensor).contiguous()
-            for name, tensor in self.reference(workload, inputs).items()
-        }
+        """Of what tokens add to the last state, and of the larger one of two sums that outputs are.
+
+        Kernels round the state, of whose products with q an output is the sum, and the weights of all written
+        values: where q and a key are alike, the second sum has larger terms.
+        """
+        import torch
+
+        shapes = self.outputs(workload)
+        state = torch.zeros(shapes["state"], device=inputs["q"].device)
+        squares, values = torch.zeros_like(state), torch.empty(shapes["o"], device=state.device)
+        o = torch.empty_like(values)
+        for t in range(workload.dims["seq_len"]):
+            q, k, v, g, beta = _token(inputs, t)
+            _, state, written = one_token(q, k, v, g, beta, state)
+            values[:, t] = written.square()
+            o[:, t] = (state * q[..., None]).square_().sum(-2)
+            squares *= (2 * g).exp_()[..., None, None]
+            squares += (k[..., None] * written[..., None, :]).square_()
+        for item, of_item in enumerate(o):
+            q, k, g = (inputs[name][item].transpose(0, 1).float() for name in ("q", "k", "g"))
+            sums, squared_values = g.double().cumsum(-1), values[item].transpose(0, 1)
+            panel = max(1, SCORE_BYTES // (16 * g.numel()))
+            for first in range(0, len(of_item), panel):
+                last = min(first + panel, len(of_item))
+                decays = (sums[:, first:last, None] - sums[:, None, :last]).float()
+                weights = (q[:, first:last] @ k[:, :last].transpose(1, 2)) * decays.clamp_(max=0).exp_()
+                terms = weights.tril_(first).square_() @ squared_values[:, :last]
+                of_item[first:last] = of_item[first:last].maximum(terms.transpose(0, 1))
+        return {"o": o.sqrt_().mul_(workload.dims["head_k"] ** -0.5), "state": squares.sqrt_()}
 
     def second_inputs(self, workload: Workload, device: str, seed: int) -> SecondInputs:
         """Keys that are unit vectors, with beta = 1 and no decay: a memory of whole numbers, overwritten."""
@@ -190,6 +213,11 @@ def check_heads(name: str, workload: Workload) -> None:
             )
 
 
+def _token(inputs: Tensors, t: int) -> "tuple[torch.Tensor, ...]":
+    """q, k, v, g and beta of token t, in float32."""
+    return tuple(inputs[name][:, t].float() for name in ("q", "k", "v", "g", "beta"))
+
+
 def one_token(
     q: "torch.Tensor",
     k: "torch.Tensor",
@@ -197,12 +225,12 @@ def one_token(
     g: "torch.Tensor",
     beta: "torch.Tensor",
     state: "torch.Tensor",
-) -> "tuple[torch.Tensor, torch.Tensor]":
-    """The output and the new state of one token of each head: the definition, without a matrix product."""
+) -> "tuple[torch.Tensor, torch.Tensor, torch.Tensor]":
+    """Outputs, new states and written values of one token of each head: the definition, without products."""
     kept = state * g.exp()[..., None, None]
     written = beta[..., None] * (v - (kept * k[..., None]).sum(-2))
     kept.addcmul_(k[..., None], written[..., None, :])
-    return (kept * q[..., None]).sum(-2) * q.shape[-1] ** -0.5, kept
+    return (kept * q[..., None]).sum(-2) * q.shape[-1] ** -0.5, kept, written
 
 
 def _by_chunks(
@@ -211,7 +239,7 @@ def _by_chunks(
     """Chunks in torch: products in the dtype, systems of equations in float32, a loop over chunks."""
     import torch
 
-    seq_len, dtype, chunk = q.shape[1], q.dtype, TORCH_CHUNK
+    seq_len, dtype, chunk = q.shape[1], q.dtype, min(TORCH_CHUNK, q.shape[1])
     missing = -seq_len % chunk
 
     def chunks(tensor: "torch.Tensor") -> "torch.Tensor":  # (batch, heads, chunks, chunk, ...)

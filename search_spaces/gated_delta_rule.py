@@ -51,10 +51,23 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         stages_within_loop(lambda config: -(-seq_len // config.int("chunk")), "chunks"),
         fits_block(target, False),
         _whole_products(target, width),
+        _narrow_states(head_k),
         fits_registers(target, False, registers, "take more threads or a smaller block_v"),
         fits_shared_memory(target, shared_bytes, "lower num_stages, block_v or chunk"),
     )
     return SearchSpace(parameters, constraints)
+
+
+def _narrow_states(head_k: int) -> Constraint:
+    """Wide tiles of short states raced in an earlier form of this kernel."""
+
+    def violation(config: Config) -> str | None:
+        cols = config.int("block_v")
+        if head_k > 64 or cols < 64:
+            return None
+        return f"block_v={cols} races with head_k={head_k}, which is not above 64: take block_v=32"
+
+    return Constraint("narrow states", violation)
 
 
 def _whole_products(target: Target, width: int) -> Constraint:
