@@ -19,25 +19,39 @@ A_RANGE, DT_RANGE = (1.0, 16.0), (1e-3, 1e-1)
 def steps_and_decays(
     batch: int, seq_len: int, nheads: int, chunk: int, generator: "torch.Generator"
 ) -> "tuple[torch.Tensor, torch.Tensor]":
-    """dt = softplus(head's bias + N(0, 1)), and the sums of dt A in a chunk: (batch, nheads, chunks, chunk).
+    """dt, and the sums of dt A in a chunk: (batch, nheads, chunks, chunk). The last chunk has dt = 0."""
+    chunks = -(-seq_len // chunk)
+    dt = time_steps(batch, nheads, chunks * chunk, generator)
+    dt[..., seq_len:] = 0
+    sums = (-_uniform(nheads, A_RANGE, generator) * dt).view(batch, nheads, chunks, chunk).cumsum(-1)
+    return dt.view(batch, nheads, chunks, chunk), sums
+
+
+def log_decays(batch: int, seq_len: int, nheads: int, generator: "torch.Generator") -> "torch.Tensor":
+    """The logarithm of each token's decay, dt A: (batch, seq_len, nheads)."""
+    dt = time_steps(batch, nheads, seq_len, generator)
+    return (-_uniform(nheads, A_RANGE, generator) * dt).transpose(1, 2).contiguous()
+
+
+def time_steps(batch: int, nheads: int, tokens: int, generator: "torch.Generator") -> "torch.Tensor":
+    """softplus(head's bias + N(0, 1)): (batch, nheads, tokens).
 
     Heads differ as in a newly initialised layer of Mamba-2: some forget within ten tokens, others keep
-    everything. The last chunk is padded with dt = 0.
+    everything.
     """
     import torch
 
-    chunks, device = -(-seq_len // chunk), generator.device
-
-    def uniform(low: float, high: float) -> "torch.Tensor":
-        return torch.rand(nheads, 1, generator=generator, device=device).mul_(high - low).add_(low)
-
-    usual = uniform(*map(math.log, DT_RANGE)).exp_()
+    usual = _uniform(nheads, (math.log(DT_RANGE[0]), math.log(DT_RANGE[1])), generator).exp_()
     bias = usual.expm1().log_()  # softplus gives `usual` back
-    noise = torch.randn(batch, nheads, chunks * chunk, generator=generator, device=device)
-    dt = torch.nn.functional.softplus(noise.add_(bias))
-    dt[..., seq_len:] = 0
-    sums = (-uniform(*A_RANGE) * dt).view(batch, nheads, chunks, chunk).cumsum(-1)
-    return dt.view(batch, nheads, chunks, chunk), sums
+    noise = torch.randn(batch, nheads, tokens, generator=generator, device=generator.device)
+    return torch.nn.functional.softplus(noise.add_(bias))
+
+
+def _uniform(nheads: int, limits: tuple[float, float], generator: "torch.Generator") -> "torch.Tensor":
+    import torch
+
+    low, high = limits
+    return torch.rand(nheads, 1, generator=generator, device=generator.device).mul_(high - low).add_(low)
 
 
 def whole_steps(

@@ -81,7 +81,7 @@ class ChunkScan(Operator):
                 f"chunk_scan: d_state={d_state} exceeds {MAX_STATE}, the widest rows of C that a block can "
                 "keep in shared memory"
             )
-        # whole tiles extend beyond the edges: to the end of the last sequence's chunk, and of a row's last tile
+        # whole tiles extend beyond the edges: to the end of the last chunk, and of the last tile of a row
         over = search_space.overhang(head_dim)
         reach = {
             "cb": batch * chunks * chunk * chunk,
