@@ -10,16 +10,18 @@ from ..problem.space import Config, Constraint, Parameter, SearchSpace
 from ..problem.workload import Workload
 from ..target.spec import Target
 from .constraints import (
+    causal_pipelines,
     fits_block,
     fits_instruction,
     fits_registers,
     fits_shared_memory,
     not_beyond,
     pipelines,
+    rows_of_warps,
     stages_within_loop,
     uneven,
 )
-from .flash_attention import causal_pipelines, order_matters, whole_rows
+from .flash_attention import order_matters
 from .matrix_unit import is_hopper, launch, matrix_unit
 
 QUERIES = (32, 64, 96, 128)  # rows of a tile of the loop, on any target
@@ -79,11 +81,11 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         pipelines(target),
         not_beyond("block_m", keys, "seq_len", seq_len),
         not_beyond("block_n", QUERIES, "seq_len", seq_len),
-        whole_rows(target),
+        rows_of_warps(target),
         _whole_shares(target, width),
         fits_block(target, hopper),
         stages_within_loop(lambda config: -(-seq_len // config.int("block_n")), "queries"),
-        causal_pipelines(causal, hopper, target.kind == "hip"),
+        causal_pipelines(target, "causal attention", lambda _: not causal or hopper),
         _overlaps(hopper),
         fits_registers(target, hopper, accumulators, "take more threads or a smaller block_n"),
         fits_instruction(

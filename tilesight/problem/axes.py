@@ -112,11 +112,10 @@ def read_dims(
                     raise _mismatch(subject, name, position, size, rule, axes[name])
     for name, found in shapes.items():
         for position, (axis, size) in enumerate(zip(axes[name], found, strict=True)):
-            if isinstance(axis, Parts | Windows | int) or axis in attrs:
             if isinstance(axis, Parts) and axis.dim not in dims:
                 part = int(attrs[axis.part]) if isinstance(axis.part, str) else axis.part
                 dims[axis.dim], origin[axis.dim] = size * part, f"from {name}.shape[{position}]"
-            if isinstance(axis, Parts | int) or axis in attrs:
+            if isinstance(axis, Parts | Windows | int) or axis in attrs:
                 expected_size = extent(axis, dims, attrs)
                 if expected_size != size:
                     rule = str(axis) if isinstance(axis, int) else f"{axis}={expected_size}"
