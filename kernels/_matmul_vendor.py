@@ -35,10 +35,16 @@ def products(
             return {"torch in float32": lambda: torch.matmul(a.float(), b.float()).to(wanted)}
         return _on_cpu(a, b, added, activation)
     library = "hipBLAS" if torch.version.hip else "cuBLAS"
-    if dtype == "int8":
-        return _usable({library: lambda: torch._int_mm(a, b)})
-    if dtype == "float8_e4m3fn":
-        return _usable(_float8(a, b, inputs, chosen["scales"], wanted, activation, library))
+    if dtype in ("int8", "float8_e4m3fn"):
+        narrow: dict[str, Call] = (
+            {library: lambda: torch._int_mm(a, b)}
+            if dtype == "int8"
+            else _float8(a, b, inputs, chosen["scales"], wanted, activation, library)
+        )
+        if usable := _usable(narrow):
+            return usable
+        wide = a.to(torch.bfloat16), b.to(torch.bfloat16)
+        return {f"{library} (a product of bfloat16, without scales)": lambda: torch.matmul(*wide)}
     calls = {library: _plain(a, b, added, activation, chosen["accumulate"] == "float16")}
     if fused[-1] in ("relu", "gelu") and not torch.version.hip:
         bias = torch.zeros(b.shape[1], dtype=wanted, device=a.device) if added is None else added

@@ -99,6 +99,9 @@ def _gpu_space(workload: Workload, target: Target) -> SearchSpace:
         rows, cols = blocks(config)
         return rows * cols
 
+    def trips(config: Config) -> int:
+        return -(-k // config.int("block_k")) // config.int("split_k", 1) or 1
+
     def result_size(config: Config) -> int:
         return config.int("block_m") * config.int("block_n")
 
@@ -134,16 +137,17 @@ def _gpu_space(workload: Workload, target: Target) -> SearchSpace:
         fits_grid("block_m", m),
         _enough_tile(m, n, cores),
         _whole_scales(scales == "block128"),
-        stages_within_loop(lambda config: -(-k // config.int("block_k")), "k"),
+        stages_within_loop(trips, "k"),
         fits_block(target, bulk_copies),
         _instructions(target),
         fits_registers(target, bulk_copies, registers, "take more threads or a smaller block_m or block_n"),
         fits_instruction(target, bulk_copies, instruction_columns, "take a smaller block_n, or threads=256"),
-        fits_shared_memory(target, shared_bytes, "lower num_stages, block_k, block_m or block_n"),
         swizzle_matters(blocks, cores, SWIZZLES),
-        _split_helps(tile_count, cores, k),
+        _whole_tiles(),
+        _split_helps(tile_count, trips, cores),
         _workers_help(target, tile_count, registers, bulk_copies),
-        _swap_helps(m),
+        _swap_helps(),
+        fits_shared_memory(target, shared_bytes, "lower num_stages, block_k, block_m or block_n"),
     )
     return SearchSpace(parameters, constraints)
 
@@ -198,21 +202,35 @@ def _whole_scales(has_blocks: bool) -> Constraint:
     return Constraint("whole blocks of scales", violation)
 
 
-def _split_helps(tile_count: Callable[[Config], int], cores: int, k: int) -> Constraint:
+def _whole_tiles() -> Constraint:
+    """Persistent blocks compute whole tiles, of C."""
+
+    def violation(config: Config) -> str | None:
+        workers = config.int("workers", 0)
+        if not workers or not (config.int("split_k", 1) > 1 or config.get("swapped", False)):
+            return None
+        return f"workers={workers} compute whole tiles of C: take workers=0, or split_k=1 and swapped=false"
+
+    return Constraint("whole tiles", violation)
+
+
+def _split_helps(
+    tile_count: Callable[[Config], int], trips: Callable[[Config], int], cores: int
+) -> Constraint:
     """Parts of k give work to idle cores. More blocks than run at once, or short parts, only add sums."""
 
     def violation(config: Config) -> str | None:
         parts = config.int("split_k", 1)
         if parts == 1:
             return None
-        tiles, trips = tile_count(config), -(-k // config.int("block_k")) // parts
+        tiles, each = tile_count(config), trips(config)
         if tiles * parts > 2 * cores:
             return (
                 f"split_k={parts} makes {tiles * parts} blocks of {tiles} tiles for {cores} cores: take a "
                 "smaller split_k"
             )
-        if trips < PART_TRIPS:
-            return f"split_k={parts} leaves {trips} iterations, fewer than {PART_TRIPS}: take split_k=1"
+        if each < PART_TRIPS:
+            return f"split_k={parts} leaves {each} iterations, fewer than {PART_TRIPS}: take split_k=1"
         if config.int("swizzle"):
             return (
                 f"split_k={parts} with swizzle={config['swizzle']} reorders blocks that run at once: take 0"
@@ -237,8 +255,8 @@ def _workers_help(
         if not workers:
             return None
         tiles, stages = tile_count(config), config.int("num_stages")
-        if tiles <= workers or config.int("split_k", 1) > 1 or config.get("swapped", False):
-            return f"workers={workers} have {tiles} whole tiles, at most one each: take workers=0"
+        if tiles <= workers:
+            return f"workers={workers} have {tiles} tiles, at most one each: take workers=0"
         if stages < 2:
             return f"workers={workers} with num_stages={stages} copy nothing ahead: take workers=0"
         threads = config.int("threads")
@@ -256,16 +274,16 @@ def _workers_help(
     return Constraint("persistent blocks", violation, is_waste=True)
 
 
-def _swap_helps(m: int) -> Constraint:
-    """Tiles of C^T are for instructions whose 64 rows would be empty, or for a finer choice of rows."""
+def _swap_helps() -> Constraint:
+    """Tiles of C^T need the rows of an instruction along n."""
 
     def violation(config: Config) -> str | None:
-        block_m, block_n = config.int("block_m"), config.int("block_n")
+        block_n = config.int("block_n")
         if not config.get("swapped", False) or block_n >= FULL_TILE:
             return None
         return (
-            f"swapped=true with block_n={block_n} of block_m={block_m}, m={m} has no {FULL_TILE} rows for an "
-            f"instruction: take block_n={FULL_TILE} or more"
+            f"swapped=true with block_n={block_n} fills no instruction of {FULL_TILE} rows: take "
+            f"block_n={FULL_TILE} or more"
         )
 
     return Constraint("swapped operands", violation, is_waste=True)

@@ -98,6 +98,7 @@ class SearchSpace(Reported):
         rules = () if self._listed is None else (Constraint("listed", self._unlisted),)
         self.parameters = tuple(parameters)
         self.constraints = (*constraints, *rules)
+        self._defaults = {p.name: p.default for p in self.parameters if p.default is not None}
         self._points: list[tuple[int, ...]] = []
         self._legal: tuple[Config, ...] | None = None
         self._rejected: Counter[str] = Counter()
@@ -141,8 +142,7 @@ class SearchSpace(Reported):
         return Config(self._kept(values))
 
     def _kept(self, values: Mapping[str, Value]) -> dict[str, Value]:
-        defaults = {p.name: p.default for p in self.parameters if p.default is not None}
-        return {name: value for name, value in values.items() if defaults.get(name) != value}
+        return {name: value for name, value in values.items() if self._defaults.get(name) != value}
 
     def configs(self) -> tuple[Config, ...]:
         """All legal configs, in the order of the parameters' values; computed once."""
