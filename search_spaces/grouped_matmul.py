@@ -121,7 +121,8 @@ def _enough_tile(n: int, mean: int, blocks: Callable[[Config], tuple[int, int]],
     def violation(config: Config) -> str | None:
         for parameter, dimension, extent in (("block_m", "rows of a group", mean), ("block_n", "n", n)):
             least = min(FULL_TILE, max(TILES_M[0], extent))
-            rows, cols = blocks(Config({**config, parameter: FULL_TILE}))
+            read = {name: config[name] for name in ("block_m", "block_n")}  # the rule must read no others
+            rows, cols = blocks(Config({**read, parameter: FULL_TILE}))
             if config.int(parameter) < least and rows * cols >= cores:
                 return (
                     f"{parameter}={config[parameter]} reads the operands more often than necessary: tiles of "
