@@ -316,6 +316,7 @@ class GroupedMatmulGpu(KernelTemplate):
                 "policy": "square",
                 "swizzle": 0,
                 "skip": "loop",
+                "persistent": 0,
             }
         )
         return wanted if wanted in space else next(iter(space.nearest(wanted, 1)), None)
@@ -341,9 +342,11 @@ class GroupedMatmulGpu(KernelTemplate):
         tile_shape = (block_n, block_k) if is_nt else (block_k, block_n)
         a_shape, b_shape = self.operator._operands(workload)
         ends_shape = (groups,) if masked else (groups + 1,)
-
-        depth = (k + block_k - 1) // block_k
+        depth, cols = (k + block_k - 1) // block_k, (n + block_n - 1) // block_n
         by_branch = config["skip"] == "branch"
+        # a table of a block's tiles needs a number of tokens
+        persistent = config.int("persistent") if isinstance(tokens, int) else 0
+        grid = (persistent, 1) if persistent else (cols, block_rows)
 
         def runs(row: Any, end: Any) -> Any:
             return row < end if by_branch else True
@@ -351,10 +354,43 @@ class GroupedMatmulGpu(KernelTemplate):
         def rows_of(tensor: Any, group: Any, row: Any, col: Any) -> Any:
             return tensor[group, row, col] if masked else tensor[row, col]
 
-        def weights_of(tensor: Any, group: Any, half: int, col: Any, depth: Any) -> Any:
-            cols, depths = slice(col, col + block_n), slice(depth, depth + block_k)
+        def weights_of(tensor: Any, group: Any, half: int, col: Any, first: Any) -> Any:
+            columns, depths = slice(col, col + block_n), slice(first, first + block_k)
             halves = (half,) if fused else ()
-            return tensor[(group, *halves, cols, depths) if is_nt else (group, depths, *halves, cols)]
+            return tensor[(group, *halves, columns, depths) if is_nt else (group, depths, *halves, columns)]
+
+        def begin_of(ends: Any, group: Any) -> Any:
+            return 0 if masked else ends[group]
+
+        def end_of(ends: Any, group: Any) -> Any:
+            return ends[group] if masked else ends[group + 1]
+
+        @T.macro
+        def multiply(A, B, group, row, col, ko, a_tile, b_tiles, sums):  # type: ignore[no-untyped-def]  # noqa: N803
+            # copies beyond an edge read zeros, which add nothing
+            T.copy(rows_of(A, group, row, ko * block_k), a_tile)
+            T.copy(weights_of(B, group, 0, col, ko * block_k), b_tiles[0])
+            if fused:
+                T.copy(weights_of(B, group, 1, col, ko * block_k), b_tiles[1])
+            T.gemm(a_tile, b_tiles[0], sums[0], transpose_B=is_nt, policy=policy)
+            if fused:
+                T.gemm(a_tile, b_tiles[1], sums[1], transpose_B=is_nt, policy=policy)
+
+        @T.macro
+        def write(C, group, row, col, end, sums, c_tile):  # type: ignore[no-untyped-def]  # noqa: N803
+            if fused:
+                for i, j in T.Parallel(block_m, block_n):
+                    sums[0][i, j] = sums[0][i, j] / (1 + T.exp(-sums[0][i, j])) * sums[1][i, j]
+            T.copy(sums[0], c_tile)
+            if row + block_m <= end:
+                T.copy(c_tile, rows_of(C, group, row, col))
+            else:
+                for i, j in T.Parallel(block_m, block_n):
+                    if row + i < end and col + j < n:
+                        if masked:
+                            C[group, row + i, col + j] = c_tile[i, j]
+                        else:
+                            C[row + i, col + j] = c_tile[i, j]
 
         @T.prim_func
         def grouped_matmul(  # type: ignore[no-untyped-def]
@@ -363,56 +399,82 @@ class GroupedMatmulGpu(KernelTemplate):
             ends: T.Tensor(ends_shape, "int32"),  # type: ignore[valid-type]
             C: T.Tensor((*a_shape[:-1], n), dtype),  # type: ignore[valid-type]  # noqa: N803
         ):
-            with T.Kernel(T.ceildiv(n, block_n), block_rows, threads=threads) as (bx, by):
+            with T.Kernel(*grid, threads=threads) as (bx, by):
                 a_tile = T.alloc_shared((block_m, block_k), dtype)
                 b_tile = T.alloc_shared(tile_shape, dtype)
                 c_tile = T.alloc_shared((block_m, block_n), dtype)
                 c_sum = T.alloc_fragment((block_m, block_n), accumulator)
+                u_tile = T.alloc_shared(tile_shape, dtype) if fused else b_tile
+                u_sum = T.alloc_fragment((block_m, block_n), accumulator) if fused else c_sum
+                b_tiles, sums = (b_tile, u_tile), (c_sum, u_sum)
                 T.use_swizzle(swizzle, enable=swizzle > 0)
 
-                found = T.alloc_var("int32")
-                found = by // tiles if masked else 0
-                for step in T.unroll(steps):  # the last group whose tiles begin at this block row or before
-                    later = T.min(found + (1 << (steps - 1 - step)), groups - 1)
-                    if ends[later] // block_m + later <= by:
-                        found = later
-                if masked:
-                    row, end = by % tiles * block_m, ends[found]
-                else:
-                    row = ends[found] + (by - ends[found] // block_m - found) * block_m
-                    end = ends[found + 1]
-
-                # copies beyond an edge read zeros, which add nothing, and write nothing
-                if runs(row, end):
+                if persistent:
+                    waves = (block_rows * cols + persistent - 1) // persistent
+                    groups_of = T.alloc_local((waves,), "int32")
+                    rows_at = T.alloc_local((waves,), "int32")
+                    cols_at = T.alloc_local((waves,), "int32")
+                    mine, before = T.alloc_var("int32"), T.alloc_var("int32")
+                    mine = 0
+                    before = 0  # tiles of the groups before
+                    for group in T.serial(groups):
+                        begin = begin_of(ends, group)
+                        height = (end_of(ends, group) - begin + block_m - 1) // block_m
+                        after = before + height * cols
+                        until = (after - bx + persistent - 1) // persistent
+                        for later in T.serial(until - mine):
+                            at = mine + later
+                            tile = at * persistent + bx - before
+                            groups_of[at] = group
+                            rows_at[at] = begin + tile % height * block_m
+                            cols_at[at] = tile // height
+                        mine = until
+                        before = after
                     T.clear(c_sum)
-                    trips = depth if by_branch else T.if_then_else(row < end, depth, 0)
                     if fused:
-                        u_tile = T.alloc_shared(tile_shape, dtype)
-                        u_sum = T.alloc_fragment((block_m, block_n), accumulator)
                         T.clear(u_sum)
-                        for ko in T.Pipelined(trips, num_stages=num_stages):
-                            T.copy(rows_of(A, found, row, ko * block_k), a_tile)
-                            T.copy(weights_of(B, found, 0, bx * block_n, ko * block_k), b_tile)
-                            T.copy(weights_of(B, found, 1, bx * block_n, ko * block_k), u_tile)
-                            T.gemm(a_tile, b_tile, c_sum, transpose_B=is_nt, policy=policy)
-                            T.gemm(a_tile, u_tile, u_sum, transpose_B=is_nt, policy=policy)
-                        for i, j in T.Parallel(block_m, block_n):
-                            c_sum[i, j] = c_sum[i, j] / (1 + T.exp(-c_sum[i, j])) * u_sum[i, j]
-                    else:
-                        for ko in T.Pipelined(trips, num_stages=num_stages):
-                            T.copy(rows_of(A, found, row, ko * block_k), a_tile)
-                            T.copy(weights_of(B, found, 0, bx * block_n, ko * block_k), b_tile)
-                            T.gemm(a_tile, b_tile, c_sum, transpose_B=is_nt, policy=policy)
-                    T.copy(c_sum, c_tile)
-                    if row + block_m <= end:
-                        T.copy(c_tile, rows_of(C, found, row, bx * block_n))
-                    else:
-                        for i, j in T.Parallel(block_m, block_n):
-                            if row + i < end and bx * block_n + j < n:
-                                if masked:
-                                    C[found, row + i, bx * block_n + j] = c_tile[i, j]
-                                else:
-                                    C[row + i, bx * block_n + j] = c_tile[i, j]
+                    for step in T.Pipelined(mine * depth, num_stages=num_stages):
+                        at, ko = step // depth, step % depth
+                        multiply(
+                            A, B, groups_of[at], rows_at[at], cols_at[at] * block_n, ko, a_tile, b_tiles, sums
+                        )
+                        # the warpgroup that copies goes on with the next tile meanwhile
+                        if ko == depth - 1:
+                            write(
+                                C,
+                                groups_of[at],
+                                rows_at[at],
+                                cols_at[at] * block_n,
+                                end_of(ends, groups_of[at]),
+                                sums,
+                                c_tile,
+                            )
+                            T.clear(c_sum)
+                            if fused:
+                                T.clear(u_sum)
+                else:
+                    found = T.alloc_var("int32")
+                    found = by // tiles if masked else 0
+                    for step in T.unroll(
+                        steps
+                    ):  # the last group whose tiles begin at this block row or before
+                        later = T.min(found + (1 << (steps - 1 - step)), groups - 1)
+                        if ends[later] // block_m + later <= by:
+                            found = later
+                    start = begin_of(ends, found)
+                    row = (
+                        by % tiles * block_m if masked else start + (by - start // block_m - found) * block_m
+                    )
+                    end = end_of(ends, found)
+                    if runs(row, end):
+                        T.clear(c_sum)
+                        if fused:
+                            T.clear(u_sum)
+                        for ko in T.Pipelined(
+                            depth if by_branch else T.if_then_else(row < end, depth, 0), num_stages=num_stages
+                        ):
+                            multiply(A, B, found, row, bx * block_n, ko, a_tile, b_tiles, sums)
+                        write(C, found, row, bx * block_n, end, sums, c_tile)
 
         return grouped_matmul
 

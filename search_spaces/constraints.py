@@ -145,6 +145,28 @@ def swizzle_matters(
     return Constraint("swizzle", violation, is_waste=True)
 
 
+def walks_over_tiles(blocks: Callable[[Config], tuple[int, int]]) -> Constraint:
+    """`persistent` blocks that walk over the tiles have more than one each, in one order."""
+
+    def violation(config: Config) -> str | None:
+        persistent, swizzle = config.int("persistent"), config.int("swizzle")
+        if not persistent:
+            return None
+        if swizzle:
+            return (
+                f"persistent={persistent} blocks walk in an order without swizzle={swizzle}: take swizzle=0"
+            )
+        rows, cols = blocks(config)
+        if rows * cols <= persistent:
+            return (
+                f"persistent={persistent} blocks have {rows * cols} tiles, at most one each: "
+                "take persistent=0"
+            )
+        return None
+
+    return Constraint("many tiles", violation, is_waste=True)
+
+
 def not_beyond(parameter: str, values: tuple[int, ...], dimension: str, extent: int) -> Constraint:
     """A tile is at most the dimension, rounded up to the next value of the parameter."""
     largest = min((v for v in values if v >= extent), default=max(values))

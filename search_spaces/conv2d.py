@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from ..dtypes import DTYPE_BYTES
 from ..problem.axes import Windows, extent
 from ..problem.space import Config, Constraint, Parameter, SearchSpace
@@ -19,6 +17,7 @@ from .constraints import (
     pipelines,
     stages_within_loop,
     swizzle_matters,
+    walks_over_tiles,
     whole_instructions,
 )
 from .matrix_unit import MAX_WGMMA_COLUMNS, POLICIES, is_hopper, launch, matrix_unit
@@ -104,7 +103,7 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         fits_registers(target, bulk, result_size, "take more threads or a smaller block_m or block_n"),
         fits_instruction(target, bulk, instruction_columns, "take a smaller block_n, or threads=256"),
         fits_shared_memory(target, shared_bytes, "lower num_stages, block_k, block_m or block_n"),
-        _many_tiles(blocks),
+        walks_over_tiles(blocks),
         swizzle_matters(blocks, cores, SWIZZLES),
     )
     return SearchSpace(parameters, constraints)
@@ -139,25 +138,3 @@ def _whole_channels(channels: int) -> Constraint:
         return f"block_k={block_k} must divide channels={channels}; nearest legal values: {fitting}"
 
     return Constraint("whole channels", violation)
-
-
-def _many_tiles(blocks: Callable[[Config], tuple[int, int]]) -> Constraint:
-    """Blocks that walk over the tiles have more than one each, in one order."""
-
-    def violation(config: Config) -> str | None:
-        persistent, swizzle = config.int("persistent"), config.int("swizzle")
-        if not persistent:
-            return None
-        if swizzle:
-            return (
-                f"persistent={persistent} blocks walk in an order without swizzle={swizzle}: take swizzle=0"
-            )
-        rows, cols = blocks(config)
-        if rows * cols <= persistent:
-            return (
-                f"persistent={persistent} blocks have {rows * cols} tiles, at most one each: "
-                "take persistent=0"
-            )
-        return None
-
-    return Constraint("many tiles", violation, is_waste=True)

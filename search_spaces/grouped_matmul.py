@@ -9,6 +9,7 @@ from ..problem.space import Config, Constraint, Parameter, SearchSpace
 from ..problem.workload import Workload
 from ..target.spec import Target
 from .constraints import (
+    WGMMA_REGISTERS,
     fits_block,
     fits_instruction,
     fits_registers,
@@ -17,6 +18,7 @@ from .constraints import (
     pipelines,
     stages_within_loop,
     swizzle_matters,
+    walks_over_tiles,
     whole_instructions,
 )
 from .matrix_unit import MAX_WGMMA_COLUMNS, POLICIES, is_hopper, launch, matrix_unit
@@ -25,6 +27,7 @@ TILES_M = (16, 32, 64, 128, 256)
 TILES_N = (32, 64, 128, 192, 256)
 DEPTHS = (32, 64, 128)
 SWIZZLES = (0, 8)
+MAX_WAVES = 128  # tiles of a block: each thread keeps six numbers of each in local memory
 FULL_TILE = 64  # smaller tiles read the operands too often for the caches; they help only with few blocks
 
 
@@ -36,6 +39,7 @@ def space(workload: Workload, target: Target) -> SearchSpace:
     a_bulk = is_hopper(target) and k * element_bytes % 16 == 0
     b_bulk = is_hopper(target) and (k if workload.attrs["layout"] == "nt" else n) * element_bytes % 16 == 0
     bulk, any_bulk = a_bulk and b_bulk, a_bulk or b_bulk
+    cores = target.int("core.count")
     products = 2 if workload.attrs["fuse"] == "silu_mul" else 1
     masked = workload.attrs["rows"] == "masked"
     mean = tokens if masked else -(-tokens // groups)
@@ -58,6 +62,11 @@ def space(workload: Workload, target: Target) -> SearchSpace:
             ("loop",) if bulk else ("branch",),
             "how a block without a tile ends: by a loop without iterations, or by a branch",
         ),
+        Parameter(
+            "persistent",
+            (0, cores) if bulk else (0,),
+            "blocks that walk over the tiles and copy for the next one meanwhile; 0: one block a tile",
+        ),
     )
 
     def blocks(config: Config) -> tuple[int, int]:
@@ -74,8 +83,10 @@ def space(workload: Workload, target: Target) -> SearchSpace:
     def shared_bytes(config: Config) -> int:
         rows = config.int("block_m") + products * config.int("block_n")
         operands, result = config.int("num_stages") * rows * config.int("block_k"), result_size(config)
-        # C replaces the operands after the main loop, but not in a branch with a warpgroup that copies
-        elements = operands + result if any_bulk and not bulk else max(operands, result)
+        # C replaces the operands after the main loop, but not in a branch with a warpgroup that copies,
+        # or while that warpgroup copies for the next tile
+        beside = (any_bulk and not bulk) or config.int("persistent") > 0
+        elements = operands + result if beside else max(operands, result)
         return elements * element_bytes + launch(target, config.int("threads"), any_bulk).barrier_bytes
 
     def instruction_columns(config: Config) -> int:
@@ -89,14 +100,17 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         not_beyond("block_m", TILES_M, "tokens", tokens),
         not_beyond("block_n", tiles_n, "n", n),
         not_beyond("block_k", DEPTHS, "k", k),
-        _enough_tile(n, mean, blocks, target.int("core.count")),
+        _enough_tile(n, mean, blocks, cores),
         stages_within_loop(lambda config: -(-k // config.int("block_k")), "k"),
         fits_block(target, any_bulk),
         whole_instructions(target, "block_m", "block_n"),
         fits_registers(target, any_bulk, sums, "take more threads or a smaller block_m or block_n"),
         fits_instruction(target, any_bulk, instruction_columns, "take a smaller block_n, or threads=256"),
         fits_shared_memory(target, shared_bytes, "lower num_stages, block_k, block_m or block_n"),
-        swizzle_matters(blocks, target.int("core.count"), SWIZZLES),
+        walks_over_tiles(blocks),
+        _short_table(blocks),
+        _even_registers(target, sums),
+        swizzle_matters(blocks, cores, SWIZZLES),
     )
     return SearchSpace(parameters, constraints)
 
@@ -107,7 +121,8 @@ def _enough_tile(n: int, mean: int, blocks: Callable[[Config], tuple[int, int]],
     def violation(config: Config) -> str | None:
         for parameter, dimension, extent in (("block_m", "rows of a group", mean), ("block_n", "n", n)):
             least = min(FULL_TILE, max(TILES_M[0], extent))
-            rows, cols = blocks(Config({**config, parameter: FULL_TILE}))
+            read = {name: config[name] for name in ("block_m", "block_n")}  # the rule must read no others
+            rows, cols = blocks(Config({**read, parameter: FULL_TILE}))
             if config.int(parameter) < least and rows * cols >= cores:
                 return (
                     f"{parameter}={config[parameter]} reads the operands more often than necessary: tiles of "
@@ -117,3 +132,38 @@ def _enough_tile(n: int, mean: int, blocks: Callable[[Config], tuple[int, int]],
         return None
 
     return Constraint("tile not too small", violation, is_waste=True)
+
+
+def _short_table(blocks: Callable[[Config], tuple[int, int]]) -> Constraint:
+    """A block that walks over the tiles has a table of its own."""
+
+    def violation(config: Config) -> str | None:
+        persistent = config.int("persistent")
+        rows, cols = blocks(config)
+        if not persistent or rows * cols <= MAX_WAVES * persistent:
+            return None
+        return (
+            f"persistent={persistent} blocks have {rows * cols} tiles, and tables of at most {MAX_WAVES}: "
+            "take persistent=0 or a larger block_m or block_n"
+        )
+
+    return Constraint("table of tiles", violation)
+
+
+def _even_registers(target: Target, sums: Callable[[Config], int]) -> Constraint:
+    """TileLang 0.1.15 moves no registers from a warpgroup that copies by a table in local memory."""
+
+    def violation(config: Config) -> str | None:
+        persistent, threads = config.int("persistent"), config.int("threads")
+        if not persistent:
+            return None
+        limit = launch(target, threads, True).compiled_registers - WGMMA_REGISTERS
+        need = -(-sums(config) // threads)
+        if need <= limit:
+            return None
+        return (
+            f"with persistent={persistent} the accumulators may take {limit} registers of each of {threads} "
+            f"threads, and take {need}: take persistent=0, or a smaller block_m or block_n"
+        )
+
+    return Constraint("registers of equal warpgroups", violation)

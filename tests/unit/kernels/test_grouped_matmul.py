@@ -26,6 +26,7 @@ SMALL = Config(
         "policy": "square",
         "swizzle": 0,
         "skip": "branch",
+        "persistent": 0,
     }
 )
 
@@ -36,20 +37,30 @@ def fp32(tokens: int, groups: int, n: int, k: int, **attrs: str) -> Workload:
 
 
 @pytest.mark.parametrize(
-    ("workload", "ends"),
+    ("workload", "ends", "persistent"),
     [
-        (fp32(50, 5, 40, 36), [0, 0, 17, 33, 33, 50]),  # no rows, one row left over, a whole tile
-        pytest.param(fp32(3, 1, 32, 32, layout="nn"), [0, 3], marks=pytest.mark.ci),
-        pytest.param(fp32(40, 3, 33, 20, layout="nn", fuse="silu_mul"), [0, 1, 1, 40], marks=pytest.mark.ci),
-        (fp32(20, 3, 40, 36, rows="masked", fuse="silu_mul"), [20, 0, 17]),
+        (fp32(50, 5, 40, 36), [0, 0, 17, 33, 33, 50], 0),  # no rows, one row left over, a whole tile
+        (fp32(50, 5, 40, 36), [0, 0, 17, 33, 33, 50], 3),
+        pytest.param(fp32(3, 1, 32, 32, layout="nn"), [0, 3], 0, marks=pytest.mark.ci),
+        pytest.param(
+            fp32(40, 3, 33, 20, layout="nn", fuse="silu_mul"), [0, 1, 1, 40], 0, marks=pytest.mark.ci
+        ),
+        (fp32(20, 3, 40, 36, rows="masked", fuse="silu_mul"), [20, 0, 17], 0),
+        pytest.param(
+            fp32(20, 3, 40, 36, rows="masked", fuse="silu_mul"), [20, 0, 17], 5, marks=pytest.mark.ci
+        ),
     ],
 )
-def test_tile_program_is_right(workload: Workload, ends: list[int], tmp_path: Path) -> None:
+def test_tile_program_is_right(workload: Workload, ends: list[int], persistent: int, tmp_path: Path) -> None:
     """Rows of all groups are written, each with the weights of its group, and no others."""
     inputs = {**GROUPED.inputs(workload, "cpu", 5), "ends": torch.tensor(ends, dtype=torch.int32)}
     out = torch.full(GROUPED.outputs(workload)["C"], torch.nan)
     with on_cpu():
-        run_c(TEMPLATE.build(workload, SMALL), {**inputs, "C": out}, tmp_path)
+        run_c(
+            TEMPLATE.build(workload, Config({**SMALL, "persistent": persistent})),
+            {**inputs, "C": out},
+            tmp_path,
+        )
     a, weights = inputs["A"].double(), inputs["B"].double()
     weights = weights.mT if workload.attrs["layout"] == "nt" else weights
     if workload.attrs["fuse"] == "silu_mul" and workload.attrs["layout"] == "nn":
