@@ -13,6 +13,8 @@ _FIXED: Mapping[str, Mapping[str, int]] = {
     "grouped_matmul": {"groups": 3},
     "rope": {"head_dim": 64},
     "flash_decoding": {"heads": 8, "kv_heads": 2, "head_dim": 32},
+    "block_sparse_attention": {"heads": 2, "head_dim": 32},
+    "flash_attention_bwd": {"heads": 2, "head_dim": 16},
 }
 
 

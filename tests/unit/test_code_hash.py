@@ -161,10 +161,12 @@ def test_shipped_templates_keep_the_versions_under_which_results_are_recorded() 
     longer stand for it.
     """
     assert {t.name: t.version for name in operators() for t in templates(name)} == {
+        "block_sparse_attention": "7d50984a8cad",
         "chunk_state": "1f044915c91a",
         "conv2d": "a4865c940fa0",
         "dequant_matmul": "f1c7076ec03e",
         "flash_attention": "dafb2bd5fb70",
+        "flash_attention_bwd": "d6061596c1df",
         "gemv": "40e5495f6b98",
         "grouped_matmul": "74bddff16689",
         "matmul": "23183d3b9dbb",
