@@ -442,13 +442,15 @@ class FlashAttentionGpu(KernelTemplate):
         query_blocks = (seq_len + block_m - 1) // block_m
         # the last axis is slowest; causal blocks of the last queries take longest and must not start last
         grid = (heads, batch, query_blocks) if by_length else (query_blocks, heads, batch)
+        axes = OPERATOR.tensor_axes(workload.attrs)
         tiles = AttentionTiles(block_m, block_n, head_dim, causal, window, softcap, mixed, dtype)
 
-        def place(i0: Any, i1: Any, i2: Any) -> tuple[Any, Any, Any, Any]:
-            """The first query, the head, its head of keys and the item of a block."""
+        def place(tensors: Mapping[str, Any], i0: Any, i1: Any, i2: Any) -> tuple[Any, Any, Any, Any, Any]:
+            """The first query, the head, its head of keys, the item and its length at a position of the grid."""
             head, item, in_order = (i0, i1, i2) if by_length else (i1, i2, i0)
             row = (query_blocks - 1 - in_order if causal else in_order) * block_m
-            return row, head, head // group if group > 1 else head, item
+            end = tensors["length"][item] if mixed else seq_len
+            return row, head, head // group if group > 1 else head, item, end
 
         if (schedule := config.str("schedule", "serial")) == "serial":
             attention = _serial_attention(tiles, num_stages, threads)
@@ -467,9 +469,8 @@ class FlashAttentionGpu(KernelTemplate):
             O: T.Tensor(shape, dtype),  # type: ignore[valid-type]  # noqa: E741, N803
             LSE: T.Tensor((batch, heads, seq_len), "float32") if lse else None,  # type: ignore[valid-type]  # noqa: N803
         ):
-            attention(
-                Q, K, V, sink if sinks else None, length if mixed else None, O, LSE if lse else None, grid, place
-            )
+            tensors = {"Q": Q, "K": K, "V": V, "sink": sink, "length": length, "O": O, "LSE": LSE}
+            attention({name: tensors[name] if name in axes else None for name in tensors}, grid, place)
 
         return flash_attention
 
@@ -486,10 +487,9 @@ def _serial_attention(tiles: AttentionTiles, num_stages: int, threads: int) -> A
     update = online_softmax(block_m, block_n, tiles.scale)
 
     @T.macro
-    def attention(Q, K, V, sink, length, O, LSE, grid, place):  # type: ignore[no-untyped-def]  # noqa: E741, N803
+    def attention(tensors, grid, place):  # type: ignore[no-untyped-def]
         with T.Kernel(*grid, threads=threads) as (i0, i1, i2):
-            row, head, key_head, item = place(i0, i1, i2)
-            end = Q.shape[1] if length is None else length[item]
+            row, head, key_head, item, end = place(tensors, i0, i1, i2)
 
             q_tile = T.alloc_shared((block_m, width), dtype)
             k_tile = T.alloc_shared((block_n, width), dtype)
@@ -505,11 +505,11 @@ def _serial_attention(tiles: AttentionTiles, num_stages: int, threads: int) -> A
             row_sum = T.alloc_fragment((block_m,), "float32")
 
             # copies beyond an edge read zeros and write nothing
-            T.copy(Q[item, row : row + block_m, head, 0:width], q_tile)
-            begin(o_sum, row_max, row_sum, sink, head)
+            T.copy(tensors["Q"][item, row : row + block_m, head, 0:width], q_tile)
+            begin(o_sum, row_max, row_sum, tensors["sink"], head)
             for step in T.Pipelined(tiles.count(row, end), num_stages=num_stages):
                 ko = tiles.first(row) + step
-                T.copy(K[item, ko * block_n : (ko + 1) * block_n, key_head, 0:width], k_tile)
+                T.copy(tensors["K"][item, ko * block_n : (ko + 1) * block_n, key_head, 0:width], k_tile)
                 T.gemm(q_tile, k_tile, scores, transpose_B=True, policy=policy, clear_accum=True)
                 look(scores, row, ko, end)
 
@@ -518,12 +518,12 @@ def _serial_attention(tiles: AttentionTiles, num_stages: int, threads: int) -> A
                 for i, j in T.Parallel(block_m, width):
                     o_sum[i, j] *= rescale[i]
 
-                T.copy(V[item, ko * block_n : (ko + 1) * block_n, key_head, 0:width], v_tile)
+                T.copy(tensors["V"][item, ko * block_n : (ko + 1) * block_n, key_head, 0:width], v_tile)
                 T.gemm(weights, v_tile, o_sum, policy=policy)
 
-            finish(o_sum, row_max, row_sum, row, end, LSE, item, head)
+            finish(o_sum, row_max, row_sum, row, end, tensors["LSE"], item, head)
             T.copy(o_sum, o_tile)
-            T.copy(o_tile, O[item, row : row + block_m, head, 0:width])
+            T.copy(o_tile, tensors["O"][item, row : row + block_m, head, 0:width])
 
     return attention
 
