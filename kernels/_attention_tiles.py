@@ -65,7 +65,7 @@ class AttentionTiles:
         return T.max(1, last - self.first(row)) if self.mixed else last - self.first(row)
 
     def macros(self) -> tuple[Any, Any, Any]:
-        """Macros for what comes before the first tile, between the products of a tile, and after the last one.
+        """Macros for what comes before the first tile, between the products of a tile, and after the last.
 
         Returns:
             `begin(o_sum, row_max, row_sum, sink, head)`, which starts the sums of each row, `look(scores,

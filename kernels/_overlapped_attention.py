@@ -2,8 +2,8 @@
 
 Threads of their own copy keys and values through TMA. Each group of 128 computing threads issues the product
 of the queries and the keys of the next tile together with that of the weights and the values of the current
-tile. While the second one runs, the softmax of the next tile is computed. With `turns`, the groups issue their
-products one after the other, so that the softmax of one group also overlaps with the products of the others.
+tile. While the second one runs, the softmax of the next tile is computed. With `turns`, the groups issue
+their products one after the other, so that the softmax of one group also overlaps with products of others.
 """
 
 import math
@@ -171,11 +171,11 @@ def overlapped_attention(tiles: AttentionTiles, num_stages: int, threads: int, t
                     visit(produce, tensors, shared, block, grid, place)
             else:
                 T.inc_max_nreg(REGISTERS[groups])
-                if turns:  # the last group gives the first one its turn
+                if turns:  # noqa: SIM102  # the last group gives the first one its turn
                     if thread >= groups * GROUP:
                         T.named_barrier_arrive(FIRST_TURN, 2 * GROUP)
                 visit(consume, tensors, shared, block, grid, place)
-                if turns:
+                if turns:  # noqa: SIM102  # an arrival of the last group is left
                     if thread < 2 * GROUP:
                         T.sync_threads(FIRST_TURN, 2 * GROUP)
 

@@ -1,8 +1,8 @@
 """flash_attention: forward attention without the score matrix in memory, and its template for GPUs.
 
-Tensors have the layout (batch, seq_len, heads, head_dim), as in TileLang's examples. For a query at position i
-of a head, O = sum_j w_j V_j / (sum_j w_j + exp(sink)), with w_j = exp(s_j) over the keys j that it sees, and
-s_j = Q_i K_j / sqrt(head_dim). Attributes change what it sees and how much that counts:
+Tensors have the layout (batch, seq_len, heads, head_dim), as in TileLang's examples. For a query at position
+i of a head, O = sum_j w_j V_j / (sum_j w_j + exp(sink)), with w_j = exp(s_j) over the keys j that it sees,
+and s_j = Q_i K_j / sqrt(head_dim). Attributes change what it sees and how much that counts:
 
 causal    keys j <= i only
 window    of these the last `window` keys, i - window < j
@@ -55,8 +55,8 @@ class FlashAttention(Operator):
     choices: ClassVar[Mapping[str, tuple[Value, ...]]] = {"lengths": ("full", "mixed")}
     later_attrs = ("group", "window", "softcap", "sinks", "lse", "lengths")
     axes: ClassVar[Axes] = dict.fromkeys(("Q", "K", "V", "O"), ("batch", "seq_len", "heads", "head_dim"))
-    # FA0 .. FA4: TileLang paper, appendix A; then long sequences, other widths of heads, and layers of Llama 3
-    # 8B, of gpt-oss-120b (with sliding window) and of Gemma 2 9B
+    # FA0 .. FA4: TileLang paper, appendix A; then long sequences, other widths of heads, and layers of
+    # Llama 3 8B, of gpt-oss-120b (with sliding window) and of Gemma 2 9B
     named: ClassVar[Mapping[str, Mapping[str, Value]]] = {
         "FA0": {"batch": 1, "heads": 32, "seq_len": 512, "head_dim": 128, "causal": True},
         "FA1": {"batch": 1, "heads": 32, "seq_len": 512, "head_dim": 128, "causal": False},
@@ -115,8 +115,8 @@ class FlashAttention(Operator):
         group, window, softcap = (int(self.attribute(workload.attrs, n)) for n in self.later_attrs[:3])
         if group < 1 or dims["heads"] % group:
             raise WorkloadError(
-                f"flash_attention: group={group} must be at least 1 and divide heads={dims['heads']}, since so "
-                "many query heads share a head of K and V"
+                f"flash_attention: group={group} must be at least 1 and divide heads={dims['heads']}, since "
+                "that many query heads share a head of K and V"
             )
         if window < 0 or softcap < 0:
             raise WorkloadError(
@@ -274,9 +274,7 @@ class FlashAttention(Operator):
         return {"bfloat16": 8e-3, "float16": 1e-3}[workload.dtype]
 
 
-def _attention(
-    workload: Workload, inputs: Tensors, squared: bool
-) -> "tuple[torch.Tensor, torch.Tensor]":
+def _attention(workload: Workload, inputs: Tensors, squared: bool) -> "tuple[torch.Tensor, torch.Tensor]":
     """The output, or the sum of the squares of its terms (weight times value), and LSE, in float32.
 
     Squared weights are at least the smallest normal number of the dtype: the rounding errors of smaller ones
@@ -341,7 +339,7 @@ def _works(call: Callable[[], object]) -> bool:
 
 
 def _windowed(workload: Workload, inputs: Tensors) -> Callable[[], object]:
-    """FlashAttention-2 with a sliding window. A sink takes the share 1 - sigmoid(LSE - sink) of the weight."""
+    """FlashAttention-2 with a window; a sink takes the share 1 - sigmoid(LSE - sink) of the weight."""
     import torch
 
     q, k, v = (inputs[name] for name in ("Q", "K", "V"))
@@ -370,12 +368,12 @@ def _flex(workload: Workload, q: Any, k: Any, v: Any, lengths: Any) -> Callable[
     group, window, softcap = (int(OPERATOR.attribute(workload.attrs, n)) for n in OPERATOR.later_attrs[:3])
     seq_len = q.shape[2]
 
-    def seen(item: Any, head: Any, query: Any, key: Any) -> Any:
+    def seen(item: Any, _head: Any, query: Any, key: Any) -> Any:
         found = key <= query if workload.attrs["causal"] else key < seq_len
         found = found & (query - key < window) if window else found
         return found if lengths is None else found & (key < lengths[item])
 
-    def capped(score: Any, item: Any, head: Any, query: Any, key: Any) -> Any:
+    def capped(score: Any, _item: Any, _head: Any, _query: Any, _key: Any) -> Any:
         return softcap * torch.tanh(score / softcap)
 
     items = None if lengths is None else q.shape[0]
@@ -430,7 +428,9 @@ class FlashAttentionGpu(KernelTemplate):
 
         batch, heads, seq_len, head_dim = workload.dims.values()
         causal, dtype = bool(workload.attrs["causal"]), workload.dtype
-        group, window, softcap = (int(OPERATOR.attribute(workload.attrs, n)) for n in OPERATOR.later_attrs[:3])
+        group, window, softcap = (
+            int(OPERATOR.attribute(workload.attrs, n)) for n in OPERATOR.later_attrs[:3]
+        )
         sinks, lse = (bool(OPERATOR.attribute(workload.attrs, name)) for name in ("sinks", "lse"))
         mixed = OPERATOR.attribute(workload.attrs, "lengths") == "mixed"
         block_m, block_n = config.int("block_m"), config.int("block_n")
@@ -446,7 +446,7 @@ class FlashAttentionGpu(KernelTemplate):
         tiles = AttentionTiles(block_m, block_n, head_dim, causal, window, softcap, mixed, dtype)
 
         def place(tensors: Mapping[str, Any], i0: Any, i1: Any, i2: Any) -> tuple[Any, Any, Any, Any, Any]:
-            """The first query, the head, its head of keys, the item and its length at a position of the grid."""
+            """First query, head, its head of keys, item and its length at a position of the grid."""
             head, item, in_order = (i0, i1, i2) if by_length else (i1, i2, i0)
             row = (query_blocks - 1 - in_order if causal else in_order) * block_m
             end = tensors["length"][item] if mixed else seq_len

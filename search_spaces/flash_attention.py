@@ -1,8 +1,8 @@
 """Search space of flash_attention: tiles of block_m queries, and loops over tiles of block_n keys.
 
 On Hopper a schedule says what runs beside the softmax. `serial` has nothing but copies, as on other chips;
-`overlapped` computes the products of the next tile meanwhile; with `ping_pong` the groups of threads also take
-turns.
+`overlapped` computes products of the next and the current tile meanwhile; with `ping_pong` the groups of
+threads also take turns.
 """
 
 from __future__ import annotations
@@ -149,13 +149,13 @@ def _groups() -> Constraint:
         least, groups = (2 if schedule == "ping_pong" else 1), threads // GROUP
         if not least <= groups <= 3:
             return (
-                f"schedule={schedule} is for {least} to 3 groups of {GROUP} threads, and threads={threads} has "
-                f"{groups}: take threads={least * GROUP}"
+                f"schedule={schedule} is for {least} to 3 groups of {GROUP} threads, and threads={threads} "
+                f"has {groups}: take threads={2 * GROUP}"
             )
         if rows != 64 * groups:
             return (
-                f"schedule={schedule} gives each of {groups} groups 64 rows, and block_m={rows} has others: take "
-                f"block_m={64 * groups}"
+                f"schedule={schedule} gives each of {groups} groups 64 rows, and block_m={rows} has others: "
+                f"take block_m={64 * groups}"
             )
         return None
 
@@ -163,7 +163,7 @@ def _groups() -> Constraint:
 
 
 def _positions(workload: Workload, cores: int) -> Constraint:
-    """Blocks that stay are part of the overlapped schedules, and help where there are more tiles than cores."""
+    """Blocks that stay are part of overlapped schedules, and help where there are more tiles than cores."""
     others = workload.dims["batch"] * workload.dims["heads"]
 
     def violation(config: Config) -> str | None:
