@@ -13,7 +13,9 @@ from ._attention_tiles import AttentionTiles
 from ._online_softmax import online_softmax
 
 GROUP = 128  # threads that issue a wgmma together, and those that copy
-REGISTERS = {1: 240, 2: 240, 3: 160}  # of a computing thread by number of groups; copying threads keep 24
+# of a computing thread by number of groups; copying threads keep 24, so that two blocks of one group fit a core
+REGISTERS = {1: 232, 2: 240, 3: 160}
+WIDE = 192  # columns of the widest wgmma that compiles with half the registers of a core for a block
 FIRST_TURN = 8  # named barriers of the turns; TileLang takes the first ones
 
 
@@ -59,6 +61,11 @@ def overlapped_attention(tiles: AttentionTiles, num_stages: int, threads: int, t
             T.mbarrier_arrive(full[slot(tile)])
 
     @T.macro
+    def release(free, at):  # type: ignore[no-untyped-def]
+        if T.get_thread_binding() % 32 == 0:  # a warp has waited for its products as a whole
+            T.mbarrier_arrive(free[at])
+
+    @T.macro
     def produce(tensors, shared, where, turn, done):  # type: ignore[no-untyped-def]
         q_tile, k_tile, v_tile, _, q_full, q_free, k_full, k_free, v_full, v_free = shared
         row, head, key_head, item, end = where
@@ -99,7 +106,7 @@ def overlapped_attention(tiles: AttentionTiles, num_stages: int, threads: int, t
             q_tile, k_tile[slot(done), :, :], scores, transpose_B=True, policy=policy, clear_accum=True
         )
         T.wait_wgmma(0)
-        T.mbarrier_arrive(k_free[slot(done)])
+        release(k_free, slot(done))
         look(scores, row, first, end)
         update(scores, row_max, old_max, rescale, tile_sum, row_sum)
         T.copy(scores, weights)
@@ -116,22 +123,22 @@ def overlapped_attention(tiles: AttentionTiles, num_stages: int, threads: int, t
             if turns:
                 T.named_barrier_arrive(FIRST_TURN + thread // GROUP % groups, 2 * GROUP)
             T.wait_wgmma(1)  # the scores
-            T.mbarrier_arrive(k_free[slot(then)])
+            release(k_free, slot(then))
             look(scores, row, first + step + 1, end)
             update(scores, row_max, old_max, rescale, tile_sum, row_sum)
             T.wait_wgmma(0)
-            T.mbarrier_arrive(v_free[slot(now)])
+            release(v_free, slot(now))
             T.copy(scores, weights)
             for i, j in T.Parallel(block_m, width):
                 o_sum[i, j] *= rescale[i]
         if stay:
-            T.mbarrier_arrive(q_free)
+            release(q_free, 0)
         last = done + count - 1
         T.mbarrier_wait_parity(v_full[slot(last)], phase(last))
         T.wgmma_gemm(weights, v_tile[slot(last), :, :], o_sum, policy=policy)
         T.wait_wgmma(0)
         if stay:
-            T.mbarrier_arrive(v_free[slot(last)])
+            release(v_free, slot(last))
         finish(o_sum, row_max, row_sum, row, end, tensors["LSE"], item, head)
         T.copy(o_sum, o_tile)
         T.copy(o_tile, tensors["O"][item, row : row + block_m, head, 0:width])
@@ -159,11 +166,13 @@ def overlapped_attention(tiles: AttentionTiles, num_stages: int, threads: int, t
             v_tile = T.alloc_shared((num_stages, block_n, width), dtype)
             # a block that stays loads the next queries before it has written the output
             o_tile = T.alloc_shared((block_m, width), dtype) if stay else q_tile
-            q_full, q_free = T.alloc_barrier(1), T.alloc_barrier(threads)
-            k_full, k_free = T.alloc_barrier([1] * num_stages), T.alloc_barrier([threads] * num_stages)
-            v_full, v_free = T.alloc_barrier([1] * num_stages), T.alloc_barrier([threads] * num_stages)
+            q_full, q_free = T.alloc_barrier(1), T.alloc_barrier(threads // 32)
+            k_full, k_free = T.alloc_barrier([1] * num_stages), T.alloc_barrier([threads // 32] * num_stages)
+            v_full, v_free = T.alloc_barrier([1] * num_stages), T.alloc_barrier([threads // 32] * num_stages)
             shared = (q_tile, k_tile, v_tile, o_tile, q_full, q_free, k_full, k_free, v_full, v_free)
             thread = T.get_thread_binding()
+            if groups == 1 and max(block_n, width) <= WIDE:
+                T.annotate_min_blocks_per_sm(2)
             # not T.ws, between whose branches TileLang 0.1.15 synchronises all threads
             if thread < GROUP:
                 T.dec_max_nreg(24)
