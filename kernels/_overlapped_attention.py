@@ -13,7 +13,7 @@ from ._attention_tiles import AttentionTiles
 from ._online_softmax import online_softmax
 
 GROUP = 128  # threads that issue a wgmma together, and those that copy
-# of a computing thread by number of groups; copying threads keep 24, so that two blocks of one group fit a core
+# of a computing thread by number of groups; copying threads keep 24. Two blocks of one group fit a core
 REGISTERS = {1: 232, 2: 240, 3: 160}
 WIDE = 192  # columns of the widest wgmma that compiles with half the registers of a core for a block
 FIRST_TURN = 8  # named barriers of the turns; TileLang takes the first ones
@@ -68,7 +68,7 @@ def overlapped_attention(tiles: AttentionTiles, num_stages: int, threads: int, t
     @T.macro
     def produce(tensors, shared, where, turn, done):  # type: ignore[no-untyped-def]
         q_tile, k_tile, v_tile, _, q_full, q_free, k_full, k_free, v_full, v_free = shared
-        row, head, key_head, item, end = where
+        row, head, key_head, item, length = where
         if stay:
             T.mbarrier_wait_parity(q_free, 1 - turn % 2)
         T.tma_copy(
@@ -79,7 +79,7 @@ def overlapped_attention(tiles: AttentionTiles, num_stages: int, threads: int, t
         )
         if T.shuffle_elect(32):
             T.mbarrier_arrive(q_full)
-        for step in T.serial(tiles.count(row, end)):
+        for step in T.serial(tiles.count(row, length)):
             key = (tiles.first(row) + step) * block_n
             load(tensors["K"], k_tile, k_full, k_free, done + step, key_head, item, key)
             load(tensors["V"], v_tile, v_full, v_free, done + step, key_head, item, key)
@@ -87,7 +87,7 @@ def overlapped_attention(tiles: AttentionTiles, num_stages: int, threads: int, t
     @T.macro
     def consume(tensors, shared, where, turn, done):  # type: ignore[no-untyped-def]
         q_tile, k_tile, v_tile, o_tile, q_full, q_free, k_full, k_free, v_full, v_free = shared
-        row, head, _, item, end = where
+        row, head, _, item, length = where
         scores = T.alloc_fragment((block_m, block_n), "float32")
         weights = T.alloc_fragment((block_m, block_n), dtype)
         o_sum = T.alloc_fragment((block_m, width), "float32")
@@ -97,7 +97,7 @@ def overlapped_attention(tiles: AttentionTiles, num_stages: int, threads: int, t
         tile_sum = T.alloc_fragment((block_m,), "float32")
         row_sum = T.alloc_fragment((block_m,), "float32")
         thread = T.get_thread_binding()
-        first, count = tiles.first(row), tiles.count(row, end)
+        first, count = tiles.first(row), tiles.count(row, length)
 
         begin(o_sum, row_max, row_sum, tensors["sink"], head)
         T.mbarrier_wait_parity(q_full, turn % 2)
@@ -107,7 +107,7 @@ def overlapped_attention(tiles: AttentionTiles, num_stages: int, threads: int, t
         )
         T.wait_wgmma(0)
         release(k_free, slot(done))
-        look(scores, row, first, end)
+        look(scores, row, first, length)
         update(scores, row_max, old_max, rescale, tile_sum, row_sum)
         T.copy(scores, weights)
         for step in T.serial(count - 1):
@@ -124,7 +124,7 @@ def overlapped_attention(tiles: AttentionTiles, num_stages: int, threads: int, t
                 T.named_barrier_arrive(FIRST_TURN + thread // GROUP % groups, 2 * GROUP)
             T.wait_wgmma(1)  # the scores
             release(k_free, slot(then))
-            look(scores, row, first + step + 1, end)
+            look(scores, row, first + step + 1, length)
             update(scores, row_max, old_max, rescale, tile_sum, row_sum)
             T.wait_wgmma(0)
             release(v_free, slot(now))
@@ -139,7 +139,7 @@ def overlapped_attention(tiles: AttentionTiles, num_stages: int, threads: int, t
         T.wait_wgmma(0)
         if stay:
             release(v_free, slot(last))
-        finish(o_sum, row_max, row_sum, row, end, tensors["LSE"], item, head)
+        finish(o_sum, row_max, row_sum, row, length, tensors["LSE"], item, head)
         T.copy(o_sum, o_tile)
         T.copy(o_tile, tensors["O"][item, row : row + block_m, head, 0:width])
 

@@ -443,14 +443,14 @@ class FlashAttentionGpu(KernelTemplate):
         # the last axis is slowest; causal blocks of the last queries take longest and must not start last
         grid = (heads, batch, query_blocks) if by_length else (query_blocks, heads, batch)
         axes = OPERATOR.tensor_axes(workload.attrs)
-        tiles = AttentionTiles(block_m, block_n, head_dim, causal, window, softcap, mixed, dtype)
+        tiles = AttentionTiles(block_m, block_n, seq_len, head_dim, causal, window, softcap, dtype)
 
         def place(tensors: Mapping[str, Any], i0: Any, i1: Any, i2: Any) -> tuple[Any, Any, Any, Any, Any]:
             """First query, head, its head of keys, item and its length at a position of the grid."""
             head, item, in_order = (i0, i1, i2) if by_length else (i1, i2, i0)
             row = (query_blocks - 1 - in_order if causal else in_order) * block_m
-            end = tensors["length"][item] if mixed else seq_len
-            return row, head, head // group if group > 1 else head, item, end
+            length = tensors["length"][item] if mixed else None
+            return row, head, head // group if group > 1 else head, item, length
 
         if (schedule := config.str("schedule", "serial")) == "serial":
             attention = _serial_attention(tiles, num_stages, threads)
@@ -489,7 +489,7 @@ def _serial_attention(tiles: AttentionTiles, num_stages: int, threads: int) -> A
     @T.macro
     def attention(tensors, grid, place):  # type: ignore[no-untyped-def]
         with T.Kernel(*grid, threads=threads) as (i0, i1, i2):
-            row, head, key_head, item, end = place(tensors, i0, i1, i2)
+            row, head, key_head, item, length = place(tensors, i0, i1, i2)
 
             q_tile = T.alloc_shared((block_m, width), dtype)
             k_tile = T.alloc_shared((block_n, width), dtype)
@@ -507,11 +507,11 @@ def _serial_attention(tiles: AttentionTiles, num_stages: int, threads: int) -> A
             # copies beyond an edge read zeros and write nothing
             T.copy(tensors["Q"][item, row : row + block_m, head, 0:width], q_tile)
             begin(o_sum, row_max, row_sum, tensors["sink"], head)
-            for step in T.Pipelined(tiles.count(row, end), num_stages=num_stages):
+            for step in T.Pipelined(tiles.count(row, length), num_stages=num_stages):
                 ko = tiles.first(row) + step
                 T.copy(tensors["K"][item, ko * block_n : (ko + 1) * block_n, key_head, 0:width], k_tile)
                 T.gemm(q_tile, k_tile, scores, transpose_B=True, policy=policy, clear_accum=True)
-                look(scores, row, ko, end)
+                look(scores, row, ko, length)
 
                 update(scores, row_max, old_max, rescale, tile_sum, row_sum)
                 T.copy(scores, weights)
@@ -521,7 +521,7 @@ def _serial_attention(tiles: AttentionTiles, num_stages: int, threads: int) -> A
                 T.copy(tensors["V"][item, ko * block_n : (ko + 1) * block_n, key_head, 0:width], v_tile)
                 T.gemm(weights, v_tile, o_sum, policy=policy)
 
-            finish(o_sum, row_max, row_sum, row, end, tensors["LSE"], item, head)
+            finish(o_sum, row_max, row_sum, row, length, tensors["LSE"], item, head)
             T.copy(o_sum, o_tile)
             T.copy(o_tile, tensors["O"][item, row : row + block_m, head, 0:width])
 
