@@ -17,26 +17,27 @@ class AttentionTiles:
 
     A query sees the keys before the end of its item, or with `causal` those up to its own position, and with
     `window` > 0 only the last ones of these. The arguments of methods are expressions of TileLang, where
-    `row` is the first query of the block and `end` the number of positions of its item.
+    `row` is the first query of the block, and `length` the number of positions of its item, or None if that
+    is seq_len: TileLang gives a variable that it binds another name, and that of a size must stay.
 
     Attributes:
         block_m: queries of a block.
         block_n: keys of a tile.
+        seq_len: positions of the tensors.
         head_dim: elements of a row.
         causal: see above.
         window: see above.
         softcap: scores are softcap tanh(score / softcap) if it is not 0.
-        mixed: whether items end before the tensors.
         dtype: of the tensors.
     """
 
     block_m: int
     block_n: int
+    seq_len: Any
     head_dim: int
     causal: bool
     window: int
     softcap: int
-    mixed: bool
     dtype: str
 
     @property
@@ -55,23 +56,26 @@ class AttentionTiles:
 
         return T.max(0, row + 1 - self.window) // self.block_n if self.window else 0
 
-    def count(self, row: Any, end: Any) -> Any:
+    def count(self, row: Any, length: Any) -> Any:
         """The number of tiles of the block."""
         import tilelang.language as T  # noqa: N812
 
-        tiles = (end + self.block_n - 1) // self.block_n
+        tiles = (self._end(length) + self.block_n - 1) // self.block_n
         last = T.min(tiles, T.ceildiv(row + self.block_m, self.block_n)) if self.causal else tiles
         # a loop without iterations would not wait for the queries, whose memory the output takes
-        return T.max(1, last - self.first(row)) if self.mixed else last - self.first(row)
+        return last - self.first(row) if length is None else T.max(1, last - self.first(row))
+
+    def _end(self, length: Any) -> Any:
+        return self.seq_len if length is None else length
 
     def macros(self) -> tuple[Any, Any, Any]:
-        """Macros for what comes before the first tile, between the products of a tile, and after the last one.
+        """Macros for what comes before the first tile, between the products of a tile, and after the last.
 
         Returns:
-            `begin(o_sum, row_max, row_sum, sink, head)`, which starts the sums of each row, `look(scores,
-            row, ko, end)`, which caps and masks the scores of tile ko, and `finish(o_sum, row_max, row_sum,
-            row, end, LSE, item, head)`, which divides o_sum and writes the logarithms. `sink` and `LSE` may
-            be None.
+            `begin(o_sum, row_max, row_sum, sink, head)`, which starts the sums of each row;
+            `look(scores, row, ko, length)`, which caps and masks the scores of tile ko; and
+            `finish(o_sum, row_max, row_sum, row, length, LSE, item, head)`, which divides o_sum and writes
+            the logarithms. `sink` and `LSE` may be None.
         """
         import tilelang.language as T  # noqa: N812
 
@@ -79,15 +83,15 @@ class AttentionTiles:
         double = 2 * math.log2(math.e) * self.head_dim**-0.5 / max(1, self.softcap)
         infinity = T.infinity("float32")
 
-        def limit(query: Any, end: Any) -> Any:
-            return query + 1 if self.causal else end
+        def limit(query: Any, length: Any) -> Any:
+            return query + 1 if self.causal else self._end(length)
 
-        def is_edge(row: Any, tile: Any, end: Any) -> Any:
-            late = (tile + 1) * keys > limit(row, end)
+        def is_edge(row: Any, tile: Any, length: Any) -> Any:
+            late = (tile + 1) * keys > limit(row, length)
             return T.Or(late, tile * keys < row + rows - self.window) if self.window else late
 
-        def is_seen(query: Any, key: Any, end: Any) -> Any:
-            before = key < limit(query, end)
+        def is_seen(query: Any, key: Any, length: Any) -> Any:
+            before = key < limit(query, length)
             return T.And(before, key > query - self.window) if self.window else before
 
         @T.macro
@@ -101,17 +105,18 @@ class AttentionTiles:
                 T.fill(row_max, LOWEST_SCORE if self.window else -infinity)
 
         @T.macro
-        def look(scores: T.Buffer, row: Any, ko: Any, end: Any):  # type: ignore[no-untyped-def]
+        def look(scores: T.Buffer, row: Any, ko: Any, length: Any):  # type: ignore[no-untyped-def]
             # tanh(x) = 1 - 2 / (exp(2x) + 1) is as accurate as exp2. The instruction tanh.approx has an error
             # of 2^-11, and a softcap of 50 makes that 2 % of a weight
             if self.softcap:
                 for i, j in T.Parallel(rows, keys):
                     scores[i, j] = 1 - 2 / (T.exp2(scores[i, j] * double) + 1)
             # only tiles at an edge have masked keys; this is checked at run time
-            if self.causal or self.mixed or not isinstance(end, int) or end % keys != 0:  # noqa: SIM102
-                if is_edge(row, ko, end):
+            whole = length is None and isinstance(self.seq_len, int) and self.seq_len % keys == 0
+            if self.causal or not whole:  # noqa: SIM102
+                if is_edge(row, ko, length):
                     for i, j in T.Parallel(rows, keys):
-                        seen = is_seen(row + i, ko * keys + j, end)
+                        seen = is_seen(row + i, ko * keys + j, length)
                         scores[i, j] = T.if_then_else(seen, scores[i, j], -infinity)
 
         @T.macro
@@ -120,25 +125,25 @@ class AttentionTiles:
             row_max: T.Buffer,
             row_sum: T.Buffer,
             row: Any,
-            end: Any,
+            length: Any,
             logarithms: Any,
             item: Any,
             head: Any,
         ):
             if logarithms is not None:
                 for i in T.Parallel(rows):
-                    if row + i < logarithms.shape[2]:
+                    if row + i < self.seq_len:
                         found = (row_max[i] * self.scale + T.log2(row_sum[i])) * math.log(2)
-                        if self.mixed:
-                            logarithms[item, head, row + i] = T.if_then_else(row + i < end, found, 0)
-                        else:
+                        if length is None:
                             logarithms[item, head, row + i] = found
+                        else:
+                            logarithms[item, head, row + i] = T.if_then_else(row + i < length, found, 0)
             for i in T.Parallel(rows):
                 row_sum[i] = 1 / row_sum[i]
             for i, j in T.Parallel(rows, width):
-                if self.mixed:
-                    o_sum[i, j] = T.if_then_else(row + i < end, o_sum[i, j] * row_sum[i], 0)
-                else:
+                if length is None:
                     o_sum[i, j] *= row_sum[i]
+                else:
+                    o_sum[i, j] = T.if_then_else(row + i < length, o_sum[i, j] * row_sum[i], 0)
 
         return begin, look, finish

@@ -2,17 +2,20 @@
 
 Threads of their own copy keys and values through TMA. Each group of 128 computing threads issues the product
 of the queries and the keys of the next tile together with that of the weights and the values of the current
-tile. While the second one runs, the softmax of the next tile is computed. With `turns`, the groups issue their
-products one after the other, so that the softmax of one group also overlaps with the products of the others.
+tile. While the second one runs, the softmax of the next tile is computed. With `turns`, the groups issue
+their products one after the other, so that the softmax of one group also overlaps with products of others.
 """
 
+import math
 from typing import Any
 
 from ._attention_tiles import AttentionTiles
 from ._online_softmax import online_softmax
 
 GROUP = 128  # threads that issue a wgmma together, and those that copy
-REGISTERS = {1: 240, 2: 240, 3: 160}  # of a computing thread by number of groups; copying threads keep 24
+# of a computing thread by number of groups; copying threads keep 24. Two blocks of one group fit a core
+REGISTERS = {1: 232, 2: 240, 3: 160}
+WIDE = 192  # columns of the widest wgmma that compiles with half the registers of a core for a block
 FIRST_TURN = 8  # named barriers of the turns; TileLang takes the first ones
 
 
@@ -20,11 +23,11 @@ def overlapped_attention(tiles: AttentionTiles, num_stages: int, threads: int, t
     """A macro `attention(Q, K, V, sink, length, O, LSE, grid, place)`: the whole kernel.
 
     Args:
-        tiles: the tiles of a block; it has 64 queries for each group.
+        tiles: the tiles of a block, which has 64 queries for each group.
         num_stages: tiles of keys, and of values, that are in shared memory together.
         threads: threads that compute.
         turns: whether their groups take turns.
-        stay: blocks that stay and take one item of the grid after the other; 0: a block for each item.
+        stay: blocks that stay and take one position of the grid after the other; 0: a block for each.
 
     Returns:
         The macro. `sink`, `length` and `LSE` may be None. `place(i0, i1, i2)` is a function that turns a
@@ -43,11 +46,13 @@ def overlapped_attention(tiles: AttentionTiles, num_stages: int, threads: int, t
     def phase(tile: Any) -> Any:
         return tile // num_stages % 2
 
+    # tiles of keys and values are counted over all positions of a block: `done` came before this one
+
     @T.macro
-    def load(source: T.Buffer, target: T.Buffer, full: T.Buffer, free: T.Buffer, tile: Any, place: Any, key: Any):  # type: ignore[no-untyped-def]  # noqa: E501
+    def load(source, target, full, free, tile, head, item, key):  # type: ignore[no-untyped-def]
         T.mbarrier_wait_parity(free[slot(tile)], 1 - phase(tile))
         T.tma_copy(
-            source[place[3], key : key + block_n, place[2], 0:width],
+            source[item, key : key + block_n, head, 0:width],
             target[slot(tile), :, :],
             barrier=full[slot(tile)],
             leader_scope_threads=32,
@@ -56,81 +61,131 @@ def overlapped_attention(tiles: AttentionTiles, num_stages: int, threads: int, t
             T.mbarrier_arrive(full[slot(tile)])
 
     @T.macro
-    def attention(Q, K, V, sink, length, O, LSE, grid, place):  # type: ignore[no-untyped-def]  # noqa: E741, N803
+    def release(free, at):  # type: ignore[no-untyped-def]
+        if T.get_thread_binding() % 32 == 0:  # a warp has waited for its products as a whole
+            T.mbarrier_arrive(free[at])
+
+    @T.macro
+    def produce(tensors, shared, where, turn, done):  # type: ignore[no-untyped-def]
+        q_tile, k_tile, v_tile, _, q_full, q_free, k_full, k_free, v_full, v_free = shared
+        row, head, key_head, item, length = where
+        if stay:
+            T.mbarrier_wait_parity(q_free, 1 - turn % 2)
+        T.tma_copy(
+            tensors["Q"][item, row : row + block_m, head, 0:width],
+            q_tile,
+            barrier=q_full,
+            leader_scope_threads=32,
+        )
+        if T.shuffle_elect(32):
+            T.mbarrier_arrive(q_full)
+        for step in T.serial(tiles.count(row, length)):
+            key = (tiles.first(row) + step) * block_n
+            load(tensors["K"], k_tile, k_full, k_free, done + step, key_head, item, key)
+            load(tensors["V"], v_tile, v_full, v_free, done + step, key_head, item, key)
+
+    @T.macro
+    def consume(tensors, shared, where, turn, done):  # type: ignore[no-untyped-def]
+        q_tile, k_tile, v_tile, o_tile, q_full, q_free, k_full, k_free, v_full, v_free = shared
+        row, head, _, item, length = where
+        scores = T.alloc_fragment((block_m, block_n), "float32")
+        weights = T.alloc_fragment((block_m, block_n), dtype)
+        o_sum = T.alloc_fragment((block_m, width), "float32")
+        row_max = T.alloc_fragment((block_m,), "float32")
+        old_max = T.alloc_fragment((block_m,), "float32")
+        rescale = T.alloc_fragment((block_m,), "float32")
+        tile_sum = T.alloc_fragment((block_m,), "float32")
+        row_sum = T.alloc_fragment((block_m,), "float32")
+        thread = T.get_thread_binding()
+        first, count = tiles.first(row), tiles.count(row, length)
+
+        begin(o_sum, row_max, row_sum, tensors["sink"], head)
+        T.mbarrier_wait_parity(q_full, turn % 2)
+        T.mbarrier_wait_parity(k_full[slot(done)], phase(done))
+        T.wgmma_gemm(
+            q_tile, k_tile[slot(done), :, :], scores, transpose_B=True, policy=policy, clear_accum=True
+        )
+        T.wait_wgmma(0)
+        release(k_free, slot(done))
+        look(scores, row, first, length)
+        update(scores, row_max, old_max, rescale, tile_sum, row_sum)
+        T.copy(scores, weights)
+        for step in T.serial(count - 1):
+            now, then = done + step, done + step + 1
+            T.mbarrier_wait_parity(k_full[slot(then)], phase(then))
+            if turns:
+                T.sync_threads(FIRST_TURN - 1 + thread // GROUP, 2 * GROUP)
+            T.wgmma_gemm(
+                q_tile, k_tile[slot(then), :, :], scores, transpose_B=True, policy=policy, clear_accum=True
+            )
+            T.mbarrier_wait_parity(v_full[slot(now)], phase(now))
+            T.wgmma_gemm(weights, v_tile[slot(now), :, :], o_sum, policy=policy)
+            if turns:
+                T.named_barrier_arrive(FIRST_TURN + thread // GROUP % groups, 2 * GROUP)
+            T.wait_wgmma(1)  # the scores
+            release(k_free, slot(then))
+            look(scores, row, first + step + 1, length)
+            update(scores, row_max, old_max, rescale, tile_sum, row_sum)
+            T.wait_wgmma(0)
+            release(v_free, slot(now))
+            T.copy(scores, weights)
+            for i, j in T.Parallel(block_m, width):
+                o_sum[i, j] *= rescale[i]
+        if stay:
+            release(q_free, 0)
+        last = done + count - 1
+        T.mbarrier_wait_parity(v_full[slot(last)], phase(last))
+        T.wgmma_gemm(weights, v_tile[slot(last), :, :], o_sum, policy=policy)
+        T.wait_wgmma(0)
+        if stay:
+            release(v_free, slot(last))
+        finish(o_sum, row_max, row_sum, row, length, tensors["LSE"], item, head)
+        T.copy(o_sum, o_tile)
+        T.copy(o_tile, tensors["O"][item, row : row + block_m, head, 0:width])
+
+    @T.macro
+    def visit(role, tensors, shared, block, grid, place):  # type: ignore[no-untyped-def]
+        if stay:
+            positions, done = math.prod(grid), T.alloc_var("int32", init=0)
+            # to and fro: the block with the longest position of a turn has the shortest one of the next turn
+            last = block + positions // stay % 2 * (stay - 1 - 2 * block)
+            for turn in T.serial(T.ceildiv(positions - last, stay)):
+                index = turn * stay + block + turn % 2 * (stay - 1 - 2 * block)
+                column, rest = index % grid[0], index // grid[0]
+                where = place(tensors, column, rest % grid[1], rest // grid[1])
+                role(tensors, shared, where, turn, done)
+                done += tiles.count(where[0], where[4])
+        else:
+            role(tensors, shared, place(tensors, *block), 0, 0)
+
+    @T.macro
+    def attention(tensors, grid, place):  # type: ignore[no-untyped-def]
         with T.Kernel(*((stay,) if stay else grid), threads=threads + GROUP) as block:
             q_tile = T.alloc_shared((block_m, width), dtype)
             k_tile = T.alloc_shared((num_stages, block_n, width), dtype)
             v_tile = T.alloc_shared((num_stages, block_n, width), dtype)
-            scores = T.alloc_fragment((block_m, block_n), "float32")
-            weights = T.alloc_fragment((block_m, block_n), dtype)
-            o_sum = T.alloc_fragment((block_m, width), "float32")
-            row_max = T.alloc_fragment((block_m,), "float32")
-            old_max = T.alloc_fragment((block_m,), "float32")
-            rescale = T.alloc_fragment((block_m,), "float32")
-            tile_sum = T.alloc_fragment((block_m,), "float32")
-            row_sum = T.alloc_fragment((block_m,), "float32")
-            q_full = T.alloc_barrier(1)
-            k_full, v_full = T.alloc_barrier([1] * num_stages), T.alloc_barrier([1] * num_stages)
-            k_free, v_free = T.alloc_barrier([threads] * num_stages), T.alloc_barrier([threads] * num_stages)
+            # a block that stays loads the next queries before it has written the output
+            o_tile = T.alloc_shared((block_m, width), dtype) if stay else q_tile
+            q_full, q_free = T.alloc_barrier(1), T.alloc_barrier(threads // 32)
+            k_full, k_free = T.alloc_barrier([1] * num_stages), T.alloc_barrier([threads // 32] * num_stages)
+            v_full, v_free = T.alloc_barrier([1] * num_stages), T.alloc_barrier([threads // 32] * num_stages)
+            shared = (q_tile, k_tile, v_tile, o_tile, q_full, q_free, k_full, k_free, v_full, v_free)
             thread = T.get_thread_binding()
-            row, head, key_head, item = place(*block)
-            end = Q.shape[1] if length is None else length[item]
-            first, count = tiles.first(row), tiles.count(row, end)
-
+            if groups == 1 and max(block_n, width) <= WIDE:
+                T.annotate_min_blocks_per_sm(2)
             # not T.ws, between whose branches TileLang 0.1.15 synchronises all threads
             if thread < GROUP:
                 T.dec_max_nreg(24)
                 if thread < 32:
-                    T.tma_copy(
-                        Q[item, row : row + block_m, head, 0:width], q_tile, barrier=q_full, leader_scope_threads=32
-                    )
-                    if T.shuffle_elect(32):
-                        T.mbarrier_arrive(q_full)
-                    for step in T.serial(count):
-                        load(K, k_tile, k_full, k_free, step, (row, head, key_head, item), (first + step) * block_n)
-                        load(V, v_tile, v_full, v_free, step, (row, head, key_head, item), (first + step) * block_n)
+                    visit(produce, tensors, shared, block, grid, place)
             else:
                 T.inc_max_nreg(REGISTERS[groups])
-                begin(o_sum, row_max, row_sum, sink, head)
-                T.mbarrier_wait_parity(q_full, 0)
-                T.mbarrier_wait_parity(k_full[0], 0)
-                T.wgmma_gemm(q_tile, k_tile[0, :, :], scores, transpose_B=True, policy=policy, clear_accum=True)
-                T.wait_wgmma(0)
-                T.mbarrier_arrive(k_free[0])
-                look(scores, row, first, end)
-                update(scores, row_max, old_max, rescale, tile_sum, row_sum)
-                T.copy(scores, weights)
-                if turns:  # the last group gives the first one its turn
+                if turns:  # noqa: SIM102  # the last group gives the first one its turn
                     if thread >= groups * GROUP:
                         T.named_barrier_arrive(FIRST_TURN, 2 * GROUP)
-                for step in T.serial(count - 1):
-                    T.mbarrier_wait_parity(k_full[slot(step + 1)], phase(step + 1))
-                    if turns:
-                        T.sync_threads(FIRST_TURN - 1 + thread // GROUP, 2 * GROUP)
-                    T.wgmma_gemm(
-                        q_tile, k_tile[slot(step + 1), :, :], scores, transpose_B=True, policy=policy, clear_accum=True
-                    )
-                    T.mbarrier_wait_parity(v_full[slot(step)], phase(step))
-                    T.wgmma_gemm(weights, v_tile[slot(step), :, :], o_sum, policy=policy)
-                    if turns:
-                        T.named_barrier_arrive(FIRST_TURN + thread // GROUP % groups, 2 * GROUP)
-                    T.wait_wgmma(1)
-                    T.mbarrier_arrive(k_free[slot(step + 1)])
-                    look(scores, row, first + step + 1, end)
-                    update(scores, row_max, old_max, rescale, tile_sum, row_sum)
-                    T.wait_wgmma(0)
-                    T.mbarrier_arrive(v_free[slot(step)])
-                    T.copy(scores, weights)
-                    for i, j in T.Parallel(block_m, width):
-                        o_sum[i, j] *= rescale[i]
-                T.mbarrier_wait_parity(v_full[slot(count - 1)], phase(count - 1))
-                T.wgmma_gemm(weights, v_tile[slot(count - 1), :, :], o_sum, policy=policy)
-                T.wait_wgmma(0)
-                if turns:
+                visit(consume, tensors, shared, block, grid, place)
+                if turns:  # noqa: SIM102  # an arrival of the last group is left
                     if thread < 2 * GROUP:
                         T.sync_threads(FIRST_TURN, 2 * GROUP)
-                finish(o_sum, row_max, row_sum, row, end, LSE, item, head)
-                T.copy(o_sum, q_tile)
-                T.copy(q_tile, O[item, row : row + block_m, head, 0:width])
 
     return attention

@@ -1,8 +1,8 @@
 """flash_attention: forward attention without the score matrix in memory, and its template for GPUs.
 
-Tensors have the layout (batch, seq_len, heads, head_dim), as in TileLang's examples. For a query at position i
-of a head, O = sum_j w_j V_j / (sum_j w_j + exp(sink)), with w_j = exp(s_j) over the keys j that it sees, and
-s_j = Q_i K_j / sqrt(head_dim). Attributes change what it sees and how much that counts:
+Tensors have the layout (batch, seq_len, heads, head_dim), as in TileLang's examples. For a query at position
+i of a head, O = sum_j w_j V_j / (sum_j w_j + exp(sink)), with w_j = exp(s_j) over the keys j that it sees,
+and s_j = Q_i K_j / sqrt(head_dim). Attributes change what it sees and how much that counts:
 
 causal    keys j <= i only
 window    of these the last `window` keys, i - window < j
@@ -55,8 +55,8 @@ class FlashAttention(Operator):
     choices: ClassVar[Mapping[str, tuple[Value, ...]]] = {"lengths": ("full", "mixed")}
     later_attrs = ("group", "window", "softcap", "sinks", "lse", "lengths")
     axes: ClassVar[Axes] = dict.fromkeys(("Q", "K", "V", "O"), ("batch", "seq_len", "heads", "head_dim"))
-    # FA0 .. FA4: TileLang paper, appendix A; then long sequences, other widths of heads, and layers of Llama 3
-    # 8B, of gpt-oss-120b (with sliding window) and of Gemma 2 9B
+    # FA0 .. FA4: TileLang paper, appendix A; then long sequences, other widths of heads, and layers of
+    # Llama 3 8B, of gpt-oss-120b (with sliding window) and of Gemma 2 9B
     named: ClassVar[Mapping[str, Mapping[str, Value]]] = {
         "FA0": {"batch": 1, "heads": 32, "seq_len": 512, "head_dim": 128, "causal": True},
         "FA1": {"batch": 1, "heads": 32, "seq_len": 512, "head_dim": 128, "causal": False},
@@ -115,8 +115,8 @@ class FlashAttention(Operator):
         group, window, softcap = (int(self.attribute(workload.attrs, n)) for n in self.later_attrs[:3])
         if group < 1 or dims["heads"] % group:
             raise WorkloadError(
-                f"flash_attention: group={group} must be at least 1 and divide heads={dims['heads']}, since so "
-                "many query heads share a head of K and V"
+                f"flash_attention: group={group} must be at least 1 and divide heads={dims['heads']}, since "
+                "that many query heads share a head of K and V"
             )
         if window < 0 or softcap < 0:
             raise WorkloadError(
@@ -274,9 +274,7 @@ class FlashAttention(Operator):
         return {"bfloat16": 8e-3, "float16": 1e-3}[workload.dtype]
 
 
-def _attention(
-    workload: Workload, inputs: Tensors, squared: bool
-) -> "tuple[torch.Tensor, torch.Tensor]":
+def _attention(workload: Workload, inputs: Tensors, squared: bool) -> "tuple[torch.Tensor, torch.Tensor]":
     """The output, or the sum of the squares of its terms (weight times value), and LSE, in float32.
 
     Squared weights are at least the smallest normal number of the dtype: the rounding errors of smaller ones
@@ -341,7 +339,7 @@ def _works(call: Callable[[], object]) -> bool:
 
 
 def _windowed(workload: Workload, inputs: Tensors) -> Callable[[], object]:
-    """FlashAttention-2 with a sliding window. A sink takes the share 1 - sigmoid(LSE - sink) of the weight."""
+    """FlashAttention-2 with a window; a sink takes the share 1 - sigmoid(LSE - sink) of the weight."""
     import torch
 
     q, k, v = (inputs[name] for name in ("Q", "K", "V"))
@@ -370,12 +368,12 @@ def _flex(workload: Workload, q: Any, k: Any, v: Any, lengths: Any) -> Callable[
     group, window, softcap = (int(OPERATOR.attribute(workload.attrs, n)) for n in OPERATOR.later_attrs[:3])
     seq_len = q.shape[2]
 
-    def seen(item: Any, head: Any, query: Any, key: Any) -> Any:
+    def seen(item: Any, _head: Any, query: Any, key: Any) -> Any:
         found = key <= query if workload.attrs["causal"] else key < seq_len
         found = found & (query - key < window) if window else found
         return found if lengths is None else found & (key < lengths[item])
 
-    def capped(score: Any, item: Any, head: Any, query: Any, key: Any) -> Any:
+    def capped(score: Any, _item: Any, _head: Any, _query: Any, _key: Any) -> Any:
         return softcap * torch.tanh(score / softcap)
 
     items = None if lengths is None else q.shape[0]
@@ -430,7 +428,9 @@ class FlashAttentionGpu(KernelTemplate):
 
         batch, heads, seq_len, head_dim = workload.dims.values()
         causal, dtype = bool(workload.attrs["causal"]), workload.dtype
-        group, window, softcap = (int(OPERATOR.attribute(workload.attrs, n)) for n in OPERATOR.later_attrs[:3])
+        group, window, softcap = (
+            int(OPERATOR.attribute(workload.attrs, n)) for n in OPERATOR.later_attrs[:3]
+        )
         sinks, lse = (bool(OPERATOR.attribute(workload.attrs, name)) for name in ("sinks", "lse"))
         mixed = OPERATOR.attribute(workload.attrs, "lengths") == "mixed"
         block_m, block_n = config.int("block_m"), config.int("block_n")
@@ -442,13 +442,15 @@ class FlashAttentionGpu(KernelTemplate):
         query_blocks = (seq_len + block_m - 1) // block_m
         # the last axis is slowest; causal blocks of the last queries take longest and must not start last
         grid = (heads, batch, query_blocks) if by_length else (query_blocks, heads, batch)
-        tiles = AttentionTiles(block_m, block_n, head_dim, causal, window, softcap, mixed, dtype)
+        axes = OPERATOR.tensor_axes(workload.attrs)
+        tiles = AttentionTiles(block_m, block_n, seq_len, head_dim, causal, window, softcap, dtype)
 
-        def place(i0: Any, i1: Any, i2: Any) -> tuple[Any, Any, Any, Any]:
-            """The first query, the head, its head of keys and the item of a block."""
+        def place(tensors: Mapping[str, Any], i0: Any, i1: Any, i2: Any) -> tuple[Any, Any, Any, Any, Any]:
+            """First query, head, its head of keys, item and its length at a position of the grid."""
             head, item, in_order = (i0, i1, i2) if by_length else (i1, i2, i0)
             row = (query_blocks - 1 - in_order if causal else in_order) * block_m
-            return row, head, head // group if group > 1 else head, item
+            length = tensors["length"][item] if mixed else None
+            return row, head, head // group if group > 1 else head, item, length
 
         if (schedule := config.str("schedule", "serial")) == "serial":
             attention = _serial_attention(tiles, num_stages, threads)
@@ -467,9 +469,8 @@ class FlashAttentionGpu(KernelTemplate):
             O: T.Tensor(shape, dtype),  # type: ignore[valid-type]  # noqa: E741, N803
             LSE: T.Tensor((batch, heads, seq_len), "float32") if lse else None,  # type: ignore[valid-type]  # noqa: N803
         ):
-            attention(
-                Q, K, V, sink if sinks else None, length if mixed else None, O, LSE if lse else None, grid, place
-            )
+            tensors = {"Q": Q, "K": K, "V": V, "sink": sink, "length": length, "O": O, "LSE": LSE}
+            attention({name: tensors[name] if name in axes else None for name in tensors}, grid, place)
 
         return flash_attention
 
@@ -486,10 +487,9 @@ def _serial_attention(tiles: AttentionTiles, num_stages: int, threads: int) -> A
     update = online_softmax(block_m, block_n, tiles.scale)
 
     @T.macro
-    def attention(Q, K, V, sink, length, O, LSE, grid, place):  # type: ignore[no-untyped-def]  # noqa: E741, N803
+    def attention(tensors, grid, place):  # type: ignore[no-untyped-def]
         with T.Kernel(*grid, threads=threads) as (i0, i1, i2):
-            row, head, key_head, item = place(i0, i1, i2)
-            end = Q.shape[1] if length is None else length[item]
+            row, head, key_head, item, length = place(tensors, i0, i1, i2)
 
             q_tile = T.alloc_shared((block_m, width), dtype)
             k_tile = T.alloc_shared((block_n, width), dtype)
@@ -505,25 +505,25 @@ def _serial_attention(tiles: AttentionTiles, num_stages: int, threads: int) -> A
             row_sum = T.alloc_fragment((block_m,), "float32")
 
             # copies beyond an edge read zeros and write nothing
-            T.copy(Q[item, row : row + block_m, head, 0:width], q_tile)
-            begin(o_sum, row_max, row_sum, sink, head)
-            for step in T.Pipelined(tiles.count(row, end), num_stages=num_stages):
+            T.copy(tensors["Q"][item, row : row + block_m, head, 0:width], q_tile)
+            begin(o_sum, row_max, row_sum, tensors["sink"], head)
+            for step in T.Pipelined(tiles.count(row, length), num_stages=num_stages):
                 ko = tiles.first(row) + step
-                T.copy(K[item, ko * block_n : (ko + 1) * block_n, key_head, 0:width], k_tile)
+                T.copy(tensors["K"][item, ko * block_n : (ko + 1) * block_n, key_head, 0:width], k_tile)
                 T.gemm(q_tile, k_tile, scores, transpose_B=True, policy=policy, clear_accum=True)
-                look(scores, row, ko, end)
+                look(scores, row, ko, length)
 
                 update(scores, row_max, old_max, rescale, tile_sum, row_sum)
                 T.copy(scores, weights)
                 for i, j in T.Parallel(block_m, width):
                     o_sum[i, j] *= rescale[i]
 
-                T.copy(V[item, ko * block_n : (ko + 1) * block_n, key_head, 0:width], v_tile)
+                T.copy(tensors["V"][item, ko * block_n : (ko + 1) * block_n, key_head, 0:width], v_tile)
                 T.gemm(weights, v_tile, o_sum, policy=policy)
 
-            finish(o_sum, row_max, row_sum, row, end, LSE, item, head)
+            finish(o_sum, row_max, row_sum, row, length, tensors["LSE"], item, head)
             T.copy(o_sum, o_tile)
-            T.copy(o_tile, O[item, row : row + block_m, head, 0:width])
+            T.copy(o_tile, tensors["O"][item, row : row + block_m, head, 0:width])
 
     return attention
 

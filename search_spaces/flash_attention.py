@@ -1,4 +1,9 @@
-"""Search space of flash_attention: tiles of block_m queries, and loops over tiles of block_n keys."""
+"""Search space of flash_attention: tiles of block_m queries, and loops over tiles of block_n keys.
+
+On Hopper a schedule says what runs beside the softmax. `serial` has nothing but copies, as on other chips;
+`overlapped` computes products of the next and the current tile meanwhile; with `ping_pong` the groups of
+threads also take turns.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +12,20 @@ from ..problem.space import Config, Constraint, Parameter, SearchSpace
 from ..problem.workload import Workload
 from ..target.spec import Target
 from .constraints import (
-    causal_pipelines,
     fits_block,
     fits_instruction,
     fits_registers,
     fits_shared_memory,
     not_beyond,
     pipelines,
-    rows_of_warps,
     stages_within_loop,
 )
 from .matrix_unit import MAX_WGMMA_COLUMNS, is_hopper, launch, matrix_unit
 
 TILES = (16, 32, 48, 64, 80, 96, 128, 160, 192, 256)  # of queries or keys, on any target
+SCHEDULES = ("serial", "overlapped", "ping_pong")
+GROUP = 128  # threads of one wgmma
+SPARE_REGISTERS = 24  # of a thread beside the tiles that overlapped schedules keep: addresses and rows
 HIP_REDUCTION_BYTES = 8  # shared memory per thread for reductions of rows, in warps of 64 threads
 
 
@@ -33,7 +39,9 @@ def space(workload: Workload, target: Target) -> SearchSpace:
     rows = (64, 128, 192, 256) if hopper else (32, 64, 128, 256)
     # small steps, for an LDS of 64 KiB
     keys = (16, 32, 48, 64, 80, 96, 128) if hip else (32, 64, 96, 128, 160, 192, 256)
-    parameters = (
+    overlaps = hopper and bulk_copies
+    cores = target.int("core.count")
+    parameters = [
         Parameter("block_m", rows, "queries of one block"),
         Parameter("block_n", keys, "keys and values of one iteration of the main loop"),
         Parameter("num_stages", (1, 2, 3), "iterations whose copies are in flight together"),
@@ -43,15 +51,31 @@ def space(workload: Workload, target: Target) -> SearchSpace:
             ("by_head", "by_length"),
             "which blocks run together: those of one head, or the longest of all heads",
         ),
-    )
+    ]
+    if overlaps:
+        parameters += [
+            Parameter("schedule", SCHEDULES, "what runs beside the softmax", default="serial"),
+            Parameter(
+                "persistent",
+                (0, cores),
+                "blocks that stay and take one tile of queries after the other; 0: a block for each tile",
+                default=0,
+            ),
+        ]
 
     def accumulators(config: Config) -> int:
-        return config.int("block_m") * (config.int("block_n") + width)
+        sums = config.int("block_m") * (config.int("block_n") + width)
+        if config.str("schedule", "serial") == "serial":
+            return sums
+        # the weights of a tile are needed until the scores of the next tile are complete
+        weights = config.int("block_m") * config.int("block_n") * element_bytes // 4
+        return sums + weights + SPARE_REGISTERS * config.int("threads")
 
     def shared_bytes(config: Config) -> int:
         threads = config.int("threads")
-        # the output replaces the queries after the main loop
-        tiles = config.int("block_m") + 2 * config.int("num_stages") * config.int("block_n")
+        # the output replaces the queries after the main loop, unless the next queries are loaded meanwhile
+        outputs = config.int("block_m") if config.int("persistent", 0) else 0
+        tiles = config.int("block_m") + outputs + 2 * config.int("num_stages") * config.int("block_n")
         reduction = HIP_REDUCTION_BYTES * threads if hip else 0
         return tiles * width * element_bytes + reduction + launch(target, threads, bulk_copies).barrier_bytes
 
@@ -64,10 +88,11 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         pipelines(target),
         not_beyond("block_m", rows, "seq_len", seq_len),
         not_beyond("block_n", keys, "seq_len", seq_len),
-        rows_of_warps(target),
+        _whole_rows(target),
         fits_block(target, bulk_copies),
         stages_within_loop(lambda config: -(-seq_len // config.int("block_n")), "keys"),
-        causal_pipelines(target, "causal attention", lambda _: not causal or (bulk_copies and hopper)),
+        *((_groups(), _positions(workload, cores)) if overlaps else ()),
+        _causal_pipelines(causal, bulk_copies and hopper, hip),
         fits_registers(
             target, bulk_copies, accumulators, "take more threads or a smaller block_n or block_m"
         ),
@@ -79,12 +104,102 @@ def space(workload: Workload, target: Target) -> SearchSpace:
             left_in_registers=True,
         ),
         fits_shared_memory(target, shared_bytes, "lower num_stages, block_n or block_m"),
-        order_matters(workload, causal, target.int("core.count")),
+        _order_matters(workload, causal, cores),
     )
     return SearchSpace(parameters, constraints)
 
 
-def order_matters(workload: Workload, causal: bool, cores: int) -> Constraint:
+def _whole_rows(target: Target) -> Constraint:
+    """Each warp has whole rows, since it computes the softmax of the rows of its scores."""
+
+    def violation(config: Config) -> str | None:
+        rows, threads = config.int("block_m"), config.int("threads")
+        unit = matrix_unit(target, rows, threads)
+        warps = threads // unit.warp_threads
+        if rows % (unit.rows * warps):
+            fewer = rows // unit.rows * unit.warp_threads
+            return (
+                f"block_m={rows} gives none of {warps} warps {unit.rows} whole rows: take at most "
+                f"threads={fewer}, or a larger block_m"
+            )
+        groups = warps // unit.group
+        if unit.name == "wgmma" and groups > 1 and rows > unit.rows * warps:
+            return (
+                f"block_m={rows} gives each of {groups} warpgroups {rows // groups} rows, and TileLang "
+                "0.1.15 cannot pass on the weights "
+                f"(layout conflict): take block_m={unit.rows * warps}, or "
+                f"threads={unit.warp_threads * unit.group}"
+            )
+        return None
+
+    return Constraint("whole rows", violation)
+
+
+def _groups() -> Constraint:
+    """Overlapped schedules are written for one to three groups of threads, with the rows of one wgmma each.
+
+    With four groups their registers cannot be moved to the computing threads, and the kernels hang.
+    """
+
+    def violation(config: Config) -> str | None:
+        schedule = config.str("schedule", "serial")
+        if schedule == "serial":
+            return None
+        rows, threads = config.int("block_m"), config.int("threads")
+        least, groups = (2 if schedule == "ping_pong" else 1), threads // GROUP
+        if not least <= groups <= 3:
+            return (
+                f"schedule={schedule} is for {least} to 3 groups of {GROUP} threads, and threads={threads} "
+                f"has {groups}: take threads={2 * GROUP}"
+            )
+        if rows != 64 * groups:
+            return (
+                f"schedule={schedule} gives each of {groups} groups 64 rows, and block_m={rows} has others: "
+                f"take block_m={64 * groups}"
+            )
+        return None
+
+    return Constraint("groups", violation)
+
+
+def _positions(workload: Workload, cores: int) -> Constraint:
+    """Blocks that stay are part of overlapped schedules, and help where there are more tiles than cores."""
+    others = workload.dims["batch"] * workload.dims["heads"]
+
+    def violation(config: Config) -> str | None:
+        stay = config.int("persistent", 0)
+        if not stay:
+            return None
+        if config.str("schedule", "serial") == "serial":
+            return f"persistent={stay} needs schedule=overlapped or ping_pong, not serial: take persistent=0"
+        positions = -(-workload.dims["seq_len"] // config.int("block_m")) * others
+        if positions <= cores:
+            return f"persistent={stay} leaves nothing to stay for: {positions} blocks run at once; take 0"
+        return None
+
+    return Constraint("persistent", violation)
+
+
+def _causal_pipelines(causal: bool, bulk_copies: bool, hip: bool) -> Constraint:
+    """Without TMA, causal attention has no pipeline.
+
+    TileLang 0.1.15 fails on the waits at the end of a pipeline of cp.async copies if the number of iterations
+    depends on the block (`Downcast from tirx.Sub to ir.IntImm failed`).
+    """
+
+    def violation(config: Config) -> str | None:
+        stages = config.int("num_stages")
+        if not causal or bulk_copies or hip or stages == 1:
+            return None
+        return (
+            f"num_stages={stages} cannot be compiled for causal attention without TMA (TileLang 0.1.15): "
+            "take num_stages=1"
+        )
+
+    return Constraint("causal pipeline", violation)
+
+
+def _order_matters(workload: Workload, causal: bool, cores: int) -> Constraint:
     """Starting the longest blocks first helps only if blocks differ in length and do not all run at once."""
     others = workload.dims["batch"] * workload.dims["heads"]
 
