@@ -53,8 +53,8 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         not_beyond("block_v", TILES_V, "head_v", head_v),
         stages_within_loop(lambda config: -(-seq_len // config.int("chunk")), "chunks"),
         fits_block(target, False),
-        _whole_products(target, width),
-        _narrow_states(head_k),
+        whole_products(target, width),
+        narrow_states(head_k),
         _two_sub_blocks(),
         fits_registers(target, False, registers, "take more threads or a smaller block_v"),
         fits_shared_memory(target, shared_bytes, "lower num_stages, block_v or chunk"),
@@ -62,7 +62,7 @@ def space(workload: Workload, target: Target) -> SearchSpace:
     return SearchSpace(parameters, constraints)
 
 
-def _narrow_states(head_k: int) -> Constraint:
+def narrow_states(head_k: int) -> Constraint:
     """Wide tiles of short states raced in an earlier form of this kernel."""
 
     def violation(config: Config) -> str | None:
@@ -86,8 +86,8 @@ def _two_sub_blocks() -> Constraint:
     return Constraint("two sub-blocks", violation)
 
 
-def _whole_products(target: Target, width: int) -> Constraint:
-    """Every product of a chunk divides evenly over the warps."""
+def whole_products(target: Target, width: int) -> Constraint:
+    """Every product of a chunk, or with `width` rows of a state, divides evenly over the warps."""
 
     def violation(config: Config) -> str | None:
         chunk, cols, threads = config.int("chunk"), config.int("block_v"), config.int("threads")
