@@ -80,7 +80,7 @@ class Retention(Operator):
         return SecondInputs({**tensors, "q": tensors["q"].abs_(), "k": tensors["k"].abs_()})
 
     def vendor(self, workload: Workload, inputs: Tensors) -> dict[str, Callable[[], object]]:
-        """torch in the dtype, as no vendor's library has this operator; flash-linear-attention if installed."""
+        """torch in the dtype, as no vendor's library has it, and flash-linear-attention if installed."""
         import torch
 
         q, k, v = (inputs[name] for name in ("q", "k", "v"))
@@ -178,10 +178,12 @@ class RetentionGpu(KernelTemplate):
         return search_space.space(workload, target)
 
     def default_config(self, workload: Workload, target: Target) -> Config | None:
-        """Chunks of 64 tokens and 64 columns of the state, whose products divide over two warpgroups."""
+        """Chunks of 64 tokens and 32 columns of the state, which fit into the registers of one warpgroup."""
         space = self.space(workload, target)
         stages = 1 if target.kind == "hip" else 2
-        wanted = Config({"chunk": 64, "block_v": 64, "num_stages": stages, "threads": 256})
+        wanted = Config(
+            {"chunk": 64, "block_v": 32, "num_stages": stages, "threads": 128, "epilogue": "shared"}
+        )
         return wanted if wanted in space else next(iter(space.nearest(wanted, 1)), None)
 
     def build(self, workload: Workload, config: Config) -> Any:
@@ -191,6 +193,7 @@ class RetentionGpu(KernelTemplate):
         dtype, accumulator = workload.dtype, "float32"
         chunk, block_v = config.int("chunk"), config.int("block_v")
         num_stages, threads = config.int("num_stages"), config.int("threads")
+        is_direct = config["epilogue"] == "direct"
         width = -(-head_k // 16) * 16  # a matrix instruction takes 16 elements of a row at once
         scale = head_k**-0.5
 
@@ -206,7 +209,6 @@ class RetentionGpu(KernelTemplate):
                 k_tile = T.alloc_shared((chunk, width), dtype)
                 v_tile = T.alloc_shared((chunk, block_v), dtype)
                 faded = T.alloc_shared((chunk, block_v), dtype)
-                o_tile = T.alloc_shared((chunk, block_v), dtype)
                 weights = T.alloc_shared((chunk, chunk), dtype)
                 s_tile = T.alloc_shared((width, block_v), dtype)
                 powers = T.alloc_shared((chunk + 1,), accumulator)
@@ -235,8 +237,12 @@ class RetentionGpu(KernelTemplate):
                     T.gemm(weights, v_tile, out)
                     for i, j in T.Parallel(chunk, block_v):
                         out[i, j] *= scale
-                    T.copy(out, o_tile)
-                    T.copy(o_tile, o[item, t : t + chunk, head, col : col + block_v], disable_tma=True)
+                    if is_direct:
+                        T.copy(out, o[item, t : t + chunk, head, col : col + block_v], disable_tma=True)
+                    else:
+                        o_tile = T.alloc_shared((chunk, block_v), dtype)
+                        T.copy(out, o_tile)
+                        T.copy(o_tile, o[item, t : t + chunk, head, col : col + block_v], disable_tma=True)
 
                     # the state after the chunk
                     for i, j in T.Parallel(chunk, block_v):

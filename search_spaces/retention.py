@@ -29,6 +29,12 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         Parameter("block_v", TILES_V, "columns of a head's state that one block keeps"),
         Parameter("num_stages", (1, 2, 3), "iterations whose copies are in flight together"),
         Parameter("threads", (64, 128, 256), "threads of a block"),
+        # an LDS of 64 KiB is too small for large tiles
+        Parameter(
+            "epilogue",
+            ("shared", "direct") if target.kind == "hip" else ("shared",),
+            "path of the outputs: through shared memory, or from registers",
+        ),
     )
 
     def registers(config: Config) -> int:
@@ -39,7 +45,8 @@ def space(workload: Workload, target: Target) -> SearchSpace:
     def shared_bytes(config: Config) -> int:
         chunk, cols, stages = config.int("chunk"), config.int("block_v"), config.int("num_stages")
         copied = stages * chunk * (2 * width + cols)
-        tiles = chunk * (chunk + 2 * cols) + width * cols
+        passing = 1 if config["epilogue"] == "direct" else 2
+        tiles = chunk * (chunk + passing * cols) + width * cols
         return (copied + tiles) * element_bytes + chunk * FLOAT_BYTES + ALIGNMENT_BYTES
 
     constraints = (

@@ -109,7 +109,10 @@ def test_rounding_stays_well_within_the_limit(dtype: str) -> None:
     [
         ("batch=1,seq_len=64,nheads=2,head_dim=16,d_state=300", "d_state=300 exceeds 256"),
         ("batch=1,seq_len=64,nheads=70000,head_dim=1,d_state=1", "nheads=70000 exceeds the 65535 blocks"),
-        ("batch=64,seq_len=65536,nheads=64,head_dim=64,d_state=16", "tiles of x would reach.*split the batch"),
+        (
+            "batch=64,seq_len=65536,nheads=64,head_dim=64,d_state=16",
+            "tiles of x would reach.*split the batch",
+        ),
         ("batch=1,seq_len=64,nheads=2,head_dim=16,d_state=16,chunk=100", "chunk=100 must be one of: 32"),
     ],
 )
