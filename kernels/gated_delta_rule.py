@@ -98,7 +98,8 @@ class GatedDeltaRule(Operator):
         state = torch.zeros(shapes["state"], device=inputs["q"].device)
         o = torch.empty(shapes["o"], device=state.device)
         for t in range(workload.dims["seq_len"]):
-            o[:, t], state, _ = one_token(*_token(inputs, t), state)
+            q, k, v, g, beta = _token(inputs, t)
+            o[:, t], state, _ = one_token(q, k, v, g, beta, state)
         return {"o": o, "state": state}
 
     def vendor(self, workload: Workload, inputs: Tensors) -> dict[str, Callable[[], object]]:
@@ -107,7 +108,7 @@ class GatedDeltaRule(Operator):
         found: dict[str, Callable[[], object]] = {"torch (chunks)": lambda: _by_chunks(q, k, v, g, beta)}
         if q.device.type == "cuda":
             try:
-                from fla.ops.gated_delta_rule import (  # type: ignore[import-not-found]
+                from fla.ops.gated_delta_rule import (
                     chunk_gated_delta_rule,
                 )
             except ImportError:

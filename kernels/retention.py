@@ -96,7 +96,7 @@ class Retention(Operator):
         found: dict[str, Callable[[], object]] = {"torch (all pairs)": all_pairs}
         if q.device.type == "cuda":
             try:
-                from fla.ops.retention import chunk_retention  # type: ignore[import-not-found]
+                from fla.ops.retention import chunk_retention
             except ImportError:
                 return found
             found["flash-linear-attention"] = lambda: chunk_retention(q, k, v)
