@@ -162,7 +162,7 @@ class ChunkScan(Operator):
         }
         if inputs["x"].device.type == "cuda":
             try:
-                from mamba_ssm.ops.triton.ssd_chunk_scan import (  # type: ignore[import-not-found]
+                from mamba_ssm.ops.triton.ssd_chunk_scan import (
                     _chunk_scan_fwd,
                 )
             except ImportError:

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 MAX_GRID_AXIS = 65535  # blocks along the second and third axis of a CUDA or HIP grid
 MAX_KEY = 256  # a block keeps head_k rows of the state in registers
-SUB_BLOCK = 32  # rows of a system of equations that threads solve by substitution
 TORCH_CHUNK = 64
 SCORE_BYTES = 1 << 30  # weights of tokens that are held at once, for the bounds of errors
 
@@ -55,12 +54,11 @@ class GatedDeltaRule(Operator):
         "o": ("batch", "seq_len", "heads", "head_v"),
         "state": ("batch", "heads", "head_k", "head_v"),
     }
-    # QN: the layers of Qwen3-Next-80B-A3B (32 heads of values); GD64: narrow heads
+    # the layers of Qwen3-Next-80B-A3B (32 heads of values)
     named: ClassVar[Mapping[str, Mapping[str, Value]]] = {
         "QN2K": {"batch": 1, "seq_len": 2048, "heads": 32, "head_k": 128, "head_v": 128},
         "QN8K": {"batch": 1, "seq_len": 8192, "heads": 32, "head_k": 128, "head_v": 128},
         "QN8x4K": {"batch": 8, "seq_len": 4096, "heads": 32, "head_k": 128, "head_v": 128},
-        "GD64": {"batch": 4, "seq_len": 2048, "heads": 32, "head_k": 64, "head_v": 64},
     }
     default_names = ("QN2K", "QN8x4K")  # few blocks, and many
 
@@ -100,7 +98,8 @@ class GatedDeltaRule(Operator):
         state = torch.zeros(shapes["state"], device=inputs["q"].device)
         o = torch.empty(shapes["o"], device=state.device)
         for t in range(workload.dims["seq_len"]):
-            o[:, t], state, _ = one_token(*_token(inputs, t), state)
+            q, k, v, g, beta = _token(inputs, t)
+            o[:, t], state, _ = one_token(q, k, v, g, beta, state)
         return {"o": o, "state": state}
 
     def vendor(self, workload: Workload, inputs: Tensors) -> dict[str, Callable[[], object]]:
@@ -109,7 +108,7 @@ class GatedDeltaRule(Operator):
         found: dict[str, Callable[[], object]] = {"torch (chunks)": lambda: _by_chunks(q, k, v, g, beta)}
         if q.device.type == "cuda":
             try:
-                from fla.ops.gated_delta_rule import (  # type: ignore[import-not-found]
+                from fla.ops.gated_delta_rule import (
                     chunk_gated_delta_rule,
                 )
             except ImportError:
@@ -276,7 +275,7 @@ OPERATOR = GatedDeltaRule()
 class GatedDeltaRuleGpu(KernelTemplate):
     """A block has some columns of a head's state in registers, and loops over the chunks of its sequence.
 
-    Threads invert the blocks of SUB_BLOCK rows on the diagonal of I + A by substitution, a column each;
+    Threads invert the blocks of sub_block rows on the diagonal of I + A by substitution, a column each;
     products with the inverse and with what is below it solve the system. Powers of A would be cheaper to
     compute, but with similar keys they are larger than the solution by many orders of magnitude.
     """
@@ -306,7 +305,7 @@ class GatedDeltaRuleGpu(KernelTemplate):
         """Chunks of 64 tokens and 32 columns of the state: enough blocks for the heads of one sequence."""
         space = self.space(workload, target)
         stages = 1 if target.kind == "hip" else 2
-        wanted = Config({"chunk": 64, "block_v": 32, "num_stages": stages, "threads": 128})
+        wanted = Config({"chunk": 64, "sub_block": 32, "block_v": 32, "num_stages": stages, "threads": 128})
         return wanted if wanted in space else next(iter(space.nearest(wanted, 1)), None)
 
     def build(self, workload: Workload, config: Config) -> Any:
@@ -318,7 +317,7 @@ class GatedDeltaRuleGpu(KernelTemplate):
         num_stages, threads = config.int("num_stages"), config.int("threads")
 
         width = -(-head_k // 16) * 16  # a matrix instruction takes 16 elements of a row at once
-        sub = min(SUB_BLOCK, chunk)
+        sub = config.int("sub_block")
         has_lower = chunk > sub
         log2_e = math.log2(math.e)  # exp2 instead of exp
         scale = head_k**-0.5

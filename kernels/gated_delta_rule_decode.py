@@ -80,8 +80,9 @@ class GatedDeltaRuleDecode(Operator):
         return {"o": (batch, heads, head_v), "new_state": (batch, heads, head_k, head_v)}
 
     def reference(self, workload: Workload, inputs: Tensors) -> "dict[str, torch.Tensor]":
-        o, state, _ = one_token(*(inputs[name].float() for name in self.axes if name in inputs))
-        return {"o": o, "new_state": state}
+        q, k, v, g, beta, state = (inputs[name].float() for name in self.axes if name in inputs)
+        o, new_state, _ = one_token(q, k, v, g, beta, state)
+        return {"o": o, "new_state": new_state}
 
     def vendor(self, workload: Workload, inputs: Tensors) -> dict[str, Callable[[], object]]:
         """torch, as no vendor's library has this operator; flash-linear-attention if it is installed."""
@@ -94,7 +95,7 @@ class GatedDeltaRuleDecode(Operator):
         found: dict[str, Callable[[], object]] = {"torch": step}
         if q.device.type == "cuda":
             try:
-                from fla.ops.gated_delta_rule import (  # type: ignore[import-not-found]
+                from fla.ops.gated_delta_rule import (
                     fused_recurrent_gated_delta_rule,
                 )
             except ImportError:

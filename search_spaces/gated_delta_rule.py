@@ -19,7 +19,8 @@ from .matrix_unit import matrix_unit
 CHUNKS = (32, 64)
 TILES_V = (16, 32, 64, 128)
 FLOAT_BYTES = 4
-SUB_BLOCK = 32  # rows of the systems that threads solve by substitution
+HIP_REDUCTION_BYTES = 8  # shared memory per thread for reductions of rows, in warps of 64 threads
+ALIGNMENT_BYTES = 512  # most that is lost between the small buffers
 
 
 def space(workload: Workload, target: Target) -> SearchSpace:
@@ -28,6 +29,7 @@ def space(workload: Workload, target: Target) -> SearchSpace:
     width, element_bytes = -(-head_k // 16) * 16, DTYPE_BYTES[workload.dtype]
     parameters = (
         Parameter("chunk", CHUNKS, "tokens of one iteration of the main loop"),
+        Parameter("sub_block", (16, 32), "rows on the diagonal that threads invert by substitution"),
         Parameter("block_v", TILES_V, "columns of a head's state that one block keeps"),
         Parameter("num_stages", (1, 2, 3), "iterations whose copies are in flight together"),
         Parameter("threads", (64, 128, 256), "threads of a block"),
@@ -36,13 +38,14 @@ def space(workload: Workload, target: Target) -> SearchSpace:
     def registers(config: Config) -> int:
         """The state, three tiles of values, the scores, and the columns of the inverse."""
         chunk, cols, threads = config.int("chunk"), config.int("block_v"), config.int("threads")
-        return width * cols + 3 * chunk * cols + chunk * chunk + SUB_BLOCK * threads
+        return width * cols + 3 * chunk * cols + chunk * chunk + config.int("sub_block") * threads
 
     def shared_bytes(config: Config) -> int:
         chunk, cols, stages = config.int("chunk"), config.int("block_v"), config.int("num_stages")
         copied = chunk * ((2 * width + cols) * element_bytes + 2 * FLOAT_BYTES)
         tiles = (3 * chunk * chunk + 4 * chunk * cols + width * cols) * element_bytes
-        return stages * copied + tiles + chunk * (chunk + 5) * FLOAT_BYTES
+        reduction = HIP_REDUCTION_BYTES * config.int("threads") if target.kind == "hip" else 0
+        return stages * copied + tiles + chunk * (chunk + 5) * FLOAT_BYTES + reduction + ALIGNMENT_BYTES
 
     constraints = (
         pipelines(target),
@@ -50,15 +53,16 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         not_beyond("block_v", TILES_V, "head_v", head_v),
         stages_within_loop(lambda config: -(-seq_len // config.int("chunk")), "chunks"),
         fits_block(target, False),
-        _whole_products(target, width),
-        _narrow_states(head_k),
+        whole_products(target, width),
+        narrow_states(head_k),
+        _two_sub_blocks(),
         fits_registers(target, False, registers, "take more threads or a smaller block_v"),
         fits_shared_memory(target, shared_bytes, "lower num_stages, block_v or chunk"),
     )
     return SearchSpace(parameters, constraints)
 
 
-def _narrow_states(head_k: int) -> Constraint:
+def narrow_states(head_k: int) -> Constraint:
     """Wide tiles of short states raced in an earlier form of this kernel."""
 
     def violation(config: Config) -> str | None:
@@ -70,8 +74,20 @@ def _narrow_states(head_k: int) -> Constraint:
     return Constraint("narrow states", violation)
 
 
-def _whole_products(target: Target, width: int) -> Constraint:
-    """Every product of a chunk divides evenly over the warps."""
+def _two_sub_blocks() -> Constraint:
+    """Two products solve what is below two blocks on the diagonal; four blocks would need six."""
+
+    def violation(config: Config) -> str | None:
+        chunk, rows = config.int("chunk"), config.int("sub_block")
+        if chunk <= 2 * rows:
+            return None
+        return f"chunk={chunk} has more than two blocks of sub_block={rows}: take sub_block={chunk // 2}"
+
+    return Constraint("two sub-blocks", violation)
+
+
+def whole_products(target: Target, width: int) -> Constraint:
+    """Every product of a chunk, or with `width` rows of a state, divides evenly over the warps."""
 
     def violation(config: Config) -> str | None:
         chunk, cols, threads = config.int("chunk"), config.int("block_v"), config.int("threads")
