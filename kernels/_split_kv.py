@@ -14,9 +14,7 @@ LOWEST = -1e30  # what the largest score of a row begins with: below all scores,
 COMBINE_ROWS, COMBINE_THREADS = 4, 128  # a block of the second kernel
 
 
-def partials(
-    split_k: int, rows: tuple[int, ...], columns: int
-) -> Mapping[str, tuple[tuple[int, ...], str]]:
+def partials(split_k: int, rows: tuple[int, ...], columns: int) -> Mapping[str, tuple[tuple[int, ...], str]]:
     """Scratch memory of the parts of outputs (*rows, columns); none if there is one part."""
     if split_k == 1:
         return {}

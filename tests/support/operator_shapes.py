@@ -9,6 +9,7 @@ from tilesight.problem.operator import Operator
 # dimensions that must be multiples of others, or lie in a range: functions of the size that a test wants
 _FIXED: Mapping[str, Mapping[str, int]] = {
     "flash_decoding": {"heads": 8, "kv_heads": 2, "head_dim": 32},
+    "mla_decode": {"dim": 64},
 }
 
 

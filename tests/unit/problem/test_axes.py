@@ -70,6 +70,13 @@ def test_parts_round_up_and_take_all_for_minus_one() -> None:
     assert extent(Parts("k", "group"), {"k": 300}, {"group": -1}) == 1
 
 
+def test_a_dimension_that_stands_only_in_parts_has_whole_parts() -> None:
+    axes: Axes = {"table": ("batch", Parts("kv_len", "page"))}
+    assert read_dims("paged", axes, {"table": (2, 5)}, {"page": 16}) == {"batch": 2, "kv_len": 80}
+    with pytest.raises(WorkloadError, match=r"table.shape\[1\]=5 must be ceil\(kv_len/page\)=4"):
+        read_dims("paged", axes, {"table": (2, 5)}, {"page": 16}, {"kv_len": 64})
+
+
 @pytest.mark.parametrize(
     ("shapes", "fixed", "message"),
     [
