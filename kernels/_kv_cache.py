@@ -106,9 +106,7 @@ class CacheOperator(Operator):
         """`contents` as tensors."""
         import torch
 
-        return {
-            name: torch.from_numpy(values).to(device) for name, values in self.contents(workload).items()
-        }
+        return {name: torch.from_numpy(values).to(device) for name, values in self.contents(workload).items()}
 
     def lengths(self, workload: Workload) -> list[int]:
         known = self.contents(workload).get("Lengths")

@@ -19,10 +19,20 @@ from ..problem.space import Config, SearchSpace, Value
 from ..problem.template import KernelTemplate
 from ..problem.workload import Workload
 from ..search_spaces import flash_decoding as search_space
+from ..search_spaces.split_kv import SPLITS
 from ..target.spec import Target
 from ._kv_cache import CacheOperator, exact_products, weighted
 from ._online_softmax import online_softmax
-from ._split_kv import COMBINE_ROWS, COMBINE_THREADS, LOWEST, combine, load_keys, normalise, partials, tensor_if
+from ._split_kv import (
+    COMBINE_ROWS,
+    COMBINE_THREADS,
+    LOWEST,
+    combine,
+    load_keys,
+    normalise,
+    partials,
+    tensor_if,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -101,7 +111,7 @@ class FlashDecoding(CacheOperator):
         """The output, or the sum of the squares of its terms (weight times value); and the LSE."""
         import torch
 
-        batch, heads, kv_heads, _, head_dim, q_len, _ = workload.dims.values()
+        batch, _, kv_heads, _, head_dim, q_len, _ = workload.dims.values()
         least, hidden = torch.finfo(inputs["V"].dtype).tiny, self.hidden(workload, inputs)
         q = inputs["Q"].float().view(batch, q_len, kv_heads, -1, head_dim).permute(0, 2, 3, 1, 4)
         out = torch.empty_like(inputs["Q"], dtype=torch.float32)
@@ -193,7 +203,7 @@ class FlashDecodingGpu(KernelTemplate):
         space = self.space(workload, target)
         batch, kv_heads = workload.dims["batch"], workload.dims["kv_heads"]
         enough = 2 * target.int("core.count")
-        split_k = next((s for s in search_space.SPLITS if s * batch * kv_heads >= enough), 8)
+        split_k = next((s for s in SPLITS if s * batch * kv_heads >= enough), 8)
         wanted = Config(
             {
                 "block_m": 64,
@@ -230,23 +240,18 @@ class FlashDecodingGpu(KernelTemplate):
         sum_up = combine(split_k, head_dim)
 
         pool = (pages, page or kv_len, kv_heads, head_dim)
-        table_type = tensor_if(page > 0, (batch, kv_len // page if page else 1), "int32")
-        lengths_type = tensor_if(has_lengths, (batch,), "int32")
-        lse_type = tensor_if(has_lse, (batch, q_len, heads), accumulator)
-        parts_type = tensor_if(split_k > 1, (split_k, batch, q_len, heads, head_dim), accumulator)
-        part_lse_type = tensor_if(split_k > 1, (split_k, batch, q_len, heads), accumulator)
 
         @T.prim_func
         def flash_decoding(  # type: ignore[no-untyped-def]
             Q: T.Tensor((batch, q_len, heads, head_dim), dtype),  # type: ignore[valid-type]  # noqa: N803
             K: T.Tensor(pool, dtype),  # type: ignore[valid-type]  # noqa: N803
             V: T.Tensor(pool, dtype),  # type: ignore[valid-type]  # noqa: N803
-            Table: table_type,  # type: ignore[valid-type]  # noqa: N803
-            Lengths: lengths_type,  # type: ignore[valid-type]  # noqa: N803
+            Table: tensor_if(page > 0, (batch, kv_len // (page or 1)), "int32"),  # type: ignore[valid-type]  # noqa: N803
+            Lengths: tensor_if(has_lengths, (batch,), "int32"),  # type: ignore[valid-type]  # noqa: N803
             O: T.Tensor((batch, q_len, heads, head_dim), dtype),  # type: ignore[valid-type]  # noqa: E741, N803
-            LSE: lse_type,  # type: ignore[valid-type]  # noqa: N803
-            PartO: parts_type,  # type: ignore[valid-type]  # noqa: N803
-            PartLSE: part_lse_type,  # type: ignore[valid-type]  # noqa: N803
+            LSE: tensor_if(has_lse, (batch, q_len, heads), accumulator),  # type: ignore[valid-type]  # noqa: N803
+            PartO: tensor_if(split_k > 1, (split_k, batch, q_len, heads, head_dim), accumulator),  # type: ignore[valid-type]  # noqa: N803
+            PartLSE: tensor_if(split_k > 1, (split_k, batch, q_len, heads), accumulator),  # type: ignore[valid-type]  # noqa: N803
         ):
             with T.Kernel(kv_heads * row_tiles, split_k, batch, threads=threads) as (tile, split, item):
                 kv_head, first_row = tile // row_tiles, tile % row_tiles * block_m
@@ -321,7 +326,9 @@ class FlashDecodingGpu(KernelTemplate):
                 with T.Kernel(T.ceildiv(heads, COMBINE_ROWS), q_len, batch, threads=COMBINE_THREADS) as (
                     heads_tile, token, which,
                 ):  # fmt: skip
-                    sum_up(PartO, PartLSE, O, LSE if has_lse else None, which, token, heads_tile * COMBINE_ROWS)
+                    sum_up(
+                        PartO, PartLSE, O, LSE if has_lse else None, which, token, heads_tile * COMBINE_ROWS
+                    )
 
         return flash_decoding
 

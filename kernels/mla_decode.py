@@ -23,10 +23,20 @@ from ..problem.space import Config, SearchSpace, Value
 from ..problem.template import KernelTemplate
 from ..problem.workload import Workload
 from ..search_spaces import mla_decode as search_space
+from ..search_spaces.split_kv import SPLITS
 from ..target.spec import Target
 from ._kv_cache import CacheOperator, exact_products, weighted
 from ._online_softmax import online_softmax
-from ._split_kv import COMBINE_ROWS, COMBINE_THREADS, LOWEST, combine, load_keys, normalise, partials, tensor_if
+from ._split_kv import (
+    COMBINE_ROWS,
+    COMBINE_THREADS,
+    LOWEST,
+    combine,
+    load_keys,
+    normalise,
+    partials,
+    tensor_if,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -253,7 +263,7 @@ class MlaDecodeGpu(KernelTemplate):
                 "block_n": 32 if target.kind == "hip" else 64,
                 "num_stages": 1 if target.kind == "hip" else 2,
                 "threads": 128 if few else 256,
-                "split_k": next((s for s in search_space.SPLITS if s * blocks >= enough), 8),
+                "split_k": next((s for s in SPLITS if s * blocks >= enough), 8),
                 "policy": "full_row",
                 "gather": "by_row" if workload.attrs["topk"] else "by_page",
             }
@@ -291,24 +301,17 @@ class MlaDecodeGpu(KernelTemplate):
         def within(position: Any) -> Any:  # the last steps of an uneven division have no indices
             return position if even else T.min(position, topk - 1)
 
-        table_type = tensor_if(page > 0, (batch, kv_len // page if page else 1), "int32")
-        lengths_type = tensor_if(has_lengths, (batch,), "int32")
-        indices_type = tensor_if(topk > 0, (batch, q_len, topk), "int32")
-        lse_type = tensor_if(has_lse, (batch, q_len, heads), accumulator)
-        parts_type = tensor_if(split_k > 1, (split_k, batch, q_len, heads, dim), accumulator)
-        part_lse_type = tensor_if(split_k > 1, (split_k, batch, q_len, heads), accumulator)
-
         @T.prim_func
         def mla_decode(  # type: ignore[no-untyped-def]
             Q: T.Tensor((batch, q_len, heads, width), dtype),  # type: ignore[valid-type]  # noqa: N803
             KV: T.Tensor((pages, page or kv_len, 1, width), dtype),  # type: ignore[valid-type]  # noqa: N803
-            Table: table_type,  # type: ignore[valid-type]  # noqa: N803
-            Lengths: lengths_type,  # type: ignore[valid-type]  # noqa: N803
-            Indices: indices_type,  # type: ignore[valid-type]  # noqa: N803
+            Table: tensor_if(page > 0, (batch, kv_len // (page or 1)), "int32"),  # type: ignore[valid-type]  # noqa: N803
+            Lengths: tensor_if(has_lengths, (batch,), "int32"),  # type: ignore[valid-type]  # noqa: N803
+            Indices: tensor_if(topk > 0, (batch, q_len, topk), "int32"),  # type: ignore[valid-type]  # noqa: N803
             O: T.Tensor((batch, q_len, heads, dim), dtype),  # type: ignore[valid-type]  # noqa: E741, N803
-            LSE: lse_type,  # type: ignore[valid-type]  # noqa: N803
-            PartO: parts_type,  # type: ignore[valid-type]  # noqa: N803
-            PartLSE: part_lse_type,  # type: ignore[valid-type]  # noqa: N803
+            LSE: tensor_if(has_lse, (batch, q_len, heads), accumulator),  # type: ignore[valid-type]  # noqa: N803
+            PartO: tensor_if(split_k > 1, (split_k, batch, q_len, heads, dim), accumulator),  # type: ignore[valid-type]  # noqa: N803
+            PartLSE: tensor_if(split_k > 1, (split_k, batch, q_len, heads), accumulator),  # type: ignore[valid-type]  # noqa: N803
         ):
             with T.Kernel(alone * row_tiles, split_k, batch, threads=threads) as (tile, split, item):
                 query, first_row = tile // row_tiles, tile % row_tiles * block_m
@@ -351,9 +354,7 @@ class MlaDecodeGpu(KernelTemplate):
                     first = (split * part + ko) * block_n
                     if topk:
                         for i, j in T.Parallel(block_n, dim):
-                            kv_tile[i, j] = KV[
-                                item, T.max(Indices[item, query, within(first + i)], 0), 0, j
-                            ]
+                            kv_tile[i, j] = KV[item, T.max(Indices[item, query, within(first + i)], 0), 0, j]
                         for i, j in T.Parallel(block_n, rope_dim):
                             k_rope[i, j] = KV[
                                 item, T.max(Indices[item, query, within(first + i)], 0), 0, dim + j

@@ -1,4 +1,4 @@
-"""Search space of flash_decoding: blocks of block_m query rows that share a kv head, and parts of its keys."""
+"""Search space of flash_decoding: blocks of block_m rows that share a kv head, and parts of its keys."""
 
 from __future__ import annotations
 

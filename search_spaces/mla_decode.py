@@ -81,7 +81,9 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         stages_within_loop(lambda config: steps_of_a_part(keys, config), "keys"),
         parts(keys, batch * alone, target.int("core.count")),
         for_gather(lambda bulk: fits_registers(target, bulk, accumulators, fewer)),
-        for_gather(lambda bulk: fits_instruction(target, bulk, instruction_columns, "take a smaller block_m")),
+        for_gather(
+            lambda bulk: fits_instruction(target, bulk, instruction_columns, "take a smaller block_m")
+        ),
         fits_shared_memory(target, shared_bytes, "lower num_stages, block_n or block_m"),
     )
     return SearchSpace(parameters, constraints)

@@ -94,15 +94,16 @@ def parts(keys: int, others: int, cores: int) -> Constraint:
 
 def steps_of_a_part(keys: int, config: Config) -> int:
     """Iterations of the main loop."""
-    return -(-(-(-keys // config.int("block_n"))) // config.int("split_k"))
+    steps = -(-keys // config.int("block_n"))
+    return -(-steps // config.int("split_k"))
 
 
 def unreducible(unit: MatrixUnit, block_n: int, warps: int) -> str | None:
     """The reason if TileLang 0.1.15 cannot reduce rows of scores whose columns are divided over `warps`."""
     if unit.name == "mma" and warps > 4 and block_n // warps > unit.cols:
         return (
-            f"block_n={block_n} gives each of {warps} warps side by side {block_n // warps} columns of a row, "
-            f"and TileLang 0.1.15 reduces at most {unit.cols} over that many (ReduceOp cannot lower a layout): "
-            f"take block_n={unit.cols * warps} or fewer threads"
+            f"block_n={block_n} gives each of {warps} warps side by side {block_n // warps} columns of a "
+            f"row, and TileLang 0.1.15 reduces at most {unit.cols} over that many (ReduceOp cannot lower a "
+            f"layout): take block_n={unit.cols * warps} or fewer threads"
         )
     return None

@@ -15,6 +15,7 @@ _FIXED: Mapping[str, Mapping[str, int]] = {
     "flash_decoding": {"heads": 8, "kv_heads": 2, "head_dim": 32},
     "block_sparse_attention": {"heads": 2, "head_dim": 32},
     "flash_attention_bwd": {"heads": 2, "head_dim": 16},
+    "mla_decode": {"dim": 64},
 }
 
 
