@@ -25,7 +25,7 @@ from ..errors import WorkloadError
 from ..problem.axes import Axes, Axis, Parts, shape
 from ..problem.operator import Operator, Tensors
 from ..problem.rasterization import Rasterization
-from ..problem.rounding import Rounding, SecondInputs, whole_numbers
+from ..problem.rounding import Rounding, SecondInputs, ShortSums, whole_numbers
 from ..problem.space import Config, SearchSpace, Value
 from ..problem.template import KernelTemplate, Scale
 from ..problem.workload import MAX_DIMENSION, Workload
@@ -48,6 +48,8 @@ SCALE_AXES: Mapping[str, tuple[tuple[Axis, ...], tuple[Axis, ...]]] = {
 ADDED_AXES: Mapping[str, tuple[Axis, ...]] = {"bias": ("n",), "residual": ("m", "n")}
 ACTIVATIONS = ("relu", "gelu", "silu")
 STEEPEST = 1.13  # slope of these activations, at most
+# Hopper adds 32 products of float8 at a time, to sums of 14 binary digits (DeepSeek-V3's report, section 3.3.2)
+FLOAT8_TERMS, FLOAT8_SUM_DIGITS = 32, 14
 
 
 class Matmul(Operator):
@@ -255,11 +257,14 @@ class Matmul(Operator):
     def max_relative_error(self, workload: Workload) -> float:
         """Two to four times the error of rounding C; detects one missing term of 28672 in bfloat16.
 
-        Sums in float16 are rounded after each 16 terms: errors grow with the root of k. int8 is exact.
+        Sums in float16 are rounded after each 16 terms, those of float8 after each 32: errors grow with the
+        root of k. int8 is exact.
         """
         limit = {"bfloat16": 4e-3, "float16": 6e-4, "float32": 2e-5, "float8_e4m3fn": 4e-3, "int8": 0.0}
         if self.text(workload, "accumulate") == "float16":
             return limit["float16"] + 2.0**-11 * math.sqrt(workload.dims["k"] / 16)
+        if workload.dtype == "float8_e4m3fn":
+            return limit[workload.dtype] + 2.0**-13 * math.sqrt(workload.dims["k"] / FLOAT8_TERMS)
         return limit[workload.dtype]
 
     def rounding(self, workload: Workload) -> Rounding | None:
@@ -267,8 +272,13 @@ class Matmul(Operator):
             return Rounding(1)
         if self.text(workload, "accumulate") == "float16":
             return None
-        # matrix units keep 14 bits of sums of float8: that costs as much as the cuts of twice as many terms
-        return Rounding(workload.dims["k"] * (2 if workload.dtype == "float8_e4m3fn" else 1), cuts=True)
+        k = workload.dims["k"]
+        short = None
+        if workload.dtype == "float8_e4m3fn":
+            # scales of blocks: each block has a sum of its own, and float32 adds the blocks
+            depth = min(k, BLOCK) if self.text(workload, "scales") == "block128" else k
+            short = ShortSums(-(-depth // FLOAT8_TERMS), FLOAT8_SUM_DIGITS)
+        return Rounding(k, cuts=True, short_sums=short)
 
     def magnitude(self, workload: Workload, inputs: Tensors) -> "dict[str, torch.Tensor]":
         """The root of the sum of the products' squares, times the largest slope of an activation."""

@@ -12,12 +12,14 @@ from ..problem.space import Config, Constraint, Parameter, SearchSpace
 from ..problem.workload import Workload
 from ..target.spec import Target
 from .constraints import (
+    causal_pipelines,
     fits_block,
     fits_instruction,
     fits_registers,
     fits_shared_memory,
     not_beyond,
     pipelines,
+    rows_of_warps,
     stages_within_loop,
 )
 from .matrix_unit import MAX_WGMMA_COLUMNS, is_hopper, launch, matrix_unit
@@ -88,11 +90,11 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         pipelines(target),
         not_beyond("block_m", rows, "seq_len", seq_len),
         not_beyond("block_n", keys, "seq_len", seq_len),
-        _whole_rows(target),
+        rows_of_warps(target),
         fits_block(target, bulk_copies),
         stages_within_loop(lambda config: -(-seq_len // config.int("block_n")), "keys"),
         *((_groups(), _positions(workload, cores)) if overlaps else ()),
-        _causal_pipelines(causal, bulk_copies and hopper, hip),
+        causal_pipelines(target, "causal attention", lambda _: not causal or (bulk_copies and hopper)),
         fits_registers(
             target, bulk_copies, accumulators, "take more threads or a smaller block_n or block_m"
         ),
@@ -104,35 +106,9 @@ def space(workload: Workload, target: Target) -> SearchSpace:
             left_in_registers=True,
         ),
         fits_shared_memory(target, shared_bytes, "lower num_stages, block_n or block_m"),
-        _order_matters(workload, causal, cores),
+        order_matters(workload, causal, cores),
     )
     return SearchSpace(parameters, constraints)
-
-
-def _whole_rows(target: Target) -> Constraint:
-    """Each warp has whole rows, since it computes the softmax of the rows of its scores."""
-
-    def violation(config: Config) -> str | None:
-        rows, threads = config.int("block_m"), config.int("threads")
-        unit = matrix_unit(target, rows, threads)
-        warps = threads // unit.warp_threads
-        if rows % (unit.rows * warps):
-            fewer = rows // unit.rows * unit.warp_threads
-            return (
-                f"block_m={rows} gives none of {warps} warps {unit.rows} whole rows: take at most "
-                f"threads={fewer}, or a larger block_m"
-            )
-        groups = warps // unit.group
-        if unit.name == "wgmma" and groups > 1 and rows > unit.rows * warps:
-            return (
-                f"block_m={rows} gives each of {groups} warpgroups {rows // groups} rows, and TileLang "
-                "0.1.15 cannot pass on the weights "
-                f"(layout conflict): take block_m={unit.rows * warps}, or "
-                f"threads={unit.warp_threads * unit.group}"
-            )
-        return None
-
-    return Constraint("whole rows", violation)
 
 
 def _groups() -> Constraint:
@@ -180,26 +156,7 @@ def _positions(workload: Workload, cores: int) -> Constraint:
     return Constraint("persistent", violation)
 
 
-def _causal_pipelines(causal: bool, bulk_copies: bool, hip: bool) -> Constraint:
-    """Without TMA, causal attention has no pipeline.
-
-    TileLang 0.1.15 fails on the waits at the end of a pipeline of cp.async copies if the number of iterations
-    depends on the block (`Downcast from tirx.Sub to ir.IntImm failed`).
-    """
-
-    def violation(config: Config) -> str | None:
-        stages = config.int("num_stages")
-        if not causal or bulk_copies or hip or stages == 1:
-            return None
-        return (
-            f"num_stages={stages} cannot be compiled for causal attention without TMA (TileLang 0.1.15): "
-            "take num_stages=1"
-        )
-
-    return Constraint("causal pipeline", violation)
-
-
-def _order_matters(workload: Workload, causal: bool, cores: int) -> Constraint:
+def order_matters(workload: Workload, causal: bool, cores: int) -> Constraint:
     """Starting the longest blocks first helps only if blocks differ in length and do not all run at once."""
     others = workload.dims["batch"] * workload.dims["heads"]
 

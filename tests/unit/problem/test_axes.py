@@ -77,6 +77,8 @@ def test_windows_are_as_many_as_of_a_convolution() -> None:
     assert read_dims("conv", axes, {"X": (9,), "Y": (4,)}, attrs) == {"width": 9}
     with pytest.raises(WorkloadError, match=r"Y.shape\[0\]=5 must be windows\(width\)=4"):
         read_dims("conv", axes, {"X": (9,), "Y": (5,)}, attrs)
+
+
 def test_a_dimension_that_stands_only_in_parts_has_whole_parts() -> None:
     axes: Axes = {"table": ("batch", Parts("kv_len", "page"))}
     assert read_dims("paged", axes, {"table": (2, 5)}, {"page": 16}) == {"batch": 2, "kv_len": 80}
