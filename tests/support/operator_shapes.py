@@ -8,14 +8,12 @@ from tilesight.problem.operator import Operator
 
 # dimensions that must be multiples of others, or lie in a range: functions of the size that a test wants
 _FIXED: Mapping[str, Mapping[str, int]] = {
-    "block_sparse_attention": {"heads": 4, "head_dim": 32},
-    "flash_attention_bwd": {"heads": 4, "head_dim": 16},
-    "grouped_matmul": {"groups": 3},
-    "rope": {"head_dim": 64},
-    "flash_decoding": {"heads": 8, "kv_heads": 2, "head_dim": 32},
     "block_sparse_attention": {"heads": 2, "head_dim": 32},
     "flash_attention_bwd": {"heads": 2, "head_dim": 16},
+    "flash_decoding": {"heads": 8, "kv_heads": 2, "head_dim": 32},
+    "grouped_matmul": {"groups": 3},
     "mla_decode": {"dim": 64},
+    "rope": {"head_dim": 64},
 }
 
 
