@@ -161,12 +161,16 @@ def test_shipped_templates_keep_the_versions_under_which_results_are_recorded() 
     longer stand for it.
     """
     assert {t.name: t.version for name in operators() for t in templates(name)} == {
+        "chunk_scan": "93ef02e65406",
         "chunk_state": "1f044915c91a",
         "dequant_matmul": "f1c7076ec03e",
         "flash_attention": "dafb2bd5fb70",
+        "gated_delta_rule": "d78c37a69449",
+        "gated_delta_rule_decode": "7bd98ff6adda",
         "gemv": "40e5495f6b98",
         "matmul": "23183d3b9dbb",
         "matmul_cpu": "a57e1d0fcecf",
+        "retention": "593e5011c0b0",
         "rms_norm": "60a1883eeca8",
     }
     assert recorded_version("no such code") == "no such code"
