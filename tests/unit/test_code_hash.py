@@ -164,9 +164,11 @@ def test_shipped_templates_keep_the_versions_under_which_results_are_recorded() 
         "chunk_state": "1f044915c91a",
         "dequant_matmul": "f1c7076ec03e",
         "flash_attention": "dafb2bd5fb70",
+        "flash_decoding": "bdbce4787e93",
         "gemv": "40e5495f6b98",
         "matmul": "23183d3b9dbb",
         "matmul_cpu": "a57e1d0fcecf",
+        "mla_decode": "50520c5b5ec7",
         "rms_norm": "60a1883eeca8",
     }
     assert recorded_version("no such code") == "no such code"
