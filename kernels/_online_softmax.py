@@ -19,7 +19,8 @@ def online_softmax(rows: int, keys: int, scale: float) -> Any:
         A TileLang macro of float32 fragments: scores (rows, keys), which become weights; row_max, old_max,
         rescale, tile_sum, row_sum (rows). The caller starts row_max with -infinity and row_sum with 0, and
         multiplies its sums of weighted values by `rescale` afterwards. The first tile of a row must have a
-        key that is seen: -infinity minus itself is no number.
+        key that is seen: -infinity minus itself is no number. Where it may have none, the caller starts
+        row_max with a finite number below all scores.
     """
     import tilelang.language as T  # noqa: N812
 

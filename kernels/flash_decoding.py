@@ -183,11 +183,12 @@ class FlashDecodingGpu(KernelTemplate):
     dtypes = ("bfloat16", "float16")
     # exp2 and the final division as single instructions; infinities remain correct
     compile_flags: ClassVar[Mapping[str, tuple[str, ...]]] = {"cuda": ("--use_fast_math",)}
-    dynamic_dims = ("batch", "kv_len", "pages")
+    dynamic_dims = ("batch", "pages")
     static_reasons: ClassVar[Mapping[str, str]] = {
         "heads": "the heads of a kv head fill the rows of a tile",
         "kv_heads": "the heads of a kv head fill the rows of a tile",
         "head_dim": "a block keeps whole rows of head_dim elements in registers",
+        "kv_len": "all parts of the keys have the same number of steps, which pipelines must know",
         "q_len": "the queries of an item fill the rows of a tile",
     }
 
@@ -208,7 +209,7 @@ class FlashDecodingGpu(KernelTemplate):
             {
                 "block_m": 64,
                 "block_n": 64,
-                "num_stages": 1 if target.kind == "hip" else 3,
+                "num_stages": {"hip": 1}.get(target.kind, 3 if target.arch.startswith("sm_90") else 2),
                 "threads": 128,
                 "split_k": split_k,
                 "weights": "registers",
@@ -230,7 +231,7 @@ class FlashDecodingGpu(KernelTemplate):
         group = heads // kv_heads
         rows = group * q_len  # of one kv head
         row_tiles = -(-rows // block_m)
-        even = not has_lengths and isinstance(kv_len, int) and kv_len % (block_n * split_k) == 0
+        even = not has_lengths and kv_len % (block_n * split_k) == 0
         masked = q_len > 1 or not even
         scale = head_dim**-0.5 * math.log2(math.e)  # exp2 instead of exp
         # weights in registers: each warp has whole rows; else warps divide the columns

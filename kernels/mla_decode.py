@@ -237,10 +237,11 @@ class MlaDecodeGpu(KernelTemplate):
     dtypes = ("bfloat16", "float16")
     # exp2 and the final division as single instructions; infinities remain correct
     compile_flags: ClassVar[Mapping[str, tuple[str, ...]]] = {"cuda": ("--use_fast_math",)}
-    dynamic_dims = ("batch", "kv_len", "pages")
+    dynamic_dims = ("batch", "pages")
     static_reasons: ClassVar[Mapping[str, str]] = {
         "heads": "the heads fill the rows of a tile",
         "dim": "a block keeps whole rows of dim elements in registers",
+        "kv_len": "all parts of the keys have the same number of steps, which pipelines must know",
         "q_len": "the queries of an item fill the rows of a tile",
     }
 
@@ -286,7 +287,7 @@ class MlaDecodeGpu(KernelTemplate):
         rows = sharing * heads
         row_tiles = -(-rows // block_m)
         keys = topk or kv_len
-        even = not has_lengths and isinstance(keys, int) and keys % (block_n * split_k) == 0
+        even = not has_lengths and keys % (block_n * split_k) == 0
         masked = not even or (q_len > 1 and not topk)
         scale = width**-0.5 * math.log2(math.e)  # exp2 instead of exp
         policy = {"full_row": T.GemmWarpPolicy.FullRow, "full_col": T.GemmWarpPolicy.FullCol}[

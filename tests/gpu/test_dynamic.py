@@ -52,6 +52,22 @@ CASES = {
             for b, s, h in ((2, 1, 3), (1, 255, 8), (3, 257, 1), (2, 1024, 5), (1, 2049, 64))
         ],
     ),
+    "flash_decoding": (
+        ("batch", "pages"),
+        "batch=4,heads=8,kv_heads=2,kv_len=512,head_dim=128,page=64,lengths=mixed",
+        [
+            f"batch={b},heads=8,kv_heads=2,kv_len=512,head_dim=128,page=64,lengths=mixed,pages={p}"
+            for b, p in ((1, 8), (3, 100), (70, 560))
+        ],
+    ),
+    "mla_decode": (
+        ("batch", "pages"),
+        "batch=4,heads=16,kv_len=512,page=64,lengths=mixed",
+        [
+            f"batch={b},heads=16,kv_len=512,page=64,lengths=mixed,pages={p}"
+            for b, p in ((1, 8), (3, 100), (70, 560))
+        ],
+    ),
 }
 # more cases: attention that is not causal, rows that TMA cannot copy
 MORE = {

@@ -57,6 +57,20 @@ SHAPES = {
         "batch=2,seq_len=700,nheads=4,head_dim=128,d_state=256,chunk=128",
         "batch=1,seq_len=77,nheads=3,head_dim=7,d_state=1,chunk=32",
     ),
+    "flash_decoding": (
+        "FD5",
+        "batch=3,heads=8,kv_heads=2,kv_len=1000,head_dim=128,lse=true",
+        "batch=2,heads=6,kv_heads=6,kv_len=777,head_dim=80,q_len=3,lengths=mixed,lse=true",
+        "batch=2,heads=64,kv_heads=1,kv_len=512,head_dim=256,page=32,lengths=mixed",
+        "batch=1,heads=1,kv_heads=1,kv_len=1,head_dim=16",
+    ),
+    "mla_decode": (
+        "MLA0",
+        "batch=3,heads=128,kv_len=1000,lse=true",
+        "batch=2,heads=20,kv_len=832,dim=256,q_len=3,page=64,lengths=mixed,lse=true",
+        "batch=2,heads=40,kv_len=1500,q_len=2,topk=1024,lse=true",
+        "batch=1,heads=1,kv_len=1",
+    ),
 }
 CASES = [
     (name, shape, dtype)

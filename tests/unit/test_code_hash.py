@@ -170,11 +170,13 @@ def test_shipped_templates_keep_the_versions_under_which_results_are_recorded() 
         "flash_attention_bwd": "d6061596c1df",
         "gated_delta_rule": "d78c37a69449",
         "gated_delta_rule_decode": "7bd98ff6adda",
+        "flash_decoding": "bdbce4787e93",
         "gemv": "40e5495f6b98",
         "grouped_matmul": "74bddff16689",
         "matmul": "23183d3b9dbb",
         "matmul_cpu": "a57e1d0fcecf",
         "retention": "593e5011c0b0",
+        "mla_decode": "50520c5b5ec7",
         "rms_norm": "60a1883eeca8",
     }
     assert recorded_version("no such code") == "no such code"
