@@ -29,13 +29,13 @@ DEPTHS = (64, 128, 256)
 FULL_TILE = 64  # with more rows of A, smaller tiles read too often for the caches
 TENSOR_COPY_ALIGNMENT = 128  # bytes, of a bulk copy of a tensor's box in shared memory
 ALIGNMENT = 1024  # bytes, of TileLang for operands of matrix instructions
-# ways to decode the weights of a format: bit operations, conversions, or a table in shared memory
+# ways to decode the weights of a format
 DECODERS: Mapping[str, tuple[str, ...]] = {
-    "int4": ("bits", "convert"),
+    "int4": ("bits", "convert", "words"),
     "nf4": ("table",),
-    "fp4": ("bits", "table"),
-    "mxfp4": ("bits", "table"),
-    "int2": ("convert",),
+    "fp4": ("words", "table"),
+    "mxfp4": ("words", "table"),
+    "int2": ("words",),
 }
 
 
@@ -70,7 +70,7 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         Parameter(
             "decode",
             DECODERS[format_name],
-            "how a code becomes a number: by bit operations, a conversion, or a table in shared memory",
+            "how codes become numbers: by bit operations on one or a word of them, a conversion, or a table",
         ),
         Parameter("policy", POLICIES, "how the tile is divided over the warps"),
         Parameter(
