@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ..dtypes import DTYPE_BYTES
+
 if TYPE_CHECKING:
     import torch
 
@@ -21,7 +23,7 @@ UNITS: Mapping[str, tuple[int, int]] = {
     "float32": (1 << 23, 0x4B000000),
 }
 # bits of the significand, and the bias of the exponent
-LAYOUTS: Mapping[str, tuple[int, int]] = {"float16": (10, 15), "bfloat16": (7, 127), "float32": (23, 127)}
+LAYOUTS: Mapping[str, tuple[int, int]] = {"float16": (10, 15), "bfloat16": (7, 127)}
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # a sign follows, two bits of exponent and one more
 # quantiles of a normal distribution, seven below zero and eight above, from -1 to 1
 NF4 = (
@@ -66,11 +68,11 @@ class Packing:
 
 _SIGNED_E2M1 = (*E2M1, *(-value for value in E2M1))
 FORMATS: Mapping[str, Packing] = {
-    "int4": Packing(tuple(float(q - OFFSET) for q in range(16)), 7, ("bits", "convert")),
+    "int4": Packing(tuple(float(q - OFFSET) for q in range(16)), 7, ("bits", "convert", "words")),
     "nf4": Packing(NF4, 1, ("table",)),
-    "fp4": Packing(_SIGNED_E2M1, 6, ("bits", "table")),
-    "mxfp4": Packing(_SIGNED_E2M1, 6, ("bits", "table"), group=32, scales="uint8"),
-    "int2": Packing((-2.0, -1.0, 0.0, 1.0), 0, ("convert",), group=-1, activations="int8"),
+    "fp4": Packing(_SIGNED_E2M1, 6, ("words", "table")),
+    "mxfp4": Packing(_SIGNED_E2M1, 6, ("words", "table"), group=32, scales="uint8"),
+    "int2": Packing((-2.0, -1.0, 0.0, 1.0), 0, ("words",), group=-1, activations="int8"),
 }
 
 
@@ -106,6 +108,29 @@ def nearest_codes(packing: Packing, numbers: "torch.Tensor") -> "torch.Tensor":
     return codes.to(torch.uint8)[torch.bucketize(numbers, between, out_int32=True)]
 
 
+def word_of(format_name: str, dtype: str) -> Callable[[Any], Any]:
+    """A function of a byte, as uint32: the bits of its weights' numbers in `dtype`, side by side in a word.
+
+    For int4 a number is `units` + q (see `UNITS`). For e2m1 it is the right one divided by 2^(bias - 1): the
+    code is in the places of sign, exponent and significand. 0.5 becomes a subnormal number, so that one
+    product by that power is right for all codes.
+    """
+    if format_name == "int2":
+
+        def fours(byte: Any) -> Any:
+            apart = byte * 0x1001  # two codes in each half
+            codes = (apart & 0x00030003 | apart * 64 & 0x03000300) ^ 0x02020202  # -2 .. 1, in two bits
+            return codes + (codes & 0x02020202) * 0x7E  # the sign in the other six
+
+        return fours
+    if format_name == "int4":
+        bits = UNITS[dtype][1]
+        return lambda byte: byte * 0x1001 & 0x000F000F | bits * 0x10001
+    last = LAYOUTS[dtype][0] - 1  # place of the last bit of a code, in either half
+    places = 1 << last | 1 << last + 12
+    return lambda byte: byte * places & (7 << last) * 0x10001 | byte * 0x01001000 & 0x80008000
+
+
 def decoder(
     format_name: str, zeros: bool, dtype: str, by: str
 ) -> tuple[Callable[[Any, Any, Any], Any], Callable[[Any, Any, Any], Any]]:
@@ -119,71 +144,44 @@ def decoder(
 
     Returns:
         `number(byte, position, table)` of the weight at `position` along k, with a buffer of the format's
-        values for `table`; and `scaled(number, scale, zero)`. A number may be shifted or scaled by a constant
-        that `scaled` takes away.
+        values for `table`, for decoders but `words`; and `scaled(number, scale, zero)`, which also takes
+        numbers of `word_of`.
     """
     import tilelang.language as T  # noqa: N812
 
     packing = FORMATS[format_name]
-    width = {"float16": 16, "bfloat16": 16, "float32": 32, "int8": 8}[dtype]
-    word, by_bits = f"uint{width}", by == "bits"
 
     def code(byte: Any, position: Any) -> Any:
         shift = T.cast(position % packing.per_byte * packing.bits, "uint8")
         return (byte >> shift) & T.uint8((1 << packing.bits) - 1)
 
+    def constant(value: float) -> Any:
+        return T.cast(value, dtype)
+
     def looked_up(byte: Any, position: Any, table: Any) -> Any:
         return table[T.cast(code(byte, position), "int32")]
 
-    def times(value: Any, scale: Any, _zero: Any) -> Any:
-        return value * scale_of(scale, dtype)
-
     if by == "table":
-        return looked_up, times
-    if format_name in ("fp4", "mxfp4"):
-        return _e2m1(code, dtype, word)
+        return looked_up, lambda value, scale, _zero: value * scale
     if format_name == "int2":
-
-        def number(byte: Any, position: Any, _table: Any) -> Any:
-            return T.cast(T.cast(code(byte, position), "int8") - T.int8(2), "int8")
-
-        return number, lambda value, _scale, _zero: value
+        return looked_up, lambda value, _scale, _zero: value
+    if format_name != "int4":
+        unit = 2.0 ** (LAYOUTS[dtype][1] - 1)
+        return looked_up, lambda value, scale, _zero: value * constant(unit) * scale
 
     units, bits = UNITS[dtype]
 
-    def int4(byte: Any, position: Any, _table: Any) -> Any:
+    def number(byte: Any, position: Any, _table: Any) -> Any:
         q = code(byte, position)
-        if by_bits:  # units + q
+        if by == "bits":
+            word = f"uint{8 * DTYPE_BYTES[dtype]}"
             return T.reinterpret(T.cast(q, word) | T.cast(bits, word), dtype)
         return T.cast(T.cast(q, "int32") - (0 if zeros else OFFSET), dtype)
 
     def scaled(value: Any, scale: Any, zero: Any) -> Any:
         if zeros:  # each difference is exact if the zero point is a whole number
-            return ((value - T.cast(float(units), dtype) if by_bits else value) - zero) * scale
-        return (value - T.cast(float(units + OFFSET), dtype)) * scale if by_bits else value * scale
-
-    return int4, scaled
-
-
-def _e2m1(
-    code: Callable[[Any, Any], Any], dtype: str, word: str
-) -> tuple[Callable[[Any, Any, Any], Any], Callable[[Any, Any, Any], Any]]:
-    """The bits of e2m1 in their places within the dtype: its number, divided by a power of two.
-
-    0.5 becomes a subnormal number, so that one product by the power is right for all codes.
-    """
-    import tilelang.language as T  # noqa: N812
-
-    significand, bias = LAYOUTS[dtype]
-    sign = {"uint16": 12, "uint32": 28}[word]
-
-    def number(byte: Any, position: Any, _table: Any) -> Any:
-        q = T.cast(code(byte, position), word)
-        magnitude = (q & T.cast(7, word)) << T.cast(significand - 1, word)
-        return T.reinterpret(magnitude | (q & T.cast(8, word)) << T.cast(sign, word), dtype)
-
-    def scaled(value: Any, scale: Any, _zero: Any) -> Any:
-        return value * T.cast(2.0 ** (bias - 1), dtype) * scale_of(scale, dtype)
+            return ((value if by == "convert" else value - constant(float(units))) - zero) * scale
+        return value * scale if by == "convert" else (value - constant(float(units + OFFSET))) * scale
 
     return number, scaled
 

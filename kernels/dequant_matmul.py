@@ -31,7 +31,17 @@ from ..problem.template import KernelTemplate, Scale
 from ..problem.workload import MAX_DIMENSION, Workload
 from ..search_spaces import dequant_matmul as search_space
 from ..target.spec import Target
-from ._packed import FORMATS, Packing, codes_of, constant_of, decoder, nearest_codes, packed_codes
+from ._packed import (
+    FORMATS,
+    Packing,
+    codes_of,
+    constant_of,
+    decoder,
+    nearest_codes,
+    packed_codes,
+    scale_of,
+    word_of,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -422,7 +432,7 @@ class DequantMatmulGpu(KernelTemplate):
             config["weights"] == "registers",
         )
         unpack = RUNS.get(config.str("weights"), 1)
-        by_table = config["decode"] == "table"
+        by_table, by_words = config["decode"] == "table", config["decode"] == "words"
         policy = {
             "square": T.GemmWarpPolicy.Square,
             "full_row": T.GemmWarpPolicy.FullRow,
@@ -437,11 +447,26 @@ class DequantMatmulGpu(KernelTemplate):
         # the last tile of rows begins early enough to be whole, as in matmul
         is_moved = not (isinstance(m, int) and (m % block_m == 0 or m < block_m))
 
+        is_hoisted = packing.scales != ""  # the conversion of a scale
+        word: Any = word_of(format_name, dtype) if by_words else None
         number, scaled = decoder(format_name, zeros, dtype, config.str("decode"))
 
-        def scale_at(s_tile: Any, z_tile: Any, column: Any, row: Any) -> tuple[Any, Any]:
-            scale_row = column // group if scale_rows > 1 else 0
-            return s_tile[scale_row, row], z_tile[scale_row, row] if zeros else None
+        def scale_row(column: Any) -> Any:
+            return column // group if scale_rows > 1 else 0
+
+        def scale_at(s_tile: Any, z_tile: Any, factor: Any, column: Any, row: Any) -> tuple[Any, Any]:
+            if in_integers:
+                return None, None
+            at = scale_row(column)
+            scale = factor[0] if factor is not None else scale_of(s_tile[at, row], dtype)
+            return scale, z_tile[at, row] if zeros else None
+
+        def local_arrays(count: int) -> tuple[Any, Any, Any]:
+            if in_registers and not by_words:
+                return None, None, None
+            values = T.alloc_local((count,), dtype)
+            words = T.view(values, (count // per_byte,), "uint32") if by_words else None
+            return values, words, T.alloc_local((1,), dtype) if is_hoisted else None
 
         def zero_tile() -> Any:
             return T.alloc_shared((scale_rows, block_n), output) if zeros else None
@@ -476,10 +501,11 @@ class DequantMatmulGpu(KernelTemplate):
                     T.copy(S[0, bx * block_n], s_tile)
                 if in_registers:
                     weights = T.alloc_fragment((block_n, block_k), dtype)
+                    values, words, factor = local_arrays(per_byte)
                 else:
                     weights = T.alloc_shared((block_n, block_k), dtype)
                     packed = T.alloc_local((unpack // per_byte,), "uint8")
-                    values = T.alloc_local((unpack,), dtype)
+                    values, words, factor = local_arrays(unpack)
                     thread = T.get_thread_binding()
                 # copies beyond an edge read zeros; those of A cancel any weights beside them
                 for ko in T.Pipelined(T.ceildiv(k, block_k), num_stages=num_stages):
@@ -489,12 +515,21 @@ class DequantMatmulGpu(KernelTemplate):
                         T.copy(S[0 if group == -1 else ko * block_k // group, bx * block_n], s_tile)
                     if zeros:
                         T.copy(Z[0 if group == -1 else ko * block_k // group, bx * block_n], z_tile)
-                    if in_registers:
+                    if in_registers and by_words:
+                        for i, byte in T.Parallel(block_n, block_k // per_byte):
+                            words[0] = word(T.cast(b_tile[i, byte], "uint32"))
+                            if is_hoisted:
+                                factor[0] = scale_of(s_tile[scale_row(byte * per_byte), i], dtype)
+                            for v in T.vectorized(per_byte):
+                                weights[i, byte * per_byte + v] = scaled(
+                                    values[v], *scale_at(s_tile, z_tile, factor, byte * per_byte, i)
+                                )
+                        T.gemm(weights, a_tile, c_sum, transpose_B=True, policy=policy)
+                    elif in_registers:
                         for i, j in T.Parallel(block_n, block_k):
                             weights[i, j] = number(b_tile[i, j // per_byte], j, table)
-                        if not in_integers:
-                            for i, j in T.Parallel(block_n, block_k):
-                                weights[i, j] = scaled(weights[i, j], *scale_at(s_tile, z_tile, j, i))
+                        for i, j in T.Parallel(block_n, block_k):
+                            weights[i, j] = scaled(weights[i, j], *scale_at(s_tile, z_tile, None, j, i))
                         T.gemm(weights, a_tile, c_sum, transpose_B=True, policy=policy)
                     else:
                         for step in T.serial(block_n * runs // threads):
@@ -502,11 +537,17 @@ class DequantMatmulGpu(KernelTemplate):
                             column = (step * threads + thread) % runs * unpack
                             for v in T.vectorized(unpack // per_byte):
                                 packed[v] = b_tile[row, column // per_byte + v]
-                            for v in T.unroll(unpack):
-                                values[v] = number(packed[v // per_byte], v, table)
+                            if by_words:
+                                for v in T.unroll(unpack // per_byte):
+                                    words[v] = word(T.cast(packed[v], "uint32"))
+                            else:
+                                for v in T.unroll(unpack):
+                                    values[v] = number(packed[v // per_byte], v, table)
+                            if is_hoisted:
+                                factor[0] = scale_of(s_tile[scale_row(column), row], dtype)
                             for v in T.vectorized(unpack):
                                 weights[row, column + v] = scaled(
-                                    values[v], *scale_at(s_tile, z_tile, column, row)
+                                    values[v], *scale_at(s_tile, z_tile, factor, column, row)
                                 )
                         T.gemm(a_tile, weights, c_sum, transpose_B=True, policy=policy)
                 if in_registers:

@@ -28,14 +28,15 @@ TILES = (16, 32, 64, 128, 256)
 DEPTHS = (64, 128, 256)
 FULL_TILE = 64  # with more rows of A, smaller tiles read too often for the caches
 TENSOR_COPY_ALIGNMENT = 128  # bytes, of a bulk copy of a tensor's box in shared memory
+TABLE_BYTES = 128  # sixteen numbers, and what aligns them
 ALIGNMENT = 1024  # bytes, of TileLang for operands of matrix instructions
-# ways to decode the weights of a format: bit operations, conversions, or a table in shared memory
+# ways to decode the weights of a format
 DECODERS: Mapping[str, tuple[str, ...]] = {
-    "int4": ("bits", "convert"),
+    "int4": ("bits", "convert", "words"),
     "nf4": ("table",),
-    "fp4": ("bits", "table"),
-    "mxfp4": ("bits", "table"),
-    "int2": ("convert",),
+    "fp4": ("words", "table"),
+    "mxfp4": ("words", "table"),
+    "int2": ("words",),
 }
 
 
@@ -70,7 +71,7 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         Parameter(
             "decode",
             DECODERS[format_name],
-            "how a code becomes a number: by bit operations, a conversion, or a table in shared memory",
+            "how codes become numbers: by bit operations on one or a word of them, a conversion, or a table",
         ),
         Parameter("policy", POLICIES, "how the tile is divided over the warps"),
         Parameter(
@@ -109,6 +110,10 @@ def space(workload: Workload, target: Target) -> SearchSpace:
             operands = -(-operands // ALIGNMENT) * ALIGNMENT + block_n * block_k * element_bytes
         # C replaces the operands after the main loop
         result = result_size(config) * result_bytes
+        if format_name == "int2":  # sums are scaled when they are complete
+            result += config.int("block_n") * scale_bytes
+        if config["decode"] == "table":
+            operands += TABLE_BYTES
         return max(operands, result) + launch(target, config.int("threads"), bulk_copies).barrier_bytes
 
     constraints = (
@@ -123,7 +128,7 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         fits_block(target, bulk_copies),
         _whole_instructions(target),
         _same_rows(target),
-        _aligned_scales(target, n, group, scale_bytes),
+        _aligned_scales(target, n, group, scale_bytes, zero_bytes > 0),
         fits_registers(
             target, bulk_copies, registers, "take more threads or a smaller block_m, block_n or block_k"
         ),
@@ -232,24 +237,27 @@ def _same_rows(target: Target) -> Constraint:
     return Constraint("rows of weights in registers", violation)
 
 
-def _aligned_scales(target: Target, n: int, group: int, element_bytes: int) -> Constraint:
-    """Bulk copies of scales have legal addresses in shared memory.
+def _aligned_scales(target: Target, n: int, group: int, scale_bytes: int, zeros: bool) -> Constraint:
+    """Bulk copies of scales and zero points have legal addresses in shared memory.
 
-    TileLang 0.1.15 puts the stages of a tile side by side. If the last tile extends beyond n, scales are
-    copied as boxes of a tensor, and stages of 64 bytes give addresses that the hardware refuses (seen on an
-    H200).
+    TileLang 0.1.15 puts the stages of a tile side by side. If the last tile extends beyond n, or an iteration
+    has several groups, scales are copied as boxes of a tensor, and stages of 64 bytes give addresses that the
+    hardware refuses (seen on an H200). Zero points follow the scales.
     """
-    boxes = is_hopper(target) and n * element_bytes % 16 == 0
+    bulk_copies = is_hopper(target) and n * scale_bytes % 16 == 0
 
     def violation(config: Config) -> str | None:
         block_n, stages = config.int("block_n"), config.int("num_stages")
-        stage_bytes = scale_rows(config.int("block_k"), group) * block_n * element_bytes
-        if not boxes or stages == 1 or n % block_n == 0 or stage_bytes % TENSOR_COPY_ALIGNMENT == 0:
+        rows = scale_rows(config.int("block_k"), group)
+        stage_bytes = rows * block_n * scale_bytes
+        boxes = bulk_copies and (n % block_n != 0 or rows > 1)
+        if not boxes or (stages == 1 and not zeros) or stage_bytes % TENSOR_COPY_ALIGNMENT == 0:
             return None
         return (
             f"block_n={block_n} makes stages of {stage_bytes} bytes of scales, and where n={n} is no "
-            "multiple of it each must be a "
-            f"multiple of {TENSOR_COPY_ALIGNMENT}: take a larger block_n, or num_stages=1"
+            f"multiple of it, or an iteration has several groups, each must be a multiple of "
+            f"{TENSOR_COPY_ALIGNMENT}: "
+            f"take a larger block_n{'' if zeros else ', or num_stages=1'}"
         )
 
     return Constraint("aligned scales", violation)

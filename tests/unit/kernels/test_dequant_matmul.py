@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import NormalDist
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from tests.support.cpu_programs import on_cpu, run_c
 from tilesight.builder.build import build_kernel, device_source
 from tilesight.errors import WorkloadError
 from tilesight.kernels import operator, templates
-from tilesight.kernels._packed import UNITS
+from tilesight.kernels._packed import E2M1, FORMATS, LAYOUTS, NF4, UNITS, codes_of, packed_codes, word_of
 from tilesight.kernels.dequant_matmul import RUNS, dequantised
 from tilesight.lowering.lower import lower
 from tilesight.machine.toolchain import missing_compiler
@@ -77,15 +78,13 @@ def test_tile_program_is_right_for_any_shape(
 @pytest.mark.parametrize(
     ("attrs", "weights", "decode"),
     [
-        pytest.param({"format": "fp4", "group": 64}, "shared", "bits", marks=pytest.mark.ci),
-        ({"format": "fp4", "group": 64}, "registers_linear", "table"),
-        ({"format": "mxfp4", "group": 32}, "registers_linear", "bits"),
-        pytest.param({"format": "mxfp4", "group": 32}, "shared_wide", "table", marks=pytest.mark.ci),
-        pytest.param({"format": "nf4", "group": 32}, "registers_linear", "table", marks=pytest.mark.ci),
+        pytest.param({"format": "fp4", "group": 64}, "shared_wide", "table", marks=pytest.mark.ci),
+        ({"format": "mxfp4", "group": 32}, "registers_linear", "table"),
+        ({"format": "nf4", "group": 32}, "registers_linear", "table"),
         pytest.param({"zeros": True, "group": 32}, "registers_linear", "bits", marks=pytest.mark.ci),
         ({"zeros": True, "group": -1}, "shared", "convert"),
-        pytest.param({"format": "int2", "group": -1}, "shared", "convert", marks=pytest.mark.ci),
-        ({"format": "int2", "group": -1}, "registers_linear", "convert"),
+        ({"format": "int2", "group": -1}, "shared", "words"),
+        pytest.param({"format": "int2", "group": -1}, "registers_linear", "words", marks=pytest.mark.ci),
     ],
 )
 def test_tile_program_is_right_for_each_format(
@@ -131,6 +130,99 @@ def test_bits_of_a_power_of_two_and_four_more_are_their_sum(dtype: str) -> None:
     written = (q | bits).to(torch.int32 if dtype == "float32" else torch.int16).view(kind)
     assert torch.equal(written.double(), q.double() + power)
     assert torch.equal((written - torch.tensor(power + 8, dtype=kind)).double(), q.double() - 8)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("format_name", ["int4", "fp4", "mxfp4"])
+def test_words_have_the_numbers_of_a_byte(format_name: str, dtype: str) -> None:
+    """As a kernel computes them in uint32, for all bytes."""
+    raw = torch.arange(256, dtype=torch.int64)
+    words = (word_of(format_name, dtype)(raw) & 0xFFFFFFFF).to(torch.uint32)
+    numbers = words.view(torch.int16).view(getattr(torch, dtype)).view(256, 2)
+    shift, factor = (
+        (UNITS[dtype][0] + 8, 1.0) if format_name == "int4" else (0, 2.0 ** (LAYOUTS[dtype][1] - 1))
+    )
+    found = (numbers.double() - shift) * factor
+    values = torch.tensor(FORMATS[format_name].values, dtype=torch.float64)
+    assert torch.equal(found, torch.stack([values[raw & 15], values[raw >> 4]], dim=1))
+
+
+def test_words_of_int2_have_four_numbers() -> None:
+    raw = torch.arange(256, dtype=torch.int64)
+    words = (word_of("int2", "int8")(raw) & 0xFFFFFFFF).to(torch.uint32)
+    found = words.view(torch.int8).view(256, 4)
+    assert torch.equal(found.long(), torch.stack([(raw >> shift & 3) - 2 for shift in (0, 2, 4, 6)], dim=1))
+
+
+def test_formats_have_the_numbers_that_they_are_defined_by() -> None:
+    quantile = NormalDist().inv_cdf
+    # eight steps above the median and seven below, from the same tail, which becomes 1
+    tail = (1 - 1 / 32 + 1 - 1 / 30) / 2
+    above = [quantile(0.5 + (tail - 0.5) * step / 8) for step in range(1, 9)]
+    below = [-quantile(0.5 + (tail - 0.5) * step / 7) for step in range(7, 0, -1)]
+    wanted = [value / above[-1] for value in (*below, 0.0, *above)]
+    assert torch.tensor(NF4).sub(torch.tensor(wanted)).abs().max() < 1e-6
+    e2m1 = [significand / 2 for significand in range(2)]
+    e2m1 += [(1 + significand / 2) * 2**exponent for exponent in range(3) for significand in range(2)]
+    assert list(E2M1) == e2m1
+    for packing in FORMATS.values():
+        codes = torch.arange(1 << packing.bits, dtype=torch.uint8).repeat(3, 1)[
+            :, : 15 if packing.bits == 4 else 3
+        ]
+        assert torch.equal(codes_of(packing, packed_codes(packing, codes), codes.shape[1]), codes)
+        assert packing.values[packing.zero] == 0
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        "m=2,n=48,k=301,format=nf4",
+        "m=2,n=48,k=300,format=fp4,group=32",
+        "m=2,n=48,k=301,format=mxfp4,group=32",
+        "m=2,n=48,k=300,zeros=true",
+        "m=2,n=48,k=301,format=int2,group=-1",
+    ],
+)
+def test_quantised_weights_are_near_those_before(shape: str) -> None:
+    workload = DEQUANT.workload(shape)
+    inputs = DEQUANT.inputs(workload, "cpu", 0)
+    weights = dequantised(workload, inputs, WHOLE)
+    deviation = float(weights.std()) * (127 / 4 if "int2" in shape else 1)
+    assert 0.7 < deviation < 1.3
+    axes = DEQUANT.tensor_axes(workload.attrs)
+    assert list(axes) == [*inputs, "C"]
+    assert ("Z" in inputs) == ("zeros" in shape)
+    second = DEQUANT.second_inputs(workload, "cpu", 0)
+    assert second.is_exact == ("nf4" not in shape)
+    out = DEQUANT.reference(workload, inputs)["C"]
+    for call in DEQUANT.vendor(workload, inputs).values():
+        found = call()
+        assert isinstance(found, torch.Tensor)
+        assert (found.float() - out).norm() / out.norm() < 2 * DEQUANT.max_relative_error(workload)
+
+
+@pytest.mark.parametrize(
+    ("attrs", "message"),
+    [
+        ("format=mxfp4", "format=mxfp4 has one scale for 32 weights, not group=128; take group=32"),
+        ("format=int2", "format=int2 has one scale for a row, not group=128; take group=-1"),
+        ("format=nf4,zeros=true", "zeros=true is for format=int4.*take zeros=false"),
+        ("format=int3", "format=int3 must be one of: int4, nf4, fp4, mxfp4, int2"),
+        ("k=8388608,format=int2,group=-1", "k=8388608 products.*split k into parts of at most 8388607"),
+    ],
+)
+def test_attributes_that_do_not_fit_are_refused(attrs: str, message: str) -> None:
+    with pytest.raises(WorkloadError, match=message):
+        DEQUANT.workload("m=1,n=64," + (attrs if attrs.startswith("k=") else f"k=64,{attrs}"))
+
+
+def test_workloads_of_int4_keep_their_keys() -> None:
+    workload = DEQUANT.workload("m=1,n=64,k=64,format=int4,zeros=false")
+    assert workload.key == "dequant_matmul(m=1,n=64,k=64;group=128,dtype=float16)"
+
+
+def test_decoders_are_those_of_the_search_space() -> None:
+    assert {name: packing.decoders for name, packing in FORMATS.items()} == search_space.DECODERS
 
 
 @pytest.mark.parametrize(
