@@ -271,7 +271,9 @@ def _flex(workload: Workload, inputs: Tensors) -> Callable[..., object]:
         seq_lengths=(workload.dims["seq_len"],) * 2,
     )
     compiled = torch.compile(flex_attention)
-    return lambda q, k, v: compiled(q, k, v, block_mask=mask, enable_gqa=int(workload.attrs["group"]) > 1)
+    grouped = int(workload.attrs["group"]) > 1
+    tiles = {"BLOCK_M": block, "BLOCK_N": 64}  # Triton's tiles must divide the blocks of the mask
+    return lambda q, k, v: compiled(q, k, v, block_mask=mask, enable_gqa=grouped, kernel_options=tiles)
 
 
 OPERATOR = BlockSparseAttention()

@@ -11,7 +11,7 @@ from .matrix_unit import is_hopper
 
 def space(workload: Workload, target: Target) -> SearchSpace:
     """The search space of `workload` on `target`."""
-    dense, block = flash_attention.space(workload, target), int(workload.attrs["block"])
+    dense, block = flash_attention.space(workload, target, schedules=False), int(workload.attrs["block"])
     bulk_copies = is_hopper(target) and workload.dims["head_dim"] % 8 == 0
     copies = Parameter(
         "copies",

@@ -31,8 +31,8 @@ SPARE_REGISTERS = 24  # of a thread beside the tiles that overlapped schedules k
 HIP_REDUCTION_BYTES = 8  # shared memory per thread for reductions of rows, in warps of 64 threads
 
 
-def space(workload: Workload, target: Target) -> SearchSpace:
-    """The search space of `workload` on `target`."""
+def space(workload: Workload, target: Target, schedules: bool = True) -> SearchSpace:
+    """The search space of `workload` on `target`; without `schedules`, that of the serial loop alone."""
     seq_len, head_dim = workload.dims["seq_len"], workload.dims["head_dim"]
     causal, width = bool(workload.attrs["causal"]), -(-head_dim // 16) * 16  # as the template pads rows
     element_bytes = DTYPE_BYTES[workload.dtype]
@@ -41,7 +41,7 @@ def space(workload: Workload, target: Target) -> SearchSpace:
     rows = (64, 128, 192, 256) if hopper else (32, 64, 128, 256)
     # small steps, for an LDS of 64 KiB
     keys = (16, 32, 48, 64, 80, 96, 128) if hip else (32, 64, 96, 128, 160, 192, 256)
-    overlaps = hopper and bulk_copies
+    overlaps = schedules and hopper and bulk_copies
     cores = target.int("core.count")
     parameters = [
         Parameter("block_m", rows, "queries of one block"),

@@ -9,7 +9,7 @@ from ..api.budget import SharedBudget
 from ..api.engine import Engine
 from ..api.sessions import run_session
 from ..errors import InputError, NoCandidateError
-from ..kernels import operator, operators, templates
+from ..kernels import operators, templates
 from ..machine.placement import locate
 from ..problem.operator import Operator
 from ..problem.workload import Workload
@@ -36,10 +36,13 @@ def bench(
 ) -> BenchTable:
     """Tune workloads of several kernels, each beside the vendor's libraries, and return the table.
 
+    `bench(["matmul:M0", "flash_attention"])` takes one shape of matmul and all of flash_attention.
+
     Workloads that are in the database are not tuned again. A workload that fails is a row with its reason.
 
     Args:
-        kernels: names of operators; empty: all that run on the target.
+        kernels: names of operators, or `NAME:SHAPE` or `NAME:SHAPE:DTYPE` for one workload; empty: all
+            operators that run on the target.
         target: as in `tilesight.tune`.
         shape: shapes of the kernel, if only one is named; None: all its published shapes.
         dtype: element type; None: the first that kernel and target support.
@@ -93,14 +96,18 @@ def _work(
     kernels: Sequence[str], target: Target, shape: Shape | Sequence[Shape] | None, dtype: str | None
 ) -> list[tuple[Operator, Workload]]:
     """The workloads, in order. Raises `InputError`."""
-    if shape is not None and len(kernels) != 1:
+    if shape is not None and (len(kernels) != 1 or ":" in kernels[0]):
         raise InputError("shapes belong to one kernel: name it, or leave the shapes out")
-    names = [find_operator(name).name for name in kernels] or [
+    names = kernels or [
         name for name in operators() if any(target.kind in t.target_kinds for t in templates(name))
     ]
     found = []
-    for name in names:
-        kernel = operator(name)
-        shapes = shape if shape is not None else list(kernel.named)
-        found += [(kernel, workload) for workload in find_workloads(kernel, target, shapes, dtype)]
+    for text in names:
+        name, _, rest = text.partition(":")
+        own_shape, _, own_dtype = rest.partition(":")
+        kernel = find_operator(name)
+        shapes = own_shape or (shape if shape is not None else list(kernel.named))
+        found += [
+            (kernel, workload) for workload in find_workloads(kernel, target, shapes, own_dtype or dtype)
+        ]
     return found

@@ -51,8 +51,9 @@ def bench(
 ) -> None:
     """Tune all published workloads of each KERNEL, beside the vendor's libraries in the same run.
 
-    Without KERNEL: of all kernels that run on the target. Workloads that are in the database are not tuned
-    again. Without a device of the target all times are predicted, and marked so.
+    KERNEL may be NAME:SHAPE or NAME:SHAPE:DTYPE, for one workload. Without KERNEL: of all kernels that run
+    on the target. Workloads that are in the database are not tuned again. Without a device of the target all
+    times are predicted, and marked so.
     """
     from ..benchmarks.picture import PICTURE, write_picture
     from ..benchmarks.run import run_bench

@@ -71,6 +71,12 @@ def test_the_command_writes_what_python_returns(shell: Shell, tmp_path: Path) ->
     assert [r.ours_us for r in found.rows] == [line["ours_us"] for line in lines]
 
 
+def test_one_workload_is_named_with_its_kernel(shell: Shell, tmp_path: Path) -> None:
+    out = tmp_path / "rows.jsonl"
+    assert shell("bench", "axpy:X1", "--target", "cpu", "--out", str(out))[0] == 0
+    assert [json.loads(line)["shape"] for line in out.read_text().splitlines()] == ["X1"]
+
+
 def test_bad_arguments(shell: Shell) -> None:
     assert "must end in .jsonl" in shell("bench", "axpy", "--target", "cpu", "--out", "x.csv")[2]
     assert "must end in .png or .svg" in shell("bench", "axpy", "--target", "cpu", "--plot", "x.pdf")[2]
