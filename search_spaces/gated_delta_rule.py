@@ -7,12 +7,14 @@ from ..problem.space import Config, Constraint, Parameter, SearchSpace
 from ..problem.workload import Workload
 from ..target.spec import Target
 from .constraints import (
+    MIN_WGMMA_COLUMNS,
     fits_block,
     fits_registers,
     fits_shared_memory,
     not_beyond,
     pipelines,
     stages_within_loop,
+    uneven,
 )
 from .matrix_unit import matrix_unit
 
@@ -93,11 +95,14 @@ def whole_products(target: Target, width: int) -> Constraint:
         chunk, cols, threads = config.int("chunk"), config.int("block_v"), config.int("threads")
         for rows, columns in ((chunk, chunk), (chunk, cols), (width, cols)):
             unit = matrix_unit(target, rows, threads)
-            if not unit.splits(rows, columns, threads):
+            split = unit.split("square", rows, columns, threads)
+            if split is None:
+                return uneven(unit, rows, columns, threads)
+            if unit.name == "wgmma" and columns // split[1] < MIN_WGMMA_COLUMNS:
                 return (
-                    f"a product of {rows}x{columns} cannot be divided evenly over "
-                    f"{threads // unit.warp_threads} warps of {unit.name}: take fewer threads, or a larger "
-                    "chunk or block_v"
+                    f"a product of {rows}x{columns} leaves each of {split[1]} warpgroups side by side "
+                    f"{columns // split[1]} columns, and TileLang 0.1.15 cannot lower wgmma on fewer than "
+                    f"{MIN_WGMMA_COLUMNS}: take threads=128, or a larger block_v"
                 )
         return None
 

@@ -115,7 +115,8 @@ def test_bad_workloads_are_refused(shape: str, message: str) -> None:
     [
         (64, {"block_v": 64}, "block_v=64 races with head_k=64.*take block_v=32"),
         (128, {"sub_block": 16}, "chunk=64 has more than two blocks of sub_block=16: take sub_block=32"),
-        (128, {"block_v": 16, "threads": 256}, None),
+        (128, {"block_v": 16, "threads": 256}, "64x16 leaves each of 2 warpgroups.*take threads=128"),
+        (128, {"block_v": 32, "threads": 256}, None),
     ],
 )
 def test_rules_of_the_space(head_k: int, changes: dict[str, int], message: str | None) -> None:
