@@ -103,7 +103,7 @@ def true_us(config: Config) -> float:
         10.0
         + abs(config.int("block") - 30)
         + 2.0 * (3 - config.int("stages"))
-        + (0.0 if config["swizzle"] else 0.5)
+        + (0.0 if config.get("swizzle") else 0.5)
     )
 
 

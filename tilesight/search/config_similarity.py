@@ -17,11 +17,14 @@ DOUBLING_STEP, MAX_DOUBLINGS = 0.7, 2.0
 
 
 class ConfigSimilarity:
-    """Configs of one space as coordinates: logarithms of integers, numbers for names and flags."""
+    """Configs of one space as coordinates: logarithms of integers, numbers for names and flags.
+
+    A parameter that some configs leave out (`Parameter.default`) has numbers for its values, too.
+    """
 
     def __init__(self, configs: Sequence[Config]) -> None:
-        names = list(configs[0])
-        columns = [[config[name] for config in configs] for name in names]
+        names = dict.fromkeys(name for config in configs for name in config)
+        columns = [[config.get(name) for config in configs] for name in names]
         self._numeric = [
             all(isinstance(value, int) and not isinstance(value, bool) for value in column)
             for column in columns

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..problem.space import Config
+from ..problem.space import Config, Value
 
 # For each picked config that differs in one parameter, a config's predicted time counts as this share longer.
 SIBLING_PENALTY = 0.02
@@ -49,10 +49,10 @@ def _siblings(codes: Any, row: Any) -> Any:
 
 def config_codes(configs: Sequence[Config]) -> Any:
     """Integers of shape (configs, parameters): equal where the values of a parameter are equal."""
+    names = dict.fromkeys(name for config in configs for name in config)
     numbers: dict[object, int] = {}
-    return np.array(
-        [
-            [numbers.setdefault((name, type(v), v), len(numbers)) for name, v in config.items()]
-            for config in configs
-        ]
-    )
+
+    def code(name: str, value: Value | None) -> int:
+        return numbers.setdefault((name, type(value), value), len(numbers))
+
+    return np.array([[code(name, config.get(name)) for name in names] for config in configs])

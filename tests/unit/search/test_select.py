@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tilesight.problem.space import Config
-from tilesight.search.select import SIBLING_PENALTY, choose
+from tilesight.search.config_similarity import ConfigSimilarity
+from tilesight.search.select import SIBLING_PENALTY, choose, config_codes
 
 
 def config(**values: int) -> Config:
@@ -54,3 +55,18 @@ def test_a_flag_is_not_a_number() -> None:
 def test_thousands_of_configs_are_fast() -> None:
     times = {config(a=i % 10, b=i // 10 % 10, c=i // 100): 1.0 + i for i in range(3000)}
     assert len(choose(times, 64)) == 64
+
+
+def test_configs_that_leave_out_a_default_have_codes_and_similarities() -> None:
+    configs = [Config({"tile": 16}), Config({"tile": 16, "split": 2}), Config({"tile": 32, "split": 2})]
+    codes = config_codes(configs)
+    assert codes.shape == (3, 2)
+    apart = [(codes[a] != codes[b]).sum() for a, b in ((0, 1), (1, 2), (0, 2))]
+    assert apart == [1, 1, 2]
+        1,
+        1,
+        2,
+    ]
+    similar = ConfigSimilarity(configs).matrix()
+    assert (similar.diagonal() == 1).all()
+    assert similar[0, 2] < similar[0, 1] < 1
