@@ -433,6 +433,7 @@ class DequantMatmulGpu(KernelTemplate):
         )
         unpack = RUNS.get(config.str("weights"), 1)
         by_table, by_words = config["decode"] == "table", config["decode"] == "words"
+        by_bytes = by_table or by_words  # registers take the weights of a byte at a time
         policy = {
             "square": T.GemmWarpPolicy.Square,
             "full_row": T.GemmWarpPolicy.FullRow,
@@ -461,12 +462,13 @@ class DequantMatmulGpu(KernelTemplate):
             scale = factor[0] if factor is not None else scale_of(s_tile[at, row], dtype)
             return scale, z_tile[at, row] if zeros else None
 
-        def local_arrays(count: int) -> tuple[Any, Any, Any]:
-            if in_registers and not by_words:
-                return None, None, None
+        def local_arrays(count: int) -> tuple[Any, Any, Any, Any]:
+            if in_registers and not by_bytes:
+                return None, None, None, None
+            packed = T.alloc_local((count // per_byte,), "uint8")
             values = T.alloc_local((count,), dtype)
             words = T.view(values, (count // per_byte,), "uint32") if by_words else None
-            return values, words, T.alloc_local((1,), dtype) if is_hoisted else None
+            return packed, values, words, T.alloc_local((1,), dtype) if is_hoisted else None
 
         def zero_tile() -> Any:
             return T.alloc_shared((scale_rows, block_n), output) if zeros else None
@@ -501,11 +503,10 @@ class DequantMatmulGpu(KernelTemplate):
                     T.copy(S[0, bx * block_n], s_tile)
                 if in_registers:
                     weights = T.alloc_fragment((block_n, block_k), dtype)
-                    values, words, factor = local_arrays(per_byte)
+                    packed, values, words, factor = local_arrays(per_byte)
                 else:
                     weights = T.alloc_shared((block_n, block_k), dtype)
-                    packed = T.alloc_local((unpack // per_byte,), "uint8")
-                    values, words, factor = local_arrays(unpack)
+                    packed, values, words, factor = local_arrays(unpack)
                     thread = T.get_thread_binding()
                 # copies beyond an edge read zeros; those of A cancel any weights beside them
                 for ko in T.Pipelined(T.ceildiv(k, block_k), num_stages=num_stages):
@@ -515,9 +516,14 @@ class DequantMatmulGpu(KernelTemplate):
                         T.copy(S[0 if group == -1 else ko * block_k // group, bx * block_n], s_tile)
                     if zeros:
                         T.copy(Z[0 if group == -1 else ko * block_k // group, bx * block_n], z_tile)
-                    if in_registers and by_words:
+                    if in_registers and by_bytes:
                         for i, byte in T.Parallel(block_n, block_k // per_byte):
-                            words[0] = word(T.cast(b_tile[i, byte], "uint32"))
+                            if by_words:
+                                words[0] = word(T.cast(b_tile[i, byte], "uint32"))
+                            else:
+                                packed[0] = b_tile[i, byte]
+                                for v in T.unroll(per_byte):
+                                    values[v] = number(packed[0], v, table)
                             if is_hoisted:
                                 factor[0] = scale_of(s_tile[scale_row(byte * per_byte), i], dtype)
                             for v in T.vectorized(per_byte):
