@@ -21,6 +21,7 @@ from ..problem.space import Config, SearchSpace, Value
 from ..problem.template import KernelTemplate
 from ..problem.workload import MAX_DIMENSION, Workload
 from ..search_spaces import conv2d as search_space
+from ..search_spaces.matrix_unit import is_hopper
 from ..target.spec import Target
 
 if TYPE_CHECKING:
@@ -202,19 +203,20 @@ class Conv2dGpu(KernelTemplate):
         return (Config({**config, "swizzle": 0}), Rasterization("row", panel)) if panel else None
 
     def default_config(self, workload: Workload, target: Target) -> Config | None:
-        """Tiles of 128 pixels and up to 128 filters; else the nearest legal config."""
+        """Tiles of up to 256 pixels; on Hopper blocks stay where filters are few; else the nearest config."""
         space = self.space(workload, target)
+        filters, hopper = workload.dims["filters"], is_hopper(target)
         wanted = Config(
             {
-                "block_m": 128,
-                "block_n": 128 if workload.dims["filters"] > 64 else 64,
+                "block_m": 256 if hopper and (filters <= 64 or filters > 256) else 128,
+                "block_n": 64 if filters <= 64 else 192 if hopper and filters > 256 else 128,
                 "block_k": 64,
                 "num_stages": 1 if target.kind == "hip" else 4,
                 "threads": 256,
-                "policy": "square",
+                "policy": "full_row" if hopper else "square",
                 "copies": "bulk",
                 "swizzle": 0,
-                "persistent": 0,
+                "persistent": target.int("core.count") if hopper and filters <= 64 else 0,
             }
         )
         return wanted if wanted in space else next(iter(space.nearest(wanted, 1)), None)

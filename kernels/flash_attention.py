@@ -27,6 +27,7 @@ from ..problem.space import Config, SearchSpace, Value
 from ..problem.template import KernelTemplate, Scale
 from ..problem.workload import MAX_DIMENSION, Workload
 from ..search_spaces import flash_attention as search_space
+from ..search_spaces.matrix_unit import is_hopper
 from ..target.spec import Target
 from ._attention_tiles import AttentionTiles
 from ._online_softmax import online_softmax
@@ -413,13 +414,19 @@ class FlashAttentionGpu(KernelTemplate):
         return search_space.space(workload, target)
 
     def default_config(self, workload: Workload, target: Target) -> Config | None:
-        """Tiles of 128 queries and keys (64 with little shared memory), single-buffered keys and values."""
+        """Tiles of 128 queries and keys (64 with little shared memory), single-buffered keys and values.
+
+        Three warpgroups on Hopper where heads of up to 96 leave room.
+        """
         space = self.space(workload, target)
         large = target.int("core.memory.shared.block_bytes") > 128 * 1024
         rows, keys = (128, 128) if large else (64, 64)
+        threads = 256
+        if is_hopper(target) and workload.dims["head_dim"] <= 96 and workload.dims["seq_len"] >= 1024:
+            rows, threads = 192, 384
         order = "by_length" if workload.attrs["causal"] else "by_head"
         wanted = Config(
-            {"block_m": rows, "block_n": keys, "num_stages": 1, "threads": 256, "block_order": order}
+            {"block_m": rows, "block_n": keys, "num_stages": 1, "threads": threads, "block_order": order}
         )
         return wanted if wanted in space else next(iter(space.nearest(wanted, 1)), None)
 

@@ -280,13 +280,13 @@ class FlashAttentionBwdGpu(KernelTemplate):
         return search_space.space(workload, target)
 
     def default_config(self, workload: Workload, target: Target) -> Config | None:
-        """On Hopper 128 keys, 64 for each of two warpgroups, and 64 queries, whose copies are in flight."""
+        """On Hopper 128 keys, 64 for each of two warpgroups, and 64 queries (128 of short rows)."""
         space = self.space(workload, target)
         hopper = "bulk_add" in next(p.values for p in space.parameters if p.name == "dq")
         wanted = Config(
             {
                 "block_m": 128 if hopper else 64,
-                "block_n": 64 if hopper else 32,
+                "block_n": (128 if workload.dims["head_dim"] <= 64 else 64) if hopper else 32,
                 "num_stages": 2 if hopper else 1,
                 "threads": 256 if hopper else 128,
                 "dq": "bulk_add" if hopper else "add",

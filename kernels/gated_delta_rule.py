@@ -302,10 +302,9 @@ class GatedDeltaRuleGpu(KernelTemplate):
         return search_space.space(workload, target)
 
     def default_config(self, workload: Workload, target: Target) -> Config | None:
-        """Chunks of 64 tokens and 32 columns of the state: enough blocks for the heads of one sequence."""
+        """Chunks of 32 tokens and 32 columns of the state: enough blocks for the heads of one sequence."""
         space = self.space(workload, target)
-        stages = 1 if target.kind == "hip" else 2
-        wanted = Config({"chunk": 64, "sub_block": 32, "block_v": 32, "num_stages": stages, "threads": 128})
+        wanted = Config({"chunk": 32, "sub_block": 16, "block_v": 32, "num_stages": 1, "threads": 256})
         return wanted if wanted in space else next(iter(space.nearest(wanted, 1)), None)
 
     def build(self, workload: Workload, config: Config) -> Any:

@@ -24,6 +24,7 @@ from ..problem.space import Config, SearchSpace, Value
 from ..problem.template import KernelTemplate
 from ..problem.workload import MAX_DIMENSION, Workload
 from ..search_spaces import grouped_matmul as search_space
+from ..search_spaces.matrix_unit import is_hopper
 from ..target.spec import Target
 
 if TYPE_CHECKING:
@@ -301,20 +302,29 @@ class GroupedMatmulGpu(KernelTemplate):
         return (Config({**config, "swizzle": 0}), Rasterization("row", panel)) if panel else None
 
     def default_config(self, workload: Workload, target: Target) -> Config | None:
-        """Tiles of 128 x 128, or of 64 rows where groups are small; else the nearest legal config."""
+        """Tiles of up to 256 x 192 on Hopper, of 64 x 128 for small groups; else the nearest legal config."""
         space = self.space(workload, target)
         tokens, groups = workload.dims["tokens"], workload.dims["groups"]
         mean = tokens if workload.attrs["rows"] == "masked" else tokens // groups
-        block_m = 128 if mean >= 96 else 64
+        small, hopper = mean < 96, is_hopper(target)
+        block_m, block_n, block_k = (
+            (64, 128, 64)
+            if small
+            else (128, 128, 64)
+            if not hopper
+            else (256, 192, 64)
+            if mean >= 768
+            else (128, 256, 128)
+        )
         wanted = Config(
             {
                 "block_m": block_m,
-                "block_n": 128,
-                "block_k": 64,
-                "num_stages": 1 if target.kind == "hip" else 4,
-                "threads": 2 * block_m,
-                "policy": "square",
-                "swizzle": 0,
+                "block_n": block_n,
+                "block_k": block_k,
+                "num_stages": 1 if target.kind == "hip" else 2 if block_k == 128 else 4,
+                "threads": 128 if small else 256,
+                "policy": "square" if small or not hopper else "full_row",
+                "swizzle": 0 if small or not hopper else 8,
                 "skip": "loop",
                 "persistent": 0,
             }
