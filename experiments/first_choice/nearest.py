@@ -36,7 +36,8 @@ def nearest(
         ValueError: no config works.
     """
     space = template.space(workload, target)
-    values = {parameter.name: parameter.values for parameter in space.parameters}
+    # a parameter with a default is left out: the others' schedules have none of that kind
+    values = {p.name: p.values for p in space.parameters if p.default is None}
     sizes = sorted(
         itertools.product(*(map(int, values[name]) for name in wanted)),
         key=lambda point: sum(

@@ -310,7 +310,7 @@ def test_space_says_why_not_and_what_is_near(shell: Shell) -> None:
 def test_kernels(real_shell: Shell) -> None:
     _, out, _ = real_shell("kernels")
     assert {"matmul", "flash_attention"} <= {line.split()[0] for line in out.splitlines()}
-    assert ["M0", "4096", "1024", "8192", "default"] in [
+    assert ["M0", "4096", "1024", "8192", "nn", "float32", "none", "none", "default"] in [
         line.split() for line in real_shell("kernels", "matmul")[1].splitlines()
     ]
     found = json.loads(real_shell("kernels", "--json")[1])["kernels"]
