@@ -42,9 +42,10 @@ class ChunkScan(Operator):
     dims = ("batch", "seq_len", "nheads", "head_dim", "d_state")
     attrs: ClassVar[Mapping[str, Value]] = {"chunk": 256}
     choices: ClassVar[Mapping[str, tuple[Value, ...]]] = {"chunk": CHUNKS}
+    # x is first: TVM reads a dynamic seq_len from the first argument that has it, and not from chunks
     axes: ClassVar[Axes] = {
-        "cb": ("batch", Parts("seq_len", "chunk"), 1, "chunk", "chunk"),
         "x": ("batch", "seq_len", "nheads", "head_dim"),
+        "cb": ("batch", Parts("seq_len", "chunk"), 1, "chunk", "chunk"),
         "dt": ("batch", "nheads", Parts("seq_len", "chunk"), "chunk"),
         "dA_cumsum": ("batch", "nheads", Parts("seq_len", "chunk"), "chunk"),
         "C": ("batch", "seq_len", "d_state"),
@@ -113,8 +114,8 @@ class ChunkScan(Operator):
             return drawn.mul_(deviation)
 
         return {
-            "cb": normal("cb", d_state**0.5),
             "x": normal("x"),
+            "cb": normal("cb", d_state**0.5),
             "dt": dt,
             "dA_cumsum": sums,
             "C": normal("C"),
@@ -329,8 +330,8 @@ class ChunkScanGpu(KernelTemplate):
 
         @T.prim_func
         def chunk_scan(  # type: ignore[no-untyped-def]
-            cb: T.Tensor((batch, chunks, 1, chunk, chunk), dtype),  # type: ignore[valid-type]
             x: T.Tensor((batch, seq_len, nheads, head_dim), dtype),  # type: ignore[valid-type]
+            cb: T.Tensor((batch, chunks, 1, chunk, chunk), dtype),  # type: ignore[valid-type]
             dt: T.Tensor(decay_shape, accumulator),  # type: ignore[valid-type]
             dA_cumsum: T.Tensor(decay_shape, accumulator),  # type: ignore[valid-type]  # noqa: N803
             C: T.Tensor((batch, seq_len, d_state), dtype),  # type: ignore[valid-type]  # noqa: N803

@@ -68,6 +68,56 @@ CASES = {
             for b, p in ((1, 8), (3, 100), (70, 560))
         ],
     ),
+    "layer_norm": (("m",), "m=1000,n=2880", [f"m={m},n=2880" for m in (1, 65, 9999)]),
+    "softmax": (("m",), "m=1000,n=2880", [f"m={m},n=2880" for m in (1, 65, 9999)]),
+    "cross_entropy": (("m",), "m=1000,n=2880", [f"m={m},n=2880" for m in (1, 65, 9999)]),
+    "silu_mul": (("m",), "m=1000,n=2880", [f"m={m},n=2880" for m in (1, 65, 9999)]),
+    "quantize": (("m",), "m=1000,n=2880", [f"m={m},n=2880" for m in (1, 65, 9999)]),
+    "topk_gate": (("m",), "m=1000,experts=64,topk=6", [f"m={m},experts=64,topk=6" for m in (1, 65, 9999)]),
+    "rope": (
+        ("tokens",),
+        "tokens=1000,heads=8,head_dim=128",
+        [f"tokens={t},heads=8,head_dim=128" for t in (1, 65, 3000)],
+    ),
+    "grouped_matmul": (
+        ("tokens",),
+        "tokens=1000,groups=8,n=512,k=512",
+        [f"tokens={t},groups=8,n=512,k=512" for t in (1, 100, 3001)],
+    ),
+    "conv2d": (
+        ("batch",),
+        "batch=4,height=14,width=14,channels=64,filters=64",
+        [f"batch={b},height=14,width=14,channels=64,filters=64" for b in (1, 3, 33)],
+    ),
+    **{
+        name: (
+            ("batch", "seq_len"),
+            "batch=2,heads=4,seq_len=1000,head_dim=128,causal=true",
+            [f"batch={b},heads=4,seq_len={s},head_dim=128,causal=true" for b, s in ((1, 127), (3, 129))],
+        )
+        for name in ("flash_attention_bwd", "block_sparse_attention")
+    },
+    "chunk_scan": (
+        ("batch", "seq_len", "nheads"),
+        "batch=2,seq_len=1000,nheads=3,head_dim=64,d_state=128",
+        [
+            f"batch={b},seq_len={s},nheads={h},head_dim=64,d_state=128"
+            for b, s, h in ((2, 1, 3), (3, 257, 1), (1, 2049, 64))
+        ],
+    ),
+    **{
+        name: (
+            ("batch", "heads"),
+            "batch=2,seq_len=300,heads=4,head_k=128,head_v=128",
+            [f"batch={b},seq_len=300,heads={h},head_k=128,head_v=128" for b, h in ((1, 1), (3, 5))],
+        )
+        for name in ("gated_delta_rule", "retention")
+    },
+    "gated_delta_rule_decode": (
+        ("batch", "heads"),
+        "batch=4,heads=8,head_k=128,head_v=128",
+        [f"batch={b},heads={h},head_k=128,head_v=128" for b, h in ((1, 1), (33, 5))],
+    ),
 }
 # more cases: attention that is not causal, rows that TMA cannot copy
 MORE = {

@@ -71,6 +71,44 @@ SHAPES = {
         "batch=2,heads=40,kv_len=1500,q_len=2,topk=1024,lse=true",
         "batch=1,heads=1,kv_len=1",
     ),
+    "layer_norm": ("L0", "m=7,n=1000", "m=33,n=1001", "m=1,n=1"),
+    "softmax": ("S4", "m=33,n=777", "m=7,n=8200", "m=1,n=1"),
+    "cross_entropy": ("E5", "m=7,n=1001", "m=33,n=8200"),
+    "silu_mul": ("U5", "m=7,n=1001", "m=33,n=520"),
+    "quantize": ("Q5", "m=7,n=1001", "m=33,n=640,group=128"),
+    "rope": ("P5", "tokens=77,heads=5,head_dim=40"),
+    "topk_gate": ("T4", "m=77,experts=60,topk=4", "m=33,experts=8,topk=2,renormalize=true"),
+    "grouped_matmul": (
+        "DS2",
+        "tokens=1000,groups=7,n=520,k=264,layout=nn",
+        "tokens=777,groups=5,n=256,k=512,fuse=silu_mul",
+        "tokens=100,groups=3,n=128,k=256,rows=masked",
+    ),
+    "conv2d": (
+        "RN4",
+        "batch=2,height=17,width=23,channels=35,filters=40,stride=2,padding=2,dilation=2",
+        "batch=3,height=15,width=9,channels=64,filters=72",
+        "batch=2,height=8,width=8,channels=64,filters=64,kernel=1,padding=0",
+    ),
+    "flash_attention_bwd": (
+        "batch=1,heads=8,seq_len=1000,head_dim=96,group=2",
+        "batch=2,heads=4,seq_len=777,head_dim=64,causal=true,window=100",
+        "batch=1,heads=2,seq_len=1024,head_dim=128,causal=true",
+    ),
+    "block_sparse_attention": (
+        "batch=1,heads=8,seq_len=1000,head_dim=64,percent=30,group=4",
+        "batch=2,heads=4,seq_len=2048,head_dim=128,causal=true,block=128",
+    ),
+    "chunk_scan": (
+        "CC0",
+        "batch=2,seq_len=1000,nheads=3,head_dim=40,d_state=24,chunk=64",
+    ),
+    "gated_delta_rule": (
+        "batch=2,seq_len=333,heads=4,head_k=64,head_v=64",
+        "batch=1,seq_len=300,heads=3,head_k=128,head_v=100",
+    ),
+    "gated_delta_rule_decode": ("QD1", "batch=3,heads=5,head_k=64,head_v=100"),
+    "retention": ("batch=2,seq_len=333,heads=3,head_k=64,head_v=128", "RS2K"),
 }
 CASES = [
     (name, shape, dtype)

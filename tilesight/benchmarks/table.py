@@ -188,9 +188,9 @@ class BenchTable(Reported):
                 for row in rows
             ]
             report.table(columns, cells, right=columns[2:], folded=["shape"])
-            for row in rows:
-                if row.message:
-                    report.text(f"{row.workload.name or shape_text(row.workload)}: {row.message}")
+            for message in dict.fromkeys(row.message for row in rows if row.message):
+                of = [row.workload.name or shape_text(row.workload) for row in rows if row.message == message]
+                report.text(f"{'all' if len(of) == len(rows) > 1 else '; '.join(of)}: {message}")
         rated = [operator for operator in self.operators if summary(self.of(operator))["rated"]]
         if rated:
             report.text()
