@@ -94,7 +94,7 @@ class RowTemplate(KernelTemplate):
                 "unroll": 1,
             }
         )
-        return wanted if wanted in space else next(iter(space.nearest(wanted, 1)), None)
+        return space.closest(wanted)
 
 
 class RowTiles:

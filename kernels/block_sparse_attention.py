@@ -315,7 +315,7 @@ class BlockSparseAttentionGpu(KernelTemplate):
                 "copies": "bulk" if tile == 128 else "threads",
             }
         )
-        return wanted if wanted in space else next(iter(space.nearest(wanted, 1)), None)
+        return space.closest(wanted)
 
     def build(self, workload: Workload, config: Config) -> Any:
         import tilelang.language as T  # noqa: N812

@@ -219,7 +219,7 @@ class Conv2dGpu(KernelTemplate):
                 "persistent": target.int("core.count") if hopper and filters <= 64 else 0,
             }
         )
-        return wanted if wanted in space else next(iter(space.nearest(wanted, 1)), None)
+        return space.closest(wanted)
 
     def build(self, workload: Workload, config: Config) -> Any:
         import tilelang.language as T  # noqa: N812

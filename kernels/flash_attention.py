@@ -428,7 +428,7 @@ class FlashAttentionGpu(KernelTemplate):
         wanted = Config(
             {"block_m": rows, "block_n": keys, "num_stages": 1, "threads": threads, "block_order": order}
         )
-        return wanted if wanted in space else next(iter(space.nearest(wanted, 1)), None)
+        return space.closest(wanted)
 
     def build(self, workload: Workload, config: Config) -> Any:
         import tilelang.language as T  # noqa: N812

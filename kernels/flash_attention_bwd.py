@@ -294,7 +294,7 @@ class FlashAttentionBwdGpu(KernelTemplate):
                 "block_order": "by_length" if workload.attrs["causal"] else "by_head",
             }
         )
-        return wanted if wanted in space else next(iter(space.nearest(wanted, 1)), None)
+        return space.closest(wanted)
 
     def scratch(self, workload: Workload, config: Config) -> Mapping[str, tuple[tuple[int, ...], str]]:
         """LSE (base 2) and delta of each tile of queries, and the sums of dQ, both padded to whole tiles."""

@@ -216,7 +216,7 @@ class FlashDecodingGpu(KernelTemplate):
                 "gather": "by_page",
             }
         )
-        return wanted if wanted in space else next(iter(space.nearest(wanted, 1)), None)
+        return space.closest(wanted)
 
     def build(self, workload: Workload, config: Config) -> Any:
         import tilelang.language as T  # noqa: N812

@@ -305,7 +305,7 @@ class GatedDeltaRuleGpu(KernelTemplate):
         """Chunks of 32 tokens and 32 columns of the state: enough blocks for the heads of one sequence."""
         space = self.space(workload, target)
         wanted = Config({"chunk": 32, "sub_block": 16, "block_v": 32, "num_stages": 1, "threads": 256})
-        return wanted if wanted in space else next(iter(space.nearest(wanted, 1)), None)
+        return space.closest(wanted)
 
     def build(self, workload: Workload, config: Config) -> Any:
         import tilelang.language as T  # noqa: N812

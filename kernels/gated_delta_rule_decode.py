@@ -183,7 +183,7 @@ class GatedDeltaRuleDecodeGpu(KernelTemplate):
         """Blocks of 32 columns, so that a few sequences fill the chip, and loads of 16 bytes."""
         space = self.space(workload, target)
         wanted = Config({"block_v": 32, "threads": 128, "vector": 4})
-        return wanted if wanted in space else next(iter(space.nearest(wanted, 1)), None)
+        return space.closest(wanted)
 
     def build(self, workload: Workload, config: Config) -> Any:
         import tilelang.language as T  # noqa: N812

@@ -150,7 +150,7 @@ class GemvGpu(KernelTemplate):
         wanted = Config(
             {"block_n": 8, "threads": 128, "reduce_threads": 32, "vector": 8, "unroll": 2, "num_stages": 0}
         )
-        return wanted if wanted in space else next(iter(space.nearest(wanted, 1)), None)
+        return space.closest(wanted)
 
     def build(self, workload: Workload, config: Config) -> Any:
         return (_through_shared if config.int("num_stages") else _through_registers)(workload, config)

@@ -329,7 +329,7 @@ class GroupedMatmulGpu(KernelTemplate):
                 "persistent": 0,
             }
         )
-        return wanted if wanted in space else next(iter(space.nearest(wanted, 1)), None)
+        return space.closest(wanted)
 
     def build(self, workload: Workload, config: Config) -> Any:
         import tilelang.language as T  # noqa: N812

@@ -35,7 +35,7 @@ class MatmulCpu(KernelTemplate):
         wanted = Config(
             {"block_m": 128, "block_n": 256, "block_k": 256, "tile_m": 4, "tile_n": 64, "unroll": 8}
         )
-        return wanted if wanted in space else next(iter(space.nearest(wanted, 1)), None)
+        return space.closest(wanted)
 
     def build(self, workload: Workload, config: Config) -> Any:
         import tilelang.language as T  # noqa: N812

@@ -269,7 +269,7 @@ class MlaDecodeGpu(KernelTemplate):
                 "gather": "by_row" if workload.attrs["topk"] else "by_page",
             }
         )
-        return wanted if wanted in space else next(iter(space.nearest(wanted, 1)), None)
+        return space.closest(wanted)
 
     def build(self, workload: Workload, config: Config) -> Any:
         import tilelang.language as T  # noqa: N812

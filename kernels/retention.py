@@ -184,7 +184,7 @@ class RetentionGpu(KernelTemplate):
         wanted = Config(
             {"chunk": 64, "block_v": 32, "num_stages": stages, "threads": 128, "epilogue": "shared"}
         )
-        return wanted if wanted in space else next(iter(space.nearest(wanted, 1)), None)
+        return space.closest(wanted)
 
     def build(self, workload: Workload, config: Config) -> Any:
         import tilelang.language as T  # noqa: N812

@@ -187,7 +187,7 @@ class RmsNormGpu(KernelTemplate):
                 "unroll": 1,
             }
         )
-        return wanted if wanted in space else next(iter(space.nearest(wanted, 1)), None)
+        return space.closest(wanted)
 
     def build(self, workload: Workload, config: Config) -> Any:
         if has_residual(workload):

@@ -153,7 +153,7 @@ class RopeGpu(KernelTemplate):
         """A pair of vectors for each thread and of each of four heads; else the nearest config."""
         space = self.space(workload, target)
         wanted = Config({"block_m": 16, "block_h": 4, "threads": 128, "vector": 8})
-        return wanted if wanted in space else next(iter(space.nearest(wanted, 1)), None)
+        return space.closest(wanted)
 
     def build(self, workload: Workload, config: Config) -> Any:
         import tilelang.language as T  # noqa: N812

@@ -121,7 +121,7 @@ class SiluMulGpu(KernelTemplate):
         """Rows of 2048 columns, one vector for each of 256 threads; else the nearest config."""
         space = self.space(workload, target)
         wanted = Config({"block_m": 1, "block_n": 2048, "threads": 256, "vector": 8})
-        return wanted if wanted in space else next(iter(space.nearest(wanted, 1)), None)
+        return space.closest(wanted)
 
     def build(self, workload: Workload, config: Config) -> Any:
         import tilelang.language as T  # noqa: N812

@@ -153,7 +153,7 @@ class TopkGateGpu(KernelTemplate):
         """128 threads, 16 for each token; else the nearest config."""
         space = self.space(workload, target)
         wanted = Config({"block_m": 8, "threads": 128, "reduce_threads": 16, "vector": 4})
-        return wanted if wanted in space else next(iter(space.nearest(wanted, 1)), None)
+        return space.closest(wanted)
 
     def build(self, workload: Workload, config: Config) -> Any:
         import tilelang.language as T  # noqa: N812

@@ -221,6 +221,10 @@ class SearchSpace(Reported):
         """Legal configs with the fewest changed parameters, then the smallest steps along their values."""
         return sorted(self.configs(), key=lambda legal: self._distance(config, legal))[:count]
 
+    def closest(self, config: Config) -> Config | None:
+        """`config` if it is legal, else the nearest legal config; None if the space is empty."""
+        return config if config in self else next(iter(self.nearest(config, 1)), None)
+
     def parse(self, text: str) -> Config:
         """A legal config from its text, which must name all parameters. Raises as `read` and `check`."""
         config = self.read(text)

@@ -245,3 +245,12 @@ class TestLaterParameters:
             self.SPACE.check(Config({"split": 2}))
         with pytest.raises(ConfigError, match="split=3 is not one of 1, 2, 4"):
             self.SPACE.check(Config({"tile": 32, "split": 3}))
+
+
+def test_the_closest_config_is_the_config_itself_where_it_is_legal() -> None:
+    space = SearchSpace(
+        [Parameter("tile", (16, 64))], [Constraint("no 64", lambda c: "no" * (c["tile"] == 64) or None)]
+    )
+    assert space.closest(Config({"tile": 16})) == Config({"tile": 16})
+    assert space.closest(Config({"tile": 64})) == Config({"tile": 16})
+    assert SearchSpace([Parameter("tile", (64,))], space.constraints).closest(Config({"tile": 64})) is None
