@@ -387,7 +387,7 @@ class MatmulGpu(KernelTemplate):
 
     def reordered(self, config: Config) -> tuple[Config, Rasterization] | None:
         panel = config.int("swizzle")
-        if not panel or config.int("workers", 0):
+        if not panel or config.int("persistent", 0):
             return None
         return Config({**config, "swizzle": 0}), Rasterization("row", panel)
 
@@ -446,7 +446,7 @@ class MatmulGpu(KernelTemplate):
         accumulator = "int32" if dtype == "int8" else self.operator.text(workload, "accumulate")
         block_m, block_n, block_k = config.int("block_m"), config.int("block_n"), config.int("block_k")
         num_stages, threads, swizzle = config.int("num_stages"), config.int("threads"), config.int("swizzle")
-        split_k, workers = config.int("split_k", 1), config.int("workers", 0)
+        split_k, persistent = config.int("split_k", 1), config.int("persistent", 0)
         swapped = bool(config.get("swapped", False))
         through_shared = config["epilogue"] == "shared"
         is_whole = isinstance(m, int) and (m % block_m == 0 or m < block_m)
@@ -479,8 +479,8 @@ class MatmulGpu(KernelTemplate):
         has_bias, has_residual = "bias" in sizes, "residual" in sizes
         is_plain = not (activation or has_bias or has_residual or scales in ("tensor", "row"))
         grid = (
-            (workers,)
-            if workers
+            (persistent,)
+            if persistent
             else (tile_cols, tile_rows, split_k)
             if split_k > 1
             else (T.ceildiv(n, block_n), T.ceildiv(m, block_m))
@@ -597,9 +597,9 @@ class MatmulGpu(KernelTemplate):
                 c_sum = T.alloc_fragment(sum_shape, accumulator)
                 tensors = (A, B, A_scale, B_scale, bias, residual, C, P)
                 buffers = (a_tile, b_tile, c_sum)
-                if workers:
-                    for turn in T.serial(T.ceildiv(tile_rows * tile_cols - blocks, workers)):
-                        tile(*tensors, (*place(turn * workers + blocks), 0), *buffers)
+                if persistent:
+                    for turn in T.serial(T.ceildiv(tile_rows * tile_cols - blocks, persistent)):
+                        tile(*tensors, (*place(turn * persistent + blocks), 0), *buffers)
                 else:
                     T.use_swizzle(swizzle, enable=swizzle > 0)
                     tile(*tensors, (blocks[0], blocks[1], blocks[2] if split_k > 1 else 0), *buffers)

@@ -79,7 +79,7 @@ def _gpu_space(workload: Workload, target: Target) -> SearchSpace:
             default=1,
         ),
         Parameter(
-            "workers",
+            "persistent",
             (0, cores) if persists else (0,),
             "blocks that loop over tiles and copy for the next one meanwhile; 0: one block a tile",
             default=0,
@@ -117,7 +117,7 @@ def _gpu_space(workload: Workload, target: Target) -> SearchSpace:
         ) * element_bytes
         is_direct = config["epilogue"] != "shared" or config.int("split_k", 1) > 1
         result = 0 if is_direct else result_size(config) * result_bytes
-        both = operands + result if config.int("workers", 0) else max(operands, result)
+        both = operands + result if config.int("persistent", 0) else max(operands, result)
         return both + launch(target, config.int("threads"), bulk_copies).barrier_bytes
 
     def instruction_columns(config: Config) -> int:
@@ -145,7 +145,7 @@ def _gpu_space(workload: Workload, target: Target) -> SearchSpace:
         swizzle_matters(blocks, cores, SWIZZLES),
         _whole_tiles(),
         _split_helps(tile_count, trips, cores),
-        _workers_help(target, tile_count, registers, bulk_copies),
+        _persistence_helps(target, tile_count, registers, bulk_copies),
         _swap_helps(),
         fits_shared_memory(target, shared_bytes, "lower num_stages, block_k, block_m or block_n"),
     )
@@ -206,10 +206,13 @@ def _whole_tiles() -> Constraint:
     """Persistent blocks compute whole tiles, of C."""
 
     def violation(config: Config) -> str | None:
-        workers = config.int("workers", 0)
-        if not workers or not (config.int("split_k", 1) > 1 or config.get("swapped", False)):
+        persistent = config.int("persistent", 0)
+        if not persistent or not (config.int("split_k", 1) > 1 or config.get("swapped", False)):
             return None
-        return f"workers={workers} compute whole tiles of C: take workers=0, or split_k=1 and swapped=false"
+        return (
+            f"persistent={persistent} computes whole tiles of C: take persistent=0, or split_k=1 and "
+            "swapped=false"
+        )
 
     return Constraint("whole tiles", violation)
 
@@ -242,7 +245,7 @@ def _split_helps(
     return Constraint("split of k", violation, is_waste=True)
 
 
-def _workers_help(
+def _persistence_helps(
     target: Target,
     tile_count: Callable[[Config], int],
     registers: Callable[[Config], int],
@@ -251,14 +254,16 @@ def _workers_help(
     """Persistent blocks help if they have more than one tile each, and copies ahead of it."""
 
     def violation(config: Config) -> str | None:
-        workers = config.int("workers", 0)
-        if not workers:
+        persistent = config.int("persistent", 0)
+        if not persistent:
             return None
         tiles, stages = tile_count(config), config.int("num_stages")
-        if tiles <= workers:
-            return f"workers={workers} have {tiles} tiles, at most one each: take workers=0"
+        if tiles <= persistent:
+            return (
+                f"persistent={persistent} has at most one of {tiles} tiles for each block: take persistent=0"
+            )
         if stages < 2:
-            return f"workers={workers} with num_stages={stages} copy nothing ahead: take workers=0"
+            return f"persistent={persistent} with num_stages={stages} copies nothing ahead: take persistent=0"
         threads = config.int("threads")
         need, share = (
             -(-registers(config) // threads),
@@ -266,8 +271,8 @@ def _workers_help(
         )
         if need + WGMMA_REGISTERS > share:
             return (
-                f"workers={workers} need {need} registers of a thread for sums, and TileLang 0.1.15 moves "
-                f"none between the warpgroups of persistent blocks, which have {share}: take workers=0"
+                f"persistent={persistent} needs {need} registers of a thread for sums, and TileLang 0.1.15 "
+                f"moves none between the warpgroups of persistent blocks, which have {share}: take persistent=0"
             )
         return None
 

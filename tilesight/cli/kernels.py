@@ -56,7 +56,7 @@ def kernels(kernel: str | None, as_json: bool) -> None:
     rows = [
         [
             n,
-            *(output.value(s.get(d, op.attrs.get(d))) for d in names_of),
+            *(output.value(op.completed(s).get(d)) for d in names_of),
             "default" if n in op.default_names else "",
         ]
         for n, s in op.named.items()

@@ -100,7 +100,7 @@ FORMS: list[tuple[tuple[int, int, int], dict[str, Value], dict[str, Value]]] = [
     ((60, 130, 300), {"layout": "nt", "scales": "block128"}, {"block_k": 128, "swapped": True}),
     ((33, 17, 65), {"layout": "tn", "fuse": "bias_gelu"}, {"swapped": True, "split_k": 2}),
     ((33, 17, 65), {"scales": "row", "fuse": "silu"}, {"epilogue": "direct"}),
-    ((100, 90, 70), {"layout": "nt", "fuse": "residual"}, {"workers": 3, "swizzle": 2}),
+    ((100, 90, 70), {"layout": "nt", "fuse": "residual"}, {"persistent": 3, "swizzle": 2}),
 ]
 
 
