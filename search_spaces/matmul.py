@@ -272,7 +272,7 @@ def _persistence_helps(
         if need + WGMMA_REGISTERS > share:
             return (
                 f"persistent={persistent} needs {need} registers of a thread for sums, and TileLang 0.1.15 "
-                f"moves none between the warpgroups of persistent blocks, which have {share}: take persistent=0"
+                f"moves none between the warpgroups of such blocks, which have {share}: take persistent=0"
             )
         return None
 
