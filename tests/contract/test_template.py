@@ -42,8 +42,6 @@ def pairs(targets: list[str], in_ci: tuple[str, ...]) -> list[ParameterSet]:
 
 # one target for each architecture: the spaces of h100 and h200 differ in no rule
 PAIRS = pairs([name for name in target_names() if name != "h200"], in_ci=("a100", "mi300x"))
-# configs that are lowered beside the default; one takes up to seconds
-LOWERED = {"h100": 1}
 
 
 @cache
@@ -297,7 +295,8 @@ class TestLowering:
         space = space_of(template, target, workload)
         default = template.default_config(workload, target)
         assert default is not None
-        for config in [default, *space.sample(LOWERED.get(target.name, 0), seed=5)]:
+        # one config, since lowering takes seconds; with dynamic sizes the default is lowered for h100, too
+        for config in space.sample(1, seed=5) if target.name == "h100" else [default]:
             lowered = lower(template.build(workload, config), target)
             kernels = list(lowered.device.functions.values())
             assert kernels
