@@ -462,7 +462,9 @@ class FlashAttentionGpu(KernelTemplate):
         if (schedule := config.str("schedule", "serial")) == "serial":
             attention = _serial_attention(tiles, num_stages, threads)
         else:
-            stay = config.int("persistent", 0)
+            # TileLang cannot prove the barriers of blocks that stay where the number of tiles is unknown
+            known = all(isinstance(size, int) for size in (batch, heads, seq_len))
+            stay = config.int("persistent", 0) if known else 0
             attention = overlapped_attention(tiles, num_stages, threads, schedule == "ping_pong", stay)
 
         @T.prim_func

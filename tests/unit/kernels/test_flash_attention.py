@@ -13,7 +13,9 @@ from tests.support.rounded import right_outputs
 from tilesight.errors import WorkloadError
 from tilesight.kernels import flash_attention as module
 from tilesight.kernels import operator, templates
+from tilesight.lowering.dynamic import lower_candidate
 from tilesight.lowering.lower import lower
+from tilesight.problem.candidate import Candidate
 from tilesight.problem.space import Config
 from tilesight.problem.workload import Workload
 from tilesight.runner.verify import check_outputs
@@ -203,6 +205,17 @@ def test_products_of_overlapped_schedules_are_not_awaited_at_once() -> None:
         waits = re.findall(r"wait_wgmma\((\d)\)", kernel.script())
         assert waits == ["0", "1", "0", "0"]  # the first tile, the loop, the last product
         assert ("named_barrier_arrive" in kernel.script()) == ("persistent" in more)
+
+
+@pytest.mark.ci
+def test_blocks_stay_only_where_all_sizes_are_known() -> None:
+    workload, target = ATTENTION.workload("FA4"), load_target("h100")
+    tile = {"block_m": 128, "block_n": 64, "num_stages": 2, "threads": 256, "block_order": "by_length"}
+    chosen = Config({**tile, "schedule": "ping_pong", "persistent": 132})
+    for dynamic, is_known in (((), True), (TEMPLATE.dynamic_dims, False)):
+        lowered = lower_candidate(Candidate(workload, target, TEMPLATE, chosen, dynamic))
+        (kernel,) = lowered.device.functions.values()
+        assert (str(kernel.attrs["thread_extent"].get("blockIdx.x")) == "132") == is_known
 
 
 def test_published_winner_of_the_h200_is_legal() -> None:
