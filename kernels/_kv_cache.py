@@ -7,16 +7,19 @@ the keys up to its own.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..errors import WorkloadError
-from ..problem.axes import Axis, Parts
+from ..problem.axes import Axis, Parts, shape
 from ..problem.operator import Operator, Tensors
 from ..problem.rounding import Rounding, SecondInputs
-from ..problem.space import Value
+from ..problem.space import Config, Value
+from ..problem.template import KernelTemplate
 from ..problem.workload import MAX_DIMENSION, Workload
+from ._split_kv import partials
 
 if TYPE_CHECKING:
     import torch
@@ -26,7 +29,13 @@ MAX_GRID_AXIS = 65535  # blocks along the second and third axis of a CUDA or HIP
 
 
 class CacheOperator(Operator):
-    """Attention over a cache, with the dimensions batch, kv_len (room of an item), q_len and pages."""
+    """Attention over a cache, with the dimensions batch, kv_len (room of an item), q_len and pages.
+
+    Attributes:
+        columns: the dimension that is the width of a row of the output.
+    """
+
+    columns: ClassVar[str]
 
     # `completed` gives the pages that the tables need
     dim_defaults: ClassVar[Mapping[str, int | str]] = {"q_len": 1, "pages": "batch"}
@@ -102,11 +111,41 @@ class CacheOperator(Operator):
             found["Lengths"] = lengths.astype(np.int32)
         return found
 
-    def known_inputs(self, workload: Workload, device: str) -> dict[str, torch.Tensor]:
-        """`contents` as tensors."""
+    def inputs(self, workload: Workload, device: str, seed: int) -> dict[str, torch.Tensor]:
+        """Queries and the pool ~ N(0, 1): scores have unit variance after scaling. `contents` are known."""
         import torch
 
-        return {name: torch.from_numpy(values).to(device) for name, values in self.contents(workload).items()}
+        generator, dtype = torch.Generator(device).manual_seed(seed), getattr(torch, workload.dtype)
+        known, axes = self.contents(workload), self.tensor_axes(workload.attrs)
+        shapes = {name: shape(of, workload.dims, workload.attrs) for name, of in axes.items()}
+        drawn = {
+            name: torch.randn(size, generator=generator, device=device, dtype=dtype)
+            for name, size in shapes.items()
+            if name not in known and name not in self.outputs(workload)
+        }
+        return {**drawn, **{name: torch.from_numpy(values).to(device) for name, values in known.items()}}
+
+    def outputs(self, workload: Workload) -> dict[str, tuple[int, ...]]:
+        rows = tuple(workload.dims[d] for d in ("batch", "q_len", "heads"))
+        lse = {"LSE": rows} if workload.attrs["lse"] else {}
+        return {"O": (*rows, workload.dims[self.columns]), **lse}
+
+    def reference(self, workload: Workload, inputs: Tensors) -> dict[str, torch.Tensor]:
+        """Softmax attention in float32 without TF32."""
+        out, lse = self.attention(workload, inputs, squared=False)
+        return {"O": out, "LSE": lse} if workload.attrs["lse"] else {"O": out}
+
+    def magnitude(self, workload: Workload, inputs: Tensors) -> dict[str, torch.Tensor]:
+        """Of a logarithm: the error of the sum of weights is relative, so that it adds to the logarithm."""
+        squares, lse = self.attention(workload, inputs, squared=True)
+        found = {"O": squares.sqrt_()}
+        return {**found, "LSE": lse.abs().add_(1)} if workload.attrs["lse"] else found
+
+    @abstractmethod
+    def attention(
+        self, workload: Workload, inputs: Tensors, squared: bool
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The output, or the sum of the squares of its terms (weight times value); and the LSE."""
 
     def lengths(self, workload: Workload) -> list[int]:
         known = self.contents(workload).get("Lengths")
@@ -154,6 +193,25 @@ class CacheOperator(Operator):
     def max_relative_error(self, workload: Workload) -> float:
         """About three times the error of rounding the weights and the output to the dtype."""
         return {"bfloat16": 8e-3, "float16": 1e-3}[workload.dtype]
+
+
+class CacheTemplate(KernelTemplate):
+    """A template whose blocks have queries of an item and a part of their keys."""
+
+    operator: CacheOperator
+    target_kinds: ClassVar[tuple[str, ...]] = ("cuda", "hip")
+    dtypes = ("bfloat16", "float16")
+    # exp2 and the final division as single instructions; infinities remain correct
+    compile_flags: ClassVar[Mapping[str, tuple[str, ...]]] = {"cuda": ("--use_fast_math",)}
+    dynamic_dims = ("batch", "pages")
+    static_reasons: ClassVar[Mapping[str, str]] = {
+        "kv_len": "all parts of the keys have the same number of steps, which pipelines must know",
+        "q_len": "the queries of an item fill the rows of a tile",
+    }
+
+    def scratch(self, workload: Workload, config: Config) -> Mapping[str, tuple[tuple[int, ...], str]]:
+        *rows, columns = self.operator.outputs(workload)["O"]
+        return partials(config.int("split_k"), tuple(rows), columns)
 
 
 def weighted(

@@ -16,12 +16,11 @@ from ..errors import WorkloadError
 from ..problem.axes import Axes, Axis
 from ..problem.operator import Tensors
 from ..problem.space import Config, SearchSpace, Value
-from ..problem.template import KernelTemplate
 from ..problem.workload import Workload
 from ..search_spaces import flash_decoding as search_space
 from ..search_spaces.split_kv import SPLITS
 from ..target.spec import Target
-from ._kv_cache import CacheOperator, exact_products, weighted
+from ._kv_cache import CacheOperator, CacheTemplate, exact_products, weighted
 from ._online_softmax import online_softmax
 from ._split_kv import (
     COMBINE_ROWS,
@@ -30,7 +29,6 @@ from ._split_kv import (
     combine,
     load_keys,
     normalise,
-    partials,
     tensor_if,
 )
 
@@ -40,6 +38,7 @@ if TYPE_CHECKING:
 
 class FlashDecoding(CacheOperator):
     name = "flash_decoding"
+    columns = "head_dim"
     dims = ("batch", "heads", "kv_heads", "kv_len", "head_dim", "q_len", "pages")
     # heads of Llama 3 (8B: FD0, FD1, FD4, FD5; 70B: FD2) and gpt-oss (FD3); FD4 checks 4 drafted tokens
     named: ClassVar[Mapping[str, Mapping[str, Value]]] = {
@@ -76,39 +75,10 @@ class FlashDecoding(CacheOperator):
             )
         self.check_cache(workload, kv_heads * head_dim, batch * q_len * heads * head_dim)
 
-    def inputs(self, workload: Workload, device: str, seed: int) -> "dict[str, torch.Tensor]":
-        """Q, K, V ~ N(0, 1): scores have unit variance after scaling by 1/sqrt(head_dim)."""
-        import torch
-
-        dims, generator = workload.dims, torch.Generator(device).manual_seed(seed)
-        dtype, keys = getattr(torch, workload.dtype), int(workload.attrs["page"]) or dims["kv_len"]
-        pool = (dims["pages"], keys, dims["kv_heads"], dims["head_dim"])
-        drawn = {
-            name: torch.randn(*shape, generator=generator, device=device, dtype=dtype)
-            for name, shape in (("Q", self.outputs(workload)["O"]), ("K", pool), ("V", pool))
-        }
-        return {**drawn, **self.known_inputs(workload, device)}
-
-    def outputs(self, workload: Workload) -> dict[str, tuple[int, ...]]:
-        rows = tuple(workload.dims[d] for d in ("batch", "q_len", "heads"))
-        lse = {"LSE": rows} if workload.attrs["lse"] else {}
-        return {"O": (*rows, workload.dims["head_dim"]), **lse}
-
-    def reference(self, workload: Workload, inputs: Tensors) -> "dict[str, torch.Tensor]":
-        """Softmax attention in float32 without TF32, by items of the batch."""
-        out, lse = self._attention(workload, inputs, squared=False)
-        return {"O": out, "LSE": lse} if workload.attrs["lse"] else {"O": out}
-
-    def magnitude(self, workload: Workload, inputs: Tensors) -> "dict[str, torch.Tensor]":
-        """Of a logarithm: the error of the sum of weights is relative, so that it adds to the logarithm."""
-        squares, lse = self._attention(workload, inputs, squared=True)
-        found = {"O": squares.sqrt_()}
-        return {**found, "LSE": lse.abs().add_(1)} if workload.attrs["lse"] else found
-
-    def _attention(
+    def attention(
         self, workload: Workload, inputs: Tensors, squared: bool
     ) -> "tuple[torch.Tensor, torch.Tensor]":
-        """The output, or the sum of the squares of its terms (weight times value); and the LSE."""
+        """In float32, by items of the batch."""
         import torch
 
         batch, _, kv_heads, _, head_dim, q_len, _ = workload.dims.values()
@@ -174,30 +144,20 @@ class FlashDecoding(CacheOperator):
 OPERATOR = FlashDecoding()
 
 
-class FlashDecodingGpu(KernelTemplate):
+class FlashDecodingGpu(CacheTemplate):
     """A block has all queries of one kv head and a part of its keys; a second kernel combines the parts."""
 
     operator: FlashDecoding = OPERATOR
     name = "flash_decoding"
-    target_kinds = ("cuda", "hip")
-    dtypes = ("bfloat16", "float16")
-    # exp2 and the final division as single instructions; infinities remain correct
-    compile_flags: ClassVar[Mapping[str, tuple[str, ...]]] = {"cuda": ("--use_fast_math",)}
-    dynamic_dims = ("batch", "pages")
     static_reasons: ClassVar[Mapping[str, str]] = {
         "heads": "the heads of a kv head fill the rows of a tile",
         "kv_heads": "the heads of a kv head fill the rows of a tile",
         "head_dim": "a block keeps whole rows of head_dim elements in registers",
-        "kv_len": "all parts of the keys have the same number of steps, which pipelines must know",
-        "q_len": "the queries of an item fill the rows of a tile",
+        **CacheTemplate.static_reasons,
     }
 
     def space(self, workload: Workload, target: Target) -> SearchSpace:
         return search_space.space(workload, target)
-
-    def scratch(self, workload: Workload, config: Config) -> Mapping[str, tuple[tuple[int, ...], str]]:
-        *rows, head_dim = self.operator.outputs(workload)["O"]
-        return partials(config.int("split_k"), tuple(rows), head_dim)
 
     def default_config(self, workload: Workload, target: Target) -> Config | None:
         """64 keys a step, weights in registers, and parts enough for two blocks of each core."""

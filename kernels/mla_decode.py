@@ -20,12 +20,11 @@ from ..errors import WorkloadError
 from ..problem.axes import Axes, Axis, Plus
 from ..problem.operator import Tensors
 from ..problem.space import Config, SearchSpace, Value
-from ..problem.template import KernelTemplate
 from ..problem.workload import Workload
 from ..search_spaces import mla_decode as search_space
 from ..search_spaces.split_kv import SPLITS
 from ..target.spec import Target
-from ._kv_cache import CacheOperator, exact_products, weighted
+from ._kv_cache import CacheOperator, CacheTemplate, exact_products, weighted
 from ._online_softmax import online_softmax
 from ._split_kv import (
     COMBINE_ROWS,
@@ -34,7 +33,6 @@ from ._split_kv import (
     combine,
     load_keys,
     normalise,
-    partials,
     tensor_if,
 )
 
@@ -45,6 +43,7 @@ if TYPE_CHECKING:
 
 class MlaDecode(CacheOperator):
     name = "mla_decode"
+    columns = "dim"
     dims = ("batch", "heads", "kv_len", "dim", "q_len", "pages")
     dim_defaults: ClassVar[Mapping[str, int | str]] = {"dim": 512, **CacheOperator.dim_defaults}
     attrs: ClassVar[Mapping[str, Value]] = {"rope_dim": 64, "topk": 0, **CacheOperator.attrs}
@@ -105,39 +104,10 @@ class MlaDecode(CacheOperator):
         indices[0, 0, topk - topk // 8 :] = -1
         return {"Indices": indices}
 
-    def inputs(self, workload: Workload, device: str, seed: int) -> "dict[str, torch.Tensor]":
-        """Q, KV ~ N(0, 1): scores have unit variance after scaling by 1/sqrt(dim + rope_dim)."""
-        import torch
-
-        batch, heads, kv_len, dim, q_len, pages = workload.dims.values()
-        generator, dtype = torch.Generator(device).manual_seed(seed), getattr(torch, workload.dtype)
-        width, keys = dim + int(workload.attrs["rope_dim"]), int(workload.attrs["page"]) or kv_len
-        drawn = {
-            name: torch.randn(*shape, width, generator=generator, device=device, dtype=dtype)
-            for name, shape in (("Q", (batch, q_len, heads)), ("KV", (pages, keys, 1)))
-        }
-        return {**drawn, **self.known_inputs(workload, device)}
-
-    def outputs(self, workload: Workload) -> dict[str, tuple[int, ...]]:
-        rows = tuple(workload.dims[d] for d in ("batch", "q_len", "heads"))
-        lse = {"LSE": rows} if workload.attrs["lse"] else {}
-        return {"O": (*rows, workload.dims["dim"]), **lse}
-
-    def reference(self, workload: Workload, inputs: Tensors) -> "dict[str, torch.Tensor]":
-        """Softmax attention in float32 without TF32, query by query."""
-        out, lse = self._attention(workload, inputs, squared=False)
-        return {"O": out, "LSE": lse} if workload.attrs["lse"] else {"O": out}
-
-    def magnitude(self, workload: Workload, inputs: Tensors) -> "dict[str, torch.Tensor]":
-        """Of a logarithm: the error of the sum of weights is relative, so that it adds to the logarithm."""
-        squares, lse = self._attention(workload, inputs, squared=True)
-        found = {"O": squares.sqrt_()}
-        return {**found, "LSE": lse.abs().add_(1)} if workload.attrs["lse"] else found
-
-    def _attention(
+    def attention(
         self, workload: Workload, inputs: Tensors, squared: bool
     ) -> "tuple[torch.Tensor, torch.Tensor]":
-        """The output, or the sum of the squares of its terms (weight times value); and the LSE."""
+        """In float32, query by query."""
         import torch
 
         batch, heads, _, dim, q_len, _ = workload.dims.values()
@@ -224,7 +194,7 @@ class MlaDecode(CacheOperator):
 OPERATOR = MlaDecode()
 
 
-class MlaDecodeGpu(KernelTemplate):
+class MlaDecodeGpu(CacheTemplate):
     """A block has rows of heads and a part of their keys, in tiles that serve as keys and as values.
 
     Scores are computed once, by all warps, and weights pass through shared memory, so that warps may divide
@@ -233,24 +203,14 @@ class MlaDecodeGpu(KernelTemplate):
 
     operator: MlaDecode = OPERATOR
     name = "mla_decode"
-    target_kinds = ("cuda", "hip")
-    dtypes = ("bfloat16", "float16")
-    # exp2 and the final division as single instructions; infinities remain correct
-    compile_flags: ClassVar[Mapping[str, tuple[str, ...]]] = {"cuda": ("--use_fast_math",)}
-    dynamic_dims = ("batch", "pages")
     static_reasons: ClassVar[Mapping[str, str]] = {
         "heads": "the heads fill the rows of a tile",
         "dim": "a block keeps whole rows of dim elements in registers",
-        "kv_len": "all parts of the keys have the same number of steps, which pipelines must know",
-        "q_len": "the queries of an item fill the rows of a tile",
+        **CacheTemplate.static_reasons,
     }
 
     def space(self, workload: Workload, target: Target) -> SearchSpace:
         return search_space.space(workload, target)
-
-    def scratch(self, workload: Workload, config: Config) -> Mapping[str, tuple[tuple[int, ...], str]]:
-        *rows, dim = self.operator.outputs(workload)["O"]
-        return partials(config.int("split_k"), tuple(rows), dim)
 
     def default_config(self, workload: Workload, target: Target) -> Config | None:
         """64 rows of two warpgroups (16 for few heads), and parts enough for two blocks of each core."""

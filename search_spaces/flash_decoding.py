@@ -8,23 +8,21 @@ from ..problem.workload import Workload
 from ..target.spec import Target
 from .constraints import (
     MIN_WGMMA_COLUMNS,
-    fits_block,
     fits_instruction,
-    fits_registers,
-    fits_shared_memory,
     not_beyond,
     pipelines,
-    stages_within_loop,
 )
-from .matrix_unit import launch, matrix_unit
+from .matrix_unit import matrix_unit
 from .split_kv import (
-    REDUCTION_BYTES,
-    SPLITS,
+    GATHER,
+    PARTS,
+    STAGES,
+    fits_core,
     for_gather,
     gathers,
     parts,
     pipelined_parts,
-    steps_of_a_part,
+    steps_within_parts,
     unreducible,
 )
 
@@ -41,31 +39,22 @@ def space(workload: Workload, target: Target) -> SearchSpace:
     parameters = (
         Parameter("block_m", ROWS, "rows of a block: queries and heads that share a kv head, and padding"),
         Parameter("block_n", KEYS, "keys and values of one iteration of the main loop"),
-        Parameter("num_stages", (1, 2, 3, 4), "iterations whose copies are in flight together"),
+        STAGES,
         Parameter("threads", (128, 256), "threads that compute"),
-        Parameter("split_k", SPLITS, "parts of the keys, which other blocks have"),
+        PARTS,
         Parameter(
             "weights",
             ("registers", "shared"),
             "where the second product finds its left operand: in registers of warps with whole rows, or in "
             "shared memory, where warps divide the columns",
         ),
-        Parameter(
-            "gather",
-            ("by_page", "by_row"),
-            "how keys are copied: as whole pages, or by threads that look up the page of each row",
-        ),
+        GATHER,
     )
 
-    def accumulators(config: Config) -> int:
-        return config.int("block_m") * (config.int("block_n") + head_dim)
-
-    def shared_bytes(config: Config) -> int:
-        block_m, block_n, threads = config.int("block_m"), config.int("block_n"), config.int("threads")
+    def tile_bytes(config: Config) -> int:
+        block_m, block_n = config.int("block_m"), config.int("block_n")
         weights = block_m * block_n if config["weights"] == "shared" else 0
-        tiles = (block_m + 2 * config.int("num_stages") * block_n) * head_dim + weights
-        barriers = launch(target, threads, config["gather"] == "by_page").barrier_bytes
-        return tiles * element_bytes + REDUCTION_BYTES * threads + barriers
+        return element_bytes * ((block_m + 2 * config.int("num_stages") * block_n) * head_dim + weights)
 
     def instruction_columns(config: Config) -> int:
         """Columns of the wider product of one warpgroup."""
@@ -73,7 +62,6 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         groups = config.int("threads") // 128 if config["weights"] == "shared" else 1
         return max(config.int("block_n"), head_dim) // groups if unit.name == "wgmma" else 0
 
-    fewer = "take more threads or a smaller block_n or block_m"
     constraints = (
         pipelines(target),
         pipelined_parts(target, has_lengths),
@@ -81,14 +69,12 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         not_beyond("block_n", KEYS, "kv_len", kv_len),
         _divides(target, head_dim),
         gathers(target, page, head_dim),
-        for_gather(lambda bulk: fits_block(target, bulk)),
-        stages_within_loop(lambda config: steps_of_a_part(kv_len, config), "keys"),
+        steps_within_parts(kv_len),
         parts(kv_len, batch * kv_heads, target.int("core.count")),
-        for_gather(lambda bulk: fits_registers(target, bulk, accumulators, fewer)),
         for_gather(
             lambda bulk: fits_instruction(target, bulk, instruction_columns, "take threads=128", True)
         ),
-        fits_shared_memory(target, shared_bytes, "lower num_stages, block_n or block_m"),
+        *fits_core(target, head_dim, tile_bytes),
     )
     return SearchSpace(parameters, constraints)
 

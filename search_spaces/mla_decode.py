@@ -8,24 +8,22 @@ from ..problem.workload import Workload
 from ..target.spec import Target
 from .constraints import (
     MIN_WGMMA_COLUMNS,
-    fits_block,
     fits_instruction,
-    fits_registers,
-    fits_shared_memory,
     not_beyond,
     pipelines,
-    stages_within_loop,
     uneven,
 )
-from .matrix_unit import launch, matrix_unit
+from .matrix_unit import matrix_unit
 from .split_kv import (
-    REDUCTION_BYTES,
-    SPLITS,
+    GATHER,
+    PARTS,
+    STAGES,
+    fits_core,
     for_gather,
     gathers,
     parts,
     pipelined_parts,
-    steps_of_a_part,
+    steps_within_parts,
     unreducible,
 )
 
@@ -45,31 +43,21 @@ def space(workload: Workload, target: Target) -> SearchSpace:
     parameters = (
         Parameter("block_m", ROWS, "rows of a block: heads of queries with the same keys, and padding"),
         Parameter("block_n", key_tiles, "keys of one iteration of the main loop"),
-        Parameter("num_stages", (1, 2, 3, 4), "iterations whose copies are in flight together"),
+        STAGES,
         Parameter("threads", (64, 128, 256) if hip else (128, 256), "threads that compute"),
-        Parameter("split_k", SPLITS, "parts of the keys, which other blocks have"),
+        PARTS,
         Parameter("policy", POLICIES, "how warps divide scores and output: into rows first, or columns"),
-        Parameter(
-            "gather",
-            ("by_page", "by_row"),
-            "how keys are copied: as whole pages, or by threads that look up the place of each row",
-        ),
+        GATHER,
     )
 
-    def accumulators(config: Config) -> int:
-        return config.int("block_m") * (config.int("block_n") + dim)
-
-    def shared_bytes(config: Config) -> int:
-        block_m, block_n, threads = config.int("block_m"), config.int("block_n"), config.int("threads")
-        tiles = (block_m + config.int("num_stages") * block_n) * width + block_m * block_n
-        barriers = launch(target, threads, config["gather"] == "by_page").barrier_bytes
-        return tiles * element_bytes + REDUCTION_BYTES * threads + barriers
+    def tile_bytes(config: Config) -> int:
+        block_m, block_n = config.int("block_m"), config.int("block_n")
+        return element_bytes * ((block_m + config.int("num_stages") * block_n) * width + block_m * block_n)
 
     def instruction_columns(config: Config) -> int:
         unit = matrix_unit(target, config.int("block_m"), config.int("threads"))
         return max(config.int("block_n"), dim * 128 // config.int("threads")) if unit.name == "wgmma" else 0
 
-    fewer = "take more threads or a smaller block_n or block_m"
     constraints = (
         pipelines(target),
         pipelined_parts(target, has_lengths),
@@ -77,14 +65,12 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         not_beyond("block_n", key_tiles, "keys", keys),
         _divides(target, dim),
         _by_index(topk) if topk else gathers(target, int(workload.attrs["page"]), width),
-        for_gather(lambda bulk: fits_block(target, bulk)),
-        stages_within_loop(lambda config: steps_of_a_part(keys, config), "keys"),
+        steps_within_parts(keys),
         parts(keys, batch * alone, target.int("core.count")),
-        for_gather(lambda bulk: fits_registers(target, bulk, accumulators, fewer)),
         for_gather(
             lambda bulk: fits_instruction(target, bulk, instruction_columns, "take a smaller block_m")
         ),
-        fits_shared_memory(target, shared_bytes, "lower num_stages, block_n or block_m"),
+        *fits_core(target, dim, tile_bytes),
     )
     return SearchSpace(parameters, constraints)
 

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..problem.space import Config, Constraint
+from ..problem.space import Config, Constraint, Parameter
 from ..target.spec import Target
-from .matrix_unit import MatrixUnit, is_hopper
+from .constraints import fits_block, fits_registers, fits_shared_memory, stages_within_loop
+from .matrix_unit import MatrixUnit, is_hopper, launch
 
 SPLITS = (1, 2, 3, 4, 6, 8, 16, 32)
 MAX_COPIES = 8  # of a tile of keys, page by page; lowering takes a second for each
 BLOCKS_OF_A_CORE = 32  # more parts than this only add work
 REDUCTION_BYTES = 8  # shared memory of a thread for reductions of rows over several warps, of two kinds
+
+STAGES = Parameter("num_stages", (1, 2, 3, 4), "iterations whose copies are in flight together")
+PARTS = Parameter("split_k", SPLITS, "parts of the keys, which other blocks have")
+GATHER = Parameter(
+    "gather",
+    ("by_page", "by_row"),
+    "how keys are copied: as whole pages, or by threads that look up the place of each row",
+)
 
 
 def for_gather(rule: Callable[[bool], Constraint]) -> Constraint:
@@ -92,10 +101,41 @@ def parts(keys: int, others: int, cores: int) -> Constraint:
     return Constraint("parts", violation, is_waste=True)
 
 
-def steps_of_a_part(keys: int, config: Config) -> int:
-    """Iterations of the main loop."""
-    steps = -(-keys // config.int("block_n"))
-    return -(-steps // config.int("split_k"))
+def steps_within_parts(keys: int) -> Constraint:
+    """A pipeline has at most as many stages as a part of an item's `keys` has tiles."""
+
+    def steps(config: Config) -> int:
+        tiles = -(-keys // config.int("block_n"))
+        return -(-tiles // config.int("split_k"))
+
+    return stages_within_loop(steps, "keys")
+
+
+def fits_core(
+    target: Target, columns: int, tile_bytes: Callable[[Config], int]
+) -> tuple[Constraint, Constraint, Constraint]:
+    """Threads, registers and shared memory of a block are within the limits of the target.
+
+    Args:
+        target: the chip.
+        columns: columns of the output.
+        tile_bytes: shared memory of the tiles.
+    """
+
+    def accumulators(config: Config) -> int:
+        return config.int("block_m") * (config.int("block_n") + columns)
+
+    def shared_bytes(config: Config) -> int:
+        threads = config.int("threads")
+        barriers = launch(target, threads, config["gather"] == "by_page").barrier_bytes
+        return tile_bytes(config) + REDUCTION_BYTES * threads + barriers
+
+    fewer = "take more threads or a smaller block_n or block_m"
+    return (
+        for_gather(lambda bulk: fits_block(target, bulk)),
+        for_gather(lambda bulk: fits_registers(target, bulk, accumulators, fewer)),
+        fits_shared_memory(target, shared_bytes, "lower num_stages, block_n or block_m"),
+    )
 
 
 def unreducible(unit: MatrixUnit, block_n: int, warps: int) -> str | None:
