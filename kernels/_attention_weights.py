@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from ._exact_products import exact_products
+
 if TYPE_CHECKING:
     import torch
 
@@ -36,9 +38,7 @@ def panels(
 
     batch, seq_len, heads, head_dim = q.shape
     panel = max(1, SCORE_BYTES // (4 * heads * k.shape[1]))
-    allowed = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = False
-    try:
+    with exact_products():
         for item in range(batch):
             keys = heads_of(k[item], heads // k.shape[2]).transpose(1, 2)
             for start in range(0, seq_len, panel):
@@ -50,5 +50,3 @@ def panels(
                 if not is_known:
                     lse[item, :, rows] = scores.logsumexp(-1)
                 yield item, rows, scores.sub_(lse[item, :, rows, None]).exp_()
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = allowed

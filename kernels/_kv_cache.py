@@ -8,8 +8,7 @@ the keys up to its own.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..errors import WorkloadError
@@ -234,16 +233,3 @@ def weighted(
     if least is not None:
         weights, values = weights.clamp_(min=least).square_(), values.square()
     return weights @ values, scores.logsumexp(-1)
-
-
-@contextmanager
-def exact_products() -> Iterator[None]:
-    """Products in float32 without TF32."""
-    import torch
-
-    allowed = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = False
-    try:
-        yield
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = allowed

@@ -26,6 +26,7 @@ from ..problem.template import KernelTemplate, Scale
 from ..problem.workload import Workload
 from ..search_spaces import chunk_scan as search_space
 from ..target.spec import Target
+from ._exact_products import exact_products
 from ._mamba2 import CHUNKS, steps_and_decays, whole_chunks, whole_steps
 
 if TYPE_CHECKING:
@@ -145,12 +146,8 @@ class ChunkScan(Operator):
         import torch
 
         out = torch.empty(self.outputs(workload)["out"], dtype=torch.float32, device=inputs["x"].device)
-        allowed = torch.backends.cuda.matmul.allow_tf32
-        torch.backends.cuda.matmul.allow_tf32 = False
-        try:
+        with exact_products():
             _scan(workload, inputs, torch.float32, out)
-        finally:
-            torch.backends.cuda.matmul.allow_tf32 = allowed
         return {"out": out}
 
     def vendor(self, workload: Workload, inputs: Tensors) -> dict[str, Callable[[], object]]:

@@ -25,7 +25,9 @@ from ..problem.template import KernelTemplate, Scale
 from ..problem.workload import Workload
 from ..search_spaces import chunk_state as search_space
 from ..target.spec import Target
+from ._exact_products import exact_products
 from ._mamba2 import CHUNKS, steps_and_decays, whole_chunks, whole_steps
+from ._warp_policy import warp_policy
 
 if TYPE_CHECKING:
     import torch
@@ -119,9 +121,7 @@ class ChunkState(Operator):
         chunk, shape = int(workload.attrs["chunk"]), self.outputs(workload)["states"]
         states = torch.empty(shape, dtype=torch.float32, device=x.device)
         panel = max(1, PANEL_BYTES // (4 * chunk * nheads * head_dim))
-        allowed = torch.backends.cuda.matmul.allow_tf32
-        torch.backends.cuda.matmul.allow_tf32 = False
-        try:
+        with exact_products():
             for item in range(batch):
                 factors = _factors(inputs["dt"][item], inputs["dA_cumsum"][item]).permute(1, 2, 0)
                 for first in range(0, shape[1], panel):
@@ -131,8 +131,6 @@ class ChunkState(Operator):
                     rows = whole_chunks(b[item, tokens].float(), chunk)
                     product = scaled.flatten(2).transpose(1, 2) @ rows
                     states[item, first:last] = product.view(last - first, nheads, head_dim, d_state)
-        finally:
-            torch.backends.cuda.matmul.allow_tf32 = allowed
         return {"states": states}
 
     def vendor(self, workload: Workload, inputs: Tensors) -> dict[str, Callable[[], object]]:
@@ -264,11 +262,7 @@ class ChunkStateGpu(KernelTemplate):
         block_p, block_n, block_k = config.int("block_p"), config.int("block_n"), config.int("block_k")
         num_stages, threads = config.int("num_stages"), config.int("threads")
         in_registers, by_threads = config["scaled_x"] == "registers", config["copies"] == "threads"
-        policy = {
-            "square": T.GemmWarpPolicy.Square,
-            "full_row": T.GemmWarpPolicy.FullRow,
-            "full_col": T.GemmWarpPolicy.FullCol,
-        }[config.str("policy")]
+        policy = warp_policy(config.str("policy"))
 
         chunks, tiles_p, tiles_n = (
             (seq_len + chunk - 1) // chunk,

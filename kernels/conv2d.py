@@ -23,6 +23,8 @@ from ..problem.workload import MAX_DIMENSION, Workload
 from ..search_spaces import conv2d as search_space
 from ..search_spaces.matrix_unit import is_hopper
 from ..target.spec import Target
+from ._exact_products import exact_products
+from ._warp_policy import warp_policy
 
 if TYPE_CHECKING:
     import torch
@@ -103,9 +105,7 @@ class Conv2d(Operator):
         out = torch.empty(self.outputs(workload)["Y"], device=x.device)
         rows, cols = ((size - 1) * stride + 1 for size in out.shape[1:3])
         panel = max(1, ITEM_BYTES // (4 * x[0].numel()))
-        allowed = torch.backends.cuda.matmul.allow_tf32
-        torch.backends.cuda.matmul.allow_tf32 = False
-        try:
+        with exact_products():
             for images, sums in zip(x.split(panel), out.split(panel), strict=True):
                 padded = torch.nn.functional.pad(images.float(), (0, 0, padding, padding, padding, padding))
                 sums.zero_()
@@ -114,8 +114,6 @@ class Conv2d(Operator):
                         top, left = i * dilation, j * dilation
                         seen = padded[:, top : top + rows : stride, left : left + cols : stride]
                         sums += seen @ w[i, j]
-        finally:
-            torch.backends.cuda.matmul.allow_tf32 = allowed
         return {"Y": out}
 
     def vendor(self, workload: Workload, inputs: Tensors) -> dict[str, Callable[[], object]]:
@@ -230,11 +228,7 @@ class Conv2dGpu(KernelTemplate):
         block_m, block_n, block_k = config.int("block_m"), config.int("block_n"), config.int("block_k")
         num_stages, threads, swizzle = config.int("num_stages"), config.int("threads"), config.int("swizzle")
         bulk, persistent = config["copies"] == "bulk", config.int("persistent")
-        policy = {
-            "square": T.GemmWarpPolicy.Square,
-            "full_row": T.GemmWarpPolicy.FullRow,
-            "full_col": T.GemmWarpPolicy.FullCol,
-        }[config.str("policy")]
+        policy = warp_policy(config.str("policy"))
 
         x_shape, w_shape, y_shape = (
             shape(axes, workload.dims, workload.attrs) for axes in self.operator.axes.values()

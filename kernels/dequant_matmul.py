@@ -31,6 +31,7 @@ from ..problem.template import KernelTemplate, Scale
 from ..problem.workload import MAX_DIMENSION, Workload
 from ..search_spaces import dequant_matmul as search_space
 from ..target.spec import Target
+from ._exact_products import exact_products
 from ._packed import (
     FORMATS,
     Packing,
@@ -42,6 +43,7 @@ from ._packed import (
     scale_of,
     word_of,
 )
+from ._warp_policy import warp_policy
 
 if TYPE_CHECKING:
     import torch
@@ -330,14 +332,10 @@ def _product(workload: Workload, inputs: Tensors, squared: bool) -> "torch.Tenso
     a = inputs["A"].float()
     a = a.square() if squared else a
     out = torch.empty(workload.dims["m"], workload.dims["n"], device=a.device)
-    allowed = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = False
-    try:
+    with exact_products():
         for rows in _panels(workload.dims["n"], workload.dims["k"]):
             weights = dequantised(workload, inputs, rows)
             out[:, rows] = a @ (weights.square_() if squared else weights).T
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = allowed
     return out
 
 
@@ -434,11 +432,7 @@ class DequantMatmulGpu(KernelTemplate):
         unpack = RUNS.get(config.str("weights"), 1)
         by_table, by_words = config["decode"] == "table", config["decode"] == "words"
         by_bytes = by_table or by_words  # registers take the weights of a byte at a time
-        policy = {
-            "square": T.GemmWarpPolicy.Square,
-            "full_row": T.GemmWarpPolicy.FullRow,
-            "full_col": T.GemmWarpPolicy.FullCol,
-        }[config.str("policy")]
+        policy = warp_policy(config.str("policy"))
 
         groups = _groups(workload)
         scale_rows = 1 if group == -1 else -(-block_k // group)  # groups of an iteration

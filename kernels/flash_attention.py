@@ -30,6 +30,7 @@ from ..search_spaces import flash_attention as search_space
 from ..search_spaces.matrix_unit import is_hopper
 from ..target.spec import Target
 from ._attention_tiles import AttentionTiles
+from ._exact_products import exact_products
 from ._online_softmax import online_softmax
 from ._overlapped_attention import overlapped_attention
 
@@ -292,9 +293,7 @@ def _attention(workload: Workload, inputs: Tensors, squared: bool) -> "tuple[tor
     logarithms = torch.zeros(batch, heads, seq_len, device=q.device)
     keys = torch.arange(seq_len, device=q.device)
     panel = max(1, SCORE_BYTES // (4 * heads * seq_len))
-    allowed = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = False
-    try:
+    with exact_products():
         for b in range(batch):
             length = int(inputs["length"][b]) if "length" in inputs else seq_len
             item_keys, values = (tensor[b, :, :length].repeat_interleave(group, 0) for tensor in (k, v))
@@ -316,8 +315,6 @@ def _attention(workload: Workload, inputs: Tensors, squared: bool) -> "tuple[tor
                 if squared:
                     weights.clamp_(min=least).square_()
                 out[b, queries] = (weights @ values).transpose(0, 1)
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = allowed
     return out, logarithms
 
 

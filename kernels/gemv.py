@@ -15,6 +15,7 @@ from ..problem.template import KernelTemplate, Scale
 from ..problem.workload import MAX_DIMENSION, Workload
 from ..search_spaces import gemv as search_space
 from ..target.spec import Target
+from ._exact_products import exact_products
 
 if TYPE_CHECKING:
     import torch
@@ -64,12 +65,8 @@ class Gemv(Operator):
         import torch
 
         w, x = inputs["W"], inputs["x"].float()
-        allowed = torch.backends.cuda.matmul.allow_tf32
-        torch.backends.cuda.matmul.allow_tf32 = False
-        try:
+        with exact_products():
             return {"y": torch.cat([panel.float() @ x for panel in w.split(4096)])}
-        finally:
-            torch.backends.cuda.matmul.allow_tf32 = allowed
 
     def vendor(self, workload: Workload, inputs: Tensors) -> dict[str, Callable[[], object]]:
         """Both calls of the vendor's library: matrix times vector, and matmul of one row as in decoding."""

@@ -26,6 +26,8 @@ from ..problem.workload import MAX_DIMENSION, Workload
 from ..search_spaces import grouped_matmul as search_space
 from ..search_spaces.matrix_unit import is_hopper
 from ..target.spec import Target
+from ._exact_products import exact_products
+from ._warp_policy import warp_policy
 
 if TYPE_CHECKING:
     import torch
@@ -219,15 +221,11 @@ class GroupedMatmul(Operator):
         a, b = inputs["A"], inputs["B"]
         out = torch.zeros(*a.shape[:-1], workload.dims["n"], device=a.device)
         fused, is_nt = workload.attrs["fuse"] == "silu_mul", workload.attrs["layout"] == "nt"
-        allowed = torch.backends.cuda.matmul.allow_tf32
-        torch.backends.cuda.matmul.allow_tf32 = False
-        try:
+        with exact_products():
             for group, rows in self._groups(workload):
                 weights = b[group].float()
                 halves = weights.unbind(0 if is_nt else 1) if fused else (weights,)
                 out[rows] = function(a[rows].float(), *(half.T if is_nt else half for half in halves))
-        finally:
-            torch.backends.cuda.matmul.allow_tf32 = allowed
         return out
 
 
@@ -307,15 +305,14 @@ class GroupedMatmulGpu(KernelTemplate):
         tokens, groups = workload.dims["tokens"], workload.dims["groups"]
         mean = tokens if workload.attrs["rows"] == "masked" else tokens // groups
         small, hopper = mean < 96, is_hopper(target)
-        block_m, block_n, block_k = (
-            (64, 128, 64)
-            if small
-            else (128, 128, 64)
-            if not hopper
-            else (256, 192, 64)
-            if mean >= 768
-            else (128, 256, 128)
-        )
+        if small:
+            block_m, block_n, block_k = 64, 128, 64
+        elif not hopper:
+            block_m, block_n, block_k = 128, 128, 64
+        elif mean < 768:
+            block_m, block_n, block_k = 128, 256, 128
+        else:
+            block_m, block_n, block_k = 256, 192, 64
         wanted = Config(
             {
                 "block_m": block_m,
@@ -340,11 +337,7 @@ class GroupedMatmulGpu(KernelTemplate):
         dtype, accumulator = workload.dtype, "float32"
         block_m, block_n, block_k = config.int("block_m"), config.int("block_n"), config.int("block_k")
         num_stages, threads, swizzle = config.int("num_stages"), config.int("threads"), config.int("swizzle")
-        policy = {
-            "square": T.GemmWarpPolicy.Square,
-            "full_row": T.GemmWarpPolicy.FullRow,
-            "full_col": T.GemmWarpPolicy.FullCol,
-        }[config.str("policy")]
+        policy = warp_policy(config.str("policy"))
 
         tiles = (tokens + block_m - 1) // block_m  # of a group with masked rows
         block_rows = tiles * groups if masked else tokens // block_m + groups

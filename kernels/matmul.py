@@ -31,7 +31,9 @@ from ..problem.template import KernelTemplate, Scale
 from ..problem.workload import MAX_DIMENSION, Workload
 from ..search_spaces import matmul as search_space
 from ..target.spec import Target
+from ._exact_products import exact_products
 from ._matmul_vendor import products
+from ._warp_policy import warp_policy
 
 if TYPE_CHECKING:
     import torch
@@ -233,13 +235,9 @@ class Matmul(Operator):
             return operand
 
         b = scaled(b, "B", 0)
-        allowed = torch.backends.cuda.matmul.allow_tf32
-        torch.backends.cuda.matmul.allow_tf32 = False
-        try:
+        with exact_products():
             panels = enumerate(a.split(4096))
             return torch.cat([scaled(panel.to(wide), "A", 4096 * i) @ b for i, panel in panels])
-        finally:
-            torch.backends.cuda.matmul.allow_tf32 = allowed
 
     def vendor(self, workload: Workload, inputs: Tensors) -> dict[str, Callable[[], object]]:
         """Products of the vendor's library under its name, with its own epilogue or a kernel of torch."""
@@ -451,11 +449,7 @@ class MatmulGpu(KernelTemplate):
         through_shared = config["epilogue"] == "shared"
         is_whole = isinstance(m, int) and (m % block_m == 0 or m < block_m)
         is_moved = block_n <= MOVED_COLUMNS and not is_whole
-        policy = {
-            "square": T.GemmWarpPolicy.Square,
-            "full_row": T.GemmWarpPolicy.FullRow,
-            "full_col": T.GemmWarpPolicy.FullCol,
-        }[config.str("policy")]
+        policy = warp_policy(config.str("policy"))
 
         axes = self.operator.tensor_axes(workload.attrs)
         sizes = {name: shape(of, {"m": m, "n": n, "k": k}, {}) for name, of in axes.items()}

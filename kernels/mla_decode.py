@@ -24,7 +24,8 @@ from ..problem.workload import Workload
 from ..search_spaces import mla_decode as search_space
 from ..search_spaces.split_kv import SPLITS
 from ..target.spec import Target
-from ._kv_cache import CacheOperator, CacheTemplate, exact_products, weighted
+from ._exact_products import exact_products
+from ._kv_cache import CacheOperator, CacheTemplate, weighted
 from ._online_softmax import online_softmax
 from ._split_kv import (
     COMBINE_ROWS,

@@ -21,6 +21,7 @@ from ..problem.template import KernelTemplate, Scale
 from ..problem.workload import Workload
 from ..search_spaces import retention as search_space
 from ..target.spec import Target
+from ._exact_products import exact_products
 from .gated_delta_rule import check_heads
 
 if TYPE_CHECKING:
@@ -133,9 +134,7 @@ def _all_pairs(inputs: Tensors, squared: bool) -> "torch.Tensor":
     log_gamma = _log_gamma(heads, q.device)[:, None, None]
     positions = torch.arange(seq_len, device=q.device)
     panel = max(1, SCORE_BYTES // (4 * heads * seq_len))
-    allowed = torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = False
-    try:
+    with exact_products():
         for b in range(batch):
             for first in range(0, seq_len, panel):
                 last = min(first + panel, seq_len)
@@ -144,8 +143,6 @@ def _all_pairs(inputs: Tensors, squared: bool) -> "torch.Tensor":
                 weights *= (log_gamma * ages).exp_().masked_fill_(ages < 0, 0)
                 weights = weights.square_() if squared else weights
                 o[b, first:last] = (weights @ v[b, :, :last]).transpose(0, 1)
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = allowed
     return o
 
 

@@ -20,7 +20,7 @@ from .constraints import (
     walks_over_tiles,
     whole_instructions,
 )
-from .matrix_unit import MAX_WGMMA_COLUMNS, POLICIES, is_hopper, launch, matrix_unit
+from .matrix_unit import POLICIES, is_hopper, launch, wgmma_columns
 
 TILES_M = (64, 128, 256)
 TILES_N = (32, 64, 128, 192, 256)
@@ -83,12 +83,8 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         return need + launch(target, config.int("threads"), bulk).barrier_bytes
 
     def instruction_columns(config: Config) -> int:
-        tile_rows, tile_cols, threads = config.int("block_m"), config.int("block_n"), config.int("threads")
-        unit = matrix_unit(target, tile_rows, threads)
-        if unit.name != "wgmma":
-            return 0
-        split = unit.split(config.str("policy"), tile_rows, tile_cols, threads)
-        return min(MAX_WGMMA_COLUMNS, tile_cols // split[1]) if split else 0
+        rows, cols, threads = config.int("block_m"), config.int("block_n"), config.int("threads")
+        return wgmma_columns(target, config.str("policy"), rows, cols, threads)
 
     constraints = (
         pipelines(target),

@@ -21,7 +21,7 @@ from .constraints import (
     walks_over_tiles,
     whole_instructions,
 )
-from .matrix_unit import MAX_WGMMA_COLUMNS, POLICIES, is_hopper, launch, matrix_unit
+from .matrix_unit import POLICIES, is_hopper, launch, wgmma_columns
 
 TILES_M = (16, 32, 64, 128, 256)
 TILES_N = (32, 64, 128, 192, 256)
@@ -91,9 +91,7 @@ def space(workload: Workload, target: Target) -> SearchSpace:
 
     def instruction_columns(config: Config) -> int:
         rows, cols, threads = config.int("block_m"), config.int("block_n"), config.int("threads")
-        unit = matrix_unit(target, rows, threads)
-        split = unit.split(config.str("policy"), rows, cols, threads) if unit.name == "wgmma" else None
-        return min(MAX_WGMMA_COLUMNS, cols // split[1]) if split else 0
+        return wgmma_columns(target, config.str("policy"), rows, cols, threads)
 
     constraints = (
         pipelines(target),

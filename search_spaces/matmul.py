@@ -22,7 +22,7 @@ from .constraints import (
     swizzle_matters,
     whole_instructions,
 )
-from .matrix_unit import MAX_WGMMA_COLUMNS, POLICIES, is_hopper, launch, matrix_unit
+from .matrix_unit import POLICIES, is_hopper, launch, wgmma_columns
 
 FULL_TILE = 64  # smaller tiles read the operands too often for the caches; they help only with few blocks
 SWIZZLES = (0, 4, 8, 16)
@@ -124,9 +124,7 @@ def _gpu_space(workload: Workload, target: Target) -> SearchSpace:
         rows, cols, threads = config.int("block_m"), config.int("block_n"), config.int("threads")
         if config.get("swapped", False):
             rows, cols = cols, rows
-        unit = matrix_unit(target, rows, threads)
-        split = unit.split(config.str("policy"), rows, cols, threads) if unit.name == "wgmma" else None
-        return min(MAX_WGMMA_COLUMNS, cols // split[1]) if split else 0
+        return wgmma_columns(target, config.str("policy"), rows, cols, threads)
 
     constraints = (
         *_impossible(workload, target, layout),

@@ -68,6 +68,13 @@ def matrix_unit(target: Target, tile_rows: int, threads: int) -> MatrixUnit:
     return MatrixUnit("mma", rows=16, cols=8, group=1, warp_threads=warp)
 
 
+def wgmma_columns(target: Target, policy: str, rows: int, cols: int, threads: int) -> int:
+    """Columns of one wgmma of a tile of `rows` x `cols`; 0 if the tile has other instructions or none."""
+    unit = matrix_unit(target, rows, threads)
+    split = unit.split(policy, rows, cols, threads) if unit.name == "wgmma" else None
+    return min(MAX_WGMMA_COLUMNS, cols // split[1]) if split else 0
+
+
 @dataclass(frozen=True, slots=True)
 class Launch:
     """The launch that TileLang makes for a block."""
