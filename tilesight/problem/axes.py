@@ -17,6 +17,10 @@ class Parts:
     dim: str
     part: int | str
 
+    def size(self, attrs: Mapping[str, Value]) -> int:
+        """Elements of a part."""
+        return int(attrs[self.part]) if isinstance(self.part, str) else self.part
+
     def __str__(self) -> str:
         return f"ceil({self.dim}/{self.part})"
 
@@ -63,7 +67,7 @@ def extent(axis: Axis, dims: Mapping[str, int], attrs: Mapping[str, Value]) -> i
             int(attrs[name]) for name in ("kernel", "stride", "padding", "dilation")
         )
         return (dims[axis.dim] + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
-    part = int(attrs[axis.part]) if isinstance(axis.part, str) else axis.part
+    part = axis.size(attrs)
     return 1 if part == -1 else -(-dims[axis.dim] // part)
 
 
@@ -113,8 +117,7 @@ def read_dims(
     for name, found in shapes.items():
         for position, (axis, size) in enumerate(zip(axes[name], found, strict=True)):
             if isinstance(axis, Parts) and axis.dim not in dims:
-                part = int(attrs[axis.part]) if isinstance(axis.part, str) else axis.part
-                dims[axis.dim], origin[axis.dim] = size * part, f"from {name}.shape[{position}]"
+                dims[axis.dim], origin[axis.dim] = size * axis.size(attrs), f"from {name}.shape[{position}]"
             if isinstance(axis, Parts | Windows | int) or axis in attrs:
                 expected_size = extent(axis, dims, attrs)
                 if expected_size != size:

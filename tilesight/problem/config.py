@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 
 from ..errors import InputError
@@ -93,6 +93,11 @@ class _TrackedValues(Mapping[str, Value]):
 
     def __len__(self) -> int:
         return len(self._values)
+
+
+def parameter_names(configs: Iterable[Config]) -> list[str]:
+    """Names of all parameters of some configs, which may leave out a parameter's default."""
+    return list(dict.fromkeys(name for config in configs for name in config))
 
 
 def read_config(text: str, types: Mapping[str, type]) -> Config:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..problem.space import Config
+from ..problem.config import Config, parameter_names
 
 DECAY_STEPS = 4.0  # distance at which the similarity falls to 1/e
 # A step is a different name or flag. A doubled number counts as DOUBLING_STEP, and MAX_DOUBLINGS or more as
@@ -23,8 +23,7 @@ class ConfigSimilarity:
     """
 
     def __init__(self, configs: Sequence[Config]) -> None:
-        names = dict.fromkeys(name for config in configs for name in config)
-        columns = [[config.get(name) for config in configs] for name in names]
+        columns = [[config.get(name) for config in configs] for name in parameter_names(configs)]
         self._numeric = [
             all(isinstance(value, int) and not isinstance(value, bool) for value in column)
             for column in columns

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..problem.space import Config, Value
+from ..problem.config import Config, Value, parameter_names
 
 # For each picked config that differs in one parameter, a config's predicted time counts as this share longer.
 SIBLING_PENALTY = 0.02
@@ -49,7 +49,7 @@ def _siblings(codes: Any, row: Any) -> Any:
 
 def config_codes(configs: Sequence[Config]) -> Any:
     """Integers of shape (configs, parameters): equal where the values of a parameter are equal."""
-    names = dict.fromkeys(name for config in configs for name in config)
+    names = parameter_names(configs)
     numbers: dict[object, int] = {}
 
     def code(name: str, value: Value | None) -> int:

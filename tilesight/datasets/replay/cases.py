@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...costmodel.training.evaluation import FEWEST_ROWS
 from ...errors import FailureKind, InputError, TileSightError
+from ...problem.config import parameter_names
 from ...problem.space import Config, Constraint, Parameter, SearchSpace, Value
 from ...records.dataset import Dataset
 from ...records.trial import Status
@@ -64,7 +65,7 @@ class RecordedSpace(SearchSpace):
 
     def __init__(self, configs: Sequence[Config], order: SearchSpace | None = None) -> None:
         ordered = {p.name: p for p in order.parameters} if order else {}
-        given = dict.fromkeys(name for config in configs for name in config)
+        given = parameter_names(configs)
         names = [name for name in ordered if name in given] + [name for name in given if name not in ordered]
         known = [ordered.get(name, Parameter(name, ())) for name in names]
         recorded = set(configs)
