@@ -7,20 +7,21 @@ Where a tile brings a larger score, what was summed before must be scaled down, 
 from typing import Any
 
 
-def online_softmax(rows: int, keys: int, scale: float) -> Any:
+def online_softmax(rows: int, keys: int, scale: float, *, from_finite: bool = False) -> Any:
     """A macro that turns a tile of scores into weights and updates its rows.
 
     Args:
         rows: rows of the tile.
         keys: columns of the tile.
         scale: factor of the scores times log2(e), since weights are powers of two.
+        from_finite: whether row_max starts with a finite number, which stays where no key of a tile is seen.
 
     Returns:
         A TileLang macro of float32 fragments: scores (rows, keys), which become weights; row_max, old_max,
         rescale, tile_sum, row_sum (rows). The caller starts row_max with -infinity and row_sum with 0, and
         multiplies its sums of weighted values by `rescale` afterwards. The first tile of a row must have a
         key that is seen: -infinity minus itself is no number. Where it may have none, the caller starts
-        row_max with a finite number below all scores.
+        row_max with a finite number below all scores, and says so by `from_finite`.
     """
     import tilelang.language as T  # noqa: N812
 
@@ -36,7 +37,10 @@ def online_softmax(rows: int, keys: int, scale: float) -> Any:
         T.copy(row_max, old_max)
         T.reduce_max(scores, row_max, dim=1, clear=False)
         for i in T.Parallel(rows):
-            rescale[i] = T.exp2(old_max[i] * scale - row_max[i] * scale)
+            if from_finite:  # of two equal large numbers, products differ if one is rounded and one is not
+                rescale[i] = T.exp2((old_max[i] - row_max[i]) * scale)
+            else:
+                rescale[i] = T.exp2(old_max[i] * scale - row_max[i] * scale)
         for i, j in T.Parallel(rows, keys):
             scores[i, j] = T.exp2(scores[i, j] * scale - row_max[i] * scale)
         T.reduce_sum(scores, tile_sum, dim=1)

@@ -10,6 +10,7 @@ Annotations are evaluated here (no `from __future__`): TileLang reads those of i
 """
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..dtypes import DTYPE_BYTES
@@ -277,6 +278,14 @@ def by_panels(rows: "torch.Tensor", function: Callable[["torch.Tensor"], "torch.
     return torch.cat([function(panel.float()) for panel in panels])
 
 
+@lru_cache(maxsize=1)
+def _forget_others(name: str, shape: tuple[int, ...], dtype: "torch.dtype") -> None:
+    """Drop what torch has compiled for others: it compiles a function for a few shapes, and then no more."""
+    import torch
+
+    torch.compiler.reset()
+
+
 def with_compiled(
     name: str, function: Callable[[], object], tensor: "torch.Tensor"
 ) -> dict[str, Callable[[], object]]:
@@ -285,7 +294,7 @@ def with_compiled(
 
     found = {name: function}
     if tensor.device.type == "cuda":
-        torch.compiler.reset()  # torch compiles a function for a few shapes only, and then no more
+        _forget_others(name, tuple(tensor.shape), tensor.dtype)
         compiled = torch.compile(function, dynamic=False)
         try:
             compiled()

@@ -254,7 +254,8 @@ class MlaDecodeGpu(CacheTemplate):
         policy = {"full_row": T.GemmWarpPolicy.FullRow, "full_col": T.GemmWarpPolicy.FullCol}[
             config.str("policy")
         ]
-        update, divide = online_softmax(block_m, block_n, scale), normalise(block_m, dim, scale)
+        update = online_softmax(block_m, block_n, scale, from_finite=True)
+        divide = normalise(block_m, dim, scale)
         by_row = config["gather"] == "by_row"
         load_latent = load_keys(block_n, dim, page, by_row)
         load_rope = load_keys(block_n, rope_dim, page, by_row, first_column=dim)

@@ -108,7 +108,10 @@ class Collector:
         protocol: MeasurementProtocol,
         observer: Observer,
         budget_s: float | None = None,
+        *,
+        vendor: bool = True,
     ) -> None:
+        self._with_vendor = vendor
         self._cases = {case.workload.key: case for case in cases}
         self._writer, self._executor, self._protocol, self._observer = writer, executor, protocol, observer
         self._begin = self._saved = time.monotonic()
@@ -284,7 +287,7 @@ class Collector:
 
     def _conclude(self, case: CollectionCase) -> None:
         """Compare the fastest candidates of a finished sample with the vendor, unless that is done."""
-        if self._writer.is_compared(case.workload, case.target.name):
+        if not self._with_vendor or self._writer.is_compared(case.workload, case.target.name):
             self._finish(case)
             return
         configs = self._writer.fastest(case.workload, case.target.name, case.template.version, FINALISTS)

@@ -39,6 +39,7 @@ LIMITS: Mapping[type[Job], float] = {
     MeasureJob: 120.0,  # one kernel: inputs, reference, check, samples
     CompareJob: 300.0,  # eight kernels and the vendor's
 }
+LEAST_LIMIT_S = 40.0
 WAIT_NOTICE_S = 3.0  # without an outcome, after which the user learns of a device that another process uses
 
 _LOWER_FAULTS = (FailureKind.LOWER_ERROR, FailureKind.LOWER_CRASH, FailureKind.LOWER_TIMEOUT)
@@ -47,8 +48,8 @@ _RUN_FAULTS = (FailureKind.RUN_ERROR, FailureKind.RUN_CRASH, FailureKind.RUN_TIM
 
 
 def time_limits() -> dict[type[Job], TimeLimit]:
-    """An adaptive time limit for each kind of job."""
-    return {kind: TimeLimit(first_s, floor_s=min(first_s, 10.0)) for kind, first_s in LIMITS.items()}
+    """An adaptive time limit for each kind of job; jobs of other operators may take much longer than the first."""
+    return {kind: TimeLimit(first_s, floor_s=min(first_s, LEAST_LIMIT_S)) for kind, first_s in LIMITS.items()}
 
 
 class LocalExecutor:
