@@ -10,7 +10,6 @@ Annotations are evaluated here (no `from __future__`): TileLang reads those of i
 """
 
 from collections.abc import Callable, Mapping
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..dtypes import DTYPE_BYTES
@@ -278,12 +277,16 @@ def by_panels(rows: "torch.Tensor", function: Callable[["torch.Tensor"], "torch.
     return torch.cat([function(panel.float()) for panel in panels])
 
 
-@lru_cache(maxsize=1)
-def _forget_others(name: str, shape: tuple[int, ...], dtype: "torch.dtype") -> None:
-    """Drop what torch has compiled for others: it compiles a function for a few shapes, and then no more."""
+_compiled_for: list[object] = []  # what torch holds compiled functions of
+
+
+def _forget_unless(held: object) -> None:
+    """Drop what torch has compiled of others: it compiles a function for a few shapes, and then no more."""
     import torch
 
-    torch.compiler.reset()
+    if _compiled_for != [held]:
+        torch.compiler.reset()
+        _compiled_for[:] = [held]
 
 
 def with_compiled(
@@ -294,7 +297,7 @@ def with_compiled(
 
     found = {name: function}
     if tensor.device.type == "cuda":
-        _forget_others(name, tuple(tensor.shape), tensor.dtype)
+        _forget_unless((name, tensor.shape, tensor.dtype))
         compiled = torch.compile(function, dynamic=False)
         try:
             compiled()

@@ -254,8 +254,8 @@ class MlaDecodeGpu(CacheTemplate):
         policy = {"full_row": T.GemmWarpPolicy.FullRow, "full_col": T.GemmWarpPolicy.FullCol}[
             config.str("policy")
         ]
-        # Sums of a row over several warps pass through shared memory, in which TileLang also puts the weights:
-        # it does not see that some warps still read sums there when others write weights
+        # Sums of a row over several warps pass through shared memory. TileLang may put the weights there as
+        # well, and does not see that some warps still read sums when others write weights
         shares_rows = config["policy"] == "full_col" or threads // 32 * 16 > block_m
         update = online_softmax(block_m, block_n, scale, from_finite=True)
         divide = normalise(block_m, dim, scale)

@@ -55,8 +55,7 @@ if TYPE_CHECKING:
     click.option(
         "--no-vendor",
         is_flag=True,
-        help="Leave out the comparison with the vendor's libraries; the same command without this option adds "
-        "it later.",
+        help="Leave out the vendor's times; the same command without this option adds them later.",
     ),
     options.budget_for("Stop after this time; the same command continues later"),
     click.option(

@@ -159,7 +159,7 @@ def collect(
             executor.start(measures=True)  # starts the measuring processes while the first kernels are built
         # large spaces take seconds to enumerate
         left_s = None if budget_s is None else budget_s - (time.monotonic() - start)
-        return Collector(cases, writer, executor, conditions, observer, left_s).run()
+        return Collector(cases, writer, executor, conditions, observer, left_s, vendor=vendor).run()
     finally:
         executor.close()
 

@@ -48,7 +48,7 @@ _RUN_FAULTS = (FailureKind.RUN_ERROR, FailureKind.RUN_CRASH, FailureKind.RUN_TIM
 
 
 def time_limits() -> dict[type[Job], TimeLimit]:
-    """An adaptive time limit for each kind of job; jobs of other operators may take much longer than the first."""
+    """An adaptive limit for each kind of job. Jobs of other operators may take longer than the first ones."""
     return {kind: TimeLimit(first_s, floor_s=min(first_s, LEAST_LIMIT_S)) for kind, first_s in LIMITS.items()}
 
 
