@@ -29,6 +29,7 @@ class AttentionTiles:
         window: see above.
         softcap: scores are softcap tanh(score / softcap) if it is not 0.
         dtype: of the tensors.
+        factor: of the scores before the softmax.
     """
 
     block_m: int
@@ -39,6 +40,7 @@ class AttentionTiles:
     window: int
     softcap: int
     dtype: str
+    factor: float
 
     @property
     def width(self) -> int:
@@ -48,7 +50,7 @@ class AttentionTiles:
     @property
     def scale(self) -> float:
         """Factor of the scores times log2(e), since weights are powers of two."""
-        return (self.softcap or self.head_dim**-0.5) * math.log2(math.e)
+        return (self.softcap or self.factor) * math.log2(math.e)
 
     def first(self, row: Any) -> Any:
         """The first tile that a query of the block sees."""
@@ -80,7 +82,7 @@ class AttentionTiles:
         import tilelang.language as T  # noqa: N812
 
         rows, keys, width = self.block_m, self.block_n, self.width
-        double = 2 * math.log2(math.e) * self.head_dim**-0.5 / max(1, self.softcap)
+        double = 2 * math.log2(math.e) * self.factor / max(1, self.softcap)
         infinity = T.infinity("float32")
 
         def limit(query: Any, length: Any) -> Any:

@@ -22,6 +22,7 @@ def panels(
     hidden: "Callable[[int, slice], torch.Tensor | None]",
     lse: "torch.Tensor",
     is_known: bool,
+    scale: float,
 ) -> "Iterator[tuple[int, slice, torch.Tensor]]":
     """The weights of panels of queries in float32 without TF32.
 
@@ -30,20 +31,21 @@ def panels(
         hidden: the keys that the queries of an item and of these rows do not see, or None.
         lse: (batch, heads, seq_len), logarithms of the sums of the exponentials; written if not `is_known`.
         is_known: whether `lse` is given.
+        scale: factor of the scores.
 
     Yields:
         The item, the rows, and the weights (heads, rows, keys).
     """
     import torch
 
-    batch, seq_len, heads, head_dim = q.shape
+    batch, seq_len, heads, _ = q.shape
     panel = max(1, SCORE_BYTES // (4 * heads * k.shape[1]))
     with exact_products():
         for item in range(batch):
             keys = heads_of(k[item], heads // k.shape[2]).transpose(1, 2)
             for start in range(0, seq_len, panel):
                 rows = slice(start, min(start + panel, seq_len))
-                scores = q[item, rows].float().transpose(0, 1) @ keys * head_dim**-0.5
+                scores = q[item, rows].float().transpose(0, 1) @ keys * scale
                 unseen = hidden(item, rows)
                 if unseen is not None:
                     scores.masked_fill_(unseen, -torch.inf)

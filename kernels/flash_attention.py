@@ -2,7 +2,7 @@
 
 Tensors have the layout (batch, seq_len, heads, head_dim), as in TileLang's examples. For a query at position
 i of a head, O = sum_j w_j V_j / (sum_j w_j + exp(sink)), with w_j = exp(s_j) over the keys j that it sees,
-and s_j = Q_i K_j / sqrt(head_dim). Attributes change what it sees and how much that counts:
+and s_j = scale Q_i K_j. Attributes change what it sees and how much that counts:
 
 causal    keys j <= i only
 window    of these the last `window` keys, i - window < j
@@ -11,6 +11,7 @@ softcap   scores become softcap tanh(s_j / softcap)
 sinks     each head has a logit `sink` that takes part of the weight; without it the term exp(sink) is 0
 lse       the second output LSE is the logarithm of the denominator
 lengths   "mixed": item b of the batch has length[b] positions; the outputs beyond them are 0
+scale     0 stands for 1 / sqrt(head_dim)
 
 Annotations are evaluated here (no `from __future__`): TileLang reads those of its functions.
 """
@@ -33,6 +34,7 @@ from ._attention_tiles import AttentionTiles
 from ._exact_products import exact_products
 from ._online_softmax import online_softmax
 from ._overlapped_attention import overlapped_attention
+from ._softmax_scale import check_scale, softmax_scale
 
 if TYPE_CHECKING:
     import torch
@@ -53,9 +55,10 @@ class FlashAttention(Operator):
         "sinks": False,
         "lse": False,
         "lengths": "full",
+        "scale": 0.0,
     }
     choices: ClassVar[Mapping[str, tuple[Value, ...]]] = {"lengths": ("full", "mixed")}
-    later_attrs = ("group", "window", "softcap", "sinks", "lse", "lengths")
+    later_attrs = ("group", "window", "softcap", "sinks", "lse", "lengths", "scale")
     axes: ClassVar[Axes] = dict.fromkeys(("Q", "K", "V", "O"), ("batch", "seq_len", "heads", "head_dim"))
     # FA0 .. FA4: TileLang paper, appendix A; then long sequences, other widths of heads, and layers of
     # Llama 3 8B, of gpt-oss-120b (with sliding window) and of Gemma 2 9B
@@ -128,6 +131,8 @@ class FlashAttention(Operator):
             raise WorkloadError(
                 f"flash_attention: window={window} needs causal=true, since a window ends at its query"
             )
+
+        check_scale("flash_attention", workload.attrs)
 
     def tensor_axes(self, attrs: Mapping[str, Value]) -> Axes:
         group, query = int(self.attribute(attrs, "group")), self.axes["Q"]
@@ -213,6 +218,7 @@ class FlashAttention(Operator):
         )
         q, k, v = (inputs[name].transpose(1, 2) for name in ("Q", "K", "V"))
         group, causal = int(self.attribute(workload.attrs, "group")), bool(workload.attrs["causal"])
+        scale = softmax_scale(workload.attrs, q.shape[-1])
         calls: dict[str, Callable[[], object]] = {}
         if not (window or softcap or sinks or lengths == "mixed"):
             backends: dict[str, tuple[str, tuple[object, ...]]] = {
@@ -230,7 +236,7 @@ class FlashAttention(Operator):
                 found = getattr(torch.ops.aten, operator, None)
                 # FlashAttention-2 shares heads of keys itself; the others get copies
                 own = (k, v) if name == "FlashAttention-2" else (wide_k, wide_v)
-                calls[name] = _bind(found, q, *own, arguments)
+                calls[name] = _bind(found, q, *own, arguments, scale)
         else:
             if not (softcap or lengths == "mixed"):
                 calls["FlashAttention-2"] = _windowed(workload, inputs)
@@ -289,6 +295,7 @@ def _attention(workload: Workload, inputs: Tensors, squared: bool) -> "tuple[tor
     v = v.square() if squared else v
     least = torch.finfo(inputs["V"].dtype).tiny
     batch, heads, seq_len, head_dim = q.shape
+    scale = softmax_scale(workload.attrs, head_dim)
     out = torch.zeros_like(inputs["Q"], dtype=torch.float32)
     logarithms = torch.zeros(batch, heads, seq_len, device=q.device)
     keys = torch.arange(seq_len, device=q.device)
@@ -299,7 +306,7 @@ def _attention(workload: Workload, inputs: Tensors, squared: bool) -> "tuple[tor
             item_keys, values = (tensor[b, :, :length].repeat_interleave(group, 0) for tensor in (k, v))
             for start in range(0, length, panel):
                 queries = slice(start, min(start + panel, length))
-                scores = q[b, :, queries] @ item_keys.transpose(1, 2) * head_dim**-0.5
+                scores = q[b, :, queries] @ item_keys.transpose(1, 2) * scale
                 if softcap:
                     scores.div_(softcap).tanh_().mul_(softcap)
                 distance = keys[queries, None] - keys[None, :length]
@@ -318,11 +325,13 @@ def _attention(workload: Workload, inputs: Tensors, squared: bool) -> "tuple[tor
     return out, logarithms
 
 
-def _bind(operator: Any, q: Any, k: Any, v: Any, arguments: tuple[object, ...]) -> Callable[[], object]:
+def _bind(
+    operator: Any, q: Any, k: Any, v: Any, arguments: tuple[object, ...], scale: float
+) -> Callable[[], object]:
     def call() -> object:
         if operator is None:
             raise NotImplementedError
-        return operator(q, k, v, *arguments)
+        return operator(q, k, v, *arguments, scale=scale)
 
     return call
 
@@ -342,13 +351,14 @@ def _windowed(workload: Workload, inputs: Tensors) -> Callable[[], object]:
 
     q, k, v = (inputs[name] for name in ("Q", "K", "V"))
     most = (int(OPERATOR.attribute(workload.attrs, "window")) or q.shape[1]) - 1
-    sink = inputs.get("sink")
+    sink, scale = inputs.get("sink"), softmax_scale(workload.attrs, q.shape[-1])
 
     def call() -> object:
         lengths = (q.shape[1], k.shape[1])
         out, logarithms, *_ = torch.ops.aten._flash_attention_forward(
             q, k, v, None, None, *lengths, 0.0, bool(workload.attrs["causal"]), False,
             window_size_left=most, window_size_right=0 if workload.attrs["causal"] else -1,
+            scale=scale,
         )  # fmt: skip
         if sink is None:
             return out
@@ -364,7 +374,7 @@ def _flex(workload: Workload, q: Any, k: Any, v: Any, lengths: Any) -> Callable[
     from torch.nn.attention import flex_attention as flex
 
     group, window, softcap = (int(OPERATOR.attribute(workload.attrs, n)) for n in OPERATOR.later_attrs[:3])
-    seq_len = q.shape[2]
+    seq_len, scale = q.shape[2], softmax_scale(workload.attrs, q.shape[3])
 
     def seen(item: Any, _head: Any, query: Any, key: Any) -> Any:
         found = key <= query if workload.attrs["causal"] else key < seq_len
@@ -380,7 +390,7 @@ def _flex(workload: Workload, q: Any, k: Any, v: Any, lengths: Any) -> Callable[
     change = capped if softcap else None
 
     def call() -> object:
-        return compiled(q, k, v, score_mod=change, block_mask=mask, enable_gqa=group > 1)
+        return compiled(q, k, v, score_mod=change, block_mask=mask, enable_gqa=group > 1, scale=scale)
 
     return call
 
@@ -447,7 +457,8 @@ class FlashAttentionGpu(KernelTemplate):
         # the last axis is slowest; causal blocks of the last queries take longest and must not start last
         grid = (heads, batch, query_blocks) if by_length else (query_blocks, heads, batch)
         axes = OPERATOR.tensor_axes(workload.attrs)
-        tiles = AttentionTiles(block_m, block_n, seq_len, head_dim, causal, window, softcap, dtype)
+        scale = softmax_scale(workload.attrs, head_dim)
+        tiles = AttentionTiles(block_m, block_n, seq_len, head_dim, causal, window, softcap, dtype, scale)
 
         def place(tensors: Mapping[str, Any], i0: Any, i1: Any, i2: Any) -> tuple[Any, Any, Any, Any, Any]:
             """First query, head, its head of keys, item and its length at a position of the grid."""

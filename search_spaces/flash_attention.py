@@ -27,6 +27,8 @@ from .matrix_unit import MAX_WGMMA_COLUMNS, is_hopper, launch, matrix_unit
 TILES = (16, 32, 48, 64, 80, 96, 128, 160, 192, 256)  # of queries or keys, on any target
 SCHEDULES = ("serial", "overlapped", "ping_pong")
 GROUP = 128  # threads of one wgmma
+# divisions by it in the loops of blocks that stay are too much for the solver that counts threads at barriers
+UNCOUNTED_KEYS = 192
 SPARE_REGISTERS = 24  # of a thread beside the tiles that overlapped schedules keep: addresses and rows
 HIP_REDUCTION_BYTES = 8  # shared memory per thread for reductions of rows, in warps of 64 threads
 
@@ -151,6 +153,13 @@ def _positions(workload: Workload, cores: int) -> Constraint:
         positions = -(-workload.dims["seq_len"] // config.int("block_m")) * others
         if positions <= cores:
             return f"persistent={stay} leaves nothing to stay for: {positions} blocks run at once; take 0"
+        keys, threads, order = config.int("block_n"), config.int("threads"), config["block_order"]
+        if (keys, threads, order) == (UNCOUNTED_KEYS, GROUP, "by_length"):
+            return (
+                f"persistent={stay} with block_n={keys}, threads={threads} and block_order={order}: TileLang "
+                f"0.1.15 may count 124 of the {threads} threads at a barrier (ThreadSync), since its solver "
+                "gives up: take persistent=0"
+            )
         return None
 
     return Constraint("persistent", violation)
