@@ -31,6 +31,7 @@ from ..problem.template import KernelTemplate, Scale
 from ..problem.workload import MAX_DIMENSION, Workload
 from ..search_spaces import dequant_matmul as search_space
 from ..target.spec import Target
+from ._direct_weights import direct_product, step_of
 from ._exact_products import exact_products
 from ._packed import (
     FORMATS,
@@ -52,6 +53,7 @@ GROUPS = (32, 64, 128, 256, 512, 1024)
 # weights that a thread unpacks at a time for shared memory, as in the search space
 RUNS = {"shared": 8, "shared_wide": 32}
 PANEL = 1 << 25  # weights that are quantised or dequantised at once
+DIRECT_ROWS = 8  # of A, for which weights that go from memory to registers are tried first
 MOST_INT8_TERMS = (2**31 - 1) // (2 * 128)  # products of int2 and int8 whose sum an int32 holds
 
 
@@ -356,7 +358,8 @@ class DequantMatmulGpu(KernelTemplate):
     """One output tile per block; A, packed weights and scales pass through shared memory in a pipelined loop.
 
     The weights of an iteration are unpacked either to shared memory, as the right operand of C = A W^T, or to
-    registers, as the left operand of C^T = W A^T.
+    registers, as the left operand of C^T = W A^T. For few rows of A, W may go from memory to registers
+    (`_direct_weights.py`).
     """
 
     operator: DequantMatmul = OPERATOR
@@ -365,7 +368,7 @@ class DequantMatmulGpu(KernelTemplate):
     dtypes = ("float16", "bfloat16")
     scales: ClassVar[Mapping[str, Scale]] = {
         "m": Scale(("block_m",), search_space.TILES),
-        "n": Scale(("block_n",), search_space.TILES),
+        "n": Scale(("block_n",), search_space.COLUMN_TILES),
         "k": Scale(("block_k",), search_space.DEPTHS),
     }
     dynamic_dims = ("m",)
@@ -389,6 +392,9 @@ class DequantMatmulGpu(KernelTemplate):
         space = self.space(workload, target)
         m, n = workload.dims["m"], workload.dims["n"]
         few, hip = m <= 64, target.kind == "hip"
+        for num_stages in (2, 1) if m <= DIRECT_ROWS else ():
+            if (direct := self._direct_config(workload, num_stages)) in space:
+                return direct
         block_m = next((tile for tile in (16, 32, 64, 128) if tile >= m), 128)
         block_n = 128 if -(-m // block_m) * -(-n // 128) >= 0.9 * target.int("core.count") else 64
         wanted = {
@@ -408,6 +414,26 @@ class DequantMatmulGpu(KernelTemplate):
         ]
         return next(
             (config for config in tried if config in space), next(iter(space.nearest(tried[0], 1)), None)
+        )
+
+    def _direct_config(self, workload: Workload, num_stages: int) -> Config:
+        """Four warps for 16 rows of W: small blocks fill the chip."""
+        packing = self.operator.packing(workload)
+        is_float = packing.values[0] == 0  # its words have the places of float16
+        by_words = "words" in packing.decoders and not (is_float and workload.dtype == "bfloat16")
+        return Config(
+            {
+                "block_m": 8 if workload.dims["m"] <= 8 else 16,
+                "block_n": 16,
+                "block_k": step_of(packing),
+                "num_stages": num_stages,
+                "threads": 128,
+                "weights": "registers",
+                "decode": "words" if by_words else "table",
+                "policy": "square",
+                "swizzle": 0,
+                "reduce_warps": 4,
+            }
         )
 
     def build(self, workload: Workload, config: Config) -> Any:
@@ -559,6 +585,9 @@ class DequantMatmulGpu(KernelTemplate):
                 else:
                     T.copy(c_sum, c_tile)
                 T.copy(c_tile, C[first, bx * block_n])
+
+        if config.int("reduce_warps", 0):
+            program = direct_product(packing, format_name, output, (m, n, k), group, config, zeros)
 
         @T.prim_func
         def dequant_matmul(  # type: ignore[no-untyped-def]

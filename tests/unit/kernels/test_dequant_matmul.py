@@ -12,6 +12,7 @@ from tests.support.cpu_programs import on_cpu, run_c
 from tilesight.builder.build import build_kernel, device_source
 from tilesight.errors import WorkloadError
 from tilesight.kernels import operator, templates
+from tilesight.kernels._direct_weights import SIXTEEN, interleaved, operand_words
 from tilesight.kernels._packed import E2M1, FORMATS, LAYOUTS, NF4, UNITS, codes_of, packed_codes, word_of
 from tilesight.kernels.dequant_matmul import RUNS, dequantised
 from tilesight.lowering.lower import lower
@@ -152,6 +153,52 @@ def test_words_of_int2_have_four_numbers() -> None:
     words = (word_of("int2", "int8")(raw) & 0xFFFFFFFF).to(torch.uint32)
     found = words.view(torch.int8).view(256, 4)
     assert torch.equal(found.long(), torch.stack([(raw >> shift & 3) - 2 for shift in (0, 2, 4, 6)], dim=1))
+
+
+@pytest.mark.parametrize(
+    ("format_name", "dtype"),
+    [("int4", "float16"), ("int4", "bfloat16"), ("fp4", "float16"), ("int2", "int8")],
+)
+def test_operands_of_codes_and_of_a_have_one_order(format_name: str, dtype: str) -> None:
+    """As a kernel computes them in uint32: operand word `j` has the elements j, j + 4, ... of four words."""
+    packing, kind = FORMATS[format_name], getattr(torch, dtype)
+    count = 32 // packing.bits
+    codes = torch.randint(0, 1 << packing.bits, (64, count), dtype=torch.uint8)
+    raw = packed_codes(packing, codes).contiguous().view(torch.int32)[:, 0].long() & 0xFFFFFFFF
+    a = torch.randint(-99, 99, (64, count)).to(kind)
+    a_words = (a.view(torch.int32).long() & 0xFFFFFFFF).T
+    word = operand_words(format_name, dtype)
+    sixteen = SIXTEEN[dtype][1] * 0x10001 if format_name == "int4" else 0
+    for j in range(4):
+        found, of_a = (
+            (words & 0xFFFFFFFF).to(torch.uint32).view(kind).view(64, -1)
+            for words in (word(raw, j, sixteen), interleaved(a_words, 0, j, 8 * a.element_size()))
+        )
+        assert torch.equal(of_a, a[:, j::4])
+        numbers = torch.tensor(packing.values, dtype=torch.float64)[codes[:, j::4].int()]
+        scale, offset = {"int4": (1, 16 + 8), "fp4": (2**14, 0), "int2": (1, 2)}[format_name]
+        assert torch.equal(found.double() * scale - offset, numbers)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "default"),
+    [
+        ("m=1,n=64,k=2048", "float16", "words"),
+        ("m=8,n=64,k=512,format=fp4", "bfloat16", "table"),
+        ("m=1,n=64,k=510", "float16", ""),  # rows of W do not begin at whole 16 bytes
+        ("m=17,n=64,k=512", "float16", ""),
+    ],
+)
+def test_weights_go_from_memory_to_registers_for_few_rows_of_a(shape: str, dtype: str, default: str) -> None:
+    workload, target = DEQUANT.workload(shape, dtype), load_target("h100")
+    space = TEMPLATE.space(workload, target)
+    other = TEMPLATE.space(workload, load_target("mi300x"))
+    assert any("reduce_warps" in found for found in space.configs()) == bool(default)
+    assert not any("reduce_warps" in found for found in other.configs())
+    found = TEMPLATE.default_config(workload, target)
+    assert found is not None
+    assert found.get("reduce_warps") == (4 if default else None)
+    assert not default or found["decode"] == default
 
 
 def test_formats_have_the_numbers_that_they_are_defined_by() -> None:
