@@ -56,8 +56,9 @@ def space(workload: Workload, target: Target) -> SearchSpace:
     """The search space of `workload` on `target`."""
     m, n, k = (workload.dims[d] for d in ("m", "n", "k"))
     format_name, group = str(workload.attrs.get("format", "int4")), int(workload.attrs["group"])
-    result_bytes = DTYPE_BYTES[workload.dtype]
-    element_bytes = 1 if format_name == "int2" else result_bytes
+    result_bytes = max(2, DTYPE_BYTES[workload.dtype])  # bfloat16 for float8
+    is_float8 = workload.dtype == "float8_e4m3fn"
+    element_bytes = 1 if format_name == "int2" or is_float8 else result_bytes
     weights_a_byte = 4 if format_name == "int2" else 2
     scale_bytes = 1 if format_name == "mxfp4" else result_bytes
     zero_bytes = result_bytes if workload.attrs.get("zeros", False) else 0
@@ -65,7 +66,7 @@ def space(workload: Workload, target: Target) -> SearchSpace:
     rows, cols, depths = TILES, COLUMN_TILES, DEPTHS
     step = 256 if format_name == "int2" else 128  # weights of a row that four lanes read at once
     groups = 1 if group == -1 else max(1, step // group)
-    goes_direct = target.kind == "cuda" and m <= FEW_ROWS and k % (step // 4) == 0
+    goes_direct = not is_float8 and target.kind == "cuda" and m <= FEW_ROWS and k % (step // 4) == 0
     parameters = (
         Parameter("block_m", rows, "rows of A and C of one block"),
         Parameter("block_n", cols, "rows of W, columns of C, of one block"),
@@ -74,13 +75,13 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         Parameter("threads", (64, 128, 256, 512), "threads that compute"),
         Parameter(
             "weights",
-            ("registers", "registers_linear", "shared", "shared_wide"),
+            tuple(RUNS) if is_float8 else ("registers", "registers_linear", *RUNS),
             "where weights are unpacked to: registers, from a swizzled or linear tile; or shared memory, 8 "
             "or 32 at a time",
         ),
         Parameter(
             "decode",
-            DECODERS[format_name],
+            ("words",) if is_float8 else DECODERS[format_name],
             "how codes become numbers: by bit operations on one or a word of them, a conversion, or a table",
         ),
         Parameter("policy", POLICIES, "how the tile is divided over the warps"),
@@ -104,8 +105,8 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         return config.int("block_m") * config.int("block_n")
 
     def registers(config: Config) -> int:
-        if config["weights"] in RUNS:
-            return result_size(config)
+        if config["weights"] in RUNS:  # sums of a group have registers of their own
+            return result_size(config) * (2 if is_float8 else 1)
         # each warp has the weights of its rows, so warps along the columns have copies
         _unit, split = _division(target, config)
         along_cols = split[1] if split else 1
@@ -145,6 +146,7 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         return sums + (PAIRS_BYTES if config["decode"] == "table" else 0)
 
     tiled = (
+        *((_multiplies_float8(target), _whole_groups(group)) if is_float8 else ()),
         _whole_tile(),
         not_beyond("block_m", rows[1:], "m", m),
         pipelines(target),
@@ -177,6 +179,27 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         *(_where(rule, is_direct=False) for rule in tiled),
     )
     return SearchSpace(parameters, constraints)
+
+
+def _multiplies_float8(target: Target) -> Constraint:
+    def violation(_: Config) -> str | None:
+        if is_hopper(target):
+            return None
+        return f"{target.name} multiplies no float8_e4m3fn: take bfloat16 or float16"
+
+    return Constraint("matrix unit", violation)
+
+
+def _whole_groups(group: int) -> Constraint:
+    """An iteration has one group, whose sums are scaled."""
+
+    def violation(config: Config) -> str | None:
+        depth = config.int("block_k")
+        if group == -1 or group % depth == 0:
+            return None
+        return f"block_k={depth} exceeds the {group} weights with one scale: take block_k={group}"
+
+    return Constraint("whole groups", violation)
 
 
 def _where(rule: Constraint, is_direct: bool) -> Constraint:

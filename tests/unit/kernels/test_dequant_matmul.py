@@ -13,6 +13,7 @@ from tilesight.builder.build import build_kernel, device_source
 from tilesight.errors import WorkloadError
 from tilesight.kernels import operator, templates
 from tilesight.kernels._direct_weights import SIXTEEN, interleaved, operand_words
+from tilesight.kernels._float8_activations import UNIT, float8_of_int4, spread
 from tilesight.kernels._packed import E2M1, FORMATS, LAYOUTS, NF4, UNITS, codes_of, packed_codes, word_of
 from tilesight.kernels.dequant_matmul import RUNS, dequantised
 from tilesight.lowering.lower import lower
@@ -180,6 +181,30 @@ def test_operands_of_codes_and_of_a_have_one_order(format_name: str, dtype: str)
         assert torch.equal(found.double() * scale - offset, numbers)
 
 
+def test_integers_of_int4_are_exact_in_float8() -> None:
+    """As a kernel computes them in uint32, for all codes of two bytes, in their order."""
+    raw = torch.arange(1 << 16, dtype=torch.int64)
+    words = (float8_of_int4(spread(raw)) & 0xFFFFFFFF).to(torch.uint32)
+    numbers = words.view(torch.uint8).view(torch.float8_e4m3fn).float().view(-1, 4) * UNIT
+    wanted = torch.stack([(raw >> shift & 15) - 8 for shift in (0, 4, 8, 12)], dim=1)
+    assert torch.equal(numbers, wanted.float())
+
+
+@pytest.mark.parametrize("scales", ["none", "tensor", "row"])
+def test_activations_of_float8_are_scaled(scales: str) -> None:
+    workload = DEQUANT.workload(f"m=24,n=40,k=300,group=64,scales={scales}", "float8_e4m3fn")
+    inputs = DEQUANT.inputs(workload, "cpu", 4)
+    assert list(inputs) == ["A", "B", "S"] + ["A_scale"] * (scales != "none")
+    assert inputs["S"].dtype == torch.bfloat16
+    factor = inputs.get("A_scale", torch.ones(1)).expand(24)
+    a = inputs["A"].double() * factor[:, None]
+    assert 0.9 < a.std() < 1.1
+    expected = a @ dequantised(workload, inputs, WHOLE).double().T
+    assert torch.allclose(DEQUANT.reference(workload, inputs)["C"].double(), expected, rtol=1e-5, atol=1e-4)
+    if scales != "none":
+        assert inputs["A"].float().abs().max() == 448
+
+
 @pytest.mark.parametrize(
     ("shape", "dtype", "default"),
     [
@@ -254,13 +279,18 @@ def test_quantised_weights_are_near_those_before(shape: str) -> None:
         ("format=mxfp4", "format=mxfp4 has one scale for 32 weights, not group=128; take group=32"),
         ("format=int2", "format=int2 has one scale for a row, not group=128; take group=-1"),
         ("format=nf4,zeros=true", "zeros=true is for format=int4.*take zeros=false"),
+        ("k=64,dtype=float8,format=nf4", "dtype=float8_e4m3fn multiplies.*format=nf4.*take dtype=bfloat16"),
+        ("k=64,dtype=float8,group=32", "at least 64 by one scale, not.*group=32; take dtype=bfloat16"),
+        ("scales=row", "scales=row is for dtype=float8_e4m3fn.*take scales=none"),
         ("format=int3", "format=int3 must be one of: int4, nf4, fp4, mxfp4, int2"),
         ("k=8388608,format=int2,group=-1", "k=8388608 products.*split k into parts of at most 8388607"),
     ],
 )
 def test_attributes_that_do_not_fit_are_refused(attrs: str, message: str) -> None:
+    dtype = "float8_e4m3fn" if "dtype=float8" in attrs else None
+    attrs = attrs.replace("dtype=float8,", "")
     with pytest.raises(WorkloadError, match=message):
-        DEQUANT.workload("m=1,n=64," + (attrs if attrs.startswith("k=") else f"k=64,{attrs}"))
+        DEQUANT.workload("m=1,n=64," + (attrs if attrs.startswith("k=") else f"k=64,{attrs}"), dtype)
 
 
 def test_workloads_of_int4_keep_their_keys() -> None:
