@@ -42,6 +42,7 @@ class ChunkState(Operator):
     name = "chunk_state"
     dims = ("batch", "seq_len", "nheads", "head_dim", "d_state")
     attrs: ClassVar[Mapping[str, Value]] = {"chunk": 256}
+    choices: ClassVar[Mapping[str, tuple[Value, ...]]] = {"chunk": CHUNKS}
     axes: ClassVar[Axes] = {
         "x": ("batch", "seq_len", "nheads", "head_dim"),
         "B": ("batch", "seq_len", "d_state"),
@@ -66,8 +67,6 @@ class ChunkState(Operator):
     def validate(self, workload: Workload) -> None:
         batch, seq_len, nheads, head_dim, d_state = workload.dims.values()
         chunk = int(workload.attrs["chunk"])
-        if chunk not in CHUNKS:
-            raise WorkloadError(f"chunk_state: chunk={chunk} must be one of {', '.join(map(str, CHUNKS))}")
         chunks = -(-seq_len // chunk)
         for extents, blocks in (("nheads", nheads), ("batch * chunks", batch * chunks)):
             if blocks > MAX_GRID_AXIS:

@@ -39,6 +39,7 @@ from tilesight.executor.jobs import (
     MeasureJob,
 )
 from tilesight.executor.ray import RayExecutor
+from tilesight.executor.ray.ray_connection import RayConnection
 from tilesight.files import file_hash
 from tilesight.records.protocol import MeasurementProtocol
 from tilesight.records.trial import BuildResult
@@ -49,31 +50,69 @@ pytestmark = pytest.mark.ci
 
 
 class Nodes:
-    """A cluster, its nodes, and an executor's messages about them."""
+    """A cluster with a driver, nodes that tests share, and the messages of a test's executor about them."""
 
     def __init__(self, folder: Path) -> None:
-        self.cluster, self.folder = start_cluster(), folder
+        self._folder, self._made = folder, 0
         self.nodes: list[Any] = []
+        self._plain: list[Any] = []
         self.messages: list[str] = []
+        self._start()
+
+    def _start(self) -> None:
+        self.cluster = start_cluster()
+        # the executors use it: the processes that Ray has for a driver serve one after the other
+        self._driver = RayConnection(self.cluster.address)
+
+    def ready(self, count: int) -> Nodes:
+        """Have so many nodes of one core; those that other tests left are taken."""
+        if self.head.poll() is not None:
+            self.close()
+            self._start()
+        kept = [node for node in self.nodes if node in self._plain][:count]
+        for node in [node for node in self.nodes if node not in kept]:
+            self.remove(node.node_id)
+        for _ in range(count - len(kept)):
+            self._plain.append(self.add(wait=False))
+        wait_until(lambda: {row["NodeID"] for row in self._living()} == {node.node_id for node in self.nodes})
+        self.messages.clear()
+        return self
+
+    def _living(self) -> list[Any]:
+        head = self.cluster.head_node.node_id
+        return [row for row in self._driver.ray.nodes() if row["Alive"] and row["NodeID"] != head]
+
+    @property
+    def head(self) -> Any:
+        """The process without which the cluster is lost."""
+        [found] = self.cluster.head_node.all_processes["gcs_server"]
+        return found.process
 
     def add(self, **options: Any) -> Any:
-        self.nodes.append(add_node(self.cluster, self.folder / f"node{len(self.nodes)}", **options))
+        self._made += 1
+        self.nodes.append(add_node(self.cluster, self._folder / f"node{self._made}", **options))
         return self.nodes[-1]
 
     def remove(self, node_id: str) -> None:
         """Remove a node as by a power failure, without a clean end of its processes."""
         [gone] = [node for node in self.nodes if node.node_id == node_id]
+        self.nodes.remove(gone)
         self.cluster.remove_node(gone, allow_graceful=False)
 
     def executor(self) -> Any:
-        return on_cluster(self.cluster.address, self.folder / "driver", message=self.messages.append)
+        return on_cluster(self.cluster.address, self._folder / "driver", message=self.messages.append)
+
+    def close(self) -> None:
+        self._driver.close()
+        self.cluster.shutdown()
+        self.nodes.clear()
 
 
-@pytest.fixture
-def nodes(tmp_path: Path) -> Iterator[Nodes]:
-    made = Nodes(tmp_path)
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
+    made = Nodes(tmp_path_factory.mktemp("nodes"))
     yield made
-    made.cluster.shutdown()
+    made.close()
 
 
 def measuring_node(executor: Any) -> str:
@@ -110,8 +149,7 @@ ALL_WELL = sorted(
 
 @pytest.mark.parametrize("lost", ["the one that measures", "one that builds"])
 def test_a_node_that_dies_costs_no_job(lost: str, nodes: Nodes, capfd: pytest.CaptureFixture[str]) -> None:
-    for _ in range(3):
-        nodes.add()
+    nodes.ready(3)
     seen: list[Event] = []
     first, later = products(8)[:4], products(8)[4:]
 
@@ -134,19 +172,18 @@ def test_a_node_that_dies_costs_no_job(lost: str, nodes: Nodes, capfd: pytest.Ca
 
 
 def test_a_library_outlives_the_node_that_built_it(nodes: Nodes) -> None:
-    nodes.add()
-    nodes.add()
-    with nodes.executor() as executor:
-        [build] = results(executor, BuildJob(candidate()))
+    built = candidate(block=512)  # no test before has left its library on a node
+    with nodes.ready(2).executor() as executor:
+        [build] = results(executor, BuildJob(built))
         executor.start(measures=True)
         builder = next(node.node_id for node in nodes.nodes if node.node_id != measuring_node(executor))
         nodes.remove(builder)
-        [measurement] = results(executor, MeasureJob(candidate(), build, USUAL))
+        [measurement] = results(executor, MeasureJob(built, build, USUAL))
         assert measurement.failure is None
 
 
 def test_a_node_that_joins_later_is_used(nodes: Nodes) -> None:
-    nodes.add()
+    nodes.ready(1)
 
     def follow(_event: Event) -> Iterator[Job]:
         if len(nodes.nodes) == 1:
@@ -167,7 +204,7 @@ def test_without_a_node_left_the_error_lists_the_cluster(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tilesight.executor.ray.job_stream.NODES_TIMEOUT_S", 1.0)
-    only = nodes.add()
+    [only] = nodes.ready(1).nodes
 
     def follow(_event: Event) -> Iterator[Job]:
         nodes.remove(only.node_id)
@@ -176,22 +213,6 @@ def test_without_a_node_left_the_error_lists_the_cluster(
     with (
         nodes.executor() as executor,
         pytest.raises(ToolchainError, match="no node has this machine's processor"),
-    ):
-        Queue([LowerJob(candidate())], follow).run(executor)
-
-
-def test_a_head_that_dies_ends_the_run(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tilesight.executor.ray.ray_connection.HEAD_TIMEOUT_S", 1.0)
-    nodes.add()
-
-    def follow(_event: Event) -> Iterator[Job]:
-        [head] = nodes.cluster.head_node.all_processes["gcs_server"]
-        os.kill(head.process.pid, signal.SIGKILL)
-        yield LowerJob(candidate(FaultyToLower("hang")))
-
-    with (
-        nodes.executor() as executor,
-        pytest.raises(ToolchainError, match=r"its head is gone.* goes on from there"),
     ):
         Queue([LowerJob(candidate())], follow).run(executor)
 
@@ -206,7 +227,7 @@ def test_the_process_of_each_device_sees_no_other_device(
     tool.write_text("#!/bin/sh\n" + "".join(f"echo '{row}'\n" for row in rows))
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tool.parent}{os.pathsep}{os.environ['PATH']}")
-    nodes.add(num_gpus=2)
+    nodes.ready(0).add(num_gpus=2)
     h200 = load_target("h200")
     with RayExecutor(
         nodes.cluster.address, h200, tmp_path / "driver", message=nodes.messages.append
@@ -230,6 +251,21 @@ def test_the_process_of_each_device_sees_no_other_device(
         with pytest.raises(ToolchainError):  # from the worker, which finds no GPU
             results(executor, MeasureJob(replace(job.candidate, target=h200), job.build, job.protocol))
         assert note.read_text() in ("GPU-000", "GPU-111")
+
+
+def test_a_head_that_dies_ends_the_run(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tilesight.executor.ray.ray_connection.HEAD_TIMEOUT_S", 1.0)
+    nodes.ready(1)
+
+    def follow(_event: Event) -> Iterator[Job]:
+        os.kill(nodes.head.pid, signal.SIGKILL)
+        yield LowerJob(candidate(FaultyToLower("hang")))
+
+    with (
+        nodes.executor() as executor,
+        pytest.raises(ToolchainError, match=r"its head is gone.* goes on from there"),
+    ):
+        Queue([LowerJob(candidate())], follow).run(executor)
 
 
 class NotesVisibleGpus(ScaleTemplate):

@@ -166,8 +166,8 @@ def start_cluster() -> Any:
     pytest.importorskip("ray", reason="Ray is not installed")
     from ray.cluster_utils import Cluster
 
-    # a killed node counts as gone after some 2 s instead of 15
-    health = {"initial_delay_ms": 0, "period_ms": 500, "timeout_ms": 5000, "failure_threshold": 4}
+    # a killed node counts as gone after some 1 s instead of 15
+    health = {"initial_delay_ms": 0, "period_ms": 300, "timeout_ms": 5000, "failure_threshold": 3}
     return Cluster(
         True,
         head_node_args={

@@ -174,7 +174,11 @@ class SearchSpace(Reported):
         return random.Random(seed).sample(configs, min(count, len(configs)))
 
     def __contains__(self, config: object) -> bool:
-        return isinstance(config, Config) and not self.violations(config)
+        """Whether `config` is legal; a config that has other parameters is not."""
+        try:
+            return isinstance(config, Config) and not self.violations(config)
+        except (UnknownNameError, ConfigError):
+            return False
 
     def violations(self, config: Config) -> list[Violation]:
         """Every rule that `config` breaks; empty if it is legal.

@@ -175,7 +175,7 @@ def test_no_shape_larger_than_the_largest_published_one_is_accepted() -> None:
     [
         (
             "batch=1,seq_len=1024,nheads=8,head_dim=64,d_state=128,chunk=100",
-            "chunk=100 must be one of 32, 64",
+            "chunk=100 must be one of: 32, 64",
         ),
         ("batch=1,seq_len=1024,nheads=70000,head_dim=8,d_state=8", "nheads=70000 exceeds the 65535 blocks"),
         (

@@ -167,6 +167,8 @@ def test_unknown_and_missing_parameters(space: SearchSpace) -> None:
         ConfigError, match="lacks order, split; a config names all of: tile, stages, order, split"
     ):
         space.violations(Config({"tile": 16, "stages": 1}))
+    for other in ({**GOOD, "tiles": 3}, {"tile": 16, "stages": 1}, {}):
+        assert Config(other) not in space
 
 
 def test_check_offers_nearest_configs(space: SearchSpace) -> None:

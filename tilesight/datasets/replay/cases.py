@@ -83,9 +83,6 @@ class RecordedSpace(SearchSpace):
         )
         self._recorded = recorded
 
-    def __contains__(self, config: object) -> bool:
-        return config in self._recorded
-
     def _enumerate(self) -> tuple[list[tuple[int, ...]], Counter[str]]:
         positions = [{_typed(value): i for i, value in enumerate(p.values)} for p in self.parameters]
         points = [
