@@ -38,7 +38,7 @@ def overlapped_attention(tiles: AttentionTiles, num_stages: int, threads: int, t
     block_m, block_n, groups = tiles.block_m, tiles.block_n, threads // GROUP
     width, dtype, policy = tiles.width, tiles.dtype, T.GemmWarpPolicy.FullRow
     begin, look, finish = tiles.macros()
-    update = online_softmax(block_m, block_n, tiles.scale)
+    update = online_softmax(block_m, block_n, tiles.scale, from_finite=tiles.window > 0)
 
     def slot(tile: Any) -> Any:
         return tile % num_stages

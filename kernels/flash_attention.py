@@ -501,7 +501,7 @@ def _serial_attention(tiles: AttentionTiles, num_stages: int, threads: int) -> A
     block_m, block_n, width, dtype = tiles.block_m, tiles.block_n, tiles.width, tiles.dtype
     policy = T.GemmWarpPolicy.FullRow  # the softmax of a row is computed within one warp
     begin, look, finish = tiles.macros()
-    update = online_softmax(block_m, block_n, tiles.scale)
+    update = online_softmax(block_m, block_n, tiles.scale, from_finite=tiles.window > 0)
 
     @T.macro
     def attention(tensors, grid, place):  # type: ignore[no-untyped-def]
