@@ -26,6 +26,7 @@ from ._packed import Packing, constant_of
 LANE_WORDS = 4  # of 32 bits that a lane reads at once from a row of W
 WORDS = 4  # of operands, from a word of codes
 REPLICAS = 16  # of the table of pairs, so that few lanes meet in a bank
+PAIR_SHIFT = 6  # a pair has 16 words of four bytes
 ROWS, COLUMNS, WARP = 16, 8, 32  # of an instruction
 
 
@@ -128,7 +129,11 @@ def direct_product(
 
     def operand(codes: Any, pairs: Any, code: Any, j: Any, lane: Any, sixteen: Any) -> Any:
         if by_table:
-            return pairs[codes[code] >> T.cast(8 * j, "uint32") & T.uint32(255), lane % REPLICAS]
+            # the address in bytes, which the compiler finds in two instructions
+            byte = (codes[code] >> T.cast(8 * j, "uint32")) << T.uint32(PAIR_SHIFT) & T.uint32(
+                255 << PAIR_SHIFT
+            )
+            return pairs[T.cast((byte | T.cast(lane % REPLICAS * 4, "uint32")) >> T.uint32(2), "int32")]
         return word(codes[code], T.cast(j, "uint32"), sixteen)
 
     def in_order(natural: Any, at: Any, j: Any) -> Any:
@@ -164,7 +169,7 @@ def direct_product(
             totals = T.alloc_local((tiles * columns * 4,), accumulator)
             total = T.alloc_local((1,), accumulator)
             shared = T.alloc_shared((parts, block_n, columns * COLUMNS), accumulator)
-            numbers, pairs = table((16,), dtype), table((256, REPLICAS), "uint32")
+            numbers, pairs = table((16,), dtype), table((256 * REPLICAS,), "uint32")
             sixteen = T.alloc_local((1,), "uint32")
             for i in T.unroll(4):
                 one[i] = T.uint32(ones)
@@ -188,7 +193,7 @@ def direct_product(
                     at = i * threads + thread
                     low = T.cast(T.reinterpret(numbers[at // REPLICAS % 16], "uint16"), "uint32")
                     high = T.cast(T.reinterpret(numbers[at // REPLICAS // 16], "uint16"), "uint32")
-                    pairs[at // REPLICAS, at % REPLICAS] = low | high << T.uint32(16)
+                    pairs[at] = low | high << T.uint32(16)
                 T.sync_threads()
             for trip in T.serial(trips):
                 # all loads of weights precede their use, so that they are in flight together

@@ -37,6 +37,7 @@ from ..search_spaces import dequant_matmul as search_space
 from ..target.spec import Target
 from ._direct_weights import direct_product, step_of
 from ._exact_products import exact_products
+from ._float8 import FLOAT8, FLOAT8_SUM_DIGITS, LARGEST_FLOAT8, OUTPUTS, short_sums
 from ._float8_activations import float8_product
 from ._packed import (
     FORMATS,
@@ -57,11 +58,7 @@ if TYPE_CHECKING:
 GROUPS = (32, 64, 128, 256, 512, 1024)
 # weights that a thread unpacks at a time for shared memory, as in the search space
 RUNS = {"shared": 8, "shared_wide": 32}
-FLOAT8, LARGEST_FLOAT8 = "float8_e4m3fn", 448
 A_SCALES: Mapping[str, tuple[Axis, ...]] = {"tensor": (1,), "row": ("m",)}
-# Hopper adds 32 products of float8 at a time, to sums of 14 digits, as for matmul
-FLOAT8_TERMS, FLOAT8_SUM_DIGITS = 32, 13
-OUTPUTS: Mapping[str, str] = {FLOAT8: "bfloat16"}
 PANEL = 1 << 25  # weights that are quantised or dequantised at once
 DIRECT_ROWS = 8  # of A, for which weights that go from memory to registers are tried first
 MOST_INT8_TERMS = (2**31 - 1) // (2 * 128)  # products of int2 and int8 whose sum an int32 holds
@@ -296,7 +293,7 @@ class DequantMatmul(Operator):
         """
         limit = {"bfloat16": 5e-3, "float16": 8e-4}[self.dtype_of("C", workload)]
         if workload.dtype == FLOAT8:
-            return limit + 2.0**-FLOAT8_SUM_DIGITS * math.sqrt(self._additions(workload))
+            return limit + 2.0**-FLOAT8_SUM_DIGITS * math.sqrt(self._short_sums(workload).additions)
         return limit
 
     def rounding(self, workload: Workload) -> Rounding:
@@ -304,13 +301,12 @@ class DequantMatmul(Operator):
         if self.packing(workload).activations == "int8":
             return Rounding(1)
         if workload.dtype == FLOAT8:
-            short = ShortSums(self._additions(workload), FLOAT8_SUM_DIGITS)
-            return Rounding(workload.dims["k"], cuts=True, short_sums=short)
+            return Rounding(workload.dims["k"], cuts=True, short_sums=self._short_sums(workload))
         return Rounding(workload.dims["k"], inner=workload.dtype, cuts=True)
 
-    def _additions(self, workload: Workload) -> int:
-        """Of a short sum of float8: of a group."""
-        return -(-min(workload.dims["k"], group_of(workload)) // FLOAT8_TERMS)
+    def _short_sums(self, workload: Workload) -> ShortSums:
+        """Those of float8, of a group."""
+        return short_sums(min(workload.dims["k"], group_of(workload)))
 
     def magnitude(self, workload: Workload, inputs: Tensors) -> "dict[str, torch.Tensor]":
         return {"C": _product(workload, inputs, squared=True).sqrt_()}

@@ -25,23 +25,21 @@ from ..errors import WorkloadError
 from ..problem.axes import Axes, Axis, Parts, shape
 from ..problem.operator import Operator, Tensors
 from ..problem.rasterization import Rasterization
-from ..problem.rounding import Rounding, SecondInputs, ShortSums, whole_numbers
+from ..problem.rounding import Rounding, SecondInputs, whole_numbers
 from ..problem.space import Config, SearchSpace, Value
 from ..problem.template import KernelTemplate, Scale
 from ..problem.workload import MAX_DIMENSION, Workload
 from ..search_spaces import matmul as search_space
 from ..target.spec import Target
 from ._exact_products import exact_products
+from ._float8 import BLOCK, FLOAT8_TERMS, LARGEST_FLOAT8, OUTPUTS, largest, short_sums, spread
 from ._matmul_vendor import products
 from ._warp_policy import warp_policy
 
 if TYPE_CHECKING:
     import torch
 
-BLOCK = 128  # elements of a row that share a scale with scales=block128
 PANEL = 1024  # rows whose scales are spread at once
-LARGEST_FLOAT8 = 448  # of e4m3
-OUTPUTS: Mapping[str, str] = {"float8_e4m3fn": "bfloat16", "int8": "int32"}
 SCALE_AXES: Mapping[str, tuple[tuple[Axis, ...], tuple[Axis, ...]]] = {
     "tensor": ((1,), (1,)),
     "row": (("m",), ("n",)),
@@ -50,9 +48,6 @@ SCALE_AXES: Mapping[str, tuple[tuple[Axis, ...], tuple[Axis, ...]]] = {
 ADDED_AXES: Mapping[str, tuple[Axis, ...]] = {"bias": ("n",), "residual": ("m", "n")}
 ACTIVATIONS = ("relu", "gelu", "silu")
 STEEPEST = 1.13  # slope of these activations, at most
-# Hopper adds 32 products of float8 at a time, to sums of 14 digits (report on DeepSeek-V3, section 3.3.2),
-# whose last one is cut off
-FLOAT8_TERMS, FLOAT8_SUM_DIGITS = 32, 13
 
 
 class Matmul(Operator):
@@ -186,8 +181,8 @@ class Matmul(Operator):
             values = torch.randn(*sizes, generator=generator, device=device)
             if "A_scale" in axes:
                 values *= 1.0 if name == "A" else k**-0.5
-                scale = _largest(values, blocks[name]).div_(LARGEST_FLOAT8)
-                values /= _spread(scale, blocks[name], slice(0, sizes[0]), sizes[1])
+                scale = largest(values, blocks[name]).div_(LARGEST_FLOAT8)
+                values /= spread(scale, blocks[name], slice(0, sizes[0]), sizes[1])
                 scales[f"{name}_scale"] = scale.view(shape(axes[f"{name}_scale"], workload.dims, {}))
             quantised = values.to(torch.float8_e4m3fn)
             found[name] = (quantised if extents[name] == sizes else quantised.T).contiguous()
@@ -231,7 +226,7 @@ class Matmul(Operator):
             for start in range(0, len(operand) if name in grids else 0, PANEL):
                 part = operand[start : start + PANEL]
                 rows = slice(first + start, first + start + len(part))
-                part *= _spread(grids[name], blocks[name], rows, operand.shape[1])
+                part *= spread(grids[name], blocks[name], rows, operand.shape[1])
             return operand
 
         b = scaled(b, "B", 0)
@@ -276,7 +271,7 @@ class Matmul(Operator):
         if workload.dtype == "float8_e4m3fn":
             # scales of blocks: each block has a sum of its own, and float32 adds the blocks
             depth = min(k, BLOCK) if self.text(workload, "scales") == "block128" else k
-            short = ShortSums(-(-depth // FLOAT8_TERMS), FLOAT8_SUM_DIGITS)
+            short = short_sums(depth)
         return Rounding(k, cuts=True, short_sums=short)
 
     def magnitude(self, workload: Workload, inputs: Tensors) -> "dict[str, torch.Tensor]":
@@ -323,23 +318,6 @@ def _blocks(workload: Workload, scales: str) -> dict[str, tuple[int, int]]:
         "row": {"A": (1, k), "B": (k, 1)},
         "block128": {"A": (1, BLOCK), "B": (BLOCK, BLOCK)},
     }.get(scales, {"A": (m, k), "B": (k, n)})
-
-
-def _largest(values: "torch.Tensor", block: tuple[int, int]) -> "torch.Tensor":
-    """The largest magnitude of each block."""
-    import torch
-
-    rows, cols = values.shape
-    padded = torch.nn.functional.pad(values, (0, -cols % block[1], 0, -rows % block[0]))
-    return padded.view(-(-rows // block[0]), block[0], -1, block[1]).abs().amax((1, 3))
-
-
-def _spread(scale: "torch.Tensor", block: tuple[int, int], rows: slice, cols: int) -> "torch.Tensor":
-    """The scale of each element of some rows, from a scale for each block."""
-    import torch
-
-    at = torch.arange(rows.start, rows.stop, device=scale.device) // block[0]
-    return scale[at][:, torch.arange(cols, device=scale.device) // block[1]]
 
 
 OPERATOR = Matmul()

@@ -13,6 +13,7 @@ from .constraints import (
     fits_grid,
     fits_registers,
     fits_shared_memory,
+    multiplies_float8,
     not_beyond,
     pipelines,
     same_division,
@@ -146,7 +147,7 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         return sums + (PAIRS_BYTES if config["decode"] == "table" else 0)
 
     tiled = (
-        *((_multiplies_float8(target), _whole_groups(group)) if is_float8 else ()),
+        *((multiplies_float8(target), _whole_groups(group)) if is_float8 else ()),
         _whole_tile(),
         not_beyond("block_m", rows[1:], "m", m),
         pipelines(target),
@@ -179,15 +180,6 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         *(_where(rule, is_direct=False) for rule in tiled),
     )
     return SearchSpace(parameters, constraints)
-
-
-def _multiplies_float8(target: Target) -> Constraint:
-    def violation(_: Config) -> str | None:
-        if is_hopper(target):
-            return None
-        return f"{target.name} multiplies no float8_e4m3fn: take bfloat16 or float16"
-
-    return Constraint("matrix unit", violation)
 
 
 def _whole_groups(group: int) -> Constraint:

@@ -21,6 +21,7 @@ from .constraints import (
     stages_within_loop,
     swizzle_matters,
     whole_instructions,
+    whole_scales,
 )
 from .matrix_unit import POLICIES, is_hopper, launch, wgmma_columns
 
@@ -31,7 +32,6 @@ GPU_DEPTHS = (32, 64, 128)
 SPLITS = (1, 2, 3, 4, 8, 16)
 PART_TRIPS = 4  # iterations that a part of k is worth
 MOST_SWAPPED = 512  # rows of A
-SCALED_BLOCK = 128  # elements along k and n with one scale, in blocks
 RESULT_BYTES: Mapping[str, int] = {"bfloat16": 2, "float16": 2, "float8_e4m3fn": 2, "int8": 4}
 MAX_VECTOR_FLOATS = 512  # the largest vector register file of a CPU core: 32 registers of 64 bytes
 
@@ -134,7 +134,7 @@ def _gpu_space(workload: Workload, target: Target) -> SearchSpace:
         not_beyond("block_k", depths, "k", k),
         fits_grid("block_m", m),
         _enough_tile(m, n, cores),
-        _whole_scales(scales == "block128"),
+        whole_scales(scales == "block128"),
         stages_within_loop(trips, "k"),
         fits_block(target, bulk_copies),
         _instructions(target),
@@ -182,22 +182,6 @@ def _instructions(target: Target) -> Constraint:
         return (swapped if config.get("swapped", False) else straight).violation(config)
 
     return Constraint(straight.name, violation)
-
-
-def _whole_scales(has_blocks: bool) -> Constraint:
-    """With a scale for each block, an iteration of a tile has one block of k and of n."""
-
-    def violation(config: Config) -> str | None:
-        depth, cols = config.int("block_k"), config.int("block_n")
-        if not has_blocks or (depth == SCALED_BLOCK and SCALED_BLOCK % cols == 0):
-            return None
-        return (
-            f"block_k={depth} and block_n={cols} cover other blocks than those of {SCALED_BLOCK}x"
-            f"{SCALED_BLOCK} with one scale: take block_k={SCALED_BLOCK} and a block_n that divides "
-            f"{SCALED_BLOCK}"
-        )
-
-    return Constraint("whole blocks of scales", violation)
 
 
 def _whole_tiles() -> Constraint:
