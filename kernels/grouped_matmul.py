@@ -45,6 +45,7 @@ from ._float8 import (
     spread,
 )
 from ._matmul_vendor import usable
+from ._packed_items import block_count, item_finder
 from ._warp_policy import warp_policy
 
 if TYPE_CHECKING:
@@ -552,8 +553,8 @@ class GroupedMatmulGpu(KernelTemplate):
         policy = warp_policy(config.str("policy"))
 
         tiles = (tokens + block_m - 1) // block_m  # of a group with masked rows
-        block_rows = tiles * groups if masked else tokens // block_m + groups
-        steps = 0 if masked else (groups - 1).bit_length()
+        block_rows = tiles * groups if masked else block_count(tokens, groups, block_m)
+        find = item_finder(groups, block_m)
         tile_shape = (block_n, block_k) if is_nt else (block_k, block_n)
         a_shape, b_shape = self.operator._operands(workload)
         ends_shape = (groups,) if masked else (groups + 1,)
@@ -720,12 +721,8 @@ class GroupedMatmulGpu(KernelTemplate):
                 else:
                     found = T.alloc_var("int32")
                     found = by // tiles if masked else 0
-                    for step in T.unroll(
-                        steps
-                    ):  # the last group whose tiles begin at this block row or before
-                        later = T.min(found + (1 << (steps - 1 - step)), groups - 1)
-                        if ends[later] // block_m + later <= by:
-                            found = later
+                    if not masked:
+                        find(ends, by, found)
                     start = begin_of(ends, found)
                     row = (
                         by % tiles * block_m if masked else start + (by - start // block_m - found) * block_m

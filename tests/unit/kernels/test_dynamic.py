@@ -100,6 +100,18 @@ CASES = [
         )
         for order, causal in (("by_head", False), ("by_length", True))
     ),
+    *(
+        pytest.param(
+            "flash_attention_varlen",
+            {**ATTENTION, "block_order": order},
+            "batch=1,heads=2,tokens=1,head_dim=16,group=2",
+            {"tokens": (1, 15, 32, 64, 200), "batch": (1, 2, 1, 2, 5), "tokens_kv": (1, 40, 32, 70, 260)},
+            {"causal": causal, "window": 20 * causal},
+            id=f"packed attention {order}{' causal' if causal else ''}",
+            marks=[pytest.mark.ci] * (not causal),
+        )
+        for order, causal in (("by_head", False), ("by_length", True))
+    ),
     pytest.param(
         "chunk_state",
         STATE,
