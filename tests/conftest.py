@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
+import sys
 from functools import cache
 from typing import Any
 
@@ -58,6 +60,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if marked and isinstance(reason := gpu_or_reason(), str):
         for item in marked:
             item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def pytest_collection_finish() -> None:
+    """What the processes do that lower candidates: TileLang parses a function once, and garbage is looked for
+    among new objects only. Both are a part of the time of each lowering.
+    """
+    if "tilelang" in sys.modules:
+        from tilesight.lowering.parsed_functions import parse_once
+
+        parse_once()
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

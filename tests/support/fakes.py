@@ -143,7 +143,7 @@ class FakeExecutor:
 
     def __init__(self, on_stage: Callable[[str, Config], Failure | None] | None = None) -> None:
         self._on_stage = on_stage
-        self.is_closed = False
+        self.is_closed = self.waited = False
         self.done: dict[str, list[Config]] = {"lower": [], "build": [], "measure": [], "compare": []}
 
     widths: ClassVar[Mapping[Lane, int]] = {Lane.PREPARE: 4, Lane.DEVICE: 1}
@@ -200,8 +200,8 @@ class FakeExecutor:
                 return failure
         return Comparison(tuple(measured(c) for c in candidates), (Baseline("vendor", (12.0,)),))
 
-    def start(self, *, measures: bool = False) -> None:
-        pass
+    def start(self, *, measures: bool = False, wait: bool = False) -> None:
+        self.waited = wait
 
     def close(self) -> None:
         self.is_closed = True

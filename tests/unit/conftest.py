@@ -76,6 +76,7 @@ def fake_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeLine:
     monkeypatch.setattr("tilesight.machine.placement.missing_compiler", lambda _target: None)
     monkeypatch.setattr("tilesight.machine.placement.find_devices", list)
     monkeypatch.setattr("tilesight.api.sessions.find_devices", list)
+    monkeypatch.setattr("tilesight.api.engine.notice_load", lambda *_: None)  # it watches the machine
     monkeypatch.setenv("TILESIGHT_DB", f"sqlite:///{tmp_path}/performance.db")
     monkeypatch.setenv("TILESIGHT_CACHE_DIR", str(tmp_path / "cache"))
     return line

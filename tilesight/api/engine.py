@@ -36,6 +36,7 @@ class Engine:
         observer: Observer | None = None,
         *,
         measures: bool = True,
+        shares_time: bool = False,
     ) -> None:
         """
         Args:
@@ -43,6 +44,8 @@ class Engine:
             options: Where the database is, who does the work, under which protocol; None: the defaults.
             observer: Receives messages and progress; None: nobody does.
             measures: Whether a cluster must have a device of the target.
+            shares_time: Whether sessions share a time budget. Then the first of them begins when the
+                processes have started, so that all pay for it alike.
 
         Raises:
             DatabaseError: the database cannot be opened.
@@ -52,7 +55,7 @@ class Engine:
         from ..database import open_layers
 
         self.placement, self.options = placement, options or TuneOptions()
-        self.observer = observer or Observer()
+        self.observer, self._shares_time = observer or Observer(), shares_time
         self.protocol = MeasurementProtocol.named(self.options.protocol, placement.target)
         self._report_protocol()
         self._settings = load_settings()
@@ -95,7 +98,7 @@ class Engine:
         if self.placement.devices:
             # what is measured is built first: the imports of these processes are done when the first jobs
             # come
-            self.executor.start(measures=True)
+            self.executor.start(measures=True, wait=self._shares_time)
         return CachingExecutor(self.executor, ProfileCache(self.store))
 
     @contextmanager

@@ -150,7 +150,8 @@ def tune_shapes(
     budget = SharedBudget(options.budget_s)
     results: list[SessionResult] = []
     failed: NoCandidateError | None = None
-    with Engine(placement, options, observer, measures=options.measures) as engine:
+    shares_time = options.budget_s is not None and len(workloads) > 1
+    with Engine(placement, options, observer, measures=options.measures, shares_time=shares_time) as engine:
         for position, workload in enumerate(workloads):
             try:
                 share = budget.share(len(workloads) - position)

@@ -74,7 +74,8 @@ def run_bench(
     work = _work(kernels, placement.target, shape, dtype)
     budget = SharedBudget(options.budget_s)
     rows: list[BenchRow] = []
-    with Engine(placement, options, observer, measures=options.measures) as engine:
+    shares_time = options.budget_s is not None and len(work) > 1
+    with Engine(placement, options, observer, measures=options.measures, shares_time=shares_time) as engine:
         for position, (kernel, workload) in enumerate(work):
             try:
                 share = budget.share(len(work) - position)

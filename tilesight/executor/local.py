@@ -40,6 +40,7 @@ LIMITS: Mapping[type[Job], float] = {
     CompareJob: 300.0,  # eight kernels and the vendor's
 }
 LEAST_LIMIT_S = 40.0
+START_TICK_S = 0.2  # between two looks whether a device can take its first job
 WAIT_NOTICE_S = 3.0  # without an outcome, after which the user learns of a device that another process uses
 
 _LOWER_FAULTS = (FailureKind.LOWER_ERROR, FailureKind.LOWER_CRASH, FailureKind.LOWER_TIMEOUT)
@@ -105,17 +106,23 @@ class LocalExecutor:
     ) -> None:
         self.close()
 
-    def start(self, *, measures: bool = False) -> None:
-        """Start the processes that lower, and with `measures` also those that measure, before there are jobs
-        for them.
+    def start(self, *, measures: bool = False, wait: bool = False) -> None:
+        """Start processes before there are jobs for them.
 
-        With `measures`, raises `ToolchainError` if the kernel cache is unusable.
+        Args:
+            measures: Whether those that measure start beside those that lower.
+            wait: Whether to return only when they can take jobs.
+
+        Raises:
+            ToolchainError: the kernel cache is unusable (`measures`), or processes cannot start (`wait`).
         """
         if measures:
             check_folder(self._cache_dir)
-        self._pools[Lane.PREPARE].start()
-        if measures:
-            self._pools[Lane.DEVICE].start()
+        pools = list(self._pools.values()) if measures else [self._pools[Lane.PREPARE]]
+        for pool in pools:
+            pool.start()
+        for pool in pools if wait else ():
+            pool.wait_until_started()
 
     def close(self) -> None:
         for pool in self._pools.values():
@@ -144,11 +151,14 @@ class LocalExecutor:
             raise
 
     def _finished(self) -> list[tuple[WorkerPool, int, Outcome[Any]]]:
-        """Wait for outcomes.
+        """Wait for outcomes, or until a device can take its first job.
 
         Notices once if another process is measuring on a device that a job waits for.
         """
-        while not (found := wait_for(self._pools.values(), WAIT_NOTICE_S)):
+        starts = self._pools[Lane.DEVICE].is_starting
+        while not (found := wait_for(self._pools.values(), START_TICK_S if starts else WAIT_NOTICE_S)):
+            if starts and not self._pools[Lane.DEVICE].is_starting:
+                break
             if self._waiting_noticed or not self._pools[Lane.DEVICE].waiting_for_gate:
                 continue
             ours = set(self._pools[Lane.DEVICE].pids())
@@ -174,8 +184,13 @@ class LocalExecutor:
             self._fill(self._lane, source, running)
 
     def _fill(self, lane: Lane, source: JobSource, running: dict[tuple[Lane, int], Job]) -> None:
-        """Start jobs of a lane while it has room."""
+        """Start jobs of a lane while it has room.
+
+        While the processes of the devices start, other jobs bring better candidates for them.
+        """
         pool = self._pools[lane]
+        if lane is Lane.DEVICE and pool.is_starting and running:
+            return
         while pool.room() and (job := source.next(lane)) is not None:
             function, item = self._task(job)
             fresh, limit = isinstance(job, CompareJob), self._limits[type(job)]

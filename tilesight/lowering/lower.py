@@ -29,9 +29,8 @@ class Lowered:
     @property
     def fingerprint(self) -> str:
         """Hash of the device IR without names of variables: equal for configs that make the same kernel."""
-        return hashlib.sha256(
-            _anonymous(self.device.script() + _descriptors(self.host)).encode()
-        ).hexdigest()[:16]
+        device = with_ordered_workspaces(self.device.script())
+        return hashlib.sha256(_anonymous(device + _descriptors(self.host)).encode()).hexdigest()[:16]
 
 
 def lower(
@@ -105,6 +104,34 @@ def _descriptors(host: Any) -> str:
         str(function.attrs["tma_descriptor_args"])
         for function in host.functions.values()
         if "tma_descriptor_args" in (function.attrs or {})
+    )
+
+
+def with_ordered_workspaces(script: str) -> str:
+    """`script` with the workspaces of each kernel's reductions in one order: the first that is used is last.
+
+    TVM orders buffers in shared memory by size and name. TileLang gives all workspaces one name, so those of
+    one size change places from run to run.
+    """
+    head, *functions = re.split(r"(?=@T\.prim_func)", script)
+    return head + "".join(map(_ordered, functions))
+
+
+def _ordered(function: str) -> str:
+    made = list(re.finditer(r"^ *(workspace\w*): T\.handle\(\"(\w+)\"", function, re.MULTILINE))
+    if len(made) < 2:
+        return function
+    dtypes, uses = {line[1]: line[2] for line in made}, function[made[-1].end() :]
+    kinds: dict[str, tuple[str, str]] = {}  # dtype and size, in the order of use
+    for name, size in re.findall(r"\b(workspace\w*), \d+, (\d+)", uses):
+        if name in dtypes:
+            kinds.setdefault(name, (dtypes[name], size))
+    renamed: dict[str, str] = {}
+    for kind in set(kinds.values()):
+        alike = [name for name in kinds if kinds[name] == kind]
+        renamed |= zip(alike, [name for name in reversed(dtypes) if name in alike], strict=True)
+    return function[: made[-1].end()] + re.sub(
+        r"\bworkspace\w*", lambda use: renamed.get(use[0], use[0]), uses
     )
 
 

@@ -52,6 +52,7 @@ NEARBY = 16  # after so many measurements the search is asked for as many config
 # shares of a time budget after which exploring ends, and building ends if nothing was measured yet
 EXPLORE_SHARE, BUILD_SHARE = 0.5, 0.75
 EARLY_AFTER = 64  # groups explored before several candidates are built
+EARLY_SHARE = 0.25  # of a time budget, after which several are built although fewer groups are explored
 
 
 class Tuner:
@@ -200,7 +201,7 @@ class Tuner:
         # a processor neither builds nor explores while it measures
         if not self.request.target.is_gpu or not self.exploration.count:
             return None
-        if self.exploration.count < EARLY_AFTER:
+        if self.exploration.count < EARLY_AFTER and not self._passed(EARLY_SHARE):
             return self.queue.next_build(at_most=1)  # mostly the default config; the file cache warms up
         return self.queue.next_build(
             at_most=None if self.limits.measure is None else int(self.limits.early * self.limits.measure)
@@ -306,10 +307,14 @@ class Tuner:
             self.is_noisy = finals.is_noisy
 
     def _late(self, share: float = 1.0) -> bool:
-        budget = self.request.budget_s
-        late = budget is not None and time.monotonic() - self.begin > share * budget
+        """Whether that share of the time budget has passed, which ends something early."""
+        late = self._passed(share)
         self.is_cut = self.is_cut or late
         return late
+
+    def _passed(self, share: float) -> bool:
+        budget = self.request.budget_s
+        return budget is not None and time.monotonic() - self.begin > share * budget
 
     def _notify(self, text: str) -> None:
         self.messages.append(text)

@@ -190,6 +190,18 @@ class WorkerPool:
         while len(self._supervisor.workers) < self._count:
             self._supervisor.start_worker()
 
+    @property
+    def is_starting(self) -> bool:
+        """Whether workers have been started of which none can take an item yet."""
+        return bool(self._supervisor.workers) and not any(w.ready for w in self._supervisor.workers)
+
+    def wait_until_started(self) -> None:
+        """Wait until a worker can take an item. Raises `ToolchainError` if none can start."""
+        self.start()
+        while self.is_starting:
+            wait(self._supervisor.sources(), max(0.0, self._supervisor.deadline() - time.monotonic()))
+            self._supervisor.advance()
+
     def cancel(self) -> None:
         """Kill the running items, and drop them and the outcomes that were not taken."""
         self._supervisor.cancel()

@@ -71,6 +71,15 @@ def test_the_command_writes_what_python_returns(shell: Shell, tmp_path: Path) ->
     assert [r.ours_us for r in found.rows] == [line["ours_us"] for line in lines]
 
 
+def test_workloads_that_share_a_time_budget_pay_alike_for_the_start_of_the_processes(
+    fake_line: FakeLine,
+) -> None:
+    for kernels, budget_s, waited in ((["axpy:X0", "axpy:X1"], 60.0, True), (["axpy"], None, False)):
+        tilesight.bench(kernels, target="cpu", budget_s=budget_s)
+        assert fake_line.executor.waited is waited
+        fake_line.executor.waited = False
+
+
 def test_one_workload_is_named_with_its_kernel(shell: Shell, tmp_path: Path) -> None:
     out = tmp_path / "rows.jsonl"
     assert shell("bench", "axpy:X1", "--target", "cpu", "--out", str(out))[0] == 0

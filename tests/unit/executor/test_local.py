@@ -15,13 +15,14 @@ from tests.support.fakes import AxpyTemplate, profile_of
 from tilesight.builder.build import build_kernel
 from tilesight.errors import Failure, FailureKind
 from tilesight.executor import tasks
-from tilesight.executor.jobs import MeasureDone, MeasureJob, SingleLaneSource, lower_all
+from tilesight.executor.jobs import Lane, MeasureDone, MeasureJob, SingleLaneSource, lower_all
 from tilesight.executor.local import LocalExecutor, is_cache_failure
 from tilesight.kernels import operator, template_for
 from tilesight.problem.candidate import Candidate
 from tilesight.problem.space import Config
 from tilesight.problem.workload import Workload
 from tilesight.records.protocol import MeasurementProtocol
+from tilesight.records.trial import BuildResult
 from tilesight.target.spec import load_target
 
 CPU = load_target("cpu")
@@ -122,3 +123,43 @@ def test_only_one_process_measures_on_a_processor(tmp_path: Path, monkeypatch: p
     assert said == [f"waiting: process {holder.pid} measures on the processor (processor)"]
     assert isinstance(done, MeasureDone)
     assert done.measurement.failure is None
+
+
+class Starting:
+    """A pool whose worker has started after three looks."""
+
+    count = 1
+
+    def __init__(self) -> None:
+        self.looks, self.taken = 3, 0
+
+    @property
+    def is_starting(self) -> bool:
+        self.looks -= self.looks > 0
+        return self.looks > 0
+
+    waiting_for_gate = 0
+
+    def room(self) -> int:
+        return 1 - self.taken
+
+    def submit(self, *_: object, **__: object) -> int:
+        self.taken = 1
+        return 1
+
+
+def test_a_device_that_starts_takes_no_job_while_others_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job drawn then would be the first that was built, and not the best."""
+    executor, device = LocalExecutor(1, tmp_path), Starting()
+    monkeypatch.setattr(executor, "_alternates", False)
+    monkeypatch.setitem(executor._pools, Lane.DEVICE, device)
+    monkeypatch.setattr("tilesight.executor.local.wait_for", lambda *_: [])
+    job = MeasureJob(small_product(), BuildResult("x.so"), MeasurementProtocol.named("default", CPU))
+    running: dict[Any, Any] = {(Lane.PREPARE, 1): None}
+    executor._draw(SingleLaneSource([job]), running)
+    assert list(running) == [(Lane.PREPARE, 1)]
+    assert executor._finished() == []
+    executor._draw(SingleLaneSource([job]), running)
+    assert running[Lane.DEVICE, 1] is job

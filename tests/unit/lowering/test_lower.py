@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
 from tilesight.errors import InputError
 from tilesight.kernels import operator, template_for
-from tilesight.lowering.lower import Lowered, lower
+from tilesight.lowering.lower import Lowered, lower, with_ordered_workspaces
 from tilesight.problem.space import Config
 from tilesight.target.spec import load_target
 
@@ -144,3 +145,31 @@ def test_other_errors_for_a_processor_are_tilelangs_own() -> None:
     with pytest.raises(Exception) as raised:  # noqa: PT011
         lower(main, load_target("cpu"), {"tl.no_such_option": True})
     assert not isinstance(raised.value, InputError)
+
+
+TWO_WORKSPACES = """@T.prim_func
+def kernel():
+    first: T.handle("float32", "shared.dyn") = T.handle_add_byte_offset(buf.data, 0)
+    workspace: T.handle("float32", "shared.dyn") = T.handle_add_byte_offset(buf.data, 1024)
+    workspace_1: T.handle("float32", "shared.dyn") = T.handle_add_byte_offset(buf.data, 1536)
+    row_max[0] = T.call_extern("Max", T.tvm_access_ptr(T.type_annotation("float32"), workspace_1, 0, 128, 3))
+    row_sum[0] = T.call_extern("Sum", T.tvm_access_ptr(T.type_annotation("float32"), workspace, 0, 128, 3))
+    row_max[0] = T.call_extern("Max", T.tvm_access_ptr(T.type_annotation("float32"), workspace_1, 0, 128, 3))
+"""
+
+
+def swapped(script: str) -> str:
+    uses = script.split("row_max", 1)
+    return uses[0] + "row_max" + re.sub(r"workspace\b|workspace_1", lambda m: OTHER[m[0]], uses[1])
+
+
+OTHER = {"workspace": "workspace_1", "workspace_1": "workspace"}
+
+
+def test_the_places_of_equal_workspaces_do_not_count() -> None:
+    script = "# head\n" + 2 * TWO_WORKSPACES
+    assert with_ordered_workspaces(script) == script
+    assert swapped(TWO_WORKSPACES) != TWO_WORKSPACES
+    assert with_ordered_workspaces(swapped(TWO_WORKSPACES) + TWO_WORKSPACES) == 2 * TWO_WORKSPACES
+    unequal = TWO_WORKSPACES.replace("workspace, 0, 128", "workspace, 0, 256")
+    assert with_ordered_workspaces(swapped(unequal)) == swapped(unequal), "sizes have an order"

@@ -22,7 +22,7 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     from tilelang.language.eager import builder
 
     names: list[str] = []
-    mutate = builder.mutate
+    mutate = getattr(builder.mutate, "_mutate", builder.mutate)
 
     def noted(function: Any) -> Any:
         names.append(function.__name__)

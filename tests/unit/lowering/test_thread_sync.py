@@ -70,7 +70,10 @@ def same_ir(prim_func: Any, target: Target) -> tuple[Lowered, Lowered]:
     return whole, short
 
 
-@pytest.mark.parametrize("case", CASES)
+# of each operator one case, and those of other kinds of targets
+@pytest.mark.parametrize(
+    "case", sorted(set(CASES) - {"matmul-M0-h200", "matmul-odd-h200", "dequant_matmul-D9-a100"})
+)
 def test_the_ir_of_every_operator_is_the_same(case: str) -> None:
     name, kernel, shape = CASES[case]
     target = load_target(name)

@@ -257,6 +257,18 @@ def test_the_end_of_the_time_to_explore_leaves_the_rest_for_measuring(
     assert result.state is SessionState.INTERRUPTED
 
 
+def test_a_short_time_budget_has_more_than_the_first_candidate_built_while_it_explores(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = itertools.count()
+    monkeypatch.setattr("tilesight.tuner.loop.time.monotonic", lambda: next(clock) / 10)
+    executor = Watched()
+    run(Effort.QUICK, executor, target="h200", budget_s=30.0)
+    lowered, built = executor.positions(LowerJob), executor.positions(BuildJob)
+    assert len(lowered) < EARLY_AFTER
+    assert sum(p < lowered[-1] for p in built) == 4, "a quarter of the measurements"
+
+
 def test_a_budget_that_was_enough_has_ended_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
 

@@ -279,6 +279,12 @@ def test_workers_can_be_started_before_the_first_item() -> None:
         started = started_pids(pool, 2)
         assert pid_of(results(pool, ["fine"])[0]) in started
         assert pool.pids() == started
+    with WorkerPool(2, timeout_s=60, preload=ready) as pool:
+        assert not pool.is_starting
+        pool.start()
+        assert pool.is_starting
+        pool.wait_until_started()
+        assert not pool.is_starting
 
 
 def test_leaving_early_kills_the_running_items_only() -> None:

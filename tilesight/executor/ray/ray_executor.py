@@ -87,8 +87,10 @@ class RayExecutor:
         """Versions of the nodes' software, in the form of `toolchain.software_versions`."""
         return self._cluster.common.software
 
-    def start(self, *, measures: bool = False) -> None:
-        """With `measures`, start the measuring actors before there are jobs for them."""
+    def start(self, *, measures: bool = False, wait: bool = False) -> None:
+        """With `measures`, start the measuring actors before there are jobs for them. They are not waited
+        for.
+        """
         if measures:
             with self._connection.guarded():
                 self._actors.update()
