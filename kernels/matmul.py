@@ -34,6 +34,7 @@ from ..target.spec import Target
 from ._exact_products import exact_products
 from ._float8 import BLOCK, FLOAT8_TERMS, LARGEST_FLOAT8, OUTPUTS, largest, short_sums, spread
 from ._matmul_vendor import products
+from ._scheduled_tiles import GROUP, RANGES, SharedTiles, scheduled_tiles
 from ._warp_policy import warp_policy
 
 if TYPE_CHECKING:
@@ -330,6 +331,7 @@ MOVED_COLUMNS = 128
 FEW_ROWS = 128  # of A, for which tiles of C^T are tried first
 ADDED_THREADS = 256  # of a block that adds partial sums
 ADDED_COLUMNS = 1024
+SCHEDULES = ("stream_k", "cluster_m", "cluster_n")  # parameters of tiles with explicit pipelines
 PARTIAL: Mapping[str, str] = {"int8": "int32"}  # dtype of partial sums, by that of the operands
 LOG2_E = math.log2(math.e)
 GELU = 2 * (2 / math.pi) ** 0.5 * LOG2_E  # gelu(x) = x / (1 + 2^-(GELU x + GELU_CUBE x^3))
@@ -339,8 +341,9 @@ GELU_CUBE = GELU * 0.044715
 class MatmulGpu(KernelTemplate):
     """One output tile per block: operands and C pass through shared memory, in a pipelined loop over k.
 
-    Parts of k may have blocks of their own, whose sums a second kernel adds. Blocks may loop over tiles.
-    Tiles may be those of C^T, for few rows of A.
+    Parts of k may have blocks of their own, whose sums a second kernel adds. Blocks may loop over tiles, and
+    share the iterations of those that are left. Two blocks may read an operand together. Tiles may be those
+    of C^T, for few rows of A.
     """
 
     operator = OPERATOR
@@ -363,17 +366,19 @@ class MatmulGpu(KernelTemplate):
 
     def reordered(self, config: Config) -> tuple[Config, Rasterization] | None:
         panel = config.int("swizzle")
-        if not panel or config.int("persistent", 0):
+        if not panel or any(config.int(name, 0) > 1 for name in ("persistent", *SCHEDULES)):
             return None
         return Config({**config, "swizzle": 0}), Rasterization("row", panel)
 
     def scratch(self, workload: Workload, config: Config) -> Mapping[str, tuple[tuple[int, ...], str]]:
-        parts = config.int("split_k", 1)
-        if parts == 1:
+        parts, blocks = config.int("split_k", 1), config.int("stream_k", 0)
+        if blocks:
+            sizes = (RANGES * blocks, config.int("block_m"), config.int("block_n"))
+        elif parts > 1:
+            sizes = (parts, workload.dims["m"], workload.dims["n"])
+        else:
             return {}
-        return {
-            "P": ((parts, workload.dims["m"], workload.dims["n"]), PARTIAL.get(workload.dtype, "float32"))
-        }
+        return {"P": (sizes, PARTIAL.get(workload.dtype, "float32"))}
 
     def default_config(self, workload: Workload, target: Target) -> Config | None:
         """The largest of a few tried tiles with a block for most cores; else the nearest legal config.
@@ -423,6 +428,7 @@ class MatmulGpu(KernelTemplate):
         block_m, block_n, block_k = config.int("block_m"), config.int("block_n"), config.int("block_k")
         num_stages, threads, swizzle = config.int("num_stages"), config.int("threads"), config.int("swizzle")
         split_k, persistent = config.int("split_k", 1), config.int("persistent", 0)
+        stream_k, cluster_m, cluster_n = (config.int(name, 0) or 1 for name in SCHEDULES)
         swapped = bool(config.get("swapped", False))
         through_shared = config["epilogue"] == "shared"
         is_whole = isinstance(m, int) and (m % block_m == 0 or m < block_m)
@@ -437,7 +443,8 @@ class MatmulGpu(KernelTemplate):
             return T.Tensor(sizes[name], dtype) if name in sizes else type(None)
 
         wide = PARTIAL.get(dtype, "float32")  # of partial sums
-        partial: Any = T.Tensor((split_k, m, n), wide) if split_k > 1 else type(None)
+        partial_shape = (RANGES * stream_k, block_m, block_n) if stream_k > 1 else (split_k, m, n)
+        partial: Any = T.Tensor(partial_shape, wide) if split_k > 1 or stream_k > 1 else type(None)
 
         a_by_rows, b_by_depth = layout[0] == "n", layout[1] == "n"
         a_shape = (block_m, block_k) if a_by_rows else (block_k, block_m)
@@ -450,9 +457,19 @@ class MatmulGpu(KernelTemplate):
         activation = next((name for name in fuse.split("_") if name in ACTIVATIONS), "")
         has_bias, has_residual = "bias" in sizes, "residual" in sizes
         is_plain = not (activation or has_bias or has_residual or scales in ("tensor", "row"))
+        is_pair, is_scheduled = cluster_m * cluster_n > 1, max(stream_k, cluster_m, cluster_n) > 1
+        added_rows = 1 << (ADDED_COLUMNS // block_n).bit_length() - 1  # of a block that adds sums of ranges
+        # of clusters, which are blocks unless two of these read an operand together
+        cluster_rows = (tile_rows + cluster_m - 1) // cluster_m
+        cluster_cols = (tile_cols + cluster_n - 1) // cluster_n
+        shared_tiles = SharedTiles(cluster_rows * cluster_cols, depths, stream_k)
         grid = (
             (persistent,)
             if persistent
+            else (stream_k,)
+            if stream_k > 1
+            else (cluster_rows * cluster_cols * 2,)
+            if is_pair
             else (tile_cols, tile_rows, split_k)
             if split_k > 1
             else (T.ceildiv(n, block_n), T.ceildiv(m, block_m))
@@ -461,12 +478,15 @@ class MatmulGpu(KernelTemplate):
         def at(tensor: Any, by_depth: bool, depth: Any, other: Any) -> Any:
             return tensor[depth, other] if by_depth else tensor[other, depth]
 
+        def first_row(by: Any) -> Any:
+            return T.min(by * block_m, T.max(m - block_m, 0)) if is_moved else by * block_m
+
         def place(tile: Any) -> tuple[Any, Any]:
             # column and row of a tile, by panels of rows
             panel = max(swizzle, 1)
-            first = tile // (panel * tile_cols) * panel
-            rows = T.min(panel, tile_rows - first)
-            inner = tile % (panel * tile_cols)
+            first = tile // (panel * cluster_cols) * panel
+            rows = T.min(panel, cluster_rows - first)
+            inner = tile % (panel * cluster_cols)
             return inner // rows, first + inner % rows
 
         def product(a_tile: Any, b_tile: Any, total: Any, clear: bool) -> Any:
@@ -499,11 +519,34 @@ class MatmulGpu(KernelTemplate):
             return value
 
         @T.macro
+        def store(others, C, row, bx, c_sum):  # type: ignore[no-untyped-def]  # noqa: N803
+            if through_shared:
+                c_tile = T.alloc_shared((block_m, block_n), output)
+                if has_residual and not is_scheduled:
+                    T.copy(others[3][row, bx * block_n], c_tile)
+                if not is_plain:
+                    for i, j in T.Parallel(*sum_shape):
+                        r, c = (j, i) if swapped else (i, j)
+                        kept = c_tile[r, c] if has_residual and not is_scheduled else None
+                        c_sum[i, j] = finished(c_sum[i, j], others, row + r, bx * block_n + c, kept)
+                if swapped:
+                    for i, j in T.Parallel(*sum_shape):
+                        c_tile[j, i] = c_sum[i, j]
+                else:
+                    T.copy(c_sum, c_tile)
+                T.copy(c_tile, C[row, bx * block_n])
+            else:
+                if not is_plain:
+                    for i, j in T.Parallel(*sum_shape):
+                        c_sum[i, j] = finished(c_sum[i, j], others, row + i, bx * block_n + j)
+                T.copy(c_sum, C[row, bx * block_n])
+
+        @T.macro
         def tile(A, B, A_scale, B_scale, bias, residual, C, P, place, a_tile, b_tile, c_sum):  # type: ignore[no-untyped-def]  # noqa: N803
             others = (A_scale, B_scale, bias, residual)
             bx, by, part = place
             T.clear(c_sum)
-            row = T.min(by * block_m, T.max(m - block_m, 0)) if is_moved else by * block_m
+            row = first_row(by)
             if by_blocks:
                 block_sum = T.alloc_fragment(sum_shape, accumulator)
                 a_factors = T.alloc_fragment((block_m,), "float32")
@@ -531,26 +574,63 @@ class MatmulGpu(KernelTemplate):
                         P[part, row + j, bx * block_n + i] = T.cast(c_sum[i, j], wide)
                 else:
                     T.copy(c_sum, P[part, row, bx * block_n])
-            elif through_shared:
-                c_tile = T.alloc_shared((block_m, block_n), output)
-                if has_residual:
-                    T.copy(residual[row, bx * block_n], c_tile)
-                if not is_plain:
-                    for i, j in T.Parallel(*sum_shape):
-                        r, c = (j, i) if swapped else (i, j)
-                        kept = c_tile[r, c] if has_residual else None
-                        c_sum[i, j] = finished(c_sum[i, j], others, row + r, bx * block_n + c, kept)
-                if swapped:
-                    for i, j in T.Parallel(*sum_shape):
-                        c_tile[j, i] = c_sum[i, j]
-                else:
-                    T.copy(c_sum, c_tile)
-                T.copy(c_tile, C[row, bx * block_n])
             else:
-                if not is_plain:
-                    for i, j in T.Parallel(*sum_shape):
-                        c_sum[i, j] = finished(c_sum[i, j], others, row + i, bx * block_n + j)
-                T.copy(c_sum, C[row, bx * block_n])
+                store(others, C, row, bx, c_sum)
+
+        def products(a: Any, b: Any, total: Any) -> Any:
+            return T.wgmma_gemm(a, b, total, not a_by_rows, not b_by_depth, policy=policy)
+
+        def span(first: Any, size: int) -> slice:
+            return slice(first, first + size)
+
+        def issue(source: Any, tile: Any, barrier: Any, is_shared: bool) -> Any:
+            # what blocks of a cluster share is copied by the first one, for both
+            mask = 3 if is_shared else None
+            return T.tma_copy(source, tile, barrier=barrier, leader_scope_threads=32, cluster_mask=mask)
+
+        @T.macro
+        def load(tensors, place, depth, a_tile, b_tile, stage, full):  # type: ignore[no-untyped-def]
+            row, col, deep = first_row(place[1]), place[0] * block_n, depth * block_k
+            rows, cols, deeps = (
+                slice(row, row + block_m),
+                slice(col, col + block_n),
+                slice(deep, deep + block_k),
+            )
+            a_part = at(tensors[0], not a_by_rows, deeps, rows)
+            b_part = at(tensors[1], b_by_depth, deeps, cols)
+            issue(a_part, a_tile[stage, :, :], full[stage], cluster_n > 1)
+            issue(b_part, b_tile[stage, :, :], full[stage], cluster_m > 1)
+
+        @T.macro
+        def keep(tensors, place, target, c_sum):  # type: ignore[no-untyped-def]
+            if target is None:
+                store(tensors[2:6], tensors[6], first_row(place[1]), place[0], c_sum)
+            else:
+                T.copy(c_sum, tensors[7][target, 0, 0])
+
+        @T.macro
+        def walk(role, tensors, buffers, barriers, block):  # type: ignore[no-untyped-def]
+            if is_pair:
+                col, row = place(block // 2)
+                inner = (
+                    col * cluster_n + block % cluster_n,
+                    row * cluster_m + block % cluster_m,
+                )
+                role(tensors, buffers, barriers, inner, (0, depths), 0, None)
+            else:
+                turns = shared_tiles.turns
+                for turn in T.serial(turns):
+                    whole = place(turn * stream_k + block)
+                    role(tensors, buffers, barriers, whole, (0, depths), turn * depths, None)
+                for number in T.serial(RANGES):
+                    index, first, count = shared_tiles.part(block, number)
+                    done = turns * depths + number * shared_tiles.part(block, 0)[2]
+                    if count > 0:
+                        target = block * RANGES + number
+                        role(tensors, buffers, barriers, place(index), (first, count), done, target)
+
+        run = scheduled_tiles(load, products, keep, num_stages, threads, is_pair)
+        reported = T.alloc_cluster_barrier if is_pair else T.alloc_barrier
 
         @T.prim_func
         def matmul(  # type: ignore[no-untyped-def]
@@ -563,13 +643,18 @@ class MatmulGpu(KernelTemplate):
             C: T.Tensor((m, n), output),  # type: ignore[valid-type]  # noqa: N803
             P: partial,  # noqa: N803
         ):
-            with T.Kernel(*grid, threads=threads) as blocks:
-                a_tile = T.alloc_shared(a_shape, dtype)
-                b_tile = T.alloc_shared(b_shape, dtype)
+            launch = {"threads": threads + GROUP if is_scheduled else threads}
+            with T.Kernel(*grid, **launch, cluster_dims=2 if is_pair else None) as blocks:
+                a_tile = T.alloc_shared((num_stages, *a_shape) if is_scheduled else a_shape, dtype)
+                b_tile = T.alloc_shared((num_stages, *b_shape) if is_scheduled else b_shape, dtype)
                 c_sum = T.alloc_fragment(sum_shape, accumulator)
                 tensors = (A, B, A_scale, B_scale, bias, residual, C, P)
                 buffers = (a_tile, b_tile, c_sum)
-                if persistent:
+                if is_scheduled:
+                    full = T.alloc_barrier([1] * num_stages)
+                    free = reported([cluster_m * cluster_n * threads // 32] * num_stages)
+                    run(tensors, buffers, (full, free), walk, blocks)
+                elif persistent:
                     for turn in T.serial(T.ceildiv(tile_rows * tile_cols - blocks, persistent)):
                         tile(*tensors, (*place(turn * persistent + blocks), 0), *buffers)
                 else:
@@ -587,6 +672,26 @@ class MatmulGpu(KernelTemplate):
                         C[by, col] = T.cast(
                             finished(total[j], (A_scale, B_scale, bias, residual), by, col), output
                         )
+
+            if stream_k > 1:
+                with T.Kernel(T.max(shared_tiles.rest, 1), block_m // added_rows, threads=ADDED_THREADS) as (
+                    tile_index,
+                    strip,
+                ):
+                    rows_sum = T.alloc_fragment((added_rows, block_n), wide)
+                    T.clear(rows_sum)
+                    block, count, number = shared_tiles.slots(tile_index)
+                    for other in T.serial(count):
+                        slot = (block + other) * RANGES + T.if_then_else(other == 0, number, 0)
+                        for i, j in T.Parallel(added_rows, block_n):
+                            rows_sum[i, j] += P[slot, strip * added_rows + i, j]
+                    bx, by = place(shared_tiles.turns * stream_k + tile_index)
+                    for i, j in T.Parallel(added_rows, block_n):
+                        row, col = first_row(by) + strip * added_rows + i, bx * block_n + j
+                        if tile_index < shared_tiles.rest:
+                            C[row, col] = T.cast(
+                                finished(rows_sum[i, j], (A_scale, B_scale, bias, residual), row, col), output
+                            )
 
         return matmul
 
