@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,6 +51,28 @@ class LaunchGeometry:
                 bindings[variable] = linear // stride % extent
                 stride *= extent
         return bindings
+
+
+def with_ranks(body: Any, cluster: Sequence[int]) -> Any:
+    """`body` with the rank of a block in its cluster as an expression of the block's indices."""
+    from tvm import tirx
+
+    indices: dict[str, Any] = {}
+
+    def find(node: Any) -> None:
+        if type(node).__name__ == "AttrStmt" and node.attr_key == "thread_extent":
+            indices[str(node.node.thread_tag)] = node.node.var
+
+    tirx.stmt_functor.post_order_visit(body, find)
+    rank: Any = tirx.IntImm("int32", 0)
+    for axis, extent in reversed(list(zip(AXES, cluster, strict=False))):
+        index = indices.get(f"blockIdx.{axis}", 0)
+        rank = rank * extent + tirx.floormod(index, extent)
+
+    def replace(node: Any) -> Any:
+        return rank if getattr(node.op, "name", "") == "tl.block_rank_in_cluster" else None
+
+    return tirx.stmt_functor.ir_transform(body, None, replace, ["tirx.Call"])
 
 
 def sequence(count: int, dimension: int, extent: int) -> NDArray[Any]:
