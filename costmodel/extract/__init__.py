@@ -66,13 +66,13 @@ def variable_names(lowered: Lowered) -> list[str]:
 
 
 def _read(function: Any, descriptors: Any, sizes: Any, target: Target, data: RunTimeData) -> KernelProfile:
-    launch = _launch(function, target)
-    least_float_bits = int(target.get("core.unit.vector.least_float_bits"))
-    reader = KernelReader(launch, descriptors, data, least_float_bits)
     attributes = function.attrs or {}
-    cluster = [int(extent) for extent in attributes.get("cluster_dims") or ()]
+    cluster = tuple(int(extent) for extent in attributes.get("cluster_dims") or ())
     if math.prod(cluster) > 1:
         function = function.with_body(with_ranks(function.body, cluster))
+    launch = _launch(function, target, cluster)
+    least_float_bits = int(target.get("core.unit.vector.least_float_bits"))
+    reader = KernelReader(launch, descriptors, data, least_float_bits)
     reader.read(function)
     reader.memory.fill_sizes(function, sizes)
     dynamic = attributes.get("dyn_shared_memory_buf")
@@ -103,7 +103,7 @@ def _chosen_by_data(reader: KernelReader) -> list[str]:
     return [chosen_by_data(reader.memory.names.get(t, t), write=write) for t, write in sorted(chosen)]
 
 
-def _launch(function: Any, target: Target) -> LaunchGeometry:
+def _launch(function: Any, target: Target, cluster: tuple[int, ...]) -> LaunchGeometry:
     from tvm.tirx.stmt_functor import post_order_visit
 
     block: dict[str, tuple[int, int]] = {}
@@ -123,7 +123,7 @@ def _launch(function: Any, target: Target) -> LaunchGeometry:
             side[tag[-1]] = (identity(node.node.var), extent)
 
     post_order_visit(function.body, visit)
-    return LaunchGeometry(block, thread, target.int("warp.threads") if target.is_gpu else 1)
+    return LaunchGeometry(block, thread, target.int("warp.threads") if target.is_gpu else 1, cluster)
 
 
 def _static_shared(function: Any) -> int:

@@ -17,17 +17,28 @@ AXES = "xyz"
 class LaunchGeometry:
     """The grid and the threads of a block.
 
-    `block` and `thread` map the axes x, y, z to (variable identity, extent).
+    `block` and `thread` map the axes x, y, z to (variable identity, extent). `cluster` has the extents of a
+    cluster of blocks along these axes, if there are any.
     """
 
     block: Mapping[str, tuple[int, int]]
     thread: Mapping[str, tuple[int, int]]
     warp_threads: int
+    cluster: tuple[int, ...] = ()
 
     def variable(self, tag: str) -> int | None:
         """The variable of a launch index such as threadIdx.x; None if there is none."""
         side = self.block if tag.startswith("blockIdx") else self.thread
         return side[tag[-1]][0] if tag[-1] in side else None
+
+    def block_indices(self, count: int, first_dimension: int) -> dict[int, NDArray[Any]]:
+        """`count` values of each index of a block, by variable identity; all ranks in a cluster alike."""
+        found = {}
+        for dimension, (axis, (variable, extent)) in enumerate(self.block.items(), first_dimension):
+            chosen = sequence(count, dimension, extent)
+            side = dict(zip(AXES, self.cluster, strict=False)).get(axis, 1)
+            found[variable] = chosen if side == 1 else chosen // side * side + np.arange(count) % side
+        return found
 
     @property
     def grid(self) -> tuple[int, int, int]:
