@@ -609,6 +609,14 @@ class MatmulGpu(KernelTemplate):
                 T.copy(c_sum, tensors[7][target, 0, 0])
 
         @T.macro
+        def partial_tile(role, tensors, buffers, barriers, block, number, done):  # type: ignore[no-untyped-def]
+            index, first, count = shared_tiles.part(block, number)
+            if count > 0:
+                where = place(T.min(index, shared_tiles.tiles - 1))
+                target = block * RANGES + number
+                role(tensors, buffers, barriers, where, (first, count), done, target)
+
+        @T.macro
         def walk(role, tensors, buffers, barriers, block):  # type: ignore[no-untyped-def]
             if is_pair:
                 col, row = place(block // 2)
@@ -622,12 +630,10 @@ class MatmulGpu(KernelTemplate):
                 for turn in T.serial(turns):
                     whole = place(turn * stream_k + block)
                     role(tensors, buffers, barriers, whole, (0, depths), turn * depths, None)
-                for number in T.serial(RANGES):
-                    index, first, count = shared_tiles.part(block, number)
-                    done = turns * depths + number * shared_tiles.part(block, 0)[2]
-                    if count > 0:
-                        target = block * RANGES + number
-                        role(tensors, buffers, barriers, place(index), (first, count), done, target)
+                # not a loop, so that the model knows the length of each
+                partial_tile(role, tensors, buffers, barriers, block, 0, turns * depths)
+                done = turns * depths + shared_tiles.part(block, 0)[2]
+                partial_tile(role, tensors, buffers, barriers, block, 1, done)
 
         run = scheduled_tiles(load, products, keep, num_stages, threads, is_pair)
         reported = T.alloc_cluster_barrier if is_pair else T.alloc_barrier
