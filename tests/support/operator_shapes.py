@@ -14,6 +14,7 @@ _FIXED: Mapping[str, Mapping[str, int]] = {
     "flash_decoding": {"heads": 8, "kv_heads": 2, "head_dim": 32},
     "grouped_matmul": {"groups": 3},
     "mla_decode": {"dim": 64},
+    "native_sparse_attention": {"batch": 2, "heads": 32, "head_dim": 48},
     "rope": {"head_dim": 64},
 }
 

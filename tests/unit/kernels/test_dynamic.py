@@ -50,6 +50,7 @@ WEIGHTS = {
     "decode": "convert",
     "swizzle": 0,
 }
+NSA = {"block_m": 16, "block_n": 16, "num_stages": 1, "threads": 64, "copies": "threads"}
 ROWS = {"threads": 32, "reduce_threads": 8, "vector": 4, "unroll": 2}
 
 # operator, config, workload, values of its dynamic dimensions, attributes
@@ -111,6 +112,15 @@ CASES = [
             marks=[pytest.mark.ci] * (not causal),
         )
         for order, causal in (("by_head", False), ("by_length", True))
+    ),
+    pytest.param(
+        "native_sparse_attention",
+        {**NSA, "weights": "shared"},
+        "batch=1,heads=6,seq_len=1,head_dim=16",
+        {"seq_len": (1, 16, 31, 65, 200), "batch": (1, 2, 1, 2, 1)},
+        {"group": 3, "block": 32, "topk": 4},
+        id="selected blocks",
+        marks=pytest.mark.ci,
     ),
     pytest.param(
         "chunk_state",
