@@ -193,7 +193,11 @@ class FlashAttention(Operator):
         return Rounding(workload.dims["seq_len"], inner=workload.dtype, cuts=True)
 
     def magnitude(self, workload: Workload, inputs: Tensors) -> "dict[str, torch.Tensor]":
-        return {"O": _attention(workload, inputs, squared=True)[0].sqrt_()}
+        import torch
+
+        # where a sink has nearly all weight, squares are below the smallest number
+        squares = _attention(workload, inputs, squared=True)[0]
+        return {"O": squares.clamp_(min=torch.finfo(squares.dtype).tiny).sqrt_()}
 
     def second_inputs(self, workload: Workload, device: str, seed: int) -> SecondInputs:
         """Q is 32 times as large: few keys have nearly all weight, and exp of a score may exceed float32."""

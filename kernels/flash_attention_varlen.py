@@ -163,7 +163,11 @@ class FlashAttentionVarlen(Operator):
         return {"O": out, "LSE": lse} if workload.attrs["lse"] else {"O": out}
 
     def magnitude(self, workload: Workload, inputs: Tensors) -> "dict[str, torch.Tensor]":
-        return {"O": self._attention(workload, inputs, squared=True)[0].sqrt_()}
+        import torch
+
+        # where a sink has nearly all weight, squares are below the smallest number
+        squares = self._attention(workload, inputs, squared=True)[0]
+        return {"O": squares.clamp_(min=torch.finfo(squares.dtype).tiny).sqrt_()}
 
     def _attention(
         self, workload: Workload, inputs: Tensors, squared: bool

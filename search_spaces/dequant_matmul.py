@@ -53,6 +53,9 @@ def scale_rows(block_k: int, group: int) -> int:
     return 1 if group == -1 else -(-block_k // group)
 
 
+MOST_ORDERED = 512  # threads from which on a wgmma may overtake stores of float8 weights
+
+
 def space(workload: Workload, target: Target) -> SearchSpace:
     """The search space of `workload` on `target`."""
     m, n, k = (workload.dims[d] for d in ("m", "n", "k"))
@@ -147,7 +150,7 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         return sums + (PAIRS_BYTES if config["decode"] == "table" else 0)
 
     tiled = (
-        *((multiplies_float8(target), _whole_groups(group)) if is_float8 else ()),
+        *((multiplies_float8(target), _whole_groups(group), _ordered_stores()) if is_float8 else ()),
         _whole_tile(),
         not_beyond("block_m", rows[1:], "m", m),
         pipelines(target),
@@ -285,6 +288,24 @@ def _division(target: Target, config: Config) -> tuple[MatrixUnit, tuple[int, in
     rows, cols = (block_n, block_m) if config["weights"] not in RUNS else (block_m, block_n)
     unit = matrix_unit(target, rows, threads)
     return unit, unit.split(config.str("policy"), rows, cols, threads)
+
+
+def _ordered_stores() -> Constraint:
+    """Weights of float8 that four warpgroups store for each other.
+
+    TileLang 0.1.15 orders stores before a wgmma by a fence that follows the barrier. Without a stage between,
+    a few tiles were wrong on an H200.
+    """
+
+    def violation(config: Config) -> str | None:
+        if config.int("num_stages") > 1 or config.int("threads") < MOST_ORDERED:
+            return None
+        return (
+            f"num_stages=1 with threads={config['threads']} multiplies weights that other warpgroups may still "
+            f"be storing: take num_stages=2, or threads={MOST_ORDERED // 2}"
+        )
+
+    return Constraint("ordered stores", violation)
 
 
 def _unpacking() -> Constraint:
