@@ -37,6 +37,7 @@ ALIGNMENT = 1024  # bytes, of TileLang for operands of matrix instructions
 ROWS, COLUMNS, WARP = 16, 8, 32  # of an instruction
 FEW_ROWS = 16  # of A
 MOST_TILES = 4  # of 16 rows, of a warp
+MOST_ORDERED = 512  # threads from which on a wgmma may overtake stores of float8 weights
 PAIRS_BYTES = 16 * 1024 + TABLE_BYTES  # of a table of pairs of weights
 # ways to decode the weights of a format
 DECODERS: Mapping[str, tuple[str, ...]] = {
@@ -51,9 +52,6 @@ DECODERS: Mapping[str, tuple[str, ...]] = {
 def scale_rows(block_k: int, group: int) -> int:
     """Number of groups, and of rows of S, for `block_k` weights of a row; -1 is one group for all."""
     return 1 if group == -1 else -(-block_k // group)
-
-
-MOST_ORDERED = 512  # threads from which on a wgmma may overtake stores of float8 weights
 
 
 def space(workload: Workload, target: Target) -> SearchSpace:
@@ -301,8 +299,8 @@ def _ordered_stores() -> Constraint:
         if config.int("num_stages") > 1 or config.int("threads") < MOST_ORDERED:
             return None
         return (
-            f"num_stages=1 with threads={config['threads']} multiplies weights that other warpgroups may still "
-            f"be storing: take num_stages=2, or threads={MOST_ORDERED // 2}"
+            f"num_stages=1 with threads={config['threads']} multiplies weights that other warpgroups may "
+            f"still be storing: take num_stages=2, or threads={MOST_ORDERED // 2}"
         )
 
     return Constraint("ordered stores", violation)
