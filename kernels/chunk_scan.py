@@ -19,30 +19,32 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ..dtypes import DTYPE_BYTES
 from ..errors import WorkloadError
 from ..problem.axes import Axes, Parts
-from ..problem.operator import Operator, Tensors
+from ..problem.operator import Tensors
 from ..problem.rounding import Rounding, SecondInputs, whole_numbers
 from ..problem.space import Config, SearchSpace, Value
-from ..problem.template import KernelTemplate, Scale
 from ..problem.workload import Workload
 from ..search_spaces import chunk_scan as search_space
 from ..target.spec import Target
 from ._exact_products import exact_products
-from ._mamba2 import CHUNKS, steps_and_decays, whole_chunks, whole_steps
+from ._mamba2 import (
+    ChunkOperator,
+    ChunkTemplate,
+    grid_of,
+    published,
+    steps_and_decays,
+    whole_chunks,
+    whole_steps,
+)
 
 if TYPE_CHECKING:
     import torch
 
-MAX_ELEMENTS = 2**31  # the last index is the largest signed 32-bit integer
-MAX_GRID_AXIS = 65535  # blocks along the second and third axis of a CUDA or HIP grid
 MAX_STATE = 256  # a block keeps whole rows of C and of the states in shared memory
 WEIGHT_BYTES = 1 << 30  # decayed weights that the reference or torch holds at once
 
 
-class ChunkScan(Operator):
+class ChunkScan(ChunkOperator):
     name = "chunk_scan"
-    dims = ("batch", "seq_len", "nheads", "head_dim", "d_state")
-    attrs: ClassVar[Mapping[str, Value]] = {"chunk": 256}
-    choices: ClassVar[Mapping[str, tuple[Value, ...]]] = {"chunk": CHUNKS}
     # x is first: TVM reads a dynamic seq_len from the first argument that has it, and not from chunks
     axes: ClassVar[Axes] = {
         "x": ("batch", "seq_len", "nheads", "head_dim"),
@@ -54,30 +56,13 @@ class ChunkScan(Operator):
         "D": ("nheads",),
         "out": ("batch", "seq_len", "nheads", "head_dim"),
     }
-    # TileLang paper, appendix A
-    named: ClassVar[Mapping[str, Mapping[str, Value]]] = {
-        f"CC{i}": {
-            "batch": batch,
-            "seq_len": seq_len,
-            "nheads": 64,
-            "head_dim": 64,
-            "d_state": 128,
-            "chunk": 256,
-        }
-        for i, (batch, seq_len) in enumerate((b, s) for b in (1, 64) for s in (1024, 2048, 8192))
-    }
+    named = published("CC")
     default_names = ("CC0", "CC2", "CC4")  # a few blocks, many, and very many
 
     def validate(self, workload: Workload) -> None:
         batch, seq_len, nheads, head_dim, d_state = workload.dims.values()
         chunk = int(workload.attrs["chunk"])
         chunks = -(-seq_len // chunk)
-        for extents, blocks in (("nheads", nheads), ("batch * chunks", batch * chunks)):
-            if blocks > MAX_GRID_AXIS:
-                raise WorkloadError(
-                    f"chunk_scan: {extents}={blocks} exceeds the {MAX_GRID_AXIS} blocks of a grid axis; "
-                    "split it"
-                )
         if d_state > MAX_STATE:
             raise WorkloadError(
                 f"chunk_scan: d_state={d_state} exceeds {MAX_STATE}, the widest rows of C that a block can "
@@ -90,12 +75,7 @@ class ChunkScan(Operator):
             "x": ((batch - 1) * seq_len + chunks * chunk) * nheads * head_dim + over,
             "prev_states": (batch * chunks * nheads * head_dim + over) * d_state,
         }
-        for name, elements in reach.items():
-            if elements > MAX_ELEMENTS:
-                raise WorkloadError(
-                    f"chunk_scan: tiles of {name} would reach over {elements} elements, and 32-bit indices "
-                    f"over {MAX_ELEMENTS}; split the batch"
-                )
+        self.check(workload, reach)
 
     def inputs(self, workload: Workload, device: str, seed: int) -> "dict[str, torch.Tensor]":
         """x, C ~ N(0, 1) and cb ~ N(0, d_state), a sum of that many products; D ~ U(0.5, 1.5).
@@ -257,7 +237,7 @@ def _scan(workload: Workload, inputs: Tensors, dtype: "torch.dtype", out: "torch
 OPERATOR = ChunkScan()
 
 
-class ChunkScanGpu(KernelTemplate):
+class ChunkScanGpu(ChunkTemplate):
     """A block computes a tile of a head's outputs in one chunk.
 
     It starts from the state before the chunk, and loops over the tokens up to its last row. Weights are
@@ -266,21 +246,10 @@ class ChunkScanGpu(KernelTemplate):
 
     operator = OPERATOR
     name = "chunk_scan"
-    target_kinds = ("cuda", "hip")
-    dtypes = ("bfloat16", "float16")
-    # blocks are parts of a chunk, so a sequence changes only the number of blocks
-    scales: ClassVar[Mapping[str, Scale]] = {
-        "batch": Scale(),
-        "seq_len": Scale((), CHUNKS),
-        "nheads": Scale(),
-    }
-    dynamic_dims = ("batch", "seq_len", "nheads")
     static_reasons: ClassVar[Mapping[str, str]] = {
         "head_dim": "rows of x are head_dim elements apart, and the copies need rows at whole vectors",
         "d_state": "a block keeps whole rows of C and of the states in shared memory",
     }
-    # exp2 as a single instruction
-    compile_flags: ClassVar[Mapping[str, tuple[str, ...]]] = {"cuda": ("--use_fast_math",)}
 
     def space(self, workload: Workload, target: Target) -> SearchSpace:
         return search_space.space(workload, target)
@@ -317,9 +286,7 @@ class ChunkScanGpu(KernelTemplate):
         chunks, tiles_n = (seq_len + chunk - 1) // chunk, -(-head_dim // block_n)
         tiles_m = -(-chunk // block_m)
         tiles = tiles_m * tiles_n
-        # both grids have one order of blocks; block numbers are divided by static extents only
-        is_open = not all(isinstance(extent, int) for extent in (batch, seq_len, nheads))
-        grid = (tiles * nheads, chunks, batch) if is_open else (tiles, nheads, batch * chunks)
+        grid, is_open = grid_of(workload, tiles)
         decay_shape = (batch, nheads, chunks, chunk)
         log2_e = math.log2(math.e)  # exp2 instead of exp
         halves = DTYPE_BYTES[dtype] == 2

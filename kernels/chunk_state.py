@@ -16,33 +16,34 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..dtypes import DTYPE_BYTES
-from ..errors import WorkloadError
 from ..problem.axes import Axes, Parts
-from ..problem.operator import Operator, Tensors
+from ..problem.operator import Tensors
 from ..problem.rounding import Rounding, SecondInputs, whole_numbers
 from ..problem.space import Config, SearchSpace, Value
-from ..problem.template import KernelTemplate, Scale
 from ..problem.workload import Workload
 from ..search_spaces import chunk_state as search_space
 from ..target.spec import Target
 from ._exact_products import exact_products
-from ._mamba2 import CHUNKS, steps_and_decays, whole_chunks, whole_steps
+from ._mamba2 import (
+    ChunkOperator,
+    ChunkTemplate,
+    grid_of,
+    published,
+    steps_and_decays,
+    whole_chunks,
+    whole_steps,
+)
 from ._warp_policy import warp_policy
 
 if TYPE_CHECKING:
     import torch
 
-MAX_ELEMENTS = 2**31  # the last index is the largest signed 32-bit integer
-MAX_GRID_AXIS = 65535  # blocks along the second and third axis of a CUDA or HIP grid
 PANEL_BYTES = 1 << 30  # the reference holds at most this much of x in float32 at once
 DECAY_BYTES = 4  # dt and dA_cumsum are float32
 
 
-class ChunkState(Operator):
+class ChunkState(ChunkOperator):
     name = "chunk_state"
-    dims = ("batch", "seq_len", "nheads", "head_dim", "d_state")
-    attrs: ClassVar[Mapping[str, Value]] = {"chunk": 256}
-    choices: ClassVar[Mapping[str, tuple[Value, ...]]] = {"chunk": CHUNKS}
     axes: ClassVar[Axes] = {
         "x": ("batch", "seq_len", "nheads", "head_dim"),
         "B": ("batch", "seq_len", "d_state"),
@@ -50,30 +51,13 @@ class ChunkState(Operator):
         "dA_cumsum": ("batch", "nheads", Parts("seq_len", "chunk"), "chunk"),
         "states": ("batch", Parts("seq_len", "chunk"), "nheads", "head_dim", "d_state"),
     }
-    # TileLang paper, appendix A
-    named: ClassVar[Mapping[str, Mapping[str, Value]]] = {
-        f"CT{i}": {
-            "batch": batch,
-            "seq_len": seq_len,
-            "nheads": 64,
-            "head_dim": 64,
-            "d_state": 128,
-            "chunk": 256,
-        }
-        for i, (batch, seq_len) in enumerate((b, s) for b in (1, 64) for s in (1024, 2048, 8192))
-    }
+    named = published("CT")
     default_names = ("CT0", "CT2", "CT4")  # a few blocks, many, and very many
 
     def validate(self, workload: Workload) -> None:
         batch, seq_len, nheads, head_dim, d_state = workload.dims.values()
         chunk = int(workload.attrs["chunk"])
         chunks = -(-seq_len // chunk)
-        for extents, blocks in (("nheads", nheads), ("batch * chunks", batch * chunks)):
-            if blocks > MAX_GRID_AXIS:
-                raise WorkloadError(
-                    f"chunk_state: {extents}={blocks} exceeds the {MAX_GRID_AXIS} blocks of a grid axis; "
-                    "split it"
-                )
         # whole tiles extend beyond the edges: to the end of the last sequence's chunk, and of the last tile
         # of a row
         tokens = (batch - 1) * seq_len + chunks * chunk
@@ -84,13 +68,7 @@ class ChunkState(Operator):
             "dt": batch * nheads * chunks * chunk,
             "states": batch * chunks * nheads * head_dim * d_state + over_p * d_state + over_n,
         }
-        for name, elements in reach.items():
-            if elements > MAX_ELEMENTS:
-                raise WorkloadError(
-                    f"chunk_state: tiles of {name} would reach over {elements} elements, and 32-bit indices "
-                    f"over {MAX_ELEMENTS}; "
-                    "split the batch"
-                )
+        self.check(workload, reach)
 
     def inputs(self, workload: Workload, device: str, seed: int) -> "dict[str, torch.Tensor]":
         """x, B ~ N(0, 1); dt and dA_cumsum of a newly initialised layer."""
@@ -204,20 +182,11 @@ def _factors(dt: "torch.Tensor", sums: "torch.Tensor") -> "torch.Tensor":
 OPERATOR = ChunkState()
 
 
-class ChunkStateGpu(KernelTemplate):
+class ChunkStateGpu(ChunkTemplate):
     """A block computes a tile of a head's state in one chunk, in a pipelined loop over tokens."""
 
     operator = OPERATOR
     name = "chunk_state"
-    target_kinds = ("cuda", "hip")
-    dtypes = ("bfloat16", "float16")
-    # blocks take whole chunks, so a sequence changes only the number of blocks
-    scales: ClassVar[Mapping[str, Scale]] = {
-        "batch": Scale(),
-        "seq_len": Scale((), CHUNKS),
-        "nheads": Scale(),
-    }
-    dynamic_dims = ("batch", "seq_len", "nheads")
     static_reasons: ClassVar[Mapping[str, str]] = {
         "head_dim": (
             "rows of x are head_dim elements apart, and the copies need rows that start at whole vectors"
@@ -226,8 +195,6 @@ class ChunkStateGpu(KernelTemplate):
             "rows of B are d_state elements apart, and the copies need rows that start at whole vectors"
         ),
     }
-    # exp2 as a single instruction
-    compile_flags: ClassVar[Mapping[str, tuple[str, ...]]] = {"cuda": ("--use_fast_math",)}
 
     def space(self, workload: Workload, target: Target) -> SearchSpace:
         return search_space.space(workload, target)
@@ -269,9 +236,7 @@ class ChunkStateGpu(KernelTemplate):
             -(-d_state // block_n),
         )
         tiles = tiles_p * tiles_n
-        # both grids have one order of blocks; block numbers are divided by static extents only
-        is_open = not all(isinstance(extent, int) for extent in (batch, seq_len, nheads))
-        grid = (tiles * nheads, chunks, batch) if is_open else (tiles, nheads, batch * chunks)
+        grid, is_open = grid_of(workload, tiles)
         decay_shape = (batch, nheads, chunks, chunk)
         log2_e = math.log2(math.e)  # exp2 instead of exp
         # warps read columns of x and write 8 rows of the state at once, which share a few banks without a

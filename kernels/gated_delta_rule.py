@@ -274,7 +274,25 @@ def _by_chunks(
 OPERATOR = GatedDeltaRule()
 
 
-class GatedDeltaRuleGpu(KernelTemplate):
+def scales_of(chunks: tuple[int, ...]) -> Mapping[str, Scale]:
+    """What a template scales that loops over a sequence in one of `chunks`."""
+    return {"batch": Scale(), "seq_len": Scale(("chunk",), chunks), "heads": Scale()}
+
+
+class StateTemplate(KernelTemplate):
+    """A block has some columns of a head's state in registers, and loops over the chunks of its sequence."""
+
+    target_kinds = ("cuda", "hip")
+    dtypes = ("bfloat16", "float16")
+    dynamic_dims = ("batch", "heads")
+    static_reasons: ClassVar[Mapping[str, str]] = {
+        "seq_len": "TileLang 0.1.15 cannot compile a pipeline of cp.async copies of unknown length",
+        "head_k": "a block keeps whole columns of the state in registers",
+        "head_v": "rows of v are head_v elements apart, and the copies need rows at whole vectors",
+    }
+
+
+class GatedDeltaRuleGpu(StateTemplate):
     """A block has some columns of a head's state in registers, and loops over the chunks of its sequence.
 
     Threads invert the blocks of sub_block rows on the diagonal of I + A by substitution, a column each;
@@ -284,19 +302,7 @@ class GatedDeltaRuleGpu(KernelTemplate):
 
     operator = OPERATOR
     name = "gated_delta_rule"
-    target_kinds = ("cuda", "hip")
-    dtypes = ("bfloat16", "float16")
-    scales: ClassVar[Mapping[str, Scale]] = {
-        "batch": Scale(),
-        "seq_len": Scale(("chunk",), search_space.CHUNKS),
-        "heads": Scale(),
-    }
-    dynamic_dims = ("batch", "heads")
-    static_reasons: ClassVar[Mapping[str, str]] = {
-        "seq_len": "TileLang 0.1.15 cannot compile a pipeline of cp.async copies of unknown length",
-        "head_k": "a block keeps whole columns of the state in registers",
-        "head_v": "rows of v are head_v elements apart, and the copies need rows at whole vectors",
-    }
+    scales = scales_of(search_space.CHUNKS)
     # exp2 as a single instruction
     compile_flags: ClassVar[Mapping[str, tuple[str, ...]]] = {"cuda": ("--use_fast_math",)}
 

@@ -17,12 +17,11 @@ from ..problem.axes import Axes
 from ..problem.operator import Operator, Tensors
 from ..problem.rounding import Rounding, SecondInputs
 from ..problem.space import Config, SearchSpace, Value
-from ..problem.template import KernelTemplate, Scale
 from ..problem.workload import Workload
 from ..search_spaces import retention as search_space
 from ..target.spec import Target
 from ._exact_products import exact_products
-from .gated_delta_rule import check_heads
+from .gated_delta_rule import StateTemplate, check_heads, scales_of
 
 if TYPE_CHECKING:
     import torch
@@ -149,7 +148,7 @@ def _all_pairs(inputs: Tensors, squared: bool) -> "torch.Tensor":
 OPERATOR = Retention()
 
 
-class RetentionGpu(KernelTemplate):
+class RetentionGpu(StateTemplate):
     """A block has some columns of a head's state in registers, and loops over the chunks of its sequence.
 
     Without fast mathematics: the logarithm of a gamma near 1 must have a small relative error.
@@ -157,19 +156,7 @@ class RetentionGpu(KernelTemplate):
 
     operator = OPERATOR
     name = "retention"
-    target_kinds = ("cuda", "hip")
-    dtypes = ("bfloat16", "float16")
-    scales: ClassVar[Mapping[str, Scale]] = {
-        "batch": Scale(),
-        "seq_len": Scale(("chunk",), search_space.CHUNKS),
-        "heads": Scale(),
-    }
-    dynamic_dims = ("batch", "heads")
-    static_reasons: ClassVar[Mapping[str, str]] = {
-        "seq_len": "TileLang 0.1.15 cannot compile a pipeline of cp.async copies of unknown length",
-        "head_k": "a block keeps whole columns of the state in registers",
-        "head_v": "rows of v are head_v elements apart, and the copies need rows at whole vectors",
-    }
+    scales = scales_of(search_space.CHUNKS)
 
     def space(self, workload: Workload, target: Target) -> SearchSpace:
         return search_space.space(workload, target)

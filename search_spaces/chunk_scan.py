@@ -6,7 +6,7 @@ from ..dtypes import DTYPE_BYTES
 from ..problem.space import Config, Parameter, SearchSpace
 from ..problem.workload import Workload
 from ..target.spec import Target
-from .chunk_state import TILES_N, overhang
+from .chunk_state import FLOAT_BYTES, TILE_ALIGNMENT, TILES_N, copies, overhang
 from .constraints import (
     by_copies,
     causal_pipelines,
@@ -24,8 +24,6 @@ __all__ = ["overhang", "space"]
 
 TILES_M = (32, 64, 128, 256)  # and block_k: parts of every legal chunk
 DEPTHS = (32, 64, 128)
-TILE_ALIGNMENT = 1024  # bytes: swizzled tiles, after the decays, start at multiples of it
-FLOAT_BYTES = 4
 WAY_OUT = "take more threads or a smaller block_m, block_n or block_k"
 
 
@@ -35,19 +33,13 @@ def space(workload: Workload, target: Target) -> SearchSpace:
     chunk, width = int(workload.attrs["chunk"]), -(-d_state // 16) * 16  # as the template pads rows
     element_bytes = DTYPE_BYTES[workload.dtype]
     hopper = is_hopper(target)
-    # TMA starts rows at multiples of 16 bytes
-    bulk = hopper and head_dim * element_bytes % 16 == 0 and d_state * element_bytes % 16 == 0
     parameters = (
         Parameter("block_m", TILES_M, "tokens of a chunk whose outputs one block computes"),
         Parameter("block_n", TILES_N, "elements of a head that one block computes"),
         Parameter("block_k", DEPTHS, "earlier tokens of one iteration of the main loop"),
         Parameter("num_stages", (1, 2, 3, 4), "iterations whose copies are in flight together"),
         Parameter("threads", (128, 256, 512) if hopper else (64, 128, 256, 512), "threads that compute"),
-        Parameter(
-            "copies",
-            ("threads", "bulk") if bulk else ("threads",),
-            "copies by the threads that compute, or by TMA from a separate warpgroup",
-        ),
+        copies(workload, target),
     )
 
     def registers(config: Config) -> int:

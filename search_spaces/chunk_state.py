@@ -23,13 +23,25 @@ TILES_N = (32, 64, 128, 256)
 DEPTHS = (32, 64, 128, 256)
 WAY_OUT = "take more threads or a smaller block_p, block_n or block_k"
 TILE_ALIGNMENT = 1024  # bytes: swizzled tiles, after the factors, start at multiples of it
-FACTOR_BYTES = 4  # of a token's factor, in float32
+FLOAT_BYTES = 4
 
 
 def overhang(extent: int) -> int:
     """Most elements of a legal tile beyond a row of `extent`."""
     covering = min((tile for tile in TILES_N if tile >= extent), default=max(TILES_N))
     return max(-extent % tile for tile in TILES_N if tile <= covering)
+
+
+def copies(workload: Workload, target: Target) -> Parameter:
+    """By threads, or by TMA where rows start at multiples of 16 bytes."""
+    head_dim, d_state = workload.dims["head_dim"], workload.dims["d_state"]
+    element_bytes = DTYPE_BYTES[workload.dtype]
+    bulk = is_hopper(target) and head_dim * element_bytes % 16 == 0 and d_state * element_bytes % 16 == 0
+    return Parameter(
+        "copies",
+        ("threads", "bulk") if bulk else ("threads",),
+        "copies by the threads that compute, or by TMA from a separate warpgroup",
+    )
 
 
 def space(workload: Workload, target: Target) -> SearchSpace:
@@ -41,8 +53,6 @@ def space(workload: Workload, target: Target) -> SearchSpace:
     )
     element_bytes = DTYPE_BYTES[workload.dtype]
     hopper = is_hopper(target)
-    # TMA starts rows at multiples of 16 bytes
-    bulk = hopper and head_dim * element_bytes % 16 == 0 and d_state * element_bytes % 16 == 0
     parameters = (
         Parameter("block_p", TILES_P, "rows of the state (elements of a head) that one block computes"),
         Parameter("block_n", TILES_N, "columns of the state that one block computes"),
@@ -55,11 +65,7 @@ def space(workload: Workload, target: Target) -> SearchSpace:
             ("registers", "shared"),
             "where the scaled x is kept for the matrix unit",
         ),
-        Parameter(
-            "copies",
-            ("threads", "bulk") if bulk else ("threads",),
-            "copies by the threads that compute, or by TMA from a separate warpgroup",
-        ),
+        copies(workload, target),
     )
 
     def registers(config: Config) -> int:
@@ -77,7 +83,7 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         operands = config.int("num_stages") * (rows + cols) * depth
         scaled = rows * depth if config["scaled_x"] == "shared" else 0
         # the result replaces the operands after the main loop
-        factors = -(-chunk * FACTOR_BYTES // TILE_ALIGNMENT) * TILE_ALIGNMENT
+        factors = -(-chunk * FLOAT_BYTES // TILE_ALIGNMENT) * TILE_ALIGNMENT
         need = max((operands + scaled) * element_bytes + factors, rows * cols * element_bytes)
         return need + launch(target, config.int("threads"), config["copies"] == "bulk").barrier_bytes
 

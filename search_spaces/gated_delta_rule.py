@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ..dtypes import DTYPE_BYTES
 from ..problem.space import Config, Constraint, Parameter, SearchSpace
 from ..problem.workload import Workload
@@ -27,15 +29,9 @@ ALIGNMENT_BYTES = 512  # most that is lost between the small buffers
 
 def space(workload: Workload, target: Target) -> SearchSpace:
     """The search space of `workload` on `target`."""
-    _, seq_len, _, head_k, head_v = workload.dims.values()
-    width, element_bytes = -(-head_k // 16) * 16, DTYPE_BYTES[workload.dtype]
-    parameters = (
-        Parameter("chunk", CHUNKS, "tokens of one iteration of the main loop"),
-        Parameter("sub_block", (16, 32), "rows on the diagonal that threads invert by substitution"),
-        Parameter("block_v", TILES_V, "columns of a head's state that one block keeps"),
-        Parameter("num_stages", (1, 2, 3), "iterations whose copies are in flight together"),
-        Parameter("threads", (64, 128, 256), "threads of a block"),
-    )
+    width, element_bytes = padded(workload.dims["head_k"]), DTYPE_BYTES[workload.dtype]
+    chunks, *others = state_parameters(CHUNKS)
+    sub_block = Parameter("sub_block", (16, 32), "rows on the diagonal that threads invert by substitution")
 
     def registers(config: Config) -> int:
         """The state, three tiles of values, the scores, and the columns of the inverse."""
@@ -49,22 +45,50 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         reduction = HIP_REDUCTION_BYTES * config.int("threads") if target.kind == "hip" else 0
         return stages * copied + tiles + chunk * (chunk + 5) * FLOAT_BYTES + reduction + ALIGNMENT_BYTES
 
-    constraints = (
+    rules = state_rules(workload, target, CHUNKS, registers, shared_bytes, _two_sub_blocks())
+    return SearchSpace((chunks, sub_block, *others), rules)
+
+
+def padded(head_k: int) -> int:
+    """Rows of a state as the templates keep it: a matrix instruction takes 16 of them at once."""
+    return -(-head_k // 16) * 16
+
+
+def state_parameters(chunks: tuple[int, ...]) -> tuple[Parameter, ...]:
+    """Parameters of templates that loop over a sequence in chunks, with a part of a head's state at hand."""
+    return (
+        Parameter("chunk", chunks, "tokens of one iteration of the main loop"),
+        Parameter("block_v", TILES_V, "columns of a head's state that one block keeps"),
+        Parameter("num_stages", (1, 2, 3), "iterations whose copies are in flight together"),
+        Parameter("threads", (64, 128, 256), "threads of a block"),
+    )
+
+
+def state_rules(
+    workload: Workload,
+    target: Target,
+    chunks: tuple[int, ...],
+    registers: Callable[[Config], int],
+    shared_bytes: Callable[[Config], int],
+    *own: Constraint,
+) -> tuple[Constraint, ...]:
+    """Their rules; `own` are those of one template alone."""
+    _, seq_len, _, head_k, head_v = workload.dims.values()
+    return (
         pipelines(target),
-        not_beyond("chunk", CHUNKS, "seq_len", seq_len),
+        not_beyond("chunk", chunks, "seq_len", seq_len),
         not_beyond("block_v", TILES_V, "head_v", head_v),
         stages_within_loop(lambda config: -(-seq_len // config.int("chunk")), "chunks"),
         fits_block(target, False),
-        whole_products(target, width),
-        narrow_states(head_k),
-        _two_sub_blocks(),
+        _whole_products(target, padded(head_k)),
+        _narrow_states(head_k),
+        *own,
         fits_registers(target, False, registers, "take more threads or a smaller block_v"),
         fits_shared_memory(target, shared_bytes, "lower num_stages, block_v or chunk"),
     )
-    return SearchSpace(parameters, constraints)
 
 
-def narrow_states(head_k: int) -> Constraint:
+def _narrow_states(head_k: int) -> Constraint:
     """Wide tiles of short states raced in an earlier form of this kernel."""
 
     def violation(config: Config) -> str | None:
@@ -88,7 +112,7 @@ def _two_sub_blocks() -> Constraint:
     return Constraint("two sub-blocks", violation)
 
 
-def whole_products(target: Target, width: int) -> Constraint:
+def _whole_products(target: Target, width: int) -> Constraint:
     """Every product of a chunk, or with `width` rows of a state, divides evenly over the warps."""
 
     def violation(config: Config) -> str | None:

@@ -44,6 +44,13 @@ def gpu_or_reason() -> Target | str:
 
 
 LEFT_OUT = pytest.StashKey[int]()
+# tests that take long begin first: the last one of a process would keep the others waiting
+LONG = (
+    "tests/contract/test_cluster",
+    "tests/unit/experiments/test_notebooks.py::test_runs_and_shows",
+    "tests/unit/test_docs.py::test_the_tutorial_runs",
+    "tests/unit/dispatch/test_read_only.py",
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -51,6 +58,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not item.nodeid.startswith(LONG))  # stable
     if not config.getoption("ci"):
         left_out = [item for item in items if item.get_closest_marker("ci")]
         items[:] = [item for item in items if not item.get_closest_marker("ci")]

@@ -84,7 +84,7 @@ def test_illegal_first_guess_is_left_out(sampler: str) -> None:
 
 
 def test_same_seed_asks_the_same_configs(sampler: str) -> None:
-    first, second = (run(Searcher(SPACE, sampler=sampler, seed=11), 24) for _ in range(2))
+    first, second = (run(Searcher(SPACE, sampler=sampler, seed=11), 16) for _ in range(2))
     assert first == second
 
 
@@ -101,8 +101,8 @@ def test_survives_failures_in_any_order(sampler: str) -> None:
     searcher = Searcher(SPACE, sampler=sampler, seed=4)
     draw = random.Random(0)
     seen: set[Config] = set()
-    for _ in range(6):
-        asked = searcher.ask(8)
+    for _ in range(4):
+        asked = searcher.ask(6)
         assert seen.isdisjoint(asked)
         seen.update(asked)
         draw.shuffle(asked)

@@ -16,6 +16,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,6 @@ def built_c(function: Any, folder: Path) -> Callable[[Mapping[str, Any]], None]:
     """
     from tilelang.backend.module import create_backend_context
     from tilelang.engine.lower import device_codegen_without_compile
-    from tilelang.env import TILELANG_TEMPLATE_PATH
     from tvm.target import Target as TvmTarget
 
     cpu = load_target("cpu")
@@ -70,20 +70,9 @@ def built_c(function: Any, folder: Path) -> Callable[[Mapping[str, Any]], None]:
     own_folder = Path(tempfile.mkdtemp(dir=folder))  # libraries are loaded once for each path
     library, text = own_folder / "kernel.so", own_folder / "kernel.cc"
     text.write_text(source)
-    cxx = find_cxx()
-    assert cxx is not None, "the tests need a C++ compiler: apt install g++"
-    command = [
-        str(cxx),
-        "-O1",  # compiles in two thirds of the time of -O2 -march=native; the tests' tensors are small
-        "-std=c++17",
-        "-fPIC",
-        "-shared",
-        f"-I{TILELANG_TEMPLATE_PATH}",
-        str(text),
-        "-o",
-        str(library),
-    ]
-    subprocess.run(command, check=True)
+    compiler, folder_of_header = _compiler()
+    given = ["-shared", "-include", f"{folder_of_header.name}/common.h", str(text), "-o", str(library)]
+    subprocess.run([*compiler, *given], check=True)
     # the backend chooses the order of parameters
     order = [re.split(r"[*\s]+", parameter.strip())[-1] for parameter in parameters.split(",")]
     compiled = getattr(ctypes.CDLL(str(library)), name)
@@ -99,3 +88,19 @@ def built_c(function: Any, folder: Path) -> Callable[[Mapping[str, Any]], None]:
         )
 
     return call
+
+
+@cache
+def _compiler() -> tuple[list[str], tempfile.TemporaryDirectory[str]]:
+    """The compiler's command, and a folder with TileLang's header, compiled: most of a build's time."""
+    from tilelang.env import TILELANG_TEMPLATE_PATH
+
+    cxx = find_cxx()
+    assert cxx is not None, "the tests need a C++ compiler: apt install g++"
+    # -O1 takes two thirds of the time of -O2 -march=native; the tests' tensors are small
+    command = [str(cxx), "-O1", "-std=c++17", "-fPIC", f"-I{TILELANG_TEMPLATE_PATH}"]
+    folder = tempfile.TemporaryDirectory()
+    header = Path(folder.name) / "common.h"
+    header.write_text("#include <tl_templates/cpp/common.h>\n")
+    subprocess.run([*command, "-x", "c++-header", str(header), "-o", f"{header}.gch"], check=True)
+    return command, folder

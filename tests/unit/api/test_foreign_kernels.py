@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +20,24 @@ from tilesight.api.kernel_files import _FileKernel, _profiles
 from tilesight.api.run_time_facts import RunTimeFacts
 from tilesight.cli.main import main
 from tilesight.errors import InputError
+from tilesight.executor.tasks import preload_compiler
 from tilesight.reports.numbers import number
 from tilesight.target.spec import load_target
+from tilesight.workers import WorkerPool, thread_limits
 
 FILE = str(Path(user.__file__))
 N = 1 << 24
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_pool() -> Iterator[None]:
+    """Each command reads a file in processes of its own; here, for all of them, in one pool's."""
+    with (
+        WorkerPool(1, timeout_s=60, preload=preload_compiler, environment=thread_limits(1)) as pool,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setattr("tilesight.api.kernel_files.WorkerPool", lambda *_, **__: nullcontext(pool))
+        yield
 
 
 def test_functions_are_called_with_their_arguments() -> None:
