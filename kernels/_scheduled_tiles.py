@@ -124,11 +124,10 @@ def scheduled_tiles(
         a_tile, b_tile, c_sum = buffers
         count = part[1]
         full, free = barriers
-        T.clear(c_sum)
         for step in T.serial(count):
             at = slot(done + step)
             T.mbarrier_wait_parity(full[at], phase(done + step))
-            multiply(a_tile[at, :, :], b_tile[at, :, :], c_sum)
+            multiply(a_tile[at, :, :], b_tile[at, :, :], c_sum, step == 0)
             # the product of the previous iteration
             T.wait_wgmma(1)
             if step > 0:

@@ -577,8 +577,8 @@ class MatmulGpu(KernelTemplate):
             else:
                 store(others, C, row, bx, c_sum)
 
-        def products(a: Any, b: Any, total: Any) -> Any:
-            return T.wgmma_gemm(a, b, total, not a_by_rows, not b_by_depth, policy=policy)
+        def issued(a: Any, b: Any, total: Any, clear: Any) -> Any:
+            return T.wgmma_gemm(a, b, total, not a_by_rows, not b_by_depth, policy=policy, clear_accum=clear)
 
         def span(first: Any, size: int) -> slice:
             return slice(first, first + size)
@@ -635,7 +635,7 @@ class MatmulGpu(KernelTemplate):
                 done = turns * depths + shared_tiles.part(block, 0)[2]
                 partial_tile(role, tensors, buffers, barriers, block, 1, done)
 
-        run = scheduled_tiles(load, products, keep, num_stages, threads, is_pair)
+        run = scheduled_tiles(load, issued, keep, num_stages, threads, is_pair)
         reported = T.alloc_cluster_barrier if is_pair else T.alloc_barrier
 
         @T.prim_func
