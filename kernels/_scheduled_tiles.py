@@ -71,14 +71,19 @@ class SharedTiles:
 
 
 def scheduled_tiles(
-    load: Any, multiply: Callable[[Any, Any, Any], Any], store: Any, num_stages: int, threads: int, pair: bool
+    load: Any,
+    multiply: Callable[[Any, Any, Any, Any], Any],
+    store: Any,
+    num_stages: int,
+    threads: int,
+    pair: bool,
 ) -> Any:
     """A macro `run(tensors, buffers, barriers, walk, block)`: what all threads of a block do.
 
     Args:
         load: a macro `(tensors, place, depth, a_tile, b_tile, stage, full)` that issues the copies of an
             iteration.
-        multiply: issues the product of two tiles.
+        multiply: issues `(a, b, c_sum, clear)`, the product of two tiles, on cleared sums if `clear`.
         store: a macro `(tensors, place, target, c_sum)`.
         num_stages: iterations whose copies are in flight together.
         threads: threads that compute.
@@ -128,12 +133,9 @@ def scheduled_tiles(
             at = slot(done + step)
             T.mbarrier_wait_parity(full[at], phase(done + step))
             multiply(a_tile[at, :, :], b_tile[at, :, :], c_sum, step == 0)
-            # the product of the previous iteration
-            T.wait_wgmma(1)
-            if step > 0:
-                release(free, done + step - 1)
-        T.wait_wgmma(0)
-        release(free, done + count - 1)
+            # a stage that waits for the next product leaves less time to fill it again
+            T.wait_wgmma(0)
+            release(free, done + step)
         store(tensors, place, target, c_sum)
 
     @T.macro
