@@ -177,14 +177,15 @@ class AttentionTiles:
                     if row + i < (length if self.packed else self.seq_len):
                         found = (row_max[i] * self.scale + T.log2(row_sum[i])) * math.log(2)
                         if self.packed:
-                            logarithms[head, item[0] + row + i] = found
+                            seen = row_max[i] > LOWEST_SCORE
+                            logarithms[head, item[0] + row + i] = T.if_then_else(seen, found, -infinity)
                         elif length is None:
                             logarithms[item, head, row + i] = found
                         else:
                             logarithms[item, head, row + i] = T.if_then_else(row + i < length, found, 0)
             for i in T.Parallel(rows):
                 if self.packed:
-                    row_sum[i] = T.if_then_else(row_sum[i] > 0, 1 / row_sum[i], 0)
+                    row_sum[i] = T.if_then_else(row_max[i] > LOWEST_SCORE, 1 / row_sum[i], 0)
                 else:
                     row_sum[i] = 1 / row_sum[i]
             for i, j in T.Parallel(rows, width):

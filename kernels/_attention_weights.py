@@ -70,9 +70,9 @@ def item_attention(
         q, k, v: (positions, heads, head_dim). The last query is at the position of the last key.
         attrs: causal, group, window, softcap and scale.
         sink: a logit of each head, or None.
-        squared: whether to sum the squares of the terms (weight times value). Squared weights are at least
-            the smallest normal number of the dtype: the rounding errors of smaller ones are those of that
-            number.
+        squared: whether to sum the squares of the terms (weight times value), and take the root. Weights are
+            at least the smallest normal number of the dtype: the rounding errors of smaller ones are those of
+            that number.
 
     Returns:
         The output (queries, heads, head_dim), zeros where a query sees no key, and the logarithms of the sums
@@ -106,7 +106,10 @@ def item_attention(
             weights = scores.softmax(-1)[..., :count]
             if count < length:
                 weights = weights.nan_to_num()
-            if squared:
-                weights = weights.clamp(min=least).square_()
-            out[rows] = (weights @ values).transpose(0, 1)
+            if squared:  # relative to the largest one, since squares of small numbers are zero
+                weights = weights.clamp(min=least)
+                largest = weights.amax(-1, keepdim=True)
+                out[rows] = ((weights / largest).square_() @ values).sqrt_().mul_(largest).transpose(0, 1)
+            else:
+                out[rows] = (weights @ values).transpose(0, 1)
     return out, lse

@@ -163,11 +163,7 @@ class FlashAttentionVarlen(Operator):
         return {"O": out, "LSE": lse} if workload.attrs["lse"] else {"O": out}
 
     def magnitude(self, workload: Workload, inputs: Tensors) -> "dict[str, torch.Tensor]":
-        import torch
-
-        # where a sink has nearly all weight, squares are below the smallest number
-        squares = self._attention(workload, inputs, squared=True)[0]
-        return {"O": squares.clamp_(min=torch.finfo(squares.dtype).tiny).sqrt_()}
+        return {"O": self._attention(workload, inputs, squared=True)[0]}
 
     def _attention(
         self, workload: Workload, inputs: Tensors, squared: bool
@@ -189,7 +185,8 @@ class FlashAttentionVarlen(Operator):
     def vendor(self, workload: Workload, inputs: Tensors) -> dict[str, Callable[[], object]]:
         """torch's FlashAttention-2 for cumulative lengths; its attention of each item, and of padded ones.
 
-        Padding and its removal are part of the call. With a cap or sinks there is plain torch alone.
+        Padding and its removal are part of the call; a sink takes the share 1 - sigmoid(LSE - sink) of the
+        weight. With a cap there is plain torch alone.
         """
         import torch
 
@@ -198,11 +195,15 @@ class FlashAttentionVarlen(Operator):
         q, k, v, ends_q, ends_k = (inputs[n] for n in ("Q", "K", "V", "cu_seqlens_q", "cu_seqlens_k"))
         longest = [int(self._lengths(workload, name).max()) for name in ("cu_seqlens_q", "cu_seqlens_k")]
         sides = {"window_size_left": window - 1, "window_size_right": 0} if window else {}
-        attention = torch.nn.functional.scaled_dot_product_attention
+        attention, sink = torch.nn.functional.scaled_dot_product_attention, inputs.get("sink")
 
         def flash() -> object:
-            forward = torch.ops.aten._flash_attention_forward
-            return forward(q, k, v, ends_q, ends_k, *longest, 0.0, causal, False, scale=scale, **sides)[0]
+            out, lse, *_ = torch.ops.aten._flash_attention_forward(
+                q, k, v, ends_q, ends_k, *longest, 0.0, causal, False, scale=scale, **sides
+            )
+            if sink is None:
+                return out
+            return out * (lse - sink[:, None]).sigmoid().T[..., None].to(out.dtype)
 
         def single() -> object:
             out = torch.zeros_like(q)
@@ -227,12 +228,11 @@ class FlashAttentionVarlen(Operator):
             return out.transpose(1, 2)[within]
 
         calls: dict[str, Callable[[], object]] = {}
-        if not (attrs["softcap"] or attrs["sinks"]):
-            if q.is_cuda:
-                calls["FlashAttention-2"] = flash
-            if not window:
-                calls["torch SDPA of each item"] = single
-            if causal and not window and torch.equal(ends_q, ends_k):
+        if q.is_cuda and not attrs["softcap"]:
+            calls["FlashAttention-2"] = flash
+        if not (attrs["softcap"] or attrs["sinks"] or window):
+            calls["torch SDPA of each item"] = single
+            if causal and torch.equal(ends_q, ends_k):
                 calls["torch SDPA of padded items"] = padded
         if not calls:
             calls["torch"] = lambda: self._attention(workload, inputs, squared=False)[0].to(q.dtype)

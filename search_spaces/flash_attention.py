@@ -77,6 +77,18 @@ def space(
                 "blocks that stay and take one tile of queries after the other; 0: a block for each tile",
                 default=0,
             ),
+            Parameter(
+                "lazy_rescale",
+                (0, 8),
+                "sums are scaled down only where weights would exceed 2 to this power; 0: with each tile",
+                default=0,
+            ),
+            Parameter(
+                "polynomial",
+                (0, 4, 8),
+                "one weight of so many is a polynomial; 0: all are computed by the units for powers of two",
+                default=0,
+            ),
         ]
 
     def accumulators(config: Config) -> int:
@@ -107,7 +119,7 @@ def space(
         rows_of_warps(target),
         fits_block(target, bulk_copies),
         stages_within_loop(lambda config: -(-seq_len // config.int("block_n")), "keys"),
-        *((_groups(), _positions(seq_len, others, cores)) if overlaps else ()),
+        *((_groups(), _weights(), _positions(seq_len, others, cores)) if overlaps else ()),
         causal_pipelines(
             target,
             "packed items" if packed else "causal attention",
@@ -154,6 +166,20 @@ def _groups() -> Constraint:
         return None
 
     return Constraint("groups", violation)
+
+
+def _weights() -> Constraint:
+    """Other ways to compute weights are part of overlapped schedules, where products do not wait for them."""
+
+    def violation(config: Config) -> str | None:
+        if config.str("schedule", "serial") != "serial":
+            return None
+        for name in ("lazy_rescale", "polynomial"):
+            if value := config.int(name, 0):
+                return f"{name}={value} needs schedule=overlapped or ping_pong, not serial: take {name}=0"
+        return None
+
+    return Constraint("weights", violation)
 
 
 def _positions(seq_len: int, others: int, cores: int) -> Constraint:

@@ -1,6 +1,6 @@
 """Judge the shipped model on measured candidates that it was not trained on, by operator. No GPU needed.
 
-    python experiments/evaluation/unseen.py experiments/datasets/library/*.parquet --csv ROWS.csv
+python experiments/evaluation/unseen.py experiments/datasets/library/*.parquet --csv ROWS.csv
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ def main() -> None:
     rows["error"] = (rows["predicted_us"] / rows["measured_us"]).map(math.log)
     if given.csv:
         rows.to_csv(given.csv, index=False, float_format="%.4g")
-    print("| operator | rows | cases | mean / median error | within 1.25x / 2x | within one / two sigma | bias | top-1 (worst) |")
+    columns = ("rows", "cases", "mean / median error", "within 1.25x / 2x", "within one / two sigma", "bias")
+    print(f"| operator | {' | '.join(columns)} | top-1 (worst) |")
     print("|---|---|---|---|---|---|---|---|")
     for name, some in [*rows.groupby("operator"), ("all", rows)]:
         print(line(str(name), some))
