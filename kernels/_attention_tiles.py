@@ -20,6 +20,10 @@ class AttentionTiles:
     `row` is the first query of the block, and `length` the number of positions of its item, or None if that
     is seq_len: TileLang gives a variable that it binds another name, and that of a size must stay.
 
+    `where` is what a block computes: its first query, head, head of keys, item and length. Tensors have the
+    axes (item, position, head, element). Those of `packed` items have no first axis; an item is then a pair,
+    what must be added to a position of its queries and of its keys, and its queries end where its keys do.
+
     Attributes:
         block_m: queries of a block.
         block_n: keys of a tile.
@@ -29,6 +33,8 @@ class AttentionTiles:
         window: see above.
         softcap: scores are softcap tanh(score / softcap) if it is not 0.
         dtype: of the tensors.
+        factor: of the scores before the softmax.
+        packed: whether items follow each other along one axis; a query may then see no key.
     """
 
     block_m: int
@@ -39,6 +45,8 @@ class AttentionTiles:
     window: int
     softcap: int
     dtype: str
+    factor: float
+    packed: bool = False
 
     @property
     def width(self) -> int:
@@ -48,7 +56,7 @@ class AttentionTiles:
     @property
     def scale(self) -> float:
         """Factor of the scores times log2(e), since weights are powers of two."""
-        return (self.softcap or self.head_dim**-0.5) * math.log2(math.e)
+        return (self.softcap or self.factor) * math.log2(math.e)
 
     def first(self, row: Any) -> Any:
         """The first tile that a query of the block sees."""
@@ -63,10 +71,44 @@ class AttentionTiles:
         tiles = (self._end(length) + self.block_n - 1) // self.block_n
         last = T.min(tiles, T.ceildiv(row + self.block_m, self.block_n)) if self.causal else tiles
         # a loop without iterations would not wait for the queries, whose memory the output takes
-        return last - self.first(row) if length is None else T.max(1, last - self.first(row))
+        count = last - self.first(row) if length is None else T.max(1, last - self.first(row))
+        # some blocks of packed items have no query
+        return T.if_then_else(row < length, count, 1) if self.packed else count
 
     def _end(self, length: Any) -> Any:
         return self.seq_len if length is None else length
+
+    def queries(self, tensor: Any, where: tuple[Any, ...]) -> Any:
+        """The rows of queries or of outputs; copies beyond an edge read zeros and write nothing."""
+        row, head, _, item, _ = where
+        if self.packed:
+            return tensor[item[0] + row : item[0] + row + self.block_m, head, 0 : self.width]
+        return tensor[item, row : row + self.block_m, head, 0 : self.width]
+
+    def keys(self, tensor: Any, where: tuple[Any, ...], key: Any) -> Any:
+        """The rows of keys or values from the position `key` on."""
+        _, _, head, item, _ = where
+        if self.packed:
+            return tensor[item[1] + key : item[1] + key + self.block_n, head, 0 : self.width]
+        return tensor[item, key : key + self.block_n, head, 0 : self.width]
+
+    def writer(self) -> Any:
+        """A macro `write(o_tile, O, where)` that copies a tile of the output to memory."""
+        import tilelang.language as T  # noqa: N812
+
+        rows, width, head_dim = self.block_m, self.width, self.head_dim
+
+        @T.macro
+        def write(o_tile, out, where):  # type: ignore[no-untyped-def]
+            row, head, _, item, length = where
+            if not self.packed or row + rows <= length:
+                T.copy(o_tile, self.queries(out, where))
+            else:  # the next rows are those of another item
+                for i, j in T.Parallel(rows, width):
+                    if row + i < length and j < head_dim:
+                        out[item[0] + row + i, head, j] = o_tile[i, j]
+
+        return write
 
     def macros(self) -> tuple[Any, Any, Any]:
         """Macros for what comes before the first tile, between the products of a tile, and after the last.
@@ -80,7 +122,7 @@ class AttentionTiles:
         import tilelang.language as T  # noqa: N812
 
         rows, keys, width = self.block_m, self.block_n, self.width
-        double = 2 * math.log2(math.e) * self.head_dim**-0.5 / max(1, self.softcap)
+        double = 2 * math.log2(math.e) * self.factor / max(1, self.softcap)
         infinity = T.infinity("float32")
 
         def limit(query: Any, length: Any) -> Any:
@@ -102,7 +144,7 @@ class AttentionTiles:
                 T.fill(row_max, sink[head] * (math.log2(math.e) / self.scale))
             else:
                 T.fill(row_sum, 0)
-                T.fill(row_max, LOWEST_SCORE if self.window else -infinity)
+                T.fill(row_max, LOWEST_SCORE if self.window or self.packed else -infinity)
 
         @T.macro
         def look(scores: T.Buffer, row: Any, ko: Any, length: Any):  # type: ignore[no-untyped-def]
@@ -132,16 +174,22 @@ class AttentionTiles:
         ):
             if logarithms is not None:
                 for i in T.Parallel(rows):
-                    if row + i < self.seq_len:
+                    if row + i < (length if self.packed else self.seq_len):
                         found = (row_max[i] * self.scale + T.log2(row_sum[i])) * math.log(2)
-                        if length is None:
+                        if self.packed:
+                            seen = row_max[i] > LOWEST_SCORE
+                            logarithms[head, item[0] + row + i] = T.if_then_else(seen, found, -infinity)
+                        elif length is None:
                             logarithms[item, head, row + i] = found
                         else:
                             logarithms[item, head, row + i] = T.if_then_else(row + i < length, found, 0)
             for i in T.Parallel(rows):
-                row_sum[i] = 1 / row_sum[i]
+                if self.packed:
+                    row_sum[i] = T.if_then_else(row_max[i] > LOWEST_SCORE, 1 / row_sum[i], 0)
+                else:
+                    row_sum[i] = 1 / row_sum[i]
             for i, j in T.Parallel(rows, width):
-                if length is None:
+                if length is None or self.packed:
                     o_sum[i, j] *= row_sum[i]
                 else:
                     o_sum[i, j] = T.if_then_else(row + i < length, o_sum[i, j] * row_sum[i], 0)

@@ -1,9 +1,11 @@
 """The softmax weights of attention in plain torch, for the references of its variants."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from ..problem.space import Value
 from ._exact_products import exact_products
+from ._softmax_scale import softmax_scale
 
 if TYPE_CHECKING:
     import torch
@@ -22,6 +24,7 @@ def panels(
     hidden: "Callable[[int, slice], torch.Tensor | None]",
     lse: "torch.Tensor",
     is_known: bool,
+    scale: float,
 ) -> "Iterator[tuple[int, slice, torch.Tensor]]":
     """The weights of panels of queries in float32 without TF32.
 
@@ -30,23 +33,83 @@ def panels(
         hidden: the keys that the queries of an item and of these rows do not see, or None.
         lse: (batch, heads, seq_len), logarithms of the sums of the exponentials; written if not `is_known`.
         is_known: whether `lse` is given.
+        scale: factor of the scores.
 
     Yields:
         The item, the rows, and the weights (heads, rows, keys).
     """
     import torch
 
-    batch, seq_len, heads, head_dim = q.shape
+    batch, seq_len, heads, _ = q.shape
     panel = max(1, SCORE_BYTES // (4 * heads * k.shape[1]))
     with exact_products():
         for item in range(batch):
             keys = heads_of(k[item], heads // k.shape[2]).transpose(1, 2)
             for start in range(0, seq_len, panel):
                 rows = slice(start, min(start + panel, seq_len))
-                scores = q[item, rows].float().transpose(0, 1) @ keys * head_dim**-0.5
+                scores = q[item, rows].float().transpose(0, 1) @ keys * scale
                 unseen = hidden(item, rows)
                 if unseen is not None:
                     scores.masked_fill_(unseen, -torch.inf)
                 if not is_known:
                     lse[item, :, rows] = scores.logsumexp(-1)
                 yield item, rows, scores.sub_(lse[item, :, rows, None]).exp_()
+
+
+def item_attention(
+    q: "torch.Tensor",
+    k: "torch.Tensor",
+    v: "torch.Tensor",
+    attrs: Mapping[str, Value],
+    sink: "torch.Tensor | None",
+    squared: bool,
+) -> "tuple[torch.Tensor, torch.Tensor]":
+    """Attention of one item with the attributes of flash_attention, in float32 without TF32.
+
+    Args:
+        q, k, v: (positions, heads, head_dim). The last query is at the position of the last key.
+        attrs: causal, group, window, softcap and scale.
+        sink: a logit of each head, or None.
+        squared: whether to sum the squares of the terms (weight times value), and take the root. Weights are
+            at least the smallest normal number of the dtype: the rounding errors of smaller ones are those of
+            that number.
+
+    Returns:
+        The output (queries, heads, head_dim), zeros where a query sees no key, and the logarithms of the sums
+        of weights (heads, queries).
+    """
+    import torch
+
+    causal, (window, softcap) = bool(attrs["causal"]), (int(attrs.get(n, 0)) for n in ("window", "softcap"))
+    (length, heads, head_dim), count, least = q.shape, k.shape[0], torch.finfo(v.dtype).tiny
+    group, scale = heads // k.shape[1], softmax_scale(attrs, head_dim)
+    keys, values = heads_of(k, group).transpose(1, 2), heads_of(v, group)
+    values = values.square_() if squared else values
+    out = torch.empty(length, heads, head_dim, device=q.device)
+    lse = torch.empty(heads, length, device=q.device)
+    panel = max(1, SCORE_BYTES // (4 * heads * max(1, count)))
+    at = torch.arange(count - length, count, device=q.device)
+    with exact_products():
+        for start in range(0, length, panel):
+            rows = slice(start, min(start + panel, length))
+            scores = q[rows].float().transpose(0, 1) @ keys * scale
+            if softcap:
+                scores.div_(softcap).tanh_().mul_(softcap)
+            distance = at[rows, None] - torch.arange(count, device=q.device)
+            if causal:
+                scores.masked_fill_(distance < 0, -torch.inf)
+            if window:
+                scores.masked_fill_(distance >= window, -torch.inf)
+            if sink is not None:
+                scores = torch.cat([scores, sink[:, None, None].expand(heads, scores.shape[1], 1)], -1)
+            lse[:, rows] = scores.logsumexp(-1)
+            weights = scores.softmax(-1)[..., :count]
+            if count < length:
+                weights = weights.nan_to_num()
+            if squared:  # relative to the largest one, since squares of small numbers are zero
+                weights = weights.clamp(min=least)
+                largest = weights.amax(-1, keepdim=True)
+                out[rows] = ((weights / largest).square_() @ values).sqrt_().mul_(largest).transpose(0, 1)
+            else:
+                out[rows] = (weights @ values).transpose(0, 1)
+    return out, lse

@@ -2,7 +2,7 @@
 
 A cache is a pool (pages, page, kv heads, columns), and a table has the pages of each item. Without a table
 (`page=0`) each item has one page with all its keys. The queries of an item are its last tokens: each sees
-the keys up to its own.
+the keys up to its own. Scores are multiplied by `scale`, whose 0 stands for 1/sqrt(columns of a key).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from ..problem.rounding import Rounding, SecondInputs
 from ..problem.space import Config, Value
 from ..problem.template import KernelTemplate
 from ..problem.workload import MAX_DIMENSION, Workload
+from ._softmax_scale import check_scale
 from ._split_kv import partials
 
 if TYPE_CHECKING:
@@ -38,7 +39,8 @@ class CacheOperator(Operator):
 
     # `completed` gives the pages that the tables need
     dim_defaults: ClassVar[Mapping[str, int | str]] = {"q_len": 1, "pages": "batch"}
-    attrs: ClassVar[Mapping[str, Value]] = {"page": 0, "lengths": "full", "lse": False}
+    attrs: ClassVar[Mapping[str, Value]] = {"page": 0, "lengths": "full", "lse": False, "scale": 0.0}
+    later_attrs = ("scale",)
     choices: ClassVar[Mapping[str, tuple[Value, ...]]] = {
         "page": (0, 16, 32, 64, 128, 256),
         "lengths": ("full", "mixed"),
@@ -70,6 +72,7 @@ class CacheOperator(Operator):
             columns: elements of a token in the pool.
             rows: elements of the outputs.
         """
+        check_scale(self.name, workload.attrs)
         batch, kv_len, pages = (workload.dims[d] for d in ("batch", "kv_len", "pages"))
         page = int(workload.attrs["page"])
         if page and kv_len % page:

@@ -41,8 +41,8 @@ def products(
             if dtype == "int8"
             else _float8(a, b, inputs, chosen["scales"], wanted, activation, library)
         )
-        if usable := _usable(narrow):
-            return usable
+        if found := usable(narrow):
+            return found
         wide = a.to(torch.bfloat16), b.to(torch.bfloat16)
         return {f"{library} (a product of bfloat16, without scales)": lambda: torch.matmul(*wide)}
     calls = {library: _plain(a, b, added, activation, chosen["accumulate"] == "float16")}
@@ -51,7 +51,7 @@ def products(
         calls["cuBLASLt with its epilogue"] = lambda: torch._addmm_activation(
             bias, a, b, use_gelu=fused[-1] == "gelu"
         )
-    return _usable(calls)
+    return usable(calls)
 
 
 def _plain(
@@ -149,7 +149,7 @@ def _activation(name: str) -> Callable[[torch.Tensor], torch.Tensor] | None:
     return found.get(name)
 
 
-def _usable(calls: dict[str, Call]) -> dict[str, Call]:
+def usable(calls: dict[str, Call]) -> dict[str, Call]:
     """Those that this build of torch and this device take."""
     found = {}
     for name, call in calls.items():

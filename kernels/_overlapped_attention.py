@@ -10,7 +10,7 @@ import math
 from typing import Any
 
 from ._attention_tiles import AttentionTiles
-from ._online_softmax import online_softmax
+from ._online_softmax import online_softmax, scale_down
 
 GROUP = 128  # threads that issue a wgmma together, and those that copy
 # of a computing thread by number of groups; copying threads keep 24. Two blocks of one group fit a core
@@ -19,8 +19,16 @@ WIDE = 192  # columns of the widest wgmma that compiles with half the registers 
 FIRST_TURN = 8  # named barriers of the turns; TileLang takes the first ones
 
 
-def overlapped_attention(tiles: AttentionTiles, num_stages: int, threads: int, turns: bool, stay: int) -> Any:
-    """A macro `attention(Q, K, V, sink, length, O, LSE, grid, place)`: the whole kernel.
+def overlapped_attention(
+    tiles: AttentionTiles,
+    num_stages: int,
+    threads: int,
+    turns: bool,
+    stay: int,
+    lazy: int,
+    polynomial: int,
+) -> Any:
+    """A macro `attention(tensors, grid, place)`: the whole kernel.
 
     Args:
         tiles: the tiles of a block, which has 64 queries for each group.
@@ -28,17 +36,20 @@ def overlapped_attention(tiles: AttentionTiles, num_stages: int, threads: int, t
         threads: threads that compute.
         turns: whether their groups take turns.
         stay: blocks that stay and take one position of the grid after the other; 0: a block for each.
+        lazy, polynomial: of `online_softmax`.
 
     Returns:
-        The macro. `sink`, `length` and `LSE` may be None. `place(i0, i1, i2)` is a function that turns a
-        position in the `grid` into the first query, the head, its head of keys and the item of the batch.
+        The macro. `sink`, `length` and `LSE` may be None. `place(tensors, i0, i1, i2)` is a function or macro
+        that turns a position in the `grid` into what `AttentionTiles` calls `where`.
     """
     import tilelang.language as T  # noqa: N812
 
     block_m, block_n, groups = tiles.block_m, tiles.block_n, threads // GROUP
     width, dtype, policy = tiles.width, tiles.dtype, T.GemmWarpPolicy.FullRow
     begin, look, finish = tiles.macros()
-    update = online_softmax(block_m, block_n, tiles.scale)
+    write = tiles.writer()
+    update = online_softmax(block_m, block_n, tiles.scale, lazy, polynomial, from_finite=tiles.window > 0)
+    scale_sums = scale_down(block_m, width, lazy)
 
     def slot(tile: Any) -> Any:
         return tile % num_stages
@@ -49,10 +60,10 @@ def overlapped_attention(tiles: AttentionTiles, num_stages: int, threads: int, t
     # tiles of keys and values are counted over all positions of a block: `done` came before this one
 
     @T.macro
-    def load(source, target, full, free, tile, head, item, key):  # type: ignore[no-untyped-def]
+    def load(source, target, full, free, tile, where, key):  # type: ignore[no-untyped-def]
         T.mbarrier_wait_parity(free[slot(tile)], 1 - phase(tile))
         T.tma_copy(
-            source[item, key : key + block_n, head, 0:width],
+            tiles.keys(source, where, key),
             target[slot(tile), :, :],
             barrier=full[slot(tile)],
             leader_scope_threads=32,
@@ -68,11 +79,11 @@ def overlapped_attention(tiles: AttentionTiles, num_stages: int, threads: int, t
     @T.macro
     def produce(tensors, shared, where, turn, done):  # type: ignore[no-untyped-def]
         q_tile, k_tile, v_tile, _, q_full, q_free, k_full, k_free, v_full, v_free = shared
-        row, head, key_head, item, length = where
+        row, _, _, _, length = where
         if stay:
             T.mbarrier_wait_parity(q_free, 1 - turn % 2)
         T.tma_copy(
-            tensors["Q"][item, row : row + block_m, head, 0:width],
+            tiles.queries(tensors["Q"], where),
             q_tile,
             barrier=q_full,
             leader_scope_threads=32,
@@ -81,8 +92,8 @@ def overlapped_attention(tiles: AttentionTiles, num_stages: int, threads: int, t
             T.mbarrier_arrive(q_full)
         for step in T.serial(tiles.count(row, length)):
             key = (tiles.first(row) + step) * block_n
-            load(tensors["K"], k_tile, k_full, k_free, done + step, key_head, item, key)
-            load(tensors["V"], v_tile, v_full, v_free, done + step, key_head, item, key)
+            load(tensors["K"], k_tile, k_full, k_free, done + step, where, key)
+            load(tensors["V"], v_tile, v_full, v_free, done + step, where, key)
 
     @T.macro
     def consume(tensors, shared, where, turn, done):  # type: ignore[no-untyped-def]
@@ -129,8 +140,7 @@ def overlapped_attention(tiles: AttentionTiles, num_stages: int, threads: int, t
             T.wait_wgmma(0)
             release(v_free, slot(now))
             T.copy(scores, weights)
-            for i, j in T.Parallel(block_m, width):
-                o_sum[i, j] *= rescale[i]
+            scale_sums(o_sum, rescale)
         if stay:
             release(q_free, 0)
         last = done + count - 1
@@ -141,7 +151,7 @@ def overlapped_attention(tiles: AttentionTiles, num_stages: int, threads: int, t
             release(v_free, slot(last))
         finish(o_sum, row_max, row_sum, row, length, tensors["LSE"], item, head)
         T.copy(o_sum, o_tile)
-        T.copy(o_tile, tensors["O"][item, row : row + block_m, head, 0:width])
+        write(o_tile, tensors["O"], where)
 
     @T.macro
     def visit(role, tensors, shared, block, grid, place):  # type: ignore[no-untyped-def]

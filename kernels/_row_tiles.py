@@ -277,6 +277,18 @@ def by_panels(rows: "torch.Tensor", function: Callable[["torch.Tensor"], "torch.
     return torch.cat([function(panel.float()) for panel in panels])
 
 
+_compiled_for: list[object] = []  # what torch holds compiled functions of
+
+
+def _forget_unless(held: object) -> None:
+    """Drop what torch has compiled of others: it compiles a function for a few shapes, and then no more."""
+    import torch
+
+    if _compiled_for != [held]:
+        torch.compiler.reset()
+        _compiled_for[:] = [held]
+
+
 def with_compiled(
     name: str, function: Callable[[], object], tensor: "torch.Tensor"
 ) -> dict[str, Callable[[], object]]:
@@ -285,7 +297,7 @@ def with_compiled(
 
     found = {name: function}
     if tensor.device.type == "cuda":
-        torch.compiler.reset()  # torch compiles a function for a few shapes only, and then no more
+        _forget_unless((name, tensor.shape, tensor.dtype))
         compiled = torch.compile(function, dynamic=False)
         try:
             compiled()

@@ -3,8 +3,9 @@
 A block of queries, `block` long, sees the keys of `counts` blocks, whose numbers are the first ones of its
 list in `indices`, in rising order. These are the `kv_num_blocks` and `kv_indices` of PyTorch's BlockMask.
 With `causal`, no query sees a later key, and no list has a block beyond the diagonal. `percent` of the blocks
-that may be seen are listed, at least one. `group` query heads share a head of keys and values. Tensors have
-the layout (batch, seq_len, heads, head_dim).
+that may be seen are listed, at least one. `group` query heads share a head of keys and values. Scores are
+multiplied by `scale`, whose 0 stands for 1/sqrt(head_dim). Tensors have the layout (batch, seq_len, heads,
+head_dim).
 
 Annotations are evaluated here (no `from __future__`): TileLang reads those of its functions.
 """
@@ -25,6 +26,7 @@ from ..search_spaces import block_sparse_attention as search_space
 from ..target.spec import Target
 from ._attention_weights import heads_of, panels
 from ._online_softmax import online_softmax
+from ._softmax_scale import check_scale, softmax_scale
 
 if TYPE_CHECKING:
     import torch
@@ -43,7 +45,14 @@ def _named(heads: int, seq_len: int, head_dim: int, **attrs: Value) -> dict[str,
 class BlockSparseAttention(Operator):
     name = "block_sparse_attention"
     dims = ("batch", "heads", "seq_len", "head_dim")
-    attrs: ClassVar[Mapping[str, Value]] = {"causal": False, "block": 64, "percent": 12, "group": 1}
+    attrs: ClassVar[Mapping[str, Value]] = {
+        "causal": False,
+        "block": 64,
+        "percent": 12,
+        "group": 1,
+        "scale": 0.0,
+    }
+    later_attrs = ("scale",)
     choices: ClassVar[Mapping[str, tuple[Value, ...]]] = {"block": (64, 128)}
     axes: ClassVar[Axes] = {
         "Q": _QUERIES,
@@ -91,6 +100,7 @@ class BlockSparseAttention(Operator):
             raise WorkloadError(
                 f"block_sparse_attention: percent={attrs['percent']} of the blocks must be 1 to 100"
             )
+        check_scale("block_sparse_attention", workload.attrs)
 
     def inputs(self, workload: Workload, device: str, seed: int) -> "dict[str, torch.Tensor]":
         """Q, K, V ~ N(0, 1), and the lists of `contents`."""
@@ -149,6 +159,7 @@ class BlockSparseAttention(Operator):
         import torch
 
         q, k, v = (inputs[name].transpose(1, 2) for name in ("Q", "K", "V"))
+        scale = softmax_scale(workload.attrs, q.shape[-1])
         usable: dict[str, Callable[[], object]] = {}
         if q.is_cuda:
             flex = _flex(workload, inputs)
@@ -157,7 +168,9 @@ class BlockSparseAttention(Operator):
             items = range(workload.dims["batch"])
             mask = torch.stack([~_hidden(workload, inputs, item, slice(None)) for item in items])
             dense = torch.nn.functional.scaled_dot_product_attention
-            usable["dense attention with a mask"] = lambda: dense(q, k, v, attn_mask=mask, enable_gqa=True)
+            usable["dense attention with a mask"] = lambda: dense(
+                q, k, v, attn_mask=mask, enable_gqa=True, scale=scale
+            )
         for name, call in list(usable.items()):
             try:
                 call()
@@ -241,7 +254,8 @@ def _attention(workload: Workload, inputs: Tensors, squared: bool) -> "torch.Ten
     lse = torch.empty(q.shape[0], *q.shape[2:0:-1], device=q.device)
     least = torch.finfo(v.dtype).tiny
     hidden = lambda item, rows: _hidden(workload, inputs, item, rows)  # noqa: E731
-    for item, rows, weights in panels(q, k, hidden, lse, is_known=False):
+    scale = softmax_scale(workload.attrs, q.shape[-1])
+    for item, rows, weights in panels(q, k, hidden, lse, is_known=False, scale=scale):
         values = heads_of(v[item], int(workload.attrs["group"]))
         if squared:
             weights.clamp_(min=least).square_()
@@ -271,9 +285,13 @@ def _flex(workload: Workload, inputs: Tensors) -> Callable[..., object]:
         seq_lengths=(workload.dims["seq_len"],) * 2,
     )
     compiled = torch.compile(flex_attention)
-    grouped = int(workload.attrs["group"]) > 1
-    tiles = {"BLOCK_M": block, "BLOCK_N": 64}  # Triton's tiles must divide the blocks of the mask
-    return lambda q, k, v: compiled(q, k, v, block_mask=mask, enable_gqa=grouped, kernel_options=tiles)
+    options = {
+        "enable_gqa": int(workload.attrs["group"]) > 1,
+        "scale": softmax_scale(workload.attrs, workload.dims["head_dim"]),
+        # Triton's tiles must divide the blocks of the mask
+        "kernel_options": {"BLOCK_M": block, "BLOCK_N": 64},
+    }
+    return lambda q, k, v: compiled(q, k, v, block_mask=mask, **options)
 
 
 OPERATOR = BlockSparseAttention()
@@ -334,7 +352,7 @@ class BlockSparseAttentionGpu(KernelTemplate):
         # the last axis is slowest; causal blocks of the last queries take longest and must not start last
         grid = (heads, batch, tiles) if by_length else (tiles, heads, batch)
         masked = causal or not isinstance(seq_len, int) or seq_len % block_n != 0
-        scale = head_dim**-0.5 * math.log2(math.e)  # exp2 instead of exp
+        scale = softmax_scale(workload.attrs, head_dim) * math.log2(math.e)  # exp2 instead of exp
         policy = T.GemmWarpPolicy.FullRow  # the softmax of a row is computed within one warp
         update = online_softmax(block_m, block_n, scale)
 

@@ -9,6 +9,10 @@ are powers of two, S = 2^(e - 127) with e of uint8, for groups of 32. Sums are i
 In int2, codes of two bits are the integers -2 .. 1, A is int8, and sums are in int32, exactly; a row has one
 scale: C[i, j] = S[0, j] * sum. Scales of A's rows are left to the caller.
 
+With dtype float8_e4m3fn A is of float8, and S and C of bfloat16. Weights of int4 are multiplied in float8,
+where their integers are exact. `scales` says what A's numbers are multiplied by: nothing, one number for the
+`tensor`, or one for each `row`, in float32.
+
 B[n, ceil(k / 2)] (int2: 4) of uint8 packs neighbours along k into a byte, the first one in the lowest bits.
 S and Z of [ceil(k / group), n] have the dtype of C. Scales of neighbouring rows of W are neighbours, so that
 a block copies those of its rows at once.
@@ -22,16 +26,19 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..dtypes import DTYPE_BYTES
 from ..errors import WorkloadError
-from ..problem.axes import Axes, Parts, shape
+from ..problem.axes import Axes, Axis, Parts, shape
 from ..problem.operator import Operator, Tensors
 from ..problem.rasterization import Rasterization
-from ..problem.rounding import Rounding, SecondInputs, whole_numbers
+from ..problem.rounding import Rounding, SecondInputs, ShortSums, whole_numbers
 from ..problem.space import Config, SearchSpace, Value
 from ..problem.template import KernelTemplate, Scale
 from ..problem.workload import MAX_DIMENSION, Workload
 from ..search_spaces import dequant_matmul as search_space
 from ..target.spec import Target
+from ._direct_weights import direct_product, step_of
 from ._exact_products import exact_products
+from ._float8 import FLOAT8, FLOAT8_SUM_DIGITS, LARGEST_FLOAT8, OUTPUTS, short_sums
+from ._float8_activations import float8_product
 from ._packed import (
     FORMATS,
     Packing,
@@ -51,7 +58,9 @@ if TYPE_CHECKING:
 GROUPS = (32, 64, 128, 256, 512, 1024)
 # weights that a thread unpacks at a time for shared memory, as in the search space
 RUNS = {"shared": 8, "shared_wide": 32}
+A_SCALES: Mapping[str, tuple[Axis, ...]] = {"tensor": (1,), "row": ("m",)}
 PANEL = 1 << 25  # weights that are quantised or dequantised at once
+DIRECT_ROWS = 8  # of A, for which weights that go from memory to registers are tried first
 MOST_INT8_TERMS = (2**31 - 1) // (2 * 128)  # products of int2 and int8 whose sum an int32 holds
 
 
@@ -59,10 +68,18 @@ class DequantMatmul(Operator):
     name = "dequant_matmul"
     dims = ("m", "n", "k")
     # group: weights of a row that share a scale; -1: the whole row
-    attrs: ClassVar[Mapping[str, Value]] = {"group": 128, "format": "int4", "zeros": False}
-    choices: ClassVar[Mapping[str, tuple[Value, ...]]] = {"format": tuple(FORMATS)}
-    later_attrs = ("format", "zeros")
-    dtypes = ("float16", "bfloat16")
+    attrs: ClassVar[Mapping[str, Value]] = {
+        "group": 128,
+        "format": "int4",
+        "zeros": False,
+        "scales": "none",
+    }
+    choices: ClassVar[Mapping[str, tuple[Value, ...]]] = {
+        "format": tuple(FORMATS),
+        "scales": ("none", *A_SCALES),
+    }
+    later_attrs = ("format", "zeros", "scales")
+    dtypes = ("float16", "bfloat16", FLOAT8)
     axes: ClassVar[Axes] = {
         "A": ("m", "k"),
         "B": ("n", Parts("k", 2)),
@@ -131,6 +148,17 @@ class DequantMatmul(Operator):
                 f"dequant_matmul: zeros=true is for format=int4, whose codes have zero points; "
                 f"format={format_name} has a code for zero: take zeros=false"
             )
+        is_float8, scales = workload.dtype == FLOAT8, self.attribute(workload.attrs, "scales")
+        if is_float8 and (format_name != "int4" or group == 32 or self.attribute(workload.attrs, "zeros")):
+            raise WorkloadError(
+                f"dequant_matmul: dtype={FLOAT8} multiplies weights of format=int4 without zero points, at "
+                f"least 64 by one scale, not format={format_name} with group={group}; take dtype=bfloat16"
+            )
+        if scales != "none" and not is_float8:
+            raise WorkloadError(
+                f"dequant_matmul: scales={scales} is for dtype={FLOAT8}, and this workload has "
+                f"{workload.dtype}; take scales=none"
+            )
         if packing.activations == "int8" and k > MOST_INT8_TERMS:
             raise WorkloadError(
                 f"dequant_matmul: k={k} products of format={format_name} may exceed an int32; "
@@ -144,22 +172,31 @@ class DequantMatmul(Operator):
         packing = FORMATS[str(self.attribute(attrs, "format"))]
         scales = self.axes["S"]
         zeros = {"Z": scales} if self.attribute(attrs, "zeros") else {}
+        kind = str(self.attribute(attrs, "scales"))
+        of_rows: Axes = {"A_scale": A_SCALES[kind]} if kind in A_SCALES else {}
         packed_weights = ("n", Parts("k", packing.per_byte))
-        return {"A": ("m", "k"), "B": packed_weights, "S": scales, **zeros, "C": ("m", "n")}
+        return {"A": ("m", "k"), "B": packed_weights, "S": scales, **zeros, **of_rows, "C": ("m", "n")}
 
     def inputs(self, workload: Workload, device: str, seed: int) -> "dict[str, torch.Tensor]":
         """A ~ N(0, 1); weights ~ N(0, 1), each group quantised by its largest magnitude; so C ~ N(0, k)."""
         import torch
 
         m, n, k = (workload.dims[d] for d in self.dims)
-        dtype, group, groups = getattr(torch, workload.dtype), group_of(workload), _groups(workload)
+        dtype, group, groups = self._output(workload), group_of(workload), _groups(workload)
         packing, zeros = self.packing(workload), bool(self.attribute(workload.attrs, "zeros"))
         generator = torch.Generator(device).manual_seed(seed)
-        a = torch.randn(m, k, generator=generator, device=device, dtype=dtype)
+        of_a = torch.float32 if workload.dtype == FLOAT8 else dtype
+        a = torch.randn(m, k, generator=generator, device=device, dtype=of_a)
         factor = 1.0
         if packing.activations == "int8":  # a unit of A is worth 4 / 127
             factor = 4 / 127
-            a = (a / factor).round_().clamp_(-127, 127).to(torch.int8)
+            a = (a / factor).round_().clamp_(-127, 127)
+        of_rows: dict[str, torch.Tensor] = {}
+        if (kind := self.attribute(workload.attrs, "scales")) != "none":
+            largest = a.abs().amax(1) if kind == "row" else a.abs().amax()[None]
+            of_rows["A_scale"] = largest.clamp_(min=2.0**-10) / LARGEST_FLOAT8
+            a = a / of_rows["A_scale"][:, None]
+        a = a.to(getattr(torch, self.dtype_of("A", workload)))
         bytes_of = torch.empty(n, -(-k // packing.per_byte), dtype=torch.uint8, device=device)
         scales, points = (torch.empty(groups, n, dtype=dtype, device=device) for _ in range(2))
         if packing.scales:
@@ -179,11 +216,24 @@ class DequantMatmul(Operator):
                 codes = nearest_codes(packing, padded / number[..., None])
             bytes_of[rows] = packed_codes(packing, codes.view(len(weights), -1)[:, :k])
             scales[:, rows] = (scale * factor).T if factor != 1 else scale.T
-        return {"A": a, "B": bytes_of, "S": scales, **({"Z": points} if zeros else {})}
+        return {"A": a, "B": bytes_of, "S": scales, **({"Z": points} if zeros else {}), **of_rows}
 
     def tensor_dtypes(self, dtype: str, attrs: Mapping[str, Value]) -> Mapping[str, str]:
         packing = FORMATS[str(self.attribute(attrs, "format"))]
-        return {"A": packing.activations or dtype, "B": "uint8", "S": packing.scales or dtype}
+        output = OUTPUTS.get(dtype, dtype)
+        return {
+            "A": packing.activations or dtype,
+            "B": "uint8",
+            "S": packing.scales or output,
+            "A_scale": "float32",
+            "C": output,
+        }
+
+    def _output(self, workload: Workload) -> "torch.dtype":
+        import torch
+
+        found: torch.dtype = getattr(torch, self.dtype_of("C", workload))
+        return found
 
     def outputs(self, workload: Workload) -> dict[str, tuple[int, ...]]:
         return {"C": (workload.dims["m"], workload.dims["n"])}
@@ -199,18 +249,18 @@ class DequantMatmul(Operator):
         """
         import torch
 
-        (m, n, k), dtype = (workload.dims[d] for d in self.dims), getattr(torch, workload.dtype)
+        (m, n, k), dtype = (workload.dims[d] for d in self.dims), self._output(workload)
         weights = torch.empty(n, k, dtype=dtype, device=inputs["A"].device)
         for rows in _panels(n, k):
             weights[rows] = dequantised(workload, inputs, rows).to(dtype)
-        a = inputs["A"].to(dtype)
+        a = _activations(inputs).to(dtype)
         out = torch.empty(m, n, dtype=dtype, device=a.device)
 
         def product() -> object:
             return torch.matmul(a, weights.T, out=out)
 
         library = "torch" if a.device.type == "cpu" else "hipBLAS" if torch.version.hip else "cuBLAS"
-        short = {"float16": "fp16", "bfloat16": "bf16"}[workload.dtype]
+        short = {"float16": "fp16", "bfloat16": "bf16"}[self.dtype_of("C", workload)]
         calls: dict[str, Callable[[], object]] = {
             f"{library} {short} (weights dequantised beforehand)": product
         }
@@ -238,15 +288,25 @@ class DequantMatmul(Operator):
     def max_relative_error(self, workload: Workload) -> float:
         """Two to three times the error of rounding the dequantised weights and C to the dtype.
 
-        Quantiles of nf4 are rounded before they are scaled, and their products again.
+        Quantiles of nf4 are rounded before they are scaled, and their products again. Sums of float8 are
+        rounded after each 32 terms of a group.
         """
-        return {"bfloat16": 5e-3, "float16": 8e-4}[workload.dtype]
+        limit = {"bfloat16": 5e-3, "float16": 8e-4}[self.dtype_of("C", workload)]
+        if workload.dtype == FLOAT8:
+            return limit + 2.0**-FLOAT8_SUM_DIGITS * math.sqrt(self._short_sums(workload).additions)
+        return limit
 
     def rounding(self, workload: Workload) -> Rounding:
         """Dequantised weights are rounded to the dtype. Sums of int2 are exact, and rounded once."""
         if self.packing(workload).activations == "int8":
             return Rounding(1)
+        if workload.dtype == FLOAT8:
+            return Rounding(workload.dims["k"], cuts=True, short_sums=self._short_sums(workload))
         return Rounding(workload.dims["k"], inner=workload.dtype, cuts=True)
+
+    def _short_sums(self, workload: Workload) -> ShortSums:
+        """Those of float8, of a group."""
+        return short_sums(min(workload.dims["k"], group_of(workload)))
 
     def magnitude(self, workload: Workload, inputs: Tensors) -> "dict[str, torch.Tensor]":
         return {"C": _product(workload, inputs, squared=True).sqrt_()}
@@ -259,9 +319,9 @@ class DequantMatmul(Operator):
         import torch
 
         m, n, k = (workload.dims[d] for d in self.dims)
-        dtype, generator = getattr(torch, workload.dtype), torch.Generator(device).manual_seed(seed)
+        dtype, generator = self._output(workload), torch.Generator(device).manual_seed(seed)
         packing = self.packing(workload)
-        a = whole_numbers((m, k), 2, getattr(torch, packing.activations or workload.dtype), generator)
+        a = whole_numbers((m, k), 2, getattr(torch, self.dtype_of("A", workload)), generator)
         bytes_of_row, groups = -(-k // packing.per_byte), _groups(workload)
         random = torch.randint(
             0, 256, (n, bytes_of_row), generator=generator, device=device, dtype=torch.uint8
@@ -273,6 +333,9 @@ class DequantMatmul(Operator):
         found = {"A": a, "B": random, "S": scales}
         if self.attribute(workload.attrs, "zeros"):
             found["Z"] = whole_numbers((groups, n), 7, dtype, generator) + 8
+        if (kind := self.attribute(workload.attrs, "scales")) != "none":
+            rows = m if kind == "row" else 1
+            found["A_scale"] = whole_numbers((rows,), 1, torch.float32, generator).exp2_()
         return SecondInputs(found, is_exact=packing is not FORMATS["nf4"])
 
 
@@ -329,7 +392,7 @@ def _product(workload: Workload, inputs: Tensors, squared: bool) -> "torch.Tenso
     """C, or the sum of the squares of its terms, in float32."""
     import torch
 
-    a = inputs["A"].float()
+    a = _activations(inputs)
     a = a.square() if squared else a
     out = torch.empty(workload.dims["m"], workload.dims["n"], device=a.device)
     with exact_products():
@@ -337,6 +400,12 @@ def _product(workload: Workload, inputs: Tensors, squared: bool) -> "torch.Tenso
             weights = dequantised(workload, inputs, rows)
             out[:, rows] = a @ (weights.square_() if squared else weights).T
     return out
+
+
+def _activations(inputs: Tensors) -> "torch.Tensor":
+    """A in float32, scaled."""
+    a = inputs["A"].float()
+    return a.mul_(inputs["A_scale"][:, None]) if "A_scale" in inputs else a
 
 
 def _groups(workload: Workload) -> int:
@@ -356,16 +425,17 @@ class DequantMatmulGpu(KernelTemplate):
     """One output tile per block; A, packed weights and scales pass through shared memory in a pipelined loop.
 
     The weights of an iteration are unpacked either to shared memory, as the right operand of C = A W^T, or to
-    registers, as the left operand of C^T = W A^T.
+    registers, as the left operand of C^T = W A^T. For few rows of A, W may go from memory to registers
+    (`_direct_weights.py`).
     """
 
     operator: DequantMatmul = OPERATOR
     name = "dequant_matmul"
     target_kinds = ("cuda", "hip")
-    dtypes = ("float16", "bfloat16")
+    dtypes = ("float16", "bfloat16", FLOAT8)
     scales: ClassVar[Mapping[str, Scale]] = {
         "m": Scale(("block_m",), search_space.TILES),
-        "n": Scale(("block_n",), search_space.TILES),
+        "n": Scale(("block_n",), search_space.COLUMN_TILES),
         "k": Scale(("block_k",), search_space.DEPTHS),
     }
     dynamic_dims = ("m",)
@@ -388,7 +458,11 @@ class DequantMatmulGpu(KernelTemplate):
         """
         space = self.space(workload, target)
         m, n = workload.dims["m"], workload.dims["n"]
-        few, hip = m <= 64, target.kind == "hip"
+        is_float8 = workload.dtype == FLOAT8
+        few, hip = m <= 64 and not is_float8, target.kind == "hip"
+        for num_stages in (2, 1) if m <= DIRECT_ROWS else ():
+            if (direct := self._direct_config(workload, num_stages)) in space:
+                return direct
         block_m = next((tile for tile in (16, 32, 64, 128) if tile >= m), 128)
         block_n = 128 if -(-m // block_m) * -(-n // 128) >= 0.9 * target.int("core.count") else 64
         wanted = {
@@ -398,7 +472,7 @@ class DequantMatmulGpu(KernelTemplate):
             "num_stages": 1 if hip else 4 if few else 3,
             "threads": 2 * block_n,
             "weights": "registers" if few else "shared",
-            "decode": self.operator.packing(workload).decoders[0],
+            "decode": "words" if is_float8 else self.operator.packing(workload).decoders[0],
             "swizzle": 0,
         }
         # full_row gives each weight to one warp; it is illegal where square does the same
@@ -410,12 +484,32 @@ class DequantMatmulGpu(KernelTemplate):
             (config for config in tried if config in space), next(iter(space.nearest(tried[0], 1)), None)
         )
 
+    def _direct_config(self, workload: Workload, num_stages: int) -> Config:
+        """Four warps for 16 rows of W: small blocks fill the chip."""
+        packing = self.operator.packing(workload)
+        is_float = packing.values[0] == 0  # its words have the places of float16
+        by_words = "words" in packing.decoders and not (is_float and workload.dtype == "bfloat16")
+        return Config(
+            {
+                "block_m": 8 if workload.dims["m"] <= 8 else 16,
+                "block_n": 16,
+                "block_k": step_of(packing),
+                "num_stages": num_stages,
+                "threads": 128,
+                "weights": "registers",
+                "decode": "words" if by_words else "table",
+                "policy": "square",
+                "swizzle": 0,
+                "reduce_warps": 4,
+            }
+        )
+
     def build(self, workload: Workload, config: Config) -> Any:
         import tilelang.language as T  # noqa: N812
         from tilelang.layout import make_swizzled_layout
 
         m, n, k = (workload.dims[d] for d in ("m", "n", "k"))
-        output, group = workload.dtype, int(workload.attrs["group"])
+        output, group = self.operator.dtype_of("C", workload), int(workload.attrs["group"])
         packing, zeros = (
             self.operator.packing(workload),
             bool(self.operator.attribute(workload.attrs, "zeros")),
@@ -560,6 +654,9 @@ class DequantMatmulGpu(KernelTemplate):
                     T.copy(c_sum, c_tile)
                 T.copy(c_tile, C[first, bx * block_n])
 
+        if config.int("reduce_warps", 0):
+            program = direct_product(packing, format_name, output, (m, n, k), group, config, zeros)
+
         @T.prim_func
         def dequant_matmul(  # type: ignore[no-untyped-def]
             A: T.Tensor((m, k), dtype),  # type: ignore[valid-type]  # noqa: N803
@@ -568,6 +665,26 @@ class DequantMatmulGpu(KernelTemplate):
             C: T.Tensor((m, n), output),  # type: ignore[valid-type]  # noqa: N803
         ):
             program(A, B, S, S, C)
+
+        if workload.dtype == FLOAT8:
+            kind = str(self.operator.attribute(workload.attrs, "scales"))
+            program = float8_product(output, (m, n, k), group, unpack, kind, config)
+            # the type of None makes no parameter of the kernel
+            a_scales: Any = {"row": T.Tensor((m,), "float32"), "tensor": T.Tensor((1,), "float32")}.get(
+                kind, type(None)
+            )
+
+            @T.prim_func
+            def dequant_matmul_float8(  # type: ignore[no-untyped-def]
+                A: T.Tensor((m, k), FLOAT8),  # type: ignore[valid-type]  # noqa: N803
+                B: T.Tensor((n, -(-k // per_byte)), "uint8"),  # type: ignore[valid-type]  # noqa: N803
+                S: T.Tensor((groups, n), scale_dtype),  # type: ignore[valid-type]  # noqa: N803
+                A_scale: a_scales,  # noqa: N803
+                C: T.Tensor((m, n), output),  # type: ignore[valid-type]  # noqa: N803
+            ):
+                program(A, B, S, A_scale, C)
+
+            return dequant_matmul_float8
 
         if not zeros:
             return dequant_matmul

@@ -2,7 +2,7 @@
 
 Tensors have the layout (batch, seq_len, heads, head_dim), as in TileLang's examples. For a query at position
 i of a head, O = sum_j w_j V_j / (sum_j w_j + exp(sink)), with w_j = exp(s_j) over the keys j that it sees,
-and s_j = Q_i K_j / sqrt(head_dim). Attributes change what it sees and how much that counts:
+and s_j = scale Q_i K_j. Attributes change what it sees and how much that counts:
 
 causal    keys j <= i only
 window    of these the last `window` keys, i - window < j
@@ -11,6 +11,7 @@ softcap   scores become softcap tanh(s_j / softcap)
 sinks     each head has a logit `sink` that takes part of the weight; without it the term exp(sink) is 0
 lse       the second output LSE is the logarithm of the denominator
 lengths   "mixed": item b of the batch has length[b] positions; the outputs beyond them are 0
+scale     0 stands for 1 / sqrt(head_dim)
 
 Annotations are evaluated here (no `from __future__`): TileLang reads those of its functions.
 """
@@ -30,16 +31,15 @@ from ..search_spaces import flash_attention as search_space
 from ..search_spaces.matrix_unit import is_hopper
 from ..target.spec import Target
 from ._attention_tiles import AttentionTiles
-from ._exact_products import exact_products
-from ._online_softmax import online_softmax
-from ._overlapped_attention import overlapped_attention
+from ._attention_weights import item_attention
+from ._scheduled_attention import scheduled_attention
+from ._softmax_scale import check_scale, softmax_scale
 
 if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
 MAX_GRID_AXIS = 65535  # blocks along the second and third axis of a CUDA or HIP grid
-SCORE_BYTES = 1 << 30  # the reference holds at most this much of the score matrix at once
 
 
 class FlashAttention(Operator):
@@ -53,9 +53,10 @@ class FlashAttention(Operator):
         "sinks": False,
         "lse": False,
         "lengths": "full",
+        "scale": 0.0,
     }
     choices: ClassVar[Mapping[str, tuple[Value, ...]]] = {"lengths": ("full", "mixed")}
-    later_attrs = ("group", "window", "softcap", "sinks", "lse", "lengths")
+    later_attrs = ("group", "window", "softcap", "sinks", "lse", "lengths", "scale")
     axes: ClassVar[Axes] = dict.fromkeys(("Q", "K", "V", "O"), ("batch", "seq_len", "heads", "head_dim"))
     # FA0 .. FA4: TileLang paper, appendix A; then long sequences, other widths of heads, and layers of
     # Llama 3 8B, of gpt-oss-120b (with sliding window) and of Gemma 2 9B
@@ -129,6 +130,8 @@ class FlashAttention(Operator):
                 f"flash_attention: window={window} needs causal=true, since a window ends at its query"
             )
 
+        check_scale("flash_attention", workload.attrs)
+
     def tensor_axes(self, attrs: Mapping[str, Value]) -> Axes:
         group, query = int(self.attribute(attrs, "group")), self.axes["Q"]
         keys = query if group == 1 else ("batch", "seq_len", Parts("heads", group), "head_dim")
@@ -190,7 +193,7 @@ class FlashAttention(Operator):
         return Rounding(workload.dims["seq_len"], inner=workload.dtype, cuts=True)
 
     def magnitude(self, workload: Workload, inputs: Tensors) -> "dict[str, torch.Tensor]":
-        return {"O": _attention(workload, inputs, squared=True)[0].sqrt_()}
+        return {"O": _attention(workload, inputs, squared=True)[0]}
 
     def second_inputs(self, workload: Workload, device: str, seed: int) -> SecondInputs:
         """Q is 32 times as large: few keys have nearly all weight, and exp of a score may exceed float32."""
@@ -213,6 +216,7 @@ class FlashAttention(Operator):
         )
         q, k, v = (inputs[name].transpose(1, 2) for name in ("Q", "K", "V"))
         group, causal = int(self.attribute(workload.attrs, "group")), bool(workload.attrs["causal"])
+        scale = softmax_scale(workload.attrs, q.shape[-1])
         calls: dict[str, Callable[[], object]] = {}
         if not (window or softcap or sinks or lengths == "mixed"):
             backends: dict[str, tuple[str, tuple[object, ...]]] = {
@@ -230,7 +234,7 @@ class FlashAttention(Operator):
                 found = getattr(torch.ops.aten, operator, None)
                 # FlashAttention-2 shares heads of keys itself; the others get copies
                 own = (k, v) if name == "FlashAttention-2" else (wide_k, wide_v)
-                calls[name] = _bind(found, q, *own, arguments)
+                calls[name] = _bind(found, q, *own, arguments, scale)
         else:
             if not (softcap or lengths == "mixed"):
                 calls["FlashAttention-2"] = _windowed(workload, inputs)
@@ -277,52 +281,33 @@ class FlashAttention(Operator):
 
 
 def _attention(workload: Workload, inputs: Tensors, squared: bool) -> "tuple[torch.Tensor, torch.Tensor]":
-    """The output, or the sum of the squares of its terms (weight times value), and LSE, in float32.
-
-    Squared weights are at least the smallest normal number of the dtype: the rounding errors of smaller ones
-    are those of that number.
-    """
+    """The output, or the root of the sum of its squared terms (weight times value), and LSE, in float32."""
     import torch
 
-    group, window, softcap = (int(OPERATOR.attribute(workload.attrs, n)) for n in OPERATOR.later_attrs[:3])
-    q, k, v = (inputs[name].float().permute(0, 2, 1, 3) for name in ("Q", "K", "V"))
-    v = v.square() if squared else v
-    least = torch.finfo(inputs["V"].dtype).tiny
-    batch, heads, seq_len, head_dim = q.shape
-    out = torch.zeros_like(inputs["Q"], dtype=torch.float32)
-    logarithms = torch.zeros(batch, heads, seq_len, device=q.device)
-    keys = torch.arange(seq_len, device=q.device)
-    panel = max(1, SCORE_BYTES // (4 * heads * seq_len))
-    with exact_products():
-        for b in range(batch):
-            length = int(inputs["length"][b]) if "length" in inputs else seq_len
-            item_keys, values = (tensor[b, :, :length].repeat_interleave(group, 0) for tensor in (k, v))
-            for start in range(0, length, panel):
-                queries = slice(start, min(start + panel, length))
-                scores = q[b, :, queries] @ item_keys.transpose(1, 2) * head_dim**-0.5
-                if softcap:
-                    scores.div_(softcap).tanh_().mul_(softcap)
-                distance = keys[queries, None] - keys[None, :length]
-                if workload.attrs["causal"]:
-                    scores.masked_fill_(distance < 0, -torch.inf)
-                if window:
-                    scores.masked_fill_(distance >= window, -torch.inf)
-                if "sink" in inputs:
-                    sink = inputs["sink"][:, None, None].expand(heads, scores.shape[1], 1)
-                    scores = torch.cat([scores, sink], -1)
-                weights = scores.softmax(-1)[..., :length]
-                logarithms[b, :, queries] = scores.logsumexp(-1)
-                if squared:
-                    weights.clamp_(min=least).square_()
-                out[b, queries] = (weights @ values).transpose(0, 1)
+    q, k, v = (inputs[name] for name in ("Q", "K", "V"))
+    out = torch.zeros_like(q, dtype=torch.float32)
+    logarithms = torch.zeros(q.shape[0], *q.shape[2:0:-1], device=q.device)
+    for item in range(q.shape[0]):
+        length = int(inputs["length"][item]) if "length" in inputs else q.shape[1]
+        found, lse = item_attention(
+            q[item, :length],
+            k[item, :length],
+            v[item, :length],
+            workload.attrs,
+            inputs.get("sink"),
+            squared,
+        )
+        out[item, :length], logarithms[item, :, :length] = found, lse
     return out, logarithms
 
 
-def _bind(operator: Any, q: Any, k: Any, v: Any, arguments: tuple[object, ...]) -> Callable[[], object]:
+def _bind(
+    operator: Any, q: Any, k: Any, v: Any, arguments: tuple[object, ...], scale: float
+) -> Callable[[], object]:
     def call() -> object:
         if operator is None:
             raise NotImplementedError
-        return operator(q, k, v, *arguments)
+        return operator(q, k, v, *arguments, scale=scale)
 
     return call
 
@@ -342,13 +327,14 @@ def _windowed(workload: Workload, inputs: Tensors) -> Callable[[], object]:
 
     q, k, v = (inputs[name] for name in ("Q", "K", "V"))
     most = (int(OPERATOR.attribute(workload.attrs, "window")) or q.shape[1]) - 1
-    sink = inputs.get("sink")
+    sink, scale = inputs.get("sink"), softmax_scale(workload.attrs, q.shape[-1])
 
     def call() -> object:
         lengths = (q.shape[1], k.shape[1])
         out, logarithms, *_ = torch.ops.aten._flash_attention_forward(
             q, k, v, None, None, *lengths, 0.0, bool(workload.attrs["causal"]), False,
             window_size_left=most, window_size_right=0 if workload.attrs["causal"] else -1,
+            scale=scale,
         )  # fmt: skip
         if sink is None:
             return out
@@ -364,7 +350,7 @@ def _flex(workload: Workload, q: Any, k: Any, v: Any, lengths: Any) -> Callable[
     from torch.nn.attention import flex_attention as flex
 
     group, window, softcap = (int(OPERATOR.attribute(workload.attrs, n)) for n in OPERATOR.later_attrs[:3])
-    seq_len = q.shape[2]
+    seq_len, scale = q.shape[2], softmax_scale(workload.attrs, q.shape[3])
 
     def seen(item: Any, _head: Any, query: Any, key: Any) -> Any:
         found = key <= query if workload.attrs["causal"] else key < seq_len
@@ -380,7 +366,7 @@ def _flex(workload: Workload, q: Any, k: Any, v: Any, lengths: Any) -> Callable[
     change = capped if softcap else None
 
     def call() -> object:
-        return compiled(q, k, v, score_mod=change, block_mask=mask, enable_gqa=group > 1)
+        return compiled(q, k, v, score_mod=change, block_mask=mask, enable_gqa=group > 1, scale=scale)
 
     return call
 
@@ -438,7 +424,6 @@ class FlashAttentionGpu(KernelTemplate):
         sinks, lse = (bool(OPERATOR.attribute(workload.attrs, name)) for name in ("sinks", "lse"))
         mixed = OPERATOR.attribute(workload.attrs, "lengths") == "mixed"
         block_m, block_n = config.int("block_m"), config.int("block_n")
-        num_stages, threads = config.int("num_stages"), config.int("threads")
         by_length = config["block_order"] == "by_length"
 
         shape = (batch, seq_len, heads, head_dim)
@@ -447,7 +432,8 @@ class FlashAttentionGpu(KernelTemplate):
         # the last axis is slowest; causal blocks of the last queries take longest and must not start last
         grid = (heads, batch, query_blocks) if by_length else (query_blocks, heads, batch)
         axes = OPERATOR.tensor_axes(workload.attrs)
-        tiles = AttentionTiles(block_m, block_n, seq_len, head_dim, causal, window, softcap, dtype)
+        scale = softmax_scale(workload.attrs, head_dim)
+        tiles = AttentionTiles(block_m, block_n, seq_len, head_dim, causal, window, softcap, dtype, scale)
 
         def place(tensors: Mapping[str, Any], i0: Any, i1: Any, i2: Any) -> tuple[Any, Any, Any, Any, Any]:
             """First query, head, its head of keys, item and its length at a position of the grid."""
@@ -456,13 +442,8 @@ class FlashAttentionGpu(KernelTemplate):
             length = tensors["length"][item] if mixed else None
             return row, head, head // group if group > 1 else head, item, length
 
-        if (schedule := config.str("schedule", "serial")) == "serial":
-            attention = _serial_attention(tiles, num_stages, threads)
-        else:
-            # TileLang cannot prove the barriers of blocks that stay where the number of tiles is unknown
-            known = all(isinstance(size, int) for size in (batch, heads, seq_len))
-            stay = config.int("persistent", 0) if known else 0
-            attention = overlapped_attention(tiles, num_stages, threads, schedule == "ping_pong", stay)
+        known = all(isinstance(size, int) for size in (batch, heads, seq_len))
+        attention = scheduled_attention(tiles, config, known)
 
         @T.prim_func
         def flash_attention(  # type: ignore[no-untyped-def]
@@ -479,59 +460,6 @@ class FlashAttentionGpu(KernelTemplate):
             attention({name: tensors[name] if name in axes else None for name in tensors}, grid, place)
 
         return flash_attention
-
-
-def _serial_attention(tiles: AttentionTiles, num_stages: int, threads: int) -> Any:
-    """The macro of `overlapped_attention`, for any GPU: TileLang makes the pipeline of copies, and the
-    softmax waits for the product before it.
-    """
-    import tilelang.language as T  # noqa: N812
-
-    block_m, block_n, width, dtype = tiles.block_m, tiles.block_n, tiles.width, tiles.dtype
-    policy = T.GemmWarpPolicy.FullRow  # the softmax of a row is computed within one warp
-    begin, look, finish = tiles.macros()
-    update = online_softmax(block_m, block_n, tiles.scale)
-
-    @T.macro
-    def attention(tensors, grid, place):  # type: ignore[no-untyped-def]
-        with T.Kernel(*grid, threads=threads) as (i0, i1, i2):
-            row, head, key_head, item, length = place(tensors, i0, i1, i2)
-
-            q_tile = T.alloc_shared((block_m, width), dtype)
-            k_tile = T.alloc_shared((block_n, width), dtype)
-            v_tile = T.alloc_shared((block_n, width), dtype)
-            o_tile = T.alloc_shared((block_m, width), dtype)
-            scores = T.alloc_fragment((block_m, block_n), "float32")
-            weights = T.alloc_fragment((block_m, block_n), dtype)
-            o_sum = T.alloc_fragment((block_m, width), "float32")
-            row_max = T.alloc_fragment((block_m,), "float32")
-            old_max = T.alloc_fragment((block_m,), "float32")
-            rescale = T.alloc_fragment((block_m,), "float32")
-            tile_sum = T.alloc_fragment((block_m,), "float32")
-            row_sum = T.alloc_fragment((block_m,), "float32")
-
-            # copies beyond an edge read zeros and write nothing
-            T.copy(tensors["Q"][item, row : row + block_m, head, 0:width], q_tile)
-            begin(o_sum, row_max, row_sum, tensors["sink"], head)
-            for step in T.Pipelined(tiles.count(row, length), num_stages=num_stages):
-                ko = tiles.first(row) + step
-                T.copy(tensors["K"][item, ko * block_n : (ko + 1) * block_n, key_head, 0:width], k_tile)
-                T.gemm(q_tile, k_tile, scores, transpose_B=True, policy=policy, clear_accum=True)
-                look(scores, row, ko, length)
-
-                update(scores, row_max, old_max, rescale, tile_sum, row_sum)
-                T.copy(scores, weights)
-                for i, j in T.Parallel(block_m, width):
-                    o_sum[i, j] *= rescale[i]
-
-                T.copy(tensors["V"][item, ko * block_n : (ko + 1) * block_n, key_head, 0:width], v_tile)
-                T.gemm(weights, v_tile, o_sum, policy=policy)
-
-            finish(o_sum, row_max, row_sum, row, length, tensors["LSE"], item, head)
-            T.copy(o_sum, o_tile)
-            T.copy(o_tile, tensors["O"][item, row : row + block_m, head, 0:width])
-
-    return attention
 
 
 TEMPLATES = (FlashAttentionGpu(),)

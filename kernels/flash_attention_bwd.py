@@ -1,6 +1,7 @@
 """flash_attention_bwd: gradients of attention without the score matrix in memory, and a template for GPUs.
 
-With s = 1 / sqrt(head_dim), all sums over the keys that a query sees:
+With the factor s of the scores (`scale`; 0 stands for 1 / sqrt(head_dim)), all sums over the keys that a
+query sees:
 
     P = exp(s Q K^T - LSE), delta = rowsum(O dO), dS = P (dO V^T - delta)
     dQ = s dS K, dK = s dS^T Q, dV = P^T dO
@@ -26,6 +27,7 @@ from ..problem.workload import MAX_DIMENSION, Workload
 from ..search_spaces import flash_attention_bwd as search_space
 from ..target.spec import Target
 from ._attention_weights import heads_of, panels
+from ._softmax_scale import check_scale, softmax_scale
 
 if TYPE_CHECKING:
     import torch
@@ -42,7 +44,8 @@ def _named(batch: int, heads: int, seq_len: int, head_dim: int, **attrs: Value) 
 class FlashAttentionBwd(Operator):
     name = "flash_attention_bwd"
     dims = ("batch", "heads", "seq_len", "head_dim")
-    attrs: ClassVar[Mapping[str, Value]] = {"causal": False, "group": 1, "window": 0}
+    attrs: ClassVar[Mapping[str, Value]] = {"causal": False, "group": 1, "window": 0, "scale": 0.0}
+    later_attrs = ("scale",)
     axes: ClassVar[Axes] = {
         "Q": _QUERIES,
         "K": _KEYS,
@@ -96,6 +99,7 @@ class FlashAttentionBwd(Operator):
                 f"flash_attention_bwd: window={window} must be 0, or a number of keys before and at a query "
                 "of causal attention; take causal=true"
             )
+        check_scale("flash_attention_bwd", workload.attrs)
 
     def inputs(self, workload: Workload, device: str, seed: int) -> "dict[str, torch.Tensor]":
         """Q, K, V, dO ~ N(0, 1); O and LSE are what the forward pass makes of them."""
@@ -151,9 +155,8 @@ class FlashAttentionBwd(Operator):
         """
         import torch
 
-        sign, scale = (
-            (1, 1 / workload.dims["head_dim"]) if squared else (-1, workload.dims["head_dim"] ** -0.5)
-        )
+        factor = softmax_scale(workload.attrs, workload.dims["head_dim"])
+        sign, scale = (1, factor**2) if squared else (-1, factor)
         least = torch.finfo(inputs["Q"].dtype).tiny
         device, group = inputs["Q"].device, int(workload.attrs["group"])
         found = {name: torch.zeros(size, device=device) for name, size in self.outputs(workload).items()}
@@ -182,24 +185,26 @@ class FlashAttentionBwd(Operator):
         causal, window = bool(workload.attrs["causal"]), int(workload.attrs["window"])
         sides = {"window_size_left": window - 1, "window_size_right": 0} if window else {}
         q, k, v, grad = (inputs[name] for name in ("Q", "K", "V", "dO"))
+        factor = {"scale": softmax_scale(workload.attrs, q.shape[-1])}
         turned = [tensor.transpose(1, 2) for tensor in (q, k, v)]
 
         def flash() -> Callable[[], object]:
             options = (None, None, seq_len, seq_len, 0.0, causal)
-            out, lse, *state, _ = aten._flash_attention_forward(q, k, v, *options, False, **sides)
-            return lambda: aten._flash_attention_backward(grad, q, k, v, out, lse, *options, *state, **sides)
+            out, lse, *state, _ = aten._flash_attention_forward(q, k, v, *options, False, **sides, **factor)
+            backward, more = aten._flash_attention_backward, {**sides, **factor}
+            return lambda: backward(grad, q, k, v, out, lse, *options, *state, **more)
 
         def cudnn() -> Callable[[], object]:
-            made = aten._scaled_dot_product_cudnn_attention(*turned, None, True, 0.0, causal)
+            made = aten._scaled_dot_product_cudnn_attention(*turned, None, True, 0.0, causal, **factor)
             out, lse, *lengths, seed, offset, _ = made
             state = (out, lse, seed, offset, None, *lengths, 0.0, causal)
             backward = aten._scaled_dot_product_cudnn_attention_backward
-            return lambda: backward(grad.transpose(1, 2), *turned, *state)
+            return lambda: backward(grad.transpose(1, 2), *turned, *state, **factor)
 
         def cpu() -> Callable[[], object]:
-            made = aten._scaled_dot_product_flash_attention_for_cpu(*turned, 0.0, causal)
+            made = aten._scaled_dot_product_flash_attention_for_cpu(*turned, 0.0, causal, **factor)
             backward = aten._scaled_dot_product_flash_attention_for_cpu_backward
-            return lambda: backward(grad.transpose(1, 2), *turned, *made, 0.0, causal)
+            return lambda: backward(grad.transpose(1, 2), *turned, *made, 0.0, causal, **factor)
 
         usable: dict[str, Callable[[], object]] = {}
         makers = {"FlashAttention-2": flash, "cuDNN attention": cudnn, "torch attention on the CPU": cpu}
@@ -245,7 +250,8 @@ def _weights(workload: Workload, tensors: Tensors, lse: "torch.Tensor", is_known
         ago = keys[rows, None] - keys
         return (ago < 0) | (ago >= (window or seq_len))
 
-    return panels(tensors["Q"], tensors["K"], hidden, lse, is_known)
+    scale = softmax_scale(workload.attrs, workload.dims["head_dim"])
+    return panels(tensors["Q"], tensors["K"], hidden, lse, is_known, scale)
 
 
 def _power(tensor: "torch.Tensor", squared: bool) -> "torch.Tensor":
@@ -329,7 +335,7 @@ class FlashAttentionBwdGpu(KernelTemplate):
         query_grid = (heads, batch, blocks) if by_length else (blocks, heads, batch)
         keys_end = not causal and (not isinstance(seq_len, int) or seq_len % block_m != 0)
         queries_end = not causal and (not isinstance(seq_len, int) or seq_len % block_n != 0)
-        log2_e, norm = math.log2(math.e), head_dim**-0.5
+        log2_e, norm = math.log2(math.e), softmax_scale(workload.attrs, head_dim)
         scale = norm * log2_e  # exp2 instead of exp
         policy = T.GemmWarpPolicy.FullRow  # P and dS of a key stay within one warp
         early = T.wgmma_gemm if overlap else T.gemm  # waits for the product, or not

@@ -1,6 +1,6 @@
 """flash_decoding: attention of one or a few new queries over the keys and values of a cache.
 
-O[b, t, h] = softmax(Q[b, t, h] K[b, :, g]^T / sqrt(head_dim)) V[b, :, g], where g is the kv head of head h.
+O[b, t, h] = softmax(scale Q[b, t, h] K[b, :, g]^T) V[b, :, g], where g is the kv head of head h.
 
 The cache is that of `_kv_cache`. Keys and values that no query sees must be finite: weights of 0 multiply
 them. LSE is the natural logarithm of the sum of weights.
@@ -23,6 +23,7 @@ from ..target.spec import Target
 from ._exact_products import exact_products
 from ._kv_cache import CacheOperator, CacheTemplate, weighted
 from ._online_softmax import online_softmax
+from ._softmax_scale import softmax_scale
 from ._split_kv import (
     COMBINE_ROWS,
     COMBINE_THREADS,
@@ -86,6 +87,7 @@ class FlashDecoding(CacheOperator):
         least, hidden = torch.finfo(inputs["V"].dtype).tiny, self.hidden(workload, inputs)
         q = inputs["Q"].float().view(batch, q_len, kv_heads, -1, head_dim).permute(0, 2, 3, 1, 4)
         out = torch.empty_like(inputs["Q"], dtype=torch.float32)
+        scale = softmax_scale(workload.attrs, head_dim)
         lse = torch.empty_like(out[..., 0])
         with exact_products():
             for item in range(batch):
@@ -93,7 +95,7 @@ class FlashDecoding(CacheOperator):
                     self.tokens(workload, inputs, name, slice(item, item + 1))[0].float().transpose(0, 1)
                     for name in ("K", "V")
                 )
-                scores = q[item] @ k[:, None].transpose(2, 3) * head_dim**-0.5
+                scores = q[item] @ k[:, None].transpose(2, 3) * scale
                 found, sums = weighted(scores, hidden[item], v[:, None], least if squared else None)
                 out[item] = found.permute(2, 0, 1, 3).flatten(1, 2)
                 lse[item] = sums.permute(2, 0, 1).flatten(1)
@@ -109,18 +111,19 @@ class FlashDecoding(CacheOperator):
         batch, heads, kv_heads, kv_len, head_dim, q_len, _ = workload.dims.values()
         group, masked = heads // kv_heads, q_len > 1 or workload.attrs["lengths"] == "mixed"
         mask = ~self.hidden(workload, inputs)[:, None] if masked else None
-        queries = inputs["Q"].transpose(1, 2)
+        queries, scale = inputs["Q"].transpose(1, 2), softmax_scale(workload.attrs, head_dim)
 
         def cache(name: str) -> "torch.Tensor":
             return self.tokens(workload, inputs, name, slice(None)).transpose(1, 2)
 
         def fused() -> object:
             attention = torch.nn.functional.scaled_dot_product_attention
-            return attention(queries, cache("K"), cache("V"), attn_mask=mask, enable_gqa=True).transpose(1, 2)
+            options: dict[str, Any] = {"attn_mask": mask, "enable_gqa": True, "scale": scale}
+            return attention(queries, cache("K"), cache("V"), **options).transpose(1, 2)
 
         def products() -> object:
             packed = queries.reshape(batch, kv_heads, group * q_len, head_dim)
-            scores = packed @ cache("K").transpose(2, 3) * head_dim**-0.5
+            scores = packed @ cache("K").transpose(2, 3) * scale
             if mask is not None:
                 scores = scores.view(batch, kv_heads, group, q_len, kv_len)
                 scores = scores.masked_fill(~mask[:, None], -torch.inf)
@@ -194,10 +197,11 @@ class FlashDecodingGpu(CacheTemplate):
         row_tiles = -(-rows // block_m)
         even = not has_lengths and kv_len % (block_n * split_k) == 0
         masked = q_len > 1 or not even
-        scale = head_dim**-0.5 * math.log2(math.e)  # exp2 instead of exp
+        scale = softmax_scale(workload.attrs, head_dim) * math.log2(math.e)  # exp2 instead of exp
         # weights in registers: each warp has whole rows; else warps divide the columns
         policy = T.GemmWarpPolicy.FullRow if in_registers else T.GemmWarpPolicy.FullCol
-        update, divide = online_softmax(block_m, block_n, scale), normalise(block_m, head_dim, scale)
+        update = online_softmax(block_m, block_n, scale, from_finite=True)
+        divide = normalise(block_m, head_dim, scale)
         load = load_keys(block_n, head_dim, page, by_row=config["gather"] == "by_row")
         sum_up = combine(split_k, head_dim)
 

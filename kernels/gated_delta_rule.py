@@ -140,6 +140,7 @@ class GatedDeltaRule(Operator):
     def magnitude(self, workload: Workload, inputs: Tensors) -> "dict[str, torch.Tensor]":
         """Of what tokens add to the last state, and of the larger one of two sums that outputs are.
 
+        A written value is a difference: its errors are those of its terms.
         Kernels round the state, of whose products with q an output is the sum, and the weights of all written
         values: where q and a key are alike, the second sum has larger terms.
         """
@@ -151,11 +152,12 @@ class GatedDeltaRule(Operator):
         o = torch.empty_like(values)
         for t in range(workload.dims["seq_len"]):
             q, k, v, g, beta = _token(inputs, t)
-            _, state, written = one_token(q, k, v, g, beta, state)
-            values[:, t] = written.square()
+            recalled = (state * (g.exp()[..., None] * k)[..., None]).square_().sum(-2)
+            _, state, _ = one_token(q, k, v, g, beta, state)
+            values[:, t] = beta.square()[..., None] * (v.square() + recalled)
             o[:, t] = (state * q[..., None]).square_().sum(-2)
             squares *= (2 * g).exp_()[..., None, None]
-            squares += (k[..., None] * written[..., None, :]).square_()
+            squares += k.square()[..., None] * values[:, t, :, None, :]
         for item, of_item in enumerate(o):
             q, k, g = (inputs[name][item].transpose(0, 1).float() for name in ("q", "k", "g"))
             sums, squared_values = g.double().cumsum(-1), values[item].transpose(0, 1)

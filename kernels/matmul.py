@@ -25,23 +25,22 @@ from ..errors import WorkloadError
 from ..problem.axes import Axes, Axis, Parts, shape
 from ..problem.operator import Operator, Tensors
 from ..problem.rasterization import Rasterization
-from ..problem.rounding import Rounding, SecondInputs, ShortSums, whole_numbers
+from ..problem.rounding import Rounding, SecondInputs, whole_numbers
 from ..problem.space import Config, SearchSpace, Value
 from ..problem.template import KernelTemplate, Scale
 from ..problem.workload import MAX_DIMENSION, Workload
 from ..search_spaces import matmul as search_space
 from ..target.spec import Target
 from ._exact_products import exact_products
+from ._float8 import BLOCK, FLOAT8_TERMS, LARGEST_FLOAT8, OUTPUTS, largest, short_sums, spread
 from ._matmul_vendor import products
+from ._scheduled_tiles import GROUP, RANGES, SharedTiles, scheduled_tiles
 from ._warp_policy import warp_policy
 
 if TYPE_CHECKING:
     import torch
 
-BLOCK = 128  # elements of a row that share a scale with scales=block128
 PANEL = 1024  # rows whose scales are spread at once
-LARGEST_FLOAT8 = 448  # of e4m3
-OUTPUTS: Mapping[str, str] = {"float8_e4m3fn": "bfloat16", "int8": "int32"}
 SCALE_AXES: Mapping[str, tuple[tuple[Axis, ...], tuple[Axis, ...]]] = {
     "tensor": ((1,), (1,)),
     "row": (("m",), ("n",)),
@@ -50,9 +49,6 @@ SCALE_AXES: Mapping[str, tuple[tuple[Axis, ...], tuple[Axis, ...]]] = {
 ADDED_AXES: Mapping[str, tuple[Axis, ...]] = {"bias": ("n",), "residual": ("m", "n")}
 ACTIVATIONS = ("relu", "gelu", "silu")
 STEEPEST = 1.13  # slope of these activations, at most
-# Hopper adds 32 products of float8 at a time, to sums of 14 digits (report on DeepSeek-V3, section 3.3.2),
-# whose last one is cut off
-FLOAT8_TERMS, FLOAT8_SUM_DIGITS = 32, 13
 
 
 class Matmul(Operator):
@@ -186,8 +182,8 @@ class Matmul(Operator):
             values = torch.randn(*sizes, generator=generator, device=device)
             if "A_scale" in axes:
                 values *= 1.0 if name == "A" else k**-0.5
-                scale = _largest(values, blocks[name]).div_(LARGEST_FLOAT8)
-                values /= _spread(scale, blocks[name], slice(0, sizes[0]), sizes[1])
+                scale = largest(values, blocks[name]).div_(LARGEST_FLOAT8)
+                values /= spread(scale, blocks[name], slice(0, sizes[0]), sizes[1])
                 scales[f"{name}_scale"] = scale.view(shape(axes[f"{name}_scale"], workload.dims, {}))
             quantised = values.to(torch.float8_e4m3fn)
             found[name] = (quantised if extents[name] == sizes else quantised.T).contiguous()
@@ -231,7 +227,7 @@ class Matmul(Operator):
             for start in range(0, len(operand) if name in grids else 0, PANEL):
                 part = operand[start : start + PANEL]
                 rows = slice(first + start, first + start + len(part))
-                part *= _spread(grids[name], blocks[name], rows, operand.shape[1])
+                part *= spread(grids[name], blocks[name], rows, operand.shape[1])
             return operand
 
         b = scaled(b, "B", 0)
@@ -276,7 +272,7 @@ class Matmul(Operator):
         if workload.dtype == "float8_e4m3fn":
             # scales of blocks: each block has a sum of its own, and float32 adds the blocks
             depth = min(k, BLOCK) if self.text(workload, "scales") == "block128" else k
-            short = ShortSums(-(-depth // FLOAT8_TERMS), FLOAT8_SUM_DIGITS)
+            short = short_sums(depth)
         return Rounding(k, cuts=True, short_sums=short)
 
     def magnitude(self, workload: Workload, inputs: Tensors) -> "dict[str, torch.Tensor]":
@@ -325,23 +321,6 @@ def _blocks(workload: Workload, scales: str) -> dict[str, tuple[int, int]]:
     }.get(scales, {"A": (m, k), "B": (k, n)})
 
 
-def _largest(values: "torch.Tensor", block: tuple[int, int]) -> "torch.Tensor":
-    """The largest magnitude of each block."""
-    import torch
-
-    rows, cols = values.shape
-    padded = torch.nn.functional.pad(values, (0, -cols % block[1], 0, -rows % block[0]))
-    return padded.view(-(-rows // block[0]), block[0], -1, block[1]).abs().amax((1, 3))
-
-
-def _spread(scale: "torch.Tensor", block: tuple[int, int], rows: slice, cols: int) -> "torch.Tensor":
-    """The scale of each element of some rows, from a scale for each block."""
-    import torch
-
-    at = torch.arange(rows.start, rows.stop, device=scale.device) // block[0]
-    return scale[at][:, torch.arange(cols, device=scale.device) // block[1]]
-
-
 OPERATOR = Matmul()
 
 # Rows beyond the edge of A cost time: their copies access memory as well, and blocks that share columns of B
@@ -352,6 +331,7 @@ MOVED_COLUMNS = 128
 FEW_ROWS = 128  # of A, for which tiles of C^T are tried first
 ADDED_THREADS = 256  # of a block that adds partial sums
 ADDED_COLUMNS = 1024
+SCHEDULES = ("stream_k", "cluster_m", "cluster_n")  # parameters of tiles with explicit pipelines
 PARTIAL: Mapping[str, str] = {"int8": "int32"}  # dtype of partial sums, by that of the operands
 LOG2_E = math.log2(math.e)
 GELU = 2 * (2 / math.pi) ** 0.5 * LOG2_E  # gelu(x) = x / (1 + 2^-(GELU x + GELU_CUBE x^3))
@@ -361,8 +341,9 @@ GELU_CUBE = GELU * 0.044715
 class MatmulGpu(KernelTemplate):
     """One output tile per block: operands and C pass through shared memory, in a pipelined loop over k.
 
-    Parts of k may have blocks of their own, whose sums a second kernel adds. Blocks may loop over tiles.
-    Tiles may be those of C^T, for few rows of A.
+    Parts of k may have blocks of their own, whose sums a second kernel adds. Blocks may loop over tiles, and
+    share the iterations of those that are left. Two blocks may read an operand together. Tiles may be those
+    of C^T, for few rows of A.
     """
 
     operator = OPERATOR
@@ -385,17 +366,19 @@ class MatmulGpu(KernelTemplate):
 
     def reordered(self, config: Config) -> tuple[Config, Rasterization] | None:
         panel = config.int("swizzle")
-        if not panel or config.int("persistent", 0):
+        if not panel or any(config.int(name, 0) > 1 for name in ("persistent", *SCHEDULES)):
             return None
         return Config({**config, "swizzle": 0}), Rasterization("row", panel)
 
     def scratch(self, workload: Workload, config: Config) -> Mapping[str, tuple[tuple[int, ...], str]]:
-        parts = config.int("split_k", 1)
-        if parts == 1:
+        parts, blocks = config.int("split_k", 1), config.int("stream_k", 0)
+        if blocks:
+            sizes = (RANGES * blocks, config.int("block_m"), config.int("block_n"))
+        elif parts > 1:
+            sizes = (parts, workload.dims["m"], workload.dims["n"])
+        else:
             return {}
-        return {
-            "P": ((parts, workload.dims["m"], workload.dims["n"]), PARTIAL.get(workload.dtype, "float32"))
-        }
+        return {"P": (sizes, PARTIAL.get(workload.dtype, "float32"))}
 
     def default_config(self, workload: Workload, target: Target) -> Config | None:
         """The largest of a few tried tiles with a block for most cores; else the nearest legal config.
@@ -445,6 +428,7 @@ class MatmulGpu(KernelTemplate):
         block_m, block_n, block_k = config.int("block_m"), config.int("block_n"), config.int("block_k")
         num_stages, threads, swizzle = config.int("num_stages"), config.int("threads"), config.int("swizzle")
         split_k, persistent = config.int("split_k", 1), config.int("persistent", 0)
+        stream_k, cluster_m, cluster_n = (config.int(name, 0) or 1 for name in SCHEDULES)
         swapped = bool(config.get("swapped", False))
         through_shared = config["epilogue"] == "shared"
         is_whole = isinstance(m, int) and (m % block_m == 0 or m < block_m)
@@ -459,7 +443,8 @@ class MatmulGpu(KernelTemplate):
             return T.Tensor(sizes[name], dtype) if name in sizes else type(None)
 
         wide = PARTIAL.get(dtype, "float32")  # of partial sums
-        partial: Any = T.Tensor((split_k, m, n), wide) if split_k > 1 else type(None)
+        partial_shape = (RANGES * stream_k, block_m, block_n) if stream_k > 1 else (split_k, m, n)
+        partial: Any = T.Tensor(partial_shape, wide) if split_k > 1 or stream_k > 1 else type(None)
 
         a_by_rows, b_by_depth = layout[0] == "n", layout[1] == "n"
         a_shape = (block_m, block_k) if a_by_rows else (block_k, block_m)
@@ -472,9 +457,19 @@ class MatmulGpu(KernelTemplate):
         activation = next((name for name in fuse.split("_") if name in ACTIVATIONS), "")
         has_bias, has_residual = "bias" in sizes, "residual" in sizes
         is_plain = not (activation or has_bias or has_residual or scales in ("tensor", "row"))
+        is_pair, is_scheduled = cluster_m * cluster_n > 1, max(stream_k, cluster_m, cluster_n) > 1
+        added_rows = 1 << (ADDED_COLUMNS // block_n).bit_length() - 1  # of a block that adds sums of ranges
+        # of clusters, which are blocks unless two of these read an operand together
+        cluster_rows = (tile_rows + cluster_m - 1) // cluster_m
+        cluster_cols = (tile_cols + cluster_n - 1) // cluster_n
+        shared_tiles = SharedTiles(cluster_rows * cluster_cols, depths, stream_k)
         grid = (
             (persistent,)
             if persistent
+            else (stream_k,)
+            if stream_k > 1
+            else (cluster_rows * cluster_cols * 2,)
+            if is_pair
             else (tile_cols, tile_rows, split_k)
             if split_k > 1
             else (T.ceildiv(n, block_n), T.ceildiv(m, block_m))
@@ -483,12 +478,15 @@ class MatmulGpu(KernelTemplate):
         def at(tensor: Any, by_depth: bool, depth: Any, other: Any) -> Any:
             return tensor[depth, other] if by_depth else tensor[other, depth]
 
+        def first_row(by: Any) -> Any:
+            return T.min(by * block_m, T.max(m - block_m, 0)) if is_moved else by * block_m
+
         def place(tile: Any) -> tuple[Any, Any]:
             # column and row of a tile, by panels of rows
             panel = max(swizzle, 1)
-            first = tile // (panel * tile_cols) * panel
-            rows = T.min(panel, tile_rows - first)
-            inner = tile % (panel * tile_cols)
+            first = tile // (panel * cluster_cols) * panel
+            rows = T.min(panel, cluster_rows - first)
+            inner = tile % (panel * cluster_cols)
             return inner // rows, first + inner % rows
 
         def product(a_tile: Any, b_tile: Any, total: Any, clear: bool) -> Any:
@@ -521,11 +519,34 @@ class MatmulGpu(KernelTemplate):
             return value
 
         @T.macro
+        def store(others, C, row, bx, c_sum):  # type: ignore[no-untyped-def]  # noqa: N803
+            if through_shared:
+                c_tile = T.alloc_shared((block_m, block_n), output)
+                if has_residual and not is_scheduled:
+                    T.copy(others[3][row, bx * block_n], c_tile)
+                if not is_plain:
+                    for i, j in T.Parallel(*sum_shape):
+                        r, c = (j, i) if swapped else (i, j)
+                        kept = c_tile[r, c] if has_residual and not is_scheduled else None
+                        c_sum[i, j] = finished(c_sum[i, j], others, row + r, bx * block_n + c, kept)
+                if swapped:
+                    for i, j in T.Parallel(*sum_shape):
+                        c_tile[j, i] = c_sum[i, j]
+                else:
+                    T.copy(c_sum, c_tile)
+                T.copy(c_tile, C[row, bx * block_n])
+            else:
+                if not is_plain:
+                    for i, j in T.Parallel(*sum_shape):
+                        c_sum[i, j] = finished(c_sum[i, j], others, row + i, bx * block_n + j)
+                T.copy(c_sum, C[row, bx * block_n])
+
+        @T.macro
         def tile(A, B, A_scale, B_scale, bias, residual, C, P, place, a_tile, b_tile, c_sum):  # type: ignore[no-untyped-def]  # noqa: N803
             others = (A_scale, B_scale, bias, residual)
             bx, by, part = place
             T.clear(c_sum)
-            row = T.min(by * block_m, T.max(m - block_m, 0)) if is_moved else by * block_m
+            row = first_row(by)
             if by_blocks:
                 block_sum = T.alloc_fragment(sum_shape, accumulator)
                 a_factors = T.alloc_fragment((block_m,), "float32")
@@ -553,26 +574,69 @@ class MatmulGpu(KernelTemplate):
                         P[part, row + j, bx * block_n + i] = T.cast(c_sum[i, j], wide)
                 else:
                     T.copy(c_sum, P[part, row, bx * block_n])
-            elif through_shared:
-                c_tile = T.alloc_shared((block_m, block_n), output)
-                if has_residual:
-                    T.copy(residual[row, bx * block_n], c_tile)
-                if not is_plain:
-                    for i, j in T.Parallel(*sum_shape):
-                        r, c = (j, i) if swapped else (i, j)
-                        kept = c_tile[r, c] if has_residual else None
-                        c_sum[i, j] = finished(c_sum[i, j], others, row + r, bx * block_n + c, kept)
-                if swapped:
-                    for i, j in T.Parallel(*sum_shape):
-                        c_tile[j, i] = c_sum[i, j]
-                else:
-                    T.copy(c_sum, c_tile)
-                T.copy(c_tile, C[row, bx * block_n])
             else:
-                if not is_plain:
-                    for i, j in T.Parallel(*sum_shape):
-                        c_sum[i, j] = finished(c_sum[i, j], others, row + i, bx * block_n + j)
-                T.copy(c_sum, C[row, bx * block_n])
+                store(others, C, row, bx, c_sum)
+
+        def issued(a: Any, b: Any, total: Any, clear: Any) -> Any:
+            return T.wgmma_gemm(a, b, total, not a_by_rows, not b_by_depth, policy=policy, clear_accum=clear)
+
+        def span(first: Any, size: int) -> slice:
+            return slice(first, first + size)
+
+        def issue(source: Any, tile: Any, barrier: Any, is_shared: bool) -> Any:
+            # what blocks of a cluster share is copied by the first one, for both
+            mask = 3 if is_shared else None
+            return T.tma_copy(source, tile, barrier=barrier, leader_scope_threads=32, cluster_mask=mask)
+
+        @T.macro
+        def load(tensors, place, depth, a_tile, b_tile, stage, full):  # type: ignore[no-untyped-def]
+            row, col, deep = first_row(place[1]), place[0] * block_n, depth * block_k
+            rows, cols, deeps = (
+                slice(row, row + block_m),
+                slice(col, col + block_n),
+                slice(deep, deep + block_k),
+            )
+            a_part = at(tensors[0], not a_by_rows, deeps, rows)
+            b_part = at(tensors[1], b_by_depth, deeps, cols)
+            issue(a_part, a_tile[stage, :, :], full[stage], cluster_n > 1)
+            issue(b_part, b_tile[stage, :, :], full[stage], cluster_m > 1)
+
+        @T.macro
+        def keep(tensors, place, target, c_sum):  # type: ignore[no-untyped-def]
+            if target is None:
+                store(tensors[2:6], tensors[6], first_row(place[1]), place[0], c_sum)
+            else:
+                T.copy(c_sum, tensors[7][target, 0, 0])
+
+        @T.macro
+        def partial_tile(role, tensors, buffers, barriers, block, number, done):  # type: ignore[no-untyped-def]
+            index, first, count = shared_tiles.part(block, number)
+            if count > 0:
+                where = place(T.min(index, shared_tiles.tiles - 1))
+                target = block * RANGES + number
+                role(tensors, buffers, barriers, where, (first, count), done, target)
+
+        @T.macro
+        def walk(role, tensors, buffers, barriers, block):  # type: ignore[no-untyped-def]
+            if is_pair:
+                col, row = place(block // 2)
+                inner = (
+                    col * cluster_n + block % cluster_n,
+                    row * cluster_m + block % cluster_m,
+                )
+                role(tensors, buffers, barriers, inner, (0, depths), 0, None)
+            else:
+                turns = shared_tiles.turns
+                for turn in T.serial(turns):
+                    whole = place(turn * stream_k + block)
+                    role(tensors, buffers, barriers, whole, (0, depths), turn * depths, None)
+                # not a loop, so that the model knows the length of each
+                partial_tile(role, tensors, buffers, barriers, block, 0, turns * depths)
+                done = turns * depths + shared_tiles.part(block, 0)[2]
+                partial_tile(role, tensors, buffers, barriers, block, 1, done)
+
+        run = scheduled_tiles(load, issued, keep, num_stages, threads, is_pair)
+        reported = T.alloc_cluster_barrier if is_pair else T.alloc_barrier
 
         @T.prim_func
         def matmul(  # type: ignore[no-untyped-def]
@@ -585,13 +649,18 @@ class MatmulGpu(KernelTemplate):
             C: T.Tensor((m, n), output),  # type: ignore[valid-type]  # noqa: N803
             P: partial,  # noqa: N803
         ):
-            with T.Kernel(*grid, threads=threads) as blocks:
-                a_tile = T.alloc_shared(a_shape, dtype)
-                b_tile = T.alloc_shared(b_shape, dtype)
+            launch = {"threads": threads + GROUP if is_scheduled else threads}
+            with T.Kernel(*grid, **launch, cluster_dims=2 if is_pair else None) as blocks:
+                a_tile = T.alloc_shared((num_stages, *a_shape) if is_scheduled else a_shape, dtype)
+                b_tile = T.alloc_shared((num_stages, *b_shape) if is_scheduled else b_shape, dtype)
                 c_sum = T.alloc_fragment(sum_shape, accumulator)
                 tensors = (A, B, A_scale, B_scale, bias, residual, C, P)
                 buffers = (a_tile, b_tile, c_sum)
-                if persistent:
+                if is_scheduled:
+                    full = T.alloc_barrier([1] * num_stages)
+                    free = reported([cluster_m * cluster_n * threads // 32] * num_stages)
+                    run(tensors, buffers, (full, free), walk, blocks)
+                elif persistent:
                     for turn in T.serial(T.ceildiv(tile_rows * tile_cols - blocks, persistent)):
                         tile(*tensors, (*place(turn * persistent + blocks), 0), *buffers)
                 else:
@@ -609,6 +678,26 @@ class MatmulGpu(KernelTemplate):
                         C[by, col] = T.cast(
                             finished(total[j], (A_scale, B_scale, bias, residual), by, col), output
                         )
+
+            if stream_k > 1:
+                with T.Kernel(T.max(shared_tiles.rest, 1), block_m // added_rows, threads=ADDED_THREADS) as (
+                    tile_index,
+                    strip,
+                ):
+                    rows_sum = T.alloc_fragment((added_rows, block_n), wide)
+                    T.clear(rows_sum)
+                    block, count, number = shared_tiles.slots(tile_index)
+                    for other in T.serial(count):
+                        slot = (block + other) * RANGES + T.if_then_else(other == 0, number, 0)
+                        for i, j in T.Parallel(added_rows, block_n):
+                            rows_sum[i, j] += P[slot, strip * added_rows + i, j]
+                    bx, by = place(shared_tiles.turns * stream_k + tile_index)
+                    for i, j in T.Parallel(added_rows, block_n):
+                        row, col = first_row(by) + strip * added_rows + i, bx * block_n + j
+                        if tile_index < shared_tiles.rest:
+                            C[row, col] = T.cast(
+                                finished(rows_sum[i, j], (A_scale, B_scale, bias, residual), row, col), output
+                            )
 
         return matmul
 

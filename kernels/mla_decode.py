@@ -1,9 +1,9 @@
 """mla_decode: attention of new queries over a cache of latent vectors, the multi-head latent attention of
 DeepSeek after its projections are absorbed.
 
-O[b, t, h] = softmax(Q[b, t, h] KV[b]^T / sqrt(dim + rope_dim)) KV[b, :, :dim]. All heads share the keys, and
-values are the first `dim` columns of keys; the others are the rotated part. A model with another factor of
-the scores, such as 1/sqrt(192), multiplies Q.
+O[b, t, h] = softmax(scale Q[b, t, h] KV[b]^T) KV[b, :, :dim]. All heads share the keys, and
+values are the first `dim` columns of keys; the others are the rotated part. The default
+of `scale` is 1/sqrt(dim + rope_dim); models take 1/sqrt(192) and other factors.
 
 The cache is that of `_kv_cache`, with one kv head. With `topk` each query has its own keys: `Indices` are
 positions in its item, and -1 stands for none. A pool of pages is then one item, whose queries are the batch.
@@ -27,6 +27,7 @@ from ..target.spec import Target
 from ._exact_products import exact_products
 from ._kv_cache import CacheOperator, CacheTemplate, weighted
 from ._online_softmax import online_softmax
+from ._softmax_scale import softmax_scale
 from ._split_kv import (
     COMBINE_ROWS,
     COMBINE_THREADS,
@@ -115,6 +116,7 @@ class MlaDecode(CacheOperator):
         q, least = inputs["Q"], torch.finfo(inputs["KV"].dtype).tiny
         out = torch.empty(batch, q_len, heads, dim, device=q.device)
         lse, hidden = torch.empty_like(out[..., 0]), self.hidden(workload, inputs)
+        scale = softmax_scale(workload.attrs, q.shape[-1])
         with exact_products():
             for item in range(batch):
                 kv = self.tokens(workload, inputs, "KV", slice(item, item + 1))[0, :, 0].float()
@@ -123,7 +125,7 @@ class MlaDecode(CacheOperator):
                     if workload.attrs["topk"]:
                         chosen = inputs["Indices"][item, t]
                         keys, unseen = kv[chosen.clamp(min=0)], chosen < 0
-                    scores = q[item, t].float() @ keys.T * keys.shape[1] ** -0.5
+                    scores = q[item, t].float() @ keys.T * scale
                     out[item, t], lse[item, t] = weighted(
                         scores, unseen, keys[:, :dim], least if squared else None
                     )
@@ -137,7 +139,7 @@ class MlaDecode(CacheOperator):
         import torch
 
         batch, heads, _, dim, q_len, _ = workload.dims.values()
-        topk, scale = int(workload.attrs["topk"]), inputs["Q"].shape[-1] ** -0.5
+        topk, scale = int(workload.attrs["topk"]), softmax_scale(workload.attrs, inputs["Q"].shape[-1])
         if topk:  # each query has its own keys
             queries, unseen = inputs["Q"].flatten(0, 1), (inputs["Indices"] < 0).view(-1, 1, topk)
             items = torch.arange(batch, device=queries.device)[:, None, None]
@@ -250,11 +252,15 @@ class MlaDecodeGpu(CacheTemplate):
         keys = topk or kv_len
         even = not has_lengths and keys % (block_n * split_k) == 0
         masked = not even or (q_len > 1 and not topk)
-        scale = width**-0.5 * math.log2(math.e)  # exp2 instead of exp
+        scale = softmax_scale(workload.attrs, width) * math.log2(math.e)  # exp2 instead of exp
         policy = {"full_row": T.GemmWarpPolicy.FullRow, "full_col": T.GemmWarpPolicy.FullCol}[
             config.str("policy")
         ]
-        update, divide = online_softmax(block_m, block_n, scale), normalise(block_m, dim, scale)
+        # Sums of a row over several warps pass through shared memory. TileLang may put the weights there as
+        # well, and does not see that some warps still read sums when others write weights
+        shares_rows = config["policy"] == "full_col" or threads // 32 * 16 > block_m
+        update = online_softmax(block_m, block_n, scale, from_finite=True)
+        divide = normalise(block_m, dim, scale)
         by_row = config["gather"] == "by_row"
         load_latent = load_keys(block_n, dim, page, by_row)
         load_rope = load_keys(block_n, rope_dim, page, by_row, first_column=dim)
@@ -337,6 +343,8 @@ class MlaDecodeGpu(CacheTemplate):
                                 seen = first + j < length - (sharing - 1) + token
                                 scores[i, j] = T.if_then_else(seen, scores[i, j], -T.infinity(accumulator))
                     update(scores, row_max, old_max, rescale, tile_sum, row_sum)
+                    if shares_rows:
+                        T.sync_threads()
                     T.copy(scores, weights)
                     for i, j in T.Parallel(block_m, dim):
                         o_sum[i, j] *= rescale[i]

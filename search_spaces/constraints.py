@@ -12,6 +12,7 @@ MAX_GRID_Y = 65535  # blocks along the second axis of a CUDA or HIP grid
 MIN_WGMMA_COLUMNS = 16  # "Not a canonical GMMA_MN layout" with 8
 # registers that ptxas 13.0 needs besides the sums of one wgmma: "register target of 154" for 256 columns
 WGMMA_REGISTERS = 26
+SCALED_BLOCK = 128  # elements along k and n with one scale, in blocks
 LEFT_OPERAND_REGISTERS = 4  # the same for a left operand in registers: "158"
 
 
@@ -276,6 +277,33 @@ def rows_of_warps(target: Target) -> Constraint:
         return None
 
     return Constraint("whole rows", violation)
+
+
+def whole_scales(has_blocks: bool) -> Constraint:
+    """With a scale for each block, an iteration of a tile has one block of k and of n."""
+
+    def violation(config: Config) -> str | None:
+        depth, cols = config.int("block_k"), config.int("block_n")
+        if not has_blocks or (depth == SCALED_BLOCK and SCALED_BLOCK % cols == 0):
+            return None
+        return (
+            f"block_k={depth} and block_n={cols} cover other blocks than those of {SCALED_BLOCK}x"
+            f"{SCALED_BLOCK} with one scale: take block_k={SCALED_BLOCK} and a block_n that divides "
+            f"{SCALED_BLOCK}"
+        )
+
+    return Constraint("whole blocks of scales", violation)
+
+
+def multiplies_float8(target: Target) -> Constraint:
+    """Hopper's matrix unit multiplies e4m3; AMD's has another format of 8 bits, and Ampere's has none."""
+
+    def violation(_: Config) -> str | None:
+        if is_hopper(target):
+            return None
+        return f"float8_e4m3fn is no format that {target.name} multiplies: take bfloat16"
+
+    return Constraint("matrix unit", violation)
 
 
 def by_copies(threads: Constraint, bulk: Constraint) -> Constraint:

@@ -13,6 +13,7 @@ from .constraints import (
     fits_grid,
     fits_registers,
     fits_shared_memory,
+    multiplies_float8,
     not_beyond,
     pipelines,
     same_division,
@@ -21,15 +22,23 @@ from .constraints import (
     uneven,
 )
 from .matrix_unit import POLICIES, MatrixUnit, is_hopper, launch, matrix_unit
+from .row_reduction import fits_thread
 
 RUNS = {"shared": 8, "shared_wide": 32}  # weights that a thread unpacks at a time for shared memory
 SWIZZLES = (0, 8)
-TILES = (16, 32, 64, 128, 256)
+TILES = (8, 16, 32, 64, 128, 256)
+COLUMN_TILES = (16, 32, 64, 128, 256)
 DEPTHS = (64, 128, 256)
 FULL_TILE = 64  # with more rows of A, smaller tiles read too often for the caches
 TENSOR_COPY_ALIGNMENT = 128  # bytes, of a bulk copy of a tensor's box in shared memory
 TABLE_BYTES = 128  # sixteen numbers, and what aligns them
 ALIGNMENT = 1024  # bytes, of TileLang for operands of matrix instructions
+# weights that go from memory to registers
+ROWS, COLUMNS, WARP = 16, 8, 32  # of an instruction
+FEW_ROWS = 16  # of A
+MOST_TILES = 4  # of 16 rows, of a warp
+MOST_ORDERED = 512  # threads from which on a wgmma may overtake stores of float8 weights
+PAIRS_BYTES = 16 * 1024 + TABLE_BYTES  # of a table of pairs of weights
 # ways to decode the weights of a format
 DECODERS: Mapping[str, tuple[str, ...]] = {
     "int4": ("bits", "convert", "words"),
@@ -49,13 +58,17 @@ def space(workload: Workload, target: Target) -> SearchSpace:
     """The search space of `workload` on `target`."""
     m, n, k = (workload.dims[d] for d in ("m", "n", "k"))
     format_name, group = str(workload.attrs.get("format", "int4")), int(workload.attrs["group"])
-    result_bytes = DTYPE_BYTES[workload.dtype]
-    element_bytes = 1 if format_name == "int2" else result_bytes
+    result_bytes = max(2, DTYPE_BYTES[workload.dtype])  # bfloat16 for float8
+    is_float8 = workload.dtype == "float8_e4m3fn"
+    element_bytes = 1 if format_name == "int2" or is_float8 else result_bytes
     weights_a_byte = 4 if format_name == "int2" else 2
     scale_bytes = 1 if format_name == "mxfp4" else result_bytes
     zero_bytes = result_bytes if workload.attrs.get("zeros", False) else 0
     bulk_copies = k * element_bytes % 16 == 0
-    rows, cols, depths = TILES, TILES, DEPTHS
+    rows, cols, depths = TILES, COLUMN_TILES, DEPTHS
+    step = 256 if format_name == "int2" else 128  # weights of a row that four lanes read at once
+    groups = 1 if group == -1 else max(1, step // group)
+    goes_direct = not is_float8 and target.kind == "cuda" and m <= FEW_ROWS and k % (step // 4) == 0
     parameters = (
         Parameter("block_m", rows, "rows of A and C of one block"),
         Parameter("block_n", cols, "rows of W, columns of C, of one block"),
@@ -64,13 +77,13 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         Parameter("threads", (64, 128, 256, 512), "threads that compute"),
         Parameter(
             "weights",
-            ("registers", "registers_linear", "shared", "shared_wide"),
+            tuple(RUNS) if is_float8 else ("registers", "registers_linear", *RUNS),
             "where weights are unpacked to: registers, from a swizzled or linear tile; or shared memory, 8 "
             "or 32 at a time",
         ),
         Parameter(
             "decode",
-            DECODERS[format_name],
+            ("words",) if is_float8 else DECODERS[format_name],
             "how codes become numbers: by bit operations on one or a word of them, a conversion, or a table",
         ),
         Parameter("policy", POLICIES, "how the tile is divided over the warps"),
@@ -78,6 +91,12 @@ def space(workload: Workload, target: Target) -> SearchSpace:
             "swizzle",
             SWIZZLES,
             "block rows that are walked together, so that operands stay in the cache; 0: one by one",
+        ),
+        Parameter(
+            "reduce_warps",
+            (0, 1, 2, 4, 8) if goes_direct else (0,),
+            "warps that share rows of W, which goes from memory to registers; 0: through shared memory",
+            default=0,
         ),
     )
 
@@ -88,8 +107,8 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         return config.int("block_m") * config.int("block_n")
 
     def registers(config: Config) -> int:
-        if config["weights"] in RUNS:
-            return result_size(config)
+        if config["weights"] in RUNS:  # sums of a group have registers of their own
+            return result_size(config) * (2 if is_float8 else 1)
         # each warp has the weights of its rows, so warps along the columns have copies
         _unit, split = _division(target, config)
         along_cols = split[1] if split else 1
@@ -116,13 +135,24 @@ def space(workload: Workload, target: Target) -> SearchSpace:
             operands += TABLE_BYTES
         return max(operands, result) + launch(target, config.int("threads"), bulk_copies).barrier_bytes
 
-    constraints = (
+    def columns(config: Config) -> int:  # instructions along those of the product
+        return -(-min(m, config.int("block_m")) * groups // COLUMNS)
+
+    def direct_registers(config: Config) -> int:
+        tiles, wide = _tiles_of_a_warp(config), columns(config)
+        loaded = config.int("num_stages") * tiles * (8 + (0 if group == -1 else 4) + (4 if zero_bytes else 0))
+        return loaded + 16 + (16 + 4 + 8 * tiles) * wide
+
+    def direct_bytes(config: Config) -> int:
+        sums = config.int("reduce_warps", 0) * config.int("block_n") * columns(config) * COLUMNS * 4
+        return sums + (PAIRS_BYTES if config["decode"] == "table" else 0)
+
+    tiled = (
+        *((multiplies_float8(target), _whole_groups(group), _ordered_stores()) if is_float8 else ()),
+        _whole_tile(),
+        not_beyond("block_m", rows[1:], "m", m),
         pipelines(target),
         _unpacking(),
-        not_beyond("block_m", rows, "m", m),
-        not_beyond("block_n", cols, "n", n),
-        not_beyond("block_k", depths, "k", k),
-        fits_grid("block_m", m),
         _enough_tile(m, n, target.int("core.count")),
         stages_within_loop(lambda config: -(-k // config.int("block_k")), "k"),
         fits_block(target, bulk_copies),
@@ -135,7 +165,119 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         fits_shared_memory(target, shared_bytes, "lower num_stages, block_k, block_m or block_n"),
         swizzle_matters(blocks, target.int("core.count"), SWIZZLES),
     )
+    direct = (
+        _fixed_values(step, workload.dtype if format_name in ("fp4", "mxfp4") else ""),
+        _whole_warps(),
+        not_beyond("block_m", rows, "m", m),
+        _parts_within_row(-(-k // step)),
+        fits_thread(target, direct_registers, "take a smaller num_stages, block_n or block_m"),
+        fits_shared_memory(target, direct_bytes, "take fewer reduce_warps or a smaller block_n"),
+    )
+    constraints = (
+        *(_where(rule, is_direct=True) for rule in direct if goes_direct),
+        not_beyond("block_n", cols, "n", n),
+        not_beyond("block_k", depths, "k", k),
+        fits_grid("block_m", m),
+        *(_where(rule, is_direct=False) for rule in tiled),
+    )
     return SearchSpace(parameters, constraints)
+
+
+def _whole_groups(group: int) -> Constraint:
+    """An iteration has one group, whose sums are scaled."""
+
+    def violation(config: Config) -> str | None:
+        depth = config.int("block_k")
+        if group == -1 or group % depth == 0:
+            return None
+        return f"block_k={depth} exceeds the {group} weights with one scale: take block_k={group}"
+
+    return Constraint("whole groups", violation)
+
+
+def _where(rule: Constraint, is_direct: bool) -> Constraint:
+    """`rule` for one of the two ways of W alone."""
+
+    def violation(config: Config) -> str | None:
+        return rule.violation(config) if (config.int("reduce_warps", 0) > 0) == is_direct else None
+
+    return Constraint(rule.name, violation, rule.is_waste)
+
+
+def _tiles_of_a_warp(config: Config) -> int:
+    """Tiles of 16 rows of W that a warp has; 0 if they are not whole."""
+    warps = config.int("threads") // WARP // max(1, config.int("reduce_warps", 0))
+    return config.int("block_n") // ROWS // warps if warps else 0
+
+
+def _whole_tile() -> Constraint:
+    """Tiles of the product that pass through shared memory have at least the rows of an instruction."""
+
+    def violation(config: Config) -> str | None:
+        block_m = config.int("block_m")
+        if block_m >= ROWS:
+            return None
+        return f"block_m={block_m} fills no instruction with reduce_warps=0: take block_m={ROWS}"
+
+    return Constraint("whole tile", violation)
+
+
+def _fixed_values(step: int, dtype: str) -> Constraint:
+    """Weights that go from memory to registers leave no choice of some parameters.
+
+    Numbers of fp4 have their bits in the places of float16; `dtype` is that of a workload of fp4.
+    """
+    fixed = {"block_k": step, "weights": "registers", "policy": "square", "swizzle": 0}
+
+    def violation(config: Config) -> str | None:
+        parts = config.int("reduce_warps", 0)
+        for name, value in fixed.items():
+            if config[name] != value:
+                return f"reduce_warps={parts} ignores {name}={config[name]}: take {name}={value}"
+        if config.int("block_m") > FEW_ROWS:
+            return f"reduce_warps={parts} is for few rows of A: take block_m={FEW_ROWS} or less"
+        if config["decode"] not in ("words", "table"):
+            return f"reduce_warps={parts} decodes words of 32 bits: take decode=words"
+        if dtype == "bfloat16" and config["decode"] == "words":
+            return f"reduce_warps={parts} decodes words of fp4 to float16, not bfloat16: take decode=table"
+        return None
+
+    return Constraint("direct weights", violation)
+
+
+def _whole_warps() -> Constraint:
+    """Each warp has one to four tiles of 16 rows."""
+
+    def violation(config: Config) -> str | None:
+        threads, parts, block_n = (config.int(name, 0) for name in ("threads", "reduce_warps", "block_n"))
+        warps = threads // WARP
+        if warps % parts:
+            return f"threads={threads} has {warps} warps, fewer than reduce_warps={parts}: take {warps}"
+        together = warps // parts * ROWS  # rows of a tile of each
+        if block_n % together == 0 and block_n <= MOST_TILES * together:
+            return None
+        legal = ", ".join(str(together * count) for count in (1, 2, MOST_TILES))
+        return (
+            f"block_n={block_n} gives each of {warps // parts} warps no whole tiles of {ROWS} rows, or more "
+            f"than {MOST_TILES}: take block_n={legal}"
+        )
+
+    return Constraint("whole warps", violation)
+
+
+def _parts_within_row(steps: int) -> Constraint:
+    """Every warp that shares rows has a step, and every stage one."""
+
+    def violation(config: Config) -> str | None:
+        parts, stages = config.int("reduce_warps", 0), config.int("num_stages")
+        if parts * stages <= steps or parts * stages == 1:
+            return None
+        return (
+            f"reduce_warps={parts} with num_stages={stages} needs {parts * stages} steps of a row, which has "
+            f"{steps}: take fewer"
+        )
+
+    return Constraint("parts within row", violation, is_waste=True)
 
 
 def _division(target: Target, config: Config) -> tuple[MatrixUnit, tuple[int, int] | None]:
@@ -144,6 +286,24 @@ def _division(target: Target, config: Config) -> tuple[MatrixUnit, tuple[int, in
     rows, cols = (block_n, block_m) if config["weights"] not in RUNS else (block_m, block_n)
     unit = matrix_unit(target, rows, threads)
     return unit, unit.split(config.str("policy"), rows, cols, threads)
+
+
+def _ordered_stores() -> Constraint:
+    """Weights of float8 that four warpgroups store for each other.
+
+    TileLang 0.1.15 orders stores before a wgmma by a fence that follows the barrier. Without a stage between,
+    a few tiles were wrong on an H200.
+    """
+
+    def violation(config: Config) -> str | None:
+        if config.int("num_stages") > 1 or config.int("threads") < MOST_ORDERED:
+            return None
+        return (
+            f"num_stages=1 with threads={config['threads']} multiplies weights that other warpgroups may "
+            f"still be storing: take num_stages=2, or threads={MOST_ORDERED // 2}"
+        )
+
+    return Constraint("ordered stores", violation)
 
 
 def _unpacking() -> Constraint:

@@ -27,13 +27,27 @@ from .matrix_unit import MAX_WGMMA_COLUMNS, is_hopper, launch, matrix_unit
 TILES = (16, 32, 48, 64, 80, 96, 128, 160, 192, 256)  # of queries or keys, on any target
 SCHEDULES = ("serial", "overlapped", "ping_pong")
 GROUP = 128  # threads of one wgmma
+# divisions by it in the loops of blocks that stay are too much for the solver that counts threads at barriers
+UNCOUNTED_KEYS = 192
 SPARE_REGISTERS = 24  # of a thread beside the tiles that overlapped schedules keep: addresses and rows
 HIP_REDUCTION_BYTES = 8  # shared memory per thread for reductions of rows, in warps of 64 threads
 
 
-def space(workload: Workload, target: Target, schedules: bool = True) -> SearchSpace:
-    """The search space of `workload` on `target`; without `schedules`, that of the serial loop alone."""
-    seq_len, head_dim = workload.dims["seq_len"], workload.dims["head_dim"]
+def space(
+    workload: Workload, target: Target, schedules: bool = True, positions: str = "seq_len"
+) -> SearchSpace:
+    """The search space of `workload` on `target`.
+
+    Args:
+        workload: the workload.
+        target: the target.
+        schedules: False for the serial loop alone.
+        positions: the dimension of the positions of an item, or of all items together: then the loop has a
+            length that is known at run time, and an item may be as long as all of them.
+    """
+    packed, head_dim = positions != "seq_len", workload.dims["head_dim"]
+    seq_len, others = workload.dims[positions], workload.dims["heads"]
+    others *= 1 if packed else workload.dims["batch"]
     causal, width = bool(workload.attrs["causal"]), -(-head_dim // 16) * 16  # as the template pads rows
     element_bytes = DTYPE_BYTES[workload.dtype]
     bulk_copies = head_dim * element_bytes % 16 == 0
@@ -63,6 +77,18 @@ def space(workload: Workload, target: Target, schedules: bool = True) -> SearchS
                 "blocks that stay and take one tile of queries after the other; 0: a block for each tile",
                 default=0,
             ),
+            Parameter(
+                "lazy_rescale",
+                (0, 8),
+                "sums are scaled down only where weights would exceed 2 to this power; 0: with each tile",
+                default=0,
+            ),
+            Parameter(
+                "polynomial",
+                (0, 4, 8),
+                "one weight of so many is a polynomial; 0: all are computed by the units for powers of two",
+                default=0,
+            ),
         ]
 
     def accumulators(config: Config) -> int:
@@ -88,13 +114,17 @@ def space(workload: Workload, target: Target, schedules: bool = True) -> SearchS
 
     constraints = (
         pipelines(target),
-        not_beyond("block_m", rows, "seq_len", seq_len),
-        not_beyond("block_n", keys, "seq_len", seq_len),
+        not_beyond("block_m", rows, positions, seq_len),
+        not_beyond("block_n", keys, positions, seq_len),
         rows_of_warps(target),
         fits_block(target, bulk_copies),
         stages_within_loop(lambda config: -(-seq_len // config.int("block_n")), "keys"),
-        *((_groups(), _positions(workload, cores)) if overlaps else ()),
-        causal_pipelines(target, "causal attention", lambda _: not causal or (bulk_copies and hopper)),
+        *((_groups(), _weights(), _positions(seq_len, others, cores)) if overlaps else ()),
+        causal_pipelines(
+            target,
+            "packed items" if packed else "causal attention",
+            lambda _: not (causal or packed) or (bulk_copies and hopper),
+        ),
         fits_registers(
             target, bulk_copies, accumulators, "take more threads or a smaller block_n or block_m"
         ),
@@ -106,7 +136,7 @@ def space(workload: Workload, target: Target, schedules: bool = True) -> SearchS
             left_in_registers=True,
         ),
         fits_shared_memory(target, shared_bytes, "lower num_stages, block_n or block_m"),
-        order_matters(workload, causal, cores),
+        order_matters(seq_len, others, causal, cores),
     )
     return SearchSpace(parameters, constraints)
 
@@ -138,9 +168,22 @@ def _groups() -> Constraint:
     return Constraint("groups", violation)
 
 
-def _positions(workload: Workload, cores: int) -> Constraint:
+def _weights() -> Constraint:
+    """Other ways to compute weights are part of overlapped schedules, where products do not wait for them."""
+
+    def violation(config: Config) -> str | None:
+        if config.str("schedule", "serial") != "serial":
+            return None
+        for name in ("lazy_rescale", "polynomial"):
+            if value := config.int(name, 0):
+                return f"{name}={value} needs schedule=overlapped or ping_pong, not serial: take {name}=0"
+        return None
+
+    return Constraint("weights", violation)
+
+
+def _positions(seq_len: int, others: int, cores: int) -> Constraint:
     """Blocks that stay are part of overlapped schedules, and help where there are more tiles than cores."""
-    others = workload.dims["batch"] * workload.dims["heads"]
 
     def violation(config: Config) -> str | None:
         stay = config.int("persistent", 0)
@@ -148,17 +191,30 @@ def _positions(workload: Workload, cores: int) -> Constraint:
             return None
         if config.str("schedule", "serial") == "serial":
             return f"persistent={stay} needs schedule=overlapped or ping_pong, not serial: take persistent=0"
-        positions = -(-workload.dims["seq_len"] // config.int("block_m")) * others
+        positions = -(-seq_len // config.int("block_m")) * others
         if positions <= cores:
             return f"persistent={stay} leaves nothing to stay for: {positions} blocks run at once; take 0"
+        keys, threads, order = config.int("block_n"), config.int("threads"), config["block_order"]
+        if (keys, threads, order) == (UNCOUNTED_KEYS, GROUP, "by_length"):
+            return (
+                f"persistent={stay} with block_n={keys}, threads={threads} and block_order={order}: TileLang "
+                f"0.1.15 may count 124 of the {threads} threads at a barrier (ThreadSync), since its solver "
+                "gives up: take persistent=0"
+            )
         return None
 
     return Constraint("persistent", violation)
 
 
-def order_matters(workload: Workload, causal: bool, cores: int) -> Constraint:
-    """Starting the longest blocks first helps only if blocks differ in length and do not all run at once."""
-    others = workload.dims["batch"] * workload.dims["heads"]
+def order_matters(seq_len: int, others: int, causal: bool, cores: int) -> Constraint:
+    """Starting the longest blocks first helps only if blocks differ in length and do not all run at once.
+
+    Args:
+        seq_len: positions, which block_m divides.
+        others: the product of the heads and items.
+        causal: whether blocks differ in length.
+        cores: of the target.
+    """
 
     def violation(config: Config) -> str | None:
         if config["block_order"] == "by_head":
@@ -168,7 +224,7 @@ def order_matters(workload: Workload, causal: bool, cores: int) -> Constraint:
                 "block_order=by_length orders nothing: without a causal mask all blocks are equally long; "
                 "take by_head"
             )
-        blocks = -(-workload.dims["seq_len"] // config.int("block_m")) * others
+        blocks = -(-seq_len // config.int("block_m")) * others
         if blocks <= cores or others == 1:
             reason = (
                 f"{blocks} blocks run at once on {cores} cores" if blocks <= cores else "there is one head"

@@ -37,7 +37,8 @@ def overhang(dims: Mapping[str, int]) -> int:
 
 def space(workload: Workload, target: Target) -> SearchSpace:
     """The search space of `workload` on `target`."""
-    seq_len, head_dim = workload.dims["seq_len"], workload.dims["head_dim"]
+    batch, heads, seq_len, head_dim = workload.dims.values()
+    others = batch * heads
     causal, width = bool(workload.attrs["causal"]), -(-head_dim // 32) * 32  # as the template pads rows
     element_bytes, hopper = DTYPE_BYTES[workload.dtype], is_hopper(target)
     keys = (64, 128, 192) if hopper else (32, 64, 128)
@@ -92,7 +93,7 @@ def space(workload: Workload, target: Target) -> SearchSpace:
             target, hopper, instruction_columns, "take threads=256 or fewer", left_in_registers=True
         ),
         fits_shared_memory(target, shared_bytes, "lower num_stages, block_n or block_m"),
-        order_matters(workload, causal, target.int("core.count")),
+        order_matters(seq_len, others, causal, target.int("core.count")),
     )
     return SearchSpace(parameters, constraints)
 

@@ -28,6 +28,12 @@ from .split_kv import (
 
 ROWS = (16, 32, 64)
 KEYS = (32, 64, 128)
+WEIGHTS = Parameter(
+    "weights",
+    ("registers", "shared"),
+    "where the second product finds its left operand: in registers of warps with whole rows, or in shared "
+    "memory, where warps divide the columns",
+)
 
 
 def space(workload: Workload, target: Target) -> SearchSpace:
@@ -42,12 +48,7 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         STAGES,
         Parameter("threads", (128, 256), "threads that compute"),
         PARTS,
-        Parameter(
-            "weights",
-            ("registers", "shared"),
-            "where the second product finds its left operand: in registers of warps with whole rows, or in "
-            "shared memory, where warps divide the columns",
-        ),
+        WEIGHTS,
         GATHER,
     )
 
@@ -65,9 +66,9 @@ def space(workload: Workload, target: Target) -> SearchSpace:
     constraints = (
         pipelines(target),
         pipelined_parts(target, has_lengths),
-        _no_idle_rows(rows),
+        no_idle_rows(rows),
         not_beyond("block_n", KEYS, "kv_len", kv_len),
-        _divides(target, head_dim),
+        divides_over_warps(target, head_dim),
         gathers(target, page, head_dim),
         steps_within_parts(kv_len),
         parts(kv_len, batch * kv_heads, target.int("core.count")),
@@ -79,7 +80,7 @@ def space(workload: Workload, target: Target) -> SearchSpace:
     return SearchSpace(parameters, constraints)
 
 
-def _no_idle_rows(rows: int) -> Constraint:
+def no_idle_rows(rows: int) -> Constraint:
     """Rows of padding are waste, unless warps with whole rows keep the weights in registers."""
     largest = next((size for size in ROWS if size >= rows), ROWS[-1])
 
@@ -92,7 +93,7 @@ def _no_idle_rows(rows: int) -> Constraint:
     return Constraint("idle rows", violation, is_waste=True)
 
 
-def _divides(target: Target, head_dim: int) -> Constraint:
+def divides_over_warps(target: Target, head_dim: int) -> Constraint:
     """Warps divide either the rows of both products (weights in registers) or the columns of both."""
 
     def violation(config: Config) -> str | None:

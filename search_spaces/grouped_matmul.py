@@ -14,12 +14,14 @@ from .constraints import (
     fits_instruction,
     fits_registers,
     fits_shared_memory,
+    multiplies_float8,
     not_beyond,
     pipelines,
     stages_within_loop,
     swizzle_matters,
     walks_over_tiles,
     whole_instructions,
+    whole_scales,
 )
 from .matrix_unit import POLICIES, is_hopper, launch, wgmma_columns
 
@@ -34,7 +36,8 @@ FULL_TILE = 64  # smaller tiles read the operands too often for the caches; they
 def space(workload: Workload, target: Target) -> SearchSpace:
     """The search space of `workload` on `target`."""
     tokens, groups, n, k = workload.dims.values()
-    element_bytes = DTYPE_BYTES[workload.dtype]
+    is_float8, by_blocks = workload.dtype == "float8_e4m3fn", workload.attrs.get("scales") == "block128"
+    element_bytes, result_bytes = DTYPE_BYTES[workload.dtype], 2
     # TMA starts rows at multiples of 16 bytes
     a_bulk = is_hopper(target) and k * element_bytes % 16 == 0
     b_bulk = is_hopper(target) and (k if workload.attrs["layout"] == "nt" else n) * element_bytes % 16 == 0
@@ -64,7 +67,7 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         ),
         Parameter(
             "persistent",
-            (0, cores) if bulk else (0,),
+            (0, cores) if bulk and not by_blocks else (0,),
             "blocks that walk over the tiles and copy for the next one meanwhile; 0: one block a tile",
         ),
     )
@@ -78,22 +81,25 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         return config.int("block_m") * config.int("block_n")
 
     def sums(config: Config) -> int:
-        return products * result_size(config)
+        # sums of a block of k have registers of their own
+        return products * result_size(config) * (2 if by_blocks else 1)
 
     def shared_bytes(config: Config) -> int:
         rows = config.int("block_m") + products * config.int("block_n")
-        operands, result = config.int("num_stages") * rows * config.int("block_k"), result_size(config)
+        operands = config.int("num_stages") * rows * config.int("block_k") * element_bytes
+        result = result_size(config) * result_bytes
         # C replaces the operands after the main loop, but not in a branch with a warpgroup that copies,
         # or while that warpgroup copies for the next tile
         beside = (any_bulk and not bulk) or config.int("persistent") > 0
-        elements = operands + result if beside else max(operands, result)
-        return elements * element_bytes + launch(target, config.int("threads"), any_bulk).barrier_bytes
+        both = operands + result if beside else max(operands, result)
+        return both + launch(target, config.int("threads"), any_bulk).barrier_bytes
 
     def instruction_columns(config: Config) -> int:
         rows, cols, threads = config.int("block_m"), config.int("block_n"), config.int("threads")
         return wgmma_columns(target, config.str("policy"), rows, cols, threads)
 
     constraints = (
+        *((multiplies_float8(target), whole_scales(by_blocks)) if is_float8 else ()),
         pipelines(target),
         not_beyond("block_m", TILES_M, "tokens", tokens),
         not_beyond("block_n", tiles_n, "n", n),

@@ -21,6 +21,7 @@ from .constraints import (
     stages_within_loop,
     swizzle_matters,
     whole_instructions,
+    whole_scales,
 )
 from .matrix_unit import POLICIES, is_hopper, launch, wgmma_columns
 
@@ -30,8 +31,10 @@ GPU_TILES = (16, 32, 64, 128, 192, 256)
 GPU_DEPTHS = (32, 64, 128)
 SPLITS = (1, 2, 3, 4, 8, 16)
 PART_TRIPS = 4  # iterations that a part of k is worth
+LEAST_IDLE = 0.1  # share of the cores' time that streaming is worth
+LEAST_AHEAD = 3  # stages of an explicit pipeline
+CLUSTERED_TILE = 128
 MOST_SWAPPED = 512  # rows of A
-SCALED_BLOCK = 128  # elements along k and n with one scale, in blocks
 RESULT_BYTES: Mapping[str, int] = {"bfloat16": 2, "float16": 2, "float8_e4m3fn": 2, "int8": 4}
 MAX_VECTOR_FLOATS = 512  # the largest vector register file of a CPU core: 32 registers of 64 bytes
 
@@ -51,6 +54,7 @@ def _gpu_space(workload: Workload, target: Target) -> SearchSpace:
     tiles = GPU_TILES if hopper else tuple(tile for tile in GPU_TILES if tile != 192)
     depths = GPU_DEPTHS
     persists = hopper and bulk_copies and -(-m // FULL_TILE) * -(-n // FULL_TILE) > cores
+    explicit = hopper and bulk_copies and scales != "block128"
     splits = -(-m // max(tiles)) * -(-n // max(tiles)) < cores
     parameters = (
         Parameter("block_m", tiles, "rows of C that one block computes"),
@@ -90,6 +94,21 @@ def _gpu_space(workload: Workload, target: Target) -> SearchSpace:
             "whether the rows of matrix instructions run along n: tiles of C^T, for few rows of A",
             default=False,
         ),
+        Parameter(
+            "stream_k",
+            (0, cores) if explicit else (0,),
+            "blocks that share the iterations of the tiles that would not fill a last wave; 0: whole tiles",
+            default=0,
+        ),
+        *(
+            Parameter(
+                f"cluster_{side}",
+                (1, 2) if explicit else (1,),
+                f"neighbours along {side}, a cluster of blocks that read the tiles of {shared} together",
+                default=1,
+            )
+            for side, shared in (("m", "B"), ("n", "A"))
+        ),
     )
 
     def blocks(config: Config) -> tuple[int, int]:
@@ -117,7 +136,8 @@ def _gpu_space(workload: Workload, target: Target) -> SearchSpace:
         ) * element_bytes
         is_direct = config["epilogue"] != "shared" or config.int("split_k", 1) > 1
         result = 0 if is_direct else result_size(config) * result_bytes
-        both = operands + result if config.int("persistent", 0) else max(operands, result)
+        is_ahead = config.int("persistent", 0) or _is_scheduled(config)
+        both = operands + result if is_ahead else max(operands, result)
         return both + launch(target, config.int("threads"), bulk_copies).barrier_bytes
 
     def instruction_columns(config: Config) -> int:
@@ -134,7 +154,7 @@ def _gpu_space(workload: Workload, target: Target) -> SearchSpace:
         not_beyond("block_k", depths, "k", k),
         fits_grid("block_m", m),
         _enough_tile(m, n, cores),
-        _whole_scales(scales == "block128"),
+        whole_scales(scales == "block128"),
         stages_within_loop(trips, "k"),
         fits_block(target, bulk_copies),
         _instructions(target),
@@ -145,6 +165,9 @@ def _gpu_space(workload: Workload, target: Target) -> SearchSpace:
         _split_helps(tile_count, trips, cores),
         _persistence_helps(target, tile_count, registers, bulk_copies),
         _swap_helps(),
+        _one_schedule(),
+        _streaming_helps(tile_count, lambda config: -(-k // config.int("block_k")), cores),
+        _clusters_help(blocks, cores),
         fits_shared_memory(target, shared_bytes, "lower num_stages, block_k, block_m or block_n"),
     )
     return SearchSpace(parameters, constraints)
@@ -182,22 +205,6 @@ def _instructions(target: Target) -> Constraint:
         return (swapped if config.get("swapped", False) else straight).violation(config)
 
     return Constraint(straight.name, violation)
-
-
-def _whole_scales(has_blocks: bool) -> Constraint:
-    """With a scale for each block, an iteration of a tile has one block of k and of n."""
-
-    def violation(config: Config) -> str | None:
-        depth, cols = config.int("block_k"), config.int("block_n")
-        if not has_blocks or (depth == SCALED_BLOCK and SCALED_BLOCK % cols == 0):
-            return None
-        return (
-            f"block_k={depth} and block_n={cols} cover other blocks than those of {SCALED_BLOCK}x"
-            f"{SCALED_BLOCK} with one scale: take block_k={SCALED_BLOCK} and a block_n that divides "
-            f"{SCALED_BLOCK}"
-        )
-
-    return Constraint("whole blocks of scales", violation)
 
 
 def _whole_tiles() -> Constraint:
@@ -290,6 +297,99 @@ def _swap_helps() -> Constraint:
         )
 
     return Constraint("swapped operands", violation, is_waste=True)
+
+
+def _is_scheduled(config: Config) -> bool:
+    """Whether the tile's pipeline is an explicit one."""
+    return max(config.int(name, 0) for name in ("stream_k", "cluster_m", "cluster_n")) > 1
+
+
+def _one_schedule() -> Constraint:
+    """Explicit pipelines are of wgmma on whole tiles of C, copy ahead, and have one schedule."""
+
+    def violation(config: Config) -> str | None:
+        stream, rows, cols = config.int("stream_k", 0), config.int("cluster_m", 1), config.int("cluster_n", 1)
+        if not _is_scheduled(config):
+            return None
+        name = next(n for n in ("stream_k", "cluster_m", "cluster_n") if config.int(n, 0) > 1)
+        if (stream > 1) + (rows > 1) + (cols > 1) > 1:
+            return (
+                f"stream_k={stream}, cluster_m={rows} and cluster_n={cols} are schedules of their own: take "
+                "one of them"
+            )
+        others = {"persistent": 0, "split_k": 1, "swapped": False}
+        for other, plain in others.items():
+            if config.get(other, plain) != plain:
+                return (
+                    f"{name}={config[name]} is a schedule of its own beside {other}={config[other]}: take "
+                    f"{other}={str(plain).lower()}"
+                )
+        if config.int("block_m") < FULL_TILE:
+            return f"{name}={config[name]} multiplies by wgmma: take block_m={FULL_TILE} or more"
+        return None
+
+    return Constraint("one schedule", violation)
+
+
+def _streaming_helps(
+    tile_count: Callable[[Config], int], depths: Callable[[Config], int], cores: int
+) -> Constraint:
+    """Shared iterations help if whole tiles leave cores idle for long, and cost a pass over their sums."""
+
+    def violation(config: Config) -> str | None:
+        if not config.int("stream_k", 0):
+            return None
+        tiles, each, stages = tile_count(config), depths(config), config.int("num_stages")
+        waves = -(-tiles // cores)
+        idle = 1 - tiles / (waves * cores)
+        if idle < LEAST_IDLE:
+            return (
+                f"stream_k={cores} has {tiles} tiles, which leave {100 * idle:.0f} % of {waves} waves idle: "
+                "take stream_k=0"
+            )
+        if 2 * tiles < cores:
+            return f"stream_k={cores} has {tiles} tiles for {cores} cores: take split_k=2 or more"
+        share = -(-(tiles % cores) * each // cores)
+        if share < 2 * PART_TRIPS:
+            return f"stream_k={cores} gives each block {share} iterations: take stream_k=0"
+        if stages < LEAST_AHEAD:
+            return f"stream_k={cores} with num_stages={stages} copies too late: take num_stages={LEAST_AHEAD}"
+        return None
+
+    return Constraint("shared iterations", violation, is_waste=True)
+
+
+def _clusters_help(blocks: Callable[[Config], tuple[int, int]], cores: int) -> Constraint:
+    """Clusters help large tiles in many blocks, which wait for their operands, and share the larger one."""
+
+    def violation(config: Config) -> str | None:
+        sizes = {"cluster_m": config.int("block_n"), "cluster_n": config.int("block_m")}
+        name = next((name for name in sizes if config.int(name, 1) > 1), None)
+        if name is None:
+            return None
+        other = next(n for n in sizes if n != name)
+        rows, cols = blocks(config)
+        along = rows if name == "cluster_m" else cols
+        if along % 2:
+            return f"{name}=2 leaves one of {along} blocks without a neighbour: take {name}=1"
+        if 2 * rows * cols < cores:
+            return f"{name}=2 has {rows * cols} blocks for {cores} cores: take {name}=1"
+        if sizes[name] < sizes[other]:
+            return (
+                f"{name}=2 shares tiles of {sizes[name]} rows or columns, the smaller ones: take {name}=1 "
+                f"and {other}=2"
+            )
+        stages = config.int("num_stages")
+        if stages < LEAST_AHEAD:
+            return f"{name}=2 with num_stages={stages} waits for both blocks: take num_stages={LEAST_AHEAD}"
+        if min(sizes.values()) < CLUSTERED_TILE:
+            return (
+                f"{name}=2 with block_m={config['block_m']} and block_n={config['block_n']} reads much that "
+                f"blocks do not share: take tiles of {CLUSTERED_TILE} or more"
+            )
+        return None
+
+    return Constraint("clusters", violation, is_waste=True)
 
 
 def _enough_tile(m: int, n: int, cores: int) -> Constraint:

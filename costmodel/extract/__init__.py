@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from ...lowering.lower import Lowered
@@ -11,7 +12,7 @@ from ...target.spec import Target
 from .cpu_nest import read_nest
 from .descriptors import read_descriptors
 from .expressions import constant, identity, is_scalar
-from .launch_geometry import LaunchGeometry
+from .launch_geometry import LaunchGeometry, with_ranks
 from .loops import visit
 from .memory import chosen_by_data, parameter_sizes
 from .walk import KernelReader
@@ -65,19 +66,22 @@ def variable_names(lowered: Lowered) -> list[str]:
 
 
 def _read(function: Any, descriptors: Any, sizes: Any, target: Target, data: RunTimeData) -> KernelProfile:
-    launch = _launch(function, target)
+    attributes = function.attrs or {}
+    cluster = tuple(int(extent) for extent in attributes.get("cluster_dims") or ())
+    if math.prod(cluster) > 1:
+        function = function.with_body(with_ranks(function.body, cluster))
+    launch = _launch(function, target, cluster)
     least_float_bits = int(target.get("core.unit.vector.least_float_bits"))
     reader = KernelReader(launch, descriptors, data, least_float_bits)
     reader.read(function)
     reader.memory.fill_sizes(function, sizes)
-    attributes = function.attrs or {}
     dynamic = attributes.get("dyn_shared_memory_buf")
     return KernelProfile(
         kind=target.kind,
         arch=target.arch,
         grid=launch.grid,
         block_threads=launch.threads,
-        cluster=_cluster(attributes),
+        cluster=math.prod(cluster),
         shared_bytes=_static_shared(function) + (int(dynamic) if dynamic is not None else 0),
         roles=reader.roles,
         tensors=tuple(reader.memory.tensors.values()),
@@ -99,7 +103,7 @@ def _chosen_by_data(reader: KernelReader) -> list[str]:
     return [chosen_by_data(reader.memory.names.get(t, t), write=write) for t, write in sorted(chosen)]
 
 
-def _launch(function: Any, target: Target) -> LaunchGeometry:
+def _launch(function: Any, target: Target, cluster: tuple[int, ...]) -> LaunchGeometry:
     from tvm.tirx.stmt_functor import post_order_visit
 
     block: dict[str, tuple[int, int]] = {}
@@ -119,15 +123,7 @@ def _launch(function: Any, target: Target) -> LaunchGeometry:
             side[tag[-1]] = (identity(node.node.var), extent)
 
     post_order_visit(function.body, visit)
-    return LaunchGeometry(block, thread, target.int("warp.threads") if target.is_gpu else 1)
-
-
-def _cluster(attributes: Any) -> int:
-    dims = attributes.get("cluster_dims")
-    total = 1
-    for extent in dims or ():
-        total *= int(extent)
-    return total
+    return LaunchGeometry(block, thread, target.int("warp.threads") if target.is_gpu else 1, cluster)
 
 
 def _static_shared(function: Any) -> int:

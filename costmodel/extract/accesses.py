@@ -164,6 +164,7 @@ def bulk_access(
     *,
     write: bool,
     offsets: Sequence[Any] = (),
+    receivers: int = 1,
 ) -> tuple[Access, Access]:
     """Return the global and the shared access of a TMA copy: the part inside the tensor, and the whole box.
 
@@ -174,6 +175,8 @@ def bulk_access(
         shared_index: the element in shared memory at which the box begins.
         write: whether the copy stores to global memory.
         offsets: for an im2col copy, the position within the filter that the copy fetches for.
+        receivers: blocks of a cluster whose shared memory the copy fills. One of them reads L2: the mean
+            block reads a part of what it receives.
     """
     copies, window = scope.warp_executions, descriptor.window
     chosen = _is_chosen_by_data(scope, coordinates)
@@ -209,13 +212,13 @@ def bulk_access(
         least_inside=least,
         axes=axes,
         loop_dependent=moves,
-        footprint_bytes=moved / max(1.0, repeats),
+        footprint_bytes=moved / max(1.0, repeats) * receivers,
         row_bytes=float(descriptor.box[0] * descriptor.element_bytes) if chosen else 0.0,
         tile_digits=tiles.digits,
         tile_ids=tiles.ids,
         turns=tiles.turns,
     )
-    return outer, bulk_shared_side(copies, descriptor.box_bytes, write=not write, depth=depth)
+    return outer, bulk_shared_side(copies * receivers, descriptor.box_bytes, write=not write, depth=depth)
 
 
 def bulk_shared_side(copies: float, box_bytes: float, *, write: bool, depth: int) -> Access:

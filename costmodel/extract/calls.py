@@ -12,7 +12,7 @@ from typing import Any
 from ...problem.run_time_data import function_name
 from ...profile.values import Space
 from .accesses import AccessSite, lane_access
-from .copy_calls import atomic, bulk_fill, cp_async, pointer_access, tma_load, tma_store
+from .copy_calls import atomic, bulk_fill, cp_async, pointer_access, tma_load, tma_load_multicast, tma_store
 from .counting import CountingContext, Handler, count_math, text
 from .exchange_calls import count_exchange
 from .expressions import constant
@@ -175,7 +175,8 @@ HANDLERS: Mapping[str, Handler] = {
     "tl.ptx_ldmatrix": ldmatrix,
     "tirx.ptx_ldmatrix": ldmatrix,
     "tl.ptx_stmatrix": stmatrix,
-    **{f"tl.{name}": tma_load for name in ("tma_load", "tma_load_multicast", "tma_load_im2col")},
+    **{f"tl.{name}": tma_load for name in ("tma_load", "tma_load_im2col")},
+    "tl.tma_load_multicast": tma_load_multicast,
     **{f"tl.{name}": tma_store for name in ("tma_store", "tma_store_cluster")},
     "tl.ptx_cp_async": cp_async,
     "tirx.ptx_cp_async": cp_async,

@@ -22,6 +22,18 @@ def tma_load(context: CountingContext, call: Any, scope: Scope) -> None:
     _bulk(context, call, scope, write=False)
 
 
+def tma_load_multicast(context: CountingContext, call: Any, scope: Scope) -> None:
+    """Count a bulk load of one block for several blocks of its cluster.
+
+    As `tma_load` with a descriptor, and with the mask of these blocks after the shared pointer.
+    """
+    mask = constant(call.args[3])
+    if mask is None:
+        context.count_unknown(call.op.name, scope)
+        return
+    _bulk(context, call, scope, write=False, between=1, receivers=mask.bit_count())
+
+
 def tma_store(context: CountingContext, call: Any, scope: Scope) -> None:
     """Count a bulk store.
 
@@ -31,7 +43,15 @@ def tma_store(context: CountingContext, call: Any, scope: Scope) -> None:
     _bulk(context, call, scope, write=True)
 
 
-def _bulk(context: CountingContext, call: Any, scope: Scope, *, write: bool) -> None:
+def _bulk(
+    context: CountingContext,
+    call: Any,
+    scope: Scope,
+    *,
+    write: bool,
+    between: int = 0,  # arguments between the shared pointer and the coordinates
+    receivers: int = 1,  # blocks whose shared memory a load fills
+) -> None:
     descriptor = context.memory.descriptor(call.args[0])
     pointers = [
         (argument, site)
@@ -40,7 +60,8 @@ def _bulk(context: CountingContext, call: Any, scope: Scope, *, write: bool) -> 
     ]
     shared = next((site for _, site in pointers if site.space is Space.SHARED), None)
     if descriptor is not None:
-        first = next(i for i, a in enumerate(call.args) if context.memory.pointer_site(a) is not None) + 1
+        first = next(i for i, a in enumerate(call.args) if context.memory.pointer_site(a) is not None)
+        first += 1 + between
         rank = len(descriptor.shape)
         coordinates = list(call.args[first : first + rank])
         offsets = list(call.args[first + rank : first + 2 * rank - 2]) if descriptor.window else []
@@ -49,7 +70,9 @@ def _bulk(context: CountingContext, call: Any, scope: Scope, *, write: bool) -> 
         index = shared.index if shared else 0
         _fill(context, pointers, coordinates, scope, write=write)
         context.phase.accesses.extend(
-            bulk_access(scope, descriptor, coordinates, index, write=write, offsets=offsets)
+            bulk_access(
+                scope, descriptor, coordinates, index, write=write, offsets=offsets, receivers=receivers
+            )
         )
         return
     distant = next(((argument, site) for argument, site in pointers if site.space is Space.GLOBAL), None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,17 +17,28 @@ AXES = "xyz"
 class LaunchGeometry:
     """The grid and the threads of a block.
 
-    `block` and `thread` map the axes x, y, z to (variable identity, extent).
+    `block` and `thread` map the axes x, y, z to (variable identity, extent). `cluster` has the extents of a
+    cluster of blocks along these axes, if there are any.
     """
 
     block: Mapping[str, tuple[int, int]]
     thread: Mapping[str, tuple[int, int]]
     warp_threads: int
+    cluster: tuple[int, ...] = ()
 
     def variable(self, tag: str) -> int | None:
         """The variable of a launch index such as threadIdx.x; None if there is none."""
         side = self.block if tag.startswith("blockIdx") else self.thread
         return side[tag[-1]][0] if tag[-1] in side else None
+
+    def block_indices(self, count: int, first_dimension: int) -> dict[int, NDArray[Any]]:
+        """`count` values of each index of a block, by variable identity; all ranks in a cluster alike."""
+        found = {}
+        for dimension, (axis, (variable, extent)) in enumerate(self.block.items(), first_dimension):
+            chosen = sequence(count, dimension, extent)
+            side = dict(zip(AXES, self.cluster, strict=False)).get(axis, 1)
+            found[variable] = chosen if side == 1 else chosen // side * side + np.arange(count) % side
+        return found
 
     @property
     def grid(self) -> tuple[int, int, int]:
@@ -51,6 +62,28 @@ class LaunchGeometry:
                 bindings[variable] = linear // stride % extent
                 stride *= extent
         return bindings
+
+
+def with_ranks(body: Any, cluster: Sequence[int]) -> Any:
+    """`body` with the rank of a block in its cluster as an expression of the block's indices."""
+    from tvm import tirx
+
+    indices: dict[str, Any] = {}
+
+    def find(node: Any) -> None:
+        if type(node).__name__ == "AttrStmt" and node.attr_key == "thread_extent":
+            indices[str(node.node.thread_tag)] = node.node.var
+
+    tirx.stmt_functor.post_order_visit(body, find)
+    rank: Any = tirx.IntImm("int32", 0)
+    for axis, extent in reversed(list(zip(AXES, cluster, strict=False))):
+        index = indices.get(f"blockIdx.{axis}", 0)
+        rank = rank * extent + tirx.floormod(index, extent)
+
+    def replace(node: Any) -> Any:
+        return rank if getattr(node.op, "name", "") == "tl.block_rank_in_cluster" else None
+
+    return tirx.stmt_functor.ir_transform(body, None, replace, ["tirx.Call"])
 
 
 def sequence(count: int, dimension: int, extent: int) -> NDArray[Any]:

@@ -56,10 +56,10 @@ class Scope(Scenarios):
         pattern: dict[int, Any] = {**(tables or {}), FILLED: {} if filled is None else filled}
         chance: dict[int, Any] = dict(pattern)
         drawn = 1  # sequence 0 samples the warps
-        for variable, extent in launch.block.values():
-            pattern[variable] = sequence(PATTERN_SCENARIOS, drawn, extent)[:, None]
-            chance[variable] = sequence(CONDITION_SCENARIOS, drawn, extent)[:, None]
-            drawn += 1
+        for bindings, count in ((pattern, PATTERN_SCENARIOS), (chance, CONDITION_SCENARIOS)):
+            indices = launch.block_indices(count, drawn)
+            bindings.update({variable: values[:, None] for variable, values in indices.items()})
+        drawn += len(launch.block)
         lanes = min(launch.warp_threads, threads)
         return Scope(
             launch,

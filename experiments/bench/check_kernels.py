@@ -3,6 +3,7 @@
     python experiments/bench/check_kernels.py --target h200 --samples 12 --out rows.jsonl --limit 500 \
         'flash_decoding:FD0' 'rms_norm:m=3,n=1000,residual=true:float16'
 
+`--configs FILE` names configs for cases in place of a sample.
 A case is OPERATOR[:SHAPE[:DTYPE]]; without a shape all published shapes are taken. Each row is one candidate,
 failures included; a last row of a case has the times of its three fastest candidates and of the vendor, in
 turns. Sampled configs include the template's default. The whole run ends after `--limit` seconds.
@@ -14,6 +15,7 @@ import argparse
 import json
 import time
 from collections import deque
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +36,7 @@ from tilesight.executor.local import LocalExecutor
 from tilesight.kernels import operator, template_for
 from tilesight.machine.placement import locate
 from tilesight.problem.candidate import Candidate
+from tilesight.problem.space import Config
 from tilesight.problem.workload import Workload
 from tilesight.records.protocol import MeasurementProtocol
 from tilesight.records.trial import BuildResult
@@ -150,8 +153,13 @@ class Work:
             file.write(json.dumps(row) + "\n")
 
 
-def cases_of(texts: list[str], target: Target, samples: int, seed: int) -> list[Case]:
-    """The cases of the command line; those that cannot be made are named and left out."""
+def cases_of(
+    texts: list[str], target: Target, samples: int, seed: int, given: Mapping[str, list[Config]]
+) -> list[Case]:
+    """The cases of the command line; those that cannot be made are named and left out.
+
+    `given` are configs by case, which are measured in place of a sample.
+    """
     found = []
     for text in texts:
         name, _, rest = text.partition(":")
@@ -163,7 +171,8 @@ def cases_of(texts: list[str], target: Target, samples: int, seed: int) -> list[
                 template = template_for(name, target, chosen)
                 workload = op.workload(one, chosen)
                 space, default = template.space(workload, target), template.default_config(workload, target)
-                configs = dict.fromkeys([*([default] if default else []), *space.sample(samples, seed=seed)])
+                more = given[text] if text in given else space.sample(samples, seed=seed)
+                configs = dict.fromkeys([*([default] if default else []), *more])
             except TileSightError as error:
                 print(f"{text}: {error}", flush=True)
                 continue
@@ -174,7 +183,8 @@ def cases_of(texts: list[str], target: Target, samples: int, seed: int) -> list[
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("cases", nargs="+")
+    parser.add_argument("cases", nargs="*")
+    parser.add_argument("--configs", type=Path, help='lines {"case": ..., "config": {...}}')
     parser.add_argument("--target", default="auto")
     parser.add_argument("--samples", type=int, default=8)
     parser.add_argument("--limit", type=float, default=500)
@@ -187,7 +197,12 @@ def main() -> None:
     if placement.device is None:
         raise SystemExit("; ".join(placement.messages) or "no device of the target")
     given.out.write_text("", encoding="utf-8")
-    cases = cases_of(given.cases, placement.target, given.samples, given.seed)
+    configs: dict[str, list[Config]] = {}
+    for line in given.configs.read_text(encoding="utf-8").splitlines() if given.configs else []:
+        row = json.loads(line)
+        configs.setdefault(row["case"], []).append(Config(row["config"]))
+    texts = dict.fromkeys([*given.cases, *configs])
+    cases = cases_of(list(texts), placement.target, given.samples, given.seed, configs)
     work = Work(cases, MeasurementProtocol.named("default", placement.target), given.limit, given.out)
     begin = time.monotonic()
     with LocalExecutor(given.workers, given.cache, [placement.device]) as executor:

@@ -97,6 +97,19 @@ CASES = {
         )
         for name in ("flash_attention_bwd", "block_sparse_attention")
     },
+    "flash_attention_varlen": (
+        ("batch", "tokens", "tokens_kv"),
+        "batch=4,heads=8,tokens=1000,head_dim=128,causal=true,group=2",
+        [
+            f"batch={b},heads=8,tokens={t},head_dim=128,tokens_kv={kv},causal=true,group=2"
+            for b, t, kv in ((1, 1, 1), (3, 200, 500), (17, 3001, 3001))
+        ],
+    ),
+    "native_sparse_attention": (
+        ("batch", "seq_len"),
+        "batch=2,heads=32,seq_len=1000,head_dim=128",
+        [f"batch={b},heads=32,seq_len={s},head_dim=128" for b, s in ((1, 1), (3, 129), (1, 3001))],
+    ),
     "chunk_scan": (
         ("batch", "seq_len", "nheads"),
         "batch=2,seq_len=1000,nheads=3,head_dim=64,d_state=128",

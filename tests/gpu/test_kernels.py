@@ -95,6 +95,16 @@ SHAPES = {
         "batch=2,heads=4,seq_len=777,head_dim=64,causal=true,window=100",
         "batch=1,heads=2,seq_len=1024,head_dim=128,causal=true",
     ),
+    "flash_attention_varlen": (
+        "batch=5,heads=4,tokens=1000,head_dim=80,causal=true,softcap=30,lse=true,group=2",
+        "batch=9,heads=4,tokens=3001,tokens_kv=5003,head_dim=128,causal=true,lse=true,sinks=true",
+        "batch=7,heads=2,tokens=777,head_dim=64,causal=true,window=100,scale=0.2",
+        "batch=3,heads=2,tokens=500,tokens_kv=400,head_dim=128,lse=true",
+    ),
+    "native_sparse_attention": (
+        "batch=2,heads=32,seq_len=1500,head_dim=128",
+        "batch=1,heads=80,seq_len=1000,head_dim=80,group=40,block=32,topk=8",
+    ),
     "block_sparse_attention": (
         "batch=1,heads=8,seq_len=1000,head_dim=64,percent=30,group=4",
         "batch=2,heads=4,seq_len=2048,head_dim=128,causal=true,block=128",

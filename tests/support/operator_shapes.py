@@ -10,9 +10,11 @@ from tilesight.problem.operator import Operator
 _FIXED: Mapping[str, Mapping[str, int]] = {
     "block_sparse_attention": {"heads": 2, "head_dim": 32},
     "flash_attention_bwd": {"heads": 2, "head_dim": 16},
+    "flash_attention_varlen": {"batch": 3},
     "flash_decoding": {"heads": 8, "kv_heads": 2, "head_dim": 32},
     "grouped_matmul": {"groups": 3},
     "mla_decode": {"dim": 64},
+    "native_sparse_attention": {"batch": 2, "heads": 32, "head_dim": 48},
     "rope": {"head_dim": 64},
 }
 

@@ -52,6 +52,11 @@ if TYPE_CHECKING:
         "--template", metavar="NAME", help="Template of the kernel. [default: the first for the target]"
     ),
     options.protocol,
+    click.option(
+        "--no-vendor",
+        is_flag=True,
+        help="Leave out the vendor's times; the same command without this option adds them later.",
+    ),
     options.budget_for("Stop after this time; the same command continues later"),
     click.option(
         "--refresh", metavar="FILE", help="Only read the profiles of this dataset again; measures nothing."
@@ -72,6 +77,7 @@ def collect(
     workloads: str | None,
     template: str | None,
     protocol: str,
+    no_vendor: bool,
     budget: float | None,
     refresh: str | None,
     seed: int,
@@ -117,6 +123,7 @@ def collect(
             workloads=workloads,
             template=template,
             protocol=protocol,
+            vendor=not no_vendor,
             seed=seed,
             workers=workers,
             budget_s=budget,

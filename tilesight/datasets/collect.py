@@ -78,6 +78,7 @@ def collect(
     workloads: str | Path | None = None,
     template: str | None = None,
     protocol: str = "default",
+    vendor: bool = True,
     seed: int = 0,
     workers: int | None = None,
     budget_s: float | None = None,
@@ -102,6 +103,8 @@ def collect(
             dtype and a number of samples; text after # is ignored.
         template: name of a template, for kernels with several on the target.
         protocol: conditions of the measurements, a name of `PROTOCOLS`; the same for all times in a file.
+        vendor: also time the fastest candidates of each workload beside the vendor's libraries. A later call
+            adds these times to a file without them.
         seed: of the samples.
         workers: number of processes that lower and build.
         budget_s: limit of wall-clock seconds; None: that of the settings, else none.
@@ -156,7 +159,7 @@ def collect(
             executor.start(measures=True)  # starts the measuring processes while the first kernels are built
         # large spaces take seconds to enumerate
         left_s = None if budget_s is None else budget_s - (time.monotonic() - start)
-        return Collector(cases, writer, executor, conditions, observer, left_s).run()
+        return Collector(cases, writer, executor, conditions, observer, left_s, vendor=vendor).run()
     finally:
         executor.close()
 

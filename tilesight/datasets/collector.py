@@ -51,6 +51,7 @@ SAVE_S = 60.0  # between two writes of the file
 # Built candidates that wait for a device. More would be lost if the time budget ends the collection. On a
 # processor preparation and measurement take turns; there it is the number prepared in one turn.
 AHEAD, AHEAD_IN_TURN = 64, 16
+BATCH = 16  # built candidates of a workload that are worth its inputs and its reference
 
 
 @dataclass
@@ -108,7 +109,10 @@ class Collector:
         protocol: MeasurementProtocol,
         observer: Observer,
         budget_s: float | None = None,
+        *,
+        vendor: bool = True,
     ) -> None:
+        self._with_vendor = vendor
         self._cases = {case.workload.key: case for case in cases}
         self._writer, self._executor, self._protocol, self._observer = writer, executor, protocol, observer
         self._begin = self._saved = time.monotonic()
@@ -121,6 +125,7 @@ class Collector:
         self._ahead = AHEAD if any(case.target.is_gpu for case in cases) else AHEAD_IN_TURN
         self._current: CollectionCase | None = None
         self._on_devices = 0  # jobs in progress there
+        self._preparing = 0  # lowerings and builds in progress
         self._device_time = DeviceTime()
 
     def run(self) -> CollectionResult:
@@ -174,29 +179,38 @@ class Collector:
         return self._next_preparation() if lane is Lane.PREPARE else self._next_on_device()
 
     def _next_preparation(self) -> Job | None:
-        if sum(len(case.ready) for case in self._cases.values()) >= self._ahead:
+        if self._is_far_ahead() or not (self._to_build or self._to_lower):
             return None
-        if self._to_build:
-            return BuildJob(self._to_build.popleft())
-        return LowerJob(self._to_lower.popleft()) if self._to_lower else None
+        self._preparing += 1
+        return BuildJob(self._to_build.popleft()) if self._to_build else LowerJob(self._to_lower.popleft())
+
+    def _is_far_ahead(self) -> bool:
+        return sum(len(case.ready) for case in self._cases.values()) >= self._ahead
 
     def _next_on_device(self) -> Job | None:
-        """A comparison if one is due, else a measurement.
-
-        The workload whose inputs are on the device goes first, then the one with most built candidates.
-        """
+        """A comparison if one is due, else a measurement."""
         if self._to_compare:
             case = self._to_compare.popleft()
             self._device_job_began()
             built = tuple((c, case.builds[c.config]) for c in case.finalists if c.config in case.builds)
             return CompareJob(built, self._protocol.careful())
         if self._current is None or not self._current.ready:
-            self._current = max(self._cases.values(), key=lambda case: len(case.ready))
-        if not self._current.ready:
-            self._current = None
+            self._current = self._next_case() or self._current
+        if self._current is None or not self._current.ready:
             return None
         self._device_job_began()
         return MeasureJob(*self._current.ready.popleft(), self._protocol)
+
+    def _next_case(self) -> CollectionCase | None:
+        """The workload to measure next; None to wait for more builds.
+
+        Inputs and reference of a workload may take longer than its measurements. So it is begun when all its
+        candidates are built, or many, or when nothing else can be prepared.
+        """
+        ready = [case for case in self._cases.values() if case.ready]
+        if (self._preparing or self._to_build or self._to_lower) and not self._is_far_ahead():
+            ready = [case for case in ready if len(case.ready) >= min(case.left, BATCH)]
+        return max(ready, key=lambda case: len(case.ready), default=None)
 
     def _device_job_began(self) -> None:
         self._on_devices += 1
@@ -205,6 +219,7 @@ class Collector:
     # ---- results
 
     def _record(self, event: Event) -> None:
+        self._preparing -= isinstance(event, LowerDone | BuildDone)
         match event:
             case LowerDone(LowerJob(candidate), outcome):
                 self._lowered(self._case_of(candidate), candidate, outcome)
@@ -284,7 +299,7 @@ class Collector:
 
     def _conclude(self, case: CollectionCase) -> None:
         """Compare the fastest candidates of a finished sample with the vendor, unless that is done."""
-        if self._writer.is_compared(case.workload, case.target.name):
+        if not self._with_vendor or self._writer.is_compared(case.workload, case.target.name):
             self._finish(case)
             return
         configs = self._writer.fastest(case.workload, case.target.name, case.template.version, FINALISTS)

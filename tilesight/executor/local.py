@@ -39,6 +39,7 @@ LIMITS: Mapping[type[Job], float] = {
     MeasureJob: 120.0,  # one kernel: inputs, reference, check, samples
     CompareJob: 300.0,  # eight kernels and the vendor's
 }
+LEAST_LIMIT_S = 40.0
 START_TICK_S = 0.2  # between two looks whether a device can take its first job
 WAIT_NOTICE_S = 3.0  # without an outcome, after which the user learns of a device that another process uses
 
@@ -48,8 +49,8 @@ _RUN_FAULTS = (FailureKind.RUN_ERROR, FailureKind.RUN_CRASH, FailureKind.RUN_TIM
 
 
 def time_limits() -> dict[type[Job], TimeLimit]:
-    """An adaptive time limit for each kind of job."""
-    return {kind: TimeLimit(first_s, floor_s=min(first_s, 10.0)) for kind, first_s in LIMITS.items()}
+    """An adaptive limit for each kind of job. Jobs of other operators may take longer than the first ones."""
+    return {kind: TimeLimit(first_s, floor_s=min(first_s, LEAST_LIMIT_S)) for kind, first_s in LIMITS.items()}
 
 
 class LocalExecutor:

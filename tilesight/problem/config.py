@@ -9,7 +9,8 @@ from types import MappingProxyType
 from ..errors import InputError
 from .assignments import parse_assignments
 
-Value = int | str | bool
+# of a parameter or an attribute; only attributes are fractions
+Value = int | str | bool | float
 
 
 class Config(Mapping[str, Value]):

@@ -202,7 +202,7 @@ class Operator(ABC):
     def kept_attributes(self, given: Mapping[str, Value]) -> dict[str, Value]:
         """The attributes that a workload has: all of them, without the later ones at their default."""
         return {
-            name: given.get(name, default)
+            name: float(given.get(name, default)) if isinstance(default, float) else given.get(name, default)
             for name, default in self.attrs.items()
             if name not in self.later_attrs or given.get(name, default) != default
         }
@@ -220,7 +220,9 @@ class Operator(ABC):
         if name not in self.attrs:
             raise UnknownNameError(f"{self.name} attribute", name, self.attrs)
         default, choices = self.attrs[name], self.choices.get(name, ())
-        if type(value) is not type(default):
+        # a fraction may be a whole number
+        legal_types = (int, float) if isinstance(default, float) else (type(default),)
+        if type(value) not in legal_types:
             raise WorkloadError(f"{self.name}: {name}={value!r} must be like {name}={default}")
         if choices and value not in choices:
             legal = ", ".join(map(str, choices))
@@ -247,6 +249,11 @@ class Operator(ABC):
             if text.lower() not in ("true", "false"):
                 raise WorkloadError(f"{self.name}: {name}={text} must be true or false")
             return text.lower() == "true"
+        if isinstance(self.attrs.get(name), float):
+            try:
+                return float(text)
+            except ValueError:
+                raise WorkloadError(f"{self.name}: {name}={text} must be a number, e.g. {name}=0.5") from None
         try:
             return int(text)
         except ValueError:

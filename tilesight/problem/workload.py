@@ -21,7 +21,7 @@ class Workload:
         dims: sizes by name, positive whole numbers in elements.
         dtype: element type of the output and of the inputs, except for those in `Operator.tensor_dtypes`
             (packed weights, float32 scales). Kernels accumulate in float32.
-        attrs: booleans, whole numbers or texts by name (`causal`, `layout`).
+        attrs: booleans, numbers or texts by name (`causal`, `layout`).
         name: the published name (`M0`), if there is one: a label, and no part of the identity.
     """
 

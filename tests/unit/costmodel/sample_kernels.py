@@ -239,6 +239,31 @@ def persistent_matmul(m, n, k, block, block_k, stages, cores, threads=256, dtype
     return main
 
 
+def multicast(rows, cols, block, clusters):
+    """Two blocks side by side load the same tile, and each a tile of its own."""
+
+    @T.prim_func
+    def main(
+        A: T.Tensor((rows, cols), "bfloat16"),
+        B: T.Tensor((rows, cols), "bfloat16"),
+        C: T.Tensor((rows, cols), "bfloat16"),
+    ):
+        with T.Kernel(2 * clusters, threads=128, cluster_dims=2) as bx:
+            common = T.alloc_shared((block, cols), "bfloat16")
+            own = T.alloc_shared((block, cols), "bfloat16")
+            loaded = T.alloc_barrier(1)
+            first, second = bx // 2 * block, bx * block
+            T.tma_copy(A[first : first + block, 0:cols], common, barrier=loaded, cluster_mask=3)
+            T.tma_copy(B[second : second + block, 0:cols], own, barrier=loaded)
+            if T.get_thread_binding() == 0:
+                T.mbarrier_arrive(loaded)
+            T.mbarrier_wait_parity(loaded, 0)
+            for i, j in T.Parallel(block, cols):
+                C[second + i, j] = common[i, j] + own[i, j]
+
+    return main
+
+
 def chosen_weights(m, n, k, experts, block, block_k, stages, threads=128, dtype="bfloat16"):
     """Each row of blocks multiplies by weights of its own choice."""
 

@@ -12,6 +12,8 @@ from tests.support.cpu_programs import on_cpu, run_c
 from tilesight.builder.build import build_kernel, device_source
 from tilesight.errors import WorkloadError
 from tilesight.kernels import operator, templates
+from tilesight.kernels._direct_weights import SIXTEEN, interleaved, operand_words
+from tilesight.kernels._float8_activations import UNIT, float8_of_int4, spread
 from tilesight.kernels._packed import E2M1, FORMATS, LAYOUTS, NF4, UNITS, codes_of, packed_codes, word_of
 from tilesight.kernels.dequant_matmul import RUNS, dequantised
 from tilesight.lowering.lower import lower
@@ -154,6 +156,76 @@ def test_words_of_int2_have_four_numbers() -> None:
     assert torch.equal(found.long(), torch.stack([(raw >> shift & 3) - 2 for shift in (0, 2, 4, 6)], dim=1))
 
 
+@pytest.mark.parametrize(
+    ("format_name", "dtype"),
+    [("int4", "float16"), ("int4", "bfloat16"), ("fp4", "float16"), ("int2", "int8")],
+)
+def test_operands_of_codes_and_of_a_have_one_order(format_name: str, dtype: str) -> None:
+    """As a kernel computes them in uint32: operand word `j` has the elements j, j + 4, ... of four words."""
+    packing, kind = FORMATS[format_name], getattr(torch, dtype)
+    count = 32 // packing.bits
+    codes = torch.randint(0, 1 << packing.bits, (64, count), dtype=torch.uint8)
+    raw = packed_codes(packing, codes).contiguous().view(torch.int32)[:, 0].long() & 0xFFFFFFFF
+    a = torch.randint(-99, 99, (64, count)).to(kind)
+    a_words = (a.view(torch.int32).long() & 0xFFFFFFFF).T
+    word = operand_words(format_name, dtype)
+    sixteen = SIXTEEN[dtype][1] * 0x10001 if format_name == "int4" else 0
+    for j in range(4):
+        found, of_a = (
+            (words & 0xFFFFFFFF).to(torch.uint32).view(kind).view(64, -1)
+            for words in (word(raw, j, sixteen), interleaved(a_words, 0, j, 8 * a.element_size()))
+        )
+        assert torch.equal(of_a, a[:, j::4])
+        numbers = torch.tensor(packing.values, dtype=torch.float64)[codes[:, j::4].int()]
+        scale, offset = {"int4": (1, 16 + 8), "fp4": (2**14, 0), "int2": (1, 2)}[format_name]
+        assert torch.equal(found.double() * scale - offset, numbers)
+
+
+def test_integers_of_int4_are_exact_in_float8() -> None:
+    """As a kernel computes them in uint32, for all codes of two bytes, in their order."""
+    raw = torch.arange(1 << 16, dtype=torch.int64)
+    words = (float8_of_int4(spread(raw)) & 0xFFFFFFFF).to(torch.uint32)
+    numbers = words.view(torch.uint8).view(torch.float8_e4m3fn).float().view(-1, 4) * UNIT
+    wanted = torch.stack([(raw >> shift & 15) - 8 for shift in (0, 4, 8, 12)], dim=1)
+    assert torch.equal(numbers, wanted.float())
+
+
+@pytest.mark.parametrize("scales", ["none", "tensor", "row"])
+def test_activations_of_float8_are_scaled(scales: str) -> None:
+    workload = DEQUANT.workload(f"m=24,n=40,k=300,group=64,scales={scales}", "float8_e4m3fn")
+    inputs = DEQUANT.inputs(workload, "cpu", 4)
+    assert list(inputs) == ["A", "B", "S"] + ["A_scale"] * (scales != "none")
+    assert inputs["S"].dtype == torch.bfloat16
+    factor = inputs.get("A_scale", torch.ones(1)).expand(24)
+    a = inputs["A"].double() * factor[:, None]
+    assert 0.9 < a.std() < 1.1
+    expected = a @ dequantised(workload, inputs, WHOLE).double().T
+    assert torch.allclose(DEQUANT.reference(workload, inputs)["C"].double(), expected, rtol=1e-5, atol=1e-4)
+    if scales != "none":
+        assert inputs["A"].float().abs().max() == 448
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "default"),
+    [
+        ("m=1,n=64,k=2048", "float16", "words"),
+        ("m=8,n=64,k=512,format=fp4", "bfloat16", "table"),
+        ("m=1,n=64,k=510", "float16", ""),  # rows of W do not begin at whole 16 bytes
+        ("m=17,n=64,k=512", "float16", ""),
+    ],
+)
+def test_weights_go_from_memory_to_registers_for_few_rows_of_a(shape: str, dtype: str, default: str) -> None:
+    workload, target = DEQUANT.workload(shape, dtype), load_target("h100")
+    space = TEMPLATE.space(workload, target)
+    other = TEMPLATE.space(workload, load_target("mi300x"))
+    assert any("reduce_warps" in found for found in space.configs()) == bool(default)
+    assert not any("reduce_warps" in found for found in other.configs())
+    found = TEMPLATE.default_config(workload, target)
+    assert found is not None
+    assert found.get("reduce_warps") == (4 if default else None)
+    assert not default or found["decode"] == default
+
+
 def test_formats_have_the_numbers_that_they_are_defined_by() -> None:
     quantile = NormalDist().inv_cdf
     # eight steps above the median and seven below, from the same tail, which becomes 1
@@ -207,13 +279,18 @@ def test_quantised_weights_are_near_those_before(shape: str) -> None:
         ("format=mxfp4", "format=mxfp4 has one scale for 32 weights, not group=128; take group=32"),
         ("format=int2", "format=int2 has one scale for a row, not group=128; take group=-1"),
         ("format=nf4,zeros=true", "zeros=true is for format=int4.*take zeros=false"),
+        ("k=64,dtype=float8,format=nf4", "dtype=float8_e4m3fn multiplies.*format=nf4.*take dtype=bfloat16"),
+        ("k=64,dtype=float8,group=32", "at least 64 by one scale, not.*group=32; take dtype=bfloat16"),
+        ("scales=row", "scales=row is for dtype=float8_e4m3fn.*take scales=none"),
         ("format=int3", "format=int3 must be one of: int4, nf4, fp4, mxfp4, int2"),
         ("k=8388608,format=int2,group=-1", "k=8388608 products.*split k into parts of at most 8388607"),
     ],
 )
 def test_attributes_that_do_not_fit_are_refused(attrs: str, message: str) -> None:
+    dtype = "float8_e4m3fn" if "dtype=float8" in attrs else None
+    attrs = attrs.replace("dtype=float8,", "")
     with pytest.raises(WorkloadError, match=message):
-        DEQUANT.workload("m=1,n=64," + (attrs if attrs.startswith("k=") else f"k=64,{attrs}"))
+        DEQUANT.workload("m=1,n=64," + (attrs if attrs.startswith("k=") else f"k=64,{attrs}"), dtype)
 
 
 def test_workloads_of_int4_keep_their_keys() -> None:

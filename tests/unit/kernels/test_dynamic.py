@@ -50,6 +50,7 @@ WEIGHTS = {
     "decode": "convert",
     "swizzle": 0,
 }
+NSA = {"block_m": 16, "block_n": 16, "num_stages": 1, "threads": 64, "copies": "threads"}
 ROWS = {"threads": 32, "reduce_threads": 8, "vector": 4, "unroll": 2}
 
 # operator, config, workload, values of its dynamic dimensions, attributes
@@ -99,6 +100,27 @@ CASES = [
             marks=[pytest.mark.ci] * (not causal),
         )
         for order, causal in (("by_head", False), ("by_length", True))
+    ),
+    *(
+        pytest.param(
+            "flash_attention_varlen",
+            {**ATTENTION, "block_order": order},
+            "batch=1,heads=2,tokens=1,head_dim=16,group=2",
+            {"tokens": (1, 15, 32, 64, 200), "batch": (1, 2, 1, 2, 5), "tokens_kv": (1, 40, 32, 70, 260)},
+            {"causal": causal, "window": 20 * causal},
+            id=f"packed attention {order}{' causal' if causal else ''}",
+            marks=[pytest.mark.ci] * (not causal),
+        )
+        for order, causal in (("by_head", False), ("by_length", True))
+    ),
+    pytest.param(
+        "native_sparse_attention",
+        {**NSA, "weights": "shared"},
+        "batch=1,heads=6,seq_len=1,head_dim=16",
+        {"seq_len": (1, 16, 31, 65, 200), "batch": (1, 2, 1, 2, 1)},
+        {"group": 3, "block": 32, "topk": 4},
+        id="selected blocks",
+        marks=pytest.mark.ci,
     ),
     pytest.param(
         "chunk_state",

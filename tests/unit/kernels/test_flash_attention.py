@@ -11,7 +11,7 @@ import torch
 from tests.support.cpu_programs import on_cpu, run_c
 from tests.support.rounded import right_outputs
 from tilesight.errors import WorkloadError
-from tilesight.kernels import flash_attention as module
+from tilesight.kernels import _attention_weights as module
 from tilesight.kernels import operator, templates
 from tilesight.lowering.dynamic import lower_candidate
 from tilesight.lowering.lower import lower

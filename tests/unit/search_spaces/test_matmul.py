@@ -102,6 +102,39 @@ def test_base_is_legal_on_nvidia() -> None:
         ("h200", "m=40,n=65536,k=512", {}, "block_m within m", "block_m=128 is wasted on m=40: 64 covers it"),
         ("h200", "m=4096,n=4096,k=80", {}, "stages within loop", "num_stages=3 exceeds the 2 iterations"),
         (
+            "h200",
+            "M1",
+            {"stream_k": 132, "cluster_m": 2},
+            "one schedule",
+            "stream_k=132, cluster_m=2 and cluster_n=1 are schedules of their own: take one",
+        ),
+        ("h200", "M1", {"cluster_n": 2, "persistent": 132}, "one schedule", "take persistent=0"),
+        ("h200", "M1", {"stream_k": 132, "block_m": 32}, "one schedule", "take block_m=64 or more"),
+        (
+            "h200",
+            "M1",
+            {"stream_k": 132},
+            "shared iterations",
+            "2048 tiles, which leave 3 % of 16 waves idle",
+        ),
+        ("h200", "S1024", {"stream_k": 132}, "shared iterations", "64 tiles for 132 cores: take split_k=2"),
+        (
+            "h200",
+            "m=2560,n=2048,k=192",
+            {"stream_k": 132, "block_n": 256},
+            "shared iterations",
+            "gives each block 1 iterations: take stream_k=0",
+        ),
+        (
+            "h200",
+            "M1",
+            {"cluster_m": 2, "block_m": 256},
+            "clusters",
+            "shares tiles of 128 .* take cluster_m=1 and cluster_n=2",
+        ),
+        ("h200", "m=4224,n=4096,k=4096", {"cluster_m": 2}, "clusters", "leaves one of 33 blocks without"),
+        ("h200", "M1", {"cluster_m": 2, "num_stages": 2}, "clusters", "take num_stages=3"),
+        (
             "a100",
             "m=2000000,n=64,k=64",
             {"block_m": 16, "block_n": 64, "num_stages": 1, "threads": 64},
@@ -143,6 +176,19 @@ def test_a_wgmma_must_fit_what_ptxas_compiles_with() -> None:
     assert name not in reasons("h200", shape, block_m=128, block_n=256, threads=256, **tile)
     # no warpgroup that only copies, so more registers for the others: these compile
     assert name not in reasons("h200", "m=4097,n=4097,k=4097", block_m=192, block_n=256, threads=384, **tile)
+
+
+def test_schedules_of_their_own_are_few() -> None:
+    """Of hopper alone, by TMA, without a scale for each block of k, and a small part of the space."""
+    assert reasons("h200", "m=2560,n=2048,k=8192", stream_k=132, block_n=256) == {}
+    assert reasons("h200", "M1", cluster_m=2) == reasons("h200", "M1", cluster_n=2) == {}
+    names = ("stream_k", "cluster_m", "cluster_n")
+    for target, shape in (("a100", "M1"), ("h200", "m=4001,n=4001,k=4001"), ("mi300x", "M1")):
+        plain = matmul.space(operator("matmul").workload(shape, "bfloat16"), load_target(target))
+        assert not any(name in config for name in names for config in plain.sample(200))
+    space = matmul.space(operator("matmul").workload("M0", "bfloat16"), load_target("h200"))
+    scheduled = sum(any(name in config for name in names) for config in space.configs())
+    assert 0 < scheduled < 0.4 * (len(space.configs()) - scheduled)
 
 
 def test_one_pipeline_depth_on_amd() -> None:

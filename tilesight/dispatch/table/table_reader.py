@@ -64,7 +64,7 @@ def parse_table(text: str) -> DispatchTable:
     return DispatchTable(
         operator=_text(fields["operator"], "operator"),
         dtype=_text(fields["dtype"], "dtype"),
-        attrs=_mapping(fields["attrs"], "attrs", _config_value),
+        attrs=_mapping(fields["attrs"], "attrs", _attribute),
         dims=tuple(_list(fields["dims"], "dims", _text)),
         fixed=_mapping(fields["fixed"], "fixed", lambda value, path: _whole(value, path, 1, MAX_DIMENSION)),
         vary=_text(fields["vary"], "vary"),
@@ -117,6 +117,14 @@ def _config_value(value: Any, path: str) -> Value:
     if isinstance(value, str):
         return _text(value, path)
     return _flag_or_number(value, path)
+
+
+def _attribute(value: Any, path: str) -> Value:
+    if isinstance(value, str | int):
+        return _config_value(value, path)
+    if not isinstance(value, float) or not math.isfinite(value):
+        _fail(path, f"{_quoted(value)} must be a number, a text, true or false")
+    return value
 
 
 def _flag_or_number(value: Any, path: str) -> bool | int:

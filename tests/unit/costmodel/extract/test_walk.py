@@ -10,6 +10,7 @@ import pytest
 from tests.unit.costmodel import sample_kernels as kernels
 from tests.unit.costmodel.extract.reading import accesses, read, role, total
 from tilesight import predict
+from tilesight.costmodel.analytical.tiles import Tiles
 from tilesight.costmodel.extract import trips
 from tilesight.costmodel.extract.value_counts import SOFTWARE_NARROWING, SOFTWARE_WIDENING
 from tilesight.errors import InputError
@@ -281,3 +282,18 @@ def test_the_steps_of_reductions_follow_each_other() -> None:
     """Five steps of a warp, once for each turn; one turn is straight code."""
     for turns in (1, 64):
         assert total(read(kernels.warp_sums(64, 8192, turns)), "exchange_steps") == 5 * turns
+
+
+def test_what_a_cluster_loads_together_is_read_once() -> None:
+    """The first block of two loads for both: L2 is read by half of the blocks, and all receive."""
+    rows, cols, block, clusters = 512, 64, 32, 8
+    p = read(kernels.multicast(rows, cols, block, clusters))
+    box = block * cols * 2
+    assert p.cluster == 2
+    common, own = (a for a in accesses(p) if a.mechanism == "tma")
+    assert (common.bytes, common.instructions, common.footprint_bytes) == (box / 2, 0.5, box)
+    assert (own.bytes, own.instructions, own.footprint_bytes) == (box, 1.0, box)
+    assert Tiles.of(common).count(p.grid) == clusters
+    received = [a.bytes for a in accesses(p, Space.SHARED, write=True) if a.mechanism == "tma"]
+    assert received == [box, box]
+    assert not p.notes

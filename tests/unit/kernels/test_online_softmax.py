@@ -1,0 +1,71 @@
+"""The online softmax of a tile, computed on the CPU: exact, lazy, and with polynomials as powers of two."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.support.cpu_programs import built_c, on_cpu
+from tilesight.kernels._online_softmax import online_softmax
+
+ROWS, KEYS, TILES, SCALE = 4, 32, 3, 0.25 * math.log2(math.e)
+
+
+def tiles_of_rows(lazy: int, polynomial: int) -> Any:
+    """A program that takes the tiles of S one after the other and leaves weights, row_max and row_sum."""
+    import tilelang.language as T  # noqa: N812
+
+    update = online_softmax(ROWS, KEYS, SCALE, lazy, polynomial)
+
+    @T.prim_func
+    def program(  # type: ignore[no-untyped-def]
+        S: T.Tensor((TILES, ROWS, KEYS), "float32"),  # type: ignore[valid-type]  # noqa: N803
+        W: T.Tensor((TILES, ROWS, KEYS), "float32"),  # type: ignore[valid-type]  # noqa: N803
+        state: T.Tensor((2, ROWS), "float32"),  # type: ignore[valid-type]
+    ):
+        with T.Kernel(1, threads=32):
+            scores = T.alloc_fragment((ROWS, KEYS), "float32")
+            row_max = T.alloc_fragment((ROWS,), "float32")
+            old_max = T.alloc_fragment((ROWS,), "float32")
+            rescale = T.alloc_fragment((ROWS,), "float32")
+            tile_sum = T.alloc_fragment((ROWS,), "float32")
+            row_sum = T.alloc_fragment((ROWS,), "float32")
+            T.fill(row_max, -T.infinity("float32"))
+            T.fill(row_sum, 0)
+            for tile in T.serial(TILES):
+                T.copy(S[tile, 0:ROWS, 0:KEYS], scores)
+                update(scores, row_max, old_max, rescale, tile_sum, row_sum)
+                T.copy(scores, W[tile, 0:ROWS, 0:KEYS])
+            T.copy(row_max, state[0, 0:ROWS])
+            T.copy(row_sum, state[1, 0:ROWS])
+
+    return program
+
+
+@pytest.mark.parametrize(("lazy", "polynomial"), [(0, 0), (8, 2), (0, 1)])
+def test_weights_and_sums_of_tiles(lazy: int, polynomial: int, tmp_path: Path) -> None:
+    draw = torch.Generator().manual_seed(1)
+    scores = 4 * torch.randn(TILES, ROWS, KEYS, generator=draw)
+    scores[0, 1, 5:] = -torch.inf
+    scores[1, 2] = -torch.inf
+    scores[2, 3, 7] = 500.0
+    scores[1, 0, 3] = scores[0, 0].max() + 1.0  # a rise that a lazy softmax leaves
+    weights, state = torch.empty_like(scores), torch.empty(2, ROWS)
+    with on_cpu():
+        call = built_c(tiles_of_rows(lazy, polynomial), tmp_path)
+    call({"S": scores, "W": weights, "state": state})
+    exponents = scores.double() * SCALE
+    total = torch.exp2(exponents - state[0].double()[:, None] * SCALE).sum((0, 2))
+    torch.testing.assert_close(state[1].double(), total, rtol=2e-4, atol=0)
+    highest, rise = scores.amax((0, 2)), (scores.amax((0, 2)) - state[0]) * SCALE
+    assert (rise <= lazy).all()
+    assert lazy or torch.equal(state[0], highest)
+    assert not lazy or state[0, 0] < highest[0]
+    last = torch.exp2(exponents[-1] - state[0].double()[:, None] * SCALE)
+    torch.testing.assert_close(weights[-1].double(), last, rtol=1e-4 if polynomial else 1e-6, atol=1e-37)
+    if not polynomial:
+        assert not weights[1, 2].any()

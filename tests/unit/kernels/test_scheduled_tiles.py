@@ -1,0 +1,73 @@
+"""Tiles with explicit pipelines: who computes what, and what the generated code waits for."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tilesight.builder.build import device_source
+from tilesight.kernels import operator, templates
+from tilesight.kernels._scheduled_tiles import RANGES, SharedTiles
+from tilesight.lowering.lower import lower
+from tilesight.problem.space import Config
+from tilesight.target.spec import load_target
+
+TILE = Config(
+    {
+        "block_m": 128,
+        "block_n": 128,
+        "block_k": 64,
+        "num_stages": 3,
+        "threads": 256,
+        "policy": "square",
+        "epilogue": "shared",
+        "swizzle": 0,
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("tiles", "depths", "blocks"), [(20, 16, 12), (7, 5, 4), (3, 50, 8), (12, 4, 6), (5, 1, 4)]
+)
+def test_every_iteration_has_one_block_and_every_sum_a_slot(tiles: int, depths: int, blocks: int) -> None:
+    shared = SharedTiles(tiles, depths, blocks)
+    done: dict[tuple[int, int], tuple[int, int]] = {}  # (tile, iteration): (block, number)
+    for block in range(blocks):
+        for number in range(RANGES):
+            tile, first, count = (int(value) for value in shared.part(block, number))
+            for depth in range(first, first + count):
+                assert (tile, depth) not in done
+                done[tile, depth] = (block, number)
+    whole = shared.turns * blocks
+    assert set(done) == {(whole + tile, depth) for tile in range(shared.rest) for depth in range(depths)}
+    for tile in range(shared.rest):
+        block, count, number = (int(value) for value in shared.slots(tile))
+        found = {done[whole + tile, depth] for depth in range(depths)}
+        assert found == {(block, number)} | {(block + other, 0) for other in range(1, count)}
+
+
+def source(shape: str, changes: dict[str, int]) -> str:
+    target, workload = load_target("h100"), operator("matmul").workload(shape)
+    template = templates("matmul")[0]
+    config = Config({**TILE, **changes})
+    return device_source(lower(template.build(workload, config), target), target)
+
+
+def test_a_shared_stage_is_free_when_both_blocks_of_a_cluster_have_used_it() -> None:
+    code = source("m=1024,n=1000,k=512", {"cluster_n": 2})
+    # barriers exist before the other block uses them, and as long as it does
+    assert re.search(r"fence_barrier_init\(\);\s*tl::cluster_sync\(\);", code)
+    assert re.search(r"tl::cluster_sync\(\);\s*}\s*$", code)
+    # eight warps of each of two blocks report to both
+    assert "free[0].init(16);" in code
+    assert len(re.findall(r"free\[[^;]*\]\.arrive\(0u\);\s*free\[[^;]*\]\.arrive\(1u\);", code)) == 1
+    assert re.search(r"tma_load_multicast\(A_desc", code)
+    assert not re.search(r"tma_load_multicast\(B_desc", code)
+
+
+def test_shared_iterations_are_added_by_a_second_kernel_in_a_fixed_order() -> None:
+    code = source("m=1280,n=1536,k=1024,fuse=bias", {"stream_k": 66})
+    assert "matmul_kernel_1" in code
+    assert "atomic" not in code.lower().split("extern", 1)[1]
+    assert "cluster_sync" not in code
