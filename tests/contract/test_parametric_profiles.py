@@ -104,7 +104,7 @@ def profiles(kernel: str, workload: Workload, config: Config, target: Target) ->
     from tilesight.lowering.lower import lower
 
     template = kernels.template_for(kernel, target, workload.dtype)
-    return read_profiles(lower(template.build(workload, config), target), target)
+    return read_profiles(lower(template.build(workload, config), target, only_read=True), target)
 
 
 @cache

@@ -59,7 +59,7 @@ def current(case: str) -> tuple[str, str]:
     workload = operator(kernel).workload(shape, template.dtypes[0])
     config = template.default_config(workload, target)
     assert config is not None
-    lowered = lower(template.build(workload, config), target)
+    lowered = lower(template.build(workload, config), target, only_read=True)
     kernels = [_rounded(plain_profile(k)) for k in read_profiles(lowered, target)]
     return json.dumps({"config": dict(config), "kernels": kernels}, indent=1) + "\n", lowered.fingerprint
 

@@ -69,7 +69,9 @@ def test_occupancy_by_each_resource() -> None:
 
 
 def test_warp_specialised_kernels_fill_the_register_file() -> None:
-    (p,) = read_profiles(lower(kernels.matmul(1024, 512, 2048, 64, 64, 64, 2, 128), H200), H200)
+    (p,) = read_profiles(
+        lower(kernels.matmul(1024, 512, 2048, 64, 64, 64, 2, 128), H200, only_read=True), H200
+    )
     found = occupancy(p, H200)
     assert (found.blocks, found.registers) == (1, 240)
 
@@ -191,7 +193,9 @@ def test_memory_bound_kernels_run_at_memory_speed() -> None:
 
 def test_matrix_bound_kernels_run_at_the_sustained_matrix_rate() -> None:
     flops = 2 * 8192.0**3
-    (p,) = read_profiles(lower(kernels.matmul(8192, 8192, 8192, 256, 128, 64, 4, 256, swizzle=8), H200), H200)
+    (p,) = read_profiles(
+        lower(kernels.matmul(8192, 8192, 8192, 256, 128, 64, 4, 256, swizzle=8), H200, only_read=True), H200
+    )
     prediction = predict(p)
     at_peak_us = flops / (H200.matrix_tflops("bfloat16") * 1e6)
     assert prediction.limiting in (
@@ -203,7 +207,9 @@ def test_matrix_bound_kernels_run_at_the_sustained_matrix_rate() -> None:
 
 def test_deeper_pipelines_hide_latency() -> None:
     def time(stages: int) -> float:
-        (p,) = read_profiles(lower(kernels.matmul(4096, 1024, 8192, 128, 128, 64, stages, 256), H200), H200)
+        (p,) = read_profiles(
+            lower(kernels.matmul(4096, 1024, 8192, 128, 128, 64, stages, 256), H200, only_read=True), H200
+        )
         return predict(p).latency_us
 
     assert time(1) > 1.3 * time(3)
@@ -219,7 +225,9 @@ def test_one_block_too_many_costs_a_wave() -> None:
 
 
 def test_prediction_is_explained_by_its_terms() -> None:
-    (p,) = read_profiles(lower(kernels.matmul(1024, 1024, 1024, 128, 128, 64, 3, 256), H200), H200)
+    (p,) = read_profiles(
+        lower(kernels.matmul(1024, 1024, 1024, 128, 128, 64, 3, 256), H200, only_read=True), H200
+    )
     prediction = predict(p)
     assert (
         0
@@ -234,7 +242,7 @@ def test_prediction_is_explained_by_its_terms() -> None:
 
 
 def test_unknown_calls_widen_the_uncertainty() -> None:
-    (p,) = read_profiles(lower(kernels.opaque_call(4096), H200), H200)
+    (p,) = read_profiles(lower(kernels.opaque_call(4096), H200, only_read=True), H200)
     assert predict(p).uncertainty > predict(replace(p, unknown_calls=())).uncertainty
     assert any("somebodys_function" in note for note in predict(p).notes)
 
@@ -243,7 +251,10 @@ def test_unknown_calls_widen_the_uncertainty() -> None:
 def test_every_gpu_target_predicts(target: str) -> None:
     chip = load_target(target)
     prediction = AnalyticalModel().predict(
-        read_profiles(lower(kernels.matmul(2048, 2048, 2048, 128, 128, 32, 2, 256), chip), chip), chip
+        read_profiles(
+            lower(kernels.matmul(2048, 2048, 2048, 128, 128, 32, 2, 256), chip, only_read=True), chip
+        ),
+        chip,
     )
     assert 2 * 2048**3 / prediction.latency_us / 1e6 < chip.matrix_tflops("bfloat16")
 
@@ -267,14 +278,14 @@ def test_busy_times_combine_close_to_their_maximum() -> None:
 def test_fewer_blocks_than_clusters() -> None:
     mi300x = load_target("mi300x")
     prediction = AnalyticalModel().predict(
-        read_profiles(lower(kernels.scale(256, 256), mi300x), mi300x), mi300x
+        read_profiles(lower(kernels.scale(256, 256), mi300x, only_read=True), mi300x), mi300x
     )
     assert prediction.latency_us > 0
 
 
 def test_atomics_are_expensive_and_noted() -> None:
     def of(prim_func: object) -> Prediction:
-        return AnalyticalModel().predict(read_profiles(lower(prim_func, H200), H200), H200)
+        return AnalyticalModel().predict(read_profiles(lower(prim_func, H200, only_read=True), H200), H200)
 
     n = 2**22
     counted, copied = of(kernels.counter(n)), of(kernels.scale(n, 128))
@@ -399,7 +410,7 @@ def _rate(target: Target, block_m: int, block_n: int, block_k: int, stages: int,
     kernel = kernels.matmul(
         8192, 8192, 8192, block_m, block_n, block_k, stages, threads, swizzle=8, dtype="float16"
     )
-    (p,) = read_profiles(lower(kernel, target), target)
+    (p,) = read_profiles(lower(kernel, target, only_read=True), target)
     return 2 * 8192**3 / predict(p, target).latency_us / 1e6
 
 
