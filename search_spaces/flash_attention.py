@@ -27,8 +27,6 @@ from .matrix_unit import MAX_WGMMA_COLUMNS, is_hopper, launch, matrix_unit
 TILES = (16, 32, 48, 64, 80, 96, 128, 160, 192, 256)  # of queries or keys, on any target
 SCHEDULES = ("serial", "overlapped", "ping_pong")
 GROUP = 128  # threads of one wgmma
-# divisions by it in the loops of blocks that stay are too much for the solver that counts threads at barriers
-UNCOUNTED_KEYS = 192
 SPARE_REGISTERS = 24  # of a thread beside the tiles that overlapped schedules keep: addresses and rows
 HIP_REDUCTION_BYTES = 8  # shared memory per thread for reductions of rows, in warps of 64 threads
 
@@ -194,12 +192,16 @@ def _positions(seq_len: int, others: int, cores: int) -> Constraint:
         positions = -(-seq_len // config.int("block_m")) * others
         if positions <= cores:
             return f"persistent={stay} leaves nothing to stay for: {positions} blocks run at once; take 0"
-        keys, threads, order = config.int("block_n"), config.int("threads"), config["block_order"]
-        if (keys, threads, order) == (UNCOUNTED_KEYS, GROUP, "by_length"):
+        keys, threads = config.int("block_n"), config.int("threads")
+        if config["block_order"] == "by_head" or keys & (keys - 1) == 0:
+            return None
+        # with these divisions in its loops, the solver that counts threads at barriers may give up early
+        more = config.int("lazy_rescale", 0) or config.int("polynomial", 0)
+        if more or (keys, threads) == (192, GROUP):
             return (
-                f"persistent={stay} with block_n={keys}, threads={threads} and block_order={order}: TileLang "
-                f"0.1.15 may count 124 of the {threads} threads at a barrier (ThreadSync), since its solver "
-                "gives up: take persistent=0"
+                f"persistent={stay} with block_n={keys}, which is no power of 2, and block_order=by_length: "
+                f"TileLang 0.1.15 may count fewer than {threads} threads at a barrier (ThreadSync): take "
+                "persistent=0"
             )
         return None
 
