@@ -58,6 +58,11 @@ class AttentionTiles:
         """Factor of the scores times log2(e), since weights are powers of two."""
         return (self.softcap or self.factor) * math.log2(math.e)
 
+    @property
+    def from_finite(self) -> bool:
+        """Whether the first tile of a row may have no key that it sees; see `online_softmax`."""
+        return self.window > 0 or self.packed
+
     def first(self, row: Any) -> Any:
         """The first tile that a query of the block sees."""
         import tilelang.language as T  # noqa: N812
@@ -144,7 +149,7 @@ class AttentionTiles:
                 T.fill(row_max, sink[head] * (math.log2(math.e) / self.scale))
             else:
                 T.fill(row_sum, 0)
-                T.fill(row_max, LOWEST_SCORE if self.window or self.packed else -infinity)
+                T.fill(row_max, LOWEST_SCORE if self.from_finite else -infinity)
 
         @T.macro
         def look(scores: T.Buffer, row: Any, ko: Any, length: Any):  # type: ignore[no-untyped-def]

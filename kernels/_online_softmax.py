@@ -18,7 +18,14 @@ POLYNOMIAL = (0.99992806, 0.69326097, 0.24261113, 0.05517167)
 
 
 def online_softmax(
-    rows: int, keys: int, scale: float, lazy: int = 0, polynomial: int = 0, *, from_finite: bool = False
+    rows: int,
+    keys: int,
+    scale: float,
+    lazy: int = 0,
+    polynomial: int = 0,
+    *,
+    from_finite: bool = False,
+    shares_rows: bool = False,
 ) -> Any:
     """A macro that turns a tile of scores into weights and updates its rows.
 
@@ -31,6 +38,7 @@ def online_softmax(
         polynomial: one weight of so many is computed by multiply-adds, since a core of a GPU has few units
             for powers of two. 0: none is.
         from_finite: whether row_max starts with a finite number, which stays where no key of a tile is seen.
+        shares_rows: whether several warps have parts of a row, whose weights go to shared memory.
 
     Returns:
         A TileLang macro of float32 fragments: scores (rows, keys), which become weights; row_max, old_max,
@@ -83,6 +91,10 @@ def online_softmax(
         T.reduce_sum(scores, tile_sum, dim=1)
         for i in T.Parallel(rows):
             row_sum[i] = row_sum[i] * rescale[i] + tile_sum[i]
+        # Sums of a row over several warps pass through shared memory. TileLang may put the weights there as
+        # well, and does not see that some warps still read sums when others write weights
+        if shares_rows:
+            T.sync_threads()
 
     return update
 

@@ -48,7 +48,7 @@ def overlapped_attention(
     width, dtype, policy = tiles.width, tiles.dtype, T.GemmWarpPolicy.FullRow
     begin, look, finish = tiles.macros()
     write = tiles.writer()
-    update = online_softmax(block_m, block_n, tiles.scale, lazy, polynomial, from_finite=tiles.window > 0)
+    update = online_softmax(block_m, block_n, tiles.scale, lazy, polynomial, from_finite=tiles.from_finite)
     scale_sums = scale_down(block_m, width, lazy)
 
     def slot(tile: Any) -> Any:

@@ -36,7 +36,7 @@ def _serial_attention(tiles: AttentionTiles, num_stages: int, threads: int) -> A
     policy = T.GemmWarpPolicy.FullRow  # the softmax of a row is computed within one warp
     begin, look, finish = tiles.macros()
     write = tiles.writer()
-    update = online_softmax(block_m, block_n, tiles.scale, from_finite=tiles.window > 0)
+    update = online_softmax(block_m, block_n, tiles.scale, from_finite=tiles.from_finite)
 
     @T.macro
     def attention(tensors, grid, place):  # type: ignore[no-untyped-def]

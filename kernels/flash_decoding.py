@@ -200,7 +200,7 @@ class FlashDecodingGpu(CacheTemplate):
         scale = softmax_scale(workload.attrs, head_dim) * math.log2(math.e)  # exp2 instead of exp
         # weights in registers: each warp has whole rows; else warps divide the columns
         policy = T.GemmWarpPolicy.FullRow if in_registers else T.GemmWarpPolicy.FullCol
-        update = online_softmax(block_m, block_n, scale, from_finite=True)
+        update = online_softmax(block_m, block_n, scale, from_finite=True, shares_rows=not in_registers)
         divide = normalise(block_m, head_dim, scale)
         load = load_keys(block_n, head_dim, page, by_row=config["gather"] == "by_row")
         sum_up = combine(split_k, head_dim)

@@ -256,10 +256,8 @@ class MlaDecodeGpu(CacheTemplate):
         policy = {"full_row": T.GemmWarpPolicy.FullRow, "full_col": T.GemmWarpPolicy.FullCol}[
             config.str("policy")
         ]
-        # Sums of a row over several warps pass through shared memory. TileLang may put the weights there as
-        # well, and does not see that some warps still read sums when others write weights
         shares_rows = config["policy"] == "full_col" or threads // 32 * 16 > block_m
-        update = online_softmax(block_m, block_n, scale, from_finite=True)
+        update = online_softmax(block_m, block_n, scale, from_finite=True, shares_rows=shares_rows)
         divide = normalise(block_m, dim, scale)
         by_row = config["gather"] == "by_row"
         load_latent = load_keys(block_n, dim, page, by_row)
@@ -343,8 +341,6 @@ class MlaDecodeGpu(CacheTemplate):
                                 seen = first + j < length - (sharing - 1) + token
                                 scores[i, j] = T.if_then_else(seen, scores[i, j], -T.infinity(accumulator))
                     update(scores, row_max, old_max, rescale, tile_sum, row_sum)
-                    if shares_rows:
-                        T.sync_threads()
                     T.copy(scores, weights)
                     for i, j in T.Parallel(block_m, dim):
                         o_sum[i, j] *= rescale[i]

@@ -333,7 +333,8 @@ class NativeSparseAttentionGpu(KernelTemplate):
         scale = softmax_scale(workload.attrs, head_dim) * math.log2(math.e)  # exp2 instead of exp
         # weights in registers: each warp has whole rows; else warps divide the columns
         policy = T.GemmWarpPolicy.FullRow if in_registers else T.GemmWarpPolicy.FullCol
-        update, divide = online_softmax(block_m, block_n, scale), normalise(block_m, head_dim, scale)
+        update = online_softmax(block_m, block_n, scale, from_finite=True, shares_rows=not in_registers)
+        divide = normalise(block_m, head_dim, scale)
         shape, kv_shape = (batch, seq_len, heads, head_dim), (batch, seq_len, heads // group, head_dim)
 
         @T.prim_func

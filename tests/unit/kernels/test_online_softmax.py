@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ import pytest
 import torch
 
 from tests.support.cpu_programs import built_c, on_cpu
+from tilesight.kernels import operator, template_for
 from tilesight.kernels._online_softmax import online_softmax
+from tilesight.target.spec import load_target
 
 ROWS, KEYS, TILES, SCALE = 4, 32, 3, 0.25 * math.log2(math.e)
 
@@ -69,3 +72,39 @@ def test_weights_and_sums_of_tiles(lazy: int, polynomial: int, tmp_path: Path) -
     torch.testing.assert_close(weights[-1].double(), last, rtol=1e-4 if polynomial else 1e-6, atol=1e-37)
     if not polynomial:
         assert not weights[1, 2].any()
+
+
+@pytest.mark.parametrize(
+    ("kernel", "shape", "from_finite"),
+    [
+        ("flash_attention", "FA0", False),
+        ("flash_attention", "GPTOSS", True),  # a window
+        ("flash_attention_varlen", "VL0", True),
+        ("flash_decoding", "FD0", True),
+        ("mla_decode", "MLA0", True),
+        ("native_sparse_attention", "NSA2", True),
+    ],
+)
+def test_rows_that_start_with_a_finite_number_are_rescaled_by_a_difference(
+    kernel: str, shape: str, from_finite: bool
+) -> None:
+    """Two products of a large number differ where one is rounded: 2 to that power may be infinite."""
+    target, found = load_target("h100"), operator(kernel)
+    workload = found.workload(shape)
+    template = template_for(kernel, target, workload.dtype)
+    config = template.default_config(workload, target)
+    assert config is not None
+    program = template.build(workload, config).script()
+    assert bool(re.search(r"exp2\(\(old_max\[\w+\] - row_max\[\w+\]\) \*", program)) == from_finite
+    assert bool(re.search(r"old_max\[\w+\] \*", program)) != from_finite
+
+
+@pytest.mark.parametrize("kernel", ["flash_decoding", "native_sparse_attention"])
+def test_warps_that_share_rows_wait_before_they_write_weights(kernel: str) -> None:
+    target, found = load_target("h100"), operator(kernel)
+    workload = found.default_workloads()[0]
+    template = template_for(kernel, target, workload.dtype)
+    for weights in ("shared", "registers"):
+        legal = (c for c in template.space(workload, target).configs() if c["weights"] == weights)
+        program = template.build(workload, next(legal)).script()
+        assert program.count("tvm_storage_sync") == (weights == "shared")
