@@ -56,6 +56,41 @@ def panels(
                 yield item, rows, scores.sub_(lse[item, :, rows, None]).exp_()
 
 
+def masked_attention(
+    q: "torch.Tensor",
+    k: "torch.Tensor",
+    v: "torch.Tensor",
+    hidden: "Callable[[int, slice], torch.Tensor | None]",
+    scale: float,
+    squared: bool,
+) -> "torch.Tensor":
+    """Attention to the keys that are not hidden, in float32 without TF32.
+
+    Args:
+        q, k, v: (batch, seq_len, heads, head_dim), with fewer heads of k and v where query heads share them.
+        hidden: see `panels`.
+        scale: factor of the scores.
+        squared: whether to sum the squares of the terms (weight times value). Weights are at least the
+            smallest normal number of the dtype: the rounding errors of smaller ones are those of that number.
+
+    Returns:
+        The output (batch, seq_len, heads, head_dim), zeros where a query sees no key.
+    """
+    import torch
+
+    out = torch.empty_like(q, dtype=torch.float32)
+    lse = torch.empty(q.shape[0], *q.shape[2:0:-1], device=q.device)
+    least, group = torch.finfo(v.dtype).tiny, q.shape[2] // k.shape[2]
+    for item, rows, weights in panels(q, k, hidden, lse, is_known=False, scale=scale):
+        values = heads_of(v[item], group)
+        weights.nan_to_num_()  # of queries that see no key
+        if squared:
+            weights.clamp_(min=least).square_()
+            values.square_()
+        out[item, rows] = (weights @ values).transpose(0, 1)
+    return out
+
+
 def item_attention(
     q: "torch.Tensor",
     k: "torch.Tensor",

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from ._vendor_calls import Call, usable
+
 if TYPE_CHECKING:
     import torch
-
-Call = Callable[[], object]
 
 
 def products(
@@ -147,15 +147,3 @@ def _activation(name: str) -> Callable[[torch.Tensor], torch.Tensor] | None:
         "silu": lambda total: torch.nn.functional.silu(total, inplace=True),
     }
     return found.get(name)
-
-
-def usable(calls: dict[str, Call]) -> dict[str, Call]:
-    """Those that this build of torch and this device take."""
-    found = {}
-    for name, call in calls.items():
-        try:
-            call()
-        except (RuntimeError, NotImplementedError, AttributeError, ValueError):
-            continue
-        found[name] = call
-    return found

@@ -12,7 +12,7 @@ Annotations are evaluated here (no `from __future__`): TileLang reads those of i
 
 import math
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..errors import WorkloadError
@@ -24,9 +24,10 @@ from ..problem.template import KernelTemplate
 from ..problem.workload import MAX_DIMENSION, Workload
 from ..search_spaces import block_sparse_attention as search_space
 from ..target.spec import Target
-from ._attention_weights import heads_of, panels
+from ._attention_weights import masked_attention
 from ._online_softmax import online_softmax
 from ._softmax_scale import check_scale, softmax_scale
+from ._vendor_calls import usable
 
 if TYPE_CHECKING:
     import torch
@@ -160,23 +161,19 @@ class BlockSparseAttention(Operator):
 
         q, k, v = (inputs[name].transpose(1, 2) for name in ("Q", "K", "V"))
         scale = softmax_scale(workload.attrs, q.shape[-1])
-        usable: dict[str, Callable[[], object]] = {}
+        calls: dict[str, Callable[[], object]] = {}
         if q.is_cuda:
             flex = _flex(workload, inputs)
-            usable["flex_attention"] = lambda: flex(q, k, v)
+            calls["flex_attention"] = lambda: flex(q, k, v)
         if workload.dims["batch"] * workload.dims["heads"] * workload.dims["seq_len"] ** 2 <= DENSE_BYTES:
             items = range(workload.dims["batch"])
             mask = torch.stack([~_hidden(workload, inputs, item, slice(None)) for item in items])
             dense = torch.nn.functional.scaled_dot_product_attention
-            usable["dense attention with a mask"] = lambda: dense(
+            calls["dense attention with a mask"] = lambda: dense(
                 q, k, v, attn_mask=mask, enable_gqa=True, scale=scale
             )
-        for name, call in list(usable.items()):
-            try:
-                call()
-            except Exception:  # the compiler of flex_attention has errors of many types
-                del usable[name]
-        return usable
+        # the compiler of flex_attention has errors of many types
+        return usable(calls, errors=(Exception,))
 
     def flops(self, workload: Workload) -> int:
         """Two products of 2 head_dim operations for each pair of a query and a key that it sees."""
@@ -242,26 +239,10 @@ def _hidden(workload: Workload, inputs: Tensors, item: int, rows: slice) -> "tor
 
 
 def _attention(workload: Workload, inputs: Tensors, squared: bool) -> "torch.Tensor":
-    """The output, or the sum of the squares of its terms (weight times value), in float32.
-
-    Squared weights are at least the smallest normal number of the dtype: the rounding errors of smaller ones
-    are those of that number.
-    """
-    import torch
-
-    q, k, v = (inputs[name] for name in "QKV")
-    out = torch.empty_like(q, dtype=torch.float32)
-    lse = torch.empty(q.shape[0], *q.shape[2:0:-1], device=q.device)
-    least = torch.finfo(v.dtype).tiny
-    hidden = lambda item, rows: _hidden(workload, inputs, item, rows)  # noqa: E731
+    """The output, or the sum of the squares of its terms, in float32."""
+    q, k, v = (inputs[name] for name in ("Q", "K", "V"))
     scale = softmax_scale(workload.attrs, q.shape[-1])
-    for item, rows, weights in panels(q, k, hidden, lse, is_known=False, scale=scale):
-        values = heads_of(v[item], int(workload.attrs["group"]))
-        if squared:
-            weights.clamp_(min=least).square_()
-            values.square_()
-        out[item, rows] = (weights @ values).transpose(0, 1)
-    return out
+    return masked_attention(q, k, v, partial(_hidden, workload, inputs), scale, squared)
 
 
 def _flex(workload: Workload, inputs: Tensors) -> Callable[..., object]:
@@ -272,13 +253,13 @@ def _flex(workload: Workload, inputs: Tensors) -> Callable[..., object]:
     counts, indices = inputs["counts"], inputs["indices"]
     causal, block = bool(workload.attrs["causal"]), int(workload.attrs["block"])
     own = torch.arange(counts.shape[-1], dtype=torch.int32, device=counts.device).expand(counts.shape)
-    partial = torch.ones_like(counts) if causal else torch.zeros_like(counts)
+    masked = torch.ones_like(counts) if causal else torch.zeros_like(counts)
     on_diagonal = torch.zeros_like(indices)
     on_diagonal[..., 0] = own
     mask = BlockMask.from_kv_blocks(
-        partial,
+        masked,
         on_diagonal,
-        counts - partial,  # the diagonal's block is the last one of its list
+        counts - masked,  # the diagonal's block is the last one of its list
         indices,
         BLOCK_SIZE=block,
         mask_mod=(lambda _batch, _head, i, j: i >= j) if causal else None,

@@ -654,18 +654,6 @@ class DequantMatmulGpu(KernelTemplate):
                     T.copy(c_sum, c_tile)
                 T.copy(c_tile, C[first, bx * block_n])
 
-        if config.int("reduce_warps", 0):
-            program = direct_product(packing, format_name, output, (m, n, k), group, config, zeros)
-
-        @T.prim_func
-        def dequant_matmul(  # type: ignore[no-untyped-def]
-            A: T.Tensor((m, k), dtype),  # type: ignore[valid-type]  # noqa: N803
-            B: T.Tensor((n, -(-k // per_byte)), "uint8"),  # type: ignore[valid-type]  # noqa: N803
-            S: T.Tensor((groups, n), scale_dtype),  # type: ignore[valid-type]  # noqa: N803
-            C: T.Tensor((m, n), output),  # type: ignore[valid-type]  # noqa: N803
-        ):
-            program(A, B, S, S, C)
-
         if workload.dtype == FLOAT8:
             kind = str(self.operator.attribute(workload.attrs, "scales"))
             program = float8_product(output, (m, n, k), group, unpack, kind, config)
@@ -685,6 +673,18 @@ class DequantMatmulGpu(KernelTemplate):
                 program(A, B, S, A_scale, C)
 
             return dequant_matmul_float8
+
+        if config.int("reduce_warps", 0):
+            program = direct_product(packing, format_name, output, (m, n, k), group, config, zeros)
+
+        @T.prim_func
+        def dequant_matmul(  # type: ignore[no-untyped-def]
+            A: T.Tensor((m, k), dtype),  # type: ignore[valid-type]  # noqa: N803
+            B: T.Tensor((n, -(-k // per_byte)), "uint8"),  # type: ignore[valid-type]  # noqa: N803
+            S: T.Tensor((groups, n), scale_dtype),  # type: ignore[valid-type]  # noqa: N803
+            C: T.Tensor((m, n), output),  # type: ignore[valid-type]  # noqa: N803
+        ):
+            program(A, B, S, S, C)
 
         if not zeros:
             return dequant_matmul

@@ -34,6 +34,7 @@ from ._attention_tiles import AttentionTiles
 from ._attention_weights import item_attention
 from ._scheduled_attention import scheduled_attention
 from ._softmax_scale import check_scale, softmax_scale
+from ._vendor_calls import usable
 
 if TYPE_CHECKING:
     import torch
@@ -241,7 +242,7 @@ class FlashAttention(Operator):
             if q.is_cuda and not sinks:
                 calls["FlexAttention"] = _flex(workload, q, k, v, inputs.get("length"))
             calls["torch"] = lambda: _attention(workload, inputs, squared=False)[0].to(inputs["Q"].dtype)
-        return {name: call for name, call in calls.items() if _works(call)}
+        return usable(calls)
 
     def flops(self, workload: Workload) -> int:
         """Two products of 2 head_dim operations for each pair of a query and a visible key.
@@ -310,15 +311,6 @@ def _bind(
         return operator(q, k, v, *arguments, scale=scale)
 
     return call
-
-
-def _works(call: Callable[[], object]) -> bool:
-    """False for what is not in this build of torch, or not for this device, dtype or head_dim."""
-    try:
-        call()
-    except (RuntimeError, NotImplementedError, TypeError):
-        return False
-    return True
 
 
 def _windowed(workload: Workload, inputs: Tensors) -> Callable[[], object]:

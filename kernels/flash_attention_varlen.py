@@ -28,6 +28,7 @@ from ._attention_weights import item_attention
 from ._packed_items import block_count, item_finder
 from ._scheduled_attention import scheduled_attention
 from ._softmax_scale import check_scale, softmax_scale
+from ._vendor_calls import usable
 
 if TYPE_CHECKING:
     import torch
@@ -236,12 +237,7 @@ class FlashAttentionVarlen(Operator):
                 calls["torch SDPA of padded items"] = padded
         if not calls:
             calls["torch"] = lambda: self._attention(workload, inputs, squared=False)[0].to(q.dtype)
-        for name, call in list(calls.items()):
-            try:
-                call()
-            except (RuntimeError, NotImplementedError, TypeError):  # not in this build of torch
-                del calls[name]
-        return calls
+        return usable(calls)
 
     def _lengths(self, workload: Workload, name: str) -> "NDArray[Any]":
         import numpy as np

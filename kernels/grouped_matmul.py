@@ -44,8 +44,8 @@ from ._float8 import (
     short_sums,
     spread,
 )
-from ._matmul_vendor import usable
 from ._packed_items import block_count, item_finder
+from ._vendor_calls import usable
 from ._warp_policy import warp_policy
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ Annotations are evaluated here (no `from __future__`): TileLang reads those of i
 
 import math
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..errors import WorkloadError
@@ -23,10 +23,11 @@ from ..problem.template import KernelTemplate
 from ..problem.workload import MAX_DIMENSION, Workload
 from ..search_spaces import native_sparse_attention as search_space
 from ..target.spec import Target
-from ._attention_weights import heads_of, panels
+from ._attention_weights import masked_attention
 from ._online_softmax import online_softmax
 from ._softmax_scale import check_scale, softmax_scale
 from ._split_kv import LOWEST, normalise
+from ._vendor_calls import usable
 
 if TYPE_CHECKING:
     import torch
@@ -148,14 +149,14 @@ class NativeSparseAttention(Operator):
         batch, _, seq_len, head_dim = workload.dims.values()
         group, scale = int(workload.attrs["group"]), softmax_scale(workload.attrs, head_dim)
         q, k, v = (inputs[name].transpose(1, 2) for name in ("Q", "K", "V"))
-        usable: dict[str, Callable[[], object]] = {}
+        calls: dict[str, Callable[[], object]] = {}
         if q.is_cuda:
-            usable["flex_attention"] = _flex(workload, inputs, q, k, v)
+            calls["flex_attention"] = _flex(workload, inputs, q, k, v)
         if batch * q.shape[1] * seq_len**2 <= DENSE_BYTES:
             whole = slice(None)
             mask = torch.stack([~_hidden(workload, inputs, item, whole) for item in range(batch)])
             dense, options = torch.nn.functional.scaled_dot_product_attention, {"enable_gqa": True}
-            usable["dense attention with a mask"] = lambda: dense(
+            calls["dense attention with a mask"] = lambda: dense(
                 q, k, v, attn_mask=mask, scale=scale, **options
             ).transpose(1, 2)
         block, listed = int(workload.attrs["block"]), inputs["indices"].transpose(1, 2)
@@ -179,13 +180,9 @@ class NativeSparseAttention(Operator):
                     out[item, :, rows] = found.transpose(1, 2).flatten(0, 1)
             return out.transpose(1, 2)
 
-        usable["torch (gathered keys)"] = gathered
-        for name, call in list(usable.items()):
-            try:
-                call()
-            except Exception:  # the compiler of flex_attention has errors of many types
-                del usable[name]
-        return usable
+        calls["torch (gathered keys)"] = gathered
+        # the compiler of flex_attention has errors of many types
+        return usable(calls, errors=(Exception,))
 
     def _pairs(self, workload: Workload) -> int:
         """Pairs of a query and a key that it sees, of one query head of each head of keys."""
@@ -228,41 +225,30 @@ def _selected(batch: int, seq_len: int, heads: int, block: int, topk: int) -> "N
     return np.where(own < topk, few, chosen).astype(np.int32)
 
 
+def _listed(workload: Workload, indices: "torch.Tensor") -> "torch.Tensor":
+    """Whether each list (..., topk) has each block of keys; the last column is of missing ones."""
+    import torch
+
+    blocks = -(-workload.dims["seq_len"] // int(workload.attrs["block"]))
+    seen = torch.zeros(*indices.shape[:-1], blocks + 1, dtype=torch.bool, device=indices.device)
+    return seen.scatter_(-1, torch.where(indices < 0, blocks, indices).long(), value=True)
+
+
 def _hidden(workload: Workload, inputs: Tensors, item: int, rows: slice) -> "torch.Tensor":
     """Which keys the queries of these rows do not see: (heads, rows, keys)."""
     import torch
 
-    block, listed = int(workload.attrs["block"]), inputs["indices"][item, rows].transpose(0, 1).long()
-    keys = torch.arange(workload.dims["seq_len"], device=listed.device)
-    blocks = -(-len(keys) // block)
-    seen = torch.zeros(*listed.shape[:2], blocks + 1, dtype=torch.bool, device=listed.device)
-    seen.scatter_(-1, torch.where(listed < 0, blocks, listed), value=True)
-    hidden = ~seen[..., keys // block] | (keys > keys[rows, None])
+    block, seen = int(workload.attrs["block"]), _listed(workload, inputs["indices"][item, rows])
+    keys = torch.arange(workload.dims["seq_len"], device=seen.device)
+    hidden = ~seen.transpose(0, 1)[..., keys // block] | (keys > keys[rows, None])
     return hidden.repeat_interleave(int(workload.attrs["group"]), 0)
 
 
 def _attention(workload: Workload, inputs: Tensors, squared: bool) -> "torch.Tensor":
-    """The output, or the sum of the squares of its terms (weight times value), in float32.
-
-    Squared weights are at least the smallest normal number of the dtype: the rounding errors of smaller ones
-    are those of that number.
-    """
-    import torch
-
+    """The output, or the sum of the squares of its terms, in float32."""
     q, k, v = (inputs[name] for name in ("Q", "K", "V"))
-    group, scale = int(workload.attrs["group"]), softmax_scale(workload.attrs, q.shape[-1])
-    out = torch.empty_like(q, dtype=torch.float32)
-    lse = torch.empty(q.shape[0], *q.shape[2:0:-1], device=q.device)
-    least = torch.finfo(v.dtype).tiny
-    hidden = lambda item, rows: _hidden(workload, inputs, item, rows)  # noqa: E731
-    for item, rows, weights in panels(q, k, hidden, lse, is_known=False, scale=scale):
-        values = heads_of(v[item], group)
-        weights.nan_to_num_()  # of queries that see no key
-        if squared:
-            weights.clamp_(min=least).square_()
-            values.square_()
-        out[item, rows] = (weights @ values).transpose(0, 1)
-    return out
+    scale = softmax_scale(workload.attrs, q.shape[-1])
+    return masked_attention(q, k, v, partial(_hidden, workload, inputs), scale, squared)
 
 
 def _flex(workload: Workload, inputs: Tensors, q: Any, k: Any, v: Any) -> Callable[[], object]:
@@ -272,10 +258,7 @@ def _flex(workload: Workload, inputs: Tensors, q: Any, k: Any, v: Any) -> Callab
 
     batch, _, seq_len, head_dim = workload.dims.values()
     group, block = int(workload.attrs["group"]), int(workload.attrs["block"])
-    listed = inputs["indices"].transpose(1, 2).long()
-    blocks = -(-seq_len // block)
-    seen = torch.zeros(*listed.shape[:3], blocks + 1, dtype=torch.bool, device=q.device)
-    seen.scatter_(-1, torch.where(listed < 0, blocks, listed), value=True)
+    seen = _listed(workload, inputs["indices"]).transpose(1, 2).contiguous()
 
     def visible(item: Any, head: Any, query: Any, key: Any) -> Any:
         return seen[item, head // group, query, key // block] & (key <= query)
