@@ -54,6 +54,16 @@ CASES = [
     pytest.param(
         "matmul", "h200", UNEVEN, "M0", ["M5"], SAMPLED, id="matmul at an edge", marks=pytest.mark.ci
     ),
+    pytest.param(
+        "flash_attention",
+        "h200",
+        ATTENTION,
+        "FA3",
+        ["batch=1,heads=8,seq_len=8192,head_dim=128"],
+        SAMPLED,
+        id="attention",
+        marks=pytest.mark.ci,
+    ),
     pytest.param("gemv", "h200", GEMV, "V0", ["n=9216,k=16384"], EXACT, id="gemv"),
     pytest.param("rms_norm", "h200", RMS_NORM, "m=4096,n=4096", ["m=1280,n=4096"], EXACT, id="rms_norm"),
     pytest.param(
