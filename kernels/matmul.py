@@ -331,6 +331,8 @@ MOVED_COLUMNS = 128
 FEW_ROWS = 128  # of A, for which tiles of C^T are tried first
 ADDED_THREADS = 256  # of a block that adds partial sums
 ADDED_COLUMNS = 1024
+PART_BYTES = 128  # of a row that are stored together: as many as TMA can spread over all banks
+PARTS = 2  # tiles of parts that are stored one after the other
 SCHEDULES = ("stream_k", "cluster_m", "cluster_n")  # parameters of tiles with explicit pipelines
 PARTIAL: Mapping[str, str] = {"int8": "int32"}  # dtype of partial sums, by that of the operands
 LOG2_E = math.log2(math.e)
@@ -430,7 +432,9 @@ class MatmulGpu(KernelTemplate):
         split_k, persistent = config.int("split_k", 1), config.int("persistent", 0)
         stream_k, cluster_m, cluster_n = (config.int(name, 0) or 1 for name in SCHEDULES)
         swapped = bool(config.get("swapped", False))
-        through_shared = config["epilogue"] == "shared"
+        # blocks that stay with a pipeline across tiles; "serial" is TileLang's own, which ends with each tile
+        schedule = config.str("schedule", "serial") if persistent else "serial"
+        through_shared, by_parts = config["epilogue"] == "shared", config["epilogue"] == "parts"
         is_whole = isinstance(m, int) and (m % block_m == 0 or m < block_m)
         # parts of k add up in another order: rows of two tiles would depend on which one is written last
         is_moved = block_n <= MOVED_COLUMNS and not is_whole and stream_k == 1
@@ -458,14 +462,17 @@ class MatmulGpu(KernelTemplate):
         activation = next((name for name in fuse.split("_") if name in ACTIVATIONS), "")
         has_bias, has_residual = "bias" in sizes, "residual" in sizes
         is_plain = not (activation or has_bias or has_residual or scales in ("tensor", "row"))
-        is_pair, is_scheduled = cluster_m * cluster_n > 1, max(stream_k, cluster_m, cluster_n) > 1
+        is_pair, in_turns, pair = cluster_m * cluster_n > 1, schedule == "ping_pong", cluster_m * cluster_n
+        groups = 2 if in_turns else 1  # of threads with tiles of their own
+        is_scheduled = schedule != "serial" or max(stream_k, pair) > 1
+        part_cols = PART_BYTES // DTYPE_BYTES[output]  # columns of C that are stored together
         added_rows = 1 << (ADDED_COLUMNS // block_n).bit_length() - 1  # of a block that adds sums of ranges
         # of clusters, which are blocks unless two of these read an operand together
         cluster_rows = (tile_rows + cluster_m - 1) // cluster_m
         cluster_cols = (tile_cols + cluster_n - 1) // cluster_n
         shared_tiles = SharedTiles(cluster_rows * cluster_cols, depths, stream_k)
         grid = (
-            (persistent,)
+            (persistent // pair * pair,)
             if persistent
             else (stream_k,)
             if stream_k > 1
@@ -489,6 +496,16 @@ class MatmulGpu(KernelTemplate):
             rows = T.min(panel, cluster_rows - first)
             inner = tile % (panel * cluster_cols)
             return inner // rows, first + inner % rows
+
+        stay = persistent // pair  # clusters
+
+        def turns(block: Any) -> Any:
+            # tiles of a block that stays
+            return (cluster_rows * cluster_cols - block // pair + stay - 1) // stay
+
+        def inner(cluster: tuple[Any, Any], block: Any) -> tuple[Any, Any]:
+            # the tile of a block of a cluster
+            return cluster[0] * cluster_n + block % cluster_n, cluster[1] * cluster_m + block % cluster_m
 
         def product(a_tile: Any, b_tile: Any, total: Any, clear: bool) -> Any:
             if swapped:
@@ -520,8 +537,31 @@ class MatmulGpu(KernelTemplate):
             return value
 
         @T.macro
+        def store_part(others, C, row, bx, c_sum, part, c_part):  # type: ignore[no-untyped-def]  # noqa: N803
+            first = part * part_cols
+            if not is_plain:
+                for i, j in T.Parallel(block_m, part_cols):
+                    c_sum[i, first + j] = finished(
+                        c_sum[i, first + j], others, row + i, bx * block_n + first + j
+                    )
+            # the copy of the part before the last one has read its tile
+            T.tma_store_wait(PARTS - 1)
+            T.copy(c_sum[:, first : first + part_cols], c_part)
+            col = bx * block_n + first
+            T.tma_copy(c_part, C[row : row + block_m, col : col + part_cols])
+
+        def store_parts(others: Any, target: Any, row: Any, bx: Any, c_sum: Any) -> None:
+            # a plain function, so that parts are constants
+            # one buffer, since TileLang does not know how long copies read it
+            c_parts = T.alloc_shared((PARTS, block_m, part_cols), output)
+            for part in range(block_n // part_cols):
+                store_part(others, target, row, bx, c_sum, part, c_parts[part % PARTS, :, :])
+
+        @T.macro
         def store(others, C, row, bx, c_sum):  # type: ignore[no-untyped-def]  # noqa: N803
-            if through_shared:
+            if by_parts:
+                store_parts(others, C, row, bx, c_sum)
+            elif through_shared:
                 c_tile = T.alloc_shared((block_m, block_n), output)
                 if has_residual and not is_scheduled:
                     T.copy(others[3][row, bx * block_n], c_tile)
@@ -618,25 +658,25 @@ class MatmulGpu(KernelTemplate):
                 role(tensors, buffers, barriers, where, (first, count), done, target)
 
         @T.macro
-        def walk(role, tensors, buffers, barriers, block):  # type: ignore[no-untyped-def]
-            if is_pair:
-                col, row = place(block // 2)
-                inner = (
-                    col * cluster_n + block % cluster_n,
-                    row * cluster_m + block % cluster_m,
-                )
-                role(tensors, buffers, barriers, inner, (0, depths), 0, None)
+        def walk(role, tensors, buffers, barriers, block, first, every):  # type: ignore[no-untyped-def]
+            if persistent:
+                for step in T.serial((turns(block) - first + every - 1) // every):
+                    turn = first + step * every
+                    whole = inner(place(turn * stay + block // pair), block)
+                    role(tensors, buffers, barriers, whole, (0, depths), turn * depths, None)
+            elif is_pair:
+                role(tensors, buffers, barriers, inner(place(block // 2), block), (0, depths), 0, None)
             else:
-                turns = shared_tiles.turns
-                for turn in T.serial(turns):
+                whole_turns = shared_tiles.turns
+                for turn in T.serial(whole_turns):
                     whole = place(turn * stream_k + block)
                     role(tensors, buffers, barriers, whole, (0, depths), turn * depths, None)
                 # not a loop, so that the model knows the length of each
-                partial_tile(role, tensors, buffers, barriers, block, 0, turns * depths)
-                done = turns * depths + shared_tiles.part(block, 0)[2]
+                partial_tile(role, tensors, buffers, barriers, block, 0, whole_turns * depths)
+                done = whole_turns * depths + shared_tiles.part(block, 0)[2]
                 partial_tile(role, tensors, buffers, barriers, block, 1, done)
 
-        run = scheduled_tiles(load, issued, keep, num_stages, threads, is_pair)
+        run = scheduled_tiles(load, issued, keep, num_stages, threads, is_pair, turns if in_turns else None)
         reported = T.alloc_cluster_barrier if is_pair else T.alloc_barrier
 
         @T.prim_func
@@ -655,18 +695,21 @@ class MatmulGpu(KernelTemplate):
                 a_tile = T.alloc_shared((num_stages, *a_shape) if is_scheduled else a_shape, dtype)
                 b_tile = T.alloc_shared((num_stages, *b_shape) if is_scheduled else b_shape, dtype)
                 c_sum = T.alloc_fragment(sum_shape, accumulator)
+                c_sums = (c_sum, T.alloc_fragment(sum_shape, accumulator) if in_turns else None)
                 tensors = (A, B, A_scale, B_scale, bias, residual, C, P)
                 buffers = (a_tile, b_tile, c_sum)
                 if is_scheduled:
                     full = T.alloc_barrier([1] * num_stages)
-                    free = reported([cluster_m * cluster_n * threads // 32] * num_stages)
-                    run(tensors, buffers, (full, free), walk, blocks)
+                    free = reported([pair * threads // groups // 32] * num_stages)
+                    run(tensors, (a_tile, b_tile, c_sums), (full, free), walk, blocks)
                 elif persistent:
                     for turn in T.serial(T.ceildiv(tile_rows * tile_cols - blocks, persistent)):
                         tile(*tensors, (*place(turn * persistent + blocks), 0), *buffers)
                 else:
                     T.use_swizzle(swizzle, enable=swizzle > 0)
                     tile(*tensors, (blocks[0], blocks[1], blocks[2] if split_k > 1 else 0), *buffers)
+                if by_parts:
+                    T.tma_store_wait(0)  # a block keeps its tiles until they have been read
             if split_k > 1:
                 with T.Kernel(m, T.ceildiv(n, ADDED_COLUMNS), threads=ADDED_THREADS) as (by, bx):
                     total = T.alloc_fragment((ADDED_COLUMNS,), wide)

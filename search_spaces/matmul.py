@@ -23,7 +23,7 @@ from .constraints import (
     whole_instructions,
     whole_scales,
 )
-from .matrix_unit import POLICIES, is_hopper, launch, wgmma_columns
+from .matrix_unit import POLICIES, is_hopper, launch, matrix_unit, wgmma_columns
 
 FULL_TILE = 64  # smaller tiles read the operands too often for the caches; they help only with few blocks
 SWIZZLES = (0, 4, 8, 16)
@@ -34,6 +34,8 @@ PART_TRIPS = 4  # iterations that a part of k is worth
 LEAST_IDLE = 0.1  # share of the cores' time that streaming is worth
 LEAST_AHEAD = 3  # stages of an explicit pipeline
 CLUSTERED_TILE = 128
+PART_BYTES, PARTS = 128, 2  # of a row that TMA spreads over all banks, and parts of C that leave together
+GROUP = 128  # threads of a warpgroup
 MOST_SWAPPED = 512  # rows of A
 RESULT_BYTES: Mapping[str, int] = {"bfloat16": 2, "float16": 2, "float8_e4m3fn": 2, "int8": 4}
 MAX_VECTOR_FLOATS = 512  # the largest vector register file of a CPU core: 32 registers of 64 bytes
@@ -55,6 +57,9 @@ def _gpu_space(workload: Workload, target: Target) -> SearchSpace:
     depths = GPU_DEPTHS
     persists = hopper and bulk_copies and -(-m // FULL_TILE) * -(-n // FULL_TILE) > cores
     explicit = hopper and bulk_copies and scales != "block128"
+    is_fused = workload.attrs.get("fuse", "none") != "none" or scales in ("tensor", "row")
+    # parts of C leave through TMA
+    by_parts = explicit and n * result_bytes % 16 == 0
     splits = -(-m // max(tiles)) * -(-n // max(tiles)) < cores
     parameters = (
         Parameter("block_m", tiles, "rows of C that one block computes"),
@@ -68,8 +73,8 @@ def _gpu_space(workload: Workload, target: Target) -> SearchSpace:
         # an LDS of 64 KiB is too small for large tiles of C
         Parameter(
             "epilogue",
-            ("shared", "direct") if hip else ("shared",),
-            "path of C: through shared memory, or from registers",
+            ("shared", "direct") if hip else ("shared", "parts") if by_parts else ("shared",),
+            "path of C: through shared memory, as a tile or by parts of columns, or from registers",
         ),
         Parameter(
             "swizzle",
@@ -87,6 +92,13 @@ def _gpu_space(workload: Workload, target: Target) -> SearchSpace:
             (0, cores) if persists else (0,),
             "blocks that loop over tiles and copy for the next one meanwhile; 0: one block a tile",
             default=0,
+        ),
+        Parameter(
+            "schedule",
+            ("serial", "overlapped", "ping_pong") if persists and by_parts else ("serial",),
+            "of persistent blocks: serial; copies ahead of the next tile; or, moreover, two warpgroups with "
+            "tiles of their own, which take turns",
+            default="serial",
         ),
         Parameter(
             "swapped",
@@ -126,7 +138,7 @@ def _gpu_space(workload: Workload, target: Target) -> SearchSpace:
 
     def registers(config: Config) -> int:
         # sums of a block of k have registers of their own; a thread holds two numbers of 16 bits in each
-        size = result_size(config)
+        size = result_size(config) * _groups(config)
         return 2 * size if scales == "block128" else size // 2 if "accumulate" in workload.attrs else size
 
     def shared_bytes(config: Config) -> int:
@@ -136,18 +148,23 @@ def _gpu_space(workload: Workload, target: Target) -> SearchSpace:
         ) * element_bytes
         is_direct = config["epilogue"] != "shared" or config.int("split_k", 1) > 1
         result = 0 if is_direct else result_size(config) * result_bytes
+        if config["epilogue"] == "parts":
+            result = _groups(config) * PARTS * config.int("block_m") * PART_BYTES
         is_ahead = config.int("persistent", 0) or _is_scheduled(config)
         both = operands + result if is_ahead else max(operands, result)
         return both + launch(target, config.int("threads"), bulk_copies).barrier_bytes
 
     def instruction_columns(config: Config) -> int:
-        rows, cols, threads = config.int("block_m"), config.int("block_n"), config.int("threads")
+        rows, cols, threads = config.int("block_m"), config.int("block_n"), _tile_threads(config)
         if config.get("swapped", False):
             rows, cols = cols, rows
         return wgmma_columns(target, config.str("policy"), rows, cols, threads)
 
     constraints = (
         *_impossible(workload, target, layout),
+        _one_schedule(),
+        _stays_ahead(persists and by_parts, is_fused, PART_BYTES // element_bytes),
+        _stored_by_parts(target, PART_BYTES // result_bytes),
         pipelines(target),
         not_beyond("block_m", tiles, "m", m),
         not_beyond("block_n", tiles, "n", n),
@@ -165,7 +182,6 @@ def _gpu_space(workload: Workload, target: Target) -> SearchSpace:
         _split_helps(tile_count, trips, cores),
         _persistence_helps(target, tile_count, registers, bulk_copies),
         _swap_helps(),
-        _one_schedule(),
         _streaming_helps(tile_count, lambda config: -(-k // config.int("block_k")), cores),
         _clusters_help(blocks, cores),
         fits_shared_memory(target, shared_bytes, "lower num_stages, block_k, block_m or block_n"),
@@ -202,6 +218,8 @@ def _instructions(target: Target) -> Constraint:
     swapped = whole_instructions(target, "block_n", "block_m")
 
     def violation(config: Config) -> str | None:
+        if _groups(config) > 1:
+            config = Config({**config, "threads": _tile_threads(config)})
         return (swapped if config.get("swapped", False) else straight).violation(config)
 
     return Constraint(straight.name, violation)
@@ -269,6 +287,13 @@ def _persistence_helps(
             )
         if stages < 2:
             return f"persistent={persistent} with num_stages={stages} copies nothing ahead: take persistent=0"
+        if _is_scheduled(config):
+            if stages >= LEAST_AHEAD:
+                return None
+            return (
+                f"persistent={persistent} with num_stages={stages} copies too late: take "
+                f"num_stages={LEAST_AHEAD}"
+            )
         threads = config.int("threads")
         need, share = (
             -(-registers(config) // threads),
@@ -301,7 +326,84 @@ def _swap_helps() -> Constraint:
 
 def _is_scheduled(config: Config) -> bool:
     """Whether the tile's pipeline is an explicit one."""
-    return max(config.int(name, 0) for name in ("stream_k", "cluster_m", "cluster_n")) > 1
+    names = ("stream_k", "cluster_m", "cluster_n")
+    return config.get("schedule", "serial") != "serial" or max(config.int(name, 0) for name in names) > 1
+
+
+def _groups(config: Config) -> int:
+    """Groups of threads that have tiles of their own."""
+    return 2 if config.get("schedule", "serial") == "ping_pong" else 1
+
+
+def _tile_threads(config: Config) -> int:
+    """Threads that compute a tile."""
+    return config.int("threads") // _groups(config)
+
+
+def _stored_by_parts(target: Target, columns: int) -> Constraint:
+    """Parts are of columns that all warps of a tile have, and leave while the next ones are finished."""
+
+    def violation(config: Config) -> str | None:
+        if config["epilogue"] != "parts":
+            return None
+        rows, cols, threads = config.int("block_m"), config.int("block_n"), _tile_threads(config)
+        if config.int("split_k", 1) > 1 or config.get("swapped", False):
+            return "epilogue=parts is of tiles of C, with split_k=1 and swapped=false: take epilogue=shared"
+        if rows < FULL_TILE or cols < PARTS * columns:
+            return (
+                f"epilogue=parts of {rows}x{cols} has no {PARTS} parts of {columns} columns and {FULL_TILE} "
+                "rows: take epilogue=shared"
+            )
+        split = matrix_unit(target, rows, threads).split(config.str("policy"), rows, cols, threads)
+        if split is not None and split[1] > 1:
+            return (
+                f"epilogue=parts with policy={config['policy']} leaves {split[1]} warpgroups side by side, "
+                "which have other columns: take policy=full_row or epilogue=shared"
+            )
+        return None
+
+    return Constraint("parts", violation)
+
+
+def _stays_ahead(has_schedules: bool, is_fused: bool, least_depth: int) -> Constraint:
+    """Persistent blocks copy ahead of their next tile where they can, and store by parts."""
+
+    def violation(config: Config) -> str | None:
+        schedule, persistent = config.get("schedule", "serial"), config.int("persistent", 0)
+        size = config.int("block_m") * config.int("block_n")
+        if schedule == "serial":
+            by_parts = config["epilogue"] == "parts"
+            if by_parts and not is_fused and (size <= CLUSTERED_TILE**2 or not config.int("stream_k", 0)):
+                return f"epilogue=parts with tiles of {size} elements stores too often: take epilogue=shared"
+            if not persistent or not has_schedules:
+                return None
+            return (
+                f"persistent={persistent} with schedule=serial ends its copies with each tile: take "
+                "schedule=overlapped or persistent=0"
+            )
+        if not persistent:
+            return f"schedule={schedule} is of blocks that stay, not of persistent=0: take schedule=serial"
+        if config["epilogue"] != "parts":
+            return f"schedule={schedule} with persistent={persistent} stores by parts: take epilogue=parts"
+        threads = config.int("threads")
+        if threads < 2 * GROUP:
+            return (
+                f"schedule={schedule} with threads={threads} is 1 warpgroup, which waits for each product: "
+                f"take threads={2 * GROUP}"
+            )
+        if size < CLUSTERED_TILE**2:
+            return (
+                f"schedule={schedule} with tiles of {size} elements reads operands too often: take tiles of "
+                f"{CLUSTERED_TILE}x{CLUSTERED_TILE} or more"
+            )
+        if config.int("block_k") < least_depth:
+            return (
+                f"schedule={schedule} with block_k={config['block_k']} waits often for few bytes: take "
+                f"block_k={least_depth} or more"
+            )
+        return None
+
+    return Constraint("schedule", violation, is_waste=True)
 
 
 def _one_schedule() -> Constraint:
@@ -311,21 +413,26 @@ def _one_schedule() -> Constraint:
         stream, rows, cols = config.int("stream_k", 0), config.int("cluster_m", 1), config.int("cluster_n", 1)
         if not _is_scheduled(config):
             return None
-        name = next(n for n in ("stream_k", "cluster_m", "cluster_n") if config.int(n, 0) > 1)
+        names = ("stream_k", "cluster_m", "cluster_n")
+        name = next((n for n in names if config.int(n, 0) > 1), "schedule")
         if (stream > 1) + (rows > 1) + (cols > 1) > 1:
             return (
                 f"stream_k={stream}, cluster_m={rows} and cluster_n={cols} are schedules of their own: take "
                 "one of them"
             )
+        stays = config.get("schedule", "serial") != "serial"
         others = {"persistent": 0, "split_k": 1, "swapped": False}
         for other, plain in others.items():
-            if config.get(other, plain) != plain:
+            if config.get(other, plain) != plain and not (stays and other == "persistent" and stream <= 1):
                 return (
                     f"{name}={config[name]} is a schedule of its own beside {other}={config[other]}: take "
                     f"{other}={str(plain).lower()}"
                 )
         if config.int("block_m") < FULL_TILE:
             return f"{name}={config[name]} multiplies by wgmma: take block_m={FULL_TILE} or more"
+        threads = config.int("threads")
+        if _groups(config) > 1 and threads != 2 * GROUP:
+            return f"schedule=ping_pong has 2 warpgroups, not threads={threads}: take threads={2 * GROUP}"
         return None
 
     return Constraint("one schedule", violation)
