@@ -662,7 +662,9 @@ class MatmulGpu(KernelTemplate):
             if persistent:
                 for step in T.serial((turns(block) - first + every - 1) // every):
                     turn = first + step * every
-                    whole = inner(place(turn * stay + block // pair), block)
+                    # the model evaluates turns that the last blocks do not have
+                    cluster = T.min(turn * stay + block // pair, cluster_rows * cluster_cols - 1)
+                    whole = inner(place(cluster), block)
                     role(tensors, buffers, barriers, whole, (0, depths), turn * depths, None)
             elif is_pair:
                 role(tensors, buffers, barriers, inner(place(block // 2), block), (0, depths), 0, None)

@@ -370,11 +370,15 @@ def _stays_ahead(has_schedules: bool, is_fused: bool, least_depth: int) -> Const
 
     def violation(config: Config) -> str | None:
         schedule, persistent = config.get("schedule", "serial"), config.int("persistent", 0)
-        size = config.int("block_m") * config.int("block_n")
+        size, depth = config.int("block_m") * config.int("block_n"), config.int("block_k")
+        is_large = size >= CLUSTERED_TILE**2 and depth >= least_depth
         if schedule == "serial":
-            by_parts = config["epilogue"] == "parts"
-            if by_parts and not is_fused and (size <= CLUSTERED_TILE**2 or not config.int("stream_k", 0)):
-                return f"epilogue=parts with tiles of {size} elements stores too often: take epilogue=shared"
+            by_parts, stream = config["epilogue"] == "parts", config.int("stream_k", 0)
+            if by_parts and not is_fused and not (stream and is_large):
+                return (
+                    f"epilogue=parts with tiles of {size} elements, {depth} deep, frees no memory: take "
+                    "epilogue=shared"
+                )
             if not persistent or not has_schedules:
                 return None
             return (
@@ -391,15 +395,10 @@ def _stays_ahead(has_schedules: bool, is_fused: bool, least_depth: int) -> Const
                 f"schedule={schedule} with threads={threads} is 1 warpgroup, which waits for each product: "
                 f"take threads={2 * GROUP}"
             )
-        if size < CLUSTERED_TILE**2:
+        if not is_large:
             return (
-                f"schedule={schedule} with tiles of {size} elements reads operands too often: take tiles of "
-                f"{CLUSTERED_TILE}x{CLUSTERED_TILE} or more"
-            )
-        if config.int("block_k") < least_depth:
-            return (
-                f"schedule={schedule} with block_k={config['block_k']} waits often for few bytes: take "
-                f"block_k={least_depth} or more"
+                f"schedule={schedule} with tiles of {size} elements, {depth} deep, waits for few bytes: "
+                f"take tiles of {CLUSTERED_TILE}x{CLUSTERED_TILE}, {least_depth} deep, or more"
             )
         return None
 
