@@ -331,7 +331,7 @@ MOVED_COLUMNS = 128
 FEW_ROWS = 128  # of A, for which tiles of C^T are tried first
 ADDED_THREADS = 256  # of a block that adds partial sums
 ADDED_COLUMNS = 1024
-PART_BYTES = 128  # of a row that are stored together: as many as TMA can spread over all banks
+PART_BYTES = 128  # of a row that are stored together, at most: as many as TMA can spread over all banks
 PARTS = 2  # tiles of parts that are stored one after the other
 SCHEDULES = ("stream_k", "cluster_m", "cluster_n")  # parameters of tiles with explicit pipelines
 PARTIAL: Mapping[str, str] = {"int8": "int32"}  # dtype of partial sums, by that of the operands
@@ -354,7 +354,7 @@ class MatmulGpu(KernelTemplate):
     dtypes = ("bfloat16", "float16", "float8_e4m3fn", "int8")
     scales: ClassVar[Mapping[str, Scale]] = {
         "m": Scale(("block_m",), search_space.GPU_TILES),
-        "n": Scale(("block_n",), search_space.GPU_TILES),
+        "n": Scale(("block_n",), search_space.COLUMN_TILES),
         "k": Scale(("block_k",), search_space.GPU_DEPTHS),
     }
     dynamic_dims = ("m",)
@@ -465,7 +465,7 @@ class MatmulGpu(KernelTemplate):
         is_pair, in_turns, pair = cluster_m * cluster_n > 1, schedule == "ping_pong", cluster_m * cluster_n
         groups = 2 if in_turns else 1  # of threads with tiles of their own
         is_scheduled = schedule != "serial" or max(stream_k, pair) > 1
-        part_cols = PART_BYTES // DTYPE_BYTES[output]  # columns of C that are stored together
+        part_cols = math.gcd(block_n, PART_BYTES // DTYPE_BYTES[output])  # columns of C stored together
         added_rows = 1 << (ADDED_COLUMNS // block_n).bit_length() - 1  # of a block that adds sums of ranges
         # of clusters, which are blocks unless two of these read an operand together
         cluster_rows = (tile_rows + cluster_m - 1) // cluster_m

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 from ..dtypes import DTYPE_BYTES
@@ -28,6 +29,8 @@ from .matrix_unit import POLICIES, is_hopper, launch, matrix_unit, wgmma_columns
 FULL_TILE = 64  # smaller tiles read the operands too often for the caches; they help only with few blocks
 SWIZZLES = (0, 4, 8, 16)
 GPU_TILES = (16, 32, 64, 128, 192, 256)
+UNEVEN_COLUMNS = 160  # of C; a few more sizes of large tiles leave fewer cores idle
+COLUMN_TILES = tuple(sorted({*GPU_TILES, UNEVEN_COLUMNS}))
 GPU_DEPTHS = (32, 64, 128)
 SPLITS = (1, 2, 3, 4, 8, 16)
 PART_TRIPS = 4  # iterations that a part of k is worth
@@ -54,6 +57,7 @@ def _gpu_space(workload: Workload, target: Target) -> SearchSpace:
     a_row, b_row = (m if layout[0] == "t" else k), (k if layout[1] == "t" else n)
     bulk_copies = a_row * element_bytes % 16 == 0 and b_row * element_bytes % 16 == 0
     tiles = GPU_TILES if hopper else tuple(tile for tile in GPU_TILES if tile != 192)
+    columns = COLUMN_TILES if hopper else tiles
     depths = GPU_DEPTHS
     persists = hopper and bulk_copies and -(-m // FULL_TILE) * -(-n // FULL_TILE) > cores
     explicit = hopper and bulk_copies and scales != "block128"
@@ -63,7 +67,7 @@ def _gpu_space(workload: Workload, target: Target) -> SearchSpace:
     splits = -(-m // max(tiles)) * -(-n // max(tiles)) < cores
     parameters = (
         Parameter("block_m", tiles, "rows of C that one block computes"),
-        Parameter("block_n", tiles, "columns of C that one block computes"),
+        Parameter("block_n", columns, "columns of C that one block computes"),
         Parameter("block_k", depths, "depth of the product in one iteration of the main loop"),
         Parameter("num_stages", (1, 2, 3, 4, 5), "iterations whose copies are in flight together"),
         Parameter(
@@ -149,7 +153,8 @@ def _gpu_space(workload: Workload, target: Target) -> SearchSpace:
         is_direct = config["epilogue"] != "shared" or config.int("split_k", 1) > 1
         result = 0 if is_direct else result_size(config) * result_bytes
         if config["epilogue"] == "parts":
-            result = _groups(config) * PARTS * config.int("block_m") * PART_BYTES
+            columns = math.gcd(config.int("block_n"), PART_BYTES // result_bytes)
+            result = _groups(config) * PARTS * config.int("block_m") * columns * result_bytes
         is_ahead = config.int("persistent", 0) or _is_scheduled(config)
         both = operands + result if is_ahead else max(operands, result)
         return both + launch(target, config.int("threads"), bulk_copies).barrier_bytes
@@ -167,10 +172,11 @@ def _gpu_space(workload: Workload, target: Target) -> SearchSpace:
         _stored_by_parts(target, PART_BYTES // result_bytes),
         pipelines(target),
         not_beyond("block_m", tiles, "m", m),
-        not_beyond("block_n", tiles, "n", n),
+        not_beyond("block_n", columns, "n", n),
         not_beyond("block_k", depths, "k", k),
         fits_grid("block_m", m),
         _enough_tile(m, n, cores),
+        _uneven_columns(target),
         whole_scales(scales == "block128"),
         stages_within_loop(trips, "k"),
         fits_block(target, bulk_copies),
@@ -210,6 +216,29 @@ def _always(reason: str) -> Constraint:
         return reason
 
     return Constraint("matrix unit", violation)
+
+
+def _uneven_columns(target: Target) -> Constraint:
+    """Tiles between the usual sizes are worth a try where they are large, and need whole instructions."""
+
+    def violation(config: Config) -> str | None:
+        cols, rows, threads = config.int("block_n"), config.int("block_m"), _tile_threads(config)
+        if cols != UNEVEN_COLUMNS:
+            return None
+        if config.int("stream_k", 0) or config.int("split_k", 1) > 1 or rows < CLUSTERED_TILE:
+            return (
+                f"block_n={cols} is for whole tiles of {CLUSTERED_TILE} rows or more, without parts of k: "
+                f"take block_n={CLUSTERED_TILE}"
+            )
+        split = matrix_unit(target, rows, threads).split(config.str("policy"), rows, cols, threads)
+        if split is None or split[1] == 1:
+            return None
+        return (
+            f"block_n={cols} over {split[1]} warpgroups side by side is no layout that TileLang 0.1.15 "
+            f"lowers for all: take policy=full_row, fewer threads, or block_n={CLUSTERED_TILE}"
+        )
+
+    return Constraint("uneven columns", violation)
 
 
 def _instructions(target: Target) -> Constraint:

@@ -112,6 +112,20 @@ def test_base_is_legal_on_nvidia() -> None:
             "stream_k=132, cluster_m=2 and cluster_n=1 are schedules of their own: take one",
         ),
         ("h200", "M1", {"cluster_n": 2, "persistent": 132}, "one schedule", "take persistent=0"),
+        (
+            "h200",
+            "M1",
+            {"block_n": 160, "block_m": 64},
+            "uneven columns",
+            "128 rows or more.*take block_n=128",
+        ),
+        (
+            "h200",
+            "M1",
+            {"block_n": 160, "block_m": 256},
+            "uneven columns",
+            "over 2 warpgroups side by side.*take policy=full_row",
+        ),
         ("h200", "M1", {"persistent": 132}, "schedule", "ends its copies with each tile: take schedule="),
         ("h200", "M1", {"schedule": "ping_pong"}, "schedule", "not of persistent=0: take schedule=serial"),
         (
