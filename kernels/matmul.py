@@ -432,9 +432,10 @@ class MatmulGpu(KernelTemplate):
         split_k, persistent = config.int("split_k", 1), config.int("persistent", 0)
         stream_k, cluster_m, cluster_n = (config.int(name, 0) or 1 for name in SCHEDULES)
         swapped = bool(config.get("swapped", False))
-        # blocks that stay with a pipeline across tiles; "serial" is TileLang's own, which ends with each tile
+        # blocks that stay have a pipeline across tiles; "serial" is TileLang's own, which ends with each tile
         schedule = config.str("schedule", "serial") if persistent else "serial"
-        through_shared, by_parts = config["epilogue"] == "shared", config["epilogue"] == "parts"
+        by_parts = schedule != "serial" or config["epilogue"] == "parts"
+        through_shared = config["epilogue"] == "shared"
         is_whole = isinstance(m, int) and (m % block_m == 0 or m < block_m)
         # parts of k add up in another order: rows of two tiles would depend on which one is written last
         is_moved = block_n <= MOVED_COLUMNS and not is_whole and stream_k == 1

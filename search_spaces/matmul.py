@@ -62,8 +62,8 @@ def _gpu_space(workload: Workload, target: Target) -> SearchSpace:
     persists = hopper and bulk_copies and -(-m // FULL_TILE) * -(-n // FULL_TILE) > cores
     explicit = hopper and bulk_copies and scales != "block128"
     is_fused = workload.attrs.get("fuse", "none") != "none" or scales in ("tensor", "row")
-    # parts of C leave through TMA
-    by_parts = explicit and n * result_bytes % 16 == 0
+    by_parts = explicit and n * result_bytes % 16 == 0  # parts of C leave through TMA
+    stays_ahead = persists and by_parts and -(-m // CLUSTERED_TILE) * -(-n // CLUSTERED_TILE) > cores
     splits = -(-m // max(tiles)) * -(-n // max(tiles)) < cores
     parameters = (
         Parameter("block_m", tiles, "rows of C that one block computes"),
@@ -77,8 +77,8 @@ def _gpu_space(workload: Workload, target: Target) -> SearchSpace:
         # an LDS of 64 KiB is too small for large tiles of C
         Parameter(
             "epilogue",
-            ("shared", "direct") if hip else ("shared", "parts") if by_parts else ("shared",),
-            "path of C: through shared memory, as a tile or by parts of columns, or from registers",
+            ("shared", "direct") if hip else ("shared", "parts") if by_parts and is_fused else ("shared",),
+            "path of C: through shared memory, all of a tile or by parts of columns, or from registers",
         ),
         Parameter(
             "swizzle",
@@ -99,9 +99,9 @@ def _gpu_space(workload: Workload, target: Target) -> SearchSpace:
         ),
         Parameter(
             "schedule",
-            ("serial", "overlapped", "ping_pong") if persists and by_parts else ("serial",),
-            "of persistent blocks: serial; copies ahead of the next tile; or, moreover, two warpgroups with "
-            "tiles of their own, which take turns",
+            ("serial", "overlapped", "ping_pong") if stays_ahead else ("serial",),
+            "of persistent blocks: tile after tile; with copies ahead of the next tile, and C by parts; and "
+            "with two warpgroups that have tiles of their own and take turns",
             default="serial",
         ),
         Parameter(
@@ -152,7 +152,7 @@ def _gpu_space(workload: Workload, target: Target) -> SearchSpace:
         ) * element_bytes
         is_direct = config["epilogue"] != "shared" or config.int("split_k", 1) > 1
         result = 0 if is_direct else result_size(config) * result_bytes
-        if config["epilogue"] == "parts":
+        if _is_by_parts(config):
             columns = math.gcd(config.int("block_n"), PART_BYTES // result_bytes)
             result = _groups(config) * PARTS * config.int("block_m") * columns * result_bytes
         is_ahead = config.int("persistent", 0) or _is_scheduled(config)
@@ -168,7 +168,7 @@ def _gpu_space(workload: Workload, target: Target) -> SearchSpace:
     constraints = (
         *_impossible(workload, target, layout),
         _one_schedule(),
-        _stays_ahead(persists and by_parts, is_fused, PART_BYTES // element_bytes),
+        _stays_ahead(stays_ahead, PART_BYTES // element_bytes),
         _stored_by_parts(target, PART_BYTES // result_bytes),
         pipelines(target),
         not_beyond("block_m", tiles, "m", m),
@@ -364,6 +364,10 @@ def _groups(config: Config) -> int:
     return 2 if config.get("schedule", "serial") == "ping_pong" else 1
 
 
+def _is_by_parts(config: Config) -> bool:
+    return config["epilogue"] == "parts" or config.get("schedule", "serial") != "serial"
+
+
 def _tile_threads(config: Config) -> int:
     """Threads that compute a tile."""
     return config.int("threads") // _groups(config)
@@ -373,41 +377,33 @@ def _stored_by_parts(target: Target, columns: int) -> Constraint:
     """Parts are of columns that all warps of a tile have, and leave while the next ones are finished."""
 
     def violation(config: Config) -> str | None:
-        if config["epilogue"] != "parts":
+        if not _is_by_parts(config):
             return None
         rows, cols, threads = config.int("block_m"), config.int("block_n"), _tile_threads(config)
         if config.int("split_k", 1) > 1 or config.get("swapped", False):
-            return "epilogue=parts is of tiles of C, with split_k=1 and swapped=false: take epilogue=shared"
+            return "parts are of tiles of C, with split_k=1 and swapped=false: take epilogue=shared"
         if rows < FULL_TILE or cols < PARTS * columns:
             return (
-                f"epilogue=parts of {rows}x{cols} has no {PARTS} parts of {columns} columns and {FULL_TILE} "
-                "rows: take epilogue=shared"
+                f"a tile of {rows}x{cols} has no {PARTS} parts of {columns} columns and {FULL_TILE} rows: "
+                "take epilogue=shared and schedule=serial"
             )
         split = matrix_unit(target, rows, threads).split(config.str("policy"), rows, cols, threads)
         if split is not None and split[1] > 1:
             return (
-                f"epilogue=parts with policy={config['policy']} leaves {split[1]} warpgroups side by side, "
-                "which have other columns: take policy=full_row or epilogue=shared"
+                f"policy={config['policy']} puts {split[1]} warpgroups side by side, with other columns: "
+                "take policy=full_row, or epilogue=shared and schedule=serial"
             )
         return None
 
     return Constraint("parts", violation)
 
 
-def _stays_ahead(has_schedules: bool, is_fused: bool, least_depth: int) -> Constraint:
-    """Persistent blocks copy ahead of their next tile where they can, and store by parts."""
+def _stays_ahead(has_schedules: bool, least_depth: int) -> Constraint:
+    """Persistent blocks copy ahead of their next tile where they can."""
 
     def violation(config: Config) -> str | None:
         schedule, persistent = config.get("schedule", "serial"), config.int("persistent", 0)
-        size, depth = config.int("block_m") * config.int("block_n"), config.int("block_k")
-        is_large = size >= CLUSTERED_TILE**2 and depth >= least_depth
         if schedule == "serial":
-            by_parts, stream = config["epilogue"] == "parts", config.int("stream_k", 0)
-            if by_parts and not is_fused and not (stream and is_large):
-                return (
-                    f"epilogue=parts with tiles of {size} elements, {depth} deep, frees no memory: take "
-                    "epilogue=shared"
-                )
             if not persistent or not has_schedules:
                 return None
             return (
@@ -416,15 +412,16 @@ def _stays_ahead(has_schedules: bool, is_fused: bool, least_depth: int) -> Const
             )
         if not persistent:
             return f"schedule={schedule} is of blocks that stay, not of persistent=0: take schedule=serial"
-        if config["epilogue"] != "parts":
-            return f"schedule={schedule} with persistent={persistent} stores by parts: take epilogue=parts"
+        if config["epilogue"] != "shared":
+            return f"schedule={schedule} has {PARTS} parts in any epilogue: take epilogue=shared"
         threads = config.int("threads")
         if threads < 2 * GROUP:
             return (
                 f"schedule={schedule} with threads={threads} is 1 warpgroup, which waits for each product: "
                 f"take threads={2 * GROUP}"
             )
-        if not is_large:
+        size, depth = config.int("block_m") * config.int("block_n"), config.int("block_k")
+        if size < CLUSTERED_TILE**2 or depth < least_depth:
             return (
                 f"schedule={schedule} with tiles of {size} elements, {depth} deep, waits for few bytes: "
                 f"take tiles of {CLUSTERED_TILE}x{CLUSTERED_TILE}, {least_depth} deep, or more"

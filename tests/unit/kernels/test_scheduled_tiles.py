@@ -81,7 +81,7 @@ def test_rows_of_two_tiles_have_one_sum() -> None:
     assert last not in source("m=1250,n=1536,k=1024", {"stream_k": 66})
 
 
-STAY: Mapping[str, Value] = {"persistent": 66, "epilogue": "parts", "num_stages": 4}
+STAY: Mapping[str, Value] = {"persistent": 66, "num_stages": 4}
 
 
 def test_copies_go_on_from_tile_to_tile_and_parts_wait_for_their_memory() -> None:

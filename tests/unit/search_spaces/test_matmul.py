@@ -21,7 +21,8 @@ BASE = {
 }
 
 
-STAY = {"persistent": 132, "schedule": "overlapped", "epilogue": "parts", "policy": "full_row"}
+FUSED = "m=4096,n=8192,k=8192,fuse=gelu"
+STAY = {"persistent": 132, "schedule": "overlapped", "policy": "full_row"}
 
 
 def reasons(target: str, shape: str, **changes: int | str) -> dict[str, str]:
@@ -128,13 +129,7 @@ def test_base_is_legal_on_nvidia() -> None:
         ),
         ("h200", "M1", {"persistent": 132}, "schedule", "ends its copies with each tile: take schedule="),
         ("h200", "M1", {"schedule": "ping_pong"}, "schedule", "not of persistent=0: take schedule=serial"),
-        (
-            "h200",
-            "M1",
-            {"persistent": 132, "schedule": "overlapped"},
-            "schedule",
-            "stores by parts: take epilogue=parts",
-        ),
+        ("h200", FUSED, {**STAY, "epilogue": "parts"}, "schedule", "2 parts in any epilogue: take epilogue="),
         ("h200", "M1", {**STAY, "block_n": 64}, "schedule", "8192 elements, 64 deep.*take tiles of 128x128"),
         ("h200", "M1", {**STAY, "threads": 128}, "schedule", "is 1 warpgroup, .* take threads=256"),
         ("h200", "M1", {**STAY, "num_stages": 2}, "persistent blocks", "copies too late: take num_stages=3"),
@@ -159,13 +154,7 @@ def test_base_is_legal_on_nvidia() -> None:
             "registers",
             "256 registers of each of 256 threads, which have at most 240",
         ),
-        (
-            "h200",
-            "M1",
-            {"epilogue": "parts", "policy": "full_row"},
-            "schedule",
-            "frees no memory: take epilogue=",
-        ),
+        ("h200", FUSED, {"epilogue": "parts", "block_n": 64}, "parts", "128x64 has no 2 parts of 64 columns"),
         ("h200", "M1", {"stream_k": 132, "block_m": 32}, "one schedule", "take block_m=64 or more"),
         (
             "h200",
