@@ -461,6 +461,7 @@ class MatmulGpu(KernelTemplate):
         by_blocks = scales == "block128"
         tile_rows, tile_cols = (m + block_m - 1) // block_m, (n + block_n - 1) // block_n
         activation = next((name for name in fuse.split("_") if name in ACTIVATIONS), "")
+        has_root = activation in ("gelu", "silu")
         has_bias, has_residual = "bias" in sizes, "residual" in sizes
         is_plain = not (activation or has_bias or has_residual or scales in ("tensor", "row"))
         is_pair, in_turns, pair = cluster_m * cluster_n > 1, schedule == "ping_pong", cluster_m * cluster_n
@@ -515,10 +516,8 @@ class MatmulGpu(KernelTemplate):
                 a_tile, b_tile, total, not a_by_rows, not b_by_depth, policy=policy, clear_accum=clear
             )
 
-        def finished(total: Any, others: tuple[Any, ...], row: Any, col: Any, kept: Any = None) -> Any:
-            # what follows the product, for one element; `kept`: that of the residual
-            if is_plain:
-                return total
+        def summed(total: Any, others: tuple[Any, ...], row: Any, col: Any, kept: Any = None) -> Any:
+            # one element with its scales and what is added; `kept`: that of the residual
             a_scale, b_scale, bias, residual = others
             value = total if accumulator == "float32" else T.cast(total, "float32")
             if scales == "tensor":
@@ -529,25 +528,48 @@ class MatmulGpu(KernelTemplate):
                 value = value + T.cast(bias[col], "float32")
             if has_residual:
                 value = value + T.cast(residual[row, col] if kept is None else kept, "float32")
+            return value
+
+        def root(value: Any) -> Any:
+            # its square is what gelu and silu multiply a value by; faster than a division
+            steep = value * (GELU + GELU_CUBE * value * value if activation == "gelu" else LOG2_E)
+            return T.rsqrt(T.float32(1) + T.exp2(-steep))
+
+        def finished(total: Any, others: tuple[Any, ...], row: Any, col: Any, kept: Any = None) -> Any:
+            # what follows the product, for one element
+            if is_plain:
+                return total
+            value = summed(total, others, row, col, kept)
             if activation == "relu":
                 value = T.max(value, T.float32(0))
-            elif activation:
-                steep = value * (GELU + GELU_CUBE * value * value if activation == "gelu" else LOG2_E)
-                root = T.rsqrt(T.float32(1) + T.exp2(-steep))  # faster than a division
-                value = value * (root * root)
+            elif has_root:
+                factor = root(value)
+                value = value * (factor * factor)
             return value
 
         @T.macro
         def store_part(others, C, row, bx, c_sum, part, c_part):  # type: ignore[no-untyped-def]  # noqa: N803
             first = part * part_cols
-            if not is_plain:
-                for i, j in T.Parallel(block_m, part_cols):
-                    c_sum[i, first + j] = finished(
-                        c_sum[i, first + j], others, row + i, bx * block_n + first + j
-                    )
             # the copy of the part before the last one has read its tile
             T.tma_store_wait(PARTS - 1)
-            T.copy(c_sum[:, first : first + part_cols], c_part)
+            if is_plain:
+                T.copy(c_sum[:, first : first + part_cols], c_part)
+            else:
+                # step by step, since TileLang repeats an expression wherever it is used
+                values = T.alloc_fragment((block_m, part_cols), "float32")
+                for i, j in T.Parallel(block_m, part_cols):
+                    col = bx * block_n + first + j
+                    values[i, j] = summed(c_sum[i, first + j], others, row + i, col)
+                if activation == "relu":
+                    for i, j in T.Parallel(block_m, part_cols):
+                        values[i, j] = T.max(values[i, j], T.float32(0))
+                elif has_root:
+                    roots = T.alloc_fragment((block_m, part_cols), "float32")
+                    for i, j in T.Parallel(block_m, part_cols):
+                        roots[i, j] = root(values[i, j])
+                    for i, j in T.Parallel(block_m, part_cols):
+                        values[i, j] *= roots[i, j] * roots[i, j]
+                T.copy(values, c_part)
             col = bx * block_n + first
             T.tma_copy(c_part, C[row : row + block_m, col : col + part_cols])
 
