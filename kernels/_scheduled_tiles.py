@@ -6,8 +6,6 @@ Threads of their own copy through TMA, and barriers are explicit:
   the tiles that are left are shared evenly: each block has a range of them, which ends one tile and may begin
   the next one. Sums of ranges go to memory, and a second kernel adds them in a fixed order.
 - blocks that stay and walk over the tiles: copies for the next tile do not wait for the end of the last one.
-  In turns, two groups of computing threads have tiles of their own: while one multiplies, the other one
-  finishes its tile.
 - a cluster of two blocks side by side: the operand that they share is read once, for both. The stage that it
   fills is free when both have used it, so computing warps report to both blocks.
 """
@@ -19,7 +17,6 @@ from typing import Any
 GROUP = 128  # threads that issue a wgmma together, and those that copy
 # of a computing thread by number of groups; copying threads keep 24. More groups keep an even share
 REGISTERS = {1: 240, 2: 240, 3: 160}
-FIRST_TURN = 8  # named barriers of the turns; TileLang takes the first ones
 RANGES = 2  # tiles that a block's range of iterations reaches, at most
 
 
@@ -74,6 +71,71 @@ class SharedTiles:
         return block, last - block + 1, tile - block * share // self.depths
 
 
+@dataclass(frozen=True)
+class Stages:
+    """Memory for operands of a few iterations, which take it one after the other, around a circle.
+
+    Attributes:
+        number: iterations whose copies are in flight together.
+        pair: whether blocks are clusters of two.
+    """
+
+    number: int
+    pair: bool
+
+    def slot(self, iteration: Any) -> Any:
+        """The stage of an iteration."""
+        return iteration % self.number
+
+    def phase(self, iteration: Any) -> Any:
+        """The parity of the barrier that says that the stage is full."""
+        return iteration // self.number % 2
+
+    def wait_full(self, full: Any, iteration: Any) -> Any:
+        """Waits until the operands of an iteration have arrived."""
+        import tilelang.language as T  # noqa: N812
+
+        return T.mbarrier_wait_parity(full[self.slot(iteration)], self.phase(iteration))
+
+    def release(self, free: Any, iteration: Any) -> None:
+        """Reports that a warp's products of an iteration, for which it has waited as a whole, are over."""
+        import tilelang.language as T  # noqa: N812
+
+        slot, pair = self.slot(iteration), self.pair
+
+        @T.macro
+        def report(free):  # type: ignore[no-untyped-def]
+            if T.get_thread_binding() % 32 == 0:
+                if pair:
+                    T.mbarrier_arrive(free[slot], 0)
+                    T.mbarrier_arrive(free[slot], 1)
+                else:
+                    T.mbarrier_arrive(free[slot])
+
+        report(free)
+
+
+def in_order(multiply: Callable[[Any, Any, Any, Any], Any], store: Any, stages: Stages) -> Any:
+    """What computing threads do for a tile: the product of each iteration, then `store`."""
+    import tilelang.language as T  # noqa: N812
+
+    @T.macro
+    def consume(tensors, buffers, barriers, place, part, done, target):  # type: ignore[no-untyped-def]
+        a_tile, b_tile, c_sum = buffers
+        count = part[1]
+        full, free = barriers
+        for step in T.serial(count):
+            at = stages.slot(done + step)
+            stages.wait_full(full, done + step)
+            multiply(a_tile[at, :, :], b_tile[at, :, :], c_sum, step == 0)
+            # a stage that waits for the next product leaves less time to fill it again
+            T.wait_wgmma(0)
+            stages.release(free, done + step)
+        store(tensors, place, target, c_sum)
+
+    return consume
+
+
 def scheduled_tiles(
     load: Any,
     multiply: Callable[[Any, Any, Any, Any], Any],
@@ -81,7 +143,7 @@ def scheduled_tiles(
     num_stages: int,
     threads: int,
     pair: bool,
-    turns: Any = None,
+    consumer: Callable[[Callable[[Any, Any, Any, Any], Any], Any, Stages], Any] = in_order,
 ) -> Any:
     """A macro `run(tensors, buffers, barriers, walk, block)`: what all threads of a block do.
 
@@ -93,33 +155,17 @@ def scheduled_tiles(
         num_stages: iterations whose copies are in flight together.
         threads: threads that compute.
         pair: whether blocks are clusters of two.
-        turns: a function of a block, how many tiles it has, if two groups of computing threads take turns.
+        consumer: makes the `role` of computing threads from `multiply`, `store` and the stages.
 
     Returns:
-        The macro. `buffers` are stages of both operands and the sums of each group that has its own,
-        `barriers` are of full and of free stages, and `walk(role, *shared, block, first, every)` is a macro
-        that calls `role(*shared, place, part, done, target)` for each `every`-th tile from `first` on, where
-        `shared` are `buffers` of the role and the other first arguments of `run`. `part` is the first
+        The macro. `buffers` are stages of both operands and the sums, `barriers` are of full and of free
+        stages, and `walk(role, *shared, block)` is a macro that calls `role(*shared, place, part, done,
+        target)` for every tile, where `shared` are the first three arguments of `run`. `part` is the first
         iteration and their number, and `done` iterations of the block came before.
     """
     import tilelang.language as T  # noqa: N812
 
-    in_turns = turns is not None
-
-    def slot(iteration: Any) -> Any:
-        return iteration % num_stages
-
-    def phase(iteration: Any) -> Any:
-        return iteration // num_stages % 2
-
-    @T.macro
-    def release(free, iteration):  # type: ignore[no-untyped-def]
-        if T.get_thread_binding() % 32 == 0:  # a warp has waited for its products as a whole
-            if pair:
-                T.mbarrier_arrive(free[slot(iteration)], 0)
-                T.mbarrier_arrive(free[slot(iteration)], 1)
-            else:
-                T.mbarrier_arrive(free[slot(iteration)])
+    stages = Stages(num_stages, pair)
 
     @T.macro
     def produce(tensors, buffers, barriers, place, part, done, _):  # type: ignore[no-untyped-def]
@@ -127,59 +173,13 @@ def scheduled_tiles(
         first, count = part
         full, free = barriers
         for step in T.serial(count):
-            T.mbarrier_wait_parity(free[slot(done + step)], 1 - phase(done + step))
-            at = slot(done + step)
+            at = stages.slot(done + step)
+            T.mbarrier_wait_parity(free[at], 1 - stages.phase(done + step))
             load(tensors, place, first + step, a_tile, b_tile, at, full)
             if T.shuffle_elect(32):
                 T.mbarrier_arrive(full[at])
 
-    @T.macro
-    def multiply_stage(buffers, full, iteration, clear):  # type: ignore[no-untyped-def]
-        a_tile, b_tile, c_sum = buffers
-        at = slot(iteration)
-        T.mbarrier_wait_parity(full[at], phase(iteration))
-        multiply(a_tile[at, :, :], b_tile[at, :, :], c_sum, clear)
-
-    @T.macro
-    def consume(tensors, buffers, barriers, place, part, done, target):  # type: ignore[no-untyped-def]
-        full, free = barriers
-        for step in T.serial(part[1]):
-            multiply_stage(buffers, full, done + step, step == 0)
-            # a stage that waits for the next product leaves less time to fill it again
-            T.wait_wgmma(0)
-            release(free, done + step)
-        store(tensors, place, target, buffers[2])
-
-    def consume_in_turn(group: int) -> Any:
-        @T.macro
-        def consume(tensors, buffers, barriers, place, part, done, target):  # type: ignore[no-untyped-def]
-            full, free = barriers
-            T.sync_threads(FIRST_TURN + group, 2 * GROUP)
-            multiply_stage(buffers, full, done, True)
-            for step in T.serial(part[1] - 1):
-                # one group keeps the matrix unit busy if its next product is issued before the last one ends
-                multiply_stage(buffers, full, done + step + 1, False)
-                T.wait_wgmma(1)
-                release(free, done + step)
-            # the other group's first stage is the next one to be filled
-            T.named_barrier_arrive(FIRST_TURN + 1 - group, 2 * GROUP)
-            T.wait_wgmma(0)
-            release(free, done + part[1] - 1)
-            store(tensors, place, target, buffers[2])
-
-        return consume
-
-    @T.macro
-    def compute(tensors, buffers, barriers, walk, block, group):  # type: ignore[no-untyped-def]
-        own = (buffers[0], buffers[1], buffers[2][group])
-        if in_turns:
-            if group == 1:
-                T.named_barrier_arrive(FIRST_TURN, 2 * GROUP)  # the first turn
-            walk(consume_in_turn(group), tensors, own, barriers, block, group, 2)
-            if turns(block) % 2 == group:  # a turn is left
-                T.sync_threads(FIRST_TURN + group, 2 * GROUP)
-        else:
-            walk(consume, tensors, own, barriers, block, 0, 1)
+    consume = consumer(multiply, store, stages)
 
     @T.macro
     def run(tensors, buffers, barriers, walk, block):  # type: ignore[no-untyped-def]
@@ -189,17 +189,11 @@ def scheduled_tiles(
             if threads // GROUP in REGISTERS:
                 T.dec_max_nreg(24)
             if thread < 32:
-                walk(produce, tensors, (buffers[0], buffers[1], None), barriers, block, 0, 1)
+                walk(produce, tensors, buffers, barriers, block)
         else:
             if threads // GROUP in REGISTERS:
                 T.inc_max_nreg(REGISTERS[threads // GROUP])
-            if in_turns:
-                if thread < 2 * GROUP:
-                    compute(tensors, buffers, barriers, walk, block, 0)
-                else:
-                    compute(tensors, buffers, barriers, walk, block, 1)
-            else:
-                compute(tensors, buffers, barriers, walk, block, 0)
+            walk(consume, tensors, buffers, barriers, block)
         if pair:  # no block leaves while the other one may report to it
             T.cluster_sync()
 

@@ -432,9 +432,9 @@ class MatmulGpu(KernelTemplate):
         split_k, persistent = config.int("split_k", 1), config.int("persistent", 0)
         stream_k, cluster_m, cluster_n = (config.int(name, 0) or 1 for name in SCHEDULES)
         swapped = bool(config.get("swapped", False))
-        # blocks that stay have a pipeline across tiles; "serial" is TileLang's own, which ends with each tile
-        schedule = config.str("schedule", "serial") if persistent else "serial"
-        by_parts = schedule != "serial" or config["epilogue"] == "parts"
+        # "overlapped" is a pipeline across tiles; "serial" is TileLang's own, which ends with each tile
+        stays_ahead = config.get("schedule", "serial") == "overlapped"
+        by_parts = stays_ahead or config["epilogue"] == "parts"
         through_shared = config["epilogue"] == "shared"
         is_whole = isinstance(m, int) and (m % block_m == 0 or m < block_m)
         # parts of k add up in another order: rows of two tiles would depend on which one is written last
@@ -464,9 +464,8 @@ class MatmulGpu(KernelTemplate):
         has_root = activation in ("gelu", "silu")
         has_bias, has_residual = "bias" in sizes, "residual" in sizes
         is_plain = not (activation or has_bias or has_residual or scales in ("tensor", "row"))
-        is_pair, in_turns, pair = cluster_m * cluster_n > 1, schedule == "ping_pong", cluster_m * cluster_n
-        groups = 2 if in_turns else 1  # of threads with tiles of their own
-        is_scheduled = schedule != "serial" or max(stream_k, pair) > 1
+        pair = cluster_m * cluster_n  # blocks of a cluster
+        is_pair, is_scheduled = pair > 1, stays_ahead or max(stream_k, pair) > 1
         part_cols = math.gcd(block_n, PART_BYTES // DTYPE_BYTES[output])  # columns of C stored together
         added_rows = 1 << (ADDED_COLUMNS // block_n).bit_length() - 1  # of a block that adds sums of ranges
         # of clusters, which are blocks unless two of these read an operand together
@@ -498,12 +497,6 @@ class MatmulGpu(KernelTemplate):
             rows = T.min(panel, cluster_rows - first)
             inner = tile % (panel * cluster_cols)
             return inner // rows, first + inner % rows
-
-        stay = persistent // pair  # clusters
-
-        def turns(block: Any) -> Any:
-            # tiles of a block that stays
-            return (cluster_rows * cluster_cols - block // pair + stay - 1) // stay
 
         def inner(cluster: tuple[Any, Any], block: Any) -> tuple[Any, Any]:
             # the tile of a block of a cluster
@@ -548,18 +541,24 @@ class MatmulGpu(KernelTemplate):
             return value
 
         @T.macro
-        def store_part(others, C, row, bx, c_sum, part, c_part):  # type: ignore[no-untyped-def]  # noqa: N803
-            first = part * part_cols
+        def store_part(others, C, row, bx, c_sum, part, c_parts):  # type: ignore[no-untyped-def]  # noqa: N803
+            first, c_part = part * part_cols, c_parts[part % PARTS, :, :]
             # the copy of the part before the last one has read its tile
             T.tma_store_wait(PARTS - 1)
             if is_plain:
                 T.copy(c_sum[:, first : first + part_cols], c_part)
             else:
+                if has_residual:
+                    # in rows, of which a thread's sums have two neighbours each
+                    start = bx * block_n + first
+                    kept_part = others[3][row : row + block_m, start : start + part_cols]
+                    T.copy(kept_part, c_part, disable_tma=True)
                 # step by step, since TileLang repeats an expression wherever it is used
                 values = T.alloc_fragment((block_m, part_cols), "float32")
                 for i, j in T.Parallel(block_m, part_cols):
                     col = bx * block_n + first + j
-                    values[i, j] = summed(c_sum[i, first + j], others, row + i, col)
+                    kept = c_parts[part % PARTS, i, j] if has_residual else None
+                    values[i, j] = summed(c_sum[i, first + j], others, row + i, col, kept)
                 if activation == "relu":
                     for i, j in T.Parallel(block_m, part_cols):
                         values[i, j] = T.max(values[i, j], T.float32(0))
@@ -578,7 +577,7 @@ class MatmulGpu(KernelTemplate):
             # one buffer, since TileLang does not know how long copies read it
             c_parts = T.alloc_shared((PARTS, block_m, part_cols), output)
             for part in range(block_n // part_cols):
-                store_part(others, target, row, bx, c_sum, part, c_parts[part % PARTS, :, :])
+                store_part(others, target, row, bx, c_sum, part, c_parts)
 
         @T.macro
         def store(others, C, row, bx, c_sum):  # type: ignore[no-untyped-def]  # noqa: N803
@@ -681,12 +680,12 @@ class MatmulGpu(KernelTemplate):
                 role(tensors, buffers, barriers, where, (first, count), done, target)
 
         @T.macro
-        def walk(role, tensors, buffers, barriers, block, first, every):  # type: ignore[no-untyped-def]
+        def walk(role, tensors, buffers, barriers, block):  # type: ignore[no-untyped-def]
             if persistent:
-                for step in T.serial((turns(block) - first + every - 1) // every):
-                    turn = first + step * every
+                stay, clusters = persistent // pair, cluster_rows * cluster_cols
+                for turn in T.serial((clusters - block // pair + stay - 1) // stay):
                     # the model evaluates turns that the last blocks do not have
-                    cluster = T.min(turn * stay + block // pair, cluster_rows * cluster_cols - 1)
+                    cluster = T.min(turn * stay + block // pair, clusters - 1)
                     whole = inner(place(cluster), block)
                     role(tensors, buffers, barriers, whole, (0, depths), turn * depths, None)
             elif is_pair:
@@ -701,7 +700,7 @@ class MatmulGpu(KernelTemplate):
                 done = whole_turns * depths + shared_tiles.part(block, 0)[2]
                 partial_tile(role, tensors, buffers, barriers, block, 1, done)
 
-        run = scheduled_tiles(load, issued, keep, num_stages, threads, is_pair, turns if in_turns else None)
+        run = scheduled_tiles(load, issued, keep, num_stages, threads, is_pair)
         reported = T.alloc_cluster_barrier if is_pair else T.alloc_barrier
 
         @T.prim_func
@@ -720,13 +719,12 @@ class MatmulGpu(KernelTemplate):
                 a_tile = T.alloc_shared((num_stages, *a_shape) if is_scheduled else a_shape, dtype)
                 b_tile = T.alloc_shared((num_stages, *b_shape) if is_scheduled else b_shape, dtype)
                 c_sum = T.alloc_fragment(sum_shape, accumulator)
-                c_sums = (c_sum, T.alloc_fragment(sum_shape, accumulator) if in_turns else None)
                 tensors = (A, B, A_scale, B_scale, bias, residual, C, P)
                 buffers = (a_tile, b_tile, c_sum)
                 if is_scheduled:
                     full = T.alloc_barrier([1] * num_stages)
-                    free = reported([pair * threads // groups // 32] * num_stages)
-                    run(tensors, (a_tile, b_tile, c_sums), (full, free), walk, blocks)
+                    free = reported([pair * threads // 32] * num_stages)
+                    run(tensors, buffers, (full, free), walk, blocks)
                 elif persistent:
                     for turn in T.serial(T.ceildiv(tile_rows * tile_cols - blocks, persistent)):
                         tile(*tensors, (*place(turn * persistent + blocks), 0), *buffers)

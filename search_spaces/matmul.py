@@ -99,9 +99,8 @@ def _gpu_space(workload: Workload, target: Target) -> SearchSpace:
         ),
         Parameter(
             "schedule",
-            ("serial", "overlapped", "ping_pong") if stays_ahead else ("serial",),
-            "of persistent blocks: tile after tile; with copies ahead of the next tile, and C by parts; and "
-            "with two warpgroups that have tiles of their own and take turns",
+            ("serial", "overlapped") if stays_ahead else ("serial",),
+            "of persistent blocks: tile after tile, or with copies ahead of the next tile and C by parts",
             default="serial",
         ),
         Parameter(
@@ -142,7 +141,7 @@ def _gpu_space(workload: Workload, target: Target) -> SearchSpace:
 
     def registers(config: Config) -> int:
         # sums of a block of k have registers of their own; a thread holds two numbers of 16 bits in each
-        size = result_size(config) * _groups(config)
+        size = result_size(config)
         return 2 * size if scales == "block128" else size // 2 if "accumulate" in workload.attrs else size
 
     def shared_bytes(config: Config) -> int:
@@ -154,13 +153,13 @@ def _gpu_space(workload: Workload, target: Target) -> SearchSpace:
         result = 0 if is_direct else result_size(config) * result_bytes
         if _is_by_parts(config):
             columns = math.gcd(config.int("block_n"), PART_BYTES // result_bytes)
-            result = _groups(config) * PARTS * config.int("block_m") * columns * result_bytes
+            result = PARTS * config.int("block_m") * columns * result_bytes
         is_ahead = config.int("persistent", 0) or _is_scheduled(config)
         both = operands + result if is_ahead else max(operands, result)
         return both + launch(target, config.int("threads"), bulk_copies).barrier_bytes
 
     def instruction_columns(config: Config) -> int:
-        rows, cols, threads = config.int("block_m"), config.int("block_n"), _tile_threads(config)
+        rows, cols, threads = config.int("block_m"), config.int("block_n"), config.int("threads")
         if config.get("swapped", False):
             rows, cols = cols, rows
         return wgmma_columns(target, config.str("policy"), rows, cols, threads)
@@ -222,7 +221,7 @@ def _uneven_columns(target: Target) -> Constraint:
     """Tiles between the usual sizes are worth a try where they are large, and need whole instructions."""
 
     def violation(config: Config) -> str | None:
-        cols, rows, threads = config.int("block_n"), config.int("block_m"), _tile_threads(config)
+        cols, rows, threads = config.int("block_n"), config.int("block_m"), config.int("threads")
         if cols != UNEVEN_COLUMNS:
             return None
         if config.int("stream_k", 0) or config.int("split_k", 1) > 1 or rows < CLUSTERED_TILE:
@@ -247,8 +246,6 @@ def _instructions(target: Target) -> Constraint:
     swapped = whole_instructions(target, "block_n", "block_m")
 
     def violation(config: Config) -> str | None:
-        if _groups(config) > 1:
-            config = Config({**config, "threads": _tile_threads(config)})
         return (swapped if config.get("swapped", False) else straight).violation(config)
 
     return Constraint(straight.name, violation)
@@ -359,18 +356,8 @@ def _is_scheduled(config: Config) -> bool:
     return config.get("schedule", "serial") != "serial" or max(config.int(name, 0) for name in names) > 1
 
 
-def _groups(config: Config) -> int:
-    """Groups of threads that have tiles of their own."""
-    return 2 if config.get("schedule", "serial") == "ping_pong" else 1
-
-
 def _is_by_parts(config: Config) -> bool:
     return config["epilogue"] == "parts" or config.get("schedule", "serial") != "serial"
-
-
-def _tile_threads(config: Config) -> int:
-    """Threads that compute a tile."""
-    return config.int("threads") // _groups(config)
 
 
 def _stored_by_parts(target: Target, columns: int) -> Constraint:
@@ -379,7 +366,7 @@ def _stored_by_parts(target: Target, columns: int) -> Constraint:
     def violation(config: Config) -> str | None:
         if not _is_by_parts(config):
             return None
-        rows, cols, threads = config.int("block_m"), config.int("block_n"), _tile_threads(config)
+        rows, cols, threads = config.int("block_m"), config.int("block_n"), config.int("threads")
         if config.int("split_k", 1) > 1 or config.get("swapped", False):
             return "parts are of tiles of C, with split_k=1 and swapped=false: take epilogue=shared"
         if rows < FULL_TILE or cols < PARTS * columns:
@@ -455,9 +442,6 @@ def _one_schedule() -> Constraint:
                 )
         if config.int("block_m") < FULL_TILE:
             return f"{name}={config[name]} multiplies by wgmma: take block_m={FULL_TILE} or more"
-        threads = config.int("threads")
-        if _groups(config) > 1 and threads != 2 * GROUP:
-            return f"schedule=ping_pong has 2 warpgroups, not threads={threads}: take threads={2 * GROUP}"
         return None
 
     return Constraint("one schedule", violation)

@@ -96,21 +96,13 @@ def test_copies_go_on_from_tile_to_tile_and_parts_wait_for_their_memory() -> Non
     assert offsets == ["0", "8192"]
 
 
-def test_groups_in_turns_pass_on_the_matrix_unit() -> None:
-    code = source("m=1280,n=1536,k=192", {**STAY, "schedule": "ping_pong"})
-    assert "free[0].init(4);" in code  # a stage is of one group
-    waits = re.findall(r"__sync_thread_partial\((8|9), 256\)", code)
-    reports = re.findall(r"__named_barrier_arrive\((8|9), 256\)", code)
-    # of each group one for a tile, and what the end leaves; the first turn is given
-    assert sorted(waits) == ["8", "8", "9", "9"]
-    assert sorted(reports) == ["8", "8", "9"]
-
-
-@pytest.mark.parametrize("tiles", range(6))
-def test_no_turn_is_left(tiles: int) -> None:
-    arrivals, waits = [1, 0], [0, 0]  # the first turn is given
-    for tile in range(tiles):
-        waits[tile % 2] += 1
-        arrivals[1 - tile % 2] += 1
-    waits[tiles % 2] += 1
-    assert arrivals == waits
+def test_a_residual_is_read_by_rows_when_the_part_before_the_last_one_has_left() -> None:
+    code = source(
+        "m=1280,n=1536,k=192,fuse=residual",
+        {"num_stages": 4, "policy": "full_row", "epilogue": "parts"},
+    )
+    waits = r"tma_store_wait<1, true>\(\);\s*tl::__sync_thread_partial\(\d, 256\);"
+    assert len(re.findall(waits, code)) == 2
+    body = code.split(") {", 1)[1]
+    reads = re.findall(r"\*\((\w+)\*\)\(residual", body)
+    assert reads == ["uint4"] * 2

@@ -128,7 +128,7 @@ def test_base_is_legal_on_nvidia() -> None:
             "over 2 warpgroups side by side.*take policy=full_row",
         ),
         ("h200", "M1", {"persistent": 132}, "schedule", "ends its copies with each tile: take schedule="),
-        ("h200", "M1", {"schedule": "ping_pong"}, "schedule", "not of persistent=0: take schedule=serial"),
+        ("h200", "M1", {"schedule": "overlapped"}, "schedule", "not of persistent=0: take schedule=serial"),
         ("h200", FUSED, {**STAY, "epilogue": "parts"}, "schedule", "2 parts in any epilogue: take epilogue="),
         ("h200", "M1", {**STAY, "block_n": 64}, "schedule", "8192 elements, 64 deep.*take tiles of 128x128"),
         ("h200", "M1", {**STAY, "threads": 128}, "schedule", "is 1 warpgroup, .* take threads=256"),
@@ -139,20 +139,6 @@ def test_base_is_legal_on_nvidia() -> None:
             {**STAY, "policy": "square"},
             "parts",
             "2 warpgroups side by side.*take policy=full_row",
-        ),
-        (
-            "h200",
-            "M1",
-            {**STAY, "schedule": "ping_pong", "threads": 384},
-            "one schedule",
-            "has 2 warpgroups, not threads=384: take threads=256",
-        ),
-        (
-            "h200",
-            "M1",
-            {**STAY, "schedule": "ping_pong", "block_n": 256},
-            "registers",
-            "256 registers of each of 256 threads, which have at most 240",
         ),
         ("h200", FUSED, {"epilogue": "parts", "block_n": 64}, "parts", "128x64 has no 2 parts of 64 columns"),
         ("h200", "M1", {"stream_k": 132, "block_m": 32}, "one schedule", "take block_m=64 or more"),
@@ -239,7 +225,6 @@ def test_schedules_of_their_own_are_few() -> None:
 
 def test_blocks_stay_only_where_their_copies_and_their_parts_can() -> None:
     assert reasons("h200", "M1", **STAY) == {}
-    assert reasons("h200", "M1", **{**STAY, "schedule": "ping_pong", "policy": "square"}) == {}
     # a scale for each block of k has sums of its own, which TileLang's pipeline can add
     serial = {"persistent": 132, "block_k": 128, "block_n": 64, "num_stages": 2}
     shape = "m=4096,n=8192,k=8192,scales=block128"
