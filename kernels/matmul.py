@@ -328,6 +328,7 @@ OPERATOR = Matmul()
 # computed twice, with equal results. For tiles of up to this many columns this saves up to 43 % of the time
 # and costs at most 3 %; wider tiles lose more than they gain (experiments/partial_tiles).
 MOVED_COLUMNS = 128
+PARTED_TILES = ((256, 160), (128, 256))  # tried first where C leaves by parts; no registers spill
 FEW_ROWS = 128  # of A, for which tiles of C^T are tried first
 ADDED_THREADS = 256  # of a block that adds partial sums
 ADDED_COLUMNS = 1024
@@ -385,7 +386,9 @@ class MatmulGpu(KernelTemplate):
     def default_config(self, workload: Workload, target: Target) -> Config | None:
         """The largest of a few tried tiles with a block for most cores; else the nearest legal config.
 
-        For few rows of A, tiles of C^T that have all of them, and parts of k so that no core is idle.
+        For few rows of A, tiles of C^T that have all of them, and parts of k so that no core is idle. What
+        follows a product of 16 bits spills registers if a large tile is finished at once: tiles whose C
+        leaves by parts, of which the cores compute the fewest elements one after the other.
         """
         space = self.space(workload, target)
         m, n = workload.dims["m"], workload.dims["n"]
@@ -408,6 +411,16 @@ class MatmulGpu(KernelTemplate):
         }
         if m <= FEW_ROWS and (found := space.config({**given, **few})) in space:
             return found
+        by_parts = {**given, "threads": 2 * GROUP, "policy": "full_row", "epilogue": "parts"}
+        filling = []
+        for block_m, block_n in PARTED_TILES if DTYPE_BYTES[workload.dtype] > 1 else ():
+            blocks = -(-m // block_m) * -(-n // block_n)
+            sizes = {"block_m": block_m, "block_n": block_n, "swizzle": 8 if blocks > cores else 0}
+            wanted = Config({**by_parts, **sizes})
+            if wanted in space and blocks >= 0.9 * cores:
+                filling.append((-(-blocks // cores) * block_m * block_n, wanted))
+        if filling:
+            return min(filling, key=lambda one: one[0])[1]
         legal = []
         for block_m, block_n, threads in ((256, 128, 256), (128, 128, 256), (64, 128, 128), (64, 64, 128)):
             for swizzle in (8, 0):
