@@ -360,6 +360,7 @@ class KernelReader:
             as_phase=as_phase,
             together=together,
             rewrites=rewrites,
+            limit=None if scope.is_data(node.extent) else node.extent,
         )
         if start is None:
             # `bound` keeps the new variable alive: variables are identified by their address

@@ -61,6 +61,25 @@ def test_turns_join_no_warps_and_products_may_be_left_in_flight(
     assert loop.work.matrix_in_flight == in_flight
 
 
+def test_blocks_that_stay_add_up_loops_whose_length_changes_with_the_turn() -> None:
+    """Each turn of a block takes other queries, and causal attention has other numbers of keys for them."""
+    workload = operator("flash_attention").workload("FA4")
+    (template,) = (t for t in templates("flash_attention") if "cuda" in t.target_kinds)
+    config = Config(
+        {"block_m": 128, "block_n": 128, "num_stages": 2, "threads": 256, "block_order": "by_length"}
+        | {"schedule": "overlapped", "persistent": 132}
+    )
+    profile = read(template.build(workload, config))
+    loop = max(role(profile, "producer").phases, key=lambda phase: phase.trips.mean)
+    # 32 heads, of whose 32 tiles of queries the first sees one tile of keys and the last one 32
+    assert sum(loop.trips.per_block) == 32 * (32 * 33 / 2)
+    assert len(loop.trips.per_block) == 132
+    # every turn goes to and fro over the blocks
+    assert max(loop.trips.per_block) - min(loop.trips.per_block) <= 1
+    # tiles of keys are counted over all turns
+    assert {a.slots for a in loop.work.accesses if a.mechanism == "tma" and a.space is Space.GLOBAL} == {2}
+
+
 @pytest.mark.parametrize("active", [1, 32, 40, 96, 127])
 def test_threads_that_pass_a_condition_are_counted_exactly(active: int) -> None:
     p = read(kernels.first_threads(1 << 14, active))
