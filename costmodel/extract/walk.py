@@ -304,7 +304,7 @@ class KernelReader:
             turns = float(extent) if extent is not None else self._trips(node, scope).mean
         if turns <= 0:
             return scope
-        if loops.is_unrolled(node) and loops.is_guarded_branch(node.body, is_global):
+        if loops.is_unrolled(node) and loops.is_guarded_branch(node, is_global):
             self.phase.counts["load_branches"] += scope.warp_executions * turns
         elif follows_shared_index(node, is_global):
             # the other warps of the block wait for those that gather
