@@ -88,7 +88,7 @@ def test_guarded_loads_in_a_branch_wait_for_each_other() -> None:
 
 
 def test_copies_to_swizzled_rows_that_the_threads_do_not_divide_wait_for_each_other() -> None:
-    # 384 threads copy three rows of 128 elements at a time, the last pass is partial, and the swizzle of a row
+    # 384 threads copy three rows of 128 elements at a time, the last pass is partial, and the swizzle of rows
     # is computed anew in each pass: each pass is a branch
     common = {"block_k": 32, "block_n": 64, "num_stages": 3, "copies": "bulk"}
     ragged, even = (
