@@ -11,14 +11,14 @@ belong to, since shared memory has no room for both, and that part is no value.
 from dataclasses import dataclass
 from typing import Any
 
-from ._online_softmax import online_softmax, scale_down
+from ._online_softmax import scale_down
 from ._split_kv import LOWEST
 
 GROUP = 128  # threads that issue a wgmma together
 ROWS = KEYS = 64  # of a block, and of a tile: rows of one wgmma, and columns of rotated keys
 STAGES = 2
 HALVES = (0, 1)  # of the columns of the output
-LAZY = 8  # of `online_softmax`: sums of 128 registers a thread are seldom scaled down
+LAZY = 8  # as of `online_softmax`: sums of 128 registers a thread are seldom scaled down
 WEIGHTS_BARRIER = 8  # named barrier of the first group; TileLang takes the first ones
 
 
@@ -57,8 +57,7 @@ class LatentRoles:
         import tilelang.language as T  # noqa: N812
 
         dim, dtype, page, scale, pair = self.dim, self.dtype, self.page, self.scale, self.pair
-        half, policy = dim // len(HALVES), T.GemmWarpPolicy.FullRow
-        update = online_softmax(ROWS, KEYS, scale, LAZY, from_finite=True)
+        warps, half, policy = GROUP // 32, dim // len(HALVES), T.GemmWarpPolicy.FullRow
         scale_sums = scale_down(ROWS, half, LAZY)
 
         def slot(step: Any) -> Any:
@@ -84,8 +83,14 @@ class LatentRoles:
                 T.mbarrier_arrive(full[place])
 
         @T.macro
+        def report(barrier, place):  # type: ignore[no-untyped-def]
+            T.sync_warp()
+            if T.get_thread_binding() % 32 == 0:
+                T.mbarrier_arrive(barrier[place])
+
+        @T.macro
         def fill(tensors, shared, at, key, step, part):  # type: ignore[no-untyped-def]
-            _, keys, rotated, _, _, full, rotated_full, _, _, free = shared
+            _, keys, rotated, _, _, full, rotated_full, _, _, _, free = shared
             # free before they have been filled once; the second half also copies the rotated part
             T.mbarrier_wait_parity(free[part][slot(step)], 1 - phase(step))
             load(tensors, at, key, keys[part], full[part], slot(step), part * half, half)
@@ -95,7 +100,7 @@ class LatentRoles:
 
         @T.macro
         def weights(tensors, shared, where, begin, trips):  # type: ignore[no-untyped-def]
-            queries, keys, rotated, factors, inverse, full, rotated_full, ready, done, _ = shared
+            queries, keys, rotated, factors, inverse, full, rotated_full, scaled, ready, done, _ = shared
             scores = T.alloc_fragment((ROWS, KEYS), "float32")
             row_max = T.alloc_fragment((ROWS,), "float32")
             old_max = T.alloc_fragment((ROWS,), "float32")
@@ -120,21 +125,33 @@ class LatentRoles:
                 T.wgmma_gemm(queries[-1], rotated[slot(step), :, :], scores, transpose_B=True, policy=policy)
                 T.wait_wgmma(0)
                 hide(tensors, where, scores, begin + step * KEYS)
-                update(scores, row_max, old_max, rescale, tile_sum, row_sum)
+                T.copy(row_max, old_max)
+                T.reduce_max(scores, row_max, dim=1, clear=False)
+                for i in T.Parallel(ROWS):
+                    row_max[i] = T.if_then_else(
+                        row_max[i] - old_max[i] > LAZY / scale, row_max[i], old_max[i]
+                    )
+                    rescale[i] = T.exp2((old_max[i] - row_max[i]) * scale)
                 T.sync_threads(WEIGHTS_BARRIER, GROUP)  # no warp reads the rotated keys any more
-                T.copy(scores, rotated[slot(step), :, :])
                 T.copy(rescale, factors[slot(step), :])
+                report(scaled, slot(step))
+                for i, j in T.Parallel(ROWS, KEYS):
+                    scores[i, j] = T.exp2(scores[i, j] * scale - row_max[i] * scale)
+                T.copy(scores, rotated[slot(step), :, :])
                 T.fence_proxy_async()
-                T.mbarrier_arrive(ready[slot(step)])
+                report(ready, slot(step))
+                T.reduce_sum(scores, tile_sum, dim=1)  # while others use the weights
+                for i in T.Parallel(ROWS):
+                    row_sum[i] = row_sum[i] * rescale[i] + tile_sum[i]
             for i in T.Parallel(ROWS):
                 row_max[i] = row_max[i] * scale + T.log2(row_sum[i])
                 inverse[i] = T.if_then_else(row_sum[i] > 0, 1 / row_sum[i], 0)
-            T.mbarrier_arrive(done)
+            report(done, 0)
             keep(tensors, where, row_max)
 
         @T.macro
         def sums(tensors, shared, where, part, begin, trips, last):  # type: ignore[no-untyped-def]
-            _, keys, rotated, factors, inverse, full, _, ready, done, free = shared
+            _, keys, rotated, factors, inverse, full, _, scaled, ready, done, free = shared
             o_sum = T.alloc_fragment((ROWS, half), "float32")
             rescale = T.alloc_fragment((ROWS,), "float32")
             at = T.alloc_var("int32")
@@ -149,9 +166,10 @@ class LatentRoles:
                 key = begin + (step + STAGES) * KEYS
                 at = page_of(tensors, where, key, last)  # long before it is needed
                 T.mbarrier_wait_parity(full[part][slot(step)], phase(step))
-                T.mbarrier_wait_parity(ready[slot(step)], phase(step))
+                T.mbarrier_wait_parity(scaled[slot(step)], phase(step))
                 T.copy(factors[slot(step), :], rescale)
                 scale_sums(o_sum, rescale)
+                T.mbarrier_wait_parity(ready[slot(step)], phase(step))
                 T.wgmma_gemm(rotated[slot(step), :, :], keys[part][slot(step), :, :], o_sum, policy=policy)
                 T.wait_wgmma(0)
                 if thread % 32 == 0:
@@ -162,7 +180,7 @@ class LatentRoles:
                         T.mbarrier_arrive(free[part][slot(step)])
                 if copies and step + STAGES < trips:
                     fill(tensors, shared, at, key, step + STAGES, part)
-            T.mbarrier_wait_parity(done, 0)
+            T.mbarrier_wait_parity(done[0], 0)
             T.copy(inverse, rescale)
             for i, j in T.Parallel(ROWS, half):
                 o_sum[i, j] *= rescale[i]
@@ -177,13 +195,13 @@ class LatentRoles:
             inverse = T.alloc_shared((ROWS,), "float32")
             full = [T.alloc_barrier([1] * STAGES) for _ in HALVES]
             rotated_full = T.alloc_barrier([1] * STAGES)
-            ready, done = T.alloc_barrier([GROUP] * STAGES), T.alloc_barrier(GROUP)
-            warps = GROUP // 32
+            scaled, ready = T.alloc_barrier([warps] * STAGES), T.alloc_barrier([warps] * STAGES)
+            done = T.alloc_barrier([warps])
             if pair:
                 free = [T.alloc_cluster_barrier([2 * warps] * STAGES) for _ in HALVES]
             else:
                 free = [T.alloc_barrier([warps] * STAGES) for _ in HALVES]
-            shared = (queries, keys, rotated, factors, inverse, full, rotated_full, ready, done, free)
+            shared = (queries, keys, rotated, factors, inverse, full, rotated_full, scaled, ready, done, free)
             thread = T.get_thread_binding()
             # not T.ws, between whose branches TileLang 0.1.15 synchronises all threads
             if thread < GROUP:
