@@ -4,8 +4,9 @@ A block of 64 rows has three groups of 128 threads. The first one computes score
 half of the columns of the output each: they add weighted values while the first one works on the next keys,
 and copy keys through TMA as soon as their own products leave room for them.
 
-Keys and values are the same tiles, in two stages. Weights replace the rotated part of the keys that they
-belong to, since shared memory has no room for both, and that part is no value.
+Keys and values are the same tiles. Shared memory has room for two of them and a half, since the first half
+of the queries is in registers. So the product of that half with the next keys runs while the softmax of a
+tile is computed. Weights replace the rotated part of the keys that they belong to, which is no value.
 """
 
 from dataclasses import dataclass
@@ -16,8 +17,9 @@ from ._split_kv import LOWEST
 
 GROUP = 128  # threads that issue a wgmma together
 ROWS = KEYS = 64  # of a block, and of a tile: rows of one wgmma, and columns of rotated keys
-STAGES = 2
 HALVES = (0, 1)  # of the columns of the output
+STAGES = (3, 2)  # tiles of each half that are in shared memory together
+ROTATED_STAGES = 2
 LAZY = 8  # as of `online_softmax`: sums of 128 registers a thread are seldom scaled down
 WEIGHTS_BARRIER = 8  # named barrier of the first group; TileLang takes the first ones
 
@@ -60,11 +62,11 @@ class LatentRoles:
         warps, half, policy = GROUP // 32, dim // len(HALVES), T.GemmWarpPolicy.FullRow
         scale_sums = scale_down(ROWS, half, LAZY)
 
-        def slot(step: Any) -> Any:
-            return step % STAGES
+        def slot(step: Any, part: int = 1) -> Any:  # of rotated keys as of the second half
+            return step % STAGES[part]
 
-        def phase(step: Any) -> Any:
-            return step // STAGES % 2
+        def phase(step: Any, part: int = 1) -> Any:
+            return step // STAGES[part] % 2
 
         def page_of(tensors: Any, where: Any, key: Any, last: Any) -> Any:
             return tensors["Table"][where[0], T.min(key // page, last)] if page else where[0]
@@ -89,41 +91,58 @@ class LatentRoles:
                 T.mbarrier_arrive(barrier[place])
 
         @T.macro
-        def fill(tensors, shared, at, key, step, part):  # type: ignore[no-untyped-def]
+        def fill(tensors, shared, at, key, step, part, is_first):  # type: ignore[no-untyped-def]
             _, keys, rotated, _, _, full, rotated_full, _, _, _, free = shared
-            # free before they have been filled once; the second half also copies the rotated part
-            T.mbarrier_wait_parity(free[part][slot(step)], 1 - phase(step))
-            load(tensors, at, key, keys[part], full[part], slot(step), part * half, half)
-            if part == HALVES[-1]:
-                T.mbarrier_wait_parity(free[0][slot(step)], 1 - phase(step))
-                load(tensors, at, key, rotated, rotated_full, slot(step), dim, KEYS)
+            place = slot(step, part)
+            if not is_first:
+                T.mbarrier_wait_parity(free[part][place], 1 - phase(step, part))
+            load(tensors, at, key, keys[part], full[part], place, part * half, half)
+            if part == 1:  # also the rotated part, when the other group has used its weights, too
+                if not is_first:
+                    before = step - STAGES[1]
+                    T.mbarrier_wait_parity(free[0][slot(before, 0)], phase(before, 0))
+                load(tensors, at, key, rotated, rotated_full, place, dim, KEYS)
+
+        @T.macro
+        def begin_scores(q_first, keys, full, step, scores):  # type: ignore[no-untyped-def]
+            T.mbarrier_wait_parity(full[0][slot(step, 0)], phase(step, 0))
+            T.wgmma_gemm(
+                q_first, keys[0][slot(step, 0), :, :], scores,
+                transpose_B=True, policy=policy, clear_accum=True,
+            )  # fmt: skip
 
         @T.macro
         def weights(tensors, shared, where, begin, trips):  # type: ignore[no-untyped-def]
             queries, keys, rotated, factors, inverse, full, rotated_full, scaled, ready, done, _ = shared
+            q_second, q_rotated = queries
+            q_first = T.alloc_fragment((ROWS, half), dtype)
+            following = T.alloc_fragment((ROWS, KEYS), "float32")
             scores = T.alloc_fragment((ROWS, KEYS), "float32")
             row_max = T.alloc_fragment((ROWS,), "float32")
             old_max = T.alloc_fragment((ROWS,), "float32")
             rescale = T.alloc_fragment((ROWS,), "float32")
             tile_sum = T.alloc_fragment((ROWS,), "float32")
             row_sum = T.alloc_fragment((ROWS,), "float32")
-            for number, columns in [(0, half), (1, half), (2, KEYS)]:
+            for tile, first, columns in [(q_first, 0, half), (q_second, half, half), (q_rotated, dim, KEYS)]:
                 for i, j in T.Parallel(ROWS, columns):
-                    queries[number][i, j] = query(tensors, where, i, number * half + j)
+                    tile[i, j] = query(tensors, where, i, first + j)
             T.fence_proxy_async()
             T.sync_threads(WEIGHTS_BARRIER, GROUP)
             T.fill(row_sum, 0)
             T.fill(row_max, LOWEST)
-            for step in T.serial(trips):
-                for part in HALVES:
-                    T.mbarrier_wait_parity(full[part][slot(step)], phase(step))
-                    T.wgmma_gemm(
-                        queries[part], keys[part][slot(step), :, :], scores,
-                        transpose_B=True, policy=policy, clear_accum=part == 0,
-                    )  # fmt: skip
-                T.mbarrier_wait_parity(rotated_full[slot(step)], phase(step))
-                T.wgmma_gemm(queries[-1], rotated[slot(step), :, :], scores, transpose_B=True, policy=policy)
+            if trips > 0:
+                begin_scores(q_first, keys, full, 0, following)
                 T.wait_wgmma(0)
+            for step in T.serial(trips):
+                at = slot(step)
+                T.mbarrier_wait_parity(full[1][at], phase(step))
+                T.wgmma_gemm(q_second, keys[1][at, :, :], following, transpose_B=True, policy=policy)
+                T.mbarrier_wait_parity(rotated_full[at], phase(step))
+                T.wgmma_gemm(q_rotated, rotated[at, :, :], following, transpose_B=True, policy=policy)
+                T.wait_wgmma(0)
+                T.copy(following, scores)
+                # the last one is repeated, since a product under a condition would not be asynchronous
+                begin_scores(q_first, keys, full, T.min(step + 1, trips - 1), following)
                 hide(tensors, where, scores, begin + step * KEYS)
                 T.copy(row_max, old_max)
                 T.reduce_max(scores, row_max, dim=1, clear=False)
@@ -143,6 +162,7 @@ class LatentRoles:
                 T.reduce_sum(scores, tile_sum, dim=1)  # while others use the weights
                 for i in T.Parallel(ROWS):
                     row_sum[i] = row_sum[i] * rescale[i] + tile_sum[i]
+                T.wait_wgmma(0)
             for i in T.Parallel(ROWS):
                 row_max[i] = row_max[i] * scale + T.log2(row_sum[i])
                 inverse[i] = T.if_then_else(row_sum[i] > 0, 1 / row_sum[i], 0)
@@ -158,28 +178,29 @@ class LatentRoles:
             thread = T.get_thread_binding()
             copies = thread // 32 == (1 + part) * GROUP // 32
             if copies:
-                for step in T.serial(T.min(trips, STAGES)):
+                for step in T.serial(T.min(trips, STAGES[part])):
                     key = begin + step * KEYS
-                    fill(tensors, shared, page_of(tensors, where, key, last), key, step, part)
+                    fill(tensors, shared, page_of(tensors, where, key, last), key, step, part, True)
             T.fill(o_sum, 0)
             for step in T.serial(trips):
-                key = begin + (step + STAGES) * KEYS
+                key = begin + (step + STAGES[part]) * KEYS
                 at = page_of(tensors, where, key, last)  # long before it is needed
-                T.mbarrier_wait_parity(full[part][slot(step)], phase(step))
+                place = slot(step, part)
+                T.mbarrier_wait_parity(full[part][place], phase(step, part))
                 T.mbarrier_wait_parity(scaled[slot(step)], phase(step))
                 T.copy(factors[slot(step), :], rescale)
                 scale_sums(o_sum, rescale)
                 T.mbarrier_wait_parity(ready[slot(step)], phase(step))
-                T.wgmma_gemm(rotated[slot(step), :, :], keys[part][slot(step), :, :], o_sum, policy=policy)
+                T.wgmma_gemm(rotated[slot(step), :, :], keys[part][place, :, :], o_sum, policy=policy)
                 T.wait_wgmma(0)
                 if thread % 32 == 0:
                     if pair:
-                        T.mbarrier_arrive(free[part][slot(step)], 0)
-                        T.mbarrier_arrive(free[part][slot(step)], 1)
+                        T.mbarrier_arrive(free[part][place], 0)
+                        T.mbarrier_arrive(free[part][place], 1)
                     else:
-                        T.mbarrier_arrive(free[part][slot(step)])
-                if copies and step + STAGES < trips:
-                    fill(tensors, shared, at, key, step + STAGES, part)
+                        T.mbarrier_arrive(free[part][place])
+                if copies and step + STAGES[part] < trips:
+                    fill(tensors, shared, at, key, step + STAGES[part], part, False)
             T.mbarrier_wait_parity(done[0], 0)
             T.copy(inverse, rescale)
             for i, j in T.Parallel(ROWS, half):
@@ -188,19 +209,20 @@ class LatentRoles:
 
         @T.macro
         def attention(tensors, where, begin, trips, last):  # type: ignore[no-untyped-def]
-            queries = [T.alloc_shared((ROWS, columns), dtype) for columns in (half, half, KEYS)]
-            keys = [T.alloc_shared((STAGES, KEYS, half), dtype) for _ in HALVES]
-            rotated = T.alloc_shared((STAGES, KEYS, KEYS), dtype)
-            factors = T.alloc_shared((STAGES, ROWS), "float32")
+            queries = (T.alloc_shared((ROWS, half), dtype), T.alloc_shared((ROWS, KEYS), dtype))
+            keys = [T.alloc_shared((STAGES[part], KEYS, half), dtype) for part in HALVES]
+            rotated = T.alloc_shared((ROTATED_STAGES, KEYS, KEYS), dtype)
+            factors = T.alloc_shared((ROTATED_STAGES, ROWS), "float32")
             inverse = T.alloc_shared((ROWS,), "float32")
-            full = [T.alloc_barrier([1] * STAGES) for _ in HALVES]
-            rotated_full = T.alloc_barrier([1] * STAGES)
-            scaled, ready = T.alloc_barrier([warps] * STAGES), T.alloc_barrier([warps] * STAGES)
+            full = [T.alloc_barrier([1] * STAGES[part]) for part in HALVES]
+            rotated_full, scaled, ready = (
+                T.alloc_barrier([arrivals] * ROTATED_STAGES) for arrivals in (1, warps, warps)
+            )
             done = T.alloc_barrier([warps])
             if pair:
-                free = [T.alloc_cluster_barrier([2 * warps] * STAGES) for _ in HALVES]
+                free = [T.alloc_cluster_barrier([2 * warps] * STAGES[part]) for part in HALVES]
             else:
-                free = [T.alloc_barrier([warps] * STAGES) for _ in HALVES]
+                free = [T.alloc_barrier([warps] * STAGES[part]) for part in HALVES]
             shared = (queries, keys, rotated, factors, inverse, full, rotated_full, scaled, ready, done, free)
             thread = T.get_thread_binding()
             # not T.ws, between whose branches TileLang 0.1.15 synchronises all threads
