@@ -60,6 +60,7 @@ class LatentRoles:
 
         dim, dtype, page, scale, pair = self.dim, self.dtype, self.page, self.scale, self.pair
         warps, half, policy = GROUP // 32, dim // len(HALVES), T.GemmWarpPolicy.FullRow
+        keys_of = [slice(part * KEYS // 2, (part + 1) * KEYS // 2) for part in HALVES]
         scale_sums = scale_down(ROWS, half, LAZY)
 
         def slot(step: Any, part: int = 1) -> Any:  # of rotated keys as of the second half
@@ -154,11 +155,14 @@ class LatentRoles:
                 T.sync_threads(WEIGHTS_BARRIER, GROUP)  # no warp reads the rotated keys any more
                 T.copy(rescale, factors[slot(step), :])
                 report(scaled, slot(step))
-                for i, j in T.Parallel(ROWS, KEYS):
-                    scores[i, j] = T.exp2(scores[i, j] * scale - row_max[i] * scale)
-                T.copy(scores, rotated[slot(step), :, :])
-                T.fence_proxy_async()
-                report(ready, slot(step))
+                for part in HALVES:  # of the keys: products with the first ones begin early
+                    for i, j in T.Parallel(ROWS, KEYS // 2):
+                        scores[i, part * (KEYS // 2) + j] = T.exp2(
+                            scores[i, part * (KEYS // 2) + j] * scale - row_max[i] * scale
+                        )
+                    T.copy(scores[:, keys_of[part]], rotated[at, :, keys_of[part]])
+                    T.fence_proxy_async()
+                    report(ready[part], at)
                 T.reduce_sum(scores, tile_sum, dim=1)  # while others use the weights
                 for i in T.Parallel(ROWS):
                     row_sum[i] = row_sum[i] * rescale[i] + tile_sum[i]
@@ -190,8 +194,12 @@ class LatentRoles:
                 T.mbarrier_wait_parity(scaled[slot(step)], phase(step))
                 T.copy(factors[slot(step), :], rescale)
                 scale_sums(o_sum, rescale)
-                T.mbarrier_wait_parity(ready[slot(step)], phase(step))
-                T.wgmma_gemm(rotated[slot(step), :, :], keys[part][place, :, :], o_sum, policy=policy)
+                for first in HALVES:
+                    T.mbarrier_wait_parity(ready[first][slot(step)], phase(step))
+                    T.wgmma_gemm(
+                        rotated[slot(step), :, keys_of[first]], keys[part][place, keys_of[first], :], o_sum,
+                        policy=policy,
+                    )  # fmt: skip
                 T.wait_wgmma(0)
                 if thread % 32 == 0:
                     if pair:
@@ -215,9 +223,9 @@ class LatentRoles:
             factors = T.alloc_shared((ROTATED_STAGES, ROWS), "float32")
             inverse = T.alloc_shared((ROWS,), "float32")
             full = [T.alloc_barrier([1] * STAGES[part]) for part in HALVES]
-            rotated_full, scaled, ready = (
-                T.alloc_barrier([arrivals] * ROTATED_STAGES) for arrivals in (1, warps, warps)
-            )
+            rotated_full = T.alloc_barrier([1] * ROTATED_STAGES)
+            scaled = T.alloc_barrier([warps] * ROTATED_STAGES)
+            ready = [T.alloc_barrier([warps] * ROTATED_STAGES) for _ in HALVES]
             done = T.alloc_barrier([warps])
             if pair:
                 free = [T.alloc_cluster_barrier([2 * warps] * STAGES[part]) for part in HALVES]
