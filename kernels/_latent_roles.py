@@ -15,6 +15,8 @@ from typing import Any
 from ._online_softmax import scale_down
 from ._split_kv import LOWEST
 
+CHUNK = 8  # elements that a thread copies at once
+LANE_ROWS = 16  # of a tile, which each of 4 warps copies
 GROUP = 128  # threads that issue a wgmma together
 ROWS = KEYS = 64  # of a block, and of a tile: rows of one wgmma, and columns of rotated keys
 HALVES = (0, 1)  # of the columns of the output
@@ -34,6 +36,7 @@ class LatentRoles:
         page: keys of a page, at least those of a tile; 0 if each item has one page, and no table.
         scale: factor of the scores times log2(e).
         pair: whether two blocks are a cluster, for which keys are read once.
+        selected: whether queries have keys of their own, which threads copy row by row.
     """
 
     dim: int
@@ -41,12 +44,14 @@ class LatentRoles:
     page: int
     scale: float
     pair: bool
+    selected: bool
 
-    def macro(self, query: Any, hide: Any, write: Any, keep: Any) -> Any:
+    def macro(self, query: Any, key: Any, hide: Any, write: Any, keep: Any) -> Any:
         """A macro `attention(tensors, where, begin, trips, last)`: the whole kernel.
 
         Args:
             query: `(tensors, where, row, column)`, an element of the queries, of a row of the block.
+            key: `(tensors, where, position)`, the key at a position among those of the queries.
             hide: a macro `(tensors, where, scores, first)` that hides the keys that rows do not see; `first`
                 is the tile's first key.
             write: a macro `(tensors, where, sums, first, columns)` that stores columns of the output.
@@ -57,6 +62,8 @@ class LatentRoles:
             of its tiles, and the last page of the item that has keys.
         """
         import tilelang.language as T  # noqa: N812
+
+        key_of, selected = key, self.selected
 
         dim, dtype, page, scale, pair = self.dim, self.dtype, self.page, self.scale, self.pair
         warps, half, policy = GROUP // 32, dim // len(HALVES), T.GemmWarpPolicy.FullRow
@@ -86,6 +93,12 @@ class LatentRoles:
                 T.mbarrier_arrive(full[place])
 
         @T.macro
+        def wait_full(full, place, parity):  # type: ignore[no-untyped-def]
+            T.mbarrier_wait_parity(full[place], parity)
+            if selected:  # threads wrote it, and a wgmma reads it
+                T.fence_proxy_async()
+
+        @T.macro
         def report(barrier, place):  # type: ignore[no-untyped-def]
             T.sync_warp()
             if T.get_thread_binding() % 32 == 0:
@@ -105,8 +118,41 @@ class LatentRoles:
                 load(tensors, at, key, rotated, rotated_full, place, dim, KEYS)
 
         @T.macro
+        def gather(tensors, shared, item, at, step, part, is_first):  # type: ignore[no-untyped-def]
+            _, keys, rotated, _, _, full, rotated_full, _, _, _, free = shared
+            place, lane, first = (
+                slot(step, part),
+                T.get_thread_binding() % 32,
+                T.get_thread_binding() // 32 % warps * LANE_ROWS,
+            )
+            if not is_first:
+                T.mbarrier_wait_parity(free[part][place], 1 - phase(step, part))
+            chosen = T.alloc_var("int32")
+            for i in T.unroll(LANE_ROWS):
+                chosen = T.shfl_sync(at, i)
+                T.ptx_cp_async(
+                    T.access_ptr(keys[part][place, first + i, lane * CHUNK], "w", CHUNK),
+                    T.access_ptr(tensors["KV"][item, chosen, 0, part * half + lane * CHUNK], "r", CHUNK),
+                    CHUNK,
+                )
+            T.cp_async_barrier_noinc(full[part][place])
+            if part == 1:
+                if not is_first:
+                    before = step - STAGES[1]
+                    T.mbarrier_wait_parity(free[0][slot(before, 0)], phase(before, 0))
+                for i in T.unroll(LANE_ROWS // 4):
+                    row, column = i * 4 + lane // 8, lane % 8 * CHUNK
+                    chosen = T.shfl_sync(at, row)
+                    T.ptx_cp_async(
+                        T.access_ptr(rotated[place, first + row, column], "w", CHUNK),
+                        T.access_ptr(tensors["KV"][item, chosen, 0, dim + column], "r", CHUNK),
+                        CHUNK,
+                    )
+                T.cp_async_barrier_noinc(rotated_full[place])
+
+        @T.macro
         def begin_scores(q_first, keys, full, step, scores):  # type: ignore[no-untyped-def]
-            T.mbarrier_wait_parity(full[0][slot(step, 0)], phase(step, 0))
+            wait_full(full[0], slot(step, 0), phase(step, 0))
             T.wgmma_gemm(
                 q_first, keys[0][slot(step, 0), :, :], scores,
                 transpose_B=True, policy=policy, clear_accum=True,
@@ -136,9 +182,9 @@ class LatentRoles:
                 T.wait_wgmma(0)
             for step in T.serial(trips):
                 at = slot(step)
-                T.mbarrier_wait_parity(full[1][at], phase(step))
+                wait_full(full[1], at, phase(step))
                 T.wgmma_gemm(q_second, keys[1][at, :, :], following, transpose_B=True, policy=policy)
-                T.mbarrier_wait_parity(rotated_full[at], phase(step))
+                wait_full(rotated_full, at, phase(step))
                 T.wgmma_gemm(q_rotated, rotated[at, :, :], following, transpose_B=True, policy=policy)
                 T.wait_wgmma(0)
                 T.copy(following, scores)
@@ -181,16 +227,23 @@ class LatentRoles:
             at = T.alloc_var("int32")
             thread = T.get_thread_binding()
             copies = thread // 32 == (1 + part) * GROUP // 32
-            if copies:
+            row = thread // 32 % warps * LANE_ROWS + thread % LANE_ROWS  # whose key a thread knows
+            if selected:
                 for step in T.serial(T.min(trips, STAGES[part])):
-                    key = begin + step * KEYS
-                    fill(tensors, shared, page_of(tensors, where, key, last), key, step, part, True)
+                    at = key_of(tensors, where, begin + step * KEYS + row)
+                    gather(tensors, shared, where[0], at, step, part, True)
+            else:
+                if copies:
+                    for step in T.serial(T.min(trips, STAGES[part])):
+                        key = begin + step * KEYS
+                        fill(tensors, shared, page_of(tensors, where, key, last), key, step, part, True)
             T.fill(o_sum, 0)
             for step in T.serial(trips):
                 key = begin + (step + STAGES[part]) * KEYS
-                at = page_of(tensors, where, key, last)  # long before it is needed
+                # long before it is needed
+                at = key_of(tensors, where, key + row) if selected else page_of(tensors, where, key, last)
                 place = slot(step, part)
-                T.mbarrier_wait_parity(full[part][place], phase(step, part))
+                wait_full(full[part], place, phase(step, part))
                 T.mbarrier_wait_parity(scaled[slot(step)], phase(step))
                 T.copy(factors[slot(step), :], rescale)
                 scale_sums(o_sum, rescale)
@@ -207,8 +260,12 @@ class LatentRoles:
                         T.mbarrier_arrive(free[part][place], 1)
                     else:
                         T.mbarrier_arrive(free[part][place])
-                if copies and step + STAGES[part] < trips:
-                    fill(tensors, shared, at, key, step + STAGES[part], part, False)
+                if selected:
+                    if step + STAGES[part] < trips:
+                        gather(tensors, shared, where[0], at, step + STAGES[part], part, False)
+                else:
+                    if copies and step + STAGES[part] < trips:
+                        fill(tensors, shared, at, key, step + STAGES[part], part, False)
             T.mbarrier_wait_parity(done[0], 0)
             T.copy(inverse, rescale)
             for i, j in T.Parallel(ROWS, half):
@@ -222,8 +279,9 @@ class LatentRoles:
             rotated = T.alloc_shared((ROTATED_STAGES, KEYS, KEYS), dtype)
             factors = T.alloc_shared((ROTATED_STAGES, ROWS), "float32")
             inverse = T.alloc_shared((ROWS,), "float32")
-            full = [T.alloc_barrier([1] * STAGES[part]) for part in HALVES]
-            rotated_full = T.alloc_barrier([1] * ROTATED_STAGES)
+            copying = GROUP if selected else 1  # threads that report it
+            full = [T.alloc_barrier([copying] * STAGES[part]) for part in HALVES]
+            rotated_full = T.alloc_barrier([copying] * ROTATED_STAGES)
             scaled = T.alloc_barrier([warps] * ROTATED_STAGES)
             ready = [T.alloc_barrier([warps] * ROTATED_STAGES) for _ in HALVES]
             done = T.alloc_barrier([warps])

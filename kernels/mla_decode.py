@@ -377,6 +377,9 @@ class MlaDecodeGpu(CacheTemplate):
                 row < rows, tensors["Q"][item, query + row // heads, row % heads, j], T.cast(0, dtype)
             )
 
+        def selected(tensors: Any, where: Any, position: Any) -> Any:
+            return T.max(tensors["Indices"][where[0], where[1], within(position)], 0)
+
         def hidden(tensors: Any, where: Any, scores: Any, first: Any) -> Any:
             item, query, first_row, _, length = where
             return hide(scores, tensors["Indices"], item, query, first_row, length, first)
@@ -389,8 +392,10 @@ class MlaDecodeGpu(CacheTemplate):
             item, query, first_row, split, _ = where
             return keep(row_max, tensors["PartLSE"], tensors["LSE"], split, item, query, first_row)
 
-        roles = LatentRoles(dim, dtype, page, scale, schedule == "paired")
-        attention: Any = None if schedule == "serial" else roles.macro(element, hidden, written, kept)
+        roles = LatentRoles(dim, dtype, page, scale, schedule == "paired", topk > 0)
+        attention: Any = (
+            None if schedule == "serial" else roles.macro(element, selected, hidden, written, kept)
+        )
 
         @T.macro
         def with_roles(tensors, tile, split, item):  # type: ignore[no-untyped-def]

@@ -43,7 +43,6 @@ ROLES: Mapping[str, Value] = {
     "num_stages": 2,
     "threads": 384,
     "policy": "full_row",
-    "gather": "by_page",
 }
 
 
@@ -57,9 +56,11 @@ def space(workload: Workload, target: Target) -> SearchSpace:
     key_tiles = (16, 32) if hip else (32, 64, 128)  # an LDS of 64 KiB has no room for more
     has_lengths = workload.attrs["page"] != 0 or workload.attrs["lengths"] != "full"
     page = int(workload.attrs["page"])
-    # a tile of rotated keys has room for the weights, and a copy through TMA reads one page
-    has_roles = width - dim == TILE and dim % 128 == 0 and not topk and (page == 0 or page >= TILE)
-    schedules = SCHEDULES if is_hopper(target) and has_roles and rows > 32 else ()
+    # a tile of rotated keys has room for the weights; a copy through TMA reads one page, and the threads of
+    # a warp copy half of a selected key
+    copies = dim == 512 if topk else dim % 128 == 0 and (page == 0 or page >= TILE)
+    has_roles = is_hopper(target) and width - dim == TILE and copies and rows > 32
+    schedules = (SCHEDULES[:2] if topk else SCHEDULES) if has_roles else ()
     threads = (64, 128, 256) if hip else (128, 256, 384) if schedules else (128, 256)
     parameters = (
         Parameter("block_m", ROWS, "rows of a block: heads of queries with the same keys, and padding"),
@@ -92,7 +93,7 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         pipelined_parts(target, has_lengths),
         not_beyond("block_m", ROWS, "rows", rows),
         not_beyond("block_n", key_tiles, "keys", keys),
-        *((_roles(-(-rows // TILE)),) if schedules else ()),
+        *((_roles(-(-rows // TILE), "by_row" if topk else "by_page"),) if schedules else ()),
         _divides(target, dim),
         _by_index(topk) if topk else gathers(target, page, width),
         steps_within_parts(keys),
@@ -109,7 +110,7 @@ def _is_serial(config: Config) -> bool:
     return config.str("schedule", "serial") == "serial"
 
 
-def _roles(row_tiles: int) -> Constraint:
+def _roles(row_tiles: int, gather: str) -> Constraint:
     """Groups of threads with roles of their own have the tiles that these were written for."""
 
     def violation(config: Config) -> str | None:
@@ -118,7 +119,7 @@ def _roles(row_tiles: int) -> Constraint:
             if threads == ROLES["threads"]:
                 return f"threads={threads} have roles that schedule=serial has not: take threads=256"
             return None
-        for name, wanted in ROLES.items():
+        for name, wanted in {**ROLES, "gather": gather}.items():
             if config[name] != wanted:
                 return (
                     f"schedule={schedule} has three groups of 128 threads for tiles of 64 rows and 64 keys, "
