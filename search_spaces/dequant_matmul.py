@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from ..dtypes import DTYPE_BYTES
 from ..problem.space import Config, Constraint, Parameter, SearchSpace
@@ -37,6 +37,7 @@ ALIGNMENT = 1024  # bytes, of TileLang for operands of matrix instructions
 ROWS, COLUMNS, WARP = 16, 8, 32  # of an instruction
 FEW_ROWS = 16  # of A
 MOST_TILES = 4  # of 16 rows, of a warp
+OVERLAPPED_DEPTH = 64  # of a product during which weights are unpacked
 MOST_ORDERED = 512  # threads from which on a wgmma may overtake stores of float8 weights
 PAIRS_BYTES = 16 * 1024 + TABLE_BYTES  # of a table of pairs of weights
 # ways to decode the weights of a format
@@ -68,6 +69,15 @@ def space(workload: Workload, target: Target) -> SearchSpace:
     rows, cols, depths = TILES, COLUMN_TILES, DEPTHS
     step = 256 if format_name == "int2" else 128  # weights of a row that four lanes read at once
     groups = 1 if group == -1 else max(1, step // group)
+    cores = target.int("core.count")
+    # every tensor is copied through TMA
+    overlaps = (
+        is_hopper(target)
+        and m > FULL_TILE
+        and element_bytes == 2
+        and k % (16 * weights_a_byte) == 0
+        and n * scale_bytes % 16 == 0
+    )
     goes_direct = not is_float8 and target.kind == "cuda" and m <= FEW_ROWS and k % (step // 4) == 0
     parameters = (
         Parameter("block_m", rows, "rows of A and C of one block"),
@@ -98,6 +108,24 @@ def space(workload: Workload, target: Target) -> SearchSpace:
             "warps that share rows of W, which goes from memory to registers; 0: through shared memory",
             default=0,
         ),
+        Parameter(
+            "overlapped",
+            (False, True) if overlaps else (False,),
+            "whether weights are unpacked to registers during the product of those before",
+            default=False,
+        ),
+        Parameter(
+            "persistent",
+            (0, cores) if overlaps and -(-m // FULL_TILE) * -(-n // FULL_TILE) > cores else (0,),
+            "blocks that loop over overlapped tiles and copy for the next one meanwhile; 0: one block a tile",
+            default=0,
+        ),
+        Parameter(
+            "cluster_n",
+            (1, 2) if overlaps else (1,),
+            "neighbours along n, a cluster of blocks that read the overlapped tiles of A together",
+            default=1,
+        ),
     )
 
     def blocks(config: Config) -> tuple[int, int]:
@@ -111,10 +139,9 @@ def space(workload: Workload, target: Target) -> SearchSpace:
             return result_size(config) * (2 if is_float8 else 1)
         # each warp has the weights of its rows, so warps along the columns have copies
         _unit, split = _division(target, config)
-        along_cols = split[1] if split else 1
+        copies = (split[1] if split else 1) * (2 if config.get("overlapped", False) else 1)
         return (
-            result_size(config)
-            + config.int("block_n") * config.int("block_k") * along_cols * element_bytes // 4
+            result_size(config) + config.int("block_n") * config.int("block_k") * copies * element_bytes // 4
         )
 
     def shared_bytes(config: Config) -> int:
@@ -127,13 +154,14 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         )
         if config["weights"] in RUNS:
             operands = -(-operands // ALIGNMENT) * ALIGNMENT + block_n * block_k * element_bytes
-        # C replaces the operands after the main loop
+        # C replaces the operands after the main loop, unless copies are explicit
         result = result_size(config) * result_bytes
         if format_name == "int2":  # sums are scaled when they are complete
             result += config.int("block_n") * scale_bytes
         if config["decode"] == "table":
             operands += TABLE_BYTES
-        return max(operands, result) + launch(target, config.int("threads"), bulk_copies).barrier_bytes
+        both = operands + result if config.get("overlapped", False) else max(operands, result)
+        return both + launch(target, config.int("threads"), bulk_copies).barrier_bytes
 
     def columns(config: Config) -> int:  # instructions along those of the product
         return -(-min(m, config.int("block_m")) * groups // COLUMNS)
@@ -153,7 +181,7 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         not_beyond("block_m", rows[1:], "m", m),
         pipelines(target),
         _unpacking(),
-        _enough_tile(m, n, target.int("core.count")),
+        _enough_tile(m, n, cores),
         stages_within_loop(lambda config: -(-k // config.int("block_k")), "k"),
         fits_block(target, bulk_copies),
         _whole_instructions(target),
@@ -163,7 +191,9 @@ def space(workload: Workload, target: Target) -> SearchSpace:
             target, bulk_copies, registers, "take more threads or a smaller block_m, block_n or block_k"
         ),
         fits_shared_memory(target, shared_bytes, "lower num_stages, block_k, block_m or block_n"),
-        swizzle_matters(blocks, target.int("core.count"), SWIZZLES),
+        swizzle_matters(blocks, cores, SWIZZLES),
+        _overlapped_products(target),
+        _schedules_help(blocks, cores),
     )
     direct = (
         _fixed_values(step, workload.dtype if format_name in ("fp4", "mxfp4") else ""),
@@ -369,6 +399,58 @@ def _whole_instructions(target: Target) -> Constraint:
         return same_division(unit, policy, rows, cols, threads)
 
     return Constraint("whole matrix instructions", violation)
+
+
+def _overlapped_products(target: Target) -> Constraint:
+    """Weights that are unpacked during a product: each warpgroup has those of one instruction's rows."""
+
+    def violation(config: Config) -> str | None:
+        if not config.get("overlapped", False):
+            return None
+        block_n, stages = config.int("block_n"), config.int("num_stages")
+        fixed = {"weights": "registers", "block_k": OVERLAPPED_DEPTH, "threads": 2 * block_n}
+        for name, value in fixed.items():
+            if config[name] != value:
+                return (
+                    f"overlapped=true with block_n={block_n} has no {name}={config[name]}: take "
+                    f"{name}={value}"
+                )
+        if stages < 2:
+            return (
+                f"overlapped=true with num_stages={stages} unpacks nothing ahead: take num_stages=2 or more"
+            )
+        _unit, split = _division(target, config)
+        if split is None or split[1] == 1:
+            return None
+        return (
+            f"overlapped=true unpacks each weight once, and policy={config['policy']} does so {split[1]} "
+            "times: take policy=full_row"
+        )
+
+    return Constraint("overlapped products", violation)
+
+
+def _schedules_help(blocks: Callable[[Config], tuple[int, int]], cores: int) -> Constraint:
+    """Persistent blocks have several tiles each. Clusters are for tiles that wait for their operands."""
+
+    def violation(config: Config) -> str | None:
+        persistent, cluster = config.int("persistent", 0), config.int("cluster_n", 1)
+        chosen = f"persistent={persistent}" if persistent else f"cluster_n={cluster}"
+        plain = "persistent=0" if persistent else "cluster_n=1"
+        rows, cols = blocks(config)
+        if not persistent and cluster == 1:
+            return None
+        if not config.get("overlapped", False):
+            return f"{chosen} is a schedule of overlapped=true: take {plain}"
+        if persistent and cluster > 1:
+            return f"{chosen} has no clusters beside it, as cluster_n={cluster}: take cluster_n=1"
+        if rows * cols <= cores:
+            return f"{chosen} has {rows * cols} tiles for {cores} cores: take {plain}"
+        if cluster > 1 and cols % cluster:
+            return f"{chosen} leaves one of {cols} blocks without a neighbour: take {plain}"
+        return None
+
+    return Constraint("schedules", violation)
 
 
 def _same_rows(target: Target) -> Constraint:
