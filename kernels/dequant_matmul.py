@@ -435,7 +435,7 @@ class DequantMatmulGpu(KernelTemplate):
     target_kinds = ("cuda", "hip")
     dtypes = ("float16", "bfloat16", FLOAT8)
     scales: ClassVar[Mapping[str, Scale]] = {
-        "m": Scale(("block_m",), search_space.TILES),
+        "m": Scale(("block_m",), search_space.OVERLAPPED_TILES),
         "n": Scale(("block_n",), search_space.COLUMN_TILES),
         "k": Scale(("block_k",), search_space.DEPTHS),
     }
@@ -659,7 +659,13 @@ class DequantMatmulGpu(KernelTemplate):
 
         if workload.dtype == FLOAT8:
             kind = str(self.operator.attribute(workload.attrs, "scales"))
-            program = float8_product(output, (m, n, k), group, unpack, kind, config)
+            sizes = (m, n, k)
+            if config.get("overlapped", False):
+                program = overlapped_product(
+                    packing, format_name, output, sizes, group, config, with_zeros=False, scales=kind
+                )
+            else:
+                program = float8_product(output, sizes, group, unpack, kind, config)
             # the type of None makes no parameter of the kernel
             a_scales: Any = {"row": T.Tensor((m,), "float32"), "tensor": T.Tensor((1,), "float32")}.get(
                 kind, type(None)

@@ -27,6 +27,7 @@ from .row_reduction import fits_thread
 RUNS = {"shared": 8, "shared_wide": 32}  # weights that a thread unpacks at a time for shared memory
 SWIZZLES = (0, 8)
 TILES = (8, 16, 32, 64, 128, 256)
+OVERLAPPED_TILES = (8, 16, 32, 64, 128, 160, 192, 256)
 COLUMN_TILES = (16, 32, 64, 128, 256)
 DEPTHS = (64, 128, 256)
 FULL_TILE = 64  # with more rows of A, smaller tiles read too often for the caches
@@ -37,7 +38,6 @@ ALIGNMENT = 1024  # bytes, of TileLang for operands of matrix instructions
 ROWS, COLUMNS, WARP = 16, 8, 32  # of an instruction
 FEW_ROWS = 16  # of A
 MOST_TILES = 4  # of 16 rows, of a warp
-OVERLAPPED_DEPTH = 64  # of a product during which weights are unpacked
 MOST_ORDERED = 512  # threads from which on a wgmma may overtake stores of float8 weights
 PAIRS_BYTES = 16 * 1024 + TABLE_BYTES  # of a table of pairs of weights
 # ways to decode the weights of a format
@@ -66,7 +66,7 @@ def space(workload: Workload, target: Target) -> SearchSpace:
     scale_bytes = 1 if format_name == "mxfp4" else result_bytes
     zero_bytes = result_bytes if workload.attrs.get("zeros", False) else 0
     bulk_copies = k * element_bytes % 16 == 0
-    rows, cols, depths = TILES, COLUMN_TILES, DEPTHS
+    cols, depths = COLUMN_TILES, DEPTHS
     step = 256 if format_name == "int2" else 128  # weights of a row that four lanes read at once
     groups = 1 if group == -1 else max(1, step // group)
     cores = target.int("core.count")
@@ -74,10 +74,12 @@ def space(workload: Workload, target: Target) -> SearchSpace:
     overlaps = (
         is_hopper(target)
         and m > FULL_TILE
-        and element_bytes == 2
+        and format_name != "int2"
         and k % (16 * weights_a_byte) == 0
         and n * scale_bytes % 16 == 0
     )
+    rows = OVERLAPPED_TILES if overlaps else TILES
+    overlapped_depth = 128 if is_float8 and group != 64 else 64
     goes_direct = not is_float8 and target.kind == "cuda" and m <= FEW_ROWS and k % (step // 4) == 0
     parameters = (
         Parameter("block_m", rows, "rows of A and C of one block"),
@@ -87,7 +89,11 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         Parameter("threads", (64, 128, 256, 512), "threads that compute"),
         Parameter(
             "weights",
-            tuple(RUNS) if is_float8 else ("registers", "registers_linear", *RUNS),
+            tuple(RUNS)
+            if is_float8 and not overlaps
+            else ("registers", *RUNS)
+            if is_float8
+            else ("registers", "registers_linear", *RUNS),
             "where weights are unpacked to: registers, from a swizzled or linear tile; or shared memory, 8 "
             "or 32 at a time",
         ),
@@ -135,14 +141,13 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         return config.int("block_m") * config.int("block_n")
 
     def registers(config: Config) -> int:
-        if config["weights"] in RUNS:  # sums of a group have registers of their own
-            return result_size(config) * (2 if is_float8 else 1)
+        size = result_size(config) * (2 if is_float8 else 1)  # sums of a group have registers of their own
+        if config["weights"] in RUNS:
+            return size
         # each warp has the weights of its rows, so warps along the columns have copies
         _unit, split = _division(target, config)
         copies = (split[1] if split else 1) * (2 if config.get("overlapped", False) else 1)
-        return (
-            result_size(config) + config.int("block_n") * config.int("block_k") * copies * element_bytes // 4
-        )
+        return size + config.int("block_n") * config.int("block_k") * copies * element_bytes // 4
 
     def shared_bytes(config: Config) -> int:
         block_m, block_n, block_k = config.int("block_m"), config.int("block_n"), config.int("block_k")
@@ -192,7 +197,7 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         ),
         fits_shared_memory(target, shared_bytes, "lower num_stages, block_k, block_m or block_n"),
         swizzle_matters(blocks, cores, SWIZZLES),
-        _overlapped_products(target),
+        _overlapped_products(target, overlapped_depth, is_float8),
         _schedules_help(blocks, cores),
     )
     direct = (
@@ -401,14 +406,18 @@ def _whole_instructions(target: Target) -> Constraint:
     return Constraint("whole matrix instructions", violation)
 
 
-def _overlapped_products(target: Target) -> Constraint:
+def _overlapped_products(target: Target, depth: int, is_float8: bool) -> Constraint:
     """Weights that are unpacked during a product: each warpgroup has those of one instruction's rows."""
 
     def violation(config: Config) -> str | None:
+        block_m, block_n, stages = (config.int(name) for name in ("block_m", "block_n", "num_stages"))
         if not config.get("overlapped", False):
+            if block_m not in TILES:
+                return f"block_m={block_m} is for overlapped=true: take block_m={TILES[-2]}"
+            if is_float8 and config["weights"] == "registers":
+                return f"weights=registers multiplies {depth} of float8 with overlapped=true: take shared"
             return None
-        block_n, stages = config.int("block_n"), config.int("num_stages")
-        fixed = {"weights": "registers", "block_k": OVERLAPPED_DEPTH, "threads": 2 * block_n}
+        fixed = {"weights": "registers", "block_k": depth, "threads": 2 * block_n}
         for name, value in fixed.items():
             if config[name] != value:
                 return (
