@@ -39,6 +39,7 @@ from ._direct_weights import direct_product, step_of
 from ._exact_products import exact_products
 from ._float8 import FLOAT8, FLOAT8_SUM_DIGITS, LARGEST_FLOAT8, OUTPUTS, short_sums
 from ._float8_activations import float8_product
+from ._overlapped_weights import overlapped_product
 from ._packed import (
     FORMATS,
     Packing,
@@ -434,7 +435,7 @@ class DequantMatmulGpu(KernelTemplate):
     target_kinds = ("cuda", "hip")
     dtypes = ("float16", "bfloat16", FLOAT8)
     scales: ClassVar[Mapping[str, Scale]] = {
-        "m": Scale(("block_m",), search_space.TILES),
+        "m": Scale(("block_m",), search_space.OVERLAPPED_TILES),
         "n": Scale(("block_n",), search_space.COLUMN_TILES),
         "k": Scale(("block_k",), search_space.DEPTHS),
     }
@@ -449,6 +450,8 @@ class DequantMatmulGpu(KernelTemplate):
 
     def reordered(self, config: Config) -> tuple[Config, Rasterization] | None:
         panel = config.int("swizzle")
+        if config.get("overlapped", False):
+            return None
         return (Config({**config, "swizzle": 0}), Rasterization("row", panel)) if panel else None
 
     def default_config(self, workload: Workload, target: Target) -> Config | None:
@@ -656,7 +659,13 @@ class DequantMatmulGpu(KernelTemplate):
 
         if workload.dtype == FLOAT8:
             kind = str(self.operator.attribute(workload.attrs, "scales"))
-            program = float8_product(output, (m, n, k), group, unpack, kind, config)
+            sizes = (m, n, k)
+            if config.get("overlapped", False):
+                program = overlapped_product(
+                    packing, format_name, output, sizes, group, config, with_zeros=False, scales=kind
+                )
+            else:
+                program = float8_product(output, sizes, group, unpack, kind, config)
             # the type of None makes no parameter of the kernel
             a_scales: Any = {"row": T.Tensor((m,), "float32"), "tensor": T.Tensor((1,), "float32")}.get(
                 kind, type(None)
@@ -674,8 +683,11 @@ class DequantMatmulGpu(KernelTemplate):
 
             return dequant_matmul_float8
 
+        given = (packing, format_name, output, (m, n, k), group, config, zeros)
         if config.int("reduce_warps", 0):
-            program = direct_product(packing, format_name, output, (m, n, k), group, config, zeros)
+            program = direct_product(*given)
+        elif config.get("overlapped", False):
+            program = overlapped_product(*given)
 
         @T.prim_func
         def dequant_matmul(  # type: ignore[no-untyped-def]
