@@ -51,6 +51,8 @@ from ._packed import (
     scale_of,
     word_of,
 )
+from ._packed_vendor import packed_products
+from ._vendor_calls import without_result
 from ._warp_policy import warp_policy
 
 if TYPE_CHECKING:
@@ -247,6 +249,7 @@ class DequantMatmul(Operator):
         """torch.matmul on weights dequantised before: four times the bytes or more, and no unpacking.
 
         For int2 beside it a product of int8 that ends with the sums, where the library takes these shapes.
+        bitsandbytes for nf4, and Marlin for int4, if they are installed.
         """
         import torch
 
@@ -271,7 +274,10 @@ class DequantMatmul(Operator):
             def sums() -> object:
                 return torch._int_mm(inputs["A"], whole.T)
 
-            calls[f"{library} int8 (weights unpacked beforehand, sums without scales)"] = sums
+            calls[f"{library} int8 (weights unpacked beforehand, sums without scales)"] = without_result(sums)
+        if workload.dtype != FLOAT8 and "Z" not in inputs:
+            format_name, group = str(self.attribute(workload.attrs, "format")), group_of(workload)
+            calls |= packed_products(a, inputs["B"], inputs["S"], weights, format_name, group)
         return calls
 
     def flops(self, workload: Workload) -> int:
