@@ -59,7 +59,7 @@ class LatentRoles:
         dim, dtype, page, scale, pair = self.dim, self.dtype, self.page, self.scale, self.pair
         half, policy = dim // len(HALVES), T.GemmWarpPolicy.FullRow
         update = online_softmax(ROWS, KEYS, scale, LAZY, from_finite=True)
-        scale_sums = scale_down(ROWS, half, LAZY)
+        scale_sums = scale_down(ROWS, half)
 
         def slot(step: Any) -> Any:
             return step % STAGES

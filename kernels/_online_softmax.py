@@ -2,6 +2,9 @@
 
 A block keeps for each row the largest score so far (`row_max`) and the sum of the weights so far (`row_sum`).
 Where a tile brings a larger score, what was summed before must be scaled down, by `rescale`.
+
+Any number near the largest score serves as well as that score. So a lazy softmax goes on with the old one
+until weights would exceed a limit, and scales few sums down.
 """
 
 from typing import Any
@@ -11,6 +14,7 @@ def online_softmax(
     rows: int,
     keys: int,
     scale: float,
+    lazy: int = 0,
     *,
     from_finite: bool = False,
     shares_rows: bool = False,
@@ -21,6 +25,8 @@ def online_softmax(
         rows: rows of the tile.
         keys: columns of the tile.
         scale: factor of the scores times log2(e), since weights are powers of two.
+        lazy: rows keep their largest score as long as weights are at most 2 to the power of it; the caller
+            then uses `scale_down`. 0: they never do.
         from_finite: whether row_max starts with a finite number, which stays where no key of a tile is seen.
         shares_rows: whether several warps have parts of a row, whose weights go to shared memory.
 
@@ -44,6 +50,9 @@ def online_softmax(
     ):
         T.copy(row_max, old_max)
         T.reduce_max(scores, row_max, dim=1, clear=False)
+        if lazy:
+            for i in T.Parallel(rows):
+                row_max[i] = T.if_then_else(row_max[i] - old_max[i] > lazy / scale, row_max[i], old_max[i])
         for i in T.Parallel(rows):
             if from_finite:  # of two equal large numbers, products differ if one is rounded and one is not
                 rescale[i] = T.exp2((old_max[i] - row_max[i]) * scale)
@@ -60,3 +69,24 @@ def online_softmax(
             T.sync_threads()
 
     return update
+
+
+def scale_down(rows: int, width: int) -> Any:
+    """A macro `scale_sums(sums, rescale)` for a lazy softmax: the rows of sums (rows, width) by `rescale`.
+
+    Warps without a row that must be scaled do nothing.
+    """
+    import tilelang.language as T  # noqa: N812
+
+    @T.macro
+    def scale_sums(sums: T.Buffer, rescale: T.Buffer):  # type: ignore[no-untyped-def]
+        rises = T.alloc_var("int32")
+        rises = 0
+        for i in T.Parallel(rows):
+            if rescale[i] != 1:
+                rises = 1
+        if T.any_sync(rises != 0) != 0:
+            for i, j in T.Parallel(rows, width):
+                sums[i, j] *= rescale[i]
+
+    return scale_sums
