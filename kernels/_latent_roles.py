@@ -68,7 +68,7 @@ class LatentRoles:
         dim, dtype, page, scale, pair = self.dim, self.dtype, self.page, self.scale, self.pair
         warps, half, policy = GROUP // 32, dim // len(HALVES), T.GemmWarpPolicy.FullRow
         keys_of = [slice(part * KEYS // 2, (part + 1) * KEYS // 2) for part in HALVES]
-        scale_sums = scale_down(ROWS, half, LAZY)
+        scale_sums = scale_down(ROWS, half)
 
         def slot(step: Any, part: int = 1) -> Any:  # of rotated keys as of the second half
             return step % STAGES[part]

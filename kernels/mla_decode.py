@@ -24,6 +24,7 @@ from ..problem.workload import Workload
 from ..search_spaces import mla_decode as search_space
 from ..search_spaces.split_kv import SPLITS
 from ..target.spec import Target
+from ._cache_vendor import flash_mla, flashinfer_latent
 from ._exact_products import exact_products
 from ._kv_cache import CacheOperator, CacheTemplate, weighted
 from ._latent_roles import LatentRoles
@@ -38,6 +39,7 @@ from ._split_kv import (
     normalise,
     tensor_if,
 )
+from ._vendor_calls import of_packages
 
 if TYPE_CHECKING:
     import torch
@@ -135,7 +137,8 @@ class MlaDecode(CacheOperator):
     def vendor(self, workload: Workload, inputs: Tensors) -> dict[str, Callable[[], object]]:
         """scaled_dot_product_attention, and two batched products, of an item's heads as queries of one head.
 
-        Pages, and the keys of `Indices`, are gathered in the call.
+        Pages, and the keys of `Indices`, are gathered in the call. FlashInfer and FlashMLA, if installed,
+        read tables.
         """
         import torch
 
@@ -168,7 +171,15 @@ class MlaDecode(CacheOperator):
                 scores = scores.masked_fill(~mask, -torch.inf)
             return (scores.softmax(-1) @ kv[..., :dim]).view(batch, q_len, heads, dim)
 
-        return {"torch SDPA": fused, "torch (two products)": products}
+        packages = {
+            "FlashInfer": lambda: flashinfer_latent(self, workload, inputs, scale),
+            "FlashMLA": lambda: flash_mla(self, workload, inputs, scale),
+        }
+        return {
+            "torch SDPA": fused,
+            "torch (two products)": products,
+            **of_packages(queries, packages),
+        }
 
     def visible_pairs(self, workload: Workload) -> int:
         if not workload.attrs["topk"]:
