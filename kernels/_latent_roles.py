@@ -2,7 +2,8 @@
 
 A block of 64 rows has three groups of 128 threads. The first one computes scores and weights. The others have
 half of the columns of the output each: they add weighted values while the first one works on the next keys,
-and copy keys through TMA as soon as their own products leave room for them.
+and copy keys as soon as their own products leave room for them: through TMA, or row by row where queries
+have keys of their own.
 
 Keys and values are the same tiles. Shared memory has room for two of them and a half, since the first half
 of the queries is in registers. So the product of that half with the next keys runs while the softmax of a

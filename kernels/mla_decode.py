@@ -213,7 +213,8 @@ class MlaDecodeGpu(CacheTemplate):
     """A block has rows of heads and a part of their keys, in tiles that serve as keys and as values.
 
     Scores are computed once, by all warps, and weights pass through shared memory, so that warps may divide
-    the columns of the output: 64 rows of 512 sums fill the registers of two warpgroups.
+    the columns of the output: 64 rows of 512 sums fill the registers of two warpgroups. Other schedules give
+    groups of warps roles of their own (`_latent_roles`).
     """
 
     operator: MlaDecode = OPERATOR
@@ -228,23 +229,32 @@ class MlaDecodeGpu(CacheTemplate):
         return search_space.space(workload, target)
 
     def default_config(self, workload: Workload, target: Target) -> Config | None:
-        """64 rows of two warpgroups (16 for few heads), and parts enough for two blocks of each core."""
+        """64 rows of two warpgroups (16 for few heads), and parts enough for two blocks of each core.
+
+        Where there is a schedule with roles, three warpgroups, and parts enough for most cores.
+        """
         space = self.space(workload, target)
         few = workload.dims["heads"] <= 32 or target.kind == "hip"
         blocks = workload.dims["batch"] * -(-workload.dims["heads"] // 64)
-        enough = 2 * target.int("core.count")
+        cores = target.int("core.count")
+
+        def parts(enough: float) -> int:
+            return next((s for s in SPLITS if s * blocks >= enough), 8)
+
         wanted = Config(
             {
                 "block_m": 16 if few else 64,
                 "block_n": 32 if target.kind == "hip" else 64,
                 "num_stages": 1 if target.kind == "hip" else 2,
                 "threads": 128 if few else 256,
-                "split_k": next((s for s in SPLITS if s * blocks >= enough), 8),
+                "split_k": parts(2 * cores),
                 "policy": "full_row",
                 "gather": "by_row" if workload.attrs["topk"] else "by_page",
             }
         )
-        return space.closest(wanted)
+        roles: Mapping[str, Value] = {"threads": 384, "split_k": parts(0.9 * cores), "schedule": "overlapped"}
+        overlapped = Config({**wanted, **roles})
+        return overlapped if overlapped in space else space.closest(wanted)
 
     def build(self, workload: Workload, config: Config) -> Any:
         import tilelang.language as T  # noqa: N812
