@@ -39,6 +39,7 @@ from ._direct_weights import direct_product, step_of
 from ._exact_products import exact_products
 from ._float8 import FLOAT8, FLOAT8_SUM_DIGITS, LARGEST_FLOAT8, OUTPUTS, short_sums
 from ._float8_activations import float8_product
+from ._overlapped_weights import overlapped_product
 from ._packed import (
     FORMATS,
     Packing,
@@ -50,6 +51,8 @@ from ._packed import (
     scale_of,
     word_of,
 )
+from ._packed_vendor import packed_products
+from ._vendor_calls import without_result
 from ._warp_policy import warp_policy
 
 if TYPE_CHECKING:
@@ -246,6 +249,7 @@ class DequantMatmul(Operator):
         """torch.matmul on weights dequantised before: four times the bytes or more, and no unpacking.
 
         For int2 beside it a product of int8 that ends with the sums, where the library takes these shapes.
+        bitsandbytes for nf4, and Marlin for int4, if they are installed.
         """
         import torch
 
@@ -270,7 +274,10 @@ class DequantMatmul(Operator):
             def sums() -> object:
                 return torch._int_mm(inputs["A"], whole.T)
 
-            calls[f"{library} int8 (weights unpacked beforehand, sums without scales)"] = sums
+            calls[f"{library} int8 (weights unpacked beforehand, sums without scales)"] = without_result(sums)
+        if workload.dtype != FLOAT8 and "Z" not in inputs:
+            format_name, group = str(self.attribute(workload.attrs, "format")), group_of(workload)
+            calls |= packed_products(a, inputs["B"], inputs["S"], weights, format_name, group)
         return calls
 
     def flops(self, workload: Workload) -> int:
@@ -434,7 +441,7 @@ class DequantMatmulGpu(KernelTemplate):
     target_kinds = ("cuda", "hip")
     dtypes = ("float16", "bfloat16", FLOAT8)
     scales: ClassVar[Mapping[str, Scale]] = {
-        "m": Scale(("block_m",), search_space.TILES),
+        "m": Scale(("block_m",), search_space.OVERLAPPED_TILES),
         "n": Scale(("block_n",), search_space.COLUMN_TILES),
         "k": Scale(("block_k",), search_space.DEPTHS),
     }
@@ -449,6 +456,8 @@ class DequantMatmulGpu(KernelTemplate):
 
     def reordered(self, config: Config) -> tuple[Config, Rasterization] | None:
         panel = config.int("swizzle")
+        if config.get("overlapped", False):
+            return None
         return (Config({**config, "swizzle": 0}), Rasterization("row", panel)) if panel else None
 
     def default_config(self, workload: Workload, target: Target) -> Config | None:
@@ -656,7 +665,13 @@ class DequantMatmulGpu(KernelTemplate):
 
         if workload.dtype == FLOAT8:
             kind = str(self.operator.attribute(workload.attrs, "scales"))
-            program = float8_product(output, (m, n, k), group, unpack, kind, config)
+            sizes = (m, n, k)
+            if config.get("overlapped", False):
+                program = overlapped_product(
+                    packing, format_name, output, sizes, group, config, with_zeros=False, scales=kind
+                )
+            else:
+                program = float8_product(output, sizes, group, unpack, kind, config)
             # the type of None makes no parameter of the kernel
             a_scales: Any = {"row": T.Tensor((m,), "float32"), "tensor": T.Tensor((1,), "float32")}.get(
                 kind, type(None)
@@ -674,8 +689,11 @@ class DequantMatmulGpu(KernelTemplate):
 
             return dequant_matmul_float8
 
+        given = (packing, format_name, output, (m, n, k), group, config, zeros)
         if config.int("reduce_warps", 0):
-            program = direct_product(packing, format_name, output, (m, n, k), group, config, zeros)
+            program = direct_product(*given)
+        elif config.get("overlapped", False):
+            program = overlapped_product(*given)
 
         @T.prim_func
         def dequant_matmul(  # type: ignore[no-untyped-def]

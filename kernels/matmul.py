@@ -432,7 +432,8 @@ class MatmulGpu(KernelTemplate):
         swapped = bool(config.get("swapped", False))
         through_shared = config["epilogue"] == "shared"
         is_whole = isinstance(m, int) and (m % block_m == 0 or m < block_m)
-        is_moved = block_n <= MOVED_COLUMNS and not is_whole
+        # parts of k add up in another order: rows of two tiles would depend on which one is written last
+        is_moved = block_n <= MOVED_COLUMNS and not is_whole and stream_k == 1
         policy = warp_policy(config.str("policy"))
 
         axes = self.operator.tensor_axes(workload.attrs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from ..dtypes import DTYPE_BYTES
 from ..problem.space import Config, Constraint, Parameter, SearchSpace
@@ -27,6 +27,7 @@ from .row_reduction import fits_thread
 RUNS = {"shared": 8, "shared_wide": 32}  # weights that a thread unpacks at a time for shared memory
 SWIZZLES = (0, 8)
 TILES = (8, 16, 32, 64, 128, 256)
+OVERLAPPED_TILES = (8, 16, 32, 64, 128, 160, 192, 256)
 COLUMN_TILES = (16, 32, 64, 128, 256)
 DEPTHS = (64, 128, 256)
 FULL_TILE = 64  # with more rows of A, smaller tiles read too often for the caches
@@ -65,9 +66,20 @@ def space(workload: Workload, target: Target) -> SearchSpace:
     scale_bytes = 1 if format_name == "mxfp4" else result_bytes
     zero_bytes = result_bytes if workload.attrs.get("zeros", False) else 0
     bulk_copies = k * element_bytes % 16 == 0
-    rows, cols, depths = TILES, COLUMN_TILES, DEPTHS
+    cols, depths = COLUMN_TILES, DEPTHS
     step = 256 if format_name == "int2" else 128  # weights of a row that four lanes read at once
     groups = 1 if group == -1 else max(1, step // group)
+    cores = target.int("core.count")
+    # every tensor is copied through TMA
+    overlaps = (
+        is_hopper(target)
+        and m > FULL_TILE
+        and format_name != "int2"
+        and k % (16 * weights_a_byte) == 0
+        and n * scale_bytes % 16 == 0
+    )
+    rows = OVERLAPPED_TILES if overlaps else TILES
+    overlapped_depth = 128 if is_float8 and group != 64 else 64
     goes_direct = not is_float8 and target.kind == "cuda" and m <= FEW_ROWS and k % (step // 4) == 0
     parameters = (
         Parameter("block_m", rows, "rows of A and C of one block"),
@@ -77,7 +89,11 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         Parameter("threads", (64, 128, 256, 512), "threads that compute"),
         Parameter(
             "weights",
-            tuple(RUNS) if is_float8 else ("registers", "registers_linear", *RUNS),
+            tuple(RUNS)
+            if is_float8 and not overlaps
+            else ("registers", *RUNS)
+            if is_float8
+            else ("registers", "registers_linear", *RUNS),
             "where weights are unpacked to: registers, from a swizzled or linear tile; or shared memory, 8 "
             "or 32 at a time",
         ),
@@ -98,6 +114,24 @@ def space(workload: Workload, target: Target) -> SearchSpace:
             "warps that share rows of W, which goes from memory to registers; 0: through shared memory",
             default=0,
         ),
+        Parameter(
+            "overlapped",
+            (False, True) if overlaps else (False,),
+            "whether weights are unpacked to registers during the product of those before",
+            default=False,
+        ),
+        Parameter(
+            "persistent",
+            (0, cores) if overlaps and -(-m // FULL_TILE) * -(-n // FULL_TILE) > cores else (0,),
+            "blocks that loop over overlapped tiles and copy for the next one meanwhile; 0: one block a tile",
+            default=0,
+        ),
+        Parameter(
+            "cluster_n",
+            (1, 2) if overlaps else (1,),
+            "neighbours along n, a cluster of blocks that read the overlapped tiles of A together",
+            default=1,
+        ),
     )
 
     def blocks(config: Config) -> tuple[int, int]:
@@ -107,15 +141,13 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         return config.int("block_m") * config.int("block_n")
 
     def registers(config: Config) -> int:
-        if config["weights"] in RUNS:  # sums of a group have registers of their own
-            return result_size(config) * (2 if is_float8 else 1)
+        size = result_size(config) * (2 if is_float8 else 1)  # sums of a group have registers of their own
+        if config["weights"] in RUNS:
+            return size
         # each warp has the weights of its rows, so warps along the columns have copies
         _unit, split = _division(target, config)
-        along_cols = split[1] if split else 1
-        return (
-            result_size(config)
-            + config.int("block_n") * config.int("block_k") * along_cols * element_bytes // 4
-        )
+        copies = (split[1] if split else 1) * (2 if config.get("overlapped", False) else 1)
+        return size + config.int("block_n") * config.int("block_k") * copies * element_bytes // 4
 
     def shared_bytes(config: Config) -> int:
         block_m, block_n, block_k = config.int("block_m"), config.int("block_n"), config.int("block_k")
@@ -127,13 +159,14 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         )
         if config["weights"] in RUNS:
             operands = -(-operands // ALIGNMENT) * ALIGNMENT + block_n * block_k * element_bytes
-        # C replaces the operands after the main loop
+        # C replaces the operands after the main loop, unless copies are explicit
         result = result_size(config) * result_bytes
         if format_name == "int2":  # sums are scaled when they are complete
             result += config.int("block_n") * scale_bytes
         if config["decode"] == "table":
             operands += TABLE_BYTES
-        return max(operands, result) + launch(target, config.int("threads"), bulk_copies).barrier_bytes
+        both = operands + result if config.get("overlapped", False) else max(operands, result)
+        return both + launch(target, config.int("threads"), bulk_copies).barrier_bytes
 
     def columns(config: Config) -> int:  # instructions along those of the product
         return -(-min(m, config.int("block_m")) * groups // COLUMNS)
@@ -153,7 +186,7 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         not_beyond("block_m", rows[1:], "m", m),
         pipelines(target),
         _unpacking(),
-        _enough_tile(m, n, target.int("core.count")),
+        _enough_tile(m, n, cores),
         stages_within_loop(lambda config: -(-k // config.int("block_k")), "k"),
         fits_block(target, bulk_copies),
         _whole_instructions(target),
@@ -163,7 +196,9 @@ def space(workload: Workload, target: Target) -> SearchSpace:
             target, bulk_copies, registers, "take more threads or a smaller block_m, block_n or block_k"
         ),
         fits_shared_memory(target, shared_bytes, "lower num_stages, block_k, block_m or block_n"),
-        swizzle_matters(blocks, target.int("core.count"), SWIZZLES),
+        swizzle_matters(blocks, cores, SWIZZLES),
+        _overlapped_products(target, overlapped_depth, is_float8),
+        _schedules_help(blocks, cores),
     )
     direct = (
         _fixed_values(step, workload.dtype if format_name in ("fp4", "mxfp4") else ""),
@@ -369,6 +404,62 @@ def _whole_instructions(target: Target) -> Constraint:
         return same_division(unit, policy, rows, cols, threads)
 
     return Constraint("whole matrix instructions", violation)
+
+
+def _overlapped_products(target: Target, depth: int, is_float8: bool) -> Constraint:
+    """Weights that are unpacked during a product: each warpgroup has those of one instruction's rows."""
+
+    def violation(config: Config) -> str | None:
+        block_m, block_n, stages = (config.int(name) for name in ("block_m", "block_n", "num_stages"))
+        if not config.get("overlapped", False):
+            if block_m not in TILES:
+                return f"block_m={block_m} is for overlapped=true: take block_m={TILES[-2]}"
+            if is_float8 and config["weights"] == "registers":
+                return f"weights=registers multiplies {depth} of float8 with overlapped=true: take shared"
+            return None
+        fixed = {"weights": "registers", "block_k": depth, "threads": 2 * block_n}
+        for name, value in fixed.items():
+            if config[name] != value:
+                return (
+                    f"overlapped=true with block_n={block_n} has no {name}={config[name]}: take "
+                    f"{name}={value}"
+                )
+        if stages < 2:
+            return (
+                f"overlapped=true with num_stages={stages} unpacks nothing ahead: take num_stages=2 or more"
+            )
+        _unit, split = _division(target, config)
+        if split is None or split[1] == 1:
+            return None
+        return (
+            f"overlapped=true unpacks each weight once, and policy={config['policy']} does so {split[1]} "
+            "times: take policy=full_row"
+        )
+
+    return Constraint("overlapped products", violation)
+
+
+def _schedules_help(blocks: Callable[[Config], tuple[int, int]], cores: int) -> Constraint:
+    """Persistent blocks have several tiles each. Clusters are for tiles that wait for their operands."""
+
+    def violation(config: Config) -> str | None:
+        persistent, cluster = config.int("persistent", 0), config.int("cluster_n", 1)
+        chosen = f"persistent={persistent}" if persistent else f"cluster_n={cluster}"
+        plain = "persistent=0" if persistent else "cluster_n=1"
+        rows, cols = blocks(config)
+        if not persistent and cluster == 1:
+            return None
+        if not config.get("overlapped", False):
+            return f"{chosen} is a schedule of overlapped=true: take {plain}"
+        if persistent and cluster > 1:
+            return f"{chosen} has no clusters beside it, as cluster_n={cluster}: take cluster_n=1"
+        if rows * cols <= cores:
+            return f"{chosen} has {rows * cols} tiles for {cores} cores: take {plain}"
+        if cluster > 1 and cols % cluster:
+            return f"{chosen} leaves one of {cols} blocks without a neighbour: take {plain}"
+        return None
+
+    return Constraint("schedules", violation)
 
 
 def _same_rows(target: Target) -> Constraint:

@@ -1,0 +1,212 @@
+"""Products of packed weights with many rows of A on Hopper: weights are unpacked during the products before.
+
+Tiles are those of C^T = W A^T, and threads of their own copy. Each computing warpgroup has 64 rows of W in
+registers, as the left operand: those of one iteration are multiplied while those of the next one are
+unpacked. Two blocks side by side may read their rows of A together, as a cluster.
+
+Products of float8 are sums of a group of weights, which are scaled and added in float32 while the other
+warpgroup multiplies.
+
+Annotations are evaluated here (no `from __future__`): TileLang reads those of its functions.
+"""
+
+from typing import Any
+
+from ..dtypes import DTYPE_BYTES
+from ..problem.space import Config
+from ._float8 import FLOAT8
+from ._float8_activations import PERMUTE, TABLES, UNIT, permuted_float8
+from ._packed import Packing, constant_of, decoder, scale_of, word_of
+from ._scheduled_tiles import GROUP, scheduled_tiles
+from ._warp_policy import warp_policy
+
+
+def overlapped_product(
+    packing: Packing,
+    format_name: str,
+    output: str,
+    sizes: tuple[Any, int, int],
+    group: int,
+    config: Config,
+    with_zeros: bool,
+    scales: str = "",
+) -> Any:
+    """The tile program: a function of A, B, S, Z and C; of float8 A_scale takes the place of Z.
+
+    Args:
+        packing: the format, of weights that become numbers of A's dtype.
+        format_name: its name.
+        output: dtype of C.
+        sizes: m, n and k.
+        group: weights of a row that share a scale; -1: all.
+        config: of the template.
+        with_zeros: whether there are zero points.
+        scales: of float8, none or what of A has one: tensor or row; "" for A of C's dtype.
+    """
+    import tilelang.language as T  # noqa: N812
+    from tilelang.layout import make_half_bank_swizzled_layout, make_quarter_bank_swizzled_layout
+
+    m, n, k = sizes
+    block_m, block_n, block_k = config.int("block_m"), config.int("block_n"), config.int("block_k")
+    num_stages, threads, swizzle = config.int("num_stages"), config.int("threads"), config.int("swizzle")
+    blocks, cluster = config.int("persistent", 0), config.int("cluster_n", 0) or 1
+    by_table, by_words = config["decode"] == "table", config["decode"] == "words"
+    scale_dtype, is_float8 = packing.scales or output, scales != ""
+    dtype, unit = (
+        (FLOAT8, "uint16") if is_float8 else (output, "uint8")
+    )  # of packed weights that a thread reads
+    per_unit = 4 if is_float8 else packing.per_byte
+    registers = block_n * block_k * DTYPE_BYTES[dtype] // 4 // threads  # of a thread, for weights
+    policy = warp_policy("full_row")
+    tile_rows, tile_cols = (m + block_m - 1) // block_m, -(-n // (block_n * cluster))  # of clusters
+    depths = -(-k // (2 * block_k)) * 2  # two at a time; those beyond k add nothing
+    units, scale_rows = block_k // per_unit, 1 if group == -1 else -(-block_k // group)
+    last_group = 0 if group == -1 else (k - 1) // group
+    word: Any = word_of(format_name, output) if by_words else None
+    number, scaled = decoder(format_name, with_zeros, output, config.str("decode"))
+
+    def place(tile: Any) -> tuple[Any, Any]:
+        # column of a cluster and row of a tile, by panels of rows
+        panel = max(swizzle, 1)
+        first = tile // (panel * tile_cols) * panel
+        rows = T.min(panel, tile_rows - first)
+        inner = tile % (panel * tile_cols)
+        return inner // rows, first + inner % rows
+
+    def issue(source: Any, tile: Any, barrier: Any, is_shared: bool) -> Any:
+        mask = 3 if is_shared else None
+        return T.tma_copy(source, tile, barrier=barrier, leader_scope_threads=32, cluster_mask=mask)
+
+    def scale_slices(depth: Any, col: Any) -> tuple[slice, slice]:
+        first = 0 if group == -1 else depth * block_k // group
+        if group != -1 and (depths - 1) * block_k // group > last_group:
+            first = T.min(first, last_group)
+        return slice(first, first + scale_rows), slice(col, col + block_n)
+
+    @T.macro
+    def load(tensors, where, depth, a_tile, packed_tiles, stage, full):  # type: ignore[no-untyped-def]
+        A, B, S, Z, _ = tensors  # noqa: N806
+        b_tile, s_tile, z_tile, _ = packed_tiles
+        row, col = where[1] * block_m, where[0] * block_n
+        deep, first = depth * block_k, depth * units
+        rows, cols = scale_slices(depth, col)
+        issue(A[row : row + block_m, deep : deep + block_k], a_tile[stage, :, :], full[stage], cluster > 1)
+        issue(B[col : col + block_n, first : first + units], b_tile[stage, :, :], full[stage], False)
+        issue(S[rows, cols], s_tile[stage, :, :], full[stage], False)
+        if with_zeros:
+            issue(Z[rows, cols], z_tile[stage, :, :], full[stage], False)
+
+    @T.macro
+    def unpack(packed_tiles, stage, weights):  # type: ignore[no-untyped-def]
+        b_tile, s_tile, z_tile, table = packed_tiles
+        values, factor = T.alloc_local((per_unit,), dtype), T.alloc_local((1,), output)
+        words = T.view(values, (1,), "uint32")
+        for i, at in T.Parallel(block_n, units):
+            of = at * per_unit // group if scale_rows > 1 else 0
+            if is_float8:
+                words[0] = permuted_float8(T.cast(b_tile[stage, i, at], "uint32"), table)
+            elif by_words:
+                words[0] = word(T.cast(b_tile[stage, i, at], "uint32"))
+            else:
+                for v in T.unroll(per_unit):
+                    values[v] = number(b_tile[stage, i, at], v, table)
+            if not is_float8:
+                factor[0] = scale_of(s_tile[stage, of, i], output)
+            for v in T.vectorized(per_unit):
+                weights[i, at * per_unit + v] = (
+                    values[v]
+                    if is_float8
+                    else scaled(values[v], factor[0], z_tile[stage, of, i] if with_zeros else None)
+                )
+
+        # a fence, or the compiler unpacks after the product for which it waits
+        T.warpgroup_fence_operand(weights, num_regs=registers)
+
+    @T.macro
+    def add(packed_tiles, stage, part, c_sum):  # type: ignore[no-untyped-def]
+        for i, j in T.Parallel(block_n, block_m):
+            c_sum[i, j] += part[i, j] * T.cast(packed_tiles[1][stage, 0, i], "float32")
+
+    def finished(total: Any, a_scale: Any, row: Any) -> Any:
+        if not is_float8:
+            return total
+        scale = T.float32(UNIT)
+        if scales != "none":
+            scale = scale * a_scale[T.min(row, m - 1) if scales == "row" else 0]
+        return total * scale
+
+    def multiply(weights: Any, a_tile: Any, c_sum: Any, clear: Any) -> Any:
+        return T.wgmma_gemm(weights, a_tile, c_sum, transpose_B=True, policy=policy, clear_accum=clear)
+
+    @T.macro
+    def store(tensors, where, _target, c_sum):  # type: ignore[no-untyped-def]
+        c_tile = T.alloc_shared((block_m, block_n), output)
+        for i, j in T.Parallel(block_n, block_m):
+            c_tile[j, i] = finished(c_sum[i, j], tensors[3], where[1] * block_m + j)
+        T.copy(c_tile, tensors[4][where[1] * block_m, where[0] * block_n])
+
+    @T.macro
+    def walk(role, tensors, buffers, barriers, block):  # type: ignore[no-untyped-def]
+        if blocks:
+            for turn in T.serial(T.ceildiv(tile_rows * tile_cols - block, blocks)):
+                role(
+                    tensors, buffers, barriers, place(turn * blocks + block), (0, depths), turn * depths, None
+                )
+        else:
+            col, row = place(block // cluster)
+            where = (col * cluster + block % cluster, row)
+            role(tensors, buffers, barriers, where, (0, depths), 0, None)
+
+    run = scheduled_tiles(
+        load, multiply, store, num_stages, threads, cluster > 1, unpack, add if is_float8 else None
+    )
+    reported = T.alloc_cluster_barrier if cluster > 1 else T.alloc_barrier
+
+    swizzled = (
+        make_half_bank_swizzled_layout
+        if block_k // packing.per_byte == 64
+        else make_quarter_bank_swizzled_layout
+    )
+    source = PERMUTE if is_float8 else None
+    grid = blocks if blocks else tile_rows * tile_cols * cluster
+
+    def zero_tile() -> Any:
+        return T.alloc_shared((num_stages, scale_rows, block_n), output) if with_zeros else None
+
+    def code_table() -> Any:
+        if is_float8:
+            return T.alloc_local((len(TABLES),), "uint32")
+        return T.alloc_shared((len(packing.values),), output) if by_table else None
+
+    def part_sums() -> Any:
+        return T.alloc_fragment((block_n, block_m), "float32") if is_float8 else None
+
+    @T.macro
+    def program(A: Any, B: Any, S: Any, Z: Any, C: Any) -> None:  # noqa: N803
+        packed = T.view(B, (n, k // per_unit), unit) if is_float8 else B
+        with T.Kernel(grid, threads=threads + GROUP, cluster_dims=cluster if cluster > 1 else None) as block:
+            T.import_source(source)
+            a_tile = T.alloc_shared((num_stages, block_m, block_k), dtype)
+            b_tile = T.alloc_shared((num_stages, block_n, units), unit)
+            s_tile = T.alloc_shared((num_stages, scale_rows, block_n), scale_dtype)
+            z_tile, table = zero_tile(), code_table()
+            T.annotate_layout({b_tile: swizzled(b_tile)})
+            even = T.alloc_fragment((block_n, block_k), dtype)
+            odd = T.alloc_fragment((block_n, block_k), dtype)
+            c_sum, part = T.alloc_fragment((block_n, block_m), "float32"), part_sums()
+            full = T.alloc_barrier([1] * num_stages)
+            free = reported([cluster * threads // 32] * num_stages)
+            if is_float8:
+                # constants that the compiler does not see: it would load them before each use
+                for i, value in enumerate(TABLES):
+                    table[i] = T.shfl_sync(
+                        T.if_then_else(T.get_thread_binding() % 32 == 0, T.uint32(value), T.uint32(0)), 0
+                    )
+            if by_table:
+                for i in T.Parallel(len(packing.values)):
+                    table[i] = constant_of(packing.values, i, output)
+                T.sync_threads()
+            buffers = (a_tile, (b_tile, s_tile, z_tile, table), (c_sum, even, odd, part))
+            run((A, packed, S, Z, C), buffers, (full, free), walk, block)
+
+    return program
