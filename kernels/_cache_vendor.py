@@ -150,26 +150,40 @@ def flashinfer_latent(operator: CacheOperator, workload: Workload, inputs: Tenso
     return call
 
 
+def _places(workload: Workload, inputs: Tensors) -> torch.Tensor:
+    """The places in the pool of the keys of `Indices`: (queries, topk); -1 stands for none."""
+    import torch
+
+    chosen = inputs["Indices"]
+    items = torch.arange(chosen.shape[0], device=chosen.device)[:, None, None]
+    places = torch.where(chosen < 0, -1, chosen + items * workload.dims["kv_len"])
+    return places.flatten(0, 1).to(torch.int32)
+
+
 def _chosen_keys(workload: Workload, inputs: Tensors) -> _Pages:
     """The keys of `Indices` as pages of one key."""
     import torch
 
-    chosen, room = inputs["Indices"], workload.dims["kv_len"]
-    items = torch.arange(chosen.shape[0], device=chosen.device)[:, None, None]
-    keys, seen = (chosen + items * room).flatten(0, 1), (chosen >= 0).flatten(0, 1)
-    lengths = seen.sum(-1).cpu().to(torch.int32)
+    places = _places(workload, inputs)
+    lengths = (places >= 0).sum(-1).cpu().to(torch.int32)
     queries = torch.arange(len(lengths) + 1, dtype=torch.int32)
-    return _Pages(1, _ends(lengths), keys[seen].to(torch.int32), lengths, queries)
+    return _Pages(1, _ends(lengths), places[places >= 0], lengths, queries)
 
 
 def flash_mla(operator: CacheOperator, workload: Workload, inputs: Tensors, scale: float) -> Call:
-    """FlashMLA's kernel for pages of 64 keys, 512 latent columns and 64 rotated ones."""
+    """FlashMLA, for 512 latent columns and 64 rotated ones: its kernel for pages of 64 keys.
+
+    With `topk` it is the one that takes places of keys, which it has for sequences of queries.
+    """
     import torch
+
+    if workload.attrs["topk"]:
+        return _sparse_flash_mla(workload, inputs, scale)
     from flash_mla import flash_mla_with_kvcache, get_mla_metadata
 
     q, (size, table), dims = inputs["Q"], _table(workload, inputs), workload.dims
-    if size != LATENT_PAGE or workload.attrs["topk"]:
-        raise ValueError(f"FlashMLA takes pages of {LATENT_PAGE} keys, and not those of single keys")
+    if size != LATENT_PAGE:
+        raise ValueError(f"FlashMLA takes pages of {LATENT_PAGE} keys")
     keys = inputs["KV"].view(-1, size, 1, q.shape[-1])
     lengths = torch.tensor(operator.lengths(workload), dtype=torch.int32, device=q.device)
     metadata, splits = get_mla_metadata(lengths, dims["q_len"] * dims["heads"], 1)
@@ -177,3 +191,12 @@ def flash_mla(operator: CacheOperator, workload: Workload, inputs: Tensors, scal
     return lambda: flash_mla_with_kvcache(
         q, keys, table, lengths, dims["dim"], metadata, splits, softmax_scale=scale, causal=causal
     )[0]
+
+
+def _sparse_flash_mla(workload: Workload, inputs: Tensors, scale: float) -> Call:
+    from flash_mla import flash_mla_sparse_fwd
+
+    q, dim = inputs["Q"], workload.dims["dim"]
+    queries, keys = q.flatten(0, 1), inputs["KV"].view(-1, 1, q.shape[-1])
+    places = _places(workload, inputs)[:, None]
+    return lambda: flash_mla_sparse_fwd(queries, keys, places, scale, dim)[0].view(*q.shape[:-1], dim)

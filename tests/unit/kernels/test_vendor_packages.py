@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -21,11 +22,13 @@ from tilesight.runner.vendors import vendor_fault
 
 Tensor = torch.Tensor
 Install = Callable[..., None]
+REPLAYED = _vendor_calls.replayed
 
 
 @pytest.fixture(autouse=True)
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_vendor_calls, "on_gpu", lambda _: True)
+    monkeypatch.setattr(_vendor_calls, "replayed", lambda call: call)
 
 
 @pytest.fixture
@@ -86,6 +89,33 @@ def test_a_package_that_fails_says_why_when_it_is_called(install: Install) -> No
     call = op.vendor(workload, op.inputs(workload, "cpu", 0))["FlashMLA"]
     with pytest.raises(RuntimeError, match="no kernel image"):
         call()
+
+
+def test_calls_are_captured_once_and_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    log: list[str] = []
+    state = SimpleNamespace(capturing=False)
+
+    class Graph:
+        def replay(self) -> None:
+            log.append("replay")
+
+    @contextmanager
+    def capture(graph: Graph, capture_error_mode: str) -> Iterator[None]:
+        assert isinstance(graph, Graph)
+        assert capture_error_mode == "thread_local"  # other threads may use the device meanwhile
+        log.append("capture")
+        yield
+        log.append("end")
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "graph", capture)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: state.capturing)
+    call = REPLAYED(lambda: log.append("call") or len(log))
+    assert [call(), call()] == [3, 3], "the tensors of the capture hold the results"
+    assert log == ["call", "capture", "call", "end", "replay", "replay"]
+    state.capturing = True
+    assert call() == 7
+    assert log[6:] == ["call"]
 
 
 # flash-linear-attention
@@ -366,6 +396,23 @@ def test_flash_mla(install: Install, attrs: str) -> None:
         get_mla_metadata=lambda *_: ("metadata", None),
     )
     assert not fault("mla_decode", f"batch=2,heads=4,kv_len=128,dim=64{attrs}", "FlashMLA")
+
+
+@pytest.mark.parametrize("attrs", ["", ",q_len=2"])
+def test_flash_mla_with_chosen_keys(install: Install, attrs: str) -> None:
+    def flash_mla_sparse_fwd(
+        q: Tensor, kv: Tensor, indices: Tensor, sm_scale: float, d_v: int
+    ) -> tuple[Tensor, None, None]:
+        assert kv.shape[:2] == (1200, 1)
+        assert (indices.shape[1:], indices.dtype) == ((1, 512), torch.int32)
+        found = []
+        for query, places in zip(q, indices[:, 0], strict=True):
+            keys = kv[places[places >= 0]]
+            found.append(attend(query[None], keys, keys[..., :d_v], sm_scale, False)[0])
+        return torch.stack(found).to(q.dtype), None, None
+
+    install("flash_mla", flash_mla_sparse_fwd=flash_mla_sparse_fwd)
+    assert not fault("mla_decode", f"batch=2,heads=4,kv_len=600,dim=64,topk=512{attrs}", "FlashMLA")
 
 
 # packed weights
