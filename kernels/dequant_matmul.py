@@ -249,7 +249,7 @@ class DequantMatmul(Operator):
         """torch.matmul on weights dequantised before: four times the bytes or more, and no unpacking.
 
         For int2 beside it a product of int8 that ends with the sums, where the library takes these shapes.
-        bitsandbytes for nf4, and Marlin for int4, if they are installed.
+        bitsandbytes for nf4, if it is installed.
         """
         import torch
 
@@ -277,7 +277,7 @@ class DequantMatmul(Operator):
             calls[f"{library} int8 (weights unpacked beforehand, sums without scales)"] = without_result(sums)
         if workload.dtype != FLOAT8 and "Z" not in inputs:
             format_name, group = str(self.attribute(workload.attrs, "format")), group_of(workload)
-            calls |= packed_products(a, inputs["B"], inputs["S"], weights, format_name, group)
+            calls |= packed_products(a, inputs["B"], inputs["S"], (n, k), format_name, group)
         return calls
 
     def flops(self, workload: Workload) -> int:

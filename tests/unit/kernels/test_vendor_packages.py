@@ -49,7 +49,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Install:
 
 @pytest.fixture(autouse=True)
 def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("fla", "mamba_ssm", "flashinfer", "flash_mla", "bitsandbytes", "marlin", "deep_gemm"):
+    for name in ("fla", "mamba_ssm", "flashinfer", "flash_mla", "bitsandbytes", "deep_gemm"):
         monkeypatch.setitem(sys.modules, name, None)  # importing it raises ImportError
 
 
@@ -449,36 +449,11 @@ def test_bitsandbytes(install: Install, dtype: str) -> None:
     assert not fault("dequant_matmul", "m=3,n=40,k=192,format=nf4,group=64", "bitsandbytes", dtype)
 
 
-@pytest.mark.parametrize("group", [128, -1])
-def test_marlin(install: Install, group: int) -> None:
-    class Layer(torch.nn.Module):
-        def __init__(self, infeatures: int, outfeatures: int, groupsize: int = -1) -> None:
-            super().__init__()
-            assert groupsize == group
-            self.size = infeatures if groupsize == -1 else groupsize
-            self.workspace = torch.zeros(1)
-
-        def pack(self, linear: torch.nn.Linear, scales: Tensor) -> None:
-            weight = linear.weight.data
-            assert scales.shape == (weight.shape[0], weight.shape[1] // self.size)
-            wide = scales.repeat_interleave(self.size, 1)
-            self.B, self.s = torch.round(weight / wide).clamp(-8, 7).int(), wide
-
-    def mul(a: Tensor, weights: Tensor, out: Tensor, scales: Tensor, workspace: Tensor) -> None:
-        assert not workspace.any()
-        assert a.dtype == out.dtype == scales.dtype == torch.float16
-        out.copy_(a.float() @ (weights.float() * scales.float()).T)
-
-    install("marlin", Layer=Layer, mul=mul)
-    assert not fault("dequant_matmul", f"m=3,n=256,k=256,group={group}", "Marlin", "float16")
-
-
 @pytest.mark.parametrize(
     "shape", ["m=2,n=256,k=256,zeros=true", "m=2,n=256,k=256,format=fp4", "m=2,n=64,k=256"]
 )
 def test_formats_that_no_package_has(install: Install, shape: str) -> None:
     install("bitsandbytes.functional")
-    install("marlin")
     op = operator("dequant_matmul")
     workload = op.workload(shape, "float16")
     assert len(op.vendor(workload, op.inputs(workload, "cpu", 0))) == 1
