@@ -2,9 +2,6 @@
 
 A block keeps for each row the largest score so far (`row_max`) and the sum of the weights so far (`row_sum`).
 Where a tile brings a larger score, what was summed before must be scaled down, by `rescale`.
-
-Any number near the largest score serves as well as that score. So a lazy softmax goes on with the old one
-until weights would exceed a limit, and scales few sums down.
 """
 
 from typing import Any
@@ -14,7 +11,6 @@ def online_softmax(
     rows: int,
     keys: int,
     scale: float,
-    lazy: int = 0,
     *,
     from_finite: bool = False,
     shares_rows: bool = False,
@@ -25,8 +21,6 @@ def online_softmax(
         rows: rows of the tile.
         keys: columns of the tile.
         scale: factor of the scores times log2(e), since weights are powers of two.
-        lazy: rows keep their largest score as long as weights are at most 2 to the power of it; the caller
-            then uses `scale_down`. 0: they never do.
         from_finite: whether row_max starts with a finite number, which stays where no key of a tile is seen.
         shares_rows: whether several warps have parts of a row, whose weights go to shared memory.
 
@@ -50,9 +44,6 @@ def online_softmax(
     ):
         T.copy(row_max, old_max)
         T.reduce_max(scores, row_max, dim=1, clear=False)
-        if lazy:
-            for i in T.Parallel(rows):
-                row_max[i] = T.if_then_else(row_max[i] - old_max[i] > lazy / scale, row_max[i], old_max[i])
         for i in T.Parallel(rows):
             if from_finite:  # of two equal large numbers, products differ if one is rounded and one is not
                 rescale[i] = T.exp2((old_max[i] - row_max[i]) * scale)
@@ -72,9 +63,9 @@ def online_softmax(
 
 
 def scale_down(rows: int, width: int) -> Any:
-    """A macro `scale_sums(sums, rescale)` for a lazy softmax: the rows of sums (rows, width) by `rescale`.
+    """A macro `scale_sums(sums, rescale)` that multiplies the rows of sums (rows, width) by `rescale`.
 
-    Warps without a row that must be scaled do nothing.
+    Warps whose rows keep their scale do nothing.
     """
     import tilelang.language as T  # noqa: N812
 
