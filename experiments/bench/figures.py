@@ -1,6 +1,6 @@
-"""Draws rows of `tilesight bench --out` beside the ratios that the TileLang paper states.
+"""Draws rows of `tilesight bench --out` and of `check_kernels.py` beside what the TileLang paper states.
 
-    python experiments/bench/figures.py experiments/bench/h200/quick-1.jsonl ...
+    python experiments/bench/figures.py experiments/bench/h200/*.jsonl
 
 One figure for each machine, which is the name of the rows' folder, and each group of the paper's workloads
 that has rows with a comparison: bars say how many times as fast the kernel is as each other implementation.
@@ -11,15 +11,20 @@ authors, on the machine that stands there; it names averages, except where a lab
 from __future__ import annotations
 
 import argparse
+import json
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from tilesight.errors import InputError
+from tilesight.kernels import operator, operators
 from tilesight.reports.pictures import new_figure, save_figure
 
 FOLDER = Path(__file__).parent / "figures"
@@ -105,18 +110,41 @@ def read(paths: Sequence[Path]) -> pd.DataFrame:
 
     Columns: machine, operator, shape, dtype, over, and ratio, how many times as fast as it.
     """
-    keys = ["machine", "operator", "shape", "dtype"]
-    columns = [*keys, "over", "ratio"]
-    frames = [pd.read_json(path, lines=True).assign(machine=path.resolve().parent.name) for path in paths]
-    rows = pd.concat(frames, ignore_index=True)
-    rows = rows[(rows["status"] == "verified") & rows["shape"].notna() & rows["vendors_us"].map(bool)]
-    rows = rows.drop_duplicates(keys, keep="last")
-    found = [
-        (*(row[key] for key in keys), name, us / row["ours_us"])
-        for _, row in rows.iterrows()
-        for name, us in row["vendors_us"].items()
-    ]
-    return pd.DataFrame(found, columns=columns)
+    found: dict[tuple[str, ...], dict[str, float]] = {}
+    for path in paths:
+        machine = path.resolve().parent.name
+        for line in path.read_text(encoding="utf-8").splitlines():
+            row = json.loads(line)
+            named = _compared(row)
+            if named:
+                *workload, ours_us = named
+                found[machine, *workload] = {name: us / ours_us for name, us in row["vendors_us"].items()}
+    lines = [(*keys, name, ratio) for keys, ratios in found.items() for name, ratio in ratios.items()]
+    return pd.DataFrame(lines, columns=["machine", "operator", "shape", "dtype", "over", "ratio"])
+
+
+def _compared(row: dict[str, Any]) -> tuple[str, str, str, float] | None:
+    """Operator, published name, dtype and our time in us, if the row has a comparison of such a workload."""
+    if not row.get("vendors_us") or not row.get("ours_us"):
+        return None
+    if "workload" in row:  # of check_kernels.py: several finalists, in turns
+        name = _names().get(row["workload"])
+        return name and (*name, min(row["ours_us"]))
+    if row["status"] != "verified" or not row.get("shape"):
+        return None
+    return row["operator"], row["shape"], row["dtype"], row["ours_us"]
+
+
+@cache
+def _names() -> dict[str, tuple[str, str, str]]:
+    """Operator, published name and dtype by the key of a workload."""
+    found = {}
+    for one in map(operator, operators()):
+        for name in one.named:
+            for dtype in one.dtypes:
+                with suppress(InputError):  # not every dtype has every workload
+                    found[one.workload(name, dtype).key] = (one.name, name, dtype)
+    return found
 
 
 def ratios_of(group: Group, rows: pd.DataFrame) -> pd.DataFrame:
@@ -126,8 +154,8 @@ def ratios_of(group: Group, rows: pd.DataFrame) -> pd.DataFrame:
     frequent one have it in their name.
     """
     parts = []
-    for operator, shapes in group.shapes.items():
-        of_it = rows[(rows["operator"] == operator) & rows["shape"].str.fullmatch(shapes)]
+    for name, shapes in group.shapes.items():
+        of_it = rows[(rows["operator"] == name) & rows["shape"].str.fullmatch(shapes)]
         if of_it.empty:
             continue
         usual = of_it["dtype"].mode()[0]
@@ -135,7 +163,7 @@ def ratios_of(group: Group, rows: pd.DataFrame) -> pd.DataFrame:
         table = of_it.assign(name=names).pivot(index="name", columns="over", values="ratio")
         table = table.loc[sorted(table.index, key=_natural), list(dict.fromkeys(of_it["over"]))]
         if len(table) > 1:
-            mean = MEAN if len(group.shapes) == 1 else f"{MEAN}\n{operator}"
+            mean = MEAN if len(group.shapes) == 1 else f"{MEAN}\n{name}"
             table.loc[mean] = np.exp(np.log(table).mean())
         parts.append(table)
     return pd.concat(parts) if parts else pd.DataFrame()
@@ -185,7 +213,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("rows", nargs="+", type=Path, help="files of `tilesight bench --out`")
+    parser.add_argument("rows", nargs="+", type=Path, help="files of rows")
     parser.add_argument("--into", type=Path, default=FOLDER)
     given = parser.parse_args()
     given.into.mkdir(exist_ok=True)
