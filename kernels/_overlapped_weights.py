@@ -15,10 +15,19 @@ from typing import Any
 from ..dtypes import DTYPE_BYTES
 from ..problem.space import Config
 from ._float8 import FLOAT8
-from ._float8_activations import PERMUTE, TABLES, UNIT, permuted_float8
-from ._packed import Packing, constant_of, decoder, scale_of, word_of
+from ._float8_activations import TABLES, UNIT, permuted_float8
+from ._packed import Packing, byte_tables, constant_of, decoder, permuted, scale_of, word_of
 from ._scheduled_tiles import GROUP, scheduled_tiles
 from ._warp_policy import warp_policy
+
+PERMUTED = "permuted_bytes"
+PERMUTE = f"""
+__device__ __forceinline__ unsigned int {PERMUTED}(unsigned int low, unsigned int high, unsigned int at) {{
+  unsigned int found;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(found) : "r"(low), "r"(high), "r"(at));
+  return found;
+}}
+"""
 
 
 def overlapped_product(
@@ -50,7 +59,7 @@ def overlapped_product(
     block_m, block_n, block_k = config.int("block_m"), config.int("block_n"), config.int("block_k")
     num_stages, threads, swizzle = config.int("num_stages"), config.int("threads"), config.int("swizzle")
     blocks, cluster = config.int("persistent", 0), config.int("cluster_n", 0) or 1
-    by_table, by_words = config["decode"] == "table", config["decode"] == "words"
+    by_table, by_words, by_bytes = (config["decode"] == name for name in ("table", "words", "permute"))
     scale_dtype, is_float8 = packing.scales or output, scales != ""
     dtype, unit = (
         (FLOAT8, "uint16") if is_float8 else (output, "uint8")
@@ -64,6 +73,10 @@ def overlapped_product(
     last_group = 0 if group == -1 else (k - 1) // group
     word: Any = word_of(format_name, output) if by_words else None
     number, scaled = decoder(format_name, with_zeros, output, config.str("decode"))
+
+    def permute(low: Any, high: Any, places: Any) -> Any:
+        # CUDA's function takes three bits of each place, PTX's instruction the fourth one, too
+        return T.call_pure_extern("uint32", PERMUTED if is_float8 else "__byte_perm", low, high, places)
 
     def place(tile: Any) -> tuple[Any, Any]:
         # column of a cluster and row of a tile, by panels of rows
@@ -104,7 +117,7 @@ def overlapped_product(
         for i, at in T.Parallel(block_n, units):
             of = at * per_unit // group if scale_rows > 1 else 0
             if is_float8:
-                words[0] = permuted_float8(T.cast(b_tile[stage, i, at], "uint32"), table)
+                words[0] = permuted_float8(T.cast(b_tile[stage, i, at], "uint32"), table, permute)
             elif by_words:
                 words[0] = word(T.cast(b_tile[stage, i, at], "uint32"))
             else:
@@ -121,6 +134,23 @@ def overlapped_product(
 
         # a fence, or the compiler unpacks after the product for which it waits
         T.warpgroup_fence_operand(weights, num_regs=registers)
+
+    @T.macro
+    def unpack_fours(packed_tiles, stage, weights):  # type: ignore[no-untyped-def]
+        b_tile, s_tile, _, table = packed_tiles
+        codes, values = T.alloc_local((1,), "uint32"), T.alloc_local((4,), dtype)
+        words = T.view(values, (2,), "uint32")
+        # the two bytes of a thread, of 16 weights
+        for i, at, byte in T.Parallel(block_n, block_k // 16, 4):
+            of = at * 16 // group if scale_rows > 1 else 0
+            codes[0] = T.cast(b_tile[stage, i, at * 8 + byte], "uint32")
+            codes[0] = codes[0] | T.cast(b_tile[stage, i, at * 8 + 4 + byte], "uint32") << T.uint32(8)
+            words[0], words[1] = permuted(codes[0], table, permute)
+            for half in T.unroll(2):
+                for v in T.vectorized(2):
+                    weights[i, at * 16 + half * 8 + byte * 2 + v] = scaled(
+                        values[half * 2 + v], scale_of(s_tile[stage, of, i], output), None
+                    )
 
     @T.macro
     def add(packed_tiles, stage, part, c_sum):  # type: ignore[no-untyped-def]
@@ -157,9 +187,9 @@ def overlapped_product(
             where = (col * cluster + block % cluster, row)
             role(tensors, buffers, barriers, where, (0, depths), 0, None)
 
-    run = scheduled_tiles(
-        load, multiply, store, num_stages, threads, cluster > 1, unpack, add if is_float8 else None
-    )
+    unpacked = unpack_fours if by_bytes else unpack
+    added = add if is_float8 else None
+    run = scheduled_tiles(load, multiply, store, num_stages, threads, cluster > 1, unpacked, added)
     reported = T.alloc_cluster_barrier if cluster > 1 else T.alloc_barrier
 
     swizzled = (
@@ -173,9 +203,12 @@ def overlapped_product(
     def zero_tile() -> Any:
         return T.alloc_shared((num_stages, scale_rows, block_n), output) if with_zeros else None
 
+    in_words = TABLES if is_float8 else byte_tables(packing.values, output) if by_bytes else ()
+    has_words = len(in_words) > 0
+
     def code_table() -> Any:
-        if is_float8:
-            return T.alloc_local((len(TABLES),), "uint32")
+        if has_words:
+            return T.alloc_local((len(in_words),), "uint32")
         return T.alloc_shared((len(packing.values),), output) if by_table else None
 
     def part_sums() -> Any:
@@ -196,10 +229,10 @@ def overlapped_product(
             c_sum, part = T.alloc_fragment((block_n, block_m), "float32"), part_sums()
             full = T.alloc_barrier([1] * num_stages)
             free = reported([cluster * threads // 32] * num_stages)
-            if is_float8:
+            if has_words:
                 # constants that the compiler does not see: it would load them before each use
-                for i, value in enumerate(TABLES):
-                    table[i] = T.shfl_sync(
+                for index, value in enumerate(in_words):
+                    table[index] = T.shfl_sync(
                         T.if_then_else(T.get_thread_binding() % 32 == 0, T.uint32(value), T.uint32(0)), 0
                     )
             if by_table:

@@ -69,7 +69,7 @@ class Packing:
 _SIGNED_E2M1 = (*E2M1, *(-value for value in E2M1))
 FORMATS: Mapping[str, Packing] = {
     "int4": Packing(tuple(float(q - OFFSET) for q in range(16)), 7, ("bits", "convert", "words")),
-    "nf4": Packing(NF4, 1, ("table",)),
+    "nf4": Packing(NF4, 1, ("table", "permute")),
     "fp4": Packing(_SIGNED_E2M1, 6, ("words", "table")),
     "mxfp4": Packing(_SIGNED_E2M1, 6, ("words", "table"), group=32, scales="uint8"),
     "int2": Packing((-2.0, -1.0, 0.0, 1.0), 0, ("words",), group=-1, activations="int8"),
@@ -161,7 +161,7 @@ def decoder(
     def looked_up(byte: Any, position: Any, table: Any) -> Any:
         return table[T.cast(code(byte, position), "int32")]
 
-    if by == "table":
+    if by in ("table", "permute"):
         return looked_up, lambda value, scale, _zero: value * scale
     if format_name == "int2":
         return looked_up, lambda value, _scale, _zero: value
@@ -184,6 +184,31 @@ def decoder(
         return value * scale if by == "convert" else (value - constant(float(units + OFFSET))) * scale
 
     return number, scaled
+
+
+def byte_tables(values: tuple[float, ...], dtype: str) -> tuple[int, ...]:
+    """The lower, then the upper bytes of 16 numbers of 16 bits, four in a word."""
+    import torch
+
+    numbers = torch.tensor(values).to(getattr(torch, dtype)).view(torch.int16).tolist()
+    found = [(number >> shift) & 0xFF for shift in (0, 8) for number in numbers]
+    return tuple(sum(found[at + i] << 8 * i for i in range(4)) for at in range(0, len(found), 4))
+
+
+def permuted(codes: Any, tables: Any, permute: Callable[[Any, Any, Any], Any]) -> tuple[Any, Any]:
+    """The numbers of four codes in the lower bits of a uint32, from words of `byte_tables`, in two words.
+
+    `permute` takes the lower and upper half of eight bytes, and places in them, of three bits. The fourth bit
+    of a code says in which of two tables.
+    """
+    upper = permute(0xFF00, 0, codes >> 3 & 0x1111)
+
+    def found(at: int) -> Any:
+        first, second = (permute(tables[i], tables[i + 1], codes) for i in (at, at + 2))
+        return first & ~upper | second & upper
+
+    low, high = found(0), found(4)
+    return permute(low, high, 0x5140), permute(low, high, 0x7362)
 
 
 def scale_of(raw: Any, dtype: str) -> Any:

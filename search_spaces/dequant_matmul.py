@@ -31,6 +31,7 @@ OVERLAPPED_TILES = (8, 16, 32, 64, 128, 160, 192, 256)
 COLUMN_TILES = (16, 32, 64, 128, 256)
 DEPTHS = (64, 128, 256)
 FULL_TILE = 64  # with more rows of A, smaller tiles read too often for the caches
+PERMUTED = 4  # weights that permutations of bytes decode at once
 TENSOR_COPY_ALIGNMENT = 128  # bytes, of a bulk copy of a tensor's box in shared memory
 TABLE_BYTES = 128  # sixteen numbers, and what aligns them
 ALIGNMENT = 1024  # bytes, of TileLang for operands of matrix instructions
@@ -43,7 +44,7 @@ PAIRS_BYTES = 16 * 1024 + TABLE_BYTES  # of a table of pairs of weights
 # ways to decode the weights of a format
 DECODERS: Mapping[str, tuple[str, ...]] = {
     "int4": ("bits", "convert", "words"),
-    "nf4": ("table",),
+    "nf4": ("table", "permute"),
     "fp4": ("words", "table"),
     "mxfp4": ("words", "table"),
     "int2": ("words",),
@@ -100,7 +101,8 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         Parameter(
             "decode",
             ("words",) if is_float8 else DECODERS[format_name],
-            "how codes become numbers: by bit operations on one or a word of them, a conversion, or a table",
+            "how codes become numbers: by bit operations on one or a word of them, a conversion, a table in "
+            "shared memory, or permutations of a table's bytes in registers",
         ),
         Parameter("policy", POLICIES, "how the tile is divided over the warps"),
         Parameter(
@@ -414,6 +416,10 @@ def _overlapped_products(target: Target, depth: int, is_float8: bool) -> Constra
         if not config.get("overlapped", False):
             if block_m not in TILES:
                 return f"block_m={block_m} is for overlapped=true: take block_m={TILES[-2]}"
+            if config["decode"] == "permute":
+                return (
+                    f"decode=permute takes {PERMUTED} weights of overlapped=true at once: take decode=table"
+                )
             if is_float8 and config["weights"] == "registers":
                 return f"weights=registers multiplies {depth} of float8 with overlapped=true: take shared"
             return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from statistics import NormalDist
 
@@ -13,8 +14,19 @@ from tilesight.builder.build import build_kernel, device_source
 from tilesight.errors import WorkloadError
 from tilesight.kernels import operator, templates
 from tilesight.kernels._direct_weights import SIXTEEN, interleaved, operand_words
-from tilesight.kernels._float8_activations import UNIT, float8_of_int4, spread
-from tilesight.kernels._packed import E2M1, FORMATS, LAYOUTS, NF4, UNITS, codes_of, packed_codes, word_of
+from tilesight.kernels._float8_activations import TABLES, UNIT, float8_of_int4, permuted_float8, spread
+from tilesight.kernels._packed import (
+    E2M1,
+    FORMATS,
+    LAYOUTS,
+    NF4,
+    UNITS,
+    byte_tables,
+    codes_of,
+    packed_codes,
+    permuted,
+    word_of,
+)
 from tilesight.kernels.dequant_matmul import RUNS, dequantised
 from tilesight.lowering.lower import lower
 from tilesight.machine.toolchain import missing_compiler
@@ -188,6 +200,39 @@ def test_integers_of_int4_are_exact_in_float8() -> None:
     numbers = words.view(torch.uint8).view(torch.float8_e4m3fn).float().view(-1, 4) * UNIT
     wanted = torch.stack([(raw >> shift & 15) - 8 for shift in (0, 4, 8, 12)], dim=1)
     assert torch.equal(numbers, wanted.float())
+
+
+def bytes_at(signs: bool) -> Callable[[int, int, int], int]:
+    """PTX's prmt, or CUDA's function for it, which does not replicate signs."""
+
+    def permute(low: int, high: int, places: int) -> int:
+        source, found = (high << 32 | low).to_bytes(8, "little"), []
+        for at in range(4):
+            place = places >> 4 * at & 0xF
+            byte = source[place & 7]
+            found.append((255 if byte & 128 else 0) if signs and place & 8 else byte)
+        return int.from_bytes(bytes(found), "little")
+
+    return permute
+
+
+def test_permuted_bytes_are_the_numbers_of_int4_in_float8() -> None:
+    codes = torch.randint(0, 1 << 16, (4096,), generator=torch.Generator().manual_seed(1)).tolist()
+    for four in codes:
+        word = permuted_float8(four, TABLES, bytes_at(signs=True))
+        numbers = torch.tensor(list(word.to_bytes(4, "little")), dtype=torch.uint8).view(torch.float8_e4m3fn)
+        assert (numbers.float() * UNIT).tolist() == [float((four >> 4 * i & 15) - 8) for i in range(4)]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_permuted_bytes_are_the_quantiles_of_nf4(dtype: str) -> None:
+    numbers = torch.tensor(NF4).to(getattr(torch, dtype))
+    tables = byte_tables(NF4, dtype)
+    for four in (0x3210, 0x7654, 0xBA98, 0xFEDC, 0x1F08):
+        words = permuted(four, tables, bytes_at(signs=False))
+        found = torch.tensor([w >> s & 0xFFFF for w in words for s in (0, 16)], dtype=torch.uint16)
+        wanted = numbers[[four >> 4 * i & 15 for i in range(4)]]
+        assert torch.equal(found.view(numbers.dtype), wanted)
 
 
 @pytest.mark.parametrize("scales", ["none", "tensor", "row"])
