@@ -117,6 +117,12 @@ def space(workload: Workload, target: Target) -> SearchSpace:
             default=0,
         ),
         Parameter(
+            "ahead",
+            (False, True) if goes_direct else (False,),
+            "whether weights that go to registers are read during the products of those before",
+            default=False,
+        ),
+        Parameter(
             "overlapped",
             (False, True) if overlaps else (False,),
             "whether weights are unpacked to registers during the product of those before",
@@ -175,7 +181,8 @@ def space(workload: Workload, target: Target) -> SearchSpace:
 
     def direct_registers(config: Config) -> int:
         tiles, wide = _tiles_of_a_warp(config), columns(config)
-        loaded = config.int("num_stages") * tiles * (8 + (0 if group == -1 else 4) + (4 if zero_bytes else 0))
+        count = config.int("num_stages") * tiles * (2 if config.get("ahead", False) else 1)
+        loaded = count * (8 + (0 if group == -1 else 4) + (4 if zero_bytes else 0))
         return loaded + 16 + (16 + 4 + 8 * tiles) * wide
 
     def direct_bytes(config: Config) -> int:
@@ -303,15 +310,18 @@ def _whole_warps() -> Constraint:
 
 
 def _parts_within_row(steps: int) -> Constraint:
-    """Every warp that shares rows has a step, and every stage one."""
+    """Every warp that shares rows has a step, every stage one, and there is a next one to read ahead."""
 
     def violation(config: Config) -> str | None:
         parts, stages = config.int("reduce_warps", 0), config.int("num_stages")
-        if parts * stages <= steps or parts * stages == 1:
+        ahead = config.get("ahead", False)
+        need = parts * stages * (2 if ahead else 1)
+        if need <= steps or need == 1:
             return None
+        also = ", with ahead=true as many again," if ahead else ""
         return (
-            f"reduce_warps={parts} with num_stages={stages} needs {parts * stages} steps of a row, which has "
-            f"{steps}: take fewer"
+            f"reduce_warps={parts} with num_stages={stages}{also} needs {need} steps of a row, which has "
+            f"{steps}: take fewer{', or ahead=false' if ahead else ''}"
         )
 
     return Constraint("parts within row", violation, is_waste=True)
@@ -413,6 +423,8 @@ def _overlapped_products(target: Target, depth: int, is_float8: bool) -> Constra
 
     def violation(config: Config) -> str | None:
         block_m, block_n, stages = (config.int(name) for name in ("block_m", "block_n", "num_stages"))
+        if config.get("ahead", False):
+            return "ahead=true is for weights of reduce_warps=1 or more: take ahead=false"
         if not config.get("overlapped", False):
             if block_m not in TILES:
                 return f"block_m={block_m} is for overlapped=true: take block_m={TILES[-2]}"
