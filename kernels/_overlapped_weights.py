@@ -178,10 +178,11 @@ def overlapped_product(
     @T.macro
     def walk(role, tensors, buffers, barriers, block):  # type: ignore[no-untyped-def]
         if blocks:
-            for turn in T.serial(T.ceildiv(tile_rows * tile_cols - block, blocks)):
-                role(
-                    tensors, buffers, barriers, place(turn * blocks + block), (0, depths), turn * depths, None
-                )
+            first, together = block // cluster, blocks // cluster
+            for turn in T.serial(T.ceildiv(tile_rows * tile_cols - first, together)):
+                col, row = place(turn * together + first)
+                where = (col * cluster + block % cluster, row)
+                role(tensors, buffers, barriers, where, (0, depths), turn * depths, None)
         else:
             col, row = place(block // cluster)
             where = (col * cluster + block % cluster, row)

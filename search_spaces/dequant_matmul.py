@@ -469,8 +469,6 @@ def _schedules_help(blocks: Callable[[Config], tuple[int, int]], cores: int) -> 
             return None
         if not config.get("overlapped", False):
             return f"{chosen} is a schedule of overlapped=true: take {plain}"
-        if persistent and cluster > 1:
-            return f"{chosen} has no clusters beside it, as cluster_n={cluster}: take cluster_n=1"
         if rows * cols <= cores:
             return f"{chosen} has {rows * cols} tiles for {cores} cores: take {plain}"
         if cluster > 1 and cols % cluster:
