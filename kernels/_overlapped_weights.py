@@ -2,7 +2,7 @@
 
 Tiles are those of C^T = W A^T, and threads of their own copy. Each computing warpgroup has 64 rows of W in
 registers, as the left operand: those of one iteration are multiplied while those of the next one are
-unpacked. Two blocks side by side may read their rows of A together, as a cluster.
+unpacked.
 
 Products of float8 are sums of a group of weights, which are scaled and added in float32 while the other
 warpgroup multiplies.
@@ -16,7 +16,7 @@ from ..dtypes import DTYPE_BYTES
 from ..problem.space import Config
 from ._float8 import FLOAT8
 from ._float8_activations import TABLES, UNIT, permuted_float8
-from ._packed import Packing, byte_tables, constant_of, decoder, permuted, scale_of, word_of
+from ._packed import Packing, byte_tables, constant_of, decoder, permuted, permuted_signed, scale_of, word_of
 from ._scheduled_tiles import GROUP, scheduled_tiles
 from ._warp_policy import warp_policy
 
@@ -58,7 +58,7 @@ def overlapped_product(
     m, n, k = sizes
     block_m, block_n, block_k = config.int("block_m"), config.int("block_n"), config.int("block_k")
     num_stages, threads, swizzle = config.int("num_stages"), config.int("threads"), config.int("swizzle")
-    blocks, cluster = config.int("persistent", 0), config.int("cluster_n", 0) or 1
+    blocks = config.int("persistent", 0)
     by_table, by_words, by_bytes = (config["decode"] == name for name in ("table", "words", "permute"))
     scale_dtype, is_float8 = packing.scales or output, scales != ""
     dtype, unit = (
@@ -67,28 +67,35 @@ def overlapped_product(
     per_unit = 4 if is_float8 else packing.per_byte
     registers = block_n * block_k * DTYPE_BYTES[dtype] // 4 // threads  # of a thread, for weights
     policy = warp_policy("full_row")
-    tile_rows, tile_cols = (m + block_m - 1) // block_m, -(-n // (block_n * cluster))  # of clusters
+    tile_rows, tile_cols = (m + block_m - 1) // block_m, -(-n // block_n)
     depths = -(-k // (2 * block_k)) * 2  # two at a time; those beyond k add nothing
     units, scale_rows = block_k // per_unit, 1 if group == -1 else -(-block_k // group)
     last_group = 0 if group == -1 else (k - 1) // group
     word: Any = word_of(format_name, output) if by_words else None
     number, scaled = decoder(format_name, with_zeros, output, config.str("decode"))
 
+    in_words: tuple[int, ...] = TABLES if is_float8 else ()
+    decoded: Any = permuted
+    if by_bytes and packing.values[0] == 0:  # a sign and a magnitude
+        in_words, decoded = byte_tables(packing.values[:8], output), permuted_signed
+    elif by_bytes:
+        in_words = byte_tables(packing.values, output)
+    has_words = len(in_words) > 0
+
     def permute(low: Any, high: Any, places: Any) -> Any:
         # CUDA's function takes three bits of each place, PTX's instruction the fourth one, too
         return T.call_pure_extern("uint32", PERMUTED if is_float8 else "__byte_perm", low, high, places)
 
     def place(tile: Any) -> tuple[Any, Any]:
-        # column of a cluster and row of a tile, by panels of rows
+        # column and row of a tile, by panels of rows
         panel = max(swizzle, 1)
         first = tile // (panel * tile_cols) * panel
         rows = T.min(panel, tile_rows - first)
         inner = tile % (panel * tile_cols)
         return inner // rows, first + inner % rows
 
-    def issue(source: Any, tile: Any, barrier: Any, is_shared: bool) -> Any:
-        mask = 3 if is_shared else None
-        return T.tma_copy(source, tile, barrier=barrier, leader_scope_threads=32, cluster_mask=mask)
+    def issue(source: Any, tile: Any, barrier: Any) -> Any:
+        return T.tma_copy(source, tile, barrier=barrier, leader_scope_threads=32)
 
     def scale_slices(depth: Any, col: Any) -> tuple[slice, slice]:
         first = 0 if group == -1 else depth * block_k // group
@@ -103,11 +110,11 @@ def overlapped_product(
         row, col = where[1] * block_m, where[0] * block_n
         deep, first = depth * block_k, depth * units
         rows, cols = scale_slices(depth, col)
-        issue(A[row : row + block_m, deep : deep + block_k], a_tile[stage, :, :], full[stage], cluster > 1)
-        issue(B[col : col + block_n, first : first + units], b_tile[stage, :, :], full[stage], False)
-        issue(S[rows, cols], s_tile[stage, :, :], full[stage], False)
+        issue(A[row : row + block_m, deep : deep + block_k], a_tile[stage, :, :], full[stage])
+        issue(B[col : col + block_n, first : first + units], b_tile[stage, :, :], full[stage])
+        issue(S[rows, cols], s_tile[stage, :, :], full[stage])
         if with_zeros:
-            issue(Z[rows, cols], z_tile[stage, :, :], full[stage], False)
+            issue(Z[rows, cols], z_tile[stage, :, :], full[stage])
 
     @T.macro
     def unpack(packed_tiles, stage, weights):  # type: ignore[no-untyped-def]
@@ -139,17 +146,19 @@ def overlapped_product(
     def unpack_fours(packed_tiles, stage, weights):  # type: ignore[no-untyped-def]
         b_tile, s_tile, _, table = packed_tiles
         codes, values = T.alloc_local((1,), "uint32"), T.alloc_local((4,), dtype)
+        factor = T.alloc_local((1,), output)
         words = T.view(values, (2,), "uint32")
         # the two bytes of a thread, of 16 weights
         for i, at, byte in T.Parallel(block_n, block_k // 16, 4):
             of = at * 16 // group if scale_rows > 1 else 0
             codes[0] = T.cast(b_tile[stage, i, at * 8 + byte], "uint32")
             codes[0] = codes[0] | T.cast(b_tile[stage, i, at * 8 + 4 + byte], "uint32") << T.uint32(8)
-            words[0], words[1] = permuted(codes[0], table, permute)
+            words[0], words[1] = decoded(codes[0], table, permute)
+            factor[0] = scale_of(s_tile[stage, of, i], output)
             for half in T.unroll(2):
                 for v in T.vectorized(2):
                     weights[i, at * 16 + half * 8 + byte * 2 + v] = scaled(
-                        values[half * 2 + v], scale_of(s_tile[stage, of, i], output), None
+                        values[half * 2 + v], factor[0], None
                     )
 
     @T.macro
@@ -178,20 +187,15 @@ def overlapped_product(
     @T.macro
     def walk(role, tensors, buffers, barriers, block):  # type: ignore[no-untyped-def]
         if blocks:
-            first, together = block // cluster, blocks // cluster
-            for turn in T.serial(T.ceildiv(tile_rows * tile_cols - first, together)):
-                col, row = place(turn * together + first)
-                where = (col * cluster + block % cluster, row)
+            for turn in T.serial(T.ceildiv(tile_rows * tile_cols - block, blocks)):
+                where = place(turn * blocks + block)
                 role(tensors, buffers, barriers, where, (0, depths), turn * depths, None)
         else:
-            col, row = place(block // cluster)
-            where = (col * cluster + block % cluster, row)
-            role(tensors, buffers, barriers, where, (0, depths), 0, None)
+            role(tensors, buffers, barriers, place(block), (0, depths), 0, None)
 
     unpacked = unpack_fours if by_bytes else unpack
     added = add if is_float8 else None
-    run = scheduled_tiles(load, multiply, store, num_stages, threads, cluster > 1, unpacked, added)
-    reported = T.alloc_cluster_barrier if cluster > 1 else T.alloc_barrier
+    run = scheduled_tiles(load, multiply, store, num_stages, threads, False, unpacked, added)
 
     swizzled = (
         make_half_bank_swizzled_layout
@@ -199,13 +203,10 @@ def overlapped_product(
         else make_quarter_bank_swizzled_layout
     )
     source = PERMUTE if is_float8 else None
-    grid = blocks if blocks else tile_rows * tile_cols * cluster
+    grid = blocks if blocks else tile_rows * tile_cols
 
     def zero_tile() -> Any:
         return T.alloc_shared((num_stages, scale_rows, block_n), output) if with_zeros else None
-
-    in_words = TABLES if is_float8 else byte_tables(packing.values, output) if by_bytes else ()
-    has_words = len(in_words) > 0
 
     def code_table() -> Any:
         if has_words:
@@ -218,7 +219,7 @@ def overlapped_product(
     @T.macro
     def program(A: Any, B: Any, S: Any, Z: Any, C: Any) -> None:  # noqa: N803
         packed = T.view(B, (n, k // per_unit), unit) if is_float8 else B
-        with T.Kernel(grid, threads=threads + GROUP, cluster_dims=cluster if cluster > 1 else None) as block:
+        with T.Kernel(grid, threads=threads + GROUP) as block:
             T.import_source(source)
             a_tile = T.alloc_shared((num_stages, block_m, block_k), dtype)
             b_tile = T.alloc_shared((num_stages, block_n, units), unit)
@@ -229,7 +230,7 @@ def overlapped_product(
             odd = T.alloc_fragment((block_n, block_k), dtype)
             c_sum, part = T.alloc_fragment((block_n, block_m), "float32"), part_sums()
             full = T.alloc_barrier([1] * num_stages)
-            free = reported([cluster * threads // 32] * num_stages)
+            free = T.alloc_barrier([threads // 32] * num_stages)
             if has_words:
                 # constants that the compiler does not see: it would load them before each use
                 for index, value in enumerate(in_words):

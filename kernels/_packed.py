@@ -70,8 +70,8 @@ _SIGNED_E2M1 = (*E2M1, *(-value for value in E2M1))
 FORMATS: Mapping[str, Packing] = {
     "int4": Packing(tuple(float(q - OFFSET) for q in range(16)), 7, ("bits", "convert", "words")),
     "nf4": Packing(NF4, 1, ("table", "permute")),
-    "fp4": Packing(_SIGNED_E2M1, 6, ("words", "table")),
-    "mxfp4": Packing(_SIGNED_E2M1, 6, ("words", "table"), group=32, scales="uint8"),
+    "fp4": Packing(_SIGNED_E2M1, 6, ("words", "table", "permute")),
+    "mxfp4": Packing(_SIGNED_E2M1, 6, ("words", "table", "permute"), group=32, scales="uint8"),
     "int2": Packing((-2.0, -1.0, 0.0, 1.0), 0, ("words",), group=-1, activations="int8"),
 }
 
@@ -187,7 +187,7 @@ def decoder(
 
 
 def byte_tables(values: tuple[float, ...], dtype: str) -> tuple[int, ...]:
-    """The lower, then the upper bytes of 16 numbers of 16 bits, four in a word."""
+    """The lower, then the upper bytes of numbers of 16 bits, four in a word."""
     import torch
 
     numbers = torch.tensor(values).to(getattr(torch, dtype)).view(torch.int16).tolist()
@@ -208,6 +208,16 @@ def permuted(codes: Any, tables: Any, permute: Callable[[Any, Any, Any], Any]) -
         return first & ~upper | second & upper
 
     low, high = found(0), found(4)
+    return permute(low, high, 0x5140), permute(low, high, 0x7362)
+
+
+def permuted_signed(codes: Any, tables: Any, permute: Callable[[Any, Any, Any], Any]) -> tuple[Any, Any]:
+    """As `permuted`, of formats whose upper half has the negative numbers of the lower one.
+
+    `tables` are those of the lower half.
+    """
+    high = permute(tables[2], tables[3], codes) | permute(codes, codes << 4, 0x1504) & 0x80808080
+    low = permute(tables[0], tables[1], codes)
     return permute(low, high, 0x5140), permute(low, high, 0x7362)
 
 

@@ -427,7 +427,7 @@ class DequantMatmulGpu(KernelTemplate):
 
     The weights of an iteration are unpacked either to shared memory, as the right operand of C = A W^T, or to
     registers, as the left operand of C^T = W A^T. For few rows of A, W may go from memory to registers
-    (`_direct_weights.py`).
+    (`_direct_weights.py`), for many it may be unpacked during the products before (`_overlapped_weights.py`).
     """
 
     operator: DequantMatmul = OPERATOR
@@ -455,7 +455,8 @@ class DequantMatmulGpu(KernelTemplate):
         return (Config({**config, "swizzle": 0}), Rasterization("row", panel)) if panel else None
 
     def default_config(self, workload: Workload, target: Target) -> Config | None:
-        """Weights in registers (16 rows per warp) for few rows of A, in shared memory for many.
+        """Weights in registers (16 rows per warp) for few rows of A, in shared memory for many, and unpacked
+        during the products before where these have a block for nearly every core.
 
         Tiles of W have 128 rows if nearly every core gets a block, else 64.
         """
@@ -466,6 +467,13 @@ class DequantMatmulGpu(KernelTemplate):
         for num_stages in (2, 1) if m <= DIRECT_ROWS else ():
             if (direct := self._direct_config(workload, num_stages)) in space:
                 return direct
+        for block_m in (192 if is_float8 else 256, 128):
+            blocks = -(-m // block_m) * -(-n // 128)
+            if blocks >= 0.9 * target.int("core.count"):
+                for num_stages in (4, 3):
+                    overlapped = self._overlapped_config(workload, block_m, num_stages)
+                    if overlapped in space:
+                        return overlapped
         block_m = next((tile for tile in (16, 32, 64, 128) if tile >= m), 128)
         block_n = 128 if -(-m // block_m) * -(-n // 128) >= 0.9 * target.int("core.count") else 64
         wanted = {
@@ -485,6 +493,24 @@ class DequantMatmulGpu(KernelTemplate):
         ]
         return next(
             (config for config in tried if config in space), next(iter(space.nearest(tried[0], 1)), None)
+        )
+
+    def _overlapped_config(self, workload: Workload, block_m: int, num_stages: int) -> Config:
+        """Two warpgroups with the weights of 128 rows."""
+        is_float8, decoders = workload.dtype == FLOAT8, self.operator.packing(workload).decoders
+        return Config(
+            {
+                "block_m": block_m,
+                "block_n": 128,
+                "block_k": 128 if is_float8 and workload.attrs["group"] != 64 else 64,
+                "num_stages": num_stages,
+                "threads": 256,
+                "weights": "registers",
+                "decode": "words" if "words" in decoders else decoders[-1],
+                "policy": "full_row",
+                "swizzle": 0,
+                "overlapped": True,
+            }
         )
 
     def _direct_config(self, workload: Workload, num_stages: int) -> Config:

@@ -45,8 +45,8 @@ PAIRS_BYTES = 16 * 1024 + TABLE_BYTES  # of a table of pairs of weights
 DECODERS: Mapping[str, tuple[str, ...]] = {
     "int4": ("bits", "convert", "words"),
     "nf4": ("table", "permute"),
-    "fp4": ("words", "table"),
-    "mxfp4": ("words", "table"),
+    "fp4": ("words", "table", "permute"),
+    "mxfp4": ("words", "table", "permute"),
     "int2": ("words",),
 }
 
@@ -134,12 +134,6 @@ def space(workload: Workload, target: Target) -> SearchSpace:
             "blocks that loop over overlapped tiles and copy for the next one meanwhile; 0: one block a tile",
             default=0,
         ),
-        Parameter(
-            "cluster_n",
-            (1, 2) if overlaps else (1,),
-            "neighbours along n, a cluster of blocks that read the overlapped tiles of A together",
-            default=1,
-        ),
     )
 
     def blocks(config: Config) -> tuple[int, int]:
@@ -207,7 +201,7 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         fits_shared_memory(target, shared_bytes, "lower num_stages, block_k, block_m or block_n"),
         swizzle_matters(blocks, cores, SWIZZLES),
         _overlapped_products(target, overlapped_depth, is_float8),
-        _schedules_help(blocks, cores),
+        _persistence_helps(blocks),
     )
     direct = (
         _fixed_values(step, workload.dtype if format_name in ("fp4", "mxfp4") else ""),
@@ -457,25 +451,21 @@ def _overlapped_products(target: Target, depth: int, is_float8: bool) -> Constra
     return Constraint("overlapped products", violation)
 
 
-def _schedules_help(blocks: Callable[[Config], tuple[int, int]], cores: int) -> Constraint:
-    """Persistent blocks have several tiles each. Clusters are for tiles that wait for their operands."""
+def _persistence_helps(blocks: Callable[[Config], tuple[int, int]]) -> Constraint:
+    """Persistent blocks have several overlapped tiles each."""
 
     def violation(config: Config) -> str | None:
-        persistent, cluster = config.int("persistent", 0), config.int("cluster_n", 1)
-        chosen = f"persistent={persistent}" if persistent else f"cluster_n={cluster}"
-        plain = "persistent=0" if persistent else "cluster_n=1"
-        rows, cols = blocks(config)
-        if not persistent and cluster == 1:
+        persistent = config.int("persistent", 0)
+        if not persistent:
             return None
         if not config.get("overlapped", False):
-            return f"{chosen} is a schedule of overlapped=true: take {plain}"
-        if rows * cols <= cores:
-            return f"{chosen} has {rows * cols} tiles for {cores} cores: take {plain}"
-        if cluster > 1 and cols % cluster:
-            return f"{chosen} leaves one of {cols} blocks without a neighbour: take {plain}"
-        return None
+            return f"persistent={persistent} is a schedule of overlapped=true: take persistent=0"
+        rows, cols = blocks(config)
+        if rows * cols > persistent:
+            return None
+        return f"persistent={persistent} has at most one of {rows * cols} tiles a block: take persistent=0"
 
-    return Constraint("schedules", violation)
+    return Constraint("persistent blocks", violation, is_waste=True)
 
 
 def _same_rows(target: Target) -> Constraint:

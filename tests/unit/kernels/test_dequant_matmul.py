@@ -25,6 +25,7 @@ from tilesight.kernels._packed import (
     codes_of,
     packed_codes,
     permuted,
+    permuted_signed,
     word_of,
 )
 from tilesight.kernels.dequant_matmul import RUNS, dequantised
@@ -225,14 +226,18 @@ def test_permuted_bytes_are_the_numbers_of_int4_in_float8() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_permuted_bytes_are_the_quantiles_of_nf4(dtype: str) -> None:
-    numbers = torch.tensor(NF4).to(getattr(torch, dtype))
-    tables = byte_tables(NF4, dtype)
+@pytest.mark.parametrize("format_name", ["nf4", "fp4"])
+def test_permuted_bytes_are_the_numbers_of_four_codes(format_name: str, dtype: str) -> None:
+    values = FORMATS[format_name].values
+    numbers = torch.tensor(values).to(getattr(torch, dtype))
+    permute = bytes_at(signs=False)
     for four in (0x3210, 0x7654, 0xBA98, 0xFEDC, 0x1F08):
-        words = permuted(four, tables, bytes_at(signs=False))
+        if format_name == "nf4":
+            words = permuted(four, byte_tables(values, dtype), permute)
+        else:
+            words = permuted_signed(four, byte_tables(values[:8], dtype), permute)
         found = torch.tensor([w >> s & 0xFFFF for w in words for s in (0, 16)], dtype=torch.uint16)
-        wanted = numbers[[four >> 4 * i & 15 for i in range(4)]]
-        assert torch.equal(found.view(numbers.dtype), wanted)
+        assert torch.equal(found.view(numbers.dtype), numbers[[four >> 4 * i & 15 for i in range(4)]])
 
 
 @pytest.mark.parametrize("scales", ["none", "tensor", "row"])
