@@ -61,9 +61,8 @@ def overlapped_product(
     blocks = config.int("persistent", 0)
     by_table, by_words, by_bytes = (config["decode"] == name for name in ("table", "words", "permute"))
     scale_dtype, is_float8 = packing.scales or output, scales != ""
-    dtype, unit = (
-        (FLOAT8, "uint16") if is_float8 else (output, "uint8")
-    )  # of packed weights that a thread reads
+    # `unit`: neighbours along k that a thread has, packed
+    dtype, unit = (FLOAT8, "uint16") if is_float8 else (output, "uint8")
     per_unit = 4 if is_float8 else packing.per_byte
     registers = block_n * block_k * DTYPE_BYTES[dtype] // 4 // threads  # of a thread, for weights
     policy = warp_policy("full_row")
@@ -139,7 +138,7 @@ def overlapped_product(
                     else scaled(values[v], factor[0], z_tile[stage, of, i] if with_zeros else None)
                 )
 
-        # a fence, or the compiler unpacks after the product for which it waits
+        # a fence, or the compiler may unpack after it has waited for the product before
         T.warpgroup_fence_operand(weights, num_regs=registers)
 
     @T.macro

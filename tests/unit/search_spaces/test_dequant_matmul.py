@@ -110,6 +110,30 @@ def test_base_is_legal_on_nvidia() -> None:
             "aligned scales",
             "stages of 64 bytes of scales.*n=1000.*a multiple of 128: take a larger block_n, or num_stages=1",
         ),
+        (
+            "h200",
+            "D9",
+            {"overlapped": True, "weights": "registers", "policy": "full_row", "threads": 512},
+            "overlapped products",
+            "with block_n=128 has no threads=512: take threads=256",
+        ),
+        (
+            "h200",
+            "D9",
+            {"overlapped": True, "weights": "registers", "policy": "full_row", "num_stages": 1},
+            "overlapped products",
+            "num_stages=1 unpacks nothing ahead: take num_stages=2",
+        ),
+        (
+            "h200",
+            "D9",
+            {"overlapped": True, "weights": "registers"},
+            "overlapped products",
+            "policy=square does so 2 times: take policy=full_row",
+        ),
+        ("h200", "D9", {"block_m": 192}, "overlapped products", "is for overlapped=true: take block_m=128"),
+        ("h200", "D9", {"persistent": 132}, "persistent blocks", "of overlapped=true: take persistent=0"),
+        ("h200", "NF9", {"decode": "permute"}, "overlapped products", "take decode=table"),
     ],
 )
 def test_reasons(
@@ -159,6 +183,13 @@ def test_weights_in_registers_are_refused_for_wrong_rows(
     """On an H200, every row of the first dataset that broke this rule was wrong, all others were right."""
     tile: dict[str, int | str] = {"block_m": 64, "block_n": 256, "weights": "registers", "num_stages": 2}
     assert ("rows of weights in registers" not in reasons(target, "D17", **{**tile, **changes})) == legal
+
+
+@pytest.mark.parametrize(("shape", "legal"), [("D9", True), ("m=4096,n=8192,k=8200", False), ("T9", False)])
+def test_weights_are_unpacked_during_products_where_tma_copies_all_of_them(shape: str, legal: bool) -> None:
+    space = dequant_matmul.space(operator("dequant_matmul").workload(shape), load_target("h200"))
+    [values] = [parameter.values for parameter in space.parameters if parameter.name == "overlapped"]
+    assert (True in values) == legal
 
 
 def test_a_kernel_for_one_row_has_hundreds_of_configs() -> None:
