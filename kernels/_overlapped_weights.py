@@ -105,7 +105,7 @@ def overlapped_product(
     @T.macro
     def load(tensors, where, depth, a_tile, packed_tiles, stage, full):  # type: ignore[no-untyped-def]
         A, B, S, Z, _ = tensors  # noqa: N806
-        b_tile, s_tile, z_tile, _ = packed_tiles
+        b_tile, s_tile, z_tile, _, _ = packed_tiles
         row, col = where[1] * block_m, where[0] * block_n
         deep, first = depth * block_k, depth * units
         rows, cols = scale_slices(depth, col)
@@ -117,13 +117,14 @@ def overlapped_product(
 
     @T.macro
     def unpack(packed_tiles, stage, weights):  # type: ignore[no-untyped-def]
-        b_tile, s_tile, z_tile, table = packed_tiles
+        b_tile, s_tile, z_tile, table, seen = packed_tiles
         values, factor = T.alloc_local((per_unit,), dtype), T.alloc_local((1,), output)
         words = T.view(values, (1,), "uint32")
         for i, at in T.Parallel(block_n, units):
             of = at * per_unit // group if scale_rows > 1 else 0
             if is_float8:
                 words[0] = permuted_float8(T.cast(b_tile[stage, i, at], "uint32"), table, permute)
+                seen[0] = seen[0] | words[0]
             elif by_words:
                 words[0] = word(T.cast(b_tile[stage, i, at], "uint32"))
             else:
@@ -143,7 +144,7 @@ def overlapped_product(
 
     @T.macro
     def unpack_fours(packed_tiles, stage, weights):  # type: ignore[no-untyped-def]
-        b_tile, s_tile, _, table = packed_tiles
+        b_tile, s_tile, _, table, _ = packed_tiles
         codes, values = T.alloc_local((1,), "uint32"), T.alloc_local((4,), dtype)
         factor = T.alloc_local((1,), output)
         words = T.view(values, (2,), "uint32")
@@ -192,9 +193,16 @@ def overlapped_product(
         else:
             role(tensors, buffers, barriers, place(block), (0, depths), 0, None)
 
+    def unpacked_bits() -> Any:
+        return T.alloc_local((1,), "uint32") if is_float8 else None
+
+    def zero_of(packed_tiles: Any) -> Any:
+        # the compiler does not know that these words are equal
+        return T.cast(packed_tiles[4][0] & (packed_tiles[3][0] ^ T.uint32(TABLES[0])), "int32")
+
     unpacked = unpack_fours if by_bytes else unpack
     added = add if is_float8 else None
-    run = scheduled_tiles(load, multiply, store, num_stages, threads, False, unpacked, added)
+    run = scheduled_tiles(load, multiply, store, num_stages, threads, False, unpacked, added, zero_of)
 
     swizzled = (
         make_half_bank_swizzled_layout
@@ -223,7 +231,7 @@ def overlapped_product(
             a_tile = T.alloc_shared((num_stages, block_m, block_k), dtype)
             b_tile = T.alloc_shared((num_stages, block_n, units), unit)
             s_tile = T.alloc_shared((num_stages, scale_rows, block_n), scale_dtype)
-            z_tile, table = zero_tile(), code_table()
+            z_tile, table, seen = zero_tile(), code_table(), unpacked_bits()
             T.annotate_layout({b_tile: swizzled(b_tile)})
             even = T.alloc_fragment((block_n, block_k), dtype)
             odd = T.alloc_fragment((block_n, block_k), dtype)
@@ -236,11 +244,13 @@ def overlapped_product(
                     table[index] = T.shfl_sync(
                         T.if_then_else(T.get_thread_binding() % 32 == 0, T.uint32(value), T.uint32(0)), 0
                     )
+            if is_float8:
+                seen[0] = 0
             if by_table:
                 for i in T.Parallel(len(packing.values)):
                     table[i] = constant_of(packing.values, i, output)
                 T.sync_threads()
-            buffers = (a_tile, (b_tile, s_tile, z_tile, table), (c_sum, even, odd, part))
+            buffers = (a_tile, (b_tile, s_tile, z_tile, table, seen), (c_sum, even, odd, part))
             run((A, packed, S, Z, C), buffers, (full, free), walk, block)
 
     return program

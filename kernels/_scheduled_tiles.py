@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+FIRST_TURN = 8  # named barriers of the turns; TileLang takes the first ones
 GROUP = 128  # threads that issue a wgmma together, and those that copy
 # of a computing thread by number of groups; copying threads keep 24. More groups keep an even share
 REGISTERS = {1: 240, 2: 240, 3: 160}
@@ -79,6 +80,7 @@ def scheduled_tiles(
     pair: bool,
     unpack: Any = None,
     add: Any = None,
+    zero_of: Any = None,
 ) -> Any:
     """A macro `run(tensors, buffers, barriers, walk, block)`: what all threads of a block do.
 
@@ -94,6 +96,8 @@ def scheduled_tiles(
             if it does not come from memory as it is.
         add: a macro `(b_tile, stage, part, c_sum)` that adds the product of an iteration to the sums, if it
             is scaled before.
+        zero_of: a function of `b_tile` whose result is 0, from all that was unpacked: the compiler keeps what
+            takes it behind.
 
     Returns:
         The macro. `buffers` are stages of both operands and the sums, `barriers` are of full and of free
@@ -105,7 +109,8 @@ def scheduled_tiles(
     """
     import tilelang.language as T  # noqa: N812
 
-    is_added = add is not None
+    groups, is_added = threads // GROUP, add is not None
+    has_turns = is_added and groups > 1
 
     def slot(iteration: Any) -> Any:
         return iteration % num_stages
@@ -148,6 +153,19 @@ def scheduled_tiles(
             release(free, done + step)
         store(tensors, place, target, c_sum)
 
+    # warpgroups issue their products in turn, so that one adds while others multiply: a group passes its turn
+    # on when it has unpacked, which takes about as long as to add
+    @T.macro
+    def take_turn(group):  # type: ignore[no-untyped-def]
+        if has_turns:
+            T.sync_threads(FIRST_TURN - 1 + group, 2 * GROUP)
+
+    @T.macro
+    def pass_turn(b_tile):  # type: ignore[no-untyped-def]
+        if has_turns:
+            following = T.get_thread_binding() // GROUP % groups
+            T.named_barrier_arrive(FIRST_TURN + following + zero_of(b_tile), 2 * GROUP)
+
     @T.macro
     def overlap(buffers, barriers, weights, iteration, step):  # type: ignore[no-untyped-def]
         a_tile, b_tile, sums = buffers
@@ -156,8 +174,9 @@ def scheduled_tiles(
         T.mbarrier_wait_parity(full[at], phase(iteration))
         unpack(b_tile, at, weights)  # during the product before
         if is_added:
-            # which is over: a branch, beyond which the compiler does not move what it unpacks
-            T.mbarrier_wait_parity(full[at], phase(iteration))
+            if step > 0:
+                pass_turn(b_tile)
+            take_turn(T.get_thread_binding() // GROUP)
             before = iteration - T.min(step, 1)  # the first part is zeros
             T.wait_wgmma(0)
             add(b_tile, slot(before), sums[3], sums[0])
@@ -178,6 +197,8 @@ def scheduled_tiles(
         for two in T.serial(count // 2):
             overlap(buffers, barriers, even, done + 2 * two, 2 * two)
             overlap(buffers, barriers, odd, done + 2 * two + 1, 2 * two + 1)
+        if is_added:
+            pass_turn(buffers[1])
         T.wait_wgmma(0)
         if is_added:
             add(buffers[1], slot(done + count - 1), products, c_sum)
@@ -198,7 +219,13 @@ def scheduled_tiles(
         else:
             if threads // GROUP in REGISTERS:
                 T.inc_max_nreg(REGISTERS[threads // GROUP])
+            if has_turns:  # noqa: SIM102  # the last group gives the first one its turn
+                if thread >= groups * GROUP:
+                    pass_turn(buffers[1])
             walk(computing, tensors, buffers, barriers, block)
+            if has_turns:  # noqa: SIM102  # an arrival of the last group is left
+                if thread < 2 * GROUP:
+                    take_turn(1)
         if pair:  # no block leaves while the other one may report to it
             T.cluster_sync()
 
