@@ -58,7 +58,7 @@ def overlapped_product(
     m, n, k = sizes
     block_m, block_n, block_k = config.int("block_m"), config.int("block_n"), config.int("block_k")
     num_stages, threads, swizzle = config.int("num_stages"), config.int("threads"), config.int("swizzle")
-    blocks = config.int("persistent", 0)
+    blocks, turns = config.int("persistent", 0), bool(config.get("turns", False))
     by_table, by_words, by_bytes = (config["decode"] == name for name in ("table", "words", "permute"))
     scale_dtype, is_float8 = packing.scales or output, scales != ""
     # `unit`: neighbours along k that a thread has, packed
@@ -202,7 +202,7 @@ def overlapped_product(
 
     unpacked = unpack_fours if by_bytes else unpack
     added = add if is_float8 else None
-    run = scheduled_tiles(load, multiply, store, num_stages, threads, False, unpacked, added, zero_of)
+    run = scheduled_tiles(load, multiply, store, num_stages, threads, False, unpacked, added, zero_of, turns)
 
     swizzled = (
         make_half_bank_swizzled_layout

@@ -81,6 +81,7 @@ def scheduled_tiles(
     unpack: Any = None,
     add: Any = None,
     zero_of: Any = None,
+    turns: bool = False,
 ) -> Any:
     """A macro `run(tensors, buffers, barriers, walk, block)`: what all threads of a block do.
 
@@ -98,6 +99,7 @@ def scheduled_tiles(
             is scaled before.
         zero_of: a function of `b_tile` whose result is 0, from all that was unpacked: the compiler keeps what
             takes it behind.
+        turns: whether warpgroups issue products of what they unpacked in turn.
 
     Returns:
         The macro. `buffers` are stages of both operands and the sums, `barriers` are of full and of free
@@ -110,7 +112,7 @@ def scheduled_tiles(
     import tilelang.language as T  # noqa: N812
 
     groups, is_added = threads // GROUP, add is not None
-    has_turns = is_added and groups > 1
+    has_turns = turns and groups > 1
 
     def slot(iteration: Any) -> Any:
         return iteration % num_stages
@@ -153,8 +155,8 @@ def scheduled_tiles(
             release(free, done + step)
         store(tensors, place, target, c_sum)
 
-    # warpgroups issue their products in turn, so that one adds while others multiply: a group passes its turn
-    # on when it has unpacked, which takes about as long as to add
+    # A group passes its turn on when it has issued its product. If it has to add, it does so when it has
+    # unpacked, which takes about as long: then one group adds while others multiply.
     @T.macro
     def take_turn(group):  # type: ignore[no-untyped-def]
         if has_turns:
@@ -163,8 +165,8 @@ def scheduled_tiles(
     @T.macro
     def pass_turn(b_tile):  # type: ignore[no-untyped-def]
         if has_turns:
-            following = T.get_thread_binding() // GROUP % groups
-            T.named_barrier_arrive(FIRST_TURN + following + zero_of(b_tile), 2 * GROUP)
+            following = FIRST_TURN + T.get_thread_binding() // GROUP % groups
+            T.named_barrier_arrive(following + (zero_of(b_tile) if is_added else 0), 2 * GROUP)
 
     @T.macro
     def overlap(buffers, barriers, weights, iteration, step):  # type: ignore[no-untyped-def]
@@ -182,7 +184,9 @@ def scheduled_tiles(
             add(b_tile, slot(before), sums[3], sums[0])
             multiply(weights, a_tile[at, :, :], sums[3], True)
         else:
+            take_turn(T.get_thread_binding() // GROUP)
             multiply(weights, a_tile[at, :, :], sums[0], step == 0)
+            pass_turn(b_tile)
             T.wait_wgmma(1)
         if step > 0:
             release(free, iteration - 1)

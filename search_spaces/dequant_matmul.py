@@ -31,6 +31,7 @@ OVERLAPPED_TILES = (8, 16, 32, 64, 128, 160, 192, 256)
 COLUMN_TILES = (16, 32, 64, 128, 256)
 DEPTHS = (64, 128, 256)
 FULL_TILE = 64  # with more rows of A, smaller tiles read too often for the caches
+ROWS_OF_GROUP = 64  # of a wgmma
 PERMUTED = 4  # weights that permutations of bytes decode at once
 TENSOR_COPY_ALIGNMENT = 128  # bytes, of a bulk copy of a tensor's box in shared memory
 TABLE_BYTES = 128  # sixteen numbers, and what aligns them
@@ -126,6 +127,12 @@ def space(workload: Workload, target: Target) -> SearchSpace:
             "overlapped",
             (False, True) if overlaps else (False,),
             "whether weights are unpacked to registers during the product of those before",
+            default=False,
+        ),
+        Parameter(
+            "turns",
+            (False, True) if overlaps else (False,),
+            "whether warpgroups issue their overlapped products in turn",
             default=False,
         ),
         Parameter(
