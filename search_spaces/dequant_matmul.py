@@ -426,6 +426,11 @@ def _overlapped_products(target: Target, depth: int, is_float8: bool) -> Constra
         block_m, block_n, stages = (config.int(name) for name in ("block_m", "block_n", "num_stages"))
         if config.get("ahead", False):
             return "ahead=true is for weights of reduce_warps=1 or more: take ahead=false"
+        if config.get("turns", False) and not (config.get("overlapped", False) and block_n > ROWS_OF_GROUP):
+            return (
+                f"turns=true is for overlapped=true with several warpgroups, more than {ROWS_OF_GROUP} rows "
+                "of W: take turns=false"
+            )
         if not config.get("overlapped", False):
             if block_m not in TILES:
                 return f"block_m={block_m} is for overlapped=true: take block_m={TILES[-2]}"

@@ -135,7 +135,7 @@ def test_base_is_legal_on_nvidia() -> None:
         ("h200", "D9", {"turns": True}, "overlapped products", "several warpgroups.*take turns=false"),
         (
             "h200",
-            "D17",
+            "D18",
             {"ahead": True},
             "overlapped products",
             "of reduce_warps=1 or more: take ahead=false",
