@@ -105,7 +105,6 @@ def direct_product(
     short = {"float16": "fp16", "bfloat16": "bf16", "int8": "int8"}[dtype]
     wide = {"int32": "int32", "float32": "fp32"}[accumulator]
     ones = {"float16": 0x3C003C00, "bfloat16": 0x3F803F80, "int8": 0x01010101}[dtype]
-    ahead, count = bool(config.get("ahead", False)), num_stages * tiles
     trips = -(-k // (step * parts * num_stages))
     is_whole = k % (step * parts * num_stages) == 0
     words = LANE_WORDS * WORDS  # of A, of a lane in a step
@@ -149,31 +148,6 @@ def direct_product(
     def result(total: Any, late_scale: Any) -> Any:
         value = T.cast(total, "float32") * T.float32(unit)
         return T.cast(value * scale_of(late_scale) if is_scaled_late else value, output)
-
-    @T.macro
-    def load(tensors, place, trip, codes, factors, zeros):  # type: ignore[no-untyped-def]
-        b_words, S, Z = tensors  # noqa: N806
-        part, first_row, row, t = place
-        # all loads of weights precede their use, so that they are in flight together
-        for stage in T.unroll(num_stages):
-            begin = ((trip * num_stages + stage) * parts + part) * step
-            # rows and weights beyond an edge repeat the last ones
-            at = begin + t * (step // 4) if is_whole else T.min(begin + t * (step // 4), k - step // 4)
-            for i in T.unroll(tiles * 2):
-                for v in T.vectorized(LANE_WORDS):
-                    codes[(stage * tiles * 2 + i) * LANE_WORDS + v] = b_words[
-                        T.min(first_row + i * 8 + row, n - 1), at // per_word + v
-                    ]
-            for i in T.unroll(tiles * 4):
-                if not is_scaled_late:
-                    factors[stage * tiles * 4 + i] = scale_of(
-                        loaded_scale(S, begin, (2 * t + i % 2) % groups, first_row + i // 2 * 8 + row)
-                    )
-                if with_zeros:
-                    zeros[stage * tiles * 4 + i] = T.cast(
-                        loaded_scale(Z, begin, (2 * t + i % 2) % groups, first_row + i // 2 * 8 + row),
-                        "float32",
-                    )
 
     @T.macro
     def program(A: Any, B: Any, S: Any, Z: Any, C: Any) -> None:  # noqa: N803
@@ -221,24 +195,31 @@ def direct_product(
                     high = T.cast(T.reinterpret(numbers[at // REPLICAS // 16], "uint16"), "uint32")
                     pairs[at] = low | high << T.uint32(16)
                 T.sync_threads()
-            tensors, place = (b_words, S, Z), (part, first_row, row, t)
-            if ahead:
-                next_codes = T.alloc_local((count * 2 * LANE_WORDS,), "uint32")
-                next_factors, next_zeros = (T.alloc_local((count * 4,), "float32") for _ in range(2))
-                load(tensors, place, 0, next_codes, next_factors, next_zeros)
             for trip in T.serial(trips):
-                if not ahead:
-                    load(tensors, place, trip, codes, factors, zeros)
-                else:  # weights arrive during the products of those before
-                    for i in T.unroll(count * 2 * LANE_WORDS):
-                        codes[i] = next_codes[i]
-                    for i in T.unroll(count * 4):
+                # all loads of weights precede their use, so that they are in flight together
+                for stage in T.unroll(num_stages):
+                    begin = ((trip * num_stages + stage) * parts + part) * step
+                    # rows and weights beyond an edge repeat the last ones
+                    at = (
+                        begin + t * (step // 4) if is_whole else T.min(begin + t * (step // 4), k - step // 4)
+                    )
+                    for i in T.unroll(tiles * 2):
+                        for v in T.vectorized(LANE_WORDS):
+                            codes[(stage * tiles * 2 + i) * LANE_WORDS + v] = b_words[
+                                T.min(first_row + i * 8 + row, n - 1), at // per_word + v
+                            ]
+                    for i in T.unroll(tiles * 4):
                         if not is_scaled_late:
-                            factors[i] = next_factors[i]
+                            factors[stage * tiles * 4 + i] = scale_of(
+                                loaded_scale(S, begin, (2 * t + i % 2) % groups, first_row + i // 2 * 8 + row)
+                            )
                         if with_zeros:
-                            zeros[i] = next_zeros[i]
-                    if trip + 1 < trips:
-                        load(tensors, place, trip + 1, next_codes, next_factors, next_zeros)
+                            zeros[stage * tiles * 4 + i] = T.cast(
+                                loaded_scale(
+                                    Z, begin, (2 * t + i % 2) % groups, first_row + i // 2 * 8 + row
+                                ),
+                                "float32",
+                            )
                 for stage in T.unroll(num_stages):
                     begin = ((trip * num_stages + stage) * parts + part) * step
                     for c in T.unroll(columns):

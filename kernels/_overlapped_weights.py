@@ -10,13 +10,14 @@ warpgroup multiplies.
 Annotations are evaluated here (no `from __future__`): TileLang reads those of its functions.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from ..dtypes import DTYPE_BYTES
 from ..problem.space import Config
 from ._float8 import FLOAT8
 from ._float8_activations import TABLES, UNIT, permuted_float8
-from ._packed import Packing, byte_tables, constant_of, decoder, permuted, permuted_signed, scale_of, word_of
+from ._packed import Packing, byte_tables, decoder, permuted, scale_of, word_of
 from ._scheduled_tiles import GROUP, scheduled_tiles
 from ._warp_policy import warp_policy
 
@@ -58,8 +59,7 @@ def overlapped_product(
     m, n, k = sizes
     block_m, block_n, block_k = config.int("block_m"), config.int("block_n"), config.int("block_k")
     num_stages, threads, swizzle = config.int("num_stages"), config.int("threads"), config.int("swizzle")
-    blocks, turns = config.int("persistent", 0), bool(config.get("turns", False))
-    by_table, by_words, by_bytes = (config["decode"] == name for name in ("table", "words", "permute"))
+    blocks, by_table = config.int("persistent", 0), config["decode"] == "table"
     scale_dtype, is_float8 = packing.scales or output, scales != ""
     # `unit`: neighbours along k that a thread has, packed
     dtype, unit = (FLOAT8, "uint16") if is_float8 else (output, "uint8")
@@ -70,16 +70,9 @@ def overlapped_product(
     depths = -(-k // (2 * block_k)) * 2  # two at a time; those beyond k add nothing
     units, scale_rows = block_k // per_unit, 1 if group == -1 else -(-block_k // group)
     last_group = 0 if group == -1 else (k - 1) // group
-    word: Any = word_of(format_name, output) if by_words else None
-    number, scaled = decoder(format_name, with_zeros, output, config.str("decode"))
-
-    in_words: tuple[int, ...] = TABLES if is_float8 else ()
-    decoded: Any = permuted
-    if by_bytes and packing.values[0] == 0:  # a sign and a magnitude
-        in_words, decoded = byte_tables(packing.values[:8], output), permuted_signed
-    elif by_bytes:
-        in_words = byte_tables(packing.values, output)
-    has_words = len(in_words) > 0
+    word: Any = None if by_table else word_of(format_name, output)
+    _, scaled = decoder(format_name, with_zeros, output, config.str("decode"))
+    tables = TABLES if is_float8 else byte_tables(packing.values, output) if by_table else ()
 
     def permute(low: Any, high: Any, places: Any) -> Any:
         # CUDA's function takes three bits of each place, PTX's instruction the fourth one, too
@@ -105,7 +98,7 @@ def overlapped_product(
     @T.macro
     def load(tensors, where, depth, a_tile, packed_tiles, stage, full):  # type: ignore[no-untyped-def]
         A, B, S, Z, _ = tensors  # noqa: N806
-        b_tile, s_tile, z_tile, _, _ = packed_tiles
+        b_tile, s_tile, z_tile, _ = packed_tiles
         row, col = where[1] * block_m, where[0] * block_n
         deep, first = depth * block_k, depth * units
         rows, cols = scale_slices(depth, col)
@@ -117,20 +110,15 @@ def overlapped_product(
 
     @T.macro
     def unpack(packed_tiles, stage, weights):  # type: ignore[no-untyped-def]
-        b_tile, s_tile, z_tile, table, seen = packed_tiles
+        b_tile, s_tile, z_tile, table = packed_tiles
         values, factor = T.alloc_local((per_unit,), dtype), T.alloc_local((1,), output)
         words = T.view(values, (1,), "uint32")
         for i, at in T.Parallel(block_n, units):
             of = at * per_unit // group if scale_rows > 1 else 0
             if is_float8:
                 words[0] = permuted_float8(T.cast(b_tile[stage, i, at], "uint32"), table, permute)
-                seen[0] = seen[0] | words[0]
-            elif by_words:
-                words[0] = word(T.cast(b_tile[stage, i, at], "uint32"))
             else:
-                for v in T.unroll(per_unit):
-                    values[v] = number(b_tile[stage, i, at], v, table)
-            if not is_float8:
+                words[0] = word(T.cast(b_tile[stage, i, at], "uint32"))
                 factor[0] = scale_of(s_tile[stage, of, i], output)
             for v in T.vectorized(per_unit):
                 weights[i, at * per_unit + v] = (
@@ -144,7 +132,7 @@ def overlapped_product(
 
     @T.macro
     def unpack_fours(packed_tiles, stage, weights):  # type: ignore[no-untyped-def]
-        b_tile, s_tile, _, table, _ = packed_tiles
+        b_tile, s_tile, _, table = packed_tiles
         codes, values = T.alloc_local((1,), "uint32"), T.alloc_local((4,), dtype)
         factor = T.alloc_local((1,), output)
         words = T.view(values, (2,), "uint32")
@@ -153,13 +141,11 @@ def overlapped_product(
             of = at * 16 // group if scale_rows > 1 else 0
             codes[0] = T.cast(b_tile[stage, i, at * 8 + byte], "uint32")
             codes[0] = codes[0] | T.cast(b_tile[stage, i, at * 8 + 4 + byte], "uint32") << T.uint32(8)
-            words[0], words[1] = decoded(codes[0], table, permute)
-            factor[0] = scale_of(s_tile[stage, of, i], output)
+            words[0], words[1] = permuted(codes[0], table, permute)
+            factor[0] = s_tile[stage, of, i]
             for half in T.unroll(2):
                 for v in T.vectorized(2):
-                    weights[i, at * 16 + half * 8 + byte * 2 + v] = scaled(
-                        values[half * 2 + v], factor[0], None
-                    )
+                    weights[i, at * 16 + half * 8 + byte * 2 + v] = values[half * 2 + v] * factor[0]
 
     @T.macro
     def add(packed_tiles, stage, part, c_sum):  # type: ignore[no-untyped-def]
@@ -193,16 +179,9 @@ def overlapped_product(
         else:
             role(tensors, buffers, barriers, place(block), (0, depths), 0, None)
 
-    def unpacked_bits() -> Any:
-        return T.alloc_local((1,), "uint32") if is_float8 else None
-
-    def zero_of(packed_tiles: Any) -> Any:
-        # the compiler does not know that these words are equal
-        return T.cast(packed_tiles[4][0] & (packed_tiles[3][0] ^ T.uint32(TABLES[0])), "int32")
-
-    unpacked = unpack_fours if by_bytes else unpack
-    added = add if is_float8 else None
-    run = scheduled_tiles(load, multiply, store, num_stages, threads, False, unpacked, added, zero_of, turns)
+    unpacking = unpack_fours if by_table else unpack
+    consumer = overlapped_consumer(unpacking, multiply, add if is_float8 else None, store)
+    run = scheduled_tiles(load, multiply, store, num_stages, threads, False, consumer)
 
     swizzled = (
         make_half_bank_swizzled_layout
@@ -215,10 +194,8 @@ def overlapped_product(
     def zero_tile() -> Any:
         return T.alloc_shared((num_stages, scale_rows, block_n), output) if with_zeros else None
 
-    def code_table() -> Any:
-        if has_words:
-            return T.alloc_local((len(in_words),), "uint32")
-        return T.alloc_shared((len(packing.values),), output) if by_table else None
+    def byte_table() -> Any:
+        return T.alloc_local((len(tables),), "uint32") if tables else None
 
     def part_sums() -> Any:
         return T.alloc_fragment((block_n, block_m), "float32") if is_float8 else None
@@ -231,26 +208,80 @@ def overlapped_product(
             a_tile = T.alloc_shared((num_stages, block_m, block_k), dtype)
             b_tile = T.alloc_shared((num_stages, block_n, units), unit)
             s_tile = T.alloc_shared((num_stages, scale_rows, block_n), scale_dtype)
-            z_tile, table, seen = zero_tile(), code_table(), unpacked_bits()
+            z_tile, table = zero_tile(), byte_table()
             T.annotate_layout({b_tile: swizzled(b_tile)})
             even = T.alloc_fragment((block_n, block_k), dtype)
             odd = T.alloc_fragment((block_n, block_k), dtype)
             c_sum, part = T.alloc_fragment((block_n, block_m), "float32"), part_sums()
             full = T.alloc_barrier([1] * num_stages)
             free = T.alloc_barrier([threads // 32] * num_stages)
-            if has_words:
-                # constants that the compiler does not see: it would load them before each use
-                for index, value in enumerate(in_words):
-                    table[index] = T.shfl_sync(
-                        T.if_then_else(T.get_thread_binding() % 32 == 0, T.uint32(value), T.uint32(0)), 0
-                    )
-            if is_float8:
-                seen[0] = 0
-            if by_table:
-                for i in T.Parallel(len(packing.values)):
-                    table[i] = constant_of(packing.values, i, output)
-                T.sync_threads()
-            buffers = (a_tile, (b_tile, s_tile, z_tile, table, seen), (c_sum, even, odd, part))
+            # constants that the compiler does not see: it would load them before each use
+            for index, value in enumerate(tables):
+                table[index] = T.shfl_sync(
+                    T.if_then_else(T.get_thread_binding() % 32 == 0, T.uint32(value), T.uint32(0)), 0
+                )
+            buffers = (a_tile, (b_tile, s_tile, z_tile, table), (c_sum, even, odd, part))
             run((A, packed, S, Z, C), buffers, (full, free), walk, block)
 
     return program
+
+
+def overlapped_consumer(
+    unpack: Any, multiply: Callable[[Any, Any, Any, Any], Any], add: Any, store: Any
+) -> Any:
+    """What computing threads do with a tile, for `scheduled_tiles`.
+
+    Its sums are followed by registers of two left operands, and by those of a product for `add`. Iterations
+    are even in number.
+
+    Args:
+        unpack: a macro `(packed_tiles, stage, weights)` that brings a left operand to registers.
+        multiply: as of `scheduled_tiles`.
+        add: a macro `(packed_tiles, stage, product, c_sum)` that scales and adds the product of an iteration;
+            None where `multiply` adds it.
+        store: as of `scheduled_tiles`.
+    """
+    import tilelang.language as T  # noqa: N812
+
+    is_added = add is not None
+
+    def consumer(slot: Any, phase: Any, release: Any) -> Any:
+        @T.macro
+        def overlap(buffers, barriers, weights, iteration, step):  # type: ignore[no-untyped-def]
+            a_tile, packed_tiles, sums = buffers
+            full, free = barriers
+            at = slot(iteration)
+            T.mbarrier_wait_parity(full[at], phase(iteration))
+            unpack(packed_tiles, at, weights)  # during the product before
+            if is_added:
+                # a branch, beyond which the compiler does not move what it unpacks
+                T.mbarrier_wait_parity(full[at], phase(iteration))
+                before = iteration - T.min(step, 1)  # the first product is zeros
+                T.wait_wgmma(0)
+                add(packed_tiles, slot(before), sums[3], sums[0])
+                multiply(weights, a_tile[at, :, :], sums[3], True)
+            else:
+                multiply(weights, a_tile[at, :, :], sums[0], step == 0)
+                T.wait_wgmma(1)
+            if step > 0:
+                release(free, iteration - 1)
+
+        @T.macro
+        def consume(tensors, buffers, barriers, place, part, done, target):  # type: ignore[no-untyped-def]
+            c_sum, even, odd, product = buffers[2]
+            count = part[1]
+            if is_added:
+                T.clear(c_sum)
+                T.clear(product)
+            for two in T.serial(count // 2):
+                overlap(buffers, barriers, even, done + 2 * two, 2 * two)
+                overlap(buffers, barriers, odd, done + 2 * two + 1, 2 * two + 1)
+            T.wait_wgmma(0)
+            if is_added:
+                add(buffers[1], slot(done + count - 1), product, c_sum)
+            release(barriers[1], done + count - 1)
+            store(tensors, place, target, c_sum)
+
+        return consume
+
+    return consumer

@@ -69,9 +69,9 @@ class Packing:
 _SIGNED_E2M1 = (*E2M1, *(-value for value in E2M1))
 FORMATS: Mapping[str, Packing] = {
     "int4": Packing(tuple(float(q - OFFSET) for q in range(16)), 7, ("bits", "convert", "words")),
-    "nf4": Packing(NF4, 1, ("table", "permute")),
-    "fp4": Packing(_SIGNED_E2M1, 6, ("words", "table", "permute")),
-    "mxfp4": Packing(_SIGNED_E2M1, 6, ("words", "table", "permute"), group=32, scales="uint8"),
+    "nf4": Packing(NF4, 1, ("table",)),
+    "fp4": Packing(_SIGNED_E2M1, 6, ("words", "table")),
+    "mxfp4": Packing(_SIGNED_E2M1, 6, ("words", "table"), group=32, scales="uint8"),
     "int2": Packing((-2.0, -1.0, 0.0, 1.0), 0, ("words",), group=-1, activations="int8"),
 }
 
@@ -161,7 +161,7 @@ def decoder(
     def looked_up(byte: Any, position: Any, table: Any) -> Any:
         return table[T.cast(code(byte, position), "int32")]
 
-    if by in ("table", "permute"):
+    if by == "table":
         return looked_up, lambda value, scale, _zero: value * scale
     if format_name == "int2":
         return looked_up, lambda value, _scale, _zero: value
@@ -208,16 +208,6 @@ def permuted(codes: Any, tables: Any, permute: Callable[[Any, Any, Any], Any]) -
         return first & ~upper | second & upper
 
     low, high = found(0), found(4)
-    return permute(low, high, 0x5140), permute(low, high, 0x7362)
-
-
-def permuted_signed(codes: Any, tables: Any, permute: Callable[[Any, Any, Any], Any]) -> tuple[Any, Any]:
-    """As `permuted`, of formats whose upper half has the negative numbers of the lower one.
-
-    `tables` are those of the lower half.
-    """
-    high = permute(tables[2], tables[3], codes) | permute(codes, codes << 4, 0x1504) & 0x80808080
-    low = permute(tables[0], tables[1], codes)
     return permute(low, high, 0x5140), permute(low, high, 0x7362)
 
 

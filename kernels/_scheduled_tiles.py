@@ -13,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-FIRST_TURN = 8  # named barriers of the turns; TileLang takes the first ones
 GROUP = 128  # threads that issue a wgmma together, and those that copy
 # of a computing thread by number of groups; copying threads keep 24. More groups keep an even share
 REGISTERS = {1: 240, 2: 240, 3: 160}
@@ -78,10 +77,7 @@ def scheduled_tiles(
     num_stages: int,
     threads: int,
     pair: bool,
-    unpack: Any = None,
-    add: Any = None,
-    zero_of: Any = None,
-    turns: bool = False,
+    consumer: Any = None,
 ) -> Any:
     """A macro `run(tensors, buffers, barriers, walk, block)`: what all threads of a block do.
 
@@ -93,26 +89,15 @@ def scheduled_tiles(
         num_stages: iterations whose copies are in flight together.
         threads: threads that compute.
         pair: whether blocks are clusters of two.
-        unpack: a macro `(b_tile, stage, weights)` that brings the left operand of an iteration to registers,
-            if it does not come from memory as it is.
-        add: a macro `(b_tile, stage, part, c_sum)` that adds the product of an iteration to the sums, if it
-            is scaled before.
-        zero_of: a function of `b_tile` whose result is 0, from all that was unpacked: the compiler keeps what
-            takes it behind.
-        turns: whether warpgroups issue products of what they unpacked in turn.
+        consumer: a function of `slot`, `phase` and `release` below that gives another macro `consume`.
 
     Returns:
         The macro. `buffers` are stages of both operands and the sums, `barriers` are of full and of free
         stages, and `walk(role, *shared, block)` is a macro that calls `role(*shared, place, part, done,
         target)` for every tile, where `shared` are the first three arguments of `run`. `part` is the first
-        iteration and their number, and `done` iterations of the block came before. With `unpack` the sums are
-        followed by registers of two left operands and of a part of the sums for `add`, and iterations are
-        even in number.
+        iteration and their number, and `done` iterations of the block came before.
     """
     import tilelang.language as T  # noqa: N812
-
-    groups, is_added = threads // GROUP, add is not None
-    has_turns = turns and groups > 1
 
     def slot(iteration: Any) -> Any:
         return iteration % num_stages
@@ -155,61 +140,7 @@ def scheduled_tiles(
             release(free, done + step)
         store(tensors, place, target, c_sum)
 
-    # A group passes its turn on when it has issued its product. If it has to add, it does so when it has
-    # unpacked, which takes about as long: then one group adds while others multiply.
-    @T.macro
-    def take_turn(group):  # type: ignore[no-untyped-def]
-        if has_turns:
-            T.sync_threads(FIRST_TURN - 1 + group, 2 * GROUP)
-
-    @T.macro
-    def pass_turn(b_tile):  # type: ignore[no-untyped-def]
-        if has_turns:
-            following = FIRST_TURN + T.get_thread_binding() // GROUP % groups
-            T.named_barrier_arrive(following + (zero_of(b_tile) if is_added else 0), 2 * GROUP)
-
-    @T.macro
-    def overlap(buffers, barriers, weights, iteration, step):  # type: ignore[no-untyped-def]
-        a_tile, b_tile, sums = buffers
-        full, free = barriers
-        at = slot(iteration)
-        T.mbarrier_wait_parity(full[at], phase(iteration))
-        unpack(b_tile, at, weights)  # during the product before
-        if is_added:
-            if step > 0:
-                pass_turn(b_tile)
-            take_turn(T.get_thread_binding() // GROUP)
-            before = iteration - T.min(step, 1)  # the first part is zeros
-            T.wait_wgmma(0)
-            add(b_tile, slot(before), sums[3], sums[0])
-            multiply(weights, a_tile[at, :, :], sums[3], True)
-        else:
-            take_turn(T.get_thread_binding() // GROUP)
-            multiply(weights, a_tile[at, :, :], sums[0], step == 0)
-            pass_turn(b_tile)
-            T.wait_wgmma(1)
-        if step > 0:
-            release(free, iteration - 1)
-
-    @T.macro
-    def consume_unpacked(tensors, buffers, barriers, place, part, done, target):  # type: ignore[no-untyped-def]
-        c_sum, even, odd, products = buffers[2]
-        count = part[1]
-        if is_added:
-            T.clear(c_sum)
-            T.clear(products)
-        for two in T.serial(count // 2):
-            overlap(buffers, barriers, even, done + 2 * two, 2 * two)
-            overlap(buffers, barriers, odd, done + 2 * two + 1, 2 * two + 1)
-        if is_added:
-            pass_turn(buffers[1])
-        T.wait_wgmma(0)
-        if is_added:
-            add(buffers[1], slot(done + count - 1), products, c_sum)
-        release(barriers[1], done + count - 1)
-        store(tensors, place, target, c_sum)
-
-    computing = consume_unpacked if unpack else consume
+    computing = consumer(slot, phase, release) if consumer else consume
 
     @T.macro
     def run(tensors, buffers, barriers, walk, block):  # type: ignore[no-untyped-def]
@@ -223,13 +154,7 @@ def scheduled_tiles(
         else:
             if threads // GROUP in REGISTERS:
                 T.inc_max_nreg(REGISTERS[threads // GROUP])
-            if has_turns:  # noqa: SIM102  # the last group gives the first one its turn
-                if thread >= groups * GROUP:
-                    pass_turn(buffers[1])
             walk(computing, tensors, buffers, barriers, block)
-            if has_turns:  # noqa: SIM102  # an arrival of the last group is left
-                if thread < 2 * GROUP:
-                    take_turn(1)
         if pair:  # no block leaves while the other one may report to it
             T.cluster_sync()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from ..dtypes import DTYPE_BYTES
-from ..problem.space import Config, Constraint, Parameter, SearchSpace
+from ..problem.space import Config, Constraint, Parameter, SearchSpace, Value
 from ..problem.workload import Workload
 from ..target.spec import Target
 from .constraints import (
@@ -27,12 +27,10 @@ from .row_reduction import fits_thread
 RUNS = {"shared": 8, "shared_wide": 32}  # weights that a thread unpacks at a time for shared memory
 SWIZZLES = (0, 8)
 TILES = (8, 16, 32, 64, 128, 256)
-OVERLAPPED_TILES = (8, 16, 32, 64, 128, 160, 192, 256)
+OVERLAPPED_TILES = (8, 16, 32, 64, 128, 192, 256)
 COLUMN_TILES = (16, 32, 64, 128, 256)
 DEPTHS = (64, 128, 256)
 FULL_TILE = 64  # with more rows of A, smaller tiles read too often for the caches
-ROWS_OF_GROUP = 64  # of a wgmma
-PERMUTED = 4  # weights that permutations of bytes decode at once
 TENSOR_COPY_ALIGNMENT = 128  # bytes, of a bulk copy of a tensor's box in shared memory
 TABLE_BYTES = 128  # sixteen numbers, and what aligns them
 ALIGNMENT = 1024  # bytes, of TileLang for operands of matrix instructions
@@ -45,9 +43,9 @@ PAIRS_BYTES = 16 * 1024 + TABLE_BYTES  # of a table of pairs of weights
 # ways to decode the weights of a format
 DECODERS: Mapping[str, tuple[str, ...]] = {
     "int4": ("bits", "convert", "words"),
-    "nf4": ("table", "permute"),
-    "fp4": ("words", "table", "permute"),
-    "mxfp4": ("words", "table", "permute"),
+    "nf4": ("table",),
+    "fp4": ("words", "table"),
+    "mxfp4": ("words", "table"),
     "int2": ("words",),
 }
 
@@ -81,7 +79,14 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         and n * scale_bytes % 16 == 0
     )
     rows = OVERLAPPED_TILES if overlaps else TILES
-    overlapped_depth = 128 if is_float8 and group != 64 else 64
+    overlapped: Mapping[str, Value] = {
+        "weights": "registers",
+        "block_k": 128 if is_float8 and group != 64 else 64,
+        "decode": "words" if "words" in DECODERS[format_name] else "table",
+    }
+    in_registers: tuple[str, ...] = ("registers", "registers_linear")
+    if is_float8:
+        in_registers = ("registers",) if overlaps else ()
     goes_direct = not is_float8 and target.kind == "cuda" and m <= FEW_ROWS and k % (step // 4) == 0
     parameters = (
         Parameter("block_m", rows, "rows of A and C of one block"),
@@ -91,19 +96,14 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         Parameter("threads", (64, 128, 256, 512), "threads that compute"),
         Parameter(
             "weights",
-            tuple(RUNS)
-            if is_float8 and not overlaps
-            else ("registers", *RUNS)
-            if is_float8
-            else ("registers", "registers_linear", *RUNS),
+            (*in_registers, *RUNS),
             "where weights are unpacked to: registers, from a swizzled or linear tile; or shared memory, 8 "
             "or 32 at a time",
         ),
         Parameter(
             "decode",
             ("words",) if is_float8 else DECODERS[format_name],
-            "how codes become numbers: by bit operations on one or a word of them, a conversion, a table in "
-            "shared memory, or permutations of a table's bytes in registers",
+            "how codes become numbers: by bit operations on one or a word of them, a conversion, or a table",
         ),
         Parameter("policy", POLICIES, "how the tile is divided over the warps"),
         Parameter(
@@ -118,26 +118,16 @@ def space(workload: Workload, target: Target) -> SearchSpace:
             default=0,
         ),
         Parameter(
-            "ahead",
-            (False, True) if goes_direct else (False,),
-            "whether weights that go to registers are read during the products of those before",
-            default=False,
-        ),
-        Parameter(
             "overlapped",
             (False, True) if overlaps else (False,),
             "whether weights are unpacked to registers during the product of those before",
             default=False,
         ),
         Parameter(
-            "turns",
-            (False, True) if overlaps else (False,),
-            "whether warpgroups issue their overlapped products in turn",
-            default=False,
-        ),
-        Parameter(
             "persistent",
-            (0, cores) if overlaps and -(-m // FULL_TILE) * -(-n // FULL_TILE) > cores else (0,),
+            (0, cores)
+            if overlaps and is_float8 and -(-m // FULL_TILE) * -(-n // FULL_TILE) > cores
+            else (0,),
             "blocks that loop over overlapped tiles and copy for the next one meanwhile; 0: one block a tile",
             default=0,
         ),
@@ -182,8 +172,7 @@ def space(workload: Workload, target: Target) -> SearchSpace:
 
     def direct_registers(config: Config) -> int:
         tiles, wide = _tiles_of_a_warp(config), columns(config)
-        count = config.int("num_stages") * tiles * (2 if config.get("ahead", False) else 1)
-        loaded = count * (8 + (0 if group == -1 else 4) + (4 if zero_bytes else 0))
+        loaded = config.int("num_stages") * tiles * (8 + (0 if group == -1 else 4) + (4 if zero_bytes else 0))
         return loaded + 16 + (16 + 4 + 8 * tiles) * wide
 
     def direct_bytes(config: Config) -> int:
@@ -207,7 +196,7 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         ),
         fits_shared_memory(target, shared_bytes, "lower num_stages, block_k, block_m or block_n"),
         swizzle_matters(blocks, cores, SWIZZLES),
-        _overlapped_products(target, overlapped_depth, is_float8),
+        _overlapped_products(target, overlapped, is_float8),
         _persistence_helps(blocks),
     )
     direct = (
@@ -311,18 +300,15 @@ def _whole_warps() -> Constraint:
 
 
 def _parts_within_row(steps: int) -> Constraint:
-    """Every warp that shares rows has a step, every stage one, and there is a next one to read ahead."""
+    """Every warp that shares rows has a step, and every stage one."""
 
     def violation(config: Config) -> str | None:
         parts, stages = config.int("reduce_warps", 0), config.int("num_stages")
-        ahead = config.get("ahead", False)
-        need = parts * stages * (2 if ahead else 1)
-        if need <= steps or need == 1:
+        if parts * stages <= steps or parts * stages == 1:
             return None
-        also = ", with ahead=true as many again," if ahead else ""
         return (
-            f"reduce_warps={parts} with num_stages={stages}{also} needs {need} steps of a row, which has "
-            f"{steps}: take fewer{', or ahead=false' if ahead else ''}"
+            f"reduce_warps={parts} with num_stages={stages} needs {parts * stages} steps of a row, which has "
+            f"{steps}: take fewer"
         )
 
     return Constraint("parts within row", violation, is_waste=True)
@@ -419,30 +405,18 @@ def _whole_instructions(target: Target) -> Constraint:
     return Constraint("whole matrix instructions", violation)
 
 
-def _overlapped_products(target: Target, depth: int, is_float8: bool) -> Constraint:
+def _overlapped_products(target: Target, fixed: Mapping[str, Value], is_float8: bool) -> Constraint:
     """Weights that are unpacked during a product: each warpgroup has those of one instruction's rows."""
 
     def violation(config: Config) -> str | None:
         block_m, block_n, stages = (config.int(name) for name in ("block_m", "block_n", "num_stages"))
-        if config.get("ahead", False):
-            return "ahead=true is for weights of reduce_warps=1 or more: take ahead=false"
-        if config.get("turns", False) and not (config.get("overlapped", False) and block_n > ROWS_OF_GROUP):
-            return (
-                f"turns=true is for overlapped=true with several warpgroups, more than {ROWS_OF_GROUP} rows "
-                "of W: take turns=false"
-            )
         if not config.get("overlapped", False):
             if block_m not in TILES:
                 return f"block_m={block_m} is for overlapped=true: take block_m={TILES[-2]}"
-            if config["decode"] == "permute":
-                return (
-                    f"decode=permute takes {PERMUTED} weights of overlapped=true at once: take decode=table"
-                )
             if is_float8 and config["weights"] == "registers":
-                return f"weights=registers multiplies {depth} of float8 with overlapped=true: take shared"
+                return "weights=registers of float8 is for overlapped=true: take weights=shared"
             return None
-        fixed = {"weights": "registers", "block_k": depth, "threads": 2 * block_n}
-        for name, value in fixed.items():
+        for name, value in {**fixed, "threads": 2 * block_n}.items():
             if config[name] != value:
                 return (
                     f"overlapped=true with block_n={block_n} has no {name}={config[name]}: take "
