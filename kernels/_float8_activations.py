@@ -7,6 +7,7 @@ of weights are scaled and added in float32.
 Annotations are evaluated here (no `from __future__`): TileLang reads those of its functions.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from ..problem.space import Config
@@ -27,33 +28,18 @@ def float8_of_int4(apart: Any) -> Any:
     return (apart ^ (0x08080808 - negative)) + negative * 0x81
 
 
-# CUDA's function for this instruction takes three bits of each place, and here the fourth one is used
-PERMUTE = """
-__device__ __forceinline__ unsigned int permuted_bytes(unsigned int low, unsigned int high, unsigned int at) {
-  unsigned int found;
-  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(found) : "r"(low), "r"(high), "r"(at));
-  return found;
-}
-"""
-
-
 # bytes of the numbers of codes below 8, with a bit that an addition moves to the sign, and of the others
 TABLES = (0x45464748, 0x41424344, 0x03020100, 0x07060504)
 
 
-def permuted_float8(codes: Any, tables: Any) -> Any:
+def permuted_float8(codes: Any, tables: Any, permute: Callable[[Any, Any, Any], Any]) -> Any:
     """The bits of four e4m3 numbers, (q - 8) / 512, from the codes in the lower 16 bits of a uint32.
 
-    Codes are places of bytes in `TABLES`. A place with its fourth bit set gives the sign of the byte in the
-    other three bits, here 0.
+    `permute` takes the lower and upper half of eight bytes, here of `TABLES`, and places in them. A place
+    with its fourth bit set gives the sign of the byte in the other three bits, here 0.
     """
-    import tilelang.language as T  # noqa: N812
-
-    def found(half: int, at: Any) -> Any:
-        return T.call_pure_extern("uint32", "permuted_bytes", tables[half], tables[half + 1], at)
-
-    negative, positive = found(0, codes), found(2, codes ^ T.uint32(0x8888))
-    return negative + positive + (negative & T.uint32(0x40404040))
+    negative, positive = permute(tables[0], tables[1], codes), permute(tables[2], tables[3], codes ^ 0x8888)
+    return negative + positive + (negative & 0x40404040)
 
 
 def float8_product(

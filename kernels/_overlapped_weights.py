@@ -2,7 +2,7 @@
 
 Tiles are those of C^T = W A^T, and threads of their own copy. Each computing warpgroup has 64 rows of W in
 registers, as the left operand: those of one iteration are multiplied while those of the next one are
-unpacked. Two blocks side by side may read their rows of A together, as a cluster.
+unpacked.
 
 Products of float8 are sums of a group of weights, which are scaled and added in float32 while the other
 warpgroup multiplies.
@@ -10,15 +10,25 @@ warpgroup multiplies.
 Annotations are evaluated here (no `from __future__`): TileLang reads those of its functions.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from ..dtypes import DTYPE_BYTES
 from ..problem.space import Config
 from ._float8 import FLOAT8
-from ._float8_activations import PERMUTE, TABLES, UNIT, permuted_float8
-from ._packed import Packing, constant_of, decoder, scale_of, word_of
+from ._float8_activations import TABLES, UNIT, permuted_float8
+from ._packed import Packing, byte_tables, decoder, permuted, scale_of, word_of
 from ._scheduled_tiles import GROUP, scheduled_tiles
 from ._warp_policy import warp_policy
+
+PERMUTED = "permuted_bytes"
+PERMUTE = f"""
+__device__ __forceinline__ unsigned int {PERMUTED}(unsigned int low, unsigned int high, unsigned int at) {{
+  unsigned int found;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(found) : "r"(low), "r"(high), "r"(at));
+  return found;
+}}
+"""
 
 
 def overlapped_product(
@@ -49,33 +59,35 @@ def overlapped_product(
     m, n, k = sizes
     block_m, block_n, block_k = config.int("block_m"), config.int("block_n"), config.int("block_k")
     num_stages, threads, swizzle = config.int("num_stages"), config.int("threads"), config.int("swizzle")
-    blocks, cluster = config.int("persistent", 0), config.int("cluster_n", 0) or 1
-    by_table, by_words = config["decode"] == "table", config["decode"] == "words"
+    blocks, by_table = config.int("persistent", 0), config["decode"] == "table"
     scale_dtype, is_float8 = packing.scales or output, scales != ""
-    dtype, unit = (
-        (FLOAT8, "uint16") if is_float8 else (output, "uint8")
-    )  # of packed weights that a thread reads
+    # `unit`: neighbours along k that a thread has, packed
+    dtype, unit = (FLOAT8, "uint16") if is_float8 else (output, "uint8")
     per_unit = 4 if is_float8 else packing.per_byte
     registers = block_n * block_k * DTYPE_BYTES[dtype] // 4 // threads  # of a thread, for weights
     policy = warp_policy("full_row")
-    tile_rows, tile_cols = (m + block_m - 1) // block_m, -(-n // (block_n * cluster))  # of clusters
+    tile_rows, tile_cols = (m + block_m - 1) // block_m, -(-n // block_n)
     depths = -(-k // (2 * block_k)) * 2  # two at a time; those beyond k add nothing
     units, scale_rows = block_k // per_unit, 1 if group == -1 else -(-block_k // group)
     last_group = 0 if group == -1 else (k - 1) // group
-    word: Any = word_of(format_name, output) if by_words else None
-    number, scaled = decoder(format_name, with_zeros, output, config.str("decode"))
+    word: Any = None if by_table else word_of(format_name, output)
+    _, scaled = decoder(format_name, with_zeros, output, config.str("decode"))
+    tables = TABLES if is_float8 else byte_tables(packing.values, output) if by_table else ()
+
+    def permute(low: Any, high: Any, places: Any) -> Any:
+        # CUDA's function takes three bits of each place, PTX's instruction the fourth one, too
+        return T.call_pure_extern("uint32", PERMUTED if is_float8 else "__byte_perm", low, high, places)
 
     def place(tile: Any) -> tuple[Any, Any]:
-        # column of a cluster and row of a tile, by panels of rows
+        # column and row of a tile, by panels of rows
         panel = max(swizzle, 1)
         first = tile // (panel * tile_cols) * panel
         rows = T.min(panel, tile_rows - first)
         inner = tile % (panel * tile_cols)
         return inner // rows, first + inner % rows
 
-    def issue(source: Any, tile: Any, barrier: Any, is_shared: bool) -> Any:
-        mask = 3 if is_shared else None
-        return T.tma_copy(source, tile, barrier=barrier, leader_scope_threads=32, cluster_mask=mask)
+    def issue(source: Any, tile: Any, barrier: Any) -> Any:
+        return T.tma_copy(source, tile, barrier=barrier, leader_scope_threads=32)
 
     def scale_slices(depth: Any, col: Any) -> tuple[slice, slice]:
         first = 0 if group == -1 else depth * block_k // group
@@ -90,11 +102,11 @@ def overlapped_product(
         row, col = where[1] * block_m, where[0] * block_n
         deep, first = depth * block_k, depth * units
         rows, cols = scale_slices(depth, col)
-        issue(A[row : row + block_m, deep : deep + block_k], a_tile[stage, :, :], full[stage], cluster > 1)
-        issue(B[col : col + block_n, first : first + units], b_tile[stage, :, :], full[stage], False)
-        issue(S[rows, cols], s_tile[stage, :, :], full[stage], False)
+        issue(A[row : row + block_m, deep : deep + block_k], a_tile[stage, :, :], full[stage])
+        issue(B[col : col + block_n, first : first + units], b_tile[stage, :, :], full[stage])
+        issue(S[rows, cols], s_tile[stage, :, :], full[stage])
         if with_zeros:
-            issue(Z[rows, cols], z_tile[stage, :, :], full[stage], False)
+            issue(Z[rows, cols], z_tile[stage, :, :], full[stage])
 
     @T.macro
     def unpack(packed_tiles, stage, weights):  # type: ignore[no-untyped-def]
@@ -104,13 +116,9 @@ def overlapped_product(
         for i, at in T.Parallel(block_n, units):
             of = at * per_unit // group if scale_rows > 1 else 0
             if is_float8:
-                words[0] = permuted_float8(T.cast(b_tile[stage, i, at], "uint32"), table)
-            elif by_words:
-                words[0] = word(T.cast(b_tile[stage, i, at], "uint32"))
+                words[0] = permuted_float8(T.cast(b_tile[stage, i, at], "uint32"), table, permute)
             else:
-                for v in T.unroll(per_unit):
-                    values[v] = number(b_tile[stage, i, at], v, table)
-            if not is_float8:
+                words[0] = word(T.cast(b_tile[stage, i, at], "uint32"))
                 factor[0] = scale_of(s_tile[stage, of, i], output)
             for v in T.vectorized(per_unit):
                 weights[i, at * per_unit + v] = (
@@ -119,8 +127,25 @@ def overlapped_product(
                     else scaled(values[v], factor[0], z_tile[stage, of, i] if with_zeros else None)
                 )
 
-        # a fence, or the compiler unpacks after the product for which it waits
+        # a fence, or the compiler may unpack after it has waited for the product before
         T.warpgroup_fence_operand(weights, num_regs=registers)
+
+    @T.macro
+    def unpack_fours(packed_tiles, stage, weights):  # type: ignore[no-untyped-def]
+        b_tile, s_tile, _, table = packed_tiles
+        codes, values = T.alloc_local((1,), "uint32"), T.alloc_local((4,), dtype)
+        factor = T.alloc_local((1,), output)
+        words = T.view(values, (2,), "uint32")
+        # the two bytes of a thread, of 16 weights
+        for i, at, byte in T.Parallel(block_n, block_k // 16, 4):
+            of = at * 16 // group if scale_rows > 1 else 0
+            codes[0] = T.cast(b_tile[stage, i, at * 8 + byte], "uint32")
+            codes[0] = codes[0] | T.cast(b_tile[stage, i, at * 8 + 4 + byte], "uint32") << T.uint32(8)
+            words[0], words[1] = permuted(codes[0], table, permute)
+            factor[0] = s_tile[stage, of, i]
+            for half in T.unroll(2):
+                for v in T.vectorized(2):
+                    weights[i, at * 16 + half * 8 + byte * 2 + v] = values[half * 2 + v] * factor[0]
 
     @T.macro
     def add(packed_tiles, stage, part, c_sum):  # type: ignore[no-untyped-def]
@@ -149,18 +174,14 @@ def overlapped_product(
     def walk(role, tensors, buffers, barriers, block):  # type: ignore[no-untyped-def]
         if blocks:
             for turn in T.serial(T.ceildiv(tile_rows * tile_cols - block, blocks)):
-                role(
-                    tensors, buffers, barriers, place(turn * blocks + block), (0, depths), turn * depths, None
-                )
+                where = place(turn * blocks + block)
+                role(tensors, buffers, barriers, where, (0, depths), turn * depths, None)
         else:
-            col, row = place(block // cluster)
-            where = (col * cluster + block % cluster, row)
-            role(tensors, buffers, barriers, where, (0, depths), 0, None)
+            role(tensors, buffers, barriers, place(block), (0, depths), 0, None)
 
-    run = scheduled_tiles(
-        load, multiply, store, num_stages, threads, cluster > 1, unpack, add if is_float8 else None
-    )
-    reported = T.alloc_cluster_barrier if cluster > 1 else T.alloc_barrier
+    unpacking = unpack_fours if by_table else unpack
+    consumer = overlapped_consumer(unpacking, multiply, add if is_float8 else None, store)
+    run = scheduled_tiles(load, multiply, store, num_stages, threads, False, consumer)
 
     swizzled = (
         make_half_bank_swizzled_layout
@@ -168,15 +189,13 @@ def overlapped_product(
         else make_quarter_bank_swizzled_layout
     )
     source = PERMUTE if is_float8 else None
-    grid = blocks if blocks else tile_rows * tile_cols * cluster
+    grid = blocks if blocks else tile_rows * tile_cols
 
     def zero_tile() -> Any:
         return T.alloc_shared((num_stages, scale_rows, block_n), output) if with_zeros else None
 
-    def code_table() -> Any:
-        if is_float8:
-            return T.alloc_local((len(TABLES),), "uint32")
-        return T.alloc_shared((len(packing.values),), output) if by_table else None
+    def byte_table() -> Any:
+        return T.alloc_local((len(tables),), "uint32") if tables else None
 
     def part_sums() -> Any:
         return T.alloc_fragment((block_n, block_m), "float32") if is_float8 else None
@@ -184,29 +203,85 @@ def overlapped_product(
     @T.macro
     def program(A: Any, B: Any, S: Any, Z: Any, C: Any) -> None:  # noqa: N803
         packed = T.view(B, (n, k // per_unit), unit) if is_float8 else B
-        with T.Kernel(grid, threads=threads + GROUP, cluster_dims=cluster if cluster > 1 else None) as block:
+        with T.Kernel(grid, threads=threads + GROUP) as block:
             T.import_source(source)
             a_tile = T.alloc_shared((num_stages, block_m, block_k), dtype)
             b_tile = T.alloc_shared((num_stages, block_n, units), unit)
             s_tile = T.alloc_shared((num_stages, scale_rows, block_n), scale_dtype)
-            z_tile, table = zero_tile(), code_table()
+            z_tile, table = zero_tile(), byte_table()
             T.annotate_layout({b_tile: swizzled(b_tile)})
             even = T.alloc_fragment((block_n, block_k), dtype)
             odd = T.alloc_fragment((block_n, block_k), dtype)
             c_sum, part = T.alloc_fragment((block_n, block_m), "float32"), part_sums()
             full = T.alloc_barrier([1] * num_stages)
-            free = reported([cluster * threads // 32] * num_stages)
-            if is_float8:
-                # constants that the compiler does not see: it would load them before each use
-                for i, value in enumerate(TABLES):
-                    table[i] = T.shfl_sync(
-                        T.if_then_else(T.get_thread_binding() % 32 == 0, T.uint32(value), T.uint32(0)), 0
-                    )
-            if by_table:
-                for i in T.Parallel(len(packing.values)):
-                    table[i] = constant_of(packing.values, i, output)
-                T.sync_threads()
+            free = T.alloc_barrier([threads // 32] * num_stages)
+            # constants that the compiler does not see: it would load them before each use
+            for index, value in enumerate(tables):
+                table[index] = T.shfl_sync(
+                    T.if_then_else(T.get_thread_binding() % 32 == 0, T.uint32(value), T.uint32(0)), 0
+                )
             buffers = (a_tile, (b_tile, s_tile, z_tile, table), (c_sum, even, odd, part))
             run((A, packed, S, Z, C), buffers, (full, free), walk, block)
 
     return program
+
+
+def overlapped_consumer(
+    unpack: Any, multiply: Callable[[Any, Any, Any, Any], Any], add: Any, store: Any
+) -> Any:
+    """What computing threads do with a tile, for `scheduled_tiles`.
+
+    Its sums are followed by registers of two left operands, and by those of a product for `add`. Iterations
+    are even in number.
+
+    Args:
+        unpack: a macro `(packed_tiles, stage, weights)` that brings a left operand to registers.
+        multiply: as of `scheduled_tiles`.
+        add: a macro `(packed_tiles, stage, product, c_sum)` that scales and adds the product of an iteration;
+            None where `multiply` adds it.
+        store: as of `scheduled_tiles`.
+    """
+    import tilelang.language as T  # noqa: N812
+
+    is_added = add is not None
+
+    def consumer(slot: Any, phase: Any, release: Any) -> Any:
+        @T.macro
+        def overlap(buffers, barriers, weights, iteration, step):  # type: ignore[no-untyped-def]
+            a_tile, packed_tiles, sums = buffers
+            full, free = barriers
+            at = slot(iteration)
+            T.mbarrier_wait_parity(full[at], phase(iteration))
+            unpack(packed_tiles, at, weights)  # during the product before
+            if is_added:
+                # a branch, beyond which the compiler does not move what it unpacks
+                T.mbarrier_wait_parity(full[at], phase(iteration))
+                before = iteration - T.min(step, 1)  # the first product is zeros
+                T.wait_wgmma(0)
+                add(packed_tiles, slot(before), sums[3], sums[0])
+                multiply(weights, a_tile[at, :, :], sums[3], True)
+            else:
+                multiply(weights, a_tile[at, :, :], sums[0], step == 0)
+                T.wait_wgmma(1)
+            if step > 0:
+                release(free, iteration - 1)
+
+        @T.macro
+        def consume(tensors, buffers, barriers, place, part, done, target):  # type: ignore[no-untyped-def]
+            c_sum, even, odd, product = buffers[2]
+            count = part[1]
+            if is_added:
+                T.clear(c_sum)
+                T.clear(product)
+            for two in T.serial(count // 2):
+                overlap(buffers, barriers, even, done + 2 * two, 2 * two)
+                overlap(buffers, barriers, odd, done + 2 * two + 1, 2 * two + 1)
+            T.wait_wgmma(0)
+            if is_added:
+                add(buffers[1], slot(done + count - 1), product, c_sum)
+            release(barriers[1], done + count - 1)
+            store(tensors, place, target, c_sum)
+
+        return consume
+
+    return consumer

@@ -77,8 +77,7 @@ def scheduled_tiles(
     num_stages: int,
     threads: int,
     pair: bool,
-    unpack: Any = None,
-    add: Any = None,
+    consumer: Any = None,
 ) -> Any:
     """A macro `run(tensors, buffers, barriers, walk, block)`: what all threads of a block do.
 
@@ -90,22 +89,15 @@ def scheduled_tiles(
         num_stages: iterations whose copies are in flight together.
         threads: threads that compute.
         pair: whether blocks are clusters of two.
-        unpack: a macro `(b_tile, stage, weights)` that brings the left operand of an iteration to registers,
-            if it does not come from memory as it is.
-        add: a macro `(b_tile, stage, part, c_sum)` that adds the product of an iteration to the sums, if it
-            is scaled before.
+        consumer: a function of `slot`, `phase` and `release` below that gives another macro `consume`.
 
     Returns:
         The macro. `buffers` are stages of both operands and the sums, `barriers` are of full and of free
         stages, and `walk(role, *shared, block)` is a macro that calls `role(*shared, place, part, done,
         target)` for every tile, where `shared` are the first three arguments of `run`. `part` is the first
-        iteration and their number, and `done` iterations of the block came before. With `unpack` the sums are
-        followed by registers of two left operands and of a part of the sums for `add`, and iterations are
-        even in number.
+        iteration and their number, and `done` iterations of the block came before.
     """
     import tilelang.language as T  # noqa: N812
-
-    is_added = add is not None
 
     def slot(iteration: Any) -> Any:
         return iteration % num_stages
@@ -148,43 +140,7 @@ def scheduled_tiles(
             release(free, done + step)
         store(tensors, place, target, c_sum)
 
-    @T.macro
-    def overlap(buffers, barriers, weights, iteration, step):  # type: ignore[no-untyped-def]
-        a_tile, b_tile, sums = buffers
-        full, free = barriers
-        at = slot(iteration)
-        T.mbarrier_wait_parity(full[at], phase(iteration))
-        unpack(b_tile, at, weights)  # during the product before
-        if is_added:
-            # which is over: a branch, beyond which the compiler does not move what it unpacks
-            T.mbarrier_wait_parity(full[at], phase(iteration))
-            before = iteration - T.min(step, 1)  # the first part is zeros
-            T.wait_wgmma(0)
-            add(b_tile, slot(before), sums[3], sums[0])
-            multiply(weights, a_tile[at, :, :], sums[3], True)
-        else:
-            multiply(weights, a_tile[at, :, :], sums[0], step == 0)
-            T.wait_wgmma(1)
-        if step > 0:
-            release(free, iteration - 1)
-
-    @T.macro
-    def consume_unpacked(tensors, buffers, barriers, place, part, done, target):  # type: ignore[no-untyped-def]
-        c_sum, even, odd, products = buffers[2]
-        count = part[1]
-        if is_added:
-            T.clear(c_sum)
-            T.clear(products)
-        for two in T.serial(count // 2):
-            overlap(buffers, barriers, even, done + 2 * two, 2 * two)
-            overlap(buffers, barriers, odd, done + 2 * two + 1, 2 * two + 1)
-        T.wait_wgmma(0)
-        if is_added:
-            add(buffers[1], slot(done + count - 1), products, c_sum)
-        release(barriers[1], done + count - 1)
-        store(tensors, place, target, c_sum)
-
-    computing = consume_unpacked if unpack else consume
+    computing = consumer(slot, phase, release) if consumer else consume
 
     @T.macro
     def run(tensors, buffers, barriers, walk, block):  # type: ignore[no-untyped-def]

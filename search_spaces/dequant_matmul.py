@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from ..dtypes import DTYPE_BYTES
-from ..problem.space import Config, Constraint, Parameter, SearchSpace
+from ..problem.space import Config, Constraint, Parameter, SearchSpace, Value
 from ..problem.workload import Workload
 from ..target.spec import Target
 from .constraints import (
@@ -27,7 +27,7 @@ from .row_reduction import fits_thread
 RUNS = {"shared": 8, "shared_wide": 32}  # weights that a thread unpacks at a time for shared memory
 SWIZZLES = (0, 8)
 TILES = (8, 16, 32, 64, 128, 256)
-OVERLAPPED_TILES = (8, 16, 32, 64, 128, 160, 192, 256)
+OVERLAPPED_TILES = (8, 16, 32, 64, 128, 192, 256)
 COLUMN_TILES = (16, 32, 64, 128, 256)
 DEPTHS = (64, 128, 256)
 FULL_TILE = 64  # with more rows of A, smaller tiles read too often for the caches
@@ -79,7 +79,14 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         and n * scale_bytes % 16 == 0
     )
     rows = OVERLAPPED_TILES if overlaps else TILES
-    overlapped_depth = 128 if is_float8 and group != 64 else 64
+    overlapped: Mapping[str, Value] = {
+        "weights": "registers",
+        "block_k": 128 if is_float8 and group != 64 else 64,
+        "decode": "words" if "words" in DECODERS[format_name] else "table",
+    }
+    in_registers: tuple[str, ...] = ("registers", "registers_linear")
+    if is_float8:
+        in_registers = ("registers",) if overlaps else ()
     goes_direct = not is_float8 and target.kind == "cuda" and m <= FEW_ROWS and k % (step // 4) == 0
     parameters = (
         Parameter("block_m", rows, "rows of A and C of one block"),
@@ -89,11 +96,7 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         Parameter("threads", (64, 128, 256, 512), "threads that compute"),
         Parameter(
             "weights",
-            tuple(RUNS)
-            if is_float8 and not overlaps
-            else ("registers", *RUNS)
-            if is_float8
-            else ("registers", "registers_linear", *RUNS),
+            (*in_registers, *RUNS),
             "where weights are unpacked to: registers, from a swizzled or linear tile; or shared memory, 8 "
             "or 32 at a time",
         ),
@@ -122,15 +125,11 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         ),
         Parameter(
             "persistent",
-            (0, cores) if overlaps and -(-m // FULL_TILE) * -(-n // FULL_TILE) > cores else (0,),
+            (0, cores)
+            if overlaps and is_float8 and -(-m // FULL_TILE) * -(-n // FULL_TILE) > cores
+            else (0,),
             "blocks that loop over overlapped tiles and copy for the next one meanwhile; 0: one block a tile",
             default=0,
-        ),
-        Parameter(
-            "cluster_n",
-            (1, 2) if overlaps else (1,),
-            "neighbours along n, a cluster of blocks that read the overlapped tiles of A together",
-            default=1,
         ),
     )
 
@@ -197,8 +196,8 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         ),
         fits_shared_memory(target, shared_bytes, "lower num_stages, block_k, block_m or block_n"),
         swizzle_matters(blocks, cores, SWIZZLES),
-        _overlapped_products(target, overlapped_depth, is_float8),
-        _schedules_help(blocks, cores),
+        _overlapped_products(target, overlapped, is_float8),
+        _persistence_helps(blocks),
     )
     direct = (
         _fixed_values(step, workload.dtype if format_name in ("fp4", "mxfp4") else ""),
@@ -406,7 +405,7 @@ def _whole_instructions(target: Target) -> Constraint:
     return Constraint("whole matrix instructions", violation)
 
 
-def _overlapped_products(target: Target, depth: int, is_float8: bool) -> Constraint:
+def _overlapped_products(target: Target, fixed: Mapping[str, Value], is_float8: bool) -> Constraint:
     """Weights that are unpacked during a product: each warpgroup has those of one instruction's rows."""
 
     def violation(config: Config) -> str | None:
@@ -415,10 +414,9 @@ def _overlapped_products(target: Target, depth: int, is_float8: bool) -> Constra
             if block_m not in TILES:
                 return f"block_m={block_m} is for overlapped=true: take block_m={TILES[-2]}"
             if is_float8 and config["weights"] == "registers":
-                return f"weights=registers multiplies {depth} of float8 with overlapped=true: take shared"
+                return "weights=registers of float8 is for overlapped=true: take weights=shared"
             return None
-        fixed = {"weights": "registers", "block_k": depth, "threads": 2 * block_n}
-        for name, value in fixed.items():
+        for name, value in {**fixed, "threads": 2 * block_n}.items():
             if config[name] != value:
                 return (
                     f"overlapped=true with block_n={block_n} has no {name}={config[name]}: take "
@@ -439,27 +437,21 @@ def _overlapped_products(target: Target, depth: int, is_float8: bool) -> Constra
     return Constraint("overlapped products", violation)
 
 
-def _schedules_help(blocks: Callable[[Config], tuple[int, int]], cores: int) -> Constraint:
-    """Persistent blocks have several tiles each. Clusters are for tiles that wait for their operands."""
+def _persistence_helps(blocks: Callable[[Config], tuple[int, int]]) -> Constraint:
+    """Persistent blocks have several overlapped tiles each."""
 
     def violation(config: Config) -> str | None:
-        persistent, cluster = config.int("persistent", 0), config.int("cluster_n", 1)
-        chosen = f"persistent={persistent}" if persistent else f"cluster_n={cluster}"
-        plain = "persistent=0" if persistent else "cluster_n=1"
-        rows, cols = blocks(config)
-        if not persistent and cluster == 1:
+        persistent = config.int("persistent", 0)
+        if not persistent:
             return None
         if not config.get("overlapped", False):
-            return f"{chosen} is a schedule of overlapped=true: take {plain}"
-        if persistent and cluster > 1:
-            return f"{chosen} has no clusters beside it, as cluster_n={cluster}: take cluster_n=1"
-        if rows * cols <= cores:
-            return f"{chosen} has {rows * cols} tiles for {cores} cores: take {plain}"
-        if cluster > 1 and cols % cluster:
-            return f"{chosen} leaves one of {cols} blocks without a neighbour: take {plain}"
-        return None
+            return f"persistent={persistent} is a schedule of overlapped=true: take persistent=0"
+        rows, cols = blocks(config)
+        if rows * cols > persistent:
+            return None
+        return f"persistent={persistent} has at most one of {rows * cols} tiles a block: take persistent=0"
 
-    return Constraint("schedules", violation)
+    return Constraint("persistent blocks", violation, is_waste=True)
 
 
 def _same_rows(target: Target) -> Constraint:
