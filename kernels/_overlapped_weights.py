@@ -18,7 +18,7 @@ from ..problem.space import Config
 from ._float8 import FLOAT8
 from ._float8_activations import TABLES, UNIT, permuted_float8
 from ._packed import Packing, byte_tables, decoder, permuted, scale_of, word_of
-from ._scheduled_tiles import GROUP, scheduled_tiles
+from ._scheduled_tiles import GROUP, Stages, scheduled_tiles
 from ._warp_policy import warp_policy
 
 PERMUTED = "permuted_bytes"
@@ -180,7 +180,7 @@ def overlapped_product(
             role(tensors, buffers, barriers, place(block), (0, depths), 0, None)
 
     unpacking = unpack_fours if by_table else unpack
-    consumer = overlapped_consumer(unpacking, multiply, add if is_float8 else None, store)
+    consumer = overlapped_consumer(unpacking, add if is_float8 else None)
     run = scheduled_tiles(load, multiply, store, num_stages, threads, False, consumer)
 
     swizzled = (
@@ -226,9 +226,7 @@ def overlapped_product(
     return program
 
 
-def overlapped_consumer(
-    unpack: Any, multiply: Callable[[Any, Any, Any, Any], Any], add: Any, store: Any
-) -> Any:
+def overlapped_consumer(unpack: Any, add: Any) -> Any:
     """What computing threads do with a tile, for `scheduled_tiles`.
 
     Its sums are followed by registers of two left operands, and by those of a product for `add`. Iterations
@@ -236,35 +234,33 @@ def overlapped_consumer(
 
     Args:
         unpack: a macro `(packed_tiles, stage, weights)` that brings a left operand to registers.
-        multiply: as of `scheduled_tiles`.
         add: a macro `(packed_tiles, stage, product, c_sum)` that scales and adds the product of an iteration;
-            None where `multiply` adds it.
-        store: as of `scheduled_tiles`.
+            None where the product adds itself.
     """
     import tilelang.language as T  # noqa: N812
 
     is_added = add is not None
 
-    def consumer(slot: Any, phase: Any, release: Any) -> Any:
+    def consumer(multiply: Callable[[Any, Any, Any, Any], Any], store: Any, stages: Stages) -> Any:
         @T.macro
         def overlap(buffers, barriers, weights, iteration, step):  # type: ignore[no-untyped-def]
             a_tile, packed_tiles, sums = buffers
             full, free = barriers
-            at = slot(iteration)
-            T.mbarrier_wait_parity(full[at], phase(iteration))
+            at = stages.slot(iteration)
+            stages.wait_full(full, iteration)
             unpack(packed_tiles, at, weights)  # during the product before
             if is_added:
                 # a branch, beyond which the compiler does not move what it unpacks
-                T.mbarrier_wait_parity(full[at], phase(iteration))
+                stages.wait_full(full, iteration)
                 before = iteration - T.min(step, 1)  # the first product is zeros
                 T.wait_wgmma(0)
-                add(packed_tiles, slot(before), sums[3], sums[0])
+                add(packed_tiles, stages.slot(before), sums[3], sums[0])
                 multiply(weights, a_tile[at, :, :], sums[3], True)
             else:
                 multiply(weights, a_tile[at, :, :], sums[0], step == 0)
                 T.wait_wgmma(1)
             if step > 0:
-                release(free, iteration - 1)
+                stages.release(free, iteration - 1)
 
         @T.macro
         def consume(tensors, buffers, barriers, place, part, done, target):  # type: ignore[no-untyped-def]
@@ -278,8 +274,8 @@ def overlapped_consumer(
                 overlap(buffers, barriers, odd, done + 2 * two + 1, 2 * two + 1)
             T.wait_wgmma(0)
             if is_added:
-                add(buffers[1], slot(done + count - 1), product, c_sum)
-            release(barriers[1], done + count - 1)
+                add(buffers[1], stages.slot(done + count - 1), product, c_sum)
+            stages.release(barriers[1], done + count - 1)
             store(tensors, place, target, c_sum)
 
         return consume

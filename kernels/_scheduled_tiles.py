@@ -5,6 +5,7 @@ Threads of their own copy through TMA, and barriers are explicit:
 - `stream_k`: one block for each core computes as many whole tiles as every block can have. The iterations of
   the tiles that are left are shared evenly: each block has a range of them, which ends one tile and may begin
   the next one. Sums of ranges go to memory, and a second kernel adds them in a fixed order.
+- blocks that stay and walk over the tiles: copies for the next tile do not wait for the end of the last one.
 - a cluster of two blocks side by side: the operand that they share is read once, for both. The stage that it
   fills is free when both have used it, so computing warps report to both blocks.
 """
@@ -70,6 +71,71 @@ class SharedTiles:
         return block, last - block + 1, tile - block * share // self.depths
 
 
+@dataclass(frozen=True)
+class Stages:
+    """Memory for operands of a few iterations, which take it one after the other, around a circle.
+
+    Attributes:
+        number: iterations whose copies are in flight together.
+        pair: whether blocks are clusters of two.
+    """
+
+    number: int
+    pair: bool
+
+    def slot(self, iteration: Any) -> Any:
+        """The stage of an iteration."""
+        return iteration % self.number
+
+    def phase(self, iteration: Any) -> Any:
+        """The parity of the barrier that says that the stage is full."""
+        return iteration // self.number % 2
+
+    def wait_full(self, full: Any, iteration: Any) -> Any:
+        """Waits until the operands of an iteration have arrived."""
+        import tilelang.language as T  # noqa: N812
+
+        return T.mbarrier_wait_parity(full[self.slot(iteration)], self.phase(iteration))
+
+    def release(self, free: Any, iteration: Any) -> None:
+        """Reports that a warp's products of an iteration, for which it has waited as a whole, are over."""
+        import tilelang.language as T  # noqa: N812
+
+        slot, pair = self.slot(iteration), self.pair
+
+        @T.macro
+        def report(free):  # type: ignore[no-untyped-def]
+            if T.get_thread_binding() % 32 == 0:
+                if pair:
+                    T.mbarrier_arrive(free[slot], 0)
+                    T.mbarrier_arrive(free[slot], 1)
+                else:
+                    T.mbarrier_arrive(free[slot])
+
+        report(free)
+
+
+def in_order(multiply: Callable[[Any, Any, Any, Any], Any], store: Any, stages: Stages) -> Any:
+    """What computing threads do for a tile: the product of each iteration, then `store`."""
+    import tilelang.language as T  # noqa: N812
+
+    @T.macro
+    def consume(tensors, buffers, barriers, place, part, done, target):  # type: ignore[no-untyped-def]
+        a_tile, b_tile, c_sum = buffers
+        count = part[1]
+        full, free = barriers
+        for step in T.serial(count):
+            at = stages.slot(done + step)
+            stages.wait_full(full, done + step)
+            multiply(a_tile[at, :, :], b_tile[at, :, :], c_sum, step == 0)
+            # a stage that waits for the next product leaves less time to fill it again
+            T.wait_wgmma(0)
+            stages.release(free, done + step)
+        store(tensors, place, target, c_sum)
+
+    return consume
+
+
 def scheduled_tiles(
     load: Any,
     multiply: Callable[[Any, Any, Any, Any], Any],
@@ -77,7 +143,7 @@ def scheduled_tiles(
     num_stages: int,
     threads: int,
     pair: bool,
-    consumer: Any = None,
+    consumer: Callable[[Callable[[Any, Any, Any, Any], Any], Any, Stages], Any] = in_order,
 ) -> Any:
     """A macro `run(tensors, buffers, barriers, walk, block)`: what all threads of a block do.
 
@@ -85,11 +151,11 @@ def scheduled_tiles(
         load: a macro `(tensors, place, depth, a_tile, b_tile, stage, full)` that issues the copies of an
             iteration.
         multiply: issues `(a, b, c_sum, clear)`, the product of two tiles, on cleared sums if `clear`.
-        store: a macro `(tensors, place, target, c_sum)`.
+        store: a macro `(tensors, place, target, c_sum)`. Copies that it issues may end later.
         num_stages: iterations whose copies are in flight together.
         threads: threads that compute.
         pair: whether blocks are clusters of two.
-        consumer: a function of `slot`, `phase` and `release` below that gives another macro `consume`.
+        consumer: makes the `role` of computing threads from `multiply`, `store` and the stages.
 
     Returns:
         The macro. `buffers` are stages of both operands and the sums, `barriers` are of full and of free
@@ -99,20 +165,7 @@ def scheduled_tiles(
     """
     import tilelang.language as T  # noqa: N812
 
-    def slot(iteration: Any) -> Any:
-        return iteration % num_stages
-
-    def phase(iteration: Any) -> Any:
-        return iteration // num_stages % 2
-
-    @T.macro
-    def release(free, iteration):  # type: ignore[no-untyped-def]
-        if T.get_thread_binding() % 32 == 0:  # a warp has waited for its products as a whole
-            if pair:
-                T.mbarrier_arrive(free[slot(iteration)], 0)
-                T.mbarrier_arrive(free[slot(iteration)], 1)
-            else:
-                T.mbarrier_arrive(free[slot(iteration)])
+    stages = Stages(num_stages, pair)
 
     @T.macro
     def produce(tensors, buffers, barriers, place, part, done, _):  # type: ignore[no-untyped-def]
@@ -120,27 +173,13 @@ def scheduled_tiles(
         first, count = part
         full, free = barriers
         for step in T.serial(count):
-            T.mbarrier_wait_parity(free[slot(done + step)], 1 - phase(done + step))
-            at = slot(done + step)
+            at = stages.slot(done + step)
+            T.mbarrier_wait_parity(free[at], 1 - stages.phase(done + step))
             load(tensors, place, first + step, a_tile, b_tile, at, full)
             if T.shuffle_elect(32):
                 T.mbarrier_arrive(full[at])
 
-    @T.macro
-    def consume(tensors, buffers, barriers, place, part, done, target):  # type: ignore[no-untyped-def]
-        a_tile, b_tile, c_sum = buffers
-        count = part[1]
-        full, free = barriers
-        for step in T.serial(count):
-            at = slot(done + step)
-            T.mbarrier_wait_parity(full[at], phase(done + step))
-            multiply(a_tile[at, :, :], b_tile[at, :, :], c_sum, step == 0)
-            # a stage that waits for the next product leaves less time to fill it again
-            T.wait_wgmma(0)
-            release(free, done + step)
-        store(tensors, place, target, c_sum)
-
-    computing = consumer(slot, phase, release) if consumer else consume
+    consume = consumer(multiply, store, stages)
 
     @T.macro
     def run(tensors, buffers, barriers, walk, block):  # type: ignore[no-untyped-def]
@@ -154,7 +193,7 @@ def scheduled_tiles(
         else:
             if threads // GROUP in REGISTERS:
                 T.inc_max_nreg(REGISTERS[threads // GROUP])
-            walk(computing, tensors, buffers, barriers, block)
+            walk(consume, tensors, buffers, barriers, block)
         if pair:  # no block leaves while the other one may report to it
             T.cluster_sync()
 

@@ -331,6 +331,8 @@ MOVED_COLUMNS = 128
 FEW_ROWS = 128  # of A, for which tiles of C^T are tried first
 ADDED_THREADS = 256  # of a block that adds partial sums
 ADDED_COLUMNS = 1024
+PART_BYTES = 128  # of a row that are stored together, at most: as many as TMA can spread over all banks
+PARTS = 2  # tiles of parts that are stored one after the other
 SCHEDULES = ("stream_k", "cluster_m", "cluster_n")  # parameters of tiles with explicit pipelines
 PARTIAL: Mapping[str, str] = {"int8": "int32"}  # dtype of partial sums, by that of the operands
 LOG2_E = math.log2(math.e)
@@ -352,7 +354,7 @@ class MatmulGpu(KernelTemplate):
     dtypes = ("bfloat16", "float16", "float8_e4m3fn", "int8")
     scales: ClassVar[Mapping[str, Scale]] = {
         "m": Scale(("block_m",), search_space.GPU_TILES),
-        "n": Scale(("block_n",), search_space.GPU_TILES),
+        "n": Scale(("block_n",), search_space.COLUMN_TILES),
         "k": Scale(("block_k",), search_space.GPU_DEPTHS),
     }
     dynamic_dims = ("m",)
@@ -430,6 +432,9 @@ class MatmulGpu(KernelTemplate):
         split_k, persistent = config.int("split_k", 1), config.int("persistent", 0)
         stream_k, cluster_m, cluster_n = (config.int(name, 0) or 1 for name in SCHEDULES)
         swapped = bool(config.get("swapped", False))
+        # "overlapped" is a pipeline across tiles; "serial" is TileLang's own, which ends with each tile
+        stays_ahead = config.get("schedule", "serial") == "overlapped"
+        by_parts = stays_ahead or config["epilogue"] == "parts"
         through_shared = config["epilogue"] == "shared"
         is_whole = isinstance(m, int) and (m % block_m == 0 or m < block_m)
         # parts of k add up in another order: rows of two tiles would depend on which one is written last
@@ -456,16 +461,19 @@ class MatmulGpu(KernelTemplate):
         by_blocks = scales == "block128"
         tile_rows, tile_cols = (m + block_m - 1) // block_m, (n + block_n - 1) // block_n
         activation = next((name for name in fuse.split("_") if name in ACTIVATIONS), "")
+        has_root = activation in ("gelu", "silu")
         has_bias, has_residual = "bias" in sizes, "residual" in sizes
         is_plain = not (activation or has_bias or has_residual or scales in ("tensor", "row"))
-        is_pair, is_scheduled = cluster_m * cluster_n > 1, max(stream_k, cluster_m, cluster_n) > 1
+        pair = cluster_m * cluster_n  # blocks of a cluster
+        is_pair, is_scheduled = pair > 1, stays_ahead or max(stream_k, pair) > 1
+        part_cols = math.gcd(block_n, PART_BYTES // DTYPE_BYTES[output])  # columns of C stored together
         added_rows = 1 << (ADDED_COLUMNS // block_n).bit_length() - 1  # of a block that adds sums of ranges
         # of clusters, which are blocks unless two of these read an operand together
         cluster_rows = (tile_rows + cluster_m - 1) // cluster_m
         cluster_cols = (tile_cols + cluster_n - 1) // cluster_n
         shared_tiles = SharedTiles(cluster_rows * cluster_cols, depths, stream_k)
         grid = (
-            (persistent,)
+            (persistent // pair * pair,)
             if persistent
             else (stream_k,)
             if stream_k > 1
@@ -490,6 +498,10 @@ class MatmulGpu(KernelTemplate):
             inner = tile % (panel * cluster_cols)
             return inner // rows, first + inner % rows
 
+        def inner(cluster: tuple[Any, Any], block: Any) -> tuple[Any, Any]:
+            # the tile of a block of a cluster
+            return cluster[0] * cluster_n + block % cluster_n, cluster[1] * cluster_m + block % cluster_m
+
         def product(a_tile: Any, b_tile: Any, total: Any, clear: bool) -> Any:
             if swapped:
                 return T.gemm(b_tile, a_tile, total, b_by_depth, a_by_rows, policy=policy, clear_accum=clear)
@@ -497,10 +509,8 @@ class MatmulGpu(KernelTemplate):
                 a_tile, b_tile, total, not a_by_rows, not b_by_depth, policy=policy, clear_accum=clear
             )
 
-        def finished(total: Any, others: tuple[Any, ...], row: Any, col: Any, kept: Any = None) -> Any:
-            # what follows the product, for one element; `kept`: that of the residual
-            if is_plain:
-                return total
+        def summed(total: Any, others: tuple[Any, ...], row: Any, col: Any, kept: Any = None) -> Any:
+            # one element with its scales and what is added; `kept`: that of the residual
             a_scale, b_scale, bias, residual = others
             value = total if accumulator == "float32" else T.cast(total, "float32")
             if scales == "tensor":
@@ -511,17 +521,69 @@ class MatmulGpu(KernelTemplate):
                 value = value + T.cast(bias[col], "float32")
             if has_residual:
                 value = value + T.cast(residual[row, col] if kept is None else kept, "float32")
+            return value
+
+        def root(value: Any) -> Any:
+            # its square is what gelu and silu multiply a value by; faster than a division
+            steep = value * (GELU + GELU_CUBE * value * value if activation == "gelu" else LOG2_E)
+            return T.rsqrt(T.float32(1) + T.exp2(-steep))
+
+        def finished(total: Any, others: tuple[Any, ...], row: Any, col: Any, kept: Any = None) -> Any:
+            # what follows the product, for one element
+            if is_plain:
+                return total
+            value = summed(total, others, row, col, kept)
             if activation == "relu":
                 value = T.max(value, T.float32(0))
-            elif activation:
-                steep = value * (GELU + GELU_CUBE * value * value if activation == "gelu" else LOG2_E)
-                root = T.rsqrt(T.float32(1) + T.exp2(-steep))  # faster than a division
-                value = value * (root * root)
+            elif has_root:
+                factor = root(value)
+                value = value * (factor * factor)
             return value
 
         @T.macro
+        def store_part(others, C, row, bx, c_sum, part, c_parts):  # type: ignore[no-untyped-def]  # noqa: N803
+            first, c_part = part * part_cols, c_parts[part % PARTS, :, :]
+            # the copy of the part before the last one has read its tile
+            T.tma_store_wait(PARTS - 1)
+            if is_plain:
+                T.copy(c_sum[:, first : first + part_cols], c_part)
+            else:
+                if has_residual:
+                    # in rows, of which a thread's sums have two neighbours each
+                    start = bx * block_n + first
+                    kept_part = others[3][row : row + block_m, start : start + part_cols]
+                    T.copy(kept_part, c_part, disable_tma=True)
+                # step by step, since TileLang repeats an expression wherever it is used
+                values = T.alloc_fragment((block_m, part_cols), "float32")
+                for i, j in T.Parallel(block_m, part_cols):
+                    col = bx * block_n + first + j
+                    kept = c_parts[part % PARTS, i, j] if has_residual else None
+                    values[i, j] = summed(c_sum[i, first + j], others, row + i, col, kept)
+                if activation == "relu":
+                    for i, j in T.Parallel(block_m, part_cols):
+                        values[i, j] = T.max(values[i, j], T.float32(0))
+                elif has_root:
+                    roots = T.alloc_fragment((block_m, part_cols), "float32")
+                    for i, j in T.Parallel(block_m, part_cols):
+                        roots[i, j] = root(values[i, j])
+                    for i, j in T.Parallel(block_m, part_cols):
+                        values[i, j] *= roots[i, j] * roots[i, j]
+                T.copy(values, c_part)
+            col = bx * block_n + first
+            T.tma_copy(c_part, C[row : row + block_m, col : col + part_cols])
+
+        def store_parts(others: Any, target: Any, row: Any, bx: Any, c_sum: Any) -> None:
+            # a plain function, so that parts are constants
+            # one buffer, since TileLang does not know how long copies read it
+            c_parts = T.alloc_shared((PARTS, block_m, part_cols), output)
+            for part in range(block_n // part_cols):
+                store_part(others, target, row, bx, c_sum, part, c_parts)
+
+        @T.macro
         def store(others, C, row, bx, c_sum):  # type: ignore[no-untyped-def]  # noqa: N803
-            if through_shared:
+            if by_parts:
+                store_parts(others, C, row, bx, c_sum)
+            elif through_shared:
                 c_tile = T.alloc_shared((block_m, block_n), output)
                 if has_residual and not is_scheduled:
                     T.copy(others[3][row, bx * block_n], c_tile)
@@ -619,21 +681,23 @@ class MatmulGpu(KernelTemplate):
 
         @T.macro
         def walk(role, tensors, buffers, barriers, block):  # type: ignore[no-untyped-def]
-            if is_pair:
-                col, row = place(block // 2)
-                inner = (
-                    col * cluster_n + block % cluster_n,
-                    row * cluster_m + block % cluster_m,
-                )
-                role(tensors, buffers, barriers, inner, (0, depths), 0, None)
+            if persistent:
+                stay, clusters = persistent // pair, cluster_rows * cluster_cols
+                for turn in T.serial((clusters - block // pair + stay - 1) // stay):
+                    # the model evaluates turns that the last blocks do not have
+                    cluster = T.min(turn * stay + block // pair, clusters - 1)
+                    whole = inner(place(cluster), block)
+                    role(tensors, buffers, barriers, whole, (0, depths), turn * depths, None)
+            elif is_pair:
+                role(tensors, buffers, barriers, inner(place(block // 2), block), (0, depths), 0, None)
             else:
-                turns = shared_tiles.turns
-                for turn in T.serial(turns):
+                whole_turns = shared_tiles.turns
+                for turn in T.serial(whole_turns):
                     whole = place(turn * stream_k + block)
                     role(tensors, buffers, barriers, whole, (0, depths), turn * depths, None)
                 # not a loop, so that the model knows the length of each
-                partial_tile(role, tensors, buffers, barriers, block, 0, turns * depths)
-                done = turns * depths + shared_tiles.part(block, 0)[2]
+                partial_tile(role, tensors, buffers, barriers, block, 0, whole_turns * depths)
+                done = whole_turns * depths + shared_tiles.part(block, 0)[2]
                 partial_tile(role, tensors, buffers, barriers, block, 1, done)
 
         run = scheduled_tiles(load, issued, keep, num_stages, threads, is_pair)
@@ -659,7 +723,7 @@ class MatmulGpu(KernelTemplate):
                 buffers = (a_tile, b_tile, c_sum)
                 if is_scheduled:
                     full = T.alloc_barrier([1] * num_stages)
-                    free = reported([cluster_m * cluster_n * threads // 32] * num_stages)
+                    free = reported([pair * threads // 32] * num_stages)
                     run(tensors, buffers, (full, free), walk, blocks)
                 elif persistent:
                     for turn in T.serial(T.ceildiv(tile_rows * tile_cols - blocks, persistent)):
@@ -667,6 +731,8 @@ class MatmulGpu(KernelTemplate):
                 else:
                     T.use_swizzle(swizzle, enable=swizzle > 0)
                     tile(*tensors, (blocks[0], blocks[1], blocks[2] if split_k > 1 else 0), *buffers)
+                if by_parts:
+                    T.tma_store_wait(0)  # a block keeps its tiles until they have been read
             if split_k > 1:
                 with T.Kernel(m, T.ceildiv(n, ADDED_COLUMNS), threads=ADDED_THREADS) as (by, bx):
                     total = T.alloc_fragment((ADDED_COLUMNS,), wide)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 from ..dtypes import DTYPE_BYTES
@@ -23,17 +24,21 @@ from .constraints import (
     whole_instructions,
     whole_scales,
 )
-from .matrix_unit import POLICIES, is_hopper, launch, wgmma_columns
+from .matrix_unit import POLICIES, is_hopper, launch, matrix_unit, wgmma_columns
 
 FULL_TILE = 64  # smaller tiles read the operands too often for the caches; they help only with few blocks
 SWIZZLES = (0, 4, 8, 16)
 GPU_TILES = (16, 32, 64, 128, 192, 256)
+UNEVEN_COLUMNS = 160  # of C; a few more sizes of large tiles leave fewer cores idle
+COLUMN_TILES = tuple(sorted({*GPU_TILES, UNEVEN_COLUMNS}))
 GPU_DEPTHS = (32, 64, 128)
 SPLITS = (1, 2, 3, 4, 8, 16)
 PART_TRIPS = 4  # iterations that a part of k is worth
 LEAST_IDLE = 0.1  # share of the cores' time that streaming is worth
 LEAST_AHEAD = 3  # stages of an explicit pipeline
 CLUSTERED_TILE = 128
+PART_BYTES, PARTS = 128, 2  # of a row that TMA spreads over all banks, and parts of C that leave together
+GROUP = 128  # threads of a warpgroup
 MOST_SWAPPED = 512  # rows of A
 RESULT_BYTES: Mapping[str, int] = {"bfloat16": 2, "float16": 2, "float8_e4m3fn": 2, "int8": 4}
 MAX_VECTOR_FLOATS = 512  # the largest vector register file of a CPU core: 32 registers of 64 bytes
@@ -52,13 +57,17 @@ def _gpu_space(workload: Workload, target: Target) -> SearchSpace:
     a_row, b_row = (m if layout[0] == "t" else k), (k if layout[1] == "t" else n)
     bulk_copies = a_row * element_bytes % 16 == 0 and b_row * element_bytes % 16 == 0
     tiles = GPU_TILES if hopper else tuple(tile for tile in GPU_TILES if tile != 192)
+    columns = COLUMN_TILES if hopper else tiles
     depths = GPU_DEPTHS
     persists = hopper and bulk_copies and -(-m // FULL_TILE) * -(-n // FULL_TILE) > cores
     explicit = hopper and bulk_copies and scales != "block128"
+    is_fused = workload.attrs.get("fuse", "none") != "none" or scales in ("tensor", "row")
+    by_parts = explicit and n * result_bytes % 16 == 0  # parts of C leave through TMA
+    stays_ahead = persists and by_parts and -(-m // CLUSTERED_TILE) * -(-n // CLUSTERED_TILE) > cores
     splits = -(-m // max(tiles)) * -(-n // max(tiles)) < cores
     parameters = (
         Parameter("block_m", tiles, "rows of C that one block computes"),
-        Parameter("block_n", tiles, "columns of C that one block computes"),
+        Parameter("block_n", columns, "columns of C that one block computes"),
         Parameter("block_k", depths, "depth of the product in one iteration of the main loop"),
         Parameter("num_stages", (1, 2, 3, 4, 5), "iterations whose copies are in flight together"),
         Parameter(
@@ -68,8 +77,8 @@ def _gpu_space(workload: Workload, target: Target) -> SearchSpace:
         # an LDS of 64 KiB is too small for large tiles of C
         Parameter(
             "epilogue",
-            ("shared", "direct") if hip else ("shared",),
-            "path of C: through shared memory, or from registers",
+            ("shared", "direct") if hip else ("shared", "parts") if by_parts and is_fused else ("shared",),
+            "path of C: through shared memory, all of a tile or by parts of columns, or from registers",
         ),
         Parameter(
             "swizzle",
@@ -87,6 +96,12 @@ def _gpu_space(workload: Workload, target: Target) -> SearchSpace:
             (0, cores) if persists else (0,),
             "blocks that loop over tiles and copy for the next one meanwhile; 0: one block a tile",
             default=0,
+        ),
+        Parameter(
+            "schedule",
+            ("serial", "overlapped") if stays_ahead else ("serial",),
+            "of persistent blocks: tile after tile, or with copies ahead of the next tile and C by parts",
+            default="serial",
         ),
         Parameter(
             "swapped",
@@ -136,6 +151,9 @@ def _gpu_space(workload: Workload, target: Target) -> SearchSpace:
         ) * element_bytes
         is_direct = config["epilogue"] != "shared" or config.int("split_k", 1) > 1
         result = 0 if is_direct else result_size(config) * result_bytes
+        if _is_by_parts(config):
+            columns = math.gcd(config.int("block_n"), PART_BYTES // result_bytes)
+            result = PARTS * config.int("block_m") * columns * result_bytes
         is_ahead = config.int("persistent", 0) or _is_scheduled(config)
         both = operands + result if is_ahead else max(operands, result)
         return both + launch(target, config.int("threads"), bulk_copies).barrier_bytes
@@ -148,12 +166,16 @@ def _gpu_space(workload: Workload, target: Target) -> SearchSpace:
 
     constraints = (
         *_impossible(workload, target, layout),
+        _one_schedule(),
+        _stays_ahead(stays_ahead, PART_BYTES // element_bytes),
+        _stored_by_parts(target, PART_BYTES // result_bytes),
         pipelines(target),
         not_beyond("block_m", tiles, "m", m),
-        not_beyond("block_n", tiles, "n", n),
+        not_beyond("block_n", columns, "n", n),
         not_beyond("block_k", depths, "k", k),
         fits_grid("block_m", m),
         _enough_tile(m, n, cores),
+        _uneven_columns(target),
         whole_scales(scales == "block128"),
         stages_within_loop(trips, "k"),
         fits_block(target, bulk_copies),
@@ -165,7 +187,6 @@ def _gpu_space(workload: Workload, target: Target) -> SearchSpace:
         _split_helps(tile_count, trips, cores),
         _persistence_helps(target, tile_count, registers, bulk_copies),
         _swap_helps(),
-        _one_schedule(),
         _streaming_helps(tile_count, lambda config: -(-k // config.int("block_k")), cores),
         _clusters_help(blocks, cores),
         fits_shared_memory(target, shared_bytes, "lower num_stages, block_k, block_m or block_n"),
@@ -194,6 +215,29 @@ def _always(reason: str) -> Constraint:
         return reason
 
     return Constraint("matrix unit", violation)
+
+
+def _uneven_columns(target: Target) -> Constraint:
+    """Tiles between the usual sizes are worth a try where they are large, and need whole instructions."""
+
+    def violation(config: Config) -> str | None:
+        cols, rows, threads = config.int("block_n"), config.int("block_m"), config.int("threads")
+        if cols != UNEVEN_COLUMNS:
+            return None
+        if config.int("stream_k", 0) or config.int("split_k", 1) > 1 or rows < CLUSTERED_TILE:
+            return (
+                f"block_n={cols} is for whole tiles of {CLUSTERED_TILE} rows or more, without parts of k: "
+                f"take block_n={CLUSTERED_TILE}"
+            )
+        split = matrix_unit(target, rows, threads).split(config.str("policy"), rows, cols, threads)
+        if split is None or split[1] == 1:
+            return None
+        return (
+            f"block_n={cols} over {split[1]} warpgroups side by side is no layout that TileLang 0.1.15 "
+            f"lowers for all: take policy=full_row, fewer threads, or block_n={CLUSTERED_TILE}"
+        )
+
+    return Constraint("uneven columns", violation)
 
 
 def _instructions(target: Target) -> Constraint:
@@ -269,6 +313,13 @@ def _persistence_helps(
             )
         if stages < 2:
             return f"persistent={persistent} with num_stages={stages} copies nothing ahead: take persistent=0"
+        if _is_scheduled(config):
+            if stages >= LEAST_AHEAD:
+                return None
+            return (
+                f"persistent={persistent} with num_stages={stages} copies too late: take "
+                f"num_stages={LEAST_AHEAD}"
+            )
         threads = config.int("threads")
         need, share = (
             -(-registers(config) // threads),
@@ -301,7 +352,70 @@ def _swap_helps() -> Constraint:
 
 def _is_scheduled(config: Config) -> bool:
     """Whether the tile's pipeline is an explicit one."""
-    return max(config.int(name, 0) for name in ("stream_k", "cluster_m", "cluster_n")) > 1
+    names = ("stream_k", "cluster_m", "cluster_n")
+    return config.get("schedule", "serial") != "serial" or max(config.int(name, 0) for name in names) > 1
+
+
+def _is_by_parts(config: Config) -> bool:
+    return config["epilogue"] == "parts" or config.get("schedule", "serial") != "serial"
+
+
+def _stored_by_parts(target: Target, columns: int) -> Constraint:
+    """Parts are of columns that all warps of a tile have, and leave while the next ones are finished."""
+
+    def violation(config: Config) -> str | None:
+        if not _is_by_parts(config):
+            return None
+        rows, cols, threads = config.int("block_m"), config.int("block_n"), config.int("threads")
+        if config.int("split_k", 1) > 1 or config.get("swapped", False):
+            return "parts are of tiles of C, with split_k=1 and swapped=false: take epilogue=shared"
+        if rows < FULL_TILE or cols < PARTS * columns:
+            return (
+                f"a tile of {rows}x{cols} has no {PARTS} parts of {columns} columns and {FULL_TILE} rows: "
+                "take epilogue=shared and schedule=serial"
+            )
+        split = matrix_unit(target, rows, threads).split(config.str("policy"), rows, cols, threads)
+        if split is not None and split[1] > 1:
+            return (
+                f"policy={config['policy']} puts {split[1]} warpgroups side by side, with other columns: "
+                "take policy=full_row, or epilogue=shared and schedule=serial"
+            )
+        return None
+
+    return Constraint("parts", violation)
+
+
+def _stays_ahead(has_schedules: bool, least_depth: int) -> Constraint:
+    """Persistent blocks copy ahead of their next tile where they can."""
+
+    def violation(config: Config) -> str | None:
+        schedule, persistent = config.get("schedule", "serial"), config.int("persistent", 0)
+        if schedule == "serial":
+            if not persistent or not has_schedules:
+                return None
+            return (
+                f"persistent={persistent} with schedule=serial ends its copies with each tile: take "
+                "schedule=overlapped or persistent=0"
+            )
+        if not persistent:
+            return f"schedule={schedule} is of blocks that stay, not of persistent=0: take schedule=serial"
+        if config["epilogue"] != "shared":
+            return f"schedule={schedule} has {PARTS} parts in any epilogue: take epilogue=shared"
+        threads = config.int("threads")
+        if threads < 2 * GROUP:
+            return (
+                f"schedule={schedule} with threads={threads} is 1 warpgroup, which waits for each product: "
+                f"take threads={2 * GROUP}"
+            )
+        size, depth = config.int("block_m") * config.int("block_n"), config.int("block_k")
+        if size < CLUSTERED_TILE**2 or depth < least_depth:
+            return (
+                f"schedule={schedule} with tiles of {size} elements, {depth} deep, waits for few bytes: "
+                f"take tiles of {CLUSTERED_TILE}x{CLUSTERED_TILE}, {least_depth} deep, or more"
+            )
+        return None
+
+    return Constraint("schedule", violation, is_waste=True)
 
 
 def _one_schedule() -> Constraint:
@@ -311,15 +425,17 @@ def _one_schedule() -> Constraint:
         stream, rows, cols = config.int("stream_k", 0), config.int("cluster_m", 1), config.int("cluster_n", 1)
         if not _is_scheduled(config):
             return None
-        name = next(n for n in ("stream_k", "cluster_m", "cluster_n") if config.int(n, 0) > 1)
+        names = ("stream_k", "cluster_m", "cluster_n")
+        name = next((n for n in names if config.int(n, 0) > 1), "schedule")
         if (stream > 1) + (rows > 1) + (cols > 1) > 1:
             return (
                 f"stream_k={stream}, cluster_m={rows} and cluster_n={cols} are schedules of their own: take "
                 "one of them"
             )
+        stays = config.get("schedule", "serial") != "serial"
         others = {"persistent": 0, "split_k": 1, "swapped": False}
         for other, plain in others.items():
-            if config.get(other, plain) != plain:
+            if config.get(other, plain) != plain and not (stays and other == "persistent" and stream <= 1):
                 return (
                     f"{name}={config[name]} is a schedule of its own beside {other}={config[other]}: take "
                     f"{other}={str(plain).lower()}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 import pytest
 
@@ -10,7 +11,7 @@ from tilesight.builder.build import device_source
 from tilesight.kernels import operator, templates
 from tilesight.kernels._scheduled_tiles import RANGES, SharedTiles
 from tilesight.lowering.lower import lower
-from tilesight.problem.space import Config
+from tilesight.problem.space import Config, Value
 from tilesight.target.spec import load_target
 
 TILE = Config(
@@ -47,7 +48,7 @@ def test_every_iteration_has_one_block_and_every_sum_a_slot(tiles: int, depths: 
         assert found == {(block, number)} | {(block + other, 0) for other in range(1, count)}
 
 
-def source(shape: str, changes: dict[str, int]) -> str:
+def source(shape: str, changes: Mapping[str, Value]) -> str:
     target, workload = load_target("h100"), operator("matmul").workload(shape)
     template = templates("matmul")[0]
     config = Config({**TILE, **changes})
@@ -71,3 +72,37 @@ def test_shared_iterations_are_added_by_a_second_kernel_in_a_fixed_order() -> No
     assert "matmul_kernel_1" in code
     assert "atomic" not in code.lower().split("extern", 1)[1]
     assert "cluster_sync" not in code
+
+
+def test_rows_of_two_tiles_have_one_sum() -> None:
+    """Sums of parts of k are rounded in another order, and which tile is written last is by chance."""
+    last = ", 1122)"
+    assert last in source("m=1250,n=1536,k=1024", {"policy": "full_row"})
+    assert last not in source("m=1250,n=1536,k=1024", {"stream_k": 66})
+
+
+STAY: Mapping[str, Value] = {"persistent": 66, "num_stages": 4}
+
+
+def test_copies_go_on_from_tile_to_tile_and_parts_wait_for_their_memory() -> None:
+    code = source("m=1280,n=1536,k=192", {**STAY, "schedule": "overlapped", "policy": "full_row"})
+    # three iterations a tile in four stages: their count goes on
+    assert re.search(r"free\[\(\(\(turn \* 3\) \+ depth\) & 3\)\]\.wait", code)
+    assert re.search(r"full\[\(\(\(turn_1 \* 3\) \+ step\) & 3\)\]\.wait", code)
+    # all threads wait until the copy before the last one has read its part, and a block for all of them
+    assert len(re.findall(r"tma_store_wait<1, true>\(\);\s*tl::__sync_thread_partial\(\d, 256\);", code)) == 2
+    assert re.search(r"tma_store_wait<0, true>\(\);\s*}\s*$", code)
+    offsets = re.findall(r"tma_store\(C_desc, \(&\(\(\(bfloat16_t\*\)\w+\)\[(\d+)\]", code)
+    assert offsets == ["0", "8192"]
+
+
+def test_a_residual_is_read_by_rows_when_the_part_before_the_last_one_has_left() -> None:
+    code = source(
+        "m=1280,n=1536,k=192,fuse=residual",
+        {"num_stages": 4, "policy": "full_row", "epilogue": "parts"},
+    )
+    waits = r"tma_store_wait<1, true>\(\);\s*tl::__sync_thread_partial\(\d, 256\);"
+    assert len(re.findall(waits, code)) == 2
+    body = code.split(") {", 1)[1]
+    reads = re.findall(r"\*\((\w+)\*\)\(residual", body)
+    assert reads == ["uint4"] * 2

@@ -21,6 +21,10 @@ BASE = {
 }
 
 
+FUSED = "m=4096,n=8192,k=8192,fuse=gelu"
+STAY = {"persistent": 132, "schedule": "overlapped", "policy": "full_row"}
+
+
 def reasons(target: str, shape: str, **changes: int | str) -> dict[str, str]:
     dtype = "float32" if target == "cpu" else "bfloat16"
     space = matmul.space(operator("matmul").workload(shape, dtype), load_target(target))
@@ -109,6 +113,34 @@ def test_base_is_legal_on_nvidia() -> None:
             "stream_k=132, cluster_m=2 and cluster_n=1 are schedules of their own: take one",
         ),
         ("h200", "M1", {"cluster_n": 2, "persistent": 132}, "one schedule", "take persistent=0"),
+        (
+            "h200",
+            "M1",
+            {"block_n": 160, "block_m": 64},
+            "uneven columns",
+            "128 rows or more.*take block_n=128",
+        ),
+        (
+            "h200",
+            "M1",
+            {"block_n": 160, "block_m": 256},
+            "uneven columns",
+            "over 2 warpgroups side by side.*take policy=full_row",
+        ),
+        ("h200", "M1", {"persistent": 132}, "schedule", "ends its copies with each tile: take schedule="),
+        ("h200", "M1", {"schedule": "overlapped"}, "schedule", "not of persistent=0: take schedule=serial"),
+        ("h200", FUSED, {**STAY, "epilogue": "parts"}, "schedule", "2 parts in any epilogue: take epilogue="),
+        ("h200", "M1", {**STAY, "block_n": 64}, "schedule", "8192 elements, 64 deep.*take tiles of 128x128"),
+        ("h200", "M1", {**STAY, "threads": 128}, "schedule", "is 1 warpgroup, .* take threads=256"),
+        ("h200", "M1", {**STAY, "num_stages": 2}, "persistent blocks", "copies too late: take num_stages=3"),
+        (
+            "h200",
+            "M1",
+            {**STAY, "policy": "square"},
+            "parts",
+            "2 warpgroups side by side.*take policy=full_row",
+        ),
+        ("h200", FUSED, {"epilogue": "parts", "block_n": 64}, "parts", "128x64 has no 2 parts of 64 columns"),
         ("h200", "M1", {"stream_k": 132, "block_m": 32}, "one schedule", "take block_m=64 or more"),
         (
             "h200",
@@ -189,6 +221,16 @@ def test_schedules_of_their_own_are_few() -> None:
     space = matmul.space(operator("matmul").workload("M0", "bfloat16"), load_target("h200"))
     scheduled = sum(any(name in config for name in names) for config in space.configs())
     assert 0 < scheduled < 0.4 * (len(space.configs()) - scheduled)
+
+
+def test_blocks_stay_only_where_their_copies_and_their_parts_can() -> None:
+    assert reasons("h200", "M1", **STAY) == {}
+    # a scale for each block of k has sums of its own, which TileLang's pipeline can add
+    serial = {"persistent": 132, "block_k": 128, "block_n": 64, "num_stages": 2}
+    shape = "m=4096,n=8192,k=8192,scales=block128"
+    space = matmul.space(operator("matmul").workload(shape, "float8_e4m3fn"), load_target("h200"))
+    assert Config({**BASE, **serial}) in space
+    assert not any("schedule" in config for config in space.sample(200))
 
 
 def test_one_pipeline_depth_on_amd() -> None:
