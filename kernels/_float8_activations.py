@@ -7,6 +7,7 @@ of weights are scaled and added in float32.
 Annotations are evaluated here (no `from __future__`): TileLang reads those of its functions.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from ..problem.space import Config
@@ -25,6 +26,20 @@ def float8_of_int4(apart: Any) -> Any:
     """The bits of four e4m3 numbers, (q - 8) / 512, from codes that have a byte each."""
     negative = ((apart ^ 0x08080808) >> 3) & 0x01010101
     return (apart ^ (0x08080808 - negative)) + negative * 0x81
+
+
+# bytes of the numbers of codes below 8, with a bit that an addition moves to the sign, and of the others
+TABLES = (0x45464748, 0x41424344, 0x03020100, 0x07060504)
+
+
+def permuted_float8(codes: Any, tables: Any, permute: Callable[[Any, Any, Any], Any]) -> Any:
+    """The bits of four e4m3 numbers, (q - 8) / 512, from the codes in the lower 16 bits of a uint32.
+
+    `permute` takes the lower and upper half of eight bytes, here of `TABLES`, and places in them. A place
+    with its fourth bit set gives the sign of the byte in the other three bits, here 0.
+    """
+    negative, positive = permute(tables[0], tables[1], codes), permute(tables[2], tables[3], codes ^ 0x8888)
+    return negative + positive + (negative & 0x40404040)
 
 
 def float8_product(

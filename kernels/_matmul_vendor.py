@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from ._vendor_calls import Call, usable
+from ._vendor_calls import Call, of_packages, usable, without_result
 
 if TYPE_CHECKING:
     import torch
@@ -41,10 +41,14 @@ def products(
             if dtype == "int8"
             else _float8(a, b, inputs, chosen["scales"], wanted, activation, library)
         )
-        if found := usable(narrow):
+        packages: dict[str, Callable[[], Call]] = {}
+        if chosen["scales"] == "block128" and chosen["fuse"] == "none":
+            packages["DeepGEMM"] = lambda: _deep_gemm(a, b, inputs, wanted)
+        if found := {**usable(narrow), **of_packages(a, packages)}:
             return found
         wide = a.to(torch.bfloat16), b.to(torch.bfloat16)
-        return {f"{library} (a product of bfloat16, without scales)": lambda: torch.matmul(*wide)}
+        unlike = without_result(lambda: torch.matmul(*wide))
+        return {f"{library} (a product of bfloat16, without scales)": unlike}
     calls = {library: _plain(a, b, added, activation, chosen["accumulate"] == "float16")}
     if fused[-1] in ("relu", "gelu") and not torch.version.hip:
         bias = torch.zeros(b.shape[1], dtype=wanted, device=a.device) if added is None else added
@@ -113,6 +117,28 @@ def _float8(
 
     exact = {f"{library} (sums in float32)": with_sums(False)}
     return exact if scales == "block128" else {f"{library} (fast sums)": with_sums(True), **exact}
+
+
+def _deep_gemm(
+    a: torch.Tensor, b: torch.Tensor, inputs: Mapping[str, torch.Tensor], output: torch.dtype
+) -> Call:
+    """DeepGEMM, which takes B as (n, k), and scales of A's rows of 128 elements side by side along m.
+
+    Operands and scales are brought into that layout before the call.
+    """
+    import deep_gemm
+    import torch
+
+    own = getattr(deep_gemm, "fp8_gemm_nt", None) or deep_gemm.gemm_fp8_fp8_bf16_nt
+    scales = inputs["A_scale"].T.contiguous().T, inputs["B_scale"].T.contiguous()
+    left, right = (a.contiguous(), scales[0]), (b.T.contiguous(), scales[1])
+    out = torch.empty(a.shape[0], b.shape[1], dtype=output, device=a.device)
+
+    def product() -> object:
+        own(left, right, out)
+        return out
+
+    return product
 
 
 def _on_cpu(

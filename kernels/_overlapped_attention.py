@@ -10,7 +10,7 @@ import math
 from typing import Any
 
 from ._attention_tiles import AttentionTiles
-from ._online_softmax import online_softmax, scale_down
+from ._online_softmax import online_softmax
 
 GROUP = 128  # threads that issue a wgmma together, and those that copy
 # of a computing thread by number of groups; copying threads keep 24. Two blocks of one group fit a core
@@ -25,8 +25,6 @@ def overlapped_attention(
     threads: int,
     turns: bool,
     stay: int,
-    lazy: int,
-    polynomial: int,
 ) -> Any:
     """A macro `attention(tensors, grid, place)`: the whole kernel.
 
@@ -36,7 +34,6 @@ def overlapped_attention(
         threads: threads that compute.
         turns: whether their groups take turns.
         stay: blocks that stay and take one position of the grid after the other; 0: a block for each.
-        lazy, polynomial: of `online_softmax`.
 
     Returns:
         The macro. `sink`, `length` and `LSE` may be None. `place(tensors, i0, i1, i2)` is a function or macro
@@ -48,8 +45,7 @@ def overlapped_attention(
     width, dtype, policy = tiles.width, tiles.dtype, T.GemmWarpPolicy.FullRow
     begin, look, finish = tiles.macros()
     write = tiles.writer()
-    update = online_softmax(block_m, block_n, tiles.scale, lazy, polynomial, from_finite=tiles.from_finite)
-    scale_sums = scale_down(block_m, width, lazy)
+    update = online_softmax(block_m, block_n, tiles.scale, from_finite=tiles.from_finite)
 
     def slot(tile: Any) -> Any:
         return tile % num_stages
@@ -140,7 +136,8 @@ def overlapped_attention(
             T.wait_wgmma(0)
             release(v_free, slot(now))
             T.copy(scores, weights)
-            scale_sums(o_sum, rescale)
+            for i, j in T.Parallel(block_m, width):
+                o_sum[i, j] *= rescale[i]
         if stay:
             release(q_free, 0)
         last = done + count - 1

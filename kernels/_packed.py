@@ -186,6 +186,31 @@ def decoder(
     return number, scaled
 
 
+def byte_tables(values: tuple[float, ...], dtype: str) -> tuple[int, ...]:
+    """The lower, then the upper bytes of numbers of 16 bits, four in a word."""
+    import torch
+
+    numbers = torch.tensor(values).to(getattr(torch, dtype)).view(torch.int16).tolist()
+    found = [(number >> shift) & 0xFF for shift in (0, 8) for number in numbers]
+    return tuple(sum(found[at + i] << 8 * i for i in range(4)) for at in range(0, len(found), 4))
+
+
+def permuted(codes: Any, tables: Any, permute: Callable[[Any, Any, Any], Any]) -> tuple[Any, Any]:
+    """The numbers of four codes in the lower bits of a uint32, from words of `byte_tables`, in two words.
+
+    `permute` takes the lower and upper half of eight bytes, and places in them, of three bits. The fourth bit
+    of a code says in which of two tables.
+    """
+    upper = permute(0xFF00, 0, codes >> 3 & 0x1111)
+
+    def found(at: int) -> Any:
+        first, second = (permute(tables[i], tables[i + 1], codes) for i in (at, at + 2))
+        return first & ~upper | second & upper
+
+    low, high = found(0), found(4)
+    return permute(low, high, 0x5140), permute(low, high, 0x7362)
+
+
 def scale_of(raw: Any, dtype: str) -> Any:
     """A scale in `dtype`: itself, or the power of two of a biased exponent (e8m0) of 1 .. 254."""
     import tilelang.language as T  # noqa: N812

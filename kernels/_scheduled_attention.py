@@ -21,9 +21,7 @@ def scheduled_attention(tiles: AttentionTiles, config: Config, known: bool) -> A
         return _serial_attention(tiles, num_stages, threads)
     # TileLang cannot prove the barriers of blocks that stay where the number of tiles is unknown
     stay = config.int("persistent", 0) if known else 0
-    lazy, polynomial = config.int("lazy_rescale", 0), config.int("polynomial", 0)
-    turns = schedule == "ping_pong"
-    return overlapped_attention(tiles, num_stages, threads, turns, stay, lazy, polynomial)
+    return overlapped_attention(tiles, num_stages, threads, schedule == "ping_pong", stay)
 
 
 def _serial_attention(tiles: AttentionTiles, num_stages: int, threads: int) -> Any:

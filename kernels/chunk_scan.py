@@ -35,6 +35,7 @@ from ._mamba2 import (
     whole_chunks,
     whole_steps,
 )
+from ._vendor_calls import of_packages
 
 if TYPE_CHECKING:
     import torch
@@ -135,21 +136,18 @@ class ChunkScan(ChunkOperator):
         import torch
 
         out = torch.empty(self.outputs(workload)["out"], dtype=inputs["x"].dtype, device=inputs["x"].device)
-        found: dict[str, Callable[[], object]] = {
-            "torch (einsum)": lambda: _scan(workload, inputs, inputs["x"].dtype, out)
+
+        def triton() -> Callable[[], object]:
+            from mamba_ssm.ops.triton.ssd_chunk_scan import _chunk_scan_fwd
+
+            given = [inputs[name] for name in ("cb", "x", "dt", "dA_cumsum")]
+            of_group, states, d = inputs["C"][:, :, None], inputs["prev_states"], inputs["D"]
+            return lambda: _chunk_scan_fwd(*given, of_group, states, D=d)[0]
+
+        return {
+            "torch (einsum)": lambda: _scan(workload, inputs, inputs["x"].dtype, out),
+            **of_packages(out, {"mamba_ssm (Triton)": triton}),
         }
-        if inputs["x"].device.type == "cuda":
-            try:
-                from mamba_ssm.ops.triton.ssd_chunk_scan import (
-                    _chunk_scan_fwd,
-                )
-            except ImportError:
-                return found
-            groups = inputs["C"][:, :, None]
-            tensors = [inputs[name] for name in ("cb", "x", "dt", "dA_cumsum", "prev_states", "D")]
-            cb, x, dt, sums, states, d = tensors
-            found["mamba_ssm (Triton)"] = lambda: _chunk_scan_fwd(cb, x, dt, sums, groups, states, D=d)[0]
-        return found
 
     def flops(self, workload: Workload) -> int:
         """Operations of both products over visible tokens. Decays and D are not counted."""

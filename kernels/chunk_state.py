@@ -33,6 +33,7 @@ from ._mamba2 import (
     whole_chunks,
     whole_steps,
 )
+from ._vendor_calls import of_packages
 from ._warp_policy import warp_policy
 
 if TYPE_CHECKING:
@@ -111,9 +112,10 @@ class ChunkState(ChunkOperator):
         return {"states": states}
 
     def vendor(self, workload: Workload, inputs: Tensors) -> dict[str, Callable[[], object]]:
-        """torch, since no vendor's library has this operator: x is scaled, then einsum multiplies in batches.
+        """torch, as no vendor's library has this operator, and Mamba-2's kernel if installed.
 
-        Sequences that end within a chunk are padded before, not in the call that is timed.
+        In torch x is scaled, then einsum multiplies in batches. Sequences that end within a chunk are padded
+        before, not in the call that is timed.
         """
         import torch
 
@@ -125,7 +127,14 @@ class ChunkState(ChunkOperator):
             factors = _factors(dt, sums).to(x.dtype).permute(0, 2, 3, 1)
             return torch.einsum("bclhp,bcln->bchpn", x * factors[..., None], b)
 
-        return {"torch (einsum)": product}
+        def triton() -> Callable[[], object]:
+            from mamba_ssm.ops.triton.ssd_chunk_state import _chunk_state_fwd
+
+            of_group, shape = inputs["B"][:, :, None], self.outputs(workload)["states"]
+            states = torch.empty(shape, dtype=b.dtype, device=b.device)
+            return lambda: _chunk_state_fwd(of_group, inputs["x"], dt, sums, states=states)
+
+        return {"torch (einsum)": product, **of_packages(b, {"mamba_ssm (Triton)": triton})}
 
     def flops(self, workload: Workload) -> int:
         """Operations of the product; the decay, a few operations per token and head, is not counted."""

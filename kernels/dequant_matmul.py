@@ -34,11 +34,13 @@ from ..problem.space import Config, SearchSpace, Value
 from ..problem.template import KernelTemplate, Scale
 from ..problem.workload import MAX_DIMENSION, Workload
 from ..search_spaces import dequant_matmul as search_space
+from ..search_spaces.matrix_unit import is_hopper
 from ..target.spec import Target
 from ._direct_weights import direct_product, step_of
 from ._exact_products import exact_products
 from ._float8 import FLOAT8, FLOAT8_SUM_DIGITS, LARGEST_FLOAT8, OUTPUTS, short_sums
 from ._float8_activations import float8_product
+from ._overlapped_weights import overlapped_product
 from ._packed import (
     FORMATS,
     Packing,
@@ -50,6 +52,8 @@ from ._packed import (
     scale_of,
     word_of,
 )
+from ._packed_vendor import packed_products
+from ._vendor_calls import without_result
 from ._warp_policy import warp_policy
 
 if TYPE_CHECKING:
@@ -246,6 +250,7 @@ class DequantMatmul(Operator):
         """torch.matmul on weights dequantised before: four times the bytes or more, and no unpacking.
 
         For int2 beside it a product of int8 that ends with the sums, where the library takes these shapes.
+        bitsandbytes for nf4, if it is installed.
         """
         import torch
 
@@ -270,7 +275,10 @@ class DequantMatmul(Operator):
             def sums() -> object:
                 return torch._int_mm(inputs["A"], whole.T)
 
-            calls[f"{library} int8 (weights unpacked beforehand, sums without scales)"] = sums
+            calls[f"{library} int8 (weights unpacked beforehand, sums without scales)"] = without_result(sums)
+        if workload.dtype != FLOAT8 and "Z" not in inputs:
+            format_name, group = str(self.attribute(workload.attrs, "format")), group_of(workload)
+            calls |= packed_products(a, inputs["B"], inputs["S"], (n, k), format_name, group)
         return calls
 
     def flops(self, workload: Workload) -> int:
@@ -426,7 +434,7 @@ class DequantMatmulGpu(KernelTemplate):
 
     The weights of an iteration are unpacked either to shared memory, as the right operand of C = A W^T, or to
     registers, as the left operand of C^T = W A^T. For few rows of A, W may go from memory to registers
-    (`_direct_weights.py`).
+    (`_direct_weights.py`), for many it may be unpacked during the products before (`_overlapped_weights.py`).
     """
 
     operator: DequantMatmul = OPERATOR
@@ -434,7 +442,7 @@ class DequantMatmulGpu(KernelTemplate):
     target_kinds = ("cuda", "hip")
     dtypes = ("float16", "bfloat16", FLOAT8)
     scales: ClassVar[Mapping[str, Scale]] = {
-        "m": Scale(("block_m",), search_space.TILES),
+        "m": Scale(("block_m",), search_space.OVERLAPPED_TILES),
         "n": Scale(("block_n",), search_space.COLUMN_TILES),
         "k": Scale(("block_k",), search_space.DEPTHS),
     }
@@ -449,10 +457,13 @@ class DequantMatmulGpu(KernelTemplate):
 
     def reordered(self, config: Config) -> tuple[Config, Rasterization] | None:
         panel = config.int("swizzle")
+        if config.get("overlapped", False):
+            return None
         return (Config({**config, "swizzle": 0}), Rasterization("row", panel)) if panel else None
 
     def default_config(self, workload: Workload, target: Target) -> Config | None:
-        """Weights in registers (16 rows per warp) for few rows of A, in shared memory for many.
+        """Weights in registers (16 rows per warp) for few rows of A, in shared memory for many, and unpacked
+        during the products before where these have a block for nearly every core.
 
         Tiles of W have 128 rows if nearly every core gets a block, else 64.
         """
@@ -460,9 +471,16 @@ class DequantMatmulGpu(KernelTemplate):
         m, n = workload.dims["m"], workload.dims["n"]
         is_float8 = workload.dtype == FLOAT8
         few, hip = m <= 64 and not is_float8, target.kind == "hip"
-        for num_stages in (2, 1) if m <= DIRECT_ROWS else ():
-            if (direct := self._direct_config(workload, num_stages)) in space:
+        for direct in self._direct_configs(workload, is_hopper(target)):
+            if direct in space:
                 return direct
+        for block_m in (192 if is_float8 else 256, 128):
+            blocks = -(-m // block_m) * -(-n // 128)
+            if blocks >= 0.9 * target.int("core.count"):
+                for num_stages in (4, 3):
+                    overlapped = self._overlapped_config(workload, block_m, num_stages)
+                    if overlapped in space:
+                        return overlapped
         block_m = next((tile for tile in (16, 32, 64, 128) if tile >= m), 128)
         block_n = 128 if -(-m // block_m) * -(-n // 128) >= 0.9 * target.int("core.count") else 64
         wanted = {
@@ -484,25 +502,52 @@ class DequantMatmulGpu(KernelTemplate):
             (config for config in tried if config in space), next(iter(space.nearest(tried[0], 1)), None)
         )
 
-    def _direct_config(self, workload: Workload, num_stages: int) -> Config:
-        """Four warps for 16 rows of W: small blocks fill the chip."""
+    def _overlapped_config(self, workload: Workload, block_m: int, num_stages: int) -> Config:
+        """Two warpgroups with the weights of 128 rows."""
+        is_float8, decoders = workload.dtype == FLOAT8, self.operator.packing(workload).decoders
+        return Config(
+            {
+                "block_m": block_m,
+                "block_n": 128,
+                "block_k": 128 if is_float8 and workload.attrs["group"] != 64 else 64,
+                "num_stages": num_stages,
+                "threads": 256,
+                "weights": "registers",
+                "decode": "words" if "words" in decoders else "table",
+                "policy": "full_row",
+                "swizzle": 0,
+                "overlapped": True,
+            }
+        )
+
+    def _direct_configs(self, workload: Workload, hopper: bool) -> list[Config]:
+        """Few warps for 16 rows of W, since small blocks fill the chip; on Hopper eight for 32 of int4."""
         packing = self.operator.packing(workload)
         is_float = packing.values[0] == 0  # its words have the places of float16
         by_words = "words" in packing.decoders and not (is_float and workload.dtype == "bfloat16")
-        return Config(
-            {
-                "block_m": 8 if workload.dims["m"] <= 8 else 16,
-                "block_n": 16,
-                "block_k": step_of(packing),
-                "num_stages": num_stages,
-                "threads": 128,
-                "weights": "registers",
-                "decode": "words" if by_words else "table",
-                "policy": "square",
-                "swizzle": 0,
-                "reduce_warps": 4,
-            }
-        )
+        common = {
+            "block_m": 8 if workload.dims["m"] <= 8 else 16,
+            "block_k": step_of(packing),
+            "weights": "registers",
+            "decode": "words" if by_words else "table",
+            "policy": "square",
+            "swizzle": 0,
+        }
+        sizes = [(32, 8, 2)] if hopper and packing is FORMATS["int4"] else []  # block_n, warps, num_stages
+        if workload.dims["m"] <= DIRECT_ROWS:
+            sizes += [(16, 4, 2), (16, 4, 1)]
+        return [
+            Config(
+                {
+                    **common,
+                    "block_n": block_n,
+                    "threads": 32 * warps,
+                    "reduce_warps": warps,
+                    "num_stages": num_stages,
+                }
+            )
+            for block_n, warps, num_stages in sizes
+        ]
 
     def build(self, workload: Workload, config: Config) -> Any:
         import tilelang.language as T  # noqa: N812
@@ -654,9 +699,13 @@ class DequantMatmulGpu(KernelTemplate):
                     T.copy(c_sum, c_tile)
                 T.copy(c_tile, C[first, bx * block_n])
 
+        given = (packing, format_name, output, (m, n, k), group, config, zeros)
         if workload.dtype == FLOAT8:
             kind = str(self.operator.attribute(workload.attrs, "scales"))
-            program = float8_product(output, (m, n, k), group, unpack, kind, config)
+            if config.get("overlapped", False):
+                program = overlapped_product(*given, kind)
+            else:
+                program = float8_product(output, (m, n, k), group, unpack, kind, config)
             # the type of None makes no parameter of the kernel
             a_scales: Any = {"row": T.Tensor((m,), "float32"), "tensor": T.Tensor((1,), "float32")}.get(
                 kind, type(None)
@@ -675,7 +724,9 @@ class DequantMatmulGpu(KernelTemplate):
             return dequant_matmul_float8
 
         if config.int("reduce_warps", 0):
-            program = direct_product(packing, format_name, output, (m, n, k), group, config, zeros)
+            program = direct_product(*given)
+        elif config.get("overlapped", False):
+            program = overlapped_product(*given)
 
         @T.prim_func
         def dequant_matmul(  # type: ignore[no-untyped-def]

@@ -20,6 +20,7 @@ from ..problem.workload import Workload
 from ..search_spaces import flash_decoding as search_space
 from ..search_spaces.split_kv import SPLITS
 from ..target.spec import Target
+from ._cache_vendor import flashinfer_decoding
 from ._exact_products import exact_products
 from ._kv_cache import CacheOperator, CacheTemplate, weighted
 from ._online_softmax import online_softmax
@@ -33,6 +34,7 @@ from ._split_kv import (
     normalise,
     tensor_if,
 )
+from ._vendor_calls import of_packages
 
 if TYPE_CHECKING:
     import torch
@@ -104,7 +106,7 @@ class FlashDecoding(CacheOperator):
     def vendor(self, workload: Workload, inputs: Tensors) -> dict[str, Callable[[], object]]:
         """scaled_dot_product_attention, and two batched products, of queries that share a kv head.
 
-        Pages are gathered in the call, since neither reads a table.
+        Pages are gathered in the call, since neither reads a table. FlashInfer, if installed, reads tables.
         """
         import torch
 
@@ -130,7 +132,12 @@ class FlashDecoding(CacheOperator):
             weights = scores.softmax(-1).view(batch, kv_heads, group * q_len, kv_len)
             return (weights @ cache("V")).view(batch, heads, q_len, head_dim).transpose(1, 2)
 
-        return {"torch SDPA": fused, "torch (two products)": products}
+        packages = {"FlashInfer": lambda: flashinfer_decoding(self, workload, inputs, scale)}
+        return {
+            "torch SDPA": fused,
+            "torch (two products)": products,
+            **of_packages(queries, packages),
+        }
 
     def flops(self, workload: Workload) -> int:
         """Two products of 2 head_dim operations for each pair of a query and a visible key."""

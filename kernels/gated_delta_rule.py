@@ -32,6 +32,7 @@ from ..problem.workload import MAX_DIMENSION, Workload
 from ..search_spaces import gated_delta_rule as search_space
 from ..target.spec import Target
 from ._mamba2 import log_decays
+from ._vendor_calls import of_packages
 
 if TYPE_CHECKING:
     import torch
@@ -105,18 +106,16 @@ class GatedDeltaRule(Operator):
     def vendor(self, workload: Workload, inputs: Tensors) -> dict[str, Callable[[], object]]:
         """Chunks in torch, as no vendor's library has this operator; flash-linear-attention if installed."""
         q, k, v, g, beta = (inputs[name] for name in ("q", "k", "v", "g", "beta"))
-        found: dict[str, Callable[[], object]] = {"torch (chunks)": lambda: _by_chunks(q, k, v, g, beta)}
-        if q.device.type == "cuda":
-            try:
-                from fla.ops.gated_delta_rule import (
-                    chunk_gated_delta_rule,
-                )
-            except ImportError:
-                return found
-            found["flash-linear-attention"] = lambda: chunk_gated_delta_rule(
-                q, k, v, g, beta, output_final_state=True
-            )
-        return found
+
+        def triton() -> Callable[[], object]:
+            from fla.ops.gated_delta_rule import chunk_gated_delta_rule
+
+            return lambda: chunk_gated_delta_rule(q=q, k=k, v=v, g=g, beta=beta, output_final_state=True)
+
+        return {
+            "torch (chunks)": lambda: _by_chunks(q, k, v, g, beta),
+            **of_packages(q, {"flash-linear-attention": triton}),
+        }
 
     def flops(self, workload: Workload) -> int:
         """Three products with the state for each token: with its key, with its query, and the update."""

@@ -23,6 +23,7 @@ from ..problem.workload import Workload
 from ..search_spaces import gated_delta_rule_decode as search_space
 from ..target.spec import Target
 from ._mamba2 import log_decays
+from ._vendor_calls import of_packages
 from .gated_delta_rule import check_heads, one_token
 
 if TYPE_CHECKING:
@@ -92,19 +93,20 @@ class GatedDeltaRuleDecode(Operator):
             o, new_state, _ = one_token(q.float(), k.float(), v.float(), g, beta, state)
             return o.to(v.dtype), new_state
 
-        found: dict[str, Callable[[], object]] = {"torch": step}
-        if q.device.type == "cuda":
-            try:
-                from fla.ops.gated_delta_rule import (
-                    fused_recurrent_gated_delta_rule,
-                )
-            except ImportError:
-                return found
-            tokens = [tensor[:, None] for tensor in (q, k, v, g, beta)]
-            found["flash-linear-attention"] = lambda: fused_recurrent_gated_delta_rule(
-                *tokens, initial_state=state, output_final_state=True
-            )
-        return found
+        def triton() -> Callable[[], object]:
+            from fla.ops.gated_delta_rule import fused_recurrent_gated_delta_rule
+
+            tokens = {"q": q, "k": k, "v": v, "g": g, "beta": beta}
+            given = {name: tensor[:, None] for name, tensor in tokens.items()}
+            given["initial_state"] = state
+
+            def one_token_each() -> object:
+                o, new_state = fused_recurrent_gated_delta_rule(**given, output_final_state=True)
+                return o[:, 0], new_state
+
+            return one_token_each
+
+        return {"torch": step, **of_packages(q, {"flash-linear-attention": triton})}
 
     def flops(self, workload: Workload) -> int:
         """Three products with the state: with the key, with the query, and the update."""

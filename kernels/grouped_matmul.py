@@ -45,7 +45,7 @@ from ._float8 import (
     spread,
 )
 from ._packed_items import block_count, item_finder
-from ._vendor_calls import usable
+from ._vendor_calls import usable, without_result
 from ._warp_policy import warp_policy
 
 if TYPE_CHECKING:
@@ -326,7 +326,7 @@ class GroupedMatmul(Operator):
                 result.copy_(left @ right)
             return activated(out)
 
-        return {f"{library} (products of bfloat16, without scales)": unscaled}
+        return {f"{library} (products of bfloat16, without scales)": without_result(unscaled)}
 
     def flops(self, workload: Workload) -> int:
         """Operations of the products; an activation is not counted."""

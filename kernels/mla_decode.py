@@ -24,8 +24,10 @@ from ..problem.workload import Workload
 from ..search_spaces import mla_decode as search_space
 from ..search_spaces.split_kv import SPLITS
 from ..target.spec import Target
+from ._cache_vendor import flash_mla, flashinfer_latent
 from ._exact_products import exact_products
 from ._kv_cache import CacheOperator, CacheTemplate, weighted
+from ._latent_roles import LatentRoles
 from ._online_softmax import online_softmax
 from ._softmax_scale import softmax_scale
 from ._split_kv import (
@@ -37,6 +39,7 @@ from ._split_kv import (
     normalise,
     tensor_if,
 )
+from ._vendor_calls import of_packages
 
 if TYPE_CHECKING:
     import torch
@@ -134,7 +137,8 @@ class MlaDecode(CacheOperator):
     def vendor(self, workload: Workload, inputs: Tensors) -> dict[str, Callable[[], object]]:
         """scaled_dot_product_attention, and two batched products, of an item's heads as queries of one head.
 
-        Pages, and the keys of `Indices`, are gathered in the call.
+        Pages, and the keys of `Indices`, are gathered in the call. FlashInfer and FlashMLA, if installed,
+        read tables.
         """
         import torch
 
@@ -167,7 +171,15 @@ class MlaDecode(CacheOperator):
                 scores = scores.masked_fill(~mask, -torch.inf)
             return (scores.softmax(-1) @ kv[..., :dim]).view(batch, q_len, heads, dim)
 
-        return {"torch SDPA": fused, "torch (two products)": products}
+        packages = {
+            "FlashInfer": lambda: flashinfer_latent(self, workload, inputs, scale),
+            "FlashMLA": lambda: flash_mla(self, workload, inputs, scale),
+        }
+        return {
+            "torch SDPA": fused,
+            "torch (two products)": products,
+            **of_packages(queries, packages),
+        }
 
     def visible_pairs(self, workload: Workload) -> int:
         if not workload.attrs["topk"]:
@@ -201,7 +213,8 @@ class MlaDecodeGpu(CacheTemplate):
     """A block has rows of heads and a part of their keys, in tiles that serve as keys and as values.
 
     Scores are computed once, by all warps, and weights pass through shared memory, so that warps may divide
-    the columns of the output: 64 rows of 512 sums fill the registers of two warpgroups.
+    the columns of the output: 64 rows of 512 sums fill the registers of two warpgroups. Other schedules give
+    groups of warps roles of their own (`_latent_roles`).
     """
 
     operator: MlaDecode = OPERATOR
@@ -216,23 +229,32 @@ class MlaDecodeGpu(CacheTemplate):
         return search_space.space(workload, target)
 
     def default_config(self, workload: Workload, target: Target) -> Config | None:
-        """64 rows of two warpgroups (16 for few heads), and parts enough for two blocks of each core."""
+        """64 rows of two warpgroups (16 for few heads), and parts enough for two blocks of each core.
+
+        Where there is a schedule with roles, three warpgroups, and parts enough for most cores.
+        """
         space = self.space(workload, target)
         few = workload.dims["heads"] <= 32 or target.kind == "hip"
         blocks = workload.dims["batch"] * -(-workload.dims["heads"] // 64)
-        enough = 2 * target.int("core.count")
+        cores = target.int("core.count")
+
+        def parts(enough: float) -> int:
+            return next((s for s in SPLITS if s * blocks >= enough), 8)
+
         wanted = Config(
             {
                 "block_m": 16 if few else 64,
                 "block_n": 32 if target.kind == "hip" else 64,
                 "num_stages": 1 if target.kind == "hip" else 2,
                 "threads": 128 if few else 256,
-                "split_k": next((s for s in SPLITS if s * blocks >= enough), 8),
+                "split_k": parts(2 * cores),
                 "policy": "full_row",
                 "gather": "by_row" if workload.attrs["topk"] else "by_page",
             }
         )
-        return space.closest(wanted)
+        roles: Mapping[str, Value] = {"threads": 384, "split_k": parts(0.9 * cores), "schedule": "overlapped"}
+        overlapped = Config({**wanted, **roles})
+        return overlapped if overlapped in space else space.closest(wanted)
 
     def build(self, workload: Workload, config: Config) -> Any:
         import tilelang.language as T  # noqa: N812
@@ -264,8 +286,150 @@ class MlaDecodeGpu(CacheTemplate):
         load_rope = load_keys(block_n, rope_dim, page, by_row, first_column=dim)
         sum_up = combine(split_k, dim)
 
+        schedule = config.str("schedule", "serial")
+
         def within(position: Any) -> Any:  # the last steps of an uneven division have no indices
             return position if even else T.min(position, topk - 1)
+
+        @T.macro
+        def hide(scores, indices, item, query, first_row, length, first):  # type: ignore[no-untyped-def]
+            if topk:
+                for i, j in T.Parallel(block_m, block_n):
+                    seen = indices[item, query, within(first + j)] >= 0
+                    scores[i, j] = T.if_then_else(seen, scores[i, j], -T.infinity(accumulator))
+            if masked:  # noqa: SIM102
+                if first + block_n > length - (sharing - 1):
+                    for i, j in T.Parallel(block_m, block_n):
+                        token = T.min((first_row + i) // heads, sharing - 1)
+                        seen = first + j < length - (sharing - 1) + token
+                        scores[i, j] = T.if_then_else(seen, scores[i, j], -T.infinity(accumulator))
+
+        @T.macro
+        def write(o_sum, parts, out, split, item, query, first_row, first, columns):  # type: ignore[no-untyped-def]
+            for i, j in T.Parallel(block_m, columns):
+                row = first_row + i
+                if row < rows:
+                    if split_k > 1:
+                        parts[split, item, query + row // heads, row % heads, first + j] = o_sum[i, j]
+                    else:
+                        out[item, query + row // heads, row % heads, first + j] = o_sum[i, j]
+
+        @T.macro
+        def keep(row_max, part_lse, lse, split, item, query, first_row):  # type: ignore[no-untyped-def]
+            for i in T.Parallel(block_m):
+                row = first_row + i
+                if row < rows:
+                    if split_k > 1:
+                        part_lse[split, item, query + row // heads, row % heads] = row_max[i]
+                    elif has_lse:
+                        lse[item, query + row // heads, row % heads] = row_max[i] * math.log(2)
+
+        @T.macro
+        def serial(tensors, tile, split, item):  # type: ignore[no-untyped-def]
+            query, first_row = tile // row_tiles, tile % row_tiles * block_m
+            q_tile = T.alloc_shared((block_m, dim), dtype)
+            q_rope = T.alloc_shared((block_m, rope_dim), dtype)
+            kv_tile = T.alloc_shared((block_n, dim), dtype)
+            k_rope = T.alloc_shared((block_n, rope_dim), dtype)
+            weights = T.alloc_shared((block_m, block_n), dtype)
+            scores = T.alloc_fragment((block_m, block_n), accumulator)
+            o_sum = T.alloc_fragment((block_m, dim), accumulator)
+            row_max = T.alloc_fragment((block_m,), accumulator)
+            old_max = T.alloc_fragment((block_m,), accumulator)
+            rescale = T.alloc_fragment((block_m,), accumulator)
+            tile_sum = T.alloc_fragment((block_m,), accumulator)
+            row_sum = T.alloc_fragment((block_m,), accumulator)
+
+            for i, j in T.Parallel(block_m, dim):
+                row = first_row + i
+                q_tile[i, j] = T.if_then_else(
+                    row < rows, tensors["Q"][item, query + row // heads, row % heads, j], T.cast(0, dtype)
+                )
+            for i, j in T.Parallel(block_m, rope_dim):
+                row = first_row + i
+                q_rope[i, j] = T.if_then_else(
+                    row < rows,
+                    tensors["Q"][item, query + row // heads, row % heads, dim + j],
+                    T.cast(0, dtype),
+                )
+            T.fill(o_sum, 0)
+            T.fill(row_sum, 0)
+            T.fill(row_max, LOWEST)
+
+            length = tensors["Lengths"][item] if has_lengths else keys
+            steps = T.ceildiv(length, block_n)
+            part = T.ceildiv(steps, split_k)
+            # of known lengths, the last parts may have steps without keys: pipelines of cp.async need a
+            # number of steps that is the same for all blocks
+            trips = T.max(T.min(part, steps - split * part), 0) if has_lengths else part
+            # pages of steps that a pipeline looks ahead at are clamped to those of the item
+            last = T.max(T.ceildiv(length, page) - 1, 0) if page else 0
+            for ko in T.Pipelined(trips, num_stages=num_stages):
+                first = (split * part + ko) * block_n
+                if topk:
+                    for i, j in T.Parallel(block_n, dim):
+                        kv_tile[i, j] = tensors["KV"][
+                            item, T.max(tensors["Indices"][item, query, within(first + i)], 0), 0, j
+                        ]
+                    for i, j in T.Parallel(block_n, rope_dim):
+                        k_rope[i, j] = tensors["KV"][
+                            item, T.max(tensors["Indices"][item, query, within(first + i)], 0), 0, dim + j
+                        ]
+                else:
+                    load_latent(tensors["KV"], kv_tile, tensors["Table"], item, 0, first, last)
+                    load_rope(tensors["KV"], k_rope, tensors["Table"], item, 0, first, last)
+                T.gemm(q_tile, kv_tile, scores, transpose_B=True, policy=policy, clear_accum=True)
+                T.gemm(q_rope, k_rope, scores, transpose_B=True, policy=policy)
+                hide(scores, tensors["Indices"], item, query, first_row, length, first)
+                update(scores, row_max, old_max, rescale, tile_sum, row_sum)
+                T.copy(scores, weights)
+                for i, j in T.Parallel(block_m, dim):
+                    o_sum[i, j] *= rescale[i]
+                T.gemm(weights, kv_tile, o_sum, policy=policy)
+
+            divide(o_sum, row_max, row_sum)
+            write(o_sum, tensors["PartO"], tensors["O"], split, item, query, first_row, 0, dim)
+            keep(row_max, tensors["PartLSE"], tensors["LSE"], split, item, query, first_row)
+
+        def element(tensors: Any, where: Any, i: Any, j: Any) -> Any:
+            item, query, first_row = where[:3]
+            row = first_row + i
+            return T.if_then_else(
+                row < rows, tensors["Q"][item, query + row // heads, row % heads, j], T.cast(0, dtype)
+            )
+
+        def selected(tensors: Any, where: Any, position: Any) -> Any:
+            return T.max(tensors["Indices"][where[0], where[1], within(position)], 0)
+
+        def hidden(tensors: Any, where: Any, scores: Any, first: Any) -> Any:
+            item, query, first_row, _, length = where
+            return hide(scores, tensors["Indices"], item, query, first_row, length, first)
+
+        def written(tensors: Any, where: Any, o_sum: Any, first: int, columns: int) -> Any:
+            item, query, first_row, split, _ = where
+            return write(o_sum, tensors["PartO"], tensors["O"], split, item, query, first_row, first, columns)
+
+        def kept(tensors: Any, where: Any, row_max: Any) -> Any:
+            item, query, first_row, split, _ = where
+            return keep(row_max, tensors["PartLSE"], tensors["LSE"], split, item, query, first_row)
+
+        roles = LatentRoles(dim, dtype, page, scale, schedule == "paired", topk > 0)
+        attention: Any = (
+            None if schedule == "serial" else roles.macro(element, selected, hidden, written, kept)
+        )
+
+        @T.macro
+        def with_roles(tensors, tile, split, item):  # type: ignore[no-untyped-def]
+            query, first_row = tile // row_tiles, tile % row_tiles * block_m
+            length = tensors["Lengths"][item] if has_lengths else keys
+            steps = T.ceildiv(length, block_n)
+            part = T.ceildiv(steps, split_k)
+            trips = T.max(T.min(part, steps - split * part), 0)
+            last = T.max(T.ceildiv(length, page) - 1, 0) if page else 0
+            where = (item, query, first_row, split, length)
+            attention(tensors, where, split * part * block_n, trips, last)
+
+        run = serial if schedule == "serial" else with_roles
 
         @T.prim_func
         def mla_decode(  # type: ignore[no-untyped-def]
@@ -279,88 +443,18 @@ class MlaDecodeGpu(CacheTemplate):
             PartO: tensor_if(split_k > 1, (split_k, batch, q_len, heads, dim), accumulator),  # type: ignore[valid-type]  # noqa: N803
             PartLSE: tensor_if(split_k > 1, (split_k, batch, q_len, heads), accumulator),  # type: ignore[valid-type]  # noqa: N803
         ):
-            with T.Kernel(alone * row_tiles, split_k, batch, threads=threads) as (tile, split, item):
-                query, first_row = tile // row_tiles, tile % row_tiles * block_m
-                q_tile = T.alloc_shared((block_m, dim), dtype)
-                q_rope = T.alloc_shared((block_m, rope_dim), dtype)
-                kv_tile = T.alloc_shared((block_n, dim), dtype)
-                k_rope = T.alloc_shared((block_n, rope_dim), dtype)
-                weights = T.alloc_shared((block_m, block_n), dtype)
-                scores = T.alloc_fragment((block_m, block_n), accumulator)
-                o_sum = T.alloc_fragment((block_m, dim), accumulator)
-                row_max = T.alloc_fragment((block_m,), accumulator)
-                old_max = T.alloc_fragment((block_m,), accumulator)
-                rescale = T.alloc_fragment((block_m,), accumulator)
-                tile_sum = T.alloc_fragment((block_m,), accumulator)
-                row_sum = T.alloc_fragment((block_m,), accumulator)
-
-                for i, j in T.Parallel(block_m, dim):
-                    row = first_row + i
-                    q_tile[i, j] = T.if_then_else(
-                        row < rows, Q[item, query + row // heads, row % heads, j], T.cast(0, dtype)
-                    )
-                for i, j in T.Parallel(block_m, rope_dim):
-                    row = first_row + i
-                    q_rope[i, j] = T.if_then_else(
-                        row < rows, Q[item, query + row // heads, row % heads, dim + j], T.cast(0, dtype)
-                    )
-                T.fill(o_sum, 0)
-                T.fill(row_sum, 0)
-                T.fill(row_max, LOWEST)
-
-                length = Lengths[item] if has_lengths else keys
-                steps = T.ceildiv(length, block_n)
-                part = T.ceildiv(steps, split_k)
-                # of known lengths, the last parts may have steps without keys: pipelines of cp.async need a
-                # number of steps that is the same for all blocks
-                trips = T.max(T.min(part, steps - split * part), 0) if has_lengths else part
-                # pages of steps that a pipeline looks ahead at are clamped to those of the item
-                last = T.max(T.ceildiv(length, page) - 1, 0) if page else 0
-                for ko in T.Pipelined(trips, num_stages=num_stages):
-                    first = (split * part + ko) * block_n
-                    if topk:
-                        for i, j in T.Parallel(block_n, dim):
-                            kv_tile[i, j] = KV[item, T.max(Indices[item, query, within(first + i)], 0), 0, j]
-                        for i, j in T.Parallel(block_n, rope_dim):
-                            k_rope[i, j] = KV[
-                                item, T.max(Indices[item, query, within(first + i)], 0), 0, dim + j
-                            ]
-                    else:
-                        load_latent(KV, kv_tile, Table, item, 0, first, last)
-                        load_rope(KV, k_rope, Table, item, 0, first, last)
-                    T.gemm(q_tile, kv_tile, scores, transpose_B=True, policy=policy, clear_accum=True)
-                    T.gemm(q_rope, k_rope, scores, transpose_B=True, policy=policy)
-                    if topk:
-                        for i, j in T.Parallel(block_m, block_n):
-                            seen = Indices[item, query, within(first + j)] >= 0
-                            scores[i, j] = T.if_then_else(seen, scores[i, j], -T.infinity(accumulator))
-                    if masked:  # noqa: SIM102
-                        if first + block_n > length - (sharing - 1):
-                            for i, j in T.Parallel(block_m, block_n):
-                                token = T.min((first_row + i) // heads, sharing - 1)
-                                seen = first + j < length - (sharing - 1) + token
-                                scores[i, j] = T.if_then_else(seen, scores[i, j], -T.infinity(accumulator))
-                    update(scores, row_max, old_max, rescale, tile_sum, row_sum)
-                    T.copy(scores, weights)
-                    for i, j in T.Parallel(block_m, dim):
-                        o_sum[i, j] *= rescale[i]
-                    T.gemm(weights, kv_tile, o_sum, policy=policy)
-
-                divide(o_sum, row_max, row_sum)
-                for i, j in T.Parallel(block_m, dim):
-                    row = first_row + i
-                    if row < rows:
-                        if split_k > 1:
-                            PartO[split, item, query + row // heads, row % heads, j] = o_sum[i, j]
-                        else:
-                            O[item, query + row // heads, row % heads, j] = o_sum[i, j]
-                for i in T.Parallel(block_m):
-                    row = first_row + i
-                    if row < rows:
-                        if split_k > 1:
-                            PartLSE[split, item, query + row // heads, row % heads] = row_max[i]
-                        elif has_lse:
-                            LSE[item, query + row // heads, row % heads] = row_max[i] * math.log(2)
+            with T.Kernel(
+                alone * row_tiles,
+                split_k,
+                batch,
+                threads=threads,
+                cluster_dims=2 if schedule == "paired" else None,
+            ) as (tile, split, item):
+                tensors = {
+                    "Q": Q, "KV": KV, "Table": Table, "Lengths": Lengths, "Indices": Indices, "O": O,
+                    "LSE": LSE, "PartO": PartO, "PartLSE": PartLSE,
+                }  # fmt: skip
+                run(tensors, tile, split, item)
 
             if split_k > 1:
                 with T.Kernel(T.ceildiv(heads, COMBINE_ROWS), q_len, batch, threads=COMBINE_THREADS) as (

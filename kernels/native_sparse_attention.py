@@ -27,7 +27,7 @@ from ._attention_weights import masked_attention
 from ._online_softmax import online_softmax
 from ._softmax_scale import check_scale, softmax_scale
 from ._split_kv import LOWEST, normalise
-from ._vendor_calls import usable
+from ._vendor_calls import of_packages, usable
 
 if TYPE_CHECKING:
     import torch
@@ -142,7 +142,7 @@ class NativeSparseAttention(Operator):
     def vendor(self, workload: Workload, inputs: Tensors) -> dict[str, Callable[[], object]]:
         """PyTorch's flex_attention with the same lists, dense attention with a small mask, gathered products.
 
-        Gathering is part of the call.
+        Gathering is part of the call. flash-linear-attention if installed, with groups of 16 heads or more.
         """
         import torch
 
@@ -180,9 +180,18 @@ class NativeSparseAttention(Operator):
                     out[item, :, rows] = found.transpose(1, 2).flatten(0, 1)
             return out.transpose(1, 2)
 
+        def triton() -> Callable[[], object]:
+            # the branch for selected blocks of its parallel_nsa, which pools all keys in each call
+            from fla.ops.nsa.parallel import parallel_nsa_fwd
+
+            given = {name.lower(): inputs[name] for name in ("Q", "K", "V")}
+            lists = {"block_indices": inputs["indices"], "block_counts": inputs["indices"].shape[-1]}
+            return lambda: parallel_nsa_fwd(**given, **lists, block_size=block, scale=scale)[0]
+
         calls["torch (gathered keys)"] = gathered
         # the compiler of flex_attention has errors of many types
-        return usable(calls, errors=(Exception,))
+        found = usable(calls, errors=(Exception,))
+        return {**found, **of_packages(q, {"flash-linear-attention": triton})}
 
     def _pairs(self, workload: Workload) -> int:
         """Pairs of a query and a key that it sees, of one query head of each head of keys."""

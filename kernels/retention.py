@@ -21,6 +21,7 @@ from ..problem.workload import Workload
 from ..search_spaces import retention as search_space
 from ..target.spec import Target
 from ._exact_products import exact_products
+from ._vendor_calls import of_packages
 from .gated_delta_rule import StateTemplate, check_heads, scales_of
 
 if TYPE_CHECKING:
@@ -93,14 +94,14 @@ class Retention(Operator):
         def all_pairs() -> object:
             return (q_heads @ k_heads.transpose(2, 3) * decays @ v_heads).transpose(1, 2)
 
-        found: dict[str, Callable[[], object]] = {"torch (all pairs)": all_pairs}
-        if q.device.type == "cuda":
-            try:
-                from fla.ops.retention import chunk_retention
-            except ImportError:
-                return found
-            found["flash-linear-attention"] = lambda: chunk_retention(q, k, v)
-        return found
+        def triton() -> Callable[[], object]:
+            # what its chunk_retention calls, which computes the rates in each call
+            from fla.ops.simple_gla import chunk_simple_gla
+
+            rates = _log_gamma(heads, q.device).float()
+            return lambda: chunk_simple_gla(q=q, k=k, v=v, scale=scale, g_gamma=rates)[0]
+
+        return {"torch (all pairs)": all_pairs, **of_packages(q, {"flash-linear-attention": triton})}
 
     def flops(self, workload: Workload) -> int:
         """Two products with the state for each token: the update, and with its query."""

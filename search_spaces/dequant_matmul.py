@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from ..dtypes import DTYPE_BYTES
-from ..problem.space import Config, Constraint, Parameter, SearchSpace
+from ..problem.space import Config, Constraint, Parameter, SearchSpace, Value
 from ..problem.workload import Workload
 from ..target.spec import Target
 from .constraints import (
@@ -27,6 +27,7 @@ from .row_reduction import fits_thread
 RUNS = {"shared": 8, "shared_wide": 32}  # weights that a thread unpacks at a time for shared memory
 SWIZZLES = (0, 8)
 TILES = (8, 16, 32, 64, 128, 256)
+OVERLAPPED_TILES = (8, 16, 32, 64, 128, 192, 256)
 COLUMN_TILES = (16, 32, 64, 128, 256)
 DEPTHS = (64, 128, 256)
 FULL_TILE = 64  # with more rows of A, smaller tiles read too often for the caches
@@ -65,9 +66,27 @@ def space(workload: Workload, target: Target) -> SearchSpace:
     scale_bytes = 1 if format_name == "mxfp4" else result_bytes
     zero_bytes = result_bytes if workload.attrs.get("zeros", False) else 0
     bulk_copies = k * element_bytes % 16 == 0
-    rows, cols, depths = TILES, COLUMN_TILES, DEPTHS
+    cols, depths = COLUMN_TILES, DEPTHS
     step = 256 if format_name == "int2" else 128  # weights of a row that four lanes read at once
     groups = 1 if group == -1 else max(1, step // group)
+    cores = target.int("core.count")
+    # every tensor is copied through TMA
+    overlaps = (
+        is_hopper(target)
+        and m > FULL_TILE
+        and format_name != "int2"
+        and k % (16 * weights_a_byte) == 0
+        and n * scale_bytes % 16 == 0
+    )
+    rows = OVERLAPPED_TILES if overlaps else TILES
+    overlapped: Mapping[str, Value] = {
+        "weights": "registers",
+        "block_k": 128 if is_float8 and group != 64 else 64,
+        "decode": "words" if "words" in DECODERS[format_name] else "table",
+    }
+    in_registers: tuple[str, ...] = ("registers", "registers_linear")
+    if is_float8:
+        in_registers = ("registers",) if overlaps else ()
     goes_direct = not is_float8 and target.kind == "cuda" and m <= FEW_ROWS and k % (step // 4) == 0
     parameters = (
         Parameter("block_m", rows, "rows of A and C of one block"),
@@ -77,7 +96,7 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         Parameter("threads", (64, 128, 256, 512), "threads that compute"),
         Parameter(
             "weights",
-            tuple(RUNS) if is_float8 else ("registers", "registers_linear", *RUNS),
+            (*in_registers, *RUNS),
             "where weights are unpacked to: registers, from a swizzled or linear tile; or shared memory, 8 "
             "or 32 at a time",
         ),
@@ -98,6 +117,20 @@ def space(workload: Workload, target: Target) -> SearchSpace:
             "warps that share rows of W, which goes from memory to registers; 0: through shared memory",
             default=0,
         ),
+        Parameter(
+            "overlapped",
+            (False, True) if overlaps else (False,),
+            "whether weights are unpacked to registers during the product of those before",
+            default=False,
+        ),
+        Parameter(
+            "persistent",
+            (0, cores)
+            if overlaps and is_float8 and -(-m // FULL_TILE) * -(-n // FULL_TILE) > cores
+            else (0,),
+            "blocks that loop over overlapped tiles and copy for the next one meanwhile; 0: one block a tile",
+            default=0,
+        ),
     )
 
     def blocks(config: Config) -> tuple[int, int]:
@@ -107,15 +140,13 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         return config.int("block_m") * config.int("block_n")
 
     def registers(config: Config) -> int:
-        if config["weights"] in RUNS:  # sums of a group have registers of their own
-            return result_size(config) * (2 if is_float8 else 1)
+        size = result_size(config) * (2 if is_float8 else 1)  # sums of a group have registers of their own
+        if config["weights"] in RUNS:
+            return size
         # each warp has the weights of its rows, so warps along the columns have copies
         _unit, split = _division(target, config)
-        along_cols = split[1] if split else 1
-        return (
-            result_size(config)
-            + config.int("block_n") * config.int("block_k") * along_cols * element_bytes // 4
-        )
+        copies = (split[1] if split else 1) * (2 if config.get("overlapped", False) else 1)
+        return size + config.int("block_n") * config.int("block_k") * copies * element_bytes // 4
 
     def shared_bytes(config: Config) -> int:
         block_m, block_n, block_k = config.int("block_m"), config.int("block_n"), config.int("block_k")
@@ -127,13 +158,14 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         )
         if config["weights"] in RUNS:
             operands = -(-operands // ALIGNMENT) * ALIGNMENT + block_n * block_k * element_bytes
-        # C replaces the operands after the main loop
+        # C replaces the operands after the main loop, unless copies are explicit
         result = result_size(config) * result_bytes
         if format_name == "int2":  # sums are scaled when they are complete
             result += config.int("block_n") * scale_bytes
         if config["decode"] == "table":
             operands += TABLE_BYTES
-        return max(operands, result) + launch(target, config.int("threads"), bulk_copies).barrier_bytes
+        both = operands + result if config.get("overlapped", False) else max(operands, result)
+        return both + launch(target, config.int("threads"), bulk_copies).barrier_bytes
 
     def columns(config: Config) -> int:  # instructions along those of the product
         return -(-min(m, config.int("block_m")) * groups // COLUMNS)
@@ -153,7 +185,7 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         not_beyond("block_m", rows[1:], "m", m),
         pipelines(target),
         _unpacking(),
-        _enough_tile(m, n, target.int("core.count")),
+        _enough_tile(m, n, cores),
         stages_within_loop(lambda config: -(-k // config.int("block_k")), "k"),
         fits_block(target, bulk_copies),
         _whole_instructions(target),
@@ -163,7 +195,9 @@ def space(workload: Workload, target: Target) -> SearchSpace:
             target, bulk_copies, registers, "take more threads or a smaller block_m, block_n or block_k"
         ),
         fits_shared_memory(target, shared_bytes, "lower num_stages, block_k, block_m or block_n"),
-        swizzle_matters(blocks, target.int("core.count"), SWIZZLES),
+        swizzle_matters(blocks, cores, SWIZZLES),
+        _overlapped_products(target, overlapped, is_float8),
+        _persistence_helps(blocks),
     )
     direct = (
         _fixed_values(step, workload.dtype if format_name in ("fp4", "mxfp4") else ""),
@@ -369,6 +403,55 @@ def _whole_instructions(target: Target) -> Constraint:
         return same_division(unit, policy, rows, cols, threads)
 
     return Constraint("whole matrix instructions", violation)
+
+
+def _overlapped_products(target: Target, fixed: Mapping[str, Value], is_float8: bool) -> Constraint:
+    """Weights that are unpacked during a product: each warpgroup has those of one instruction's rows."""
+
+    def violation(config: Config) -> str | None:
+        block_m, block_n, stages = (config.int(name) for name in ("block_m", "block_n", "num_stages"))
+        if not config.get("overlapped", False):
+            if block_m not in TILES:
+                return f"block_m={block_m} is for overlapped=true: take block_m={TILES[-2]}"
+            if is_float8 and config["weights"] == "registers":
+                return "weights=registers of float8 is for overlapped=true: take weights=shared"
+            return None
+        for name, value in {**fixed, "threads": 2 * block_n}.items():
+            if config[name] != value:
+                return (
+                    f"overlapped=true with block_n={block_n} has no {name}={config[name]}: take "
+                    f"{name}={value}"
+                )
+        if stages < 2:
+            return (
+                f"overlapped=true with num_stages={stages} unpacks nothing ahead: take num_stages=2 or more"
+            )
+        _unit, split = _division(target, config)
+        if split is None or split[1] == 1:
+            return None
+        return (
+            f"overlapped=true unpacks each weight once, and policy={config['policy']} does so {split[1]} "
+            "times: take policy=full_row"
+        )
+
+    return Constraint("overlapped products", violation)
+
+
+def _persistence_helps(blocks: Callable[[Config], tuple[int, int]]) -> Constraint:
+    """Persistent blocks have several overlapped tiles each."""
+
+    def violation(config: Config) -> str | None:
+        persistent = config.int("persistent", 0)
+        if not persistent:
+            return None
+        if not config.get("overlapped", False):
+            return f"persistent={persistent} is a schedule of overlapped=true: take persistent=0"
+        rows, cols = blocks(config)
+        if rows * cols > persistent:
+            return None
+        return f"persistent={persistent} has at most one of {rows * cols} tiles a block: take persistent=0"
+
+    return Constraint("persistent blocks", violation, is_waste=True)
 
 
 def _same_rows(target: Target) -> Constraint:

@@ -75,18 +75,6 @@ def space(
                 "blocks that stay and take one tile of queries after the other; 0: a block for each tile",
                 default=0,
             ),
-            Parameter(
-                "lazy_rescale",
-                (0, 8),
-                "sums are scaled down only where weights would exceed 2 to this power; 0: with each tile",
-                default=0,
-            ),
-            Parameter(
-                "polynomial",
-                (0, 4, 8),
-                "one weight of so many is a polynomial; 0: all are computed by the units for powers of two",
-                default=0,
-            ),
         ]
 
     def accumulators(config: Config) -> int:
@@ -117,7 +105,7 @@ def space(
         rows_of_warps(target),
         fits_block(target, bulk_copies),
         stages_within_loop(lambda config: -(-seq_len // config.int("block_n")), "keys"),
-        *((_groups(), _weights(), _positions(seq_len, others, cores)) if overlaps else ()),
+        *((_groups(), _positions(seq_len, others, cores)) if overlaps else ()),
         causal_pipelines(
             target,
             "packed items" if packed else "causal attention",
@@ -166,20 +154,6 @@ def _groups() -> Constraint:
     return Constraint("groups", violation)
 
 
-def _weights() -> Constraint:
-    """Other ways to compute weights are part of overlapped schedules, where products do not wait for them."""
-
-    def violation(config: Config) -> str | None:
-        if config.str("schedule", "serial") != "serial":
-            return None
-        for name in ("lazy_rescale", "polynomial"):
-            if value := config.int(name, 0):
-                return f"{name}={value} needs schedule=overlapped or ping_pong, not serial: take {name}=0"
-        return None
-
-    return Constraint("weights", violation)
-
-
 def _positions(seq_len: int, others: int, cores: int) -> Constraint:
     """Blocks that stay are part of overlapped schedules, and help where there are more tiles than cores."""
 
@@ -196,8 +170,7 @@ def _positions(seq_len: int, others: int, cores: int) -> Constraint:
         if config["block_order"] == "by_head" or keys & (keys - 1) == 0:
             return None
         # with these divisions in its loops, the solver that counts threads at barriers may give up early
-        more = config.int("lazy_rescale", 0) or config.int("polynomial", 0)
-        if more or (keys, threads) == (192, GROUP):
+        if (keys, threads) == (192, GROUP):
             return (
                 f"persistent={stay} with block_n={keys}, which is no power of 2, and block_order=by_length: "
                 f"TileLang 0.1.15 may count fewer than {threads} threads at a barrier (ThreadSync): take "

@@ -1,9 +1,15 @@
-"""Search space of mla_decode: blocks of block_m rows of heads, and parts of the keys that they share."""
+"""Search space of mla_decode: blocks of block_m rows of heads, and parts of the keys that they share.
+
+On Hopper a schedule says what runs beside the softmax: nothing but copies (`serial`), or products of other
+groups of threads (`overlapped`), of two blocks that also read their keys together (`paired`).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ..dtypes import DTYPE_BYTES
-from ..problem.space import Config, Constraint, Parameter, SearchSpace
+from ..problem.space import Config, Constraint, Parameter, SearchSpace, Value
 from ..problem.workload import Workload
 from ..target.spec import Target
 from .constraints import (
@@ -13,7 +19,7 @@ from .constraints import (
     pipelines,
     uneven,
 )
-from .matrix_unit import matrix_unit
+from .matrix_unit import is_hopper, matrix_unit
 from .split_kv import (
     GATHER,
     PARTS,
@@ -29,6 +35,15 @@ from .split_kv import (
 
 ROWS = (16, 32, 64)
 POLICIES = ("full_row", "full_col")
+SCHEDULES = ("serial", "overlapped", "paired")
+TILE = 64  # rows, keys and rotated columns of schedules with roles for groups of threads
+ROLES: Mapping[str, Value] = {
+    "block_m": TILE,
+    "block_n": TILE,
+    "num_stages": 2,
+    "threads": 384,
+    "policy": "full_row",
+}
 
 
 def space(workload: Workload, target: Target) -> SearchSpace:
@@ -40,21 +55,36 @@ def space(workload: Workload, target: Target) -> SearchSpace:
     element_bytes = DTYPE_BYTES[workload.dtype]
     key_tiles = (16, 32) if hip else (32, 64, 128)  # an LDS of 64 KiB has no room for more
     has_lengths = workload.attrs["page"] != 0 or workload.attrs["lengths"] != "full"
+    page = int(workload.attrs["page"])
+    # a tile of rotated keys has room for the weights; a copy through TMA reads one page, and the threads of
+    # a warp copy half of a selected key
+    copies = dim == 512 if topk else dim % 128 == 0 and (page == 0 or page >= TILE)
+    has_roles = is_hopper(target) and width - dim == TILE and copies and rows > 32
+    schedules = (SCHEDULES[:2] if topk else SCHEDULES) if has_roles else ()
+    threads = (64, 128, 256) if hip else (128, 256, 384) if schedules else (128, 256)
     parameters = (
         Parameter("block_m", ROWS, "rows of a block: heads of queries with the same keys, and padding"),
         Parameter("block_n", key_tiles, "keys of one iteration of the main loop"),
         STAGES,
-        Parameter("threads", (64, 128, 256) if hip else (128, 256), "threads that compute"),
+        Parameter("threads", threads, "threads that compute"),
         PARTS,
         Parameter("policy", POLICIES, "how warps divide scores and output: into rows first, or columns"),
         GATHER,
+        *(
+            (Parameter("schedule", schedules, "what runs beside the softmax", default="serial"),)
+            if schedules
+            else ()
+        ),
     )
 
     def tile_bytes(config: Config) -> int:
         block_m, block_n = config.int("block_m"), config.int("block_n")
-        return element_bytes * ((block_m + config.int("num_stages") * block_n) * width + block_m * block_n)
+        weights = block_m * block_n if _is_serial(config) else 0  # which replace rotated keys
+        return element_bytes * ((block_m + config.int("num_stages") * block_n) * width + weights)
 
     def instruction_columns(config: Config) -> int:
+        if not _is_serial(config):  # these have no threads of their own for copies
+            return 0
         unit = matrix_unit(target, config.int("block_m"), config.int("threads"))
         return max(config.int("block_n"), dim * 128 // config.int("threads")) if unit.name == "wgmma" else 0
 
@@ -63,8 +93,9 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         pipelined_parts(target, has_lengths),
         not_beyond("block_m", ROWS, "rows", rows),
         not_beyond("block_n", key_tiles, "keys", keys),
+        *((_roles(-(-rows // TILE), "by_row" if topk else "by_page"),) if schedules else ()),
         _divides(target, dim),
-        _by_index(topk) if topk else gathers(target, int(workload.attrs["page"]), width),
+        _by_index(topk) if topk else gathers(target, page, width),
         steps_within_parts(keys),
         parts(keys, batch * alone, target.int("core.count")),
         for_gather(
@@ -75,10 +106,40 @@ def space(workload: Workload, target: Target) -> SearchSpace:
     return SearchSpace(parameters, constraints)
 
 
+def _is_serial(config: Config) -> bool:
+    return config.str("schedule", "serial") == "serial"
+
+
+def _roles(row_tiles: int, gather: str) -> Constraint:
+    """Groups of threads with roles of their own have the tiles that these were written for."""
+
+    def violation(config: Config) -> str | None:
+        schedule, threads = config.str("schedule", "serial"), config.int("threads")
+        if schedule == "serial":
+            if threads == ROLES["threads"]:
+                return f"threads={threads} have roles that schedule=serial has not: take threads=256"
+            return None
+        for name, wanted in {**ROLES, "gather": gather}.items():
+            if config[name] != wanted:
+                return (
+                    f"schedule={schedule} has three groups of 128 threads for tiles of 64 rows and 64 keys, "
+                    f"and {name}={config[name]} is another division: take {name}={wanted}"
+                )
+        if schedule == "paired" and row_tiles % 2:
+            return (
+                f"schedule=paired leaves one of {row_tiles} blocks with the same keys alone: take overlapped"
+            )
+        return None
+
+    return Constraint("schedule", violation)
+
+
 def _divides(target: Target, dim: int) -> Constraint:
     """Warps divide both products alike, since rows of the output are scaled with those of the scores."""
 
     def violation(config: Config) -> str | None:
+        if not _is_serial(config):
+            return None
         block_m, block_n, threads = config.int("block_m"), config.int("block_n"), config.int("threads")
         unit = matrix_unit(target, block_m, threads)
         found = {

@@ -206,6 +206,8 @@ class CorePipeline:
         thinking += self.target["core.unit.matrix.warp_issue_cycles"] * min(
             1.0, sum(m.count for m in work.matrix if m.warps == 1)
         )
+        # the warps of a group compute beside the matrix work that they have left in flight
+        thinking -= min(work.matrix_in_flight * own.matrix / groups, alone)
         waits = self._synchronous_latency(role, phase) + self._store_latency(phase)
         return _Flow((own.matrix / groups, arithmetic / groups, memory), thinking + waits, groups, waits)
 
@@ -316,6 +318,8 @@ class CorePipeline:
         another.
         """
         work = phase.work
+        if work.matrix_in_flight:  # it reads its buffers until the iteration ends; other work came before
+            return together - (1.0 - work.matrix_in_flight) * flow.service[0] * flow.groups
         products = max(1.0, min(work.barrier_waits, work.matrix_waits))
         if products == 1.0 or flow.groups > 1 or not flow.chain:
             return together / products

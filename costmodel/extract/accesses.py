@@ -240,9 +240,13 @@ def bulk_shared_side(copies: float, box_bytes: float, *, write: bool, depth: int
 
 
 def slots(scope: Scope, index: Any) -> int:
-    """Number of different buffers that an address cycles through over the iterations of the phase's loop."""
+    """Number of different buffers that an address cycles through over the iterations of the phase's loop.
+
+    A number that was counted before the loop only shifts the cycle, so that any value serves.
+    """
     try:
-        return len(np.unique(scope.over_phase(index))) if scope.phase_loop is not None else 1
+        anywhere = scope.with_arbitrary_data()
+        return len(np.unique(anywhere.over_phase(index))) if scope.phase_loop is not None else 1
     except UnevaluableError:
         return 1
 

@@ -42,7 +42,6 @@ FREE = frozenset(
         "tl.infinity",
         "tl.warpgroup_fence_operand",
         "tl.warpgroup_arrive",
-        "tl.warpgroup_commit_batch",
         "tl.fence_proxy_async",
         "tl.tma_store_arrive",
         "tl.tl_shuffle_elect",
@@ -113,7 +112,27 @@ def _event(key: str) -> Handler:
 def _storage_sync(context: CountingContext, call: Any, scope: Scope) -> None:
     if text(call.args[0]) == "warp":
         return
-    context.phase.counts["block_syncs"] += scope.times * scope.warps
+    events = scope.times * scope.warps
+    context.phase.counts["block_syncs"] += events
+    if len(call.args) > 1:
+        context.phase.named_syncs += events
+
+
+def _named_arrival(context: CountingContext, call: Any, scope: Scope) -> None:
+    context.phase.counts["integer_ops"] += scope.issued_lanes
+    context.phase.named_arrivals += scope.times * scope.warps
+    for argument in call.args:
+        context.count_value(argument, scope)
+
+
+def _commit_matrix(context: CountingContext, _call: Any, _scope: Scope) -> None:
+    context.phase.commit_matrix()
+
+
+def _wait_matrix(context: CountingContext, call: Any, scope: Scope) -> None:
+    """Wait until at most the stated number of groups of matrix instructions are in flight."""
+    context.phase.counts["matrix_waits"] += scope.times * scope.warps
+    context.phase.leave_in_flight(int(constant(call.args[0]) or 0) if call.args else 0)
 
 
 def _wait_group(context: CountingContext, call: Any, scope: Scope) -> None:
@@ -193,17 +212,19 @@ HANDLERS: Mapping[str, Handler] = {
         )
     },
     "tirx.tvm_storage_sync": _storage_sync,
+    "tl.named_barrier_arrive": _named_arrival,
     "tl.mbarrier_wait_parity": _event("barrier_waits"),
     "tirx.ptx_wait_barrier": _event("barrier_waits"),
     "tl.tma_store_wait": _event("barrier_waits"),
     "tirx.ptx_wait_group": _wait_group,
-    "tl.warpgroup_wait": _event("matrix_waits"),
-    "tl.wait_wgmma": _event("matrix_waits"),
+    "tl.warpgroup_commit_batch": _commit_matrix,
+    "tl.warpgroup_wait": _wait_matrix,
+    "tl.wait_wgmma": _wait_matrix,
     **{
         name: _count("integer_ops")
         for name in (
             "tirx.ptx_arrive_barrier", "tirx.ptx_arrive_barrier_expect_tx", "tl.ptx_arrive_cluster_barrier",
-            "tl.named_barrier_arrive", "tl.ptx_cp_async_barrier_noinc", "tirx.ptx_cp_async_barrier",
+            "tl.ptx_cp_async_barrier_noinc", "tirx.ptx_cp_async_barrier",
             "tl.sync_warp", "tl.any_sync", "tl.all_sync", "tl.ballot", "tl.ballot_sync", "tl.all_of",
             "tl.any_of", "tl.mvb_stage_index",
         )

@@ -39,6 +39,7 @@ SMALL_GUARDED = 128  # the same if conditions guard the loads
 SMALL_BODY = 56  # elements that one iteration stores
 LOADS_IN_FLIGHT = 16
 UNROLLED_ON_REQUEST = 1000  # iterations up to which `#pragma unroll` unrolls a copy completely
+LEAST_WRAPPED = 3  # remainders in the address of a store that a swizzle over several bits makes
 FEW_GUARDED = 3  # guarded loads of one iteration up to which the compiler joins two iterations
 MOST_UNROLLED = 8  # iterations
 # Registers for which a loop over the elements of a local array has loads in flight. The compiler unrolls such
@@ -154,7 +155,7 @@ def waits_for_each(node: Any, is_global: Callable[[Any], bool]) -> bool:
     divide. Two conditions on the same iteration count as well if the loop is too long to be unrolled. The
     compiler makes a branch of each iteration, and it moves no load across a store.
     """
-    if is_guarded_branch(_inside_unrolled(node.body), is_global):
+    if is_guarded_branch(node, is_global):
         return True
     store = node.body
     if type(store).__name__ != "BufferStore" or not str(store.buffer.scope()).startswith("shared"):
@@ -171,32 +172,46 @@ def waits_for_each(node: Any, is_global: Callable[[Any], bool]) -> bool:
     return apart and touches_global(store.value, is_global)
 
 
-def is_guarded_branch(statement: Any, is_global: Callable[[Any], bool]) -> bool:
-    """Whether a statement is a branch with a store of loads that stand under another condition.
+def is_guarded_branch(node: Any, is_global: Callable[[Any], bool]) -> bool:
+    """Whether a loop's body is a branch that the compiler keeps, with a store of loads from device memory.
 
-    The compiler turns a branch into predicates unless there is another condition inside: then it keeps the
-    branch, and no load is issued before those of the branch before it have arrived. Read off the machine code
-    of copies whose tile the threads do not divide, at a tensor's edge (nvcc 13.0).
+    The compiler turns a short branch into predicates. It keeps one with another condition inside, and one
+    that computes a swizzled address anew in each iteration. Then no load is issued before those of the branch
+    before it have arrived. Read off the machine code of copies whose tile the threads do not divide, at a
+    tensor's edge and to swizzled rows (nvcc 13.0).
     """
-    if type(statement).__name__ != "IfThenElse":
+    branch = _inside_unrolled(node.body)
+    if type(branch).__name__ != "IfThenElse":
         return False
-    return any(_stores_guarded(part, is_global) for part in (statement.then_case, statement.else_case))
+    steps, outer = set(), node
+    while type(outer).__name__ == "For":
+        steps.add(identity(outer.loop_var))
+        outer = outer.body
+    return any(_stores_guarded(part, is_global, steps) for part in (branch.then_case, branch.else_case))
 
 
-def _stores_guarded(part: Any, is_global: Callable[[Any], bool]) -> bool:
-    """Whether a part of a branch is one store of loads from device memory under a condition."""
+def _stores_guarded(part: Any, is_global: Callable[[Any], bool], steps: set[int]) -> bool:
+    """Whether a part of a branch is one store of loads from device memory, under a condition or to an address
+    that is no linear function of the loops' variables `steps`.
+    """
     store = _inside_unrolled(part)
-    if type(store).__name__ != "BufferStore":
+    if type(store).__name__ != "BufferStore" or not touches_global(store.value, is_global):
         return False
-    found = False
+    found, wrapped = False, 0
 
     def look(part: Any, kind: str) -> None:
         nonlocal found
         if kind == "Call" and getattr(part.op, "name", "").endswith("if_then_else"):
             found = found or touches_global(part, is_global)
 
+    def address(part: Any, kind: str) -> None:
+        nonlocal wrapped
+        wrapped += kind in ("FloorMod", "Mod") and bool(_variables(part) & steps)
+
     visit(store.value, look)
-    return found
+    for index in store.indices:
+        visit(index, address)
+    return found or wrapped >= LEAST_WRAPPED
 
 
 def _inside_unrolled(node: Any) -> Any:

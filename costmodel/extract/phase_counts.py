@@ -25,12 +25,25 @@ class PhaseCounts:
     counts: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     unknown: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     quotients: set[str] = field(default_factory=set)  # texts of those that were counted
+    named_syncs: float = 0.0  # of `block_syncs`, those at a barrier with a number of its own
+    named_arrivals: float = 0.0  # at such barriers, by warps that go on at once
+    committed: list[float] = field(default_factory=list)  # operations of groups of matrix instructions that
+    # are in flight, at this place of the program
+    _grouped: float = 0.0  # operations of all groups so far
+    in_flight: float = 0.0  # operations that were in flight when the program went on after a wait
     wait_groups: list[int] = field(
         default_factory=list
     )  # number of copy groups that each wait leaves in flight
 
     def to_phase(self) -> Phase:
-        """Convert the counts to a frozen phase."""
+        """Convert the counts to a frozen phase.
+
+        Warps at a named barrier where others only arrive wait for their turn. That joins no warps.
+        """
+        turns = min(self.named_syncs, self.named_arrivals)
+        if turns:
+            self.counts["block_syncs"] -= turns
+            self.counts["barrier_waits"] += turns
         depths = [w + 1 for w in self.wait_groups]
         depths += [a.slots for a in self.accesses if a.asynchronous and a.mechanism == "tma" and not a.write]
         return Phase(
@@ -39,11 +52,26 @@ class PhaseCounts:
                 matrix=_merged_matrix(self.matrix),
                 accesses=tuple(self.accesses),
                 unknown=dict(self.unknown),
+                matrix_in_flight=self.in_flight / operations if (operations := self._operations) else 0.0,
                 **self.counts,
             ),
             pipeline_depth=max(depths, default=self.unrolled_by),
             is_loop=self.is_loop and not (self.between and not self._keeps_pace),
         )
+
+    @property
+    def _operations(self) -> float:
+        return sum(item.flops * item.count for item in self.matrix)
+
+    def commit_matrix(self) -> None:
+        """Close the group of the matrix instructions that were counted since the last group."""
+        self.committed.append(self._operations - self._grouped)
+        self._grouped = self._operations
+
+    def leave_in_flight(self, groups: int) -> None:
+        """Wait for all groups of matrix instructions but the last `groups`."""
+        self.committed = self.committed[-groups:] if groups else []
+        self.in_flight += sum(self.committed)
 
     @property
     def _keeps_pace(self) -> bool:

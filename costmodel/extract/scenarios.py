@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -28,6 +28,7 @@ class Loop:
     start: int = 0
     together: int = 1  # iterations of a phase's loop whose plain loads are in flight together
     rewrites: bool = False  # its iterations load from shared memory and store to it
+    limit: Any = None  # `extent` as an expression, which may depend on the block; None if it is not known
 
 
 @dataclass(frozen=True)
@@ -117,17 +118,60 @@ class Scenarios:
 
     def over_blocks(self, expression: Any, axes: list[str]) -> NDArray[Any]:
         """`expression` for every block along `axes`, the first axis fastest. Raises `UnevaluableError`."""
+        return self.over_turns(expression, axes, ())[:, 0]
+
+    def turns_before(self, expression: Any) -> list[Loop]:
+        """The phase's loops that `expression` depends on, if their iterations can be evaluated one by one."""
+        roots = self.depends_on(expression)
+        loops = [loop for loop in self.phase_loops if loop.variable in roots]
+        return loops if all(loop.limit is not None for loop in loops) else []
+
+    def over_turns(self, expression: Any, axes: list[str], loops: Sequence[Loop]) -> NDArray[Any]:
+        """`expression` for every block along `axes` and in all iterations of `loops`.
+
+        Returns:
+            An array (blocks, iterations), the first axis and the first loop fastest; not a number where a
+            loop of the block ends before that iteration.
+
+        Raises:
+            UnevaluableError: it cannot be evaluated.
+        """
+        bindings, blocks, turns = self._every_case(axes, loops)
+        self._rebind(bindings)
+        shape = (blocks, turns)
+        values = np.broadcast_to(np.asarray(evaluate(expression, bindings), dtype=float), shape)
+        if not loops:
+            return values
+        ended = [
+            np.broadcast_to(np.asarray(bindings[loop.variable] - loop.start), shape)
+            >= np.asarray(evaluate(loop.limit, bindings))
+            for loop in loops
+        ]
+        return np.where(np.logical_or.reduce(ended), np.nan, values)
+
+    def cases(self, axes: Sequence[str], loops: Sequence[Loop]) -> int:
+        """Number of combinations of the blocks along `axes` and the iterations of `loops`."""
+        blocks = math.prod(self.launch.block[a][1] for a in axes)
+        return blocks * math.prod(max(1, math.ceil(loop.extent)) for loop in loops)
+
+    def _every_case(self, axes: Sequence[str], loops: Sequence[Loop]) -> tuple[dict[int, Any], int, int]:
+        """Bindings of all blocks along `axes`, by row, and of all iterations of `loops`, by column.
+
+        Returns them and the numbers of rows and columns.
+        """
         bindings = self._one_scenario()
-        total, stride = math.prod(self.launch.block[a][1] for a in axes), 1
+        blocks = math.prod(self.launch.block[a][1] for a in axes)
+        extents = [max(1, math.ceil(loop.extent)) for loop in loops]
+        number, stride = np.arange(blocks)[:, None], 1
         for axis in axes:
             variable, extent = self.launch.block[axis]
-            bindings[variable] = np.arange(total) // stride % extent
+            bindings[variable] = number // stride % extent
             stride *= extent
-        self._rebind(bindings)
-        counts: NDArray[Any] = np.broadcast_to(
-            np.asarray(evaluate(expression, bindings), dtype=float), (total,)
-        )
-        return counts
+        number, stride = np.arange(math.prod(extents))[None, :], 1
+        for loop, extent in zip(loops, extents, strict=True):
+            bindings[loop.variable] = loop.start + number // stride % extent
+            stride *= extent
+        return bindings, blocks, math.prod(extents)
 
     def over_cases(self, condition: Any) -> tuple[NDArray[Any], frozenset[str]] | None:
         """Share of the iterations of the phase's loops in which `condition` holds, block by block.
@@ -144,21 +188,9 @@ class Scenarios:
         loops = [loop for loop in self.phase_loops if loop.variable in roots]
         if len(axes) + len(loops) != len(roots):
             return None
-        blocks = math.prod(self.launch.block[a][1] for a in axes)
-        extents = [max(1, math.ceil(loop.extent)) for loop in loops]
-        cases = math.prod(extents)
-        if blocks * cases > MOST_CASES:
+        if self.cases(axes, loops) > MOST_CASES:
             return None
-        bindings = self._one_scenario()
-        number, stride = np.arange(blocks)[:, None], 1
-        for axis in axes:
-            variable, extent = self.launch.block[axis]
-            bindings[variable] = number // stride % extent
-            stride *= extent
-        number, stride = np.arange(cases)[None, :], 1
-        for loop, extent in zip(loops, extents, strict=True):
-            bindings[loop.variable] = loop.start + number // stride % extent
-            stride *= extent
+        bindings, blocks, cases = self._every_case(axes, loops)
         try:
             self._rebind(bindings)
             *before, held = (

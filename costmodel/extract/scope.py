@@ -155,6 +155,7 @@ class Scope(Scenarios):
         as_phase: bool = False,
         together: int = 1,
         rewrites: bool = False,
+        limit: Any = None,
     ) -> Scope:
         """The scope inside a loop.
 
@@ -162,7 +163,7 @@ class Scope(Scenarios):
         are in flight at once; else they multiply `times`.
         """
         whole = max(1, math.ceil(extent))
-        loop = Loop(variable, extent, unrolled, start, together, rewrites)
+        loop = Loop(variable, extent, unrolled, start, together, rewrites, limit)
         return replace(
             self,
             times=self.times if as_phase else self.times * extent,

@@ -11,23 +11,30 @@ from numpy.typing import NDArray
 from ...profile.values import Trips
 from .expressions import constant
 from .launch_geometry import AXES
+from .scenarios import MOST_CASES
 from .scope import Scope
 
 
 def of_extent(extent: Any, scope: Scope) -> Trips:
     """Iterations of a loop for each block of the axes that its extent depends on, x fastest.
 
+    Where they differ between the iterations of the loops around it, their mean.
+
     Raises `UnevaluableError`.
     """
     number = constant(extent)
     if number is not None:
         return Trips((float(max(0, number)),))
-    axes = scope.block_axes(extent)
+    loops = scope.turns_before(extent)
+    axes = scope.block_axes(extent).union(*(scope.block_axes(loop.limit) for loop in loops))
     ordered = [axis for axis in AXES if axis in axes]
-    if not ordered:
+    if not ordered and not loops:
         return Trips((max(0.0, float(np.mean(scope.over_chance(extent)))),))
-    counts = scope.over_blocks(extent, ordered)
-    return Trips(tuple(float(max(0.0, c)) for c in counts), frozenset(ordered))
+    if scope.cases(ordered, loops) > MOST_CASES:
+        loops = []
+    counts = np.maximum(0.0, scope.over_turns(extent, ordered, loops))
+    counts[np.isnan(counts).all(axis=1)] = 0.0  # blocks that do not come here
+    return Trips(tuple(np.nanmean(counts, axis=1).tolist()), frozenset(ordered))
 
 
 def of_condition(condition: Any, scope: Scope) -> Trips | None:

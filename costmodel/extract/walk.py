@@ -304,7 +304,7 @@ class KernelReader:
             turns = float(extent) if extent is not None else self._trips(node, scope).mean
         if turns <= 0:
             return scope
-        if loops.is_unrolled(node) and loops.is_guarded_branch(node.body, is_global):
+        if loops.is_unrolled(node) and loops.is_guarded_branch(node, is_global):
             self.phase.counts["load_branches"] += scope.warp_executions * turns
         elif follows_shared_index(node, is_global):
             # the other warps of the block wait for those that gather
@@ -360,6 +360,7 @@ class KernelReader:
             as_phase=as_phase,
             together=together,
             rewrites=rewrites,
+            limit=None if scope.is_data(node.extent) else node.extent,
         )
         if start is None:
             # `bound` keeps the new variable alive: variables are identified by their address

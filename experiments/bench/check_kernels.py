@@ -138,6 +138,8 @@ class Work:
             flush=True,
         )
         notes = list(found.notes)
+        for note in notes:
+            print(f"  {note}", flush=True)
         self.write(
             {
                 "workload": workload.key,

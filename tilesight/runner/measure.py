@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from ..errors import FailureKind, headline
+from ..errors import FailureKind
 from ..problem.candidate import Candidate
 from ..records.protocol import MeasurementProtocol
 from ..records.session import Baseline, Comparison
@@ -21,9 +21,9 @@ from ..records.trial import BuildResult, Measurement
 from ..workers.worker import retire
 from .bench import Bench, BenchCase, bench_for
 from .decide import Finalist, decide, settled
-from .kernel_run import RUN_FAULTS, KernelRun, in_turn, run_failure
-from .timers import Call
+from .kernel_run import RUN_FAULTS, KernelRun, run_failure
 from .turns import TurnSamples, collect_samples
+from .vendors import vendor_calls
 
 
 def measure_kernel(
@@ -106,7 +106,7 @@ def _measure_in_turns(runs: Sequence[KernelRun]) -> Comparison:
         if run.failure is not None and bench.is_usable() and case.overwritten() is not None:
             case.restore()  # for the next kernel
     correct = [run for run in runs if run.failure is None]
-    calls, notes = _vendor_calls(bench, case)
+    calls, notes = vendor_calls(bench, case)
     taken = collect_samples(
         bench.timer,
         [*(run.call for run in correct), *calls.values()],
@@ -161,26 +161,3 @@ def _close(runs: Sequence[KernelRun], bench: Bench) -> None:
             bench.free_memory()
     if bench.timer.broken or (failures and not bench.is_usable()):
         retire()
-
-
-def _vendor_calls(bench: Bench, case: BenchCase) -> tuple[dict[str, Call], tuple[str, ...]]:
-    """Calls of the working vendor implementations, on the input sets in turn, and notes on the others."""
-    try:
-        offered = [case.operator.vendor(case.workload, given.inputs) for given in case.sets]
-    except Exception as error:
-        return {}, (f"no vendor library to compare with: {headline(str(error))}",)
-    calls, notes = {}, []
-    for name in offered[0]:
-        call = in_turn([one[name] for one in offered if name in one])
-        try:
-            for _ in case.sets:
-                call()
-            bench.timer.stretch(call)
-            bench.timer.synchronize()
-        except Exception as error:
-            notes.append(f"{name} was left out: {headline(str(error) or type(error).__name__)}")
-            continue
-        finally:
-            bench.timer.release()
-        calls[name] = call
-    return calls, tuple(notes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from statistics import NormalDist
 
@@ -13,8 +14,19 @@ from tilesight.builder.build import build_kernel, device_source
 from tilesight.errors import WorkloadError
 from tilesight.kernels import operator, templates
 from tilesight.kernels._direct_weights import SIXTEEN, interleaved, operand_words
-from tilesight.kernels._float8_activations import UNIT, float8_of_int4, spread
-from tilesight.kernels._packed import E2M1, FORMATS, LAYOUTS, NF4, UNITS, codes_of, packed_codes, word_of
+from tilesight.kernels._float8_activations import TABLES, UNIT, float8_of_int4, permuted_float8, spread
+from tilesight.kernels._packed import (
+    E2M1,
+    FORMATS,
+    LAYOUTS,
+    NF4,
+    UNITS,
+    byte_tables,
+    codes_of,
+    packed_codes,
+    permuted,
+    word_of,
+)
 from tilesight.kernels.dequant_matmul import RUNS, dequantised
 from tilesight.lowering.lower import lower
 from tilesight.machine.toolchain import missing_compiler
@@ -190,6 +202,37 @@ def test_integers_of_int4_are_exact_in_float8() -> None:
     assert torch.equal(numbers, wanted.float())
 
 
+def bytes_at(signs: bool) -> Callable[[int, int, int], int]:
+    """PTX's prmt, or CUDA's function for it, which does not replicate signs."""
+
+    def permute(low: int, high: int, places: int) -> int:
+        source, found = (high << 32 | low).to_bytes(8, "little"), []
+        for at in range(4):
+            place = places >> 4 * at & 0xF
+            byte = source[place & 7]
+            found.append((255 if byte & 128 else 0) if signs and place & 8 else byte)
+        return int.from_bytes(bytes(found), "little")
+
+    return permute
+
+
+def test_permuted_bytes_are_the_numbers_of_int4_in_float8() -> None:
+    codes = torch.randint(0, 1 << 16, (4096,), generator=torch.Generator().manual_seed(1)).tolist()
+    for four in codes:
+        word = permuted_float8(four, TABLES, bytes_at(signs=True))
+        numbers = torch.tensor(list(word.to_bytes(4, "little")), dtype=torch.uint8).view(torch.float8_e4m3fn)
+        assert (numbers.float() * UNIT).tolist() == [float((four >> 4 * i & 15) - 8) for i in range(4)]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_permuted_bytes_are_the_numbers_of_four_codes(dtype: str) -> None:
+    numbers = torch.tensor(NF4).to(getattr(torch, dtype))
+    for four in (0x3210, 0x7654, 0xBA98, 0xFEDC, 0x1F08):
+        words = permuted(four, byte_tables(NF4, dtype), bytes_at(signs=False))
+        found = torch.tensor([w >> s & 0xFFFF for w in words for s in (0, 16)], dtype=torch.uint16)
+        assert torch.equal(found.view(numbers.dtype), numbers[[four >> 4 * i & 15 for i in range(4)]])
+
+
 @pytest.mark.parametrize("scales", ["none", "tensor", "row"])
 def test_activations_of_float8_are_scaled(scales: str) -> None:
     workload = DEQUANT.workload(f"m=24,n=40,k=300,group=64,scales={scales}", "float8_e4m3fn")
@@ -206,15 +249,19 @@ def test_activations_of_float8_are_scaled(scales: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "dtype", "default"),
+    ("shape", "dtype", "default", "warps"),
     [
-        ("m=1,n=64,k=2048", "float16", "words"),
-        ("m=8,n=64,k=512,format=fp4", "bfloat16", "table"),
-        ("m=1,n=64,k=510", "float16", ""),  # rows of W do not begin at whole 16 bytes
-        ("m=17,n=64,k=512", "float16", ""),
+        ("m=1,n=64,k=2048", "float16", "words", 8),
+        ("m=16,n=64,k=2048", "bfloat16", "words", 8),
+        ("m=1,n=64,k=1024", "float16", "words", 4),  # too few steps for eight
+        ("m=8,n=64,k=512,format=fp4", "bfloat16", "table", 4),
+        ("m=1,n=64,k=510", "float16", "", None),  # rows of W do not begin at whole 16 bytes
+        ("m=17,n=64,k=512", "float16", "", None),
     ],
 )
-def test_weights_go_from_memory_to_registers_for_few_rows_of_a(shape: str, dtype: str, default: str) -> None:
+def test_weights_go_from_memory_to_registers_for_few_rows_of_a(
+    shape: str, dtype: str, default: str, warps: int | None
+) -> None:
     workload, target = DEQUANT.workload(shape, dtype), load_target("h100")
     space = TEMPLATE.space(workload, target)
     other = TEMPLATE.space(workload, load_target("mi300x"))
@@ -222,7 +269,7 @@ def test_weights_go_from_memory_to_registers_for_few_rows_of_a(shape: str, dtype
     assert not any("reduce_warps" in found for found in other.configs())
     found = TEMPLATE.default_config(workload, target)
     assert found is not None
-    assert found.get("reduce_warps") == (4 if default else None)
+    assert found.get("reduce_warps") == warps
     assert not default or found["decode"] == default
 
 

@@ -8,9 +8,11 @@ import pytest
 import torch
 
 from tests.support.cpu_programs import on_cpu, run_c
+from tilesight.builder.build import device_source
 from tilesight.errors import WorkloadError
 from tilesight.kernels import operator, templates
-from tilesight.problem.space import Config
+from tilesight.lowering.lower import lower
+from tilesight.problem.space import Config, Value
 from tilesight.problem.workload import Workload
 from tilesight.target.spec import load_target
 
@@ -76,6 +78,52 @@ def test_two_warpgroups_divide_the_columns_of_the_output() -> None:
     assert plan in space
     reasons = " ".join(one.reason for one in space.violations(Config({**plan, "threads": 128})))
     assert "the accumulators take 288 registers" in reasons
+
+
+ROLES = Config(
+    {"block_m": 64, "block_n": 64, "num_stages": 2, "threads": 384, "split_k": 1, "policy": "full_row",
+     "gather": "by_page", "schedule": "overlapped"}
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({}, ""),
+        ({"schedule": "paired"}, "leaves one of 3 blocks with the same keys alone: take overlapped"),
+        ({"schedule": "serial"}, "threads=384 have roles that schedule=serial has not: take threads=256"),
+        ({"threads": 256}, "threads=256 is another division: take threads=384"),
+    ],
+)
+def test_roles_have_tiles_of_their_own(change: dict[str, Value], reason: str) -> None:
+    space = TEMPLATE.space(MLA.workload("batch=8,heads=192,kv_len=4096,page=64"), load_target("h200"))
+    reasons = " ".join(one.reason for one in space.violations(Config({**ROLES, **change})))
+    assert reason in reasons
+    assert bool(reason) == bool(reasons)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    ["MLA0", "batch=8,heads=128,kv_len=4096,dim=256,topk=2048", "batch=8,heads=128,kv_len=4096,page=32"],
+)
+def test_roles_need_many_heads_and_whole_tiles(shape: str) -> None:
+    """Small pages are not one copy of a tile, and half of a short key not one of a warp; 16 heads do not
+    fill a tile."""
+    space = TEMPLATE.space(MLA.workload(shape), load_target("h200"))
+    assert "schedule" not in {parameter.name for parameter in space.parameters}
+
+
+@pytest.mark.ci
+def test_weights_reach_products_that_other_threads_issue() -> None:
+    """Threads that write weights make them visible to wgmma before they report them; a cluster meets at both
+    ends, since its blocks report to each other."""
+    workload = MLA.workload("batch=2,heads=128,kv_len=192,dim=128,page=64")
+    target = load_target("h200")
+    prim_func = TEMPLATE.build(workload, Config({**ROLES, "schedule": "paired"}))
+    code = device_source(lower(prim_func, target), target).split('extern "C"')[-1]
+    assert code.count("fence_proxy_async") == 3  # of queries, and of both halves of the weights
+    assert code.count("cluster_sync") == 2
+    assert code.count("tma_load_multicast") == 6  # two halves, and rotated keys; before the loop and in it
 
 
 @pytest.mark.parametrize(

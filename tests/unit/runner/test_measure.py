@@ -407,6 +407,35 @@ def test_a_protocol_of_another_kind_of_target_is_refused(
         measure_kernel(built, scale(target), protocol)
 
 
+def test_only_right_results_of_vendors_count(built: BuildResult, monkeypatch: pytest.MonkeyPatch) -> None:
+    def vendor(_: Scale, __: Workload, inputs: Tensors) -> dict[str, Call]:
+        x = inputs["x"]
+
+        def overwrites() -> torch.Tensor:
+            y = 3 * x
+            x.zero_()
+            return y
+
+        return {
+            "wrong": lambda: 3.1 * x,
+            "no number": lambda: torch.where(x > 0, 3 * x, torch.nan),
+            "another shape": lambda: 3 * x[1:],
+            "overwrites": overwrites,
+            "right": lambda: 3 * x,
+            "something else": lambda: None,
+        }
+
+    monkeypatch.setattr(Scale, "vendor", vendor)
+    found = measure_together([(built, scale())], FAST)
+    assert found.measurements[0].failure is None
+    assert [baseline.name for baseline in found.baselines] == ["right", "something else"]
+    wrong, no_number, shape, overwrites = found.notes
+    assert wrong.startswith("wrong was left out: its result 'y' has a relative error of 0.033")
+    assert "of 4096 elements are NaN or infinite" in no_number
+    assert shape == "another shape was left out: its result 'y' has the shape (4095,) and not (4096,)"
+    assert overwrites == "overwrites was left out: it writes to the input 'x'"
+
+
 @pytest.mark.parametrize("others", [[scale(n=8192)], [scale("h200")]])
 def test_kernels_for_several_workloads_are_not_measured_together(
     built: BuildResult, others: list[Candidate]

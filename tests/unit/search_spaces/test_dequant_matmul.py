@@ -110,6 +110,47 @@ def test_base_is_legal_on_nvidia() -> None:
             "aligned scales",
             "stages of 64 bytes of scales.*n=1000.*a multiple of 128: take a larger block_n, or num_stages=1",
         ),
+        (
+            "h200",
+            "D9",
+            {
+                "overlapped": True,
+                "weights": "registers",
+                "decode": "words",
+                "policy": "full_row",
+                "threads": 512,
+            },
+            "overlapped products",
+            "with block_n=128 has no threads=512: take threads=256",
+        ),
+        (
+            "h200",
+            "D9",
+            {"overlapped": True, "weights": "registers", "policy": "full_row"},
+            "overlapped products",
+            "has no decode=bits: take decode=words",
+        ),
+        (
+            "h200",
+            "D9",
+            {
+                "overlapped": True,
+                "weights": "registers",
+                "decode": "words",
+                "policy": "full_row",
+                "num_stages": 1,
+            },
+            "overlapped products",
+            "num_stages=1 unpacks nothing ahead: take num_stages=2",
+        ),
+        (
+            "h200",
+            "D9",
+            {"overlapped": True, "weights": "registers", "decode": "words"},
+            "overlapped products",
+            "policy=square does so 2 times: take policy=full_row",
+        ),
+        ("h200", "D9", {"block_m": 192}, "overlapped products", "is for overlapped=true: take block_m=128"),
     ],
 )
 def test_reasons(
@@ -159,6 +200,40 @@ def test_weights_in_registers_are_refused_for_wrong_rows(
     """On an H200, every row of the first dataset that broke this rule was wrong, all others were right."""
     tile: dict[str, int | str] = {"block_m": 64, "block_n": 256, "weights": "registers", "num_stages": 2}
     assert ("rows of weights in registers" not in reasons(target, "D17", **{**tile, **changes})) == legal
+
+
+def test_blocks_stay_for_overlapped_tiles_of_float8_alone() -> None:
+    workload = operator("dequant_matmul").workload("m=4096,n=8192,k=8192,group=-1", "float8_e4m3fn")
+    space = dequant_matmul.space(workload, load_target("h200"))
+    changes: dict[str, int | str] = {"decode": "words", "persistent": 132}
+    found = {v.constraint: v.reason for v in space.violations(Config({**BASE, **changes}))}
+    assert found["persistent blocks"].endswith("is a schedule of overlapped=true: take persistent=0")
+    overlapped: dict[str, int | str] = {
+        **BASE,
+        **changes,
+        "block_m": 192,
+        "block_k": 128,
+        "num_stages": 4,
+        "weights": "registers",
+        "policy": "full_row",
+        "overlapped": True,
+    }
+    assert Config(overlapped) in space
+    [values] = [
+        parameter.values
+        for parameter in dequant_matmul.space(
+            operator("dequant_matmul").workload("D9"), load_target("h200")
+        ).parameters
+        if parameter.name == "persistent"
+    ]
+    assert values == (0,)
+
+
+@pytest.mark.parametrize(("shape", "legal"), [("D9", True), ("m=4096,n=8192,k=8200", False), ("T9", False)])
+def test_weights_are_unpacked_during_products_where_tma_copies_all_of_them(shape: str, legal: bool) -> None:
+    space = dequant_matmul.space(operator("dequant_matmul").workload(shape), load_target("h200"))
+    [values] = [parameter.values for parameter in space.parameters if parameter.name == "overlapped"]
+    assert (True in values) == legal
 
 
 def test_a_kernel_for_one_row_has_hundreds_of_configs() -> None:

@@ -179,19 +179,11 @@ def test_shared_memory_is_what_the_lowered_kernel_declares(target: str, shape: s
     ("changes", "constraint", "message"),
     [
         ({"block_n": 160}, "", ""),
-        ({"block_n": 128, "polynomial": 8, "lazy_rescale": 8}, "", ""),
-        ({"block_n": 160, "polynomial": 8}, "persistent", "block_n=160, which is no power of 2"),
         ({"block_m": 64, "threads": 128, "block_n": 192}, "persistent", "fewer than 128 threads"),
-        (
-            {"schedule": "serial", "persistent": 0, "lazy_rescale": 8},
-            "weights",
-            "lazy_rescale=8 needs schedule=overlapped",
-        ),
+        ({"schedule": "serial"}, "persistent", "needs schedule=overlapped"),
     ],
 )
-def test_blocks_that_stay_and_other_weights_have_rules(
-    changes: dict[str, int | str], constraint: str, message: str
-) -> None:
+def test_blocks_that_stay_have_rules(changes: dict[str, int | str], constraint: str, message: str) -> None:
     stay: dict[str, int | str] = {"schedule": "overlapped", "persistent": 132, "block_order": "by_length"}
     found = reasons("h100", "FA4", **{**stay, **changes})
     assert set(found) == ({constraint} if constraint else set())

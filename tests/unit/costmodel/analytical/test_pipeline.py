@@ -236,3 +236,22 @@ def test_what_lanes_load_again_costs_no_time_between_uses() -> None:
         )
         times.append(latency(profile))
     assert times[1] < 0.6 * times[0]
+
+
+def test_groups_that_leave_matrix_work_in_flight_compute_beside_it() -> None:
+    """A group whose products run while it computes takes the longer of the two, not their sum."""
+    product = MatrixWork("wgmma.m64n128k16", 16.0, 2.0 * 64 * 128 * 16, 128 * 16 * 2, 4, "bfloat16")
+
+    def time(share: float, *, products: int = 1, operations: float = 128 * 1000.0) -> float:
+        work = Work(
+            (product,) * products, vector_ops=operations, matrix_waits=products, matrix_in_flight=share
+        )
+        loop = Phase(Trips((512.0,)), work, is_loop=True)
+        return latency(
+            KernelProfile("cuda", "sm_90a", (132, 1, 1), 128, 1, 0, (Role("all", 128, (loop,)),), ())
+        )
+
+    longest = max(time(0.0, operations=0.0), time(0.0, products=0))
+    assert time(0.0) > time(0.5) > time(1.0) > longest
+    assert time(0.0) > 1.5 * longest
+    assert time(1.0) < 1.15 * longest

@@ -9,7 +9,10 @@ from tests.unit.costmodel.extract.reading import accesses, flops, read, role
 from tilesight.costmodel.extract.phase_counts import PhaseCounts
 from tilesight.costmodel.extract.registers import LiveRanges
 from tilesight.costmodel.extract.roles import RoleCounts, roles_of
+from tilesight.kernels import operator, templates
+from tilesight.problem.space import Config
 from tilesight.profile.values import Access, MatrixWork, Space, Trips
+from tilesight.target.spec import load_target
 
 
 def test_a_persistent_kernel_has_the_roles_of_the_plain_one() -> None:
@@ -36,6 +39,45 @@ def test_a_persistent_kernel_holds_its_accumulators_as_the_plain_one_does() -> N
     assert role(p, "consumer").local_registers == pytest.approx(
         role(plain, "consumer").local_registers, abs=4
     )
+
+
+@pytest.mark.parametrize(
+    ("schedule", "waits", "in_flight"), [("serial", 2, 0.0), ("overlapped", 2, 0.5), ("ping_pong", 3, 0.5)]
+)
+def test_turns_join_no_warps_and_products_may_be_left_in_flight(
+    schedule: str, waits: float, in_flight: float
+) -> None:
+    target, workload = load_target("h200"), operator("flash_attention").workload("FA3")
+    (template,) = (t for t in templates("flash_attention") if "cuda" in t.target_kinds)
+    config = Config(
+        {"block_m": 128, "block_n": 128, "num_stages": 2, "threads": 256, "block_order": "by_head"}
+        | {"schedule": schedule}
+    )
+    assert config in template.space(workload, target)
+    profile = read(template.build(workload, config))
+    (loop,) = (p for p in role(profile, "consumer").phases if p.is_loop)
+    assert loop.work.block_syncs == 0
+    assert loop.work.barrier_waits == pytest.approx(waits, abs=0.2)
+    assert loop.work.matrix_in_flight == in_flight
+
+
+def test_blocks_that_stay_add_up_loops_whose_length_changes_with_the_turn() -> None:
+    """Each turn of a block takes other queries, and causal attention has other numbers of keys for them."""
+    workload = operator("flash_attention").workload("FA4")
+    (template,) = (t for t in templates("flash_attention") if "cuda" in t.target_kinds)
+    config = Config(
+        {"block_m": 128, "block_n": 128, "num_stages": 2, "threads": 256, "block_order": "by_length"}
+        | {"schedule": "overlapped", "persistent": 132}
+    )
+    profile = read(template.build(workload, config))
+    loop = max(role(profile, "producer").phases, key=lambda phase: phase.trips.mean)
+    # 32 heads, of whose 32 tiles of queries the first sees one tile of keys and the last one 32
+    assert sum(loop.trips.per_block) == 32 * (32 * 33 / 2)
+    assert len(loop.trips.per_block) == 132
+    # every turn goes to and fro over the blocks
+    assert max(loop.trips.per_block) - min(loop.trips.per_block) <= 1
+    # tiles of keys are counted over all turns
+    assert {a.slots for a in loop.work.accesses if a.mechanism == "tma" and a.space is Space.GLOBAL} == {2}
 
 
 @pytest.mark.parametrize("active", [1, 32, 40, 96, 127])

@@ -87,6 +87,19 @@ def test_guarded_loads_in_a_branch_wait_for_each_other() -> None:
     assert total(even, "load_branches") == 0
 
 
+def test_copies_to_swizzled_rows_that_the_threads_do_not_divide_wait_for_each_other() -> None:
+    # 384 threads copy three rows of 128 elements at a time, the last pass is partial, and the swizzle of rows
+    # is computed anew in each pass: each pass is a branch
+    common = {"block_k": 32, "block_n": 64, "num_stages": 3, "copies": "bulk"}
+    ragged, even = (
+        read(built("chunk_scan", "CC2", "bfloat16", **common, block_m=64 * groups, threads=128 * groups))
+        for groups in (2, 1)
+    )
+    # of C, by single elements, and of the state, by pairs
+    assert [p.trips.mean for p in role(ragged, "all").phases if p.is_loop] == [-(-128 // 3), -(-64 // 6)]
+    assert not any(p.is_loop for p in role(even, "all").phases)
+
+
 @pytest.mark.parametrize("nested", [False, True])
 def test_each_branch_with_guarded_loads_is_one_round_trip(nested: bool) -> None:
     # the loads of the other blocks stand in a branch of their own, without a condition

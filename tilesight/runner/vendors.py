@@ -1,0 +1,97 @@
+"""Calls of vendor implementations beside a kernel: those that work here and give the operator's results.
+
+Only the time of a right result counts. Vendors round where they like, so that their limit is wider than that
+of kernels; a wrong layout, scale or mask is far beyond it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from ..errors import headline
+from ..problem.operator import Operator
+from ..problem.workload import Workload
+from .bench import Bench, BenchCase
+from .compare import compare
+from .error_bounds import exact_bound
+from .kernel_run import in_turn
+from .timers import Call
+
+if TYPE_CHECKING:
+    import torch
+
+LIMIT = 8.0  # times an operator's largest relative error, which is about three times that of right kernels
+
+
+def vendor_calls(bench: Bench, case: BenchCase) -> tuple[dict[str, Call], tuple[str, ...]]:
+    """Calls of the right vendor implementations, on the input sets in turn, and notes on the others."""
+    try:
+        offered = [case.operator.vendor(case.workload, given.inputs) for given in case.sets]
+    except Exception as error:
+        return {}, (f"no vendor library to compare with: {headline(str(error))}",)
+    calls, notes = {}, []
+    for name in offered[0]:
+        each = [one[name] for one in offered if name in one]
+        call = in_turn(each)
+        try:
+            faults = [
+                vendor_fault(case.operator, case.workload, one(), given.reference)
+                for one, given in zip(each, case.sets, strict=False)
+            ]
+            fault = next(filter(None, faults), "")
+            if written := case.overwritten():
+                case.restore()
+                fault = f"it writes to the input '{written}'"
+            if not fault:
+                bench.timer.stretch(call)
+                bench.timer.synchronize()
+        except Exception as error:
+            fault = headline(str(error) or type(error).__name__)
+        finally:
+            bench.timer.release()
+        if fault:
+            notes.append(f"{name} was left out: {fault}")
+        else:
+            calls[name] = call
+    return calls, tuple(notes)
+
+
+def vendor_fault(
+    operator: Operator, workload: Workload, result: object, reference: Mapping[str, torch.Tensor]
+) -> str:
+    """What is wrong with the result of a vendor's call, in words; "" if it is right.
+
+    Args:
+        operator: the operator.
+        workload: the workload.
+        result: a tensor, or several in the order of the operator's outputs, of which the first one counts
+            always, and others of floating-point numbers where they have the output's shape. The second and
+            third axis may be exchanged. None: nothing is compared, as the call does something else.
+        reference: the right outputs by name.
+    """
+    import torch
+
+    found = list(result) if isinstance(result, tuple | list) else [] if result is None else [result]
+    limit = LIMIT * operator.max_relative_error(workload)
+    for index, (name, output) in enumerate(zip(operator.outputs(workload), found, strict=False)):
+        if name not in reference or not isinstance(output, torch.Tensor):
+            continue
+        wanted = reference[name]
+        turned = [output.transpose(1, 2)] if output.dim() > 2 else []
+        views = [view for view in (output, *turned) if view.shape == wanted.shape]
+        if index and (not views or not wanted.dtype.is_floating_point):
+            continue
+        if not views:
+            shapes = f"the shape {tuple(output.shape)} and not {tuple(wanted.shape)}"
+            return f"its result '{name}' has {shapes}"
+        deviation = min(
+            (compare(view, wanted, exact_bound()) for view in views),
+            key=lambda one: (one.wild + one.unwritten, one.relative_error),
+        )
+        if fault := deviation.unusable():
+            return f"of its result '{name}', {fault}"
+        if not deviation.relative_error <= limit:
+            error = f"a relative error of {deviation.relative_error:.3g}, above {limit:.3g}"
+            return f"its result '{name}' has {error}"
+    return ""
