@@ -223,7 +223,15 @@ class SearchSpace(Reported):
 
     def nearest(self, config: Config, count: int = 3) -> list[Config]:
         """Legal configs with the fewest changed parameters, then the smallest steps along their values."""
-        return sorted(self.configs(), key=lambda legal: self._distance(config, legal))[:count]
+        import numpy as np
+
+        configs = self.configs()
+        changed, steps = np.zeros(len(configs), dtype=int), np.zeros(len(configs))
+        for parameter, positions in zip(self.parameters, np.array(self._points, dtype=int).T, strict=False):
+            wanted = parameter.of(config)
+            changed += np.array([value != wanted for value in parameter.values])[positions]
+            steps += np.array([_step(wanted, value) for value in parameter.values])[positions]
+        return [configs[at] for at in np.lexsort((steps, changed))[:count]]
 
     def closest(self, config: Config) -> Config | None:
         """`config` if it is legal, else the nearest legal config; None if the space is empty."""
@@ -294,18 +302,14 @@ class SearchSpace(Reported):
         listed = self._listed is None or Config(config) in self._listed
         return None if listed else "it is none of the given configs"
 
-    def _distance(self, wanted: Config, legal: Config) -> tuple[int, float]:
-        changed, steps = 0, 0.0
-        for parameter in self.parameters:
-            a, b = parameter.of(wanted), parameter.of(legal)
-            if a == b:
-                continue
-            changed += 1
-            if isinstance(a, int) and isinstance(b, int):
-                steps += abs(a - b) / max(abs(a), abs(b), 1)
-            else:
-                steps += 1
-        return changed, steps
+
+def _step(wanted: Value | None, value: Value) -> float:
+    """How far `value` is from the wanted one: up to 1."""
+    if wanted == value:
+        return 0.0
+    if isinstance(wanted, int) and isinstance(value, int):
+        return abs(wanted - value) / max(abs(wanted), abs(value), 1)
+    return 1.0
 
 
 def _position(index: int, sizes: Sequence[int]) -> tuple[int, ...]:

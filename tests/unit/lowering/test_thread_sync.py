@@ -1,11 +1,11 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tests.golden.golden import CASES
-from tilesight.costmodel.extract import read_profiles
 from tilesight.kernels import operator, template_for
 from tilesight.lowering import thread_sync
 from tilesight.lowering.lower import Lowered, lower
@@ -70,31 +70,35 @@ def same_ir(prim_func: Any, target: Target) -> tuple[Lowered, Lowered]:
     return whole, short
 
 
-# a case of each way in which kernels let threads wait, and of each kind of target; the others in CI
-FIRST = (
-    "matmul-M0-a100",
-    "matmul-S512-cpu",
-    "flash_attention-FA4-h200",
-    "flash_attention-FA4-mi300x",
-    "gemv-V5-h200",
-    "dequant_matmul-D17-h200",
-    "chunk_state-CT0-h200",
-)
+@pytest.mark.parametrize("case", CASES)
+def test_the_ir_of_every_operator_is_the_same(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the pass makes of a module with the shortcut and without it, in one lowering."""
+    import tilelang
+    import tvm
 
-
-@pytest.mark.parametrize(
-    "case", [*FIRST, *(pytest.param(case, marks=pytest.mark.ci) for case in CASES if case not in FIRST)]
-)
-def test_the_ir_of_every_operator_is_the_same(case: str) -> None:
     name, kernel, shape = CASES[case]
     target = load_target(name)
     template = template_for(kernel, target, "float32" if name == "cpu" else "bfloat16")
     workload = operator(kernel).workload(shape, template.dtypes[0])
     config = template.default_config(workload, target)
     assert config is not None
-    prim_func = template.build(workload, config)
-    whole, short = same_ir(prim_func, target)
-    assert read_profiles(short, target) == read_profiles(whole, target)
+    make, compared = tilelang.transform.ThreadSync, []
+
+    def both(scope: str) -> Callable[[Any], Any]:
+        def synchronized(module: Any) -> Any:
+            with thread_sync.shortened_thread_sync():
+                short = make(scope)(tvm.IRModule(dict(module.functions_items()), attrs=module.attrs))
+            whole = make(scope)(module)
+            tvm.ir.assert_structural_equal(short, whole, map_free_vars=True)
+            assert short.script() == whole.script()
+            compared.append(scope)
+            return whole
+
+        return synchronized
+
+    monkeypatch.setattr(tilelang.transform, "ThreadSync", both)
+    lower(template.build(workload, config), target)
+    assert bool(compared) == target.is_gpu
 
 
 def test_a_specialized_kernel_takes_the_shortcut(shortened: list[str]) -> None:
