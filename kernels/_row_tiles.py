@@ -3,8 +3,9 @@
 `reduce_threads` neighbouring threads (lanes) have a row; the block has `threads / reduce_threads` rows at a
 time. A lane has vectors of neighbouring elements, and vectors of neighbouring lanes are neighbours: together
 they are a step. A trip loads as many steps at once as a thread keeps, before it uses the first. A kernel
-sweeps over its rows twice; in between a row is in registers (then it is one trip), in shared memory, or in
-device memory (read twice, the second time from L2 if it is still there).
+sweeps over its rows twice; in between a row is in registers (then it is one trip), in shared memory, in both
+(the first `unroll` steps in registers), or in device memory (read twice, the second time from L2 if it is
+still there).
 
 Annotations are evaluated here (no `from __future__`): TileLang reads those of its functions.
 """
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 PANEL = 1 << 26  # most elements that a reference converts to float32 at once
 LOG2_E = 1.4426950408889634
 LOWEST = -3.4028234663852886e38  # of float32. Minus infinity minus itself would be no number
+WAITS = 4  # parts of a row that are used as soon as they have come
 
 
 class RowOperator(Operator):
@@ -49,6 +51,7 @@ class RowTemplate(KernelTemplate):
     Attributes:
         weights: number of inputs of n elements that all rows share.
         sweeps: how often a kernel uses each element; after one, no row is kept.
+        splits: whether a kernel can keep the first steps of a row in registers and the rest in shared memory.
     """
 
     target_kinds: ClassVar[tuple[str, ...]] = ("cuda", "hip")
@@ -61,6 +64,7 @@ class RowTemplate(KernelTemplate):
     }
     weights: ClassVar[int] = 0
     sweeps: ClassVar[int] = 2
+    splits: ClassVar[bool] = False
 
     def space(self, workload: Workload, target: Target) -> SearchSpace:
         return row_reduction.row_space(
@@ -71,6 +75,7 @@ class RowTemplate(KernelTemplate):
             weights=self.weights,
             sweeps=self.sweeps,
             reduced=self.reduced(workload),
+            splits=self.splits,
         )
 
     def reduced(self, workload: Workload) -> int:
@@ -122,6 +127,16 @@ class RowTiles:
         self.is_whole = self.trips * self.together * self.step == n
         self.part = (self.together, self.rows, self.step)
         self.kept = (self.rows, steps * self.step) if self.keep == "shared" else (1, 1)
+
+    @classmethod
+    def by_place(cls, config: Config, n: int) -> "tuple[RowTiles, RowTiles | None]":
+        """The rows of a block, and what of them is kept elsewhere: with keep=both, in shared memory."""
+        if config.str("keep") != "both":
+            return cls(config, n), None
+        first = config.int("unroll") * config.int("reduce_threads") * config.int("vector")
+        places = (("registers", first), ("shared", n - first))
+        near, far = (cls(Config({**config, "keep": keep}), length) for keep, length in places)
+        return near, far
 
     # layouts of fragments: (thread, register) of each element
 
@@ -193,6 +208,28 @@ class RowTiles:
                 load(x, part, row, trip, first)
 
         return read
+
+    def chunks(self) -> list[tuple[int, int, int]]:
+        """The copies of `fetcher`: first trip, last trip plus one, and how many copies come later."""
+        most = -(-self.trips // WAITS)
+        begins = range(0, self.trips, most)
+        return [(at, min(at + most, self.trips), len(begins) - 1 - i) for i, at in enumerate(begins)]
+
+    def fetcher(self) -> Any:
+        """A macro (x, kept, row, first) that begins to copy rows to shared memory, from x[row, first] on."""
+        import tilelang.language as T  # noqa: N812
+
+        rows, step, chunks = self.rows, self.step, self.chunks()
+
+        @T.macro
+        def fetch(x: T.Buffer, kept: T.Buffer, row: Any, first: Any):  # type: ignore[no-untyped-def]
+            for begin, end, _ in chunks:
+                T.async_copy(
+                    x[row : row + rows, first + begin * step : first + end * step],
+                    kept[:, begin * step : end * step],
+                )
+
+        return fetch
 
     def number(self, part: Any, u: Any, i: Any, j: Any, trip: Any, beyond: float) -> Any:
         """An element of a trip in float32; `beyond` where the row has ended."""

@@ -88,6 +88,7 @@ class SoftmaxGpu(RowTemplate):
 
     operator = OPERATOR
     name = "softmax"
+    splits = True
     # exp2 as a single instruction
     compile_flags: ClassVar[Mapping[str, tuple[str, ...]]] = {"cuda": ("--use_fast_math",)}
 
@@ -95,14 +96,45 @@ class SoftmaxGpu(RowTemplate):
         import tilelang.language as T  # noqa: N812
 
         m, n, dtype, accumulator = workload.dims["m"], workload.dims["n"], workload.dtype, "float32"
-        tiles = RowTiles(config, n)
+        tiles, far = RowTiles.by_place(config, n)
         read, add, join = tiles.reader(), tiles.softmax_sums(), tiles.softmax_of_rows()
-        rows, lanes, step, together, keep = tiles.rows, tiles.lanes, tiles.step, tiles.together, tiles.keep
+        rows, lanes, keep = tiles.rows, tiles.lanes, tiles.keep
+
+        def writer(tiles: RowTiles) -> Any:
+            """A macro (part, trip, highest, scale, y, row, first) that writes a trip of y[row, first] on."""
+            step, together = tiles.step, tiles.together
+
+            @T.macro
+            def write(  # type: ignore[no-untyped-def]
+                part: T.Buffer,
+                trip: Any,
+                highest: T.Buffer,
+                scale: T.Buffer,
+                y: T.Buffer,
+                row: Any,
+                first: Any,
+            ):
+                for u in T.unroll(together):
+                    for i, j in T.Parallel(rows, step):
+                        part[u, i, j] = T.cast(
+                            T.exp2((T.cast(part[u, i, j], accumulator) - highest[i]) * LOG2_E) * scale[i],
+                            dtype,
+                        )
+                    col = first + (trip * together + u) * step
+                    T.copy(part[u, :, :], y[row : row + rows, col : col + step])
+
+            return write
+
+        write = writer(tiles)
+        if far is not None:
+            fetch, read_far, add_far, write_far = far.fetcher(), far.reader(), far.softmax_sums(), writer(far)
+            chunks, first = far.chunks(), tiles.n
+        kept_shape = far.kept if far else tiles.kept
 
         @T.prim_func
         def softmax(x: T.Tensor((m, n), dtype), y: T.Tensor((m, n), dtype)):  # type: ignore[no-untyped-def, valid-type]
             with T.Kernel(T.ceildiv(m, rows), threads=tiles.threads) as b:
-                kept = T.alloc_shared(tiles.kept, dtype)
+                kept = T.alloc_shared(kept_shape, dtype)
                 part = T.alloc_fragment(tiles.part, dtype)
                 highest = T.alloc_fragment((rows, lanes), accumulator)
                 before = T.alloc_fragment((rows, lanes), accumulator)
@@ -117,28 +149,35 @@ class SoftmaxGpu(RowTemplate):
                         total: tiles.lane_layout(),
                     }
                 )
+                if far is not None:
+                    part_far = T.alloc_fragment(far.part, dtype)
+                    T.annotate_layout({part_far: far.part_layout()})
                 T.fill(highest, LOWEST)
                 T.clear(total)
                 if keep == "shared":
                     T.copy(x[b * rows, 0], kept)
                 for trip in T.serial(tiles.trips):
                     read(x, kept, part, b * rows, trip)
+                    if far is not None:  # behind the loads to registers, which are used first
+                        fetch(x, kept, b * rows, first)
                     add(part, trip, highest, before, total)
+                if far is not None:
+                    for begin, end, later in chunks:
+                        T.ptx_wait_group(later)
+                        for trip in T.serial(begin, end):
+                            read_far(x, kept, part_far, b * rows, trip)
+                            add_far(part_far, trip, highest, before, total)
                 join(highest, total, row_highest, row_scale)
                 for i in T.Parallel(rows):
                     row_scale[i] = 1 / row_scale[i]
                 for trip in T.serial(tiles.trips):
                     if keep != "registers":
                         read(x, kept, part, b * rows, trip)
-                    for u in T.unroll(together):
-                        for i, j in T.Parallel(rows, step):
-                            part[u, i, j] = T.cast(
-                                T.exp2((T.cast(part[u, i, j], accumulator) - row_highest[i]) * LOG2_E)
-                                * row_scale[i],
-                                dtype,
-                            )
-                        col = (trip * together + u) * step
-                        T.copy(part[u, :, :], y[b * rows : b * rows + rows, col : col + step])
+                    write(part, trip, row_highest, row_scale, y, b * rows, 0)
+                if far is not None:
+                    for trip in T.serial(far.trips):
+                        read_far(x, kept, part_far, b * rows, trip)
+                        write_far(part_far, trip, row_highest, row_scale, y, b * rows, first)
 
         return softmax
 

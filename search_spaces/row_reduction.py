@@ -17,6 +17,8 @@ MIN_THREADS = 64
 VECTORS = (1, 2, 4, 8)
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 MOST_ROWS = 4  # of a thread, which reads w once for all of them
+LOADS = (1, 2, 4)
+REGISTER_STEPS = (6, 12)  # what shared memory leaves of 300 KB to 1024 or 512 threads
 FLOAT_BYTES = 4
 TEMPORARY_REGISTERS = 32  # of a thread: addresses, conditions and intermediate values
 
@@ -149,6 +151,7 @@ def row_space(
     tensors: int = 1,
     sweeps: int = 2,
     reduced: int | None = None,
+    splits: bool = False,
 ) -> SearchSpace:
     """The search space of kernels that sweep over each of m rows of n elements.
 
@@ -161,10 +164,14 @@ def row_space(
         tensors: inputs of m rows that a thread loads together.
         sweeps: 1 or 2. A row that is used once is not kept.
         reduced: elements of a row that are reduced together, and of which a block has as many; None: all.
+        splits: whether kernels can keep the first steps of a row in registers and the rest in shared memory.
+            It is offered for rows that neither holds, where asynchronous copies have at least 4 bytes.
     """
     length = n if reduced is None else reduced
     of_row = "n" if length == n else "group"
     warp = target.int("warp.threads")
+    is_long = length * element_bytes > target.int("core.memory.shared.block_bytes")
+    is_split = splits and is_long and target.kind == "cuda" and n * element_bytes % 4 == 0
     parameters = (
         Parameter("block_m", ROWS, "rows of one block"),
         Parameter("threads", (64, 128, 256, 512, 1024), "threads of a block"),
@@ -172,13 +179,16 @@ def row_space(
         Parameter("vector", VECTORS, "elements of one load or store of a thread"),
         Parameter(
             "keep",
-            ("registers", "shared", "global") if sweeps > 1 else ("registers", "global"),
+            ("registers", "shared", *["both"] * is_split, "global")
+            if sweeps > 1
+            else ("registers", "global"),
             "where a row is kept between the two sweeps; global: it is read again",
         ),
         Parameter(
             "unroll",
-            (1, 2, 4),
-            "loads of a row by each thread that are in flight together, if it is read twice",
+            (*LOADS, *REGISTER_STEPS) if is_split else LOADS,
+            "loads of a row by each thread that are in flight together, if it is read twice; with keep=both "
+            "vectors of each thread in registers",
         ),
     )
 
@@ -187,15 +197,18 @@ def row_space(
 
     def live_registers(config: Config) -> int:
         rows, vector, keep = rows_of_a_thread(config, "block_m"), config.int("vector"), config["keep"]
+        if keep == "both":
+            return rows * (config.int("unroll") + 1) * vector * element_bytes // 4
         together = {"registers": parts(config), "shared": 1}.get(str(keep), config.int("unroll"))
         of_all = weights * (1 if keep == "registers" else together)
         return (tensors * rows * together + of_all) * vector * element_bytes // 4 + rows * vector
 
     def shared_bytes(config: Config) -> int:
         across_warps = config.int("threads") * FLOAT_BYTES if config.int("reduce_threads") > warp else 0
-        if config["keep"] != "shared":
+        if config["keep"] not in ("shared", "both"):
             return across_warps
-        row = parts(config) * config.int("reduce_threads") * config.int("vector")
+        steps = parts(config) - (config.int("unroll") if config["keep"] == "both" else 0)
+        row = steps * config.int("reduce_threads") * config.int("vector")
         return config.int("block_m") * row * element_bytes + across_warps
 
     constraints = (
@@ -214,8 +227,11 @@ def row_space(
 
 
 def _unroll_matters(config: Config) -> str | None:
-    """A row that is kept is loaded at once, whatever `unroll` is."""
-    if config["keep"] == "global" or config["unroll"] == 1:
+    """A row that is kept in one place is loaded at once, whatever `unroll` is."""
+    keep, unroll = config["keep"], config.int("unroll")
+    if keep == "global" and unroll > LOADS[-1]:
+        return f"unroll={unroll} is for keep=both: take unroll={LOADS[-1]}"
+    if keep in ("global", "both") or unroll == 1:
         return None
     return (
         f"unroll={config['unroll']} changes nothing with keep={config['keep']}, where a row is loaded at "
