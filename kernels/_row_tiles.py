@@ -85,7 +85,8 @@ class RowTemplate(KernelTemplate):
     def default_config(self, workload: Workload, target: Target) -> Config | None:
         """Rows in registers, 256 threads per long row, 32 or 16 per short one; else the nearest config.
 
-        Rows of a vocabulary have 1024 threads, so that L2 holds those that are at work.
+        Rows of a vocabulary have 1024 threads, which keep what shared memory has no room for; else L2 holds
+        those that are at work.
         """
         space, n = self.space(workload, target), self.reduced(workload)
         lanes = 1024 if n > 65536 else 256 if n >= 2048 else 32 if n > 128 else 16
@@ -99,7 +100,9 @@ class RowTemplate(KernelTemplate):
                 "unroll": 1,
             }
         )
-        return space.closest(wanted)
+        steps = (*row_reduction.LOADS, *row_reduction.REGISTER_STEPS)  # the fewest that leave enough
+        kept = (Config({**wanted, "keep": "both", "unroll": count}) for count in steps)
+        return next((config for config in kept if config in space), None) or space.closest(wanted)
 
 
 class RowTiles:
