@@ -44,11 +44,12 @@ def products(
         packages: dict[str, Callable[[], Call]] = {}
         if chosen["scales"] == "block128" and chosen["fuse"] == "none":
             packages["DeepGEMM"] = lambda: _deep_gemm(a, b, inputs, wanted)
-        if found := {**usable(narrow), **of_packages(a, packages)}:
-            return found
-        wide = a.to(torch.bfloat16), b.to(torch.bfloat16)
-        unlike = without_result(lambda: torch.matmul(*wide))
-        return {f"{library} (a product of bfloat16, without scales)": unlike}
+        found = usable(narrow)
+        if not found:
+            wide = a.to(torch.bfloat16), b.to(torch.bfloat16)
+            unlike = without_result(lambda: torch.matmul(*wide))
+            found = {f"{library} (a product of bfloat16, without scales)": unlike}
+        return {**found, **of_packages(a, packages)}
     calls = {library: _plain(a, b, added, activation, chosen["accumulate"] == "float16")}
     if fused[-1] in ("relu", "gelu") and not torch.version.hip:
         bias = torch.zeros(b.shape[1], dtype=wanted, device=a.device) if added is None else added

@@ -275,6 +275,7 @@ def overlapped_consumer(unpack: Any, add: Any) -> Any:
             T.wait_wgmma(0)
             if is_added:
                 add(buffers[1], stages.slot(done + count - 1), product, c_sum)
+                T.sync_warp()  # all its threads have read the scales
             stages.release(barriers[1], done + count - 1)
             store(tensors, place, target, c_sum)
 

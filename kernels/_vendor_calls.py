@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from ..errors import CaptureError
+
 if TYPE_CHECKING:
     import torch
 
 Call = Callable[[], object]
+
 # what torch raises for what is not in its build, or not for this device, dtype or shape
 UNUSABLE = (RuntimeError, TypeError, AttributeError, ValueError)
+PACKAGES = ("bitsandbytes", "deep_gemm", "fla", "flash_mla", "flashinfer", "mamba_ssm")
 
 
 def usable(calls: Mapping[str, Call], errors: tuple[type[Exception], ...] = UNUSABLE) -> dict[str, Call]:
@@ -34,8 +38,9 @@ def of_packages(tensor: torch.Tensor, makers: Mapping[str, Callable[[], Call]]) 
     for name, make in makers.items() if on_gpu(tensor) else ():
         try:
             found[name] = replayed(make())
-        except ImportError:
-            continue
+        except ModuleNotFoundError as error:
+            if error.name not in PACKAGES:  # of a package that is installed, one that it needs is missing
+                found[name] = _raises(error)
         except Exception as error:
             found[name] = _raises(error)
     return found
@@ -61,9 +66,13 @@ def replayed(call: Call) -> Call:
             return call()
         if not made:
             call()  # compiles, and chooses among configs
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-                result = call()
+            graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+            try:
+                with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                    result = call()
+            except Exception as error:
+                torch.cuda.set_stream(stream)  # torch leaves its own where a capture ends with an error
+                raise CaptureError(f"its calls cannot be captured into a CUDA graph: {error}") from error
             made.append((graph, result))
         graph, result = made[0]
         graph.replay()

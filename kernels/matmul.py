@@ -556,8 +556,9 @@ class MatmulGpu(KernelTemplate):
         @T.macro
         def store_part(others, C, row, bx, c_sum, part, c_parts):  # type: ignore[no-untyped-def]  # noqa: N803
             first, c_part = part * part_cols, c_parts[part % PARTS, :, :]
-            # the copy of the part before the last one has read its tile
-            T.tma_store_wait(PARTS - 1)
+            # the copy of the part before the last one has read its tile; before the first part, all copies of
+            # the tile before, of which any part may have been the last one
+            T.tma_store_wait(PARTS - 1 if part else 0)
             if is_plain:
                 T.copy(c_sum[:, first : first + part_cols], c_part)
             else:

@@ -235,7 +235,9 @@ class MlaDecodeGpu(CacheTemplate):
         """
         space = self.space(workload, target)
         few = workload.dims["heads"] <= 32 or target.kind == "hip"
-        blocks = workload.dims["batch"] * -(-workload.dims["heads"] // 64)
+        rows = workload.dims["heads"] * (1 if workload.attrs["topk"] else workload.dims["q_len"])
+        items = workload.dims["batch"] * (workload.dims["q_len"] if workload.attrs["topk"] else 1)
+        blocks = items * -(-rows // 64)
         cores = target.int("core.count")
 
         def parts(enough: float) -> int:
@@ -252,7 +254,7 @@ class MlaDecodeGpu(CacheTemplate):
                 "gather": "by_row" if workload.attrs["topk"] else "by_page",
             }
         )
-        roles: Mapping[str, Value] = {"threads": 384, "split_k": parts(0.9 * cores), "schedule": "overlapped"}
+        roles = {**search_space.ROLES, "split_k": parts(0.9 * cores), "schedule": "overlapped"}
         overlapped = Config({**wanted, **roles})
         return overlapped if overlapped in space else space.closest(wanted)
 
@@ -399,7 +401,8 @@ class MlaDecodeGpu(CacheTemplate):
             )
 
         def selected(tensors: Any, where: Any, position: Any) -> Any:
-            return T.max(tensors["Indices"][where[0], where[1], within(position)], 0)
+            # roles look ahead, also beyond the last key
+            return T.max(tensors["Indices"][where[0], where[1], T.min(position, topk - 1)], 0)
 
         def hidden(tensors: Any, where: Any, scores: Any, first: Any) -> Any:
             item, query, first_row, _, length = where

@@ -38,6 +38,7 @@ ALIGNMENT = 1024  # bytes, of TileLang for operands of matrix instructions
 ROWS, COLUMNS, WARP = 16, 8, 32  # of an instruction
 FEW_ROWS = 16  # of A
 MOST_TILES = 4  # of 16 rows, of a warp
+LEAST_OVERLAPPED = 64  # rows of weights: those of a matrix instruction of a warpgroup
 MOST_ORDERED = 512  # threads from which on a wgmma may overtake stores of float8 weights
 PAIRS_BYTES = 16 * 1024 + TABLE_BYTES  # of a table of pairs of weights
 # ways to decode the weights of a format
@@ -427,6 +428,11 @@ def _overlapped_products(target: Target, fixed: Mapping[str, Value], is_float8: 
                 f"overlapped=true with num_stages={stages} unpacks nothing ahead: take num_stages=2 or more"
             )
         _unit, split = _division(target, config)
+        if config.int("block_n") < LEAST_OVERLAPPED:
+            return (
+                f"overlapped=true needs whole instructions of {LEAST_OVERLAPPED} rows of weights, more than "
+                f"block_n={config['block_n']}: take block_n={LEAST_OVERLAPPED}"
+            )
         if split is None or split[1] == 1:
             return None
         return (

@@ -151,3 +151,7 @@ def nearest_names(name: str, known: Iterable[str]) -> list[str]:
     by_folded = {candidate.lower(): candidate for candidate in known}
     close = difflib.get_close_matches(name.lower(), by_folded, n=3, cutoff=0.5)
     return [by_folded[folded] for folded in close]
+
+
+class CaptureError(RuntimeError):
+    """A capture into a CUDA graph failed. The process must end soon: torch may still be in its state."""

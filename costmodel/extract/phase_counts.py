@@ -52,7 +52,8 @@ class PhaseCounts:
                 matrix=_merged_matrix(self.matrix),
                 accesses=tuple(self.accesses),
                 unknown=dict(self.unknown),
-                matrix_in_flight=self.in_flight / operations if (operations := self._operations) else 0.0,
+                # a group that several waits leave in flight counts once
+                matrix_in_flight=min(1.0, self.in_flight / (self._operations or 1.0)),
                 **self.counts,
             ),
             pipeline_depth=max(depths, default=self.unrolled_by),

@@ -29,6 +29,12 @@ class Loop:
     together: int = 1  # iterations of a phase's loop whose plain loads are in flight together
     rewrites: bool = False  # its iterations load from shared memory and store to it
     limit: Any = None  # `extent` as an expression, which may depend on the block; None if it is not known
+    longest: float = 0.0  # extent of the block that has the most iterations, if blocks differ
+
+    @property
+    def most(self) -> int:
+        """Whole iterations of the block that has the most, at least one."""
+        return max(1, math.ceil(max(self.extent, self.longest)))
 
 
 @dataclass(frozen=True)
@@ -136,7 +142,7 @@ class Scenarios:
         Raises:
             UnevaluableError: it cannot be evaluated.
         """
-        bindings, blocks, turns = self._every_case(axes, loops)
+        bindings, blocks, turns = self._every_case(axes, loops, [loop.most for loop in loops])
         self._rebind(bindings)
         shape = (blocks, turns)
         values = np.broadcast_to(np.asarray(evaluate(expression, bindings), dtype=float), shape)
@@ -149,19 +155,19 @@ class Scenarios:
         ]
         return np.where(np.logical_or.reduce(ended), np.nan, values)
 
-    def cases(self, axes: Sequence[str], loops: Sequence[Loop]) -> int:
-        """Number of combinations of the blocks along `axes` and the iterations of `loops`."""
-        blocks = math.prod(self.launch.block[a][1] for a in axes)
-        return blocks * math.prod(max(1, math.ceil(loop.extent)) for loop in loops)
+    def cases(self, axes: Sequence[str], extents: Sequence[int]) -> int:
+        """Number of combinations of the blocks along `axes` and as many iterations of each loop."""
+        return math.prod(self.launch.block[a][1] for a in axes) * math.prod(extents)
 
-    def _every_case(self, axes: Sequence[str], loops: Sequence[Loop]) -> tuple[dict[int, Any], int, int]:
-        """Bindings of all blocks along `axes`, by row, and of all iterations of `loops`, by column.
+    def _every_case(
+        self, axes: Sequence[str], loops: Sequence[Loop], extents: Sequence[int]
+    ) -> tuple[dict[int, Any], int, int]:
+        """Bindings of all blocks along `axes`, by row, and of `extents` iterations of `loops`, by column.
 
         Returns them and the numbers of rows and columns.
         """
         bindings = self._one_scenario()
         blocks = math.prod(self.launch.block[a][1] for a in axes)
-        extents = [max(1, math.ceil(loop.extent)) for loop in loops]
         number, stride = np.arange(blocks)[:, None], 1
         for axis in axes:
             variable, extent = self.launch.block[axis]
@@ -188,9 +194,10 @@ class Scenarios:
         loops = [loop for loop in self.phase_loops if loop.variable in roots]
         if len(axes) + len(loops) != len(roots):
             return None
-        if self.cases(axes, loops) > MOST_CASES:
+        extents = [max(1, math.ceil(loop.extent)) for loop in loops]
+        if self.cases(axes, extents) > MOST_CASES:
             return None
-        bindings, blocks, cases = self._every_case(axes, loops)
+        bindings, blocks, cases = self._every_case(axes, loops, extents)
         try:
             self._rebind(bindings)
             *before, held = (

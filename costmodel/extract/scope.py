@@ -156,6 +156,7 @@ class Scope(Scenarios):
         together: int = 1,
         rewrites: bool = False,
         limit: Any = None,
+        longest: float = 0.0,
     ) -> Scope:
         """The scope inside a loop.
 
@@ -163,7 +164,7 @@ class Scope(Scenarios):
         are in flight at once; else they multiply `times`.
         """
         whole = max(1, math.ceil(extent))
-        loop = Loop(variable, extent, unrolled, start, together, rewrites, limit)
+        loop = Loop(variable, extent, unrolled, start, together, rewrites, limit, longest)
         return replace(
             self,
             times=self.times if as_phase else self.times * extent,

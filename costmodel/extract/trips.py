@@ -26,15 +26,19 @@ def of_extent(extent: Any, scope: Scope) -> Trips:
     if number is not None:
         return Trips((float(max(0, number)),))
     loops = scope.turns_before(extent)
-    axes = scope.block_axes(extent).union(*(scope.block_axes(loop.limit) for loop in loops))
-    ordered = [axis for axis in AXES if axis in axes]
+    ordered = _ordered(scope.block_axes(extent).union(*(scope.block_axes(loop.limit) for loop in loops)))
+    if scope.cases(ordered, [loop.most for loop in loops]) > MOST_CASES:
+        loops, ordered = [], _ordered(scope.block_axes(extent))
     if not ordered and not loops:
         return Trips((max(0.0, float(np.mean(scope.over_chance(extent)))),))
-    if scope.cases(ordered, loops) > MOST_CASES:
-        loops = []
     counts = np.maximum(0.0, scope.over_turns(extent, ordered, loops))
     counts[np.isnan(counts).all(axis=1)] = 0.0  # blocks that do not come here
     return Trips(tuple(np.nanmean(counts, axis=1).tolist()), frozenset(ordered))
+
+
+def _ordered(axes: Iterable[str]) -> list[str]:
+    found = set(axes)
+    return [axis for axis in AXES if axis in found]
 
 
 def of_condition(condition: Any, scope: Scope) -> Trips | None:

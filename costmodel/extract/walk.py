@@ -298,6 +298,7 @@ class KernelReader:
                     unrolled=unrolled,
                     as_phase=True,
                     together=unrolled_by,
+                    longest=extents.largest,
                 )
         extent = constant(node.extent) if turns is None else None
         if turns is None:
@@ -335,6 +336,7 @@ class KernelReader:
         unrolled: bool,
         as_phase: bool,
         together: int = 1,
+        longest: float = 0.0,
     ) -> Scope:
         """Count the body of a loop. Returns the scope after the loop.
 
@@ -361,6 +363,7 @@ class KernelReader:
             together=together,
             rewrites=rewrites,
             limit=None if scope.is_data(node.extent) else node.extent,
+            longest=longest,
         )
         if start is None:
             # `bound` keeps the new variable alive: variables are identified by their address

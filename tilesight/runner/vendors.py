@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ..errors import headline
+from ..errors import CaptureError, headline
 from ..problem.operator import Operator
 from ..problem.workload import Workload
 from .bench import Bench, BenchCase
@@ -32,24 +32,24 @@ def vendor_calls(bench: Bench, case: BenchCase) -> tuple[dict[str, Call], tuple[
         return {}, (f"no vendor library to compare with: {headline(str(error))}",)
     calls, notes = {}, []
     for name in offered[0]:
-        each = [one[name] for one in offered if name in one]
-        call = in_turn(each)
+        pairs = [(one[name], given) for one, given in zip(offered, case.sets, strict=True) if name in one]
+        call = in_turn([one for one, _ in pairs])
         try:
             faults = [
-                vendor_fault(case.operator, case.workload, one(), given.reference)
-                for one, given in zip(each, case.sets, strict=False)
+                vendor_fault(case.operator, case.workload, one(), given.reference) for one, given in pairs
             ]
             fault = next(filter(None, faults), "")
-            if written := case.overwritten():
-                case.restore()
-                fault = f"it writes to the input '{written}'"
             if not fault:
                 bench.timer.stretch(call)
                 bench.timer.synchronize()
         except Exception as error:
             fault = headline(str(error) or type(error).__name__)
+            bench.timer.broken = bench.timer.broken or isinstance(error, CaptureError)
         finally:
             bench.timer.release()
+        if written := case.overwritten():
+            case.restore()
+            fault = f"it writes to the input '{written}'"
         if fault:
             notes.append(f"{name} was left out: {fault}")
         else:

@@ -84,16 +84,31 @@ def test_rows_of_two_tiles_have_one_sum() -> None:
 STAY: Mapping[str, Value] = {"persistent": 66, "num_stages": 4}
 
 
+def waits_of_parts(code: str) -> list[str]:
+    """How many copies of parts may still read when a part is written; a barrier follows for all threads."""
+    return re.findall(r"tma_store_wait<(\d), true>\(\);\s*tl::__sync_thread_partial\(\d, 256\);", code)
+
+
 def test_copies_go_on_from_tile_to_tile_and_parts_wait_for_their_memory() -> None:
     code = source("m=1280,n=1536,k=192", {**STAY, "schedule": "overlapped", "policy": "full_row"})
     # three iterations a tile in four stages: their count goes on
     assert re.search(r"free\[\(\(\(turn \* 3\) \+ depth\) & 3\)\]\.wait", code)
     assert re.search(r"full\[\(\(\(turn_1 \* 3\) \+ step\) & 3\)\]\.wait", code)
-    # all threads wait until the copy before the last one has read its part, and a block for all of them
-    assert len(re.findall(r"tma_store_wait<1, true>\(\);\s*tl::__sync_thread_partial\(\d, 256\);", code)) == 2
+    # all threads wait until the copy before the last one has read its part, for all of a tile before the
+    # first part of the next one, and a block for all of them
+    assert waits_of_parts(code) == ["0", "1"]
     assert re.search(r"tma_store_wait<0, true>\(\);\s*}\s*$", code)
     offsets = re.findall(r"tma_store\(C_desc, \(&\(\(\(bfloat16_t\*\)\w+\)\[(\d+)\]", code)
     assert offsets == ["0", "8192"]
+
+
+def test_the_first_of_an_odd_number_of_parts_waits_for_the_last_one_of_the_tile_before() -> None:
+    """Both have the same memory."""
+    wide = {**STAY, "schedule": "overlapped", "policy": "full_row", "block_n": 192}
+    code = source("m=1280,n=1536,k=192", wide)
+    offsets = re.findall(r"tma_store\(C_desc, \(&\(\(\(bfloat16_t\*\)\w+\)\[(\d+)\]", code)
+    assert offsets == ["0", "8192", "0"]
+    assert waits_of_parts(code) == ["0", "1", "1"]
 
 
 def test_a_residual_is_read_by_rows_when_the_part_before_the_last_one_has_left() -> None:
@@ -101,8 +116,7 @@ def test_a_residual_is_read_by_rows_when_the_part_before_the_last_one_has_left()
         "m=1280,n=1536,k=192,fuse=residual",
         {"num_stages": 4, "policy": "full_row", "epilogue": "parts"},
     )
-    waits = r"tma_store_wait<1, true>\(\);\s*tl::__sync_thread_partial\(\d, 256\);"
-    assert len(re.findall(waits, code)) == 2
+    assert waits_of_parts(code) == ["0", "1"]
     body = code.split(") {", 1)[1]
     reads = re.findall(r"\*\((\w+)\*\)\(residual", body)
     assert reads == ["uint4"] * 2

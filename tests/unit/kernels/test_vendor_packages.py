@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 
+from tilesight.errors import CaptureError
 from tilesight.kernels import _matmul_vendor, _vendor_calls, operator
 from tilesight.kernels._packed import NF4
 from tilesight.problem.workload import Workload
@@ -49,8 +50,14 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Install:
 
 @pytest.fixture(autouse=True)
 def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("fla", "mamba_ssm", "flashinfer", "flash_mla", "bitsandbytes", "deep_gemm"):
-        monkeypatch.setitem(sys.modules, name, None)  # importing it raises ImportError
+    class Absent:
+        def find_spec(self, name: str, *_: object) -> None:
+            if name in _vendor_calls.PACKAGES:
+                raise ModuleNotFoundError(f"No module named '{name}'", name=name)
+
+    for name in _vendor_calls.PACKAGES:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Absent(), *sys.meta_path])
 
 
 def fault(name: str, shape: str, call: str, dtype: str = "bfloat16") -> str:
@@ -91,6 +98,35 @@ def test_a_package_that_fails_says_why_when_it_is_called(install: Install) -> No
         call()
 
 
+def test_a_package_that_lacks_another_one_says_so(install: Install) -> None:
+    def needs(*_: object) -> None:
+        raise ModuleNotFoundError("No module named 'einops'", name="einops")
+
+    install("flash_mla", get_mla_metadata=needs, flash_mla_with_kvcache=None)
+    op = operator("mla_decode")
+    workload = op.workload("batch=1,heads=2,kv_len=64")
+    with pytest.raises(ModuleNotFoundError, match="einops"):
+        op.vendor(workload, op.inputs(workload, "cpu", 0))["FlashMLA"]()
+
+
+def test_a_failed_capture_gives_the_stream_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    streams: list[object] = ["capture"]
+
+    @contextmanager
+    def capture(*_: object, **__: object) -> Iterator[None]:
+        yield
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", object)
+    monkeypatch.setattr(torch.cuda, "graph", capture)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: "own")
+    monkeypatch.setattr(torch.cuda, "set_stream", streams.append)
+    with pytest.raises(CaptureError, match="not permitted"):
+        REPLAYED(lambda: None)()
+    assert streams[-1] == "own"
+
+
 def test_calls_are_captured_once_and_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
     log: list[str] = []
     state = SimpleNamespace(capturing=False)
@@ -109,6 +145,7 @@ def test_calls_are_captured_once_and_replayed(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
     monkeypatch.setattr(torch.cuda, "graph", capture)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: "own")
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: state.capturing)
     call = REPLAYED(lambda: log.append("call") or len(log))
     assert [call(), call()] == [3, 3], "the tensors of the capture hold the results"

@@ -421,6 +421,7 @@ def test_only_right_results_of_vendors_count(built: BuildResult, monkeypatch: py
             "no number": lambda: torch.where(x > 0, 3 * x, torch.nan),
             "another shape": lambda: 3 * x[1:],
             "overwrites": overwrites,
+            "overwrites and fails": lambda: overwrites() / {},
             "right": lambda: 3 * x,
             "something else": lambda: None,
         }
@@ -429,11 +430,29 @@ def test_only_right_results_of_vendors_count(built: BuildResult, monkeypatch: py
     found = measure_together([(built, scale())], FAST)
     assert found.measurements[0].failure is None
     assert [baseline.name for baseline in found.baselines] == ["right", "something else"]
-    wrong, no_number, shape, overwrites = found.notes
+    wrong, no_number, shape, overwrites, fails = found.notes
     assert wrong.startswith("wrong was left out: its result 'y' has a relative error of 0.033")
     assert "of 4096 elements are NaN or infinite" in no_number
     assert shape == "another shape was left out: its result 'y' has the shape (4095,) and not (4096,)"
     assert overwrites == "overwrites was left out: it writes to the input 'x'"
+    assert fails == "overwrites and fails was left out: it writes to the input 'x'"
+
+
+def test_a_result_is_compared_with_the_reference_of_its_own_inputs(
+    built: BuildResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offered = []
+
+    def vendor(_: Scale, __: Workload, inputs: Tensors) -> dict[str, Call]:
+        offered.append(inputs)
+        # of the second set of inputs there is no such call
+        return {} if len(offered) == 2 else {"right": lambda: 3 * inputs["x"]}
+
+    monkeypatch.setattr(Scale, "vendor", vendor)
+    found = measure_together([(built, scale())], replace(FAST, input_sets=3))
+    assert len(offered) == 3
+    assert [baseline.name for baseline in found.baselines] == ["right"]
+    assert not found.notes
 
 
 @pytest.mark.parametrize("others", [[scale(n=8192)], [scale("h200")]])

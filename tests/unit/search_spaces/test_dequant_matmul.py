@@ -125,6 +125,21 @@ def test_base_is_legal_on_nvidia() -> None:
         ),
         (
             "h200",
+            "m=128,n=1024,k=4096",
+            {
+                "overlapped": True,
+                "weights": "registers",
+                "decode": "words",
+                "policy": "full_row",
+                "block_m": 64,
+                "block_n": 32,
+                "threads": 64,
+            },
+            "overlapped products",
+            "64 rows of weights, more than block_n=32: take block_n=64",
+        ),
+        (
+            "h200",
             "D9",
             {"overlapped": True, "weights": "registers", "policy": "full_row"},
             "overlapped products",
