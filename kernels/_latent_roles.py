@@ -14,16 +14,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from ._online_softmax import scale_down
+from ._scheduled_tiles import GROUP, Stages
 from ._split_kv import LOWEST
 
 CHUNK = 8  # elements that a thread copies at once
 LANE_ROWS = 16  # of a tile, which each of 4 warps copies
-GROUP = 128  # threads that issue a wgmma together
 ROWS = KEYS = 64  # of a block, and of a tile: rows of one wgmma, and columns of rotated keys
 HALVES = (0, 1)  # of the columns of the output
 STAGES = (3, 2)  # tiles of each half that are in shared memory together
 ROTATED_STAGES = 2
-LAZY = 8  # as of `online_softmax`: sums of 128 registers a thread are seldom scaled down
+# rows keep their largest score while weights are at most 2 to this power: sums of 128 registers a thread are
+# seldom scaled down
+LAZY = 8
 WEIGHTS_BARRIER = 8  # named barrier of the first group; TileLang takes the first ones
 
 
@@ -69,13 +71,13 @@ class LatentRoles:
         dim, dtype, page, scale, pair = self.dim, self.dtype, self.page, self.scale, self.pair
         warps, half, policy = GROUP // 32, dim // len(HALVES), T.GemmWarpPolicy.FullRow
         keys_of = [slice(part * KEYS // 2, (part + 1) * KEYS // 2) for part in HALVES]
-        scale_sums = scale_down(ROWS, half)
+        scale_sums, rings = scale_down(ROWS, half), [Stages(number, pair) for number in STAGES]
 
         def slot(step: Any, part: int = 1) -> Any:  # of rotated keys as of the second half
-            return step % STAGES[part]
+            return rings[part].slot(step)
 
         def phase(step: Any, part: int = 1) -> Any:
-            return step // STAGES[part] % 2
+            return rings[part].phase(step)
 
         def page_of(tensors: Any, where: Any, key: Any, last: Any) -> Any:
             return tensors["Table"][where[0], T.min(key // page, last)] if page else where[0]
@@ -255,12 +257,7 @@ class LatentRoles:
                         policy=policy,
                     )  # fmt: skip
                 T.wait_wgmma(0)
-                if thread % 32 == 0:
-                    if pair:
-                        T.mbarrier_arrive(free[part][place], 0)
-                        T.mbarrier_arrive(free[part][place], 1)
-                    else:
-                        T.mbarrier_arrive(free[part][place])
+                rings[part].release(free[part], step)
                 if selected:
                     if step + STAGES[part] < trips:
                         gather(tensors, shared, where[0], at, step + STAGES[part], part, False)

@@ -11,8 +11,8 @@ from typing import Any
 
 from ._attention_tiles import AttentionTiles
 from ._online_softmax import online_softmax
+from ._scheduled_tiles import GROUP, Stages
 
-GROUP = 128  # threads that issue a wgmma together, and those that copy
 # of a computing thread by number of groups; copying threads keep 24. Two blocks of one group fit a core
 REGISTERS = {1: 232, 2: 240, 3: 160}
 WIDE = 192  # columns of the widest wgmma that compiles with half the registers of a core for a block
@@ -47,30 +47,21 @@ def overlapped_attention(
     write = tiles.writer()
     update = online_softmax(block_m, block_n, tiles.scale, from_finite=tiles.from_finite)
 
-    def slot(tile: Any) -> Any:
-        return tile % num_stages
-
-    def phase(tile: Any) -> Any:
-        return tile // num_stages % 2
+    stages = Stages(num_stages, pair=False)
 
     # tiles of keys and values are counted over all positions of a block: `done` came before this one
 
     @T.macro
     def load(source, target, full, free, tile, where, key):  # type: ignore[no-untyped-def]
-        T.mbarrier_wait_parity(free[slot(tile)], 1 - phase(tile))
+        T.mbarrier_wait_parity(free[stages.slot(tile)], 1 - stages.phase(tile))
         T.tma_copy(
             tiles.keys(source, where, key),
-            target[slot(tile), :, :],
-            barrier=full[slot(tile)],
+            target[stages.slot(tile), :, :],
+            barrier=full[stages.slot(tile)],
             leader_scope_threads=32,
         )
         if T.shuffle_elect(32):
-            T.mbarrier_arrive(full[slot(tile)])
-
-    @T.macro
-    def release(free, at):  # type: ignore[no-untyped-def]
-        if T.get_thread_binding() % 32 == 0:  # a warp has waited for its products as a whole
-            T.mbarrier_arrive(free[at])
+            T.mbarrier_arrive(full[stages.slot(tile)])
 
     @T.macro
     def produce(tensors, shared, where, turn, done):  # type: ignore[no-untyped-def]
@@ -108,44 +99,49 @@ def overlapped_attention(
 
         begin(o_sum, row_max, row_sum, tensors["sink"], head)
         T.mbarrier_wait_parity(q_full, turn % 2)
-        T.mbarrier_wait_parity(k_full[slot(done)], phase(done))
+        stages.wait_full(k_full, done)
         T.wgmma_gemm(
-            q_tile, k_tile[slot(done), :, :], scores, transpose_B=True, policy=policy, clear_accum=True
+            q_tile, k_tile[stages.slot(done), :, :], scores, transpose_B=True, policy=policy, clear_accum=True
         )
         T.wait_wgmma(0)
-        release(k_free, slot(done))
+        stages.release(k_free, done)
         look(scores, row, first, length)
         update(scores, row_max, old_max, rescale, tile_sum, row_sum)
         T.copy(scores, weights)
         for step in T.serial(count - 1):
             now, then = done + step, done + step + 1
-            T.mbarrier_wait_parity(k_full[slot(then)], phase(then))
+            stages.wait_full(k_full, then)
             if turns:
                 T.sync_threads(FIRST_TURN - 1 + thread // GROUP, 2 * GROUP)
             T.wgmma_gemm(
-                q_tile, k_tile[slot(then), :, :], scores, transpose_B=True, policy=policy, clear_accum=True
+                q_tile,
+                k_tile[stages.slot(then), :, :],
+                scores,
+                transpose_B=True,
+                policy=policy,
+                clear_accum=True,
             )
-            T.mbarrier_wait_parity(v_full[slot(now)], phase(now))
-            T.wgmma_gemm(weights, v_tile[slot(now), :, :], o_sum, policy=policy)
+            stages.wait_full(v_full, now)
+            T.wgmma_gemm(weights, v_tile[stages.slot(now), :, :], o_sum, policy=policy)
             if turns:
                 T.named_barrier_arrive(FIRST_TURN + thread // GROUP % groups, 2 * GROUP)
             T.wait_wgmma(1)  # the scores
-            release(k_free, slot(then))
+            stages.release(k_free, then)
             look(scores, row, first + step + 1, length)
             update(scores, row_max, old_max, rescale, tile_sum, row_sum)
             T.wait_wgmma(0)
-            release(v_free, slot(now))
+            stages.release(v_free, now)
             T.copy(scores, weights)
             for i, j in T.Parallel(block_m, width):
                 o_sum[i, j] *= rescale[i]
         if stay:
-            release(q_free, 0)
+            stages.release(q_free, 0)
         last = done + count - 1
-        T.mbarrier_wait_parity(v_full[slot(last)], phase(last))
-        T.wgmma_gemm(weights, v_tile[slot(last), :, :], o_sum, policy=policy)
+        stages.wait_full(v_full, last)
+        T.wgmma_gemm(weights, v_tile[stages.slot(last), :, :], o_sum, policy=policy)
         T.wait_wgmma(0)
         if stay:
-            release(v_free, slot(last))
+            stages.release(v_free, last)
         finish(o_sum, row_max, row_sum, row, length, tensors["LSE"], item, head)
         T.copy(o_sum, o_tile)
         write(o_tile, tensors["O"], where)

@@ -326,6 +326,13 @@ class MlaDecodeGpu(CacheTemplate):
                     elif has_lse:
                         lse[item, query + row // heads, row % heads] = row_max[i] * math.log(2)
 
+        def element(tensors: Any, where: Any, i: Any, j: Any) -> Any:
+            item, query, first_row = where[:3]
+            row = first_row + i
+            return T.if_then_else(
+                row < rows, tensors["Q"][item, query + row // heads, row % heads, j], T.cast(0, dtype)
+            )
+
         @T.macro
         def serial(tensors, tile, split, item):  # type: ignore[no-untyped-def]
             query, first_row = tile // row_tiles, tile % row_tiles * block_m
@@ -343,17 +350,9 @@ class MlaDecodeGpu(CacheTemplate):
             row_sum = T.alloc_fragment((block_m,), accumulator)
 
             for i, j in T.Parallel(block_m, dim):
-                row = first_row + i
-                q_tile[i, j] = T.if_then_else(
-                    row < rows, tensors["Q"][item, query + row // heads, row % heads, j], T.cast(0, dtype)
-                )
+                q_tile[i, j] = element(tensors, (item, query, first_row), i, j)
             for i, j in T.Parallel(block_m, rope_dim):
-                row = first_row + i
-                q_rope[i, j] = T.if_then_else(
-                    row < rows,
-                    tensors["Q"][item, query + row // heads, row % heads, dim + j],
-                    T.cast(0, dtype),
-                )
+                q_rope[i, j] = element(tensors, (item, query, first_row), i, dim + j)
             T.fill(o_sum, 0)
             T.fill(row_sum, 0)
             T.fill(row_max, LOWEST)
@@ -392,13 +391,6 @@ class MlaDecodeGpu(CacheTemplate):
             divide(o_sum, row_max, row_sum)
             write(o_sum, tensors["PartO"], tensors["O"], split, item, query, first_row, 0, dim)
             keep(row_max, tensors["PartLSE"], tensors["LSE"], split, item, query, first_row)
-
-        def element(tensors: Any, where: Any, i: Any, j: Any) -> Any:
-            item, query, first_row = where[:3]
-            row = first_row + i
-            return T.if_then_else(
-                row < rows, tensors["Q"][item, query + row // heads, row % heads, j], T.cast(0, dtype)
-            )
 
         def selected(tensors: Any, where: Any, position: Any) -> Any:
             # roles look ahead, also beyond the last key

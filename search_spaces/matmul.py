@@ -37,6 +37,7 @@ PART_TRIPS = 4  # iterations that a part of k is worth
 LEAST_IDLE = 0.1  # share of the cores' time that streaming is worth
 LEAST_AHEAD = 3  # stages of an explicit pipeline
 CLUSTERED_TILE = 128
+EXPLICIT = ("stream_k", "cluster_m", "cluster_n")  # parameters of tiles with pipelines of their own
 PART_BYTES, PARTS = 128, 2  # of a row that TMA spreads over all banks, and parts of C that leave together
 GROUP = 128  # threads of a warpgroup
 MOST_SWAPPED = 512  # rows of A
@@ -352,12 +353,15 @@ def _swap_helps() -> Constraint:
 
 def _is_scheduled(config: Config) -> bool:
     """Whether the tile's pipeline is an explicit one."""
-    names = ("stream_k", "cluster_m", "cluster_n")
-    return config.get("schedule", "serial") != "serial" or max(config.int(name, 0) for name in names) > 1
+    return _is_ahead(config) or max(config.int(name, 0) for name in EXPLICIT) > 1
+
+
+def _is_ahead(config: Config) -> bool:
+    return config.str("schedule", "serial") != "serial"
 
 
 def _is_by_parts(config: Config) -> bool:
-    return config["epilogue"] == "parts" or config.get("schedule", "serial") != "serial"
+    return config["epilogue"] == "parts" or _is_ahead(config)
 
 
 def _stored_by_parts(target: Target, columns: int) -> Constraint:
@@ -425,14 +429,13 @@ def _one_schedule() -> Constraint:
         stream, rows, cols = config.int("stream_k", 0), config.int("cluster_m", 1), config.int("cluster_n", 1)
         if not _is_scheduled(config):
             return None
-        names = ("stream_k", "cluster_m", "cluster_n")
-        name = next((n for n in names if config.int(n, 0) > 1), "schedule")
+        name = next((n for n in EXPLICIT if config.int(n, 0) > 1), "schedule")
         if (stream > 1) + (rows > 1) + (cols > 1) > 1:
             return (
                 f"stream_k={stream}, cluster_m={rows} and cluster_n={cols} are schedules of their own: take "
                 "one of them"
             )
-        stays = config.get("schedule", "serial") != "serial"
+        stays = _is_ahead(config)
         others = {"persistent": 0, "split_k": 1, "swapped": False}
         for other, plain in others.items():
             if config.get(other, plain) != plain and not (stays and other == "persistent" and stream <= 1):
