@@ -33,7 +33,7 @@ class Settings:
 
     database_url: str  # any SQLAlchemy URL
     cache_dir: Path  # built kernels; safe to delete
-    workers: int  # processes that lower and build
+    workers: int  # processes that lower and build, or train
     layers: tuple[str, ...] = ()  # SQLite files of read-only databases below the user's own, the upper first
     max_noise: float = 0.1  # a time whose 95 % interval is wider, half of it relative to the median, is noisy
     kernel_modules: tuple[str, ...] = ()  # modules or files with the user's operators and templates

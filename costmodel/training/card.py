@@ -9,7 +9,8 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from ...records.dataset import Dataset
-from .evaluation import ANALYTICAL, BOTH, FEWEST_ROWS, Evaluation
+from .evaluation import FEWEST_ROWS, Evaluation
+from .fold import ANALYTICAL, BOTH
 from .measured import MeasuredRow
 
 OUTSIDE_FIGURES = (

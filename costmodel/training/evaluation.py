@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import InputError
-from ..analytical.analytical_model import AnalyticalModel
-from ..analytical.constants import DEFAULT
 from ..learned.boosting import OBJECTIVES
 from . import metrics
+from .fold import ALONE, BOTH, CONFIGS, FoldPredictions, Judging, predict_fold
 from .measured import SPLITS, MeasuredRow, codes, measured_log
-from .train import ConstantsFit, Described, describe, train_correction
-from .yardsticks import count_features, learned_alone, on_configs
+from .task_runner import Task, run_tasks
+from .train import ConstantsFit
 
 MOST_FOLDS = 10
-ANALYTICAL, RANDOM = "analytical", "random"
-BOTH, ALONE, CONFIGS = "both", "learned alone", "config boosting"
+RANDOM = "random"
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +175,7 @@ def evaluate(
     fit_constants: ConstantsFit | None = None,
     most_folds: int = MOST_FOLDS,
     yardsticks: bool = True,
+    workers: int = 1,
     progress: Callable[[str], None] = lambda _: None,
     **parameters: Any,
 ) -> Evaluation:
@@ -189,79 +189,87 @@ def evaluate(
             are used, which may have been fitted to held-out rows; the result records this.
         most_folds: largest number of folds for split "shape".
         yardsticks: whether to add boosting on plain counts and on config values.
-        progress: receives a line for each fold.
+        workers: folds at once, each in a process of its own; results do not depend on it. With several,
+            `fit_constants` must be a module-level function.
+        progress: receives lines on each fold.
         parameters: parameters of `LatencyCorrection`.
     """
-    held = list(folds(rows, split, most_folds))
-    measured = np.exp(measured_log(rows))
-    counts, problems = count_features(rows), codes(row.problem for row in rows)
-    logs: dict[str, NDArray[np.float64]] = {}
-    orders: dict[str, NDArray[np.float64]] = {}
-    sigmas = {objective: np.full(len(rows), np.nan) for objective in objectives}
-    suffixes = {objective: "" if len(objectives) == 1 else f", {objective}" for objective in objectives}
-    described: dict[str, Described] = {}
-    refused: NDArray[np.bool_] = np.zeros(len(rows), dtype=bool)
+    how = Judging(tuple(objectives), fit_constants, yardsticks, parameters)
+    plan = EvaluationPlan.of(rows, split, how, most_folds)
+    return plan.evaluation(run_tasks(rows, plan.tasks, workers=workers, progress=progress))
 
-    def put(model: str, test: NDArray[np.bool_], values: NDArray[np.float64]) -> None:
-        logs.setdefault(model, np.full(len(rows), np.nan))[test] = values
 
-    for number, test in enumerate(held):
-        progress(
-            f"fold {number + 1} of {len(held)}: "
-            f"{int((~test).sum())} rows train, {int(test.sum())} are held out"
+@dataclass(frozen=True)
+class EvaluationPlan:
+    """The folds of one evaluation as tasks, so that those of several evaluations can run together."""
+
+    rows: Sequence[MeasuredRow]
+    split: str
+    how: Judging
+    held: tuple[NDArray[np.bool_], ...]  # masks of the held-out rows
+
+    @classmethod
+    def of(
+        cls, rows: Sequence[MeasuredRow], split: str, how: Judging, most_folds: int = MOST_FOLDS
+    ) -> EvaluationPlan:
+        """The plan for `split`; see `folds`."""
+        return cls(rows, split, how, tuple(folds(rows, split, most_folds)))
+
+    @property
+    def tasks(self) -> list[Task]:
+        """A task for each fold; its result is a `FoldPredictions`."""
+        return [
+            Task(
+                f"{self.split}: fold {number} of {len(self.held)}",
+                f"{int((~test).sum())} rows train, {int(test.sum())} are held out",
+                partial(predict_fold, test=test, how=self.how),
+            )
+            for number, test in enumerate(self.held, 1)
+        ]
+
+    def evaluation(self, found: Sequence[FoldPredictions]) -> Evaluation:
+        """The evaluation, from the results of all tasks in their order."""
+        rows, objectives = self.rows, self.how.objectives
+        measured = np.exp(measured_log(rows))
+        logs = self._joined([fold.logs for fold in found])
+        orders = self._joined([fold.orders for fold in found])
+        sigmas = self._joined([fold.sigmas for fold in found])
+        refused = sum(fold.refused for fold in found)
+        # orders learned from counts or configs alone are not times
+        ordering = {
+            self.how.name(model, o) for model in (ALONE, CONFIGS) for o in objectives if o != "regression"
+        }
+        cases = [*_judge(rows, measured, logs, orders, ordering)]
+        names = sorted({row.target.name for row in rows})
+        target_of = np.array([row.target.name for row in rows])
+        spread = [
+            _coverage(
+                model,
+                target,
+                measured,
+                logs[model],
+                sigmas[model],
+                np.ones(len(rows), dtype=bool) if target is None else target_of == target,
+            )
+            for target in (None, *(names if len(names) > 1 else ()))
+            for model in (self.how.name(BOTH, o) for o in objectives)
+        ]
+        shipped = "as shipped: may have been fitted to held-out rows"
+        origin = (
+            "refit in each fold, with the target's figures as they are" if self.how.fit_constants else shipped
         )
-        model = AnalyticalModel(_constants(rows, ~test, fit_constants))
-        if model.version not in described:
-            described[model.version] = describe(rows, model)
-        seen = described[model.version]
-        refused |= test & ~seen.usable
-        with np.errstate(divide="ignore"):
-            offset = np.log(seen.analytical_us)
-        put(ANALYTICAL, test, offset[test])
-        for objective in objectives:
-            suffix = suffixes[objective]
-            chosen = {**parameters, "objective": objective}
-            found = train_correction(rows, seen, ~test, **chosen).applied(seen.features[test])
-            put(BOTH + suffix, test, offset[test] + found.time)
-            orders.setdefault(BOTH + suffix, np.zeros(len(rows)))[test] = found.order
-            sigmas[objective][test] = found.sigma
-            if yardsticks:
-                put(ALONE + suffix, test, learned_alone(rows, counts, ~test, test, **chosen))
-                put(CONFIGS + suffix, test, on_configs(rows, test, problems, **chosen))
-    # orders learned from counts or configs alone are not times
-    ordering = {
-        f"{model}{suffix}"
-        for model in (ALONE, CONFIGS)
-        for o, suffix in suffixes.items()
-        if o != "regression"
-    }
-    cases = [*_judge(rows, measured, logs, orders, ordering)]
-    names = sorted({row.target.name for row in rows})
-    target_of = np.array([row.target.name for row in rows])
-    spread = [
-        _coverage(
-            BOTH + suffixes[o],
-            target,
-            measured,
-            logs[BOTH + suffixes[o]],
-            sigmas[o],
-            np.ones(len(rows), dtype=bool) if target is None else target_of == target,
+        unjudged = len({row.case for row in rows} - {case.case for case in cases})
+        return Evaluation(
+            self.split, len(self.held), len(rows), refused, unjudged, origin, tuple(cases), tuple(spread)
         )
-        for target in (None, *(names if len(names) > 1 else ()))
-        for o in objectives
-    ]
-    shipped = "as shipped: may have been fitted to held-out rows"
-    origin = "refit in each fold, with the target's figures as they are" if fit_constants else shipped
-    unjudged = len({row.case for row in rows} - {case.case for case in cases})
-    return Evaluation(
-        split, len(held), len(rows), int(refused.sum()), unjudged, origin, tuple(cases), tuple(spread)
-    )
 
-
-def _constants(rows: Sequence[MeasuredRow], train: NDArray[np.bool_], fit: ConstantsFit | None) -> Any:
-    if fit is None:
-        return DEFAULT
-    return fit([row for row, keep in zip(rows, train, strict=True) if keep])
+    def _joined(self, parts: Sequence[Mapping[str, NDArray[np.float64]]]) -> dict[str, NDArray[np.float64]]:
+        """Values of all rows by model, from the values of each fold's held-out rows."""
+        whole: dict[str, NDArray[np.float64]] = {}
+        for test, part in zip(self.held, parts, strict=True):
+            for model, values in part.items():
+                whole.setdefault(model, np.full(len(self.rows), np.nan))[test] = values
+        return whole
 
 
 FEWEST_ROWS = 12  # of a case that is scored

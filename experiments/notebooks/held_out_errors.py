@@ -26,7 +26,8 @@ import pandas as pd
 from IPython.display import display
 
 from tilesight.costmodel.analytical.analytical_model import AnalyticalModel
-from tilesight.costmodel.training.evaluation import ALONE, ANALYTICAL, BOTH, CONFIGS, RANDOM, evaluate
+from tilesight.costmodel.training.evaluation import RANDOM, evaluate
+from tilesight.costmodel.training.fold import ALONE, ANALYTICAL, BOTH, CONFIGS
 from tilesight.costmodel.training.measured import codes, measured_rows
 from tilesight.costmodel.training.train import describe, train_correction
 from tilesight.records.dataset import Dataset, read_dataset

@@ -24,6 +24,7 @@ FIRST_FEATURES = 15
 
 F = TypeVar("F", bound=Callable[..., Any])
 datasets = click.argument("datasets", nargs=-1, metavar="DATASET...")
+workers = options.workers_that("train, each on one core; results do not depend on it")
 
 
 @click.group(cls=Group)
@@ -52,31 +53,44 @@ def model() -> None:
         "--no-evaluate", is_flag=True, help="Skip the evaluation; the card then has no held-out errors."
     ),
     options.seed,
+    workers,
     options.as_json,
     options.debug,
 )
 def train(
-    datasets: tuple[str, ...], out: str, objective: str, no_evaluate: bool, seed: int, as_json: bool
+    datasets: tuple[str, ...],
+    out: str,
+    objective: str,
+    no_evaluate: bool,
+    seed: int,
+    workers: int | None,
+    as_json: bool,
 ) -> None:
     """Train on the verified rows of DATASET... (Parquet files or folders) and write the model with its card.
 
-    First, models are trained without some shapes, and without some operators, to measure the errors on unseen
+    Models are also trained without some shapes, and without some operators, to measure the errors on unseen
     kernels for the card. The constants of the analytical model stay as they are.
     """
     from ..costmodel.analytical.analytical_model import AnalyticalModel
     from ..costmodel.learned import model_file
     from ..costmodel.training import card
-    from ..costmodel.training.train import describe, train_correction
+    from ..costmodel.training.fit_constants import fit_held_out
+    from ..costmodel.training.train_and_evaluate import train_and_evaluate
 
     dataset, rows = _read(datasets)
     model_file.check_folder(Path(out))
     splits = [] if no_evaluate else [s for s in SPLITS[:2] if len({row.group(s) for row in rows}) > 1]
-    judged = [_evaluate(rows, split, [objective], seed, yardsticks=False) for split in splits]
-    analytical = AnalyticalModel()
-    _progress(f"training on {len(rows)} rows")
-    estimator = train_correction(rows, describe(rows, analytical), objective=objective, random_state=seed)
+    estimator, judged = train_and_evaluate(
+        rows,
+        splits,
+        objective=objective,
+        seed=seed,
+        fit_constants=fit_held_out,
+        workers=_count(workers),
+        progress=_progress,
+    )
     written = model_file.save(
-        Path(out), estimator, card.facts(dataset, rows, analytical.version, judged), card.text
+        Path(out), estimator, card.facts(dataset, rows, AnalyticalModel().version, judged), card.text
     )
     if as_json:
         output.print_json("model train", folder=out, card=_short(written))
@@ -105,11 +119,18 @@ def train(
     ),
     click.option("--cases", is_flag=True, help="Also show each case."),
     options.seed,
+    workers,
     options.as_json,
     options.debug,
 )
 def evaluate(
-    datasets: tuple[str, ...], split: str, objectives: tuple[str, ...], cases: bool, seed: int, as_json: bool
+    datasets: tuple[str, ...],
+    split: str,
+    objectives: tuple[str, ...],
+    cases: bool,
+    seed: int,
+    workers: int | None,
+    as_json: bool,
 ) -> None:
     """Evaluate models on cases that they were not trained on.
 
@@ -117,8 +138,19 @@ def evaluate(
     trained on the other parts: the analytical model, boosted trees on plain counts, and their combination.
     For comparison the table also has random choice and boosted trees on config values.
     """
+    from ..costmodel.training.evaluation import evaluate as judge
+    from ..costmodel.training.fit_constants import fit_held_out
+
     _, rows = _read(datasets)
-    found = _evaluate(rows, split, list(dict.fromkeys(objectives)) or [OBJECTIVES[0]], seed)
+    found = judge(
+        rows,
+        split,
+        objectives=list(dict.fromkeys(objectives)) or [OBJECTIVES[0]],
+        fit_constants=fit_held_out,
+        workers=_count(workers),
+        progress=_progress,
+        random_state=seed,
+    )
     if as_json:
         output.print_json("model evaluate", **found.plain())
         return
@@ -194,21 +226,10 @@ def _read(paths: Sequence[str]) -> tuple[Dataset, list[MeasuredRow]]:
     return dataset, measured_rows(dataset)
 
 
-def _evaluate(
-    rows: Sequence[MeasuredRow], split: str, objectives: Sequence[str], seed: int, yardsticks: bool = True
-) -> Evaluation:
-    from ..costmodel.training.evaluation import evaluate as judge
-    from ..costmodel.training.fit_constants import fit_held_out
+def _count(workers: int | None) -> int:
+    from ..settings import load_settings
 
-    return judge(
-        rows,
-        split,
-        objectives=objectives,
-        fit_constants=fit_held_out,
-        yardsticks=yardsticks,
-        progress=lambda t: _progress(f"{split}: {t}"),
-        random_state=seed,
-    )
+    return workers or load_settings().workers
 
 
 def _print(found: Evaluation, cases: bool) -> None:

@@ -201,12 +201,19 @@ database = click.option(
 seed = click.option(
     "--seed", metavar="N", type=int, default=0, show_default=True, help="Seed of the random choices."
 )
-workers = click.option(
-    "--workers",
-    metavar="N",
-    type=click.IntRange(1, 1024),
-    help="Number of processes that lower and build. [default: TILESIGHT_WORKERS, or one per core]",
-)
+
+
+def workers_that(work: str) -> Callable[[F], F]:
+    """The option `--workers` of a command whose processes do `work`."""
+    return click.option(
+        "--workers",
+        metavar="N",
+        type=click.IntRange(1, 1024),
+        help=f"Number of processes that {work}. [default: TILESIGHT_WORKERS, or one per core]",
+    )
+
+
+workers = workers_that("lower and build")
 protocol = click.option(
     "--protocol",
     type=click.Choice(list(PROTOCOLS)),

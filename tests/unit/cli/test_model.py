@@ -14,6 +14,7 @@ from tests.unit.costmodel.measured_samples import OPERATORS, dataset
 from tilesight.cli.main import main
 from tilesight.costmodel.analytical.constants import DEFAULT
 from tilesight.records.dataset import write_dataset
+from tilesight.settings import available_cores
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +55,7 @@ def test_train_then_show(
 def shipped_constants(monkeypatch: pytest.MonkeyPatch) -> None:
     """Folds take the shipped constants of the analytical model; to fit them takes seconds."""
     monkeypatch.setattr("tilesight.costmodel.training.fit_constants.fit_held_out", lambda _: DEFAULT)
+    monkeypatch.setenv("TILESIGHT_WORKERS", "1")  # in this process, where that is so
 
 
 @pytest.mark.usefixtures("shipped_constants")
@@ -70,6 +72,30 @@ def test_evaluate(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "random",
     }
     assert all(0 < s["top1_worst"] <= s["top1"] <= 1 for s in found["summaries"])
+
+
+def test_folds_run_in_as_many_processes_as_the_option_or_the_setting_says(
+    file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class CountedError(Exception):
+        pass
+
+    asked: list[int] = []
+
+    def count(*_: object, workers: int, **__: object) -> None:
+        asked.append(workers)
+        raise CountedError
+
+    monkeypatch.setattr("tilesight.costmodel.training.evaluation.run_tasks", count)
+    monkeypatch.setattr("tilesight.costmodel.training.train_and_evaluate.run_tasks", count)
+    monkeypatch.setenv("TILESIGHT_WORKERS", "5")
+    for command in ("train", "evaluate"):
+        assert run("model", command, file) == 1
+        assert run("model", command, file, "--workers", 3) == 1
+    monkeypatch.delenv("TILESIGHT_WORKERS")
+    assert run("model", "evaluate", file) == 1
+    assert asked == [5, 3, 5, 3, available_cores()]
+    capsys.readouterr()
 
 
 @pytest.mark.usefixtures("shipped_constants")
@@ -136,10 +162,10 @@ def test_wrong_input_is_one_message(
 def test_a_folder_that_cannot_be_written_is_said_before_anything_is_trained(
     file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def judge(*_: object, **__: object) -> None:
+    def begin(*_: object, **__: object) -> None:
         raise AssertionError("folds were begun")
 
-    monkeypatch.setattr("tilesight.costmodel.training.evaluation.evaluate", judge)
+    monkeypatch.setattr("tilesight.costmodel.training.train_and_evaluate.train_and_evaluate", begin)
     (tmp_path / "taken").write_text("")
     assert run("model", "train", file, "--out", tmp_path / "taken") == 2
     assert f"model folder '{tmp_path / 'taken'}' cannot be written: " in capsys.readouterr().err.replace(

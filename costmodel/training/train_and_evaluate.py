@@ -1,0 +1,54 @@
+"""Trains a correction on all rows, and evaluates such corrections on held-out groups of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from ..analytical.analytical_model import AnalyticalModel
+from ..learned.estimator import LatencyCorrection
+from .evaluation import Evaluation, EvaluationPlan
+from .fold import Judging
+from .measured import MeasuredRow
+from .row_table import RowTable
+from .task_runner import Task, run_tasks
+from .train import ConstantsFit, train_correction
+
+
+def train_and_evaluate(
+    rows: Sequence[MeasuredRow],
+    splits: Sequence[str],
+    *,
+    objective: str,
+    seed: int,
+    fit_constants: ConstantsFit | None,
+    workers: int = 1,
+    progress: Callable[[str], None] = lambda _: None,
+) -> tuple[LatencyCorrection, list[Evaluation]]:
+    """Train the correction of the shipped analytical model, and evaluate it for each of `splits`.
+
+    The folds of all splits and the training on all rows share the worker processes.
+
+    Args:
+        rows: the measured rows.
+        splits: the groups that are held out, any of `SPLITS`; may be empty.
+        objective: objective of the learned model.
+        seed: seed of the random choices.
+        fit_constants: fits the analytical model's constants in each fold; see `evaluate`.
+        workers: fits at once, each in a process of its own; results do not depend on it.
+        progress: receives lines on each fit.
+    """
+    how = Judging((objective,), fit_constants, False, {"random_state": seed})
+    plans = [EvaluationPlan.of(rows, split, how) for split in splits]
+    # last, since it fits no constants: long tasks that begin late would leave the other cores idle
+    final = Task("training", f"on {len(rows)} rows", partial(_train, objective=objective, seed=seed))
+    *folds, estimator = run_tasks(
+        rows, [*(task for plan in plans for task in plan.tasks), final], workers=workers, progress=progress
+    )
+    results = iter(folds)
+    return estimator, [plan.evaluation([next(results) for _ in plan.held]) for plan in plans]
+
+
+def _train(table: RowTable, *, objective: str, seed: int) -> LatencyCorrection:
+    described = table.described(AnalyticalModel())
+    return train_correction(table.rows, described, objective=objective, random_state=seed)
