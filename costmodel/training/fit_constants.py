@@ -82,6 +82,7 @@ HELD_OUT_ROWS, HELD_OUT_EVALUATIONS = (
     600,
     4,
 )  # for the fit in each fold of an evaluation, which must take minutes only
+FEWEST_OF_CASE = 4  # rows of a case in the sample of a fit
 # Root mean square log error that a constant e times its round figure costs. Kernels of few operators say
 # little about some constants: a fit without this predicts kernels of other operators worse than the round
 # figures do. Chosen for held-out operators.
@@ -105,7 +106,7 @@ def fit(
 
     Args:
         rows: measured kernels. An even sample over the times of each case is used, of equal size for all
-            cases.
+            cases; see `sample_rows`.
         start: the constants to start from.
         evaluations: limit of the solver's function evaluations, without those for the slopes.
         most_rows: size of the sample.
@@ -113,7 +114,7 @@ def fit(
     """
     from scipy.optimize import least_squares
 
-    sample = _sample(rows, most_rows)
+    sample = sample_rows(rows, most_rows)
     chosen = [rows[i] for i in sample]
     names = [f.name for f in fields(Constants) if f.name in BOUNDS]
     low, high = (np.log([BOUNDS[n][side] for n in names]) for side in (0, 1))
@@ -174,12 +175,19 @@ def _errors(model: AnalyticalModel, rows: Sequence[MeasuredRow]) -> NDArray[np.f
     return errors
 
 
-def _sample(rows: Sequence[MeasuredRow], most: int) -> NDArray[np.int64]:
-    """Indices of rows of every case, evenly over its times, with the fastest row."""
+def sample_rows(rows: Sequence[MeasuredRow], most: int) -> NDArray[np.int64]:
+    """Indices of rows of cases, evenly over the times of each, with its fastest row.
+
+    Of more cases than `most` allows with `FEWEST_OF_CASE` rows each, an even share of each operator's.
+    """
     numbers = codes(row.case for row in rows)
     times = np.array([row.measured_us for row in rows])
-    cases = np.unique(numbers)
-    each = max(4, most // len(cases))
+    operator_of = dict(zip(numbers.tolist(), (row.operator for row in rows), strict=True))
+    cases = np.array(sorted(operator_of, key=lambda case: (operator_of[case], case)))
+    allowed = max(1, most // FEWEST_OF_CASE)
+    if len(cases) > allowed:
+        cases = cases[np.linspace(0, len(cases) - 1, allowed).astype(int)]
+    each = max(FEWEST_OF_CASE, most // len(cases))
     picked = []
     for case in cases:
         own = np.flatnonzero(numbers == case)
