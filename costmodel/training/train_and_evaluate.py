@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 from ..analytical.analytical_model import AnalyticalModel
 from ..learned.estimator import LatencyCorrection
@@ -20,10 +21,10 @@ def train_and_evaluate(
     splits: Sequence[str],
     *,
     objective: str,
-    seed: int,
     fit_constants: ConstantsFit | None,
     workers: int = 1,
     progress: Callable[[str], None] = lambda _: None,
+    **parameters: Any,
 ) -> tuple[LatencyCorrection, list[Evaluation]]:
     """Train the correction of the shipped analytical model, and evaluate it for each of `splits`.
 
@@ -33,15 +34,15 @@ def train_and_evaluate(
         rows: the measured rows.
         splits: the groups that are held out, any of `SPLITS`; may be empty.
         objective: objective of the learned model.
-        seed: seed of the random choices.
         fit_constants: fits the analytical model's constants in each fold; see `evaluate`.
         workers: fits at once, each in a process of its own; results do not depend on it.
         progress: receives lines on each fit.
+        parameters: further parameters of `LatencyCorrection`.
     """
-    how = Judging((objective,), fit_constants, False, {"random_state": seed})
+    how = Judging((objective,), fit_constants, False, parameters)
     plans = [EvaluationPlan.of(rows, split, how) for split in splits]
     # last, since it fits no constants: long tasks that begin late would leave the other cores idle
-    final = Task("training", f"on {len(rows)} rows", partial(_train, objective=objective, seed=seed))
+    final = Task("training", f"on {len(rows)} rows", partial(_train, objective=objective, **parameters))
     *folds, estimator = run_tasks(
         rows, [*(task for plan in plans for task in plan.tasks), final], workers=workers, progress=progress
     )
@@ -49,6 +50,5 @@ def train_and_evaluate(
     return estimator, [plan.evaluation([next(results) for _ in plan.held]) for plan in plans]
 
 
-def _train(table: RowTable, *, objective: str, seed: int) -> LatencyCorrection:
-    described = table.described(AnalyticalModel())
-    return train_correction(table.rows, described, objective=objective, random_state=seed)
+def _train(table: RowTable, **parameters: Any) -> LatencyCorrection:
+    return train_correction(table.rows, table.described(AnalyticalModel()), **parameters)

@@ -108,6 +108,7 @@ CASES = [
 ]
 
 
+@cache  # the shape that laws are inferred from is also one of those that are compared
 def profiles(kernel: str, workload: Workload, config: Config, target: Target) -> tuple[KernelProfile, ...]:
     pytest.importorskip("tilelang")
     from tilesight.costmodel.extract import read_profiles

@@ -84,10 +84,10 @@ def train(
         rows,
         splits,
         objective=objective,
-        seed=seed,
         fit_constants=fit_held_out,
         workers=_count(workers),
         progress=_progress,
+        random_state=seed,
     )
     written = model_file.save(
         Path(out), estimator, card.facts(dataset, rows, AnalyticalModel().version, judged), card.text

@@ -9,15 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.costmodel.measured_samples import OPERATORS, rows
-from tilesight.costmodel.analytical.constants import Constants
+from tests.unit.costmodel.measured_samples import FAST, OPERATORS, rows
 from tilesight.costmodel.learned import model_file
+from tilesight.costmodel.training import task_runner
 from tilesight.costmodel.training.evaluation import Evaluation
 from tilesight.costmodel.training.fit_constants import ROUGH, fit
 from tilesight.costmodel.training.row_table import RowTable
 from tilesight.costmodel.training.task_runner import Task, run_tasks
 from tilesight.costmodel.training.train_and_evaluate import train_and_evaluate
 from tilesight.errors import TileSightError
+from tilesight.workers import Crashed
 
 quick_fit = partial(fit, start=ROUGH, evaluations=1, most_rows=8)
 
@@ -29,10 +30,11 @@ def trained(workers: int, folder: Path) -> tuple[list[Evaluation], dict[str, byt
         rows(OPERATORS[:2], shapes=2),
         ["shape", "operator"],
         objective="regression",
-        seed=3,
         fit_constants=quick_fit,
         workers=workers,
         progress=lines.append,
+        random_state=3,
+        **FAST,
     )
     model_file.save(folder, estimator, {"analytical": "analytical-1", "data": {}, "held_out": []}, str)
     return evaluations, {path.name: path.read_bytes() for path in folder.iterdir()}, lines
@@ -56,37 +58,28 @@ def test_workers_compute_what_one_process_does(tmp_path: Path) -> None:
     assert [re.search(r"(\d+) left$", line).group(1) for line in done] == list("6543210")  # type: ignore[union-attr]
 
 
-def process(table: RowTable) -> tuple[int, int, int]:
-    """The process, the rows that it has, and its threads for linear algebra."""
+def say_where(table: RowTable) -> None:
+    """Raises an error that tells the process, the rows that it has, and its threads for linear algebra."""
     from threadpoolctl import threadpool_info
 
-    return os.getpid(), len(table.rows), max(pool["num_threads"] for pool in threadpool_info())
+    threads = max(pool["num_threads"] for pool in threadpool_info())
+    raise ValueError(f"process {os.getpid()}, {len(table.rows)} rows, {threads} threads")
 
 
-def refuse(_: RowTable) -> Constants:
-    raise ValueError("nothing is left to train on")
-
-
-def die(_: RowTable) -> None:
-    os._exit(3)
-
-
-def test_each_task_has_one_thread_and_all_rows() -> None:
+def test_each_task_has_one_thread_and_all_rows_and_its_error_names_it() -> None:
     made = rows(OPERATORS[:1], shapes=1)
-    tasks = [Task(str(number), "begins", process) for number in range(3)]
-    assert run_tasks(made, tasks) == [(os.getpid(), len(made), 1)] * 3
-    found = run_tasks(made, tasks, workers=2)
-    assert {(count, threads) for _, count, threads in found} == {(len(made), 1)}
-    assert os.getpid() not in {pid for pid, _, _ in found}
+    tasks = [Task("one", "begins", say_where), Task("two", "begins", say_where)]
+    with pytest.raises(ValueError, match=f"^process {os.getpid()}, 24 rows, 1 threads"):
+        run_tasks(made, tasks)
+    with pytest.raises(
+        RuntimeError, match=r"^(one|two): ValueError: process \d+, 24 rows, 1 threads\nTrace"
+    ) as caught:
+        run_tasks(made, tasks, workers=2)
+    assert f"process {os.getpid()}," not in str(caught.value)
     assert run_tasks(made, []) == []
 
 
-def test_an_error_of_a_worker_names_the_task() -> None:
-    made = rows(OPERATORS[:1], shapes=1)
-    fine = Task("one", "begins", process)
-    with pytest.raises(ValueError, match="nothing is left"):
-        run_tasks(made, [Task("two", "begins", refuse)])
-    with pytest.raises(RuntimeError, match=r"two: ValueError: nothing is left to train on\nTraceback"):
-        run_tasks(made, [fine, Task("two", "begins", refuse)], workers=2)
-    with pytest.raises(TileSightError, match=r"two failed: .* exit code 3; try fewer processes"):
-        run_tasks(made, [fine, Task("two", "begins", die)], workers=2)
+def test_a_crash_is_one_message() -> None:
+    task = Task("two", "begins", say_where)
+    with pytest.raises(TileSightError, match=r"^two failed: .* exit code 3; try fewer processes"):
+        task_runner._value(task, Crashed(3, "", 1.0))
