@@ -34,8 +34,11 @@ class LiveRanges:
 
         The generated code passes the accumulators of warp groups through a fence, which reads the values of
         the last iteration even if the first instruction does not add to them. If one instruction fills the
-        buffer (`kept`), the compiler keeps these values, unless a branch also uses the buffer. Source: ptxas
-        reports of attention kernels with and without a mask, with 64 to 256 rows of a warp group.
+        buffer (`kept`), the compiler needs room for these values, unless a branch also uses the buffer, or
+        several products of the loop begin anew. Source: ptxas reports of attention kernels with and without a
+        mask, with 64 to 256 rows of a warp group; live ranges in the machine code of three kernels of
+        attention's backward pass, whose loops of five products enter an iteration with two of five
+        accumulators and a few other registers.
         """
         self._accumulators.add((role, buffer))
         if kept:
@@ -62,13 +65,23 @@ class LiveRanges:
 
         A buffer that is used inside a loop and also before or after it is live during the whole loop.
         """
-        kept = self._kept - self._branched
         for start, end in self._loops:
             self._hand_over(start, end)
+            kept = self._kept_through(start, end)
             for key, (first, last) in self._spans.items():
                 touches = first <= end and last >= start
                 if touches and (first < start or last > end or key in kept):
                     self._spans[key] = (min(first, start), max(last, end))
+
+    def _kept_through(self, start: int, end: int) -> set[Key]:
+        """Accumulators of which a loop needs the values of its last iteration beside all others.
+
+        None of a role for which several products begin anew in each iteration: the compiler then lets the
+        accumulators of one have the registers of another.
+        """
+        anew = [k for k in self._accumulators if self._spans[k][0] >= start and self._spans[k][1] <= end]
+        alone = {role for role in {k[0] for k in anew} if sum(k[0] == role for k in anew) == 1}
+        return {key for key in self._kept - self._branched if key[0] in alone}
 
     def _hand_over(self, start: int, end: int) -> None:
         """Let a new buffer begin where an old one ends, if a loop uses the old one last and fills the new.

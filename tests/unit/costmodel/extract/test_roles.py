@@ -133,3 +133,43 @@ def test_an_accumulator_behind_a_fence_lives_through_its_loop_unless_a_branch_us
     assert _attention(kept=True, masked=False) == 128 + 64 + 64
     assert _attention(kept=True, masked=True) == 128 + 64
     assert _attention(kept=False, masked=False) == 128 + 64
+
+
+def _products_anew(count: int) -> float:
+    """Registers of a loop with two running sums of 64, in which `count` products of 64 begin one by one."""
+    sums = (1, 2)
+    live = LiveRanges()
+    for total in sums:
+        live.touch(0, total)
+    with live.loop():
+        for product in range(3, 3 + count):
+            live.accumulate(0, product, kept=True)
+            live.touch(0, product)
+            live.touch(0, product)
+        for total in sums:
+            live.accumulate(0, total, kept=True)
+            live.touch(0, total)
+    for total in sums:
+        live.touch(0, total)
+    live.finish()
+    return live.peak_registers(0, dict.fromkeys(range(1, 3 + count), 256.0))
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_products_that_begin_anew_in_a_loop_share_their_registers(count: int) -> None:
+    # machine code of attention's backward pass: its loop begins with the two sums alone
+    assert _products_anew(count) == 2 * 64 + 64
+
+
+def test_only_the_loop_in_which_several_products_begin_anew_lets_them_share() -> None:
+    live = LiveRanges()
+    with live.loop():
+        for product in (1, 2):
+            with live.loop():
+                live.touch(0, 3)
+                live.accumulate(0, product, kept=True)
+                live.touch(0, product)
+                live.touch(0, 4)
+    live.finish()
+    # each inner loop keeps its own product beside the buffers that both use
+    assert live.peak_registers(0, {1: 256, 2: 256, 3: 128, 4: 128}) == 64 + 32 + 32
