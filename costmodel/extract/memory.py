@@ -139,7 +139,9 @@ class Memory:
         if space is None:
             return None
         repeatable = space is Space.SHARED or label in self._constant
-        return AccessSite(space, label, index, element_type(str(buffer.dtype)).bytes, vector, repeatable)
+        each = element_type(str(buffer.dtype)).bytes
+        size = _static_elements(buffer) * each if space is Space.SHARED else 0.0
+        return AccessSite(space, label, index, each, vector, repeatable, array_bytes=size)
 
     def pointer_site(self, node: Any) -> AccessSite | None:
         """The location that a pointer argument names.

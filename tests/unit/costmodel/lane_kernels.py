@@ -137,3 +137,20 @@ def maximum_and_sum(trips, guard, stored_between=False, threads=128):
                 Y[bx, tx, v] = found[v]
 
     return main
+
+
+def looked_up(values, threads=128):
+    """Each thread takes the element of a table in shared memory whose number it loads."""
+
+    @T.prim_func
+    def main(X: T.Tensor((1024, 128), "int32"), Y: T.Tensor((1024, 128), "float32")):
+        with T.Kernel(1024, threads=threads) as bx:
+            tx = T.get_thread_binding()
+            table = T.alloc_shared((values,), "float32")
+            for i in T.serial(T.ceildiv(values, threads)):
+                if i * threads + tx < values:
+                    table[i * threads + tx] = T.cast(i, "float32")
+            T.sync_threads()
+            Y[bx, tx] = table[X[bx, tx]]
+
+    return main
