@@ -28,6 +28,8 @@ from .scope import Scope
 
 WORD_BYTES = 4  # of a register
 JOINED_BYTES = 8  # least width of accesses in turn whose sectors are moved once
+BANKS_BYTES = 128  # a word in each bank of shared memory
+SCATTERED_WAVEFRONTS = 0.25  # of each lane that accesses shared memory at a place of its own
 COPY_ROW_BYTES = 128  # the longest row of a bulk copy: the width of the widest swizzle
 
 
@@ -41,7 +43,7 @@ class AccessSite:
     element_bytes: float
     vector: int = 1  # elements that one lane accesses
     repeatable: bool = False  # the compiler may load once for several reads between two synchronizations
-    array_bytes: float = 0.0  # of one thread's array in local memory
+    array_bytes: float = 0.0  # of one thread's array in local memory, or of a buffer in shared memory
 
 
 def lane_access(
@@ -430,7 +432,7 @@ def _scattered(
     """Return the access of an address that cannot be evaluated: of data, or of an unknown counter.
 
     Each lane is assumed to touch another location, unless the address derives from nothing that differs
-    between lanes.
+    between lanes, or the buffer is too small for that.
     """
     lanes = min(scope.launch.warp_threads, scope.threads)
     if not scope.depends_on(site.index) & scope.launch.thread_variables:
@@ -441,7 +443,8 @@ def _scattered(
         write=write,
         mechanism=mechanism,
         bytes=requested,
-        transactions=scope.warp_executions * lanes * (1 if site.space is Space.GLOBAL else 0.25),
+        transactions=scope.warp_executions
+        * (lanes if site.space is Space.GLOBAL else _conflicts(site, lanes, write)),
         instructions=scope.warp_executions,
         vector_bytes=width,
         asynchronous=asynchronous,
@@ -449,3 +452,14 @@ def _scattered(
         loop_dependent=True,
         footprint_bytes=requested,
     )
+
+
+def _conflicts(site: AccessSite, lanes: int, write: bool) -> float:
+    """Wavefronts of lanes that access places of a buffer in shared memory that data chooses.
+
+    Lanes that read the same word share it, so a bank is busy for as many words as the buffer has in it: the
+    table of 16 values of a format of four bits has no conflicts.
+    """
+    scattered = lanes * SCATTERED_WAVEFRONTS
+    words_in_bank = math.ceil(site.array_bytes / BANKS_BYTES)
+    return scattered if write or not words_in_bank else min(scattered, float(words_in_bank))

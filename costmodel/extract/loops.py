@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .element_types import element_type
-from .expressions import constant, identity, is_scalar
+from .expressions import constant, identity, is_scalar, variables
 
 BARRIER = "storage_sync"
 ASYNCHRONOUS = (
@@ -331,6 +331,21 @@ def unrolled_by(node: Any, is_global: Callable[[Any], bool], is_constant: Callab
     if over_local and extent and not stored and body.loads <= 1:
         in_part = max(in_part, min(REGISTERS_IN_FLIGHT // registers, extent))
     return max(1, int(in_part))
+
+
+def stored_buffers(node: Any) -> frozenset[int]:
+    """The data variables of the buffers that a statement stores to or hands to calls."""
+    kind = type(node).__name__
+    if kind == "SeqStmt":
+        return frozenset().union(*map(stored_buffers, node.seq))
+    if kind == "IfThenElse":
+        parts = [part for part in (node.then_case, node.else_case) if part is not None]
+        return frozenset().union(*map(stored_buffers, parts))
+    if kind == "BufferStore":
+        return frozenset({identity(node.buffer.data)})
+    if kind == "Evaluate":
+        return frozenset(variables(node.value))
+    return stored_buffers(node.body) if hasattr(node, "body") else frozenset()
 
 
 def specialises(node: Any) -> bool:

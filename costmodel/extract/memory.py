@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -33,6 +34,7 @@ class Memory:
     contents: dict[int, frozenset[int]] = field(default_factory=dict)
     tables: dict[int, Table] = field(default_factory=dict)  # tensors with known contents
     filled: dict[int, FilledBuffer] = field(default_factory=dict)  # buffers with known contents
+    _stores: Counter[int] = field(default_factory=Counter)  # statements that changed a buffer so far
     _buffers: dict[int, tuple[str, str]] = field(
         default_factory=dict
     )  # (memory scope, label), by data variable
@@ -106,6 +108,12 @@ class Memory:
         """Whether `buffer` lies in device memory."""
         return self._buffers.get(identity(buffer.data), (str(buffer.scope()), ""))[0] == "global"
 
+    def is_in_registers(self, buffer: Any) -> bool:
+        """Whether the elements of `buffer` are registers of each thread."""
+        key = identity(buffer.data)
+        memory = self._buffers.get(key, (str(buffer.scope()), ""))[0]
+        return memory.startswith("local") and key not in self.in_local_memory
+
     def is_constant(self, buffer: Any) -> bool:
         """Whether the kernel only reads `buffer`."""
         return self._buffers.get(identity(buffer.data), ("", ""))[1] in self._constant
@@ -131,7 +139,9 @@ class Memory:
         if space is None:
             return None
         repeatable = space is Space.SHARED or label in self._constant
-        return AccessSite(space, label, index, element_type(str(buffer.dtype)).bytes, vector, repeatable)
+        each = element_type(str(buffer.dtype)).bytes
+        size = _static_elements(buffer) * each if space is Space.SHARED else 0.0
+        return AccessSite(space, label, index, each, vector, repeatable, array_bytes=size)
 
     def pointer_site(self, node: Any) -> AccessSite | None:
         """The location that a pointer argument names.
@@ -153,6 +163,14 @@ class Memory:
         if type(node).__name__ == "BufferLoad":
             return self.site(node.buffer, node.indices[0])
         return None
+
+    def note_store(self, data: int) -> None:
+        """Record that a statement changes a buffer, or a local scalar."""
+        self._stores[data] += 1
+
+    def stores_to(self, data: int) -> int:
+        """Statements so far that have changed the buffer of the data variable `data`."""
+        return self._stores[data]
 
     def fill(self, target: Any, sources: frozenset[int], scope: Scope) -> None:
         """Record that the buffer of `target` receives values that derive from the variables `sources`.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 
 from ...profile.values import Access, MatrixWork, Phase, Trips, Work
@@ -25,6 +26,8 @@ class PhaseCounts:
     counts: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     unknown: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     quotients: set[str] = field(default_factory=set)  # texts of those that were counted
+    computed: dict[Hashable, float] = field(default_factory=dict)  # lane executions by value, of those that
+    # the compiler computes once
     named_syncs: float = 0.0  # of `block_syncs`, those at a barrier with a number of its own
     named_arrivals: float = 0.0  # at such barriers, by warps that go on at once
     committed: list[float] = field(default_factory=list)  # operations of groups of matrix instructions that

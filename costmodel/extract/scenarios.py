@@ -30,6 +30,7 @@ class Loop:
     rewrites: bool = False  # its iterations load from shared memory and store to it
     limit: Any = None  # `extent` as an expression, which may depend on the block; None if it is not known
     longest: float = 0.0  # extent of the block that has the most iterations, if blocks differ
+    stores: frozenset[int] = frozenset()  # buffers that its iterations store to, or hand to calls
 
     @property
     def most(self) -> int:

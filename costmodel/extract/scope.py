@@ -37,6 +37,7 @@ class Scope(Scenarios):
     conditions: tuple[Any, ...] = ()  # conditions so far that can be evaluated
     reached_by: frozenset[int] = frozenset()  # variables that the conditions so far derive from
     drawn: int = 0  # number of sampled variables: each has its own sequence
+    apart: int = 0  # identity of the innermost selection that the compiler turns into a branch; 0: none
 
     @staticmethod
     def of_threads(
@@ -157,6 +158,7 @@ class Scope(Scenarios):
         rewrites: bool = False,
         limit: Any = None,
         longest: float = 0.0,
+        stores: frozenset[int] = frozenset(),
     ) -> Scope:
         """The scope inside a loop.
 
@@ -164,7 +166,7 @@ class Scope(Scenarios):
         are in flight at once; else they multiply `times`.
         """
         whole = max(1, math.ceil(extent))
-        loop = Loop(variable, extent, unrolled, start, together, rewrites, limit, longest)
+        loop = Loop(variable, extent, unrolled, start, together, rewrites, limit, longest, stores)
         return replace(
             self,
             times=self.times if as_phase else self.times * extent,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from . import calls
+from . import calls, shared_values
 from .accesses import lane_access
 from .counting import CountingContext, count_function, count_math
 from .element_types import element_type
@@ -46,7 +47,9 @@ def count_value(context: CountingContext, node: Any, scope: Scope) -> None:
     elif _is_index(node):
         # the compiler hoists and strength-reduces arithmetic on indices: comparisons and divisions remain
         count_divisions(context, node, scope)
-        context.phase.counts["integer_ops"] += scope.issued_lanes * _comparisons(node)
+        for comparison in _comparisons(node):
+            if not shared_values.is_constant(comparison, scope):
+                context.phase.counts["integer_ops"] += shared_values.new_lanes(context, comparison, scope)
     elif hasattr(node, "a") and hasattr(node, "b"):
         count_value(context, node.a, scope)
         count_value(context, node.b, scope)
@@ -98,7 +101,11 @@ def _is_repeated(context: CountingContext, quotient: Any) -> bool:
 def _cast(context: CountingContext, node: Any, scope: Scope) -> None:
     count_value(context, node.value, scope)
     into, source = element_type(str(node.dtype)), element_type(str(node.value.dtype))
-    lanes = scope.issued_lanes * into.lanes
+    in_registers = type(node.value).__name__ == "BufferLoad" and context.memory.is_in_registers(
+        node.value.buffer
+    )
+    computed = shared_values.new_lanes(context, node, scope) if in_registers else scope.issued_lanes
+    lanes = computed * into.lanes
     counts = context.phase.counts
     if (
         into.kind == "float"
@@ -174,8 +181,14 @@ def _selection(context: CountingContext, node: Any, scope: Scope) -> None:
     condition, yes, no = node.args
     count_value(context, condition, scope)
     dtype = element_type(str(node.dtype))
-    # whole registers are selected, with all their elements
-    context.phase.counts["vector_ops"] += scope.issued_lanes * max(1.0, dtype.lanes * dtype.bytes / 4)
+    together = shared_values.uniform_copies(condition, scope) if _is_index(condition) else 1.0
+    if not (_is_index(condition) and shared_values.is_constant(condition, scope)):
+        # whole registers are selected, with all their elements
+        context.phase.counts["vector_ops"] += (
+            scope.issued_lanes / together * max(1.0, dtype.lanes * dtype.bytes / 4)
+        )
+    if together > 1.0:
+        scope = replace(scope, apart=identity(node))
     for part, branch in (
         (yes, scope.with_choice(condition)),
         (no, scope.with_choice(tirx.Not(condition))),
@@ -203,7 +216,7 @@ def _is_index(node: Any) -> bool:
     return False
 
 
-def _comparisons(node: Any) -> int:
+def _comparisons(node: Any) -> list[Any]:
     kind = type(node).__name__
     if kind in ("And", "Or"):
         return _comparisons(node.a) + _comparisons(node.b)
@@ -211,4 +224,4 @@ def _comparisons(node: Any) -> int:
         return _comparisons(node.a)
     if kind == "Cast":
         return _comparisons(node.value)
-    return int(kind in ("LT", "LE", "GT", "GE", "EQ", "NE"))
+    return [node] if kind in ("LT", "LE", "GT", "GE", "EQ", "NE") else []

@@ -202,6 +202,8 @@ class KernelReader:
         elif kind == "Evaluate":
             with self._loading_indices_once():
                 self.count_value(node.value, scope)
+            for buffer in loops.stored_buffers(node):
+                self.memory.note_store(buffer)
         elif kind == "While":
             return self._executed(node, scope, self._repeat(node, scope))
         elif kind != "AssertStmt":
@@ -258,6 +260,7 @@ class KernelReader:
     def _store(self, node: Any, scope: Scope) -> Scope:
         self.count_value(node.value, scope)
         self.mark_live(node.buffer.data)
+        self.memory.note_store(identity(node.buffer.data))
         if is_scalar(node.buffer):
             self._scalars.add(identity(node.buffer.data))
             value = self._stated(node.buffer, node.value, scope)
@@ -364,6 +367,7 @@ class KernelReader:
             rewrites=rewrites,
             limit=None if scope.is_data(node.extent) else node.extent,
             longest=longest,
+            stores=loops.stored_buffers(node.body),
         )
         if start is None:
             # `bound` keeps the new variable alive: variables are identified by their address

@@ -86,3 +86,71 @@ def shifted(steps, together, threads=128):
                 Y[bx, i, tx] = b[i, 127 - tx]
 
     return main
+
+
+def maximum_and_sum(trips, guard, stored_between=False, threads=128):
+    """The largest of a row's elements and their sum, in two loops that convert the same registers.
+
+    `guard`: "loop" and "thread" give elements beyond an edge another value, which depends on the iteration
+    alone or on the thread as well; "" takes all of them.
+    """
+
+    @T.prim_func
+    def main(X: T.Tensor((1024, trips, 128, 8), "bfloat16"), Y: T.Tensor((1024, 128, 2), "float32")):
+        with T.Kernel(1024, threads=threads) as bx:
+            tx = T.get_thread_binding()
+            part = T.alloc_local((8,), "bfloat16")
+            found = T.alloc_local((2,), "float32")
+            found[0] = 0.0
+            found[1] = 0.0
+            for trip in T.serial(trips):
+                for v in T.vectorized(8):
+                    part[v] = X[bx, trip, tx, v]
+                for v in T.unroll(8):
+                    if guard == "loop":
+                        found[0] = T.max(
+                            found[0],
+                            T.if_then_else(trip * 2 < 2 * trips - 3, T.cast(part[v], "float32"), -1.0),
+                        )
+                    elif guard == "thread":
+                        found[0] = T.max(
+                            found[0],
+                            T.if_then_else(
+                                trip * 128 + tx < trips * 128 - 1, T.cast(part[v], "float32"), -1.0
+                            ),
+                        )
+                    else:
+                        found[0] = T.max(found[0], T.cast(part[v], "float32"))
+                if stored_between:
+                    for v in T.vectorized(8):
+                        part[v] = X[bx, trip, 127 - tx, v]
+                for v in T.unroll(8):
+                    if guard == "loop":
+                        found[1] += T.if_then_else(trip * 2 < 2 * trips - 3, T.cast(part[v], "float32"), 0.0)
+                    elif guard == "thread":
+                        found[1] += T.if_then_else(
+                            trip * 128 + tx < trips * 128 - 1, T.cast(part[v], "float32"), 0.0
+                        )
+                    else:
+                        found[1] += T.cast(part[v], "float32")
+            for v in T.vectorized(2):
+                Y[bx, tx, v] = found[v]
+
+    return main
+
+
+def looked_up(values, threads=128):
+    """Each thread takes the element of a table in shared memory whose number it loads."""
+
+    @T.prim_func
+    def main(X: T.Tensor((1024, 128), "int32"), Y: T.Tensor((1024, 128), "float32")):
+        with T.Kernel(1024, threads=threads) as bx:
+            tx = T.get_thread_binding()
+            table = T.alloc_shared((values,), "float32")
+            for i in T.serial(T.ceildiv(values, threads)):
+                if i * threads + tx < values:
+                    table[i * threads + tx] = T.cast(i, "float32")
+            T.sync_threads()
+            Y[bx, tx] = table[X[bx, tx]]
+
+    return main

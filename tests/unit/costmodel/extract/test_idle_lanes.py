@@ -36,3 +36,9 @@ def test_loads_at_places_read_from_shared_memory_follow_each_other(staged: bool,
 def test_loads_in_a_row_are_told_from_those_between_stores(together: bool, in_row: int) -> None:
     loads = accesses(read(kernels.shifted(16, together)), Space.SHARED)
     assert [load.in_row for load in loads] == [in_row, 16]
+
+
+@pytest.mark.parametrize(("values", "wavefronts"), [(16, 1), (32, 1), (128, 4), (1024, 8)])
+def test_a_bank_is_busy_for_the_words_of_a_table_at_most(values: int, wavefronts: int) -> None:
+    (load,) = accesses(read(kernels.looked_up(values)), Space.SHARED)
+    assert load.transactions == wavefronts * load.instructions

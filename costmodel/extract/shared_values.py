@@ -1,0 +1,92 @@
+"""Finds what the device compiler computes once, although the program states it several times.
+
+Read off the machine code of cross_entropy kernels (nvcc 13.0): a comparison is left once for the copies of an
+unrolled loop in which it does not change, and the second of two loops that convert the same registers takes
+the results of the first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+from typing import Any
+
+from .counting import CountingContext
+from .expressions import constant, identity, variables
+from .scope import Scope
+
+_UNIFORM_COPIES = 2.0  # uses of a condition from which on the compiler branches instead of selecting
+
+
+def new_lanes(context: CountingContext, node: Any, scope: Scope) -> float:
+    """Lane executions of `node` that no earlier statement of the phase or copy of it has computed.
+
+    Args:
+        context: the state of the reader.
+        node: a comparison of indices, or a conversion of values in registers.
+        scope: where it stands.
+    """
+    key = _key(context, node, scope)
+    lanes = scope.issued_lanes / copies(node, scope)
+    computed = context.phase.computed
+    found = max(0.0, lanes - computed.get(key, 0.0))
+    computed[key] = max(lanes, computed.get(key, 0.0))
+    return found
+
+
+def copies(node: Any, scope: Scope) -> float:
+    """Iterations of the loops within the phase that repeat `node` with the same operands."""
+    depends, read = scope.depends_on(node), variables(node)
+    return math.prod(
+        max(1.0, loop.extent)
+        for loop in scope.loops
+        if loop.variable not in depends and not read & loop.stores
+    )
+
+
+def is_constant(node: Any, scope: Scope) -> bool:
+    """Whether the compiler knows the value of `node` in each copy of the unrolled loops around it."""
+    return scope.depends_on(node) <= {loop.variable for loop in scope.loops if loop.unrolled}
+
+
+def uniform_copies(condition: Any, scope: Scope) -> float:
+    """Selections that share a branch on `condition`; 1 if the compiler selects each value by itself.
+
+    It tests a condition once, and has the code of several selections for both cases, if the condition is the
+    same for all threads. Such code computes anew what other code computes as well.
+    """
+    loops = (*scope.loops, *scope.phase_loops)
+    same = {variable for variable, _ in scope.launch.block.values()} | {loop.variable for loop in loops}
+    if not scope.depends_on(condition) <= same:
+        return 1.0
+    shared = copies(condition, scope)
+    return shared if shared >= _UNIFORM_COPIES else 1.0
+
+
+def _key(context: CountingContext, node: Any, scope: Scope) -> Hashable:
+    """A value of which equal ones are the same numbers: loops that the compiler unrolls have no names."""
+    unrolled = {loop.variable: (loop.start, loop.extent) for loop in scope.loops if loop.unrolled}
+    named: dict[int, int] = {}
+
+    def of(part: Any) -> Hashable:
+        kind, number = type(part).__name__, constant(part)
+        if number is not None:
+            return number
+        if kind == "Var":
+            variable = identity(part)
+            extent = unrolled.get(variable)
+            return variable if extent is None else (extent, named.setdefault(variable, len(named)))
+        if kind == "BufferLoad":
+            data = identity(part.buffer.data)
+            return "load", data, context.memory.stores_to(data), *map(of, part.indices)
+        if kind == "Cast":
+            return kind, str(part.dtype), of(part.value)
+        if kind == "Ramp":
+            return kind, of(part.base), of(part.stride), of(part.lanes)
+        if hasattr(part, "a") and hasattr(part, "b"):
+            return kind, of(part.a), of(part.b)
+        return identity(part)  # the same object alone
+
+    # the iterations of other loops follow one another, and what they store changes in between
+    around = tuple(loop.variable for loop in scope.loops if not loop.unrolled)
+    return of(node), around, scope.apart

@@ -1,0 +1,39 @@
+"""What the compiler computes once for several copies of a loop, or for several loops, is counted once."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.costmodel import lane_kernels as kernels
+from tests.unit.costmodel.extract.reading import read
+from tilesight.profile.values import Work
+
+TRIPS = 40  # too many to be unrolled
+
+
+def _work(guard: str, *, stored_between: bool = False) -> Work:
+    """Of one iteration of the loop over the trips, by 128 threads."""
+    profile = read(kernels.maximum_and_sum(TRIPS, guard, stored_between))
+    (loop,) = [phase for role in profile.roles for phase in role.phases if phase.is_loop]
+    return loop.work
+
+
+def test_loops_that_convert_the_same_registers_share_the_results() -> None:
+    shared, anew = _work(""), _work("", stored_between=True)
+    # a load has an address
+    assert anew.integer_ops - shared.integer_ops == 128 * (8 + 1)
+
+
+def test_a_comparison_is_counted_once_for_the_copies_of_a_loop_in_which_it_does_not_change() -> None:
+    assert _work("thread").integer_ops - _work("").integer_ops == pytest.approx(128, rel=0.1)
+
+
+def test_values_are_selected_one_by_one_if_threads_differ() -> None:
+    assert _work("thread").vector_ops - _work("").vector_ops == 128 * 2 * 8
+
+
+def test_a_condition_that_all_threads_share_makes_a_branch_whose_code_converts_anew() -> None:
+    branch, plain = _work("loop"), _work("")
+    assert branch.vector_ops - plain.vector_ops == 128 * 2
+    # the second loop converts; the test of the branch is the other instruction
+    assert branch.integer_ops - plain.integer_ops == pytest.approx(128 * (8 + 1), rel=0.1)
