@@ -35,6 +35,7 @@ from ._mamba2 import (
     whole_chunks,
     whole_steps,
 )
+from ._resident_chunks import resident_scan
 from ._vendor_calls import of_packages
 
 if TYPE_CHECKING:
@@ -271,6 +272,8 @@ class ChunkScanGpu(ChunkTemplate):
         return space.closest(wanted)
 
     def build(self, workload: Workload, config: Config) -> Any:
+        if config.int("heads", 0):
+            return resident_scan(workload, config)
         import tilelang.language as T  # noqa: N812
         from tilelang.layout import make_swizzled_layout
 

@@ -33,6 +33,7 @@ from ._mamba2 import (
     whole_chunks,
     whole_steps,
 )
+from ._resident_chunks import resident_state
 from ._vendor_calls import of_packages
 from ._warp_policy import warp_policy
 
@@ -229,6 +230,8 @@ class ChunkStateGpu(ChunkTemplate):
         return space.closest(wanted)
 
     def build(self, workload: Workload, config: Config) -> Any:
+        if config.int("heads", 0):
+            return resident_state(workload, config)
         import tilelang.language as T  # noqa: N812
         from tilelang.layout import make_swizzled_layout
 

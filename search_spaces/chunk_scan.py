@@ -19,11 +19,22 @@ from .constraints import (
     stages_within_loop,
 )
 from .matrix_unit import is_hopper, launch
+from .resident_chunks import (
+    GROUP,
+    ROWS,
+    enough_heads,
+    heads_parameter,
+    if_resident,
+    is_resident,
+    resident_form,
+    unless_resident,
+)
 
 __all__ = ["overhang", "space"]
 
 TILES_M = (32, 64, 128, 256)  # and block_k: parts of every legal chunk
 DEPTHS = (32, 64, 128)
+SPARE_REGISTERS = 24  # of a thread beside its tiles: addresses and rows
 WAY_OUT = "take more threads or a smaller block_m, block_n or block_k"
 
 
@@ -32,15 +43,30 @@ def space(workload: Workload, target: Target) -> SearchSpace:
     head_dim, d_state = workload.dims["head_dim"], workload.dims["d_state"]
     chunk, width = int(workload.attrs["chunk"]), -(-d_state // 16) * 16  # as the template pads rows
     element_bytes = DTYPE_BYTES[workload.dtype]
-    hopper = is_hopper(target)
+    hopper, by = is_hopper(target), copies(workload, target)
     parameters = (
         Parameter("block_m", TILES_M, "tokens of a chunk whose outputs one block computes"),
         Parameter("block_n", TILES_N, "elements of a head that one block computes"),
         Parameter("block_k", DEPTHS, "earlier tokens of one iteration of the main loop"),
         Parameter("num_stages", (1, 2, 3, 4), "iterations whose copies are in flight together"),
         Parameter("threads", (128, 256, 512) if hopper else (64, 128, 256, 512), "threads that compute"),
-        copies(workload, target),
+        by,
+        *((heads_parameter(),) if "bulk" in by.values else ()),
     )
+
+    def resident_registers(config: Config) -> int:
+        """Registers of all threads: the sums, rows of C, two tiles of weights, and addresses."""
+        elements = width + 2 * ROWS
+        rows = chunk * (config.int("block_n") + elements * element_bytes // FLOAT_BYTES)
+        return rows + SPARE_REGISTERS * config.int("threads")
+
+    def resident_bytes(config: Config) -> int:
+        cols, stages, groups = config.int("block_n"), config.int("num_stages"), chunk // ROWS
+        weights = groups * (groups + 1) // 2 * ROWS * ROWS
+        tiles = weights + stages * (chunk + width) * cols + chunk * cols
+        factors = ROWS + ROWS * groups * (groups - 1) // 2
+        decays = 2 * stages * chunk + factors
+        return tiles * element_bytes + decays * FLOAT_BYTES + 2 * TILE_ALIGNMENT
 
     def registers(config: Config) -> int:
         """Registers of all threads: the sums, and the weights of an iteration."""
@@ -61,11 +87,24 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         not_beyond("block_m", TILES_M, "chunk", chunk),
         not_beyond("block_n", TILES_N, "head_dim", head_dim),
         not_beyond("block_k", DEPTHS, "chunk", chunk),
-        stages_within_loop(lambda config: -(-chunk // config.int("block_k")), "tokens"),
+        stages_within_loop(
+            lambda config: config.int("heads", 0) or -(-chunk // config.int("block_k")), "tokens or heads"
+        ),
         rows_of_warps(target),
         causal_pipelines(target, "causal weights", lambda config: config["copies"] == "bulk"),
-        by_copies(fits_block(target, False), fits_block(target, True)),
-        by_copies(*(fits_registers(target, copies, registers, WAY_OUT) for copies in (False, True))),
-        fits_shared_memory(target, shared_bytes, "lower num_stages, block_k, block_m or block_n"),
+        resident_form(
+            chunk, lambda _: {"block_m": chunk, "block_k": ROWS, "threads": chunk // ROWS * GROUP, "copies": "bulk"}
+        ),
+        enough_heads(workload.dims["nheads"], lambda _: 1),
+        unless_resident(by_copies(fits_block(target, False), fits_block(target, True))),
+        unless_resident(
+            by_copies(*(fits_registers(target, bulk, registers, WAY_OUT) for bulk in (False, True)))
+        ),
+        if_resident(fits_registers(target, False, resident_registers, "take a smaller block_n or heads=0")),
+        fits_shared_memory(
+            target,
+            lambda config: (resident_bytes if is_resident(config) else shared_bytes)(config),
+            "lower num_stages, block_k, block_m or block_n",
+        ),
     )
     return SearchSpace(parameters, constraints)

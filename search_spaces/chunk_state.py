@@ -17,10 +17,22 @@ from .constraints import (
     whole_instructions,
 )
 from .matrix_unit import POLICIES, is_hopper, launch, matrix_unit
+from .resident_chunks import (
+    GROUP,
+    ROWS,
+    enough_heads,
+    heads_parameter,
+    if_resident,
+    is_resident,
+    resident_form,
+    unless_resident,
+)
 
 TILES_P = (32, 64, 128)
 TILES_N = (32, 64, 128, 256)
 DEPTHS = (32, 64, 128, 256)
+SPARE_REGISTERS = 32  # of a thread beside its sums: addresses, and x on its way
+LAST_BYTES = 16  # the chunk's last sum, in a copy of its own
 WAY_OUT = "take more threads or a smaller block_p, block_n or block_k"
 TILE_ALIGNMENT = 1024  # bytes: swizzled tiles, after the factors, start at multiples of it
 FLOAT_BYTES = 4
@@ -52,7 +64,7 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         int(workload.attrs["chunk"]),
     )
     element_bytes = DTYPE_BYTES[workload.dtype]
-    hopper = is_hopper(target)
+    hopper, by = is_hopper(target), copies(workload, target)
     parameters = (
         Parameter("block_p", TILES_P, "rows of the state (elements of a head) that one block computes"),
         Parameter("block_n", TILES_N, "columns of the state that one block computes"),
@@ -65,8 +77,20 @@ def space(workload: Workload, target: Target) -> SearchSpace:
             ("registers", "shared"),
             "where the scaled x is kept for the matrix unit",
         ),
-        copies(workload, target),
+        by,
+        *((heads_parameter(),) if "bulk" in by.values else ()),
     )
+
+    def resident_registers(config: Config) -> int:
+        """Registers of all threads: the state of each group, and addresses."""
+        return config.int("threads") * (config.int("block_n") * ROWS // GROUP + SPARE_REGISTERS)
+
+    def resident_bytes(config: Config) -> int:
+        cols, depth, groups = config.int("block_n"), config.int("block_k"), config.int("threads") // GROUP
+        slots = groups * config.int("num_stages")
+        tiles = chunk * cols + slots * depth * ROWS + groups * ROWS * cols
+        decays = slots * (2 * depth * FLOAT_BYTES + LAST_BYTES)
+        return tiles * element_bytes + decays + 2 * TILE_ALIGNMENT
 
     def registers(config: Config) -> int:
         """Registers of all threads: the state, and x in registers for each warp along the columns."""
@@ -92,10 +116,30 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         not_beyond("block_p", TILES_P, "head_dim", head_dim),
         not_beyond("block_n", TILES_N, "d_state", d_state),
         not_beyond("block_k", DEPTHS, "chunk", chunk),
-        stages_within_loop(lambda config: -(-chunk // config.int("block_k")), "tokens"),
-        by_copies(fits_block(target, False), fits_block(target, True)),
-        whole_instructions(target, "block_p", "block_n"),
-        by_copies(*(fits_registers(target, copies, registers, WAY_OUT) for copies in (False, True))),
-        fits_shared_memory(target, shared_bytes, "lower num_stages, block_k, block_p or block_n"),
+        stages_within_loop(
+            lambda config: -(-chunk // config.int("block_k")) * max(config.int("heads", 0), 1), "tokens"
+        ),
+        resident_form(
+            chunk,
+            lambda config: {
+                "block_p": ROWS,
+                "threads": max(config.int("threads") // GROUP, 1) * GROUP,
+                "policy": "square",
+                "scaled_x": "shared",
+                "copies": "bulk",
+            },
+        ),
+        enough_heads(workload.dims["nheads"], lambda config: config.int("threads") // GROUP),
+        unless_resident(by_copies(fits_block(target, False), fits_block(target, True))),
+        unless_resident(whole_instructions(target, "block_p", "block_n")),
+        unless_resident(
+            by_copies(*(fits_registers(target, bulk, registers, WAY_OUT) for bulk in (False, True)))
+        ),
+        if_resident(fits_registers(target, False, resident_registers, "take a smaller block_n or heads=0")),
+        fits_shared_memory(
+            target,
+            lambda config: (resident_bytes if is_resident(config) else shared_bytes)(config),
+            "lower num_stages, block_k, block_p or block_n",
+        ),
     )
     return SearchSpace(parameters, constraints)
