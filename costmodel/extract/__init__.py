@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from ...lowering.lower import Lowered
@@ -14,6 +15,7 @@ from .descriptors import read_descriptors
 from .expressions import constant, identity, is_scalar
 from .launch_geometry import LaunchGeometry, with_ranks
 from .loops import visit
+from .mathematics import FAST_MATH_FLAG
 from .memory import chosen_by_data, parameter_sizes
 from .walk import KernelReader
 
@@ -21,7 +23,7 @@ __all__ = ["read_profiles", "variable_names"]
 
 
 def read_profiles(
-    lowered: Lowered, target: Target, data: RunTimeData = NOTHING_KNOWN
+    lowered: Lowered, target: Target, data: RunTimeData = NOTHING_KNOWN, *, flags: Sequence[str] = ()
 ) -> tuple[KernelProfile, ...]:
     """Read one profile for each kernel of a lowered function.
 
@@ -31,6 +33,7 @@ def read_profiles(
         lowered: the IR of one function, without dynamic dimensions (see `lowering.dynamic.at`).
         target: the target for which the function was lowered.
         data: what is known of the data that the kernels meet at run time.
+        flags: options of the device compiler; fast math changes the costs of functions.
 
     Returns:
         The profiles, in the order of the kernels.
@@ -43,7 +46,8 @@ def read_profiles(
     descriptors = read_descriptors(lowered.host)
     sizes = parameter_sizes(lowered.traced)
     profiles = tuple(
-        _read(function, descriptors, sizes, target, data) for function in lowered.device.functions.values()
+        _read(function, descriptors, sizes, target, data, flags)
+        for function in lowered.device.functions.values()
     )
     if not profiles:
         raise ValueError("the lowered module holds no device function: nothing to profile")
@@ -65,14 +69,21 @@ def variable_names(lowered: Lowered) -> list[str]:
     return list(found)
 
 
-def _read(function: Any, descriptors: Any, sizes: Any, target: Target, data: RunTimeData) -> KernelProfile:
+def _read(
+    function: Any,
+    descriptors: Any,
+    sizes: Any,
+    target: Target,
+    data: RunTimeData,
+    flags: Sequence[str],
+) -> KernelProfile:
     attributes = function.attrs or {}
     cluster = tuple(int(extent) for extent in attributes.get("cluster_dims") or ())
     if math.prod(cluster) > 1:
         function = function.with_body(with_ranks(function.body, cluster))
     launch = _launch(function, target, cluster)
     least_float_bits = int(target.get("core.unit.vector.least_float_bits"))
-    reader = KernelReader(launch, descriptors, data, least_float_bits)
+    reader = KernelReader(launch, descriptors, data, least_float_bits, fast_math=FAST_MATH_FLAG in flags)
     reader.read(function)
     reader.memory.fill_sizes(function, sizes)
     dynamic = attributes.get("dyn_shared_memory_buf")

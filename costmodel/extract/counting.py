@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from .element_types import element_type
-from .mathematics import MATH, MATH_NAMES
+from .mathematics import FAST_MATH, MATH, MATH_NAMES
 from .memory import Memory
 from .phase_counts import PhaseCounts
 from .scope import Scope
@@ -58,6 +58,11 @@ class CountingContext(Protocol):
         ...
 
     @property
+    def fast_math(self) -> bool:
+        """Whether the device compiler approximates the functions of float32."""
+        ...
+
+    @property
     def imported(self) -> Sequence[str]:
         """CUDA C++ texts that the kernel imports, as far as it was read."""
         ...
@@ -103,6 +108,6 @@ def count_math(context: CountingContext, name: str, call: Any, scope: Scope) -> 
 
 def count_function(context: CountingContext, function: str, lane_operations: float) -> None:
     """Count `lane_operations` executions of one of the functions in `MATH`."""
-    cost = MATH[function]
+    cost = (context.fast_math and FAST_MATH.get(function)) or MATH[function]
     context.phase.counts["special_ops"] += lane_operations * cost.special
     context.phase.counts["vector_ops"] += lane_operations * cost.vector

@@ -1,7 +1,8 @@
 """Costs of math functions in lane operations.
 
 The counts of instructions are those of CUDA's default build (no fast math), read off the PTX that nvcc 13.0
-generates for kernels of a single function. AMD's counts differ little at this level.
+generates for kernels of a single function. AMD's counts differ little at this level. Those of nvcc's fast
+math are read off the machine code of such kernels (nvcc 13.0, sm_90a).
 """
 
 from __future__ import annotations
@@ -41,6 +42,27 @@ MATH: Mapping[str, MathCost] = {
     "fast_special_scaled": MathCost(1, 1),
     "simple": MathCost(0, 1),  # abs, floor, ceil, round, fma, min, max, ...
     "packed": MathCost(0, 1),
+}
+
+# the functions of float32 that `FAST_MATH_FLAG` changes: approximations, without range checks
+FAST_MATH_FLAG = "--use_fast_math"
+FAST_MATH: Mapping[str, MathCost] = {
+    "exp2": MathCost(1, 0),
+    "exp": MathCost(1, 1),
+    "exp10": MathCost(1, 1),
+    "log2": MathCost(1, 0),
+    "log": MathCost(1, 1),
+    "log10": MathCost(1, 1),
+    "sqrt": MathCost(1, 0),
+    "rsqrt": MathCost(1, 0),
+    "sin": MathCost(1, 1),
+    "cos": MathCost(1, 1),
+    "tan": MathCost(3, 2),
+    "tanh": MathCost(1, 0),
+    "sigmoid": MathCost(2, 2),
+    "pow": MathCost(2, 1),
+    "divide": MathCost(1, 1),
+    "rcp": MathCost(1, 0),
 }
 
 _SIMPLE = [

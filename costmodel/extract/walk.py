@@ -48,6 +48,7 @@ class KernelReader:
     descriptors: Mapping[str, Descriptor]
     data: RunTimeData = NOTHING_KNOWN
     least_float_bits: int = 0  # of the formats that the target converts by instructions; 0: any
+    fast_math: bool = False  # the device compiler approximates the functions of float32
     rasterization: Rasterization = field(default_factory=Rasterization)
     notes: list[str] = field(default_factory=list)
     unknown_calls: set[str] = field(default_factory=set)

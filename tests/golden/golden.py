@@ -60,7 +60,8 @@ def current(case: str) -> tuple[str, str]:
     config = template.default_config(workload, target)
     assert config is not None
     lowered = lower(template.build(workload, config), target, only_read=True)
-    kernels = [_rounded(plain_profile(k)) for k in read_profiles(lowered, target)]
+    flags = template.compile_flags.get(target.kind, ())
+    kernels = [_rounded(plain_profile(k)) for k in read_profiles(lowered, target, flags=flags)]
     return json.dumps({"config": dict(config), "kernels": kernels}, indent=1) + "\n", lowered.fingerprint
 
 

@@ -68,6 +68,7 @@ def profiles_of(
         Exception: Whatever TileLang or the profile reader raises.
     """
     from ..costmodel.extract import read_profiles, variable_names
+    from ..costmodel.extract.mathematics import FAST_MATH_FLAG
     from ..lowering.dynamic import at, launch_sizes, runtime_sizes
     from ..lowering.lower import lower
 
@@ -83,7 +84,8 @@ def profiles_of(
         for parameter in prim_func.params
         if parameter not in prim_func.buffer_map and "float" in str(parameter.dtype)
     }
-    return read_profiles(at(lowered, call.sizes, fractions), target, call.data)
+    flags = (FAST_MATH_FLAG,) if (kernel.pass_configs or {}).get("tl.enable_fast_math") else ()
+    return read_profiles(at(lowered, call.sizes, fractions), target, call.data, flags=flags)
 
 
 def _traced(maker: Any, target: Target, arguments: Mapping[str, Any]) -> ForeignKernel:

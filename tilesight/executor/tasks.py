@@ -87,7 +87,10 @@ def lower_and_profile(candidate: Candidate) -> Profiled | Failure:
     try:
         numbers = {number.name: number.value for number in candidate.template.numbers}
         data = RunTimeData(contents=candidate.template.operator.contents(candidate.workload))
-        kernels = read_profiles(at(lowered, candidate.workload.dims, numbers), candidate.target, data)
+        flags = candidate.template.compile_flags.get(candidate.target.kind, ())
+        kernels = read_profiles(
+            at(lowered, candidate.workload.dims, numbers), candidate.target, data, flags=flags
+        )
     except Exception as error:
         return Failure(
             FailureKind.PROFILE_ERROR, f"its lowered IR could not be read: {type(error).__name__}: {error}"

@@ -8,9 +8,9 @@ from tilesight.profile.values import Access, KernelProfile, Role, Space
 from tilesight.target.spec import load_target
 
 
-def read(prim_func: object, target: str = "h200") -> KernelProfile:
+def read(prim_func: object, target: str = "h200", flags: tuple[str, ...] = ()) -> KernelProfile:
     chip = load_target(target)
-    (only,) = read_profiles(lower(prim_func, chip, only_read=True), chip)
+    (only,) = read_profiles(lower(prim_func, chip, only_read=True), chip, flags=flags)
     return only
 
 

@@ -42,3 +42,9 @@ def test_loads_in_a_row_are_told_from_those_between_stores(together: bool, in_ro
 def test_a_bank_is_busy_for_the_words_of_a_table_at_most(values: int, wavefronts: int) -> None:
     (load,) = accesses(read(kernels.looked_up(values)), Space.SHARED)
     assert load.transactions == wavefronts * load.instructions
+
+
+def test_fast_math_leaves_the_special_function_alone() -> None:
+    exact, fast = (read(kernels.exponentials_of(32), flags=flags) for flags in ((), ("--use_fast_math",)))
+    assert total(fast, "special_ops") == total(exact, "special_ops") == 8 * 32
+    assert total(exact, "vector_ops") > total(fast, "vector_ops") == 0
