@@ -260,7 +260,7 @@ class KernelReader:
 
     def _store(self, node: Any, scope: Scope) -> Scope:
         self.count_value(node.value, scope)
-        self.mark_live(node.buffer.data)
+        self._live.store(self._role.number, identity(node.buffer.data), _converted_buffer(node.value))
         self.memory.note_store(identity(node.buffer.data))
         if is_scalar(node.buffer):
             self._scalars.add(identity(node.buffer.data))
@@ -508,6 +508,14 @@ class KernelReader:
         density = self.data.density
         taken = "always entered" if density is None else f"entered in {density:.0%} of the cases"
         self.add_note(f"a branch around matrix work or copies depends on data: taken as {taken}")
+
+
+def _converted_buffer(value: Any) -> int | None:
+    """The identity of the local buffer of which `value` is a converted element; None for other values."""
+    loaded = getattr(value, "value", None) if type(value).__name__ == "Cast" else None
+    if type(loaded).__name__ != "BufferLoad" or not str(loaded.buffer.scope()).startswith("local"):
+        return None
+    return identity(loaded.buffer.data)
 
 
 def _with_results(scope: Scope, program: ScalarProgram, scalars: Iterable[int] | None = None) -> Scope | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.unit.costmodel import sample_kernels as kernels
@@ -173,3 +175,43 @@ def test_only_the_loop_in_which_several_products_begin_anew_lets_them_share() ->
     live.finish()
     # each inner loop keeps its own product beside the buffers that both use
     assert live.peak_registers(0, {1: 256, 2: 256, 3: 128, 4: 128}) == 64 + 32 + 32
+
+
+@pytest.mark.parametrize(
+    ("steps", "peak"),
+    [
+        # converted, then used for the last time: the narrow copy takes the place of the values
+        ([("store", 1, None), ("store", 2, 1), ("use", 1), ("use", 2)], 64),
+        # an instruction needs the copy while the values live
+        ([("store", 1, None), ("store", 2, 1), ("use", 2), ("use", 1)], 64 + 32),
+        # other values than a conversion are not put off
+        ([("store", 1, None), ("store", 2, None), ("use", 1), ("use", 2)], 64 + 32),
+        # the values change before they die
+        ([("store", 1, None), ("store", 2, 1), ("store", 1, None), ("use", 1), ("use", 2)], 64 + 32),
+        # two conversions, each used
+        ([("store", 1, None), ("store", 2, 1), ("use", 2), ("store", 2, 1), ("use", 1), ("use", 2)], 64 + 32),
+    ],
+)
+def test_a_conversion_waits_until_its_source_dies_or_its_result_is_needed(
+    steps: list[tuple[Any, ...]], peak: float
+) -> None:
+    live = LiveRanges()
+    for kind, buffer, *source in steps:
+        if kind == "store":
+            live.store(0, buffer, *source)
+        else:
+            live.touch(0, buffer)
+    live.finish()
+    assert live.peak_registers(0, {1: 256, 2: 128}) == peak
+
+
+def test_a_conversion_is_not_put_off_beyond_a_loop_that_changes_its_source() -> None:
+    live = LiveRanges()
+    with live.loop():
+        live.store(0, 1)
+        live.store(0, 2, 1)
+        live.touch(0, 3)
+    live.touch(0, 1)
+    live.touch(0, 2)
+    live.finish()
+    assert live.peak_registers(0, {1: 256, 2: 128, 3: 128}) == 64 + 32 + 32
