@@ -11,6 +11,7 @@ from tilesight.errors import InputError, WorkloadError
 from tilesight.executor.tasks import Profiled, lower_and_profile
 from tilesight.kernels import operator, template_for
 from tilesight.lowering.dynamic import at, lower_candidate
+from tilesight.lowering.lower import Lowered
 from tilesight.problem.candidate import Candidate
 from tilesight.problem.space import Config
 from tilesight.profile.inference import PROBES, LawInference
@@ -50,12 +51,35 @@ def candidate(
     return Candidate(workload, found, template, chosen, dims)
 
 
+LOWERED: dict[object, Lowered] = {}
+
+
+@pytest.fixture
+def one_lowering(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One lowering for all sizes of dynamic dimensions: `lower_candidate` gives `build` variables instead.
+
+    That the code is the same for all sizes is tested without this fixture.
+    """
+
+    def shared(asked: Candidate, *, only_read: bool = False) -> Lowered:
+        workload, dynamic = asked.workload, asked.dynamic
+        fixed = tuple((dim, size) for dim, size in workload.dims.items() if dim not in dynamic)
+        kernel = (asked.template.name, asked.target.name, asked.config, dynamic)
+        key = (*kernel, workload.dtype, tuple(workload.attrs.items()), fixed, only_read)
+        if key not in LOWERED:
+            LOWERED[key] = lower_candidate(asked, only_read=only_read)
+        return LOWERED[key]
+
+    monkeypatch.setattr("tilesight.lowering.dynamic.lower_candidate", shared)
+
+
 def profiled(asked: Candidate) -> Profiled:
     found = lower_and_profile(asked)
     assert isinstance(found, Profiled), found
     return found
 
 
+@pytest.mark.usefixtures("one_lowering")
 @pytest.mark.parametrize(
     ("name", "target", "shape", "dims"),
     [
@@ -133,6 +157,7 @@ def profile_and_class(asked: Candidate) -> tuple[ParametricProfile, ShapeClass]:
     return read, shape_class
 
 
+@pytest.mark.usefixtures("one_lowering")
 def test_a_profile_of_an_open_m_is_right_for_every_m() -> None:
     asked = candidate("matmul", "h200", "m=777,n=1024,k=512", "m", config=MATMUL)
     profile, shape_class = profile_and_class(asked)
@@ -151,6 +176,7 @@ def test_a_profile_of_an_open_m_is_right_for_every_m() -> None:
 
 
 @pytest.mark.ci
+@pytest.mark.usefixtures("one_lowering")
 def test_a_profile_of_an_open_sequence_is_near_for_every_length() -> None:
     asked = candidate(
         "flash_attention",
