@@ -34,6 +34,7 @@ from .hip import build_code_object, build_hip, code_object_flags, hip_flags
 from .kernel_cache import CODE_OBJECT, KernelCache, KernelCacheEntry, cache_key
 from .launch_plan import LaunchPlan, UnsupportedLaunchError, read_plan
 from .producer_warps import without_idle_warps
+from .stage_reads import with_complete_reads
 
 ENTRY = "tilesight_call"
 
@@ -106,7 +107,7 @@ def device_source(lowered: Lowered, target: Target) -> str:
 
     tvm_target: Any = TvmTarget(target.tvm_target())
     with tvm_target:
-        kernels = without_idle_warps(lowered.device)
+        kernels = with_complete_reads(without_idle_warps(lowered.device))
         return str(
             device_codegen_without_compile(kernels, create_backend_context(tvm_target)).inspect_source()
         )
