@@ -42,7 +42,9 @@ INPUT_SEED = 0  # counters do not depend on the values of inputs
 
 @dataclass(frozen=True)
 class Item:
-    """A candidate to profile. `launches` are (grid, threads of a block) of each of its kernels."""
+    """A candidate to profile. `launches` are (grid, threads of a block) of each of its kernels, and `scratch`
+    (shape, dtype) of each tensor that it takes after its outputs.
+    """
 
     number: int  # of the dataset's row
     case: str
@@ -52,9 +54,10 @@ class Item:
     launches: tuple[tuple[tuple[int, int, int], int], ...]
     artifact: str = ""
     entry: str = ""
+    scratch: tuple[tuple[tuple[int, ...], str], ...] = ()
 
     def job(self) -> dict[str, object]:
-        names = ("number", "operator", "shape", "dtype", "artifact", "entry")
+        names = ("number", "operator", "shape", "dtype", "artifact", "entry", "scratch")
         return {name: getattr(self, name) for name in names}
 
 
@@ -149,7 +152,8 @@ def build(
             )
             continue
         candidate = Candidate(workload, target, template, Config(json.loads(row["config"])))
-        numbers[candidate.key] = item
+        scratch = tuple(template.scratch(workload, candidate.config).values())
+        numbers[candidate.key] = replace(item, scratch=scratch)
         candidates.append(candidate)
     built: dict[int, Item] = {}
     with (

@@ -3,17 +3,35 @@
     ncu ... python launch.py JOB.json
 
 JOB.json: {"log": file, "deadline": unix time, "seed": n, "target": name, "items": [{"number", "operator",
-"shape", "dtype", "artifact", "entry"}, ...]}. Writes a line to the log at the start and the end of each item,
-so that the parent knows which launches ncu profiled. Ends at the first kernel that fails; the parent starts
+"shape", "dtype", "artifact", "entry", "scratch"}, ...]}, where `scratch` has [shape, dtype] of each tensor
+that the kernel takes after its outputs. Writes a line to the log at the start and the end of each item, so
+that the parent knows which launches ncu profiled. Ends at the first kernel that fails; the parent starts
 another process for the rest.
 """
 
 import json
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+    from tilesight.runner.bench import BenchCase
 
 WARM_UPS = 2  # launches outside the profiled range
+
+
+def tensors_of(case: "BenchCase", scratch: Sequence[tuple[Sequence[int], str]]) -> "list[torch.Tensor]":
+    """What a kernel takes, in order: inputs, outputs, and memory of the shapes and dtypes in `scratch`."""
+    import torch
+
+    inputs = list(case.sets[0].inputs.values())
+    device = inputs[0].device
+    own = [torch.empty(*shape, dtype=getattr(torch, dtype), device=device) for shape, dtype in scratch]
+    return [*inputs, *case.outputs().values(), *own]
 
 
 def main(path: str) -> int:
@@ -51,7 +69,7 @@ def main(path: str) -> int:
                     }
                     case, held = BenchCase(found, workload, job["seed"], (InputSet(inputs, {}, {}),)), wanted
                 kernel = LoadedKernel(item["artifact"], item["entry"])
-                call = kernel.bind([*case.sets[0].inputs.values(), *case.outputs().values()], stream)
+                call = kernel.bind(tensors_of(case, item["scratch"]), stream)
                 for _ in range(WARM_UPS):
                     call()
                 torch.cuda.synchronize()

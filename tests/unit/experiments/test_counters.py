@@ -132,6 +132,71 @@ def item(
     return collecting.Item(number, "case", "matmul", "m=1,n=1,k=1", "bfloat16", ((grid, threads),), **more)
 
 
+def test_a_kernel_gets_the_scratch_memory_that_its_template_asks_for(
+    collecting: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """From the row of a dataset to the tensors of the launch, for every way to ask for such memory."""
+    import pandas as pd
+
+    from tilesight.executor import jobs, local
+    from tilesight.kernels import operator, template_for
+    from tilesight.records.trial import BuildResult
+    from tilesight.runner.bench import BenchCase, InputSet
+
+    launching = importlib.import_module("launch")
+    target = load_target("h200")
+    cases = (
+        ("flash_attention_bwd", "batch=1,heads=2,seq_len=128,head_dim=64", {}),
+        ("flash_decoding", "batch=1,heads=8,kv_heads=2,kv_len=256,head_dim=64", {"split_k": 2}),
+        ("matmul", "m=64,n=64,k=512", {"split_k": 2}),
+        ("rms_norm", "m=64,n=128", {}),
+    )
+    rows, wanted = [], []
+    for name, shape, values in cases:
+        template, workload = (
+            template_for(name, target, "bfloat16"),
+            operator(name).workload(shape, "bfloat16"),
+        )
+        config = template.default_config(workload, target)
+        assert config is not None
+        config = type(config)({**config, **values})
+        version = {"template": template.name, "template_version": template.version}
+        rows.append({"target": "h200", "config": json.dumps(dict(config)), **version})
+        wanted.append((operator(name), workload, len(template.build(workload, config).params)))
+
+    class Executor(local.LocalExecutor):
+        """Every build ends well, with a library that is not there."""
+
+        def __init__(self, *_: object) -> None:
+            pass
+
+        def stream(self, source: Any) -> Any:
+            for job in source.left:
+                yield jobs.BuildDone(job, BuildResult(artifact="kernel.so", entry="call"))
+
+        def close(self) -> None:
+            pass
+
+    class Source:
+        def __init__(self, left: Any) -> None:
+            self.left = left
+
+    monkeypatch.setattr(local, "LocalExecutor", Executor)
+    monkeypatch.setattr(jobs, "SingleLaneSource", Source)
+    items = [
+        collecting.Item(number, "case", name, shape, "bfloat16", ())
+        for number, (name, shape, _) in enumerate(cases)
+    ]
+    built = list(collecting.build(items, pd.DataFrame(rows), tmp_path, 1, math.inf))
+    counts = []
+    for found, (of, workload, number) in zip(built, wanted, strict=True):
+        scratch = json.loads(json.dumps(found.job()))["scratch"]
+        case = BenchCase(of, workload, 0, (InputSet(of.inputs(workload, "cpu", 0), {}, {}),))
+        assert len(launching.tensors_of(case, scratch)) == number
+        counts.append(len(scratch))
+    assert min(counts[:3]) > 0 == counts[3]
+
+
 def launch(ncu: Any, grid: tuple[int, int, int] = (8, 16, 1), threads: int = 384) -> Any:
     return ncu.Launch("main_kernel", grid, (threads, 1, 1), {"gpu__time_duration.sum": 1e-5})
 
