@@ -220,7 +220,7 @@ class GroupedMatmul(Operator):
         import torch
 
         if workload.dtype == FLOAT8:
-            return self._float8_vendor(workload, inputs)
+            return _float8_vendor(self, workload, inputs)
         a, b, n = inputs["A"], inputs["B"], workload.dims["n"]
         fused, masked = workload.attrs["fuse"] == "silu_mul", workload.attrs["rows"] == "masked"
         # (groups, k, n) or (groups, k, 2n), as views
@@ -253,80 +253,6 @@ class GroupedMatmul(Operator):
         except (RuntimeError, NotImplementedError, TypeError):
             return calls  # not for this device, dtype or shape
         return {**calls, "torch._grouped_mm": together}
-
-    def _float8_vendor(self, workload: Workload, inputs: Tensors) -> dict[str, Callable[[], object]]:
-        """Scaled products, one for each group with rows, and torch's grouped one for scales of rows."""
-        import torch
-
-        n, scales = workload.dims["n"], self.scales_of(workload.attrs)
-        fused, masked = workload.attrs["fuse"] == "silu_mul", workload.attrs["rows"] == "masked"
-        a, weights = inputs["A"], inputs["B"].flatten(1, -2)
-        if a.device.type == "cpu":
-            return {
-                "torch in float32": lambda: self._by_groups(workload, inputs, _product).to(torch.bfloat16)
-            }
-        wide = torch.bfloat16
-        out = torch.zeros(*a.shape[:-1], weights.shape[1], dtype=wide, device=a.device)
-        ones = torch.ones(1, device=a.device)
-
-        def of_rows(rows: Any) -> torch.Tensor:
-            scale = inputs["A_scale"]
-            # the library reads neighbours along the rows together
-            return scale[rows][:, None] if scales == "row" else scale[rows].T.contiguous().T
-
-        def of_columns(group: int) -> torch.Tensor:
-            scale = inputs["B_scale"][group]
-            return scale.view(1, -1) if scales == "row" else scale.reshape(-1, scale.shape[-1]).T
-
-        halves = 2 if fused and scales == "tensor" else 1  # with scales of their own
-        parts = []
-        for group, rows in self._groups(workload):
-            for half, columns in enumerate(weights[group].chunk(halves)):
-                to = slice(half * len(columns), (half + 1) * len(columns))
-                if scales == "none":
-                    factors = ones, ones
-                elif scales == "tensor":
-                    factors = inputs["A_scale"], inputs["B_scale"][group].view(-1)[half : half + 1]
-                else:
-                    factors = of_rows(rows), of_columns(group)
-                parts.append((a[rows], columns.T, factors, out[rows][:, to]))
-
-        def activated(product: "torch.Tensor") -> "torch.Tensor":
-            gate, up = product[..., :n], product[..., n:]
-            return torch.nn.functional.silu(gate).mul_(up) if fused else product
-
-        def by_groups(fast: bool) -> Callable[[], object]:
-            def product() -> object:
-                for left, right, (of_a, of_b), result in parts:
-                    found = torch._scaled_mm(left, right, of_a, of_b, out_dtype=wide, use_fast_accum=fast)
-                    result.copy_(found)
-                return activated(out)
-
-            return product
-
-        library = "hipBLAS" if torch.version.hip else "cuBLAS"
-        calls: dict[str, Callable[[], object]] = {
-            f"{library} (one call a group, {'fast sums' if fast else 'sums in float32'})": by_groups(fast)
-            for fast in ((False,) if scales == "block128" else (True, False))
-        }
-        if scales == "row" and not masked:
-            ends, of_b = inputs["ends"][1:].contiguous(), inputs["B_scale"].flatten(1)
-            calls["torch._scaled_grouped_mm"] = lambda: activated(
-                torch._scaled_grouped_mm(
-                    a, weights.transpose(1, 2), inputs["A_scale"], of_b,
-                    offs=ends, out_dtype=wide, use_fast_accum=True,
-                )
-            )  # fmt: skip
-        if found := usable(calls):
-            return found
-        wide_parts = [(left.to(wide), right.to(wide), result) for left, right, _, result in parts]
-
-        def unscaled() -> object:
-            for left, right, result in wide_parts:
-                result.copy_(left @ right)
-            return activated(out)
-
-        return {f"{library} (products of bfloat16, without scales)": without_result(unscaled)}
 
     def flops(self, workload: Workload) -> int:
         """Operations of the products; an activation is not counted."""
@@ -418,6 +344,83 @@ class GroupedMatmul(Operator):
                 halves = weights.unbind(0 if is_nt else 1) if fused else (weights,)
                 out[rows] = function(tokens, *(half.T if is_nt else half for half in halves))
         return out
+
+
+def _float8_vendor(
+    operator: GroupedMatmul, workload: Workload, inputs: Tensors
+) -> dict[str, Callable[[], object]]:
+    """Scaled products, one for each group with rows, and torch's grouped one for scales of rows."""
+    import torch
+
+    n, scales = workload.dims["n"], operator.scales_of(workload.attrs)
+    fused, masked = workload.attrs["fuse"] == "silu_mul", workload.attrs["rows"] == "masked"
+    a, weights = inputs["A"], inputs["B"].flatten(1, -2)
+    if a.device.type == "cpu":
+        return {
+            "torch in float32": lambda: operator._by_groups(workload, inputs, _product).to(torch.bfloat16)
+        }
+    wide = torch.bfloat16
+    out = torch.zeros(*a.shape[:-1], weights.shape[1], dtype=wide, device=a.device)
+    ones = torch.ones(1, device=a.device)
+
+    def of_rows(rows: Any) -> torch.Tensor:
+        scale = inputs["A_scale"]
+        # the library reads neighbours along the rows together
+        return scale[rows][:, None] if scales == "row" else scale[rows].T.contiguous().T
+
+    def of_columns(group: int) -> torch.Tensor:
+        scale = inputs["B_scale"][group]
+        return scale.view(1, -1) if scales == "row" else scale.reshape(-1, scale.shape[-1]).T
+
+    halves = 2 if fused and scales == "tensor" else 1  # with scales of their own
+    parts = []
+    for group, rows in operator._groups(workload):
+        for half, columns in enumerate(weights[group].chunk(halves)):
+            to = slice(half * len(columns), (half + 1) * len(columns))
+            if scales == "none":
+                factors = ones, ones
+            elif scales == "tensor":
+                factors = inputs["A_scale"], inputs["B_scale"][group].view(-1)[half : half + 1]
+            else:
+                factors = of_rows(rows), of_columns(group)
+            parts.append((a[rows], columns.T, factors, out[rows][:, to]))
+
+    def activated(product: "torch.Tensor") -> "torch.Tensor":
+        gate, up = product[..., :n], product[..., n:]
+        return torch.nn.functional.silu(gate).mul_(up) if fused else product
+
+    def by_groups(fast: bool) -> Callable[[], object]:
+        def product() -> object:
+            for left, right, (of_a, of_b), result in parts:
+                found = torch._scaled_mm(left, right, of_a, of_b, out_dtype=wide, use_fast_accum=fast)
+                result.copy_(found)
+            return activated(out)
+
+        return product
+
+    library = "hipBLAS" if torch.version.hip else "cuBLAS"
+    calls: dict[str, Callable[[], object]] = {
+        f"{library} (one call a group, {'fast sums' if fast else 'sums in float32'})": by_groups(fast)
+        for fast in ((False,) if scales == "block128" else (True, False))
+    }
+    if scales == "row" and not masked:
+        ends, of_b = inputs["ends"][1:].contiguous(), inputs["B_scale"].flatten(1)
+        calls["torch._scaled_grouped_mm"] = lambda: activated(
+            torch._scaled_grouped_mm(
+                a, weights.transpose(1, 2), inputs["A_scale"], of_b,
+                offs=ends, out_dtype=wide, use_fast_accum=True,
+            )
+        )  # fmt: skip
+    if found := usable(calls):
+        return found
+    wide_parts = [(left.to(wide), right.to(wide), result) for left, right, _, result in parts]
+
+    def unscaled() -> object:
+        for left, right, result in wide_parts:
+            result.copy_(left @ right)
+        return activated(out)
+
+    return {f"{library} (products of bfloat16, without scales)": without_result(unscaled)}
 
 
 def _block(scales: str, name: str, shape: tuple[int, ...]) -> tuple[int, int]:

@@ -12,6 +12,7 @@ import importlib.util
 import json
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
+from copy import copy
 from functools import cache
 from pathlib import Path
 
@@ -26,7 +27,8 @@ def definition_hash(value: type | Callable[..., object], ignored: Collection[str
 
     Args:
         value: a class or function of a module that has a source file.
-        ignored: class attributes that do not count, in any of these classes.
+        ignored: class attributes and methods that do not count, in any of these classes. What only such a
+            method uses does not count either.
 
     Returns:
         12 hexadecimal digits.
@@ -34,7 +36,7 @@ def definition_hash(value: type | Callable[..., object], ignored: Collection[str
     Raises:
         OSError: the source file of the module cannot be read.
     """
-    found = _used(value.__module__, value.__qualname__.split(".")[0])
+    found = _used(value.__module__, value.__qualname__.split(".")[0], ignored)
     if not found:
         raise OSError(f"{value.__module__}.{value.__qualname__} has no source file")
     # sorted by name and not by module, since a function may move to another file
@@ -109,8 +111,11 @@ def _is_within(name: str, packages: Collection[str]) -> bool:
 # ---- which definitions a definition uses
 
 
-def _used(module: str, name: str) -> dict[tuple[str, str], list[ast.stmt]]:
-    """Statements that define `name` of `module`, and all definitions that they use, by module and name."""
+def _used(module: str, name: str, ignored: Collection[str]) -> dict[tuple[str, str], list[ast.stmt]]:
+    """Statements that define `name` of `module`, and all definitions that they use, by module and name.
+
+    Of classes, `ignored` methods are left out.
+    """
     package = module.rpartition(".")[0] or module
     found: dict[tuple[str, str], list[ast.stmt]] = {}
     pending = [(module, name)]
@@ -119,11 +124,27 @@ def _used(module: str, name: str) -> dict[tuple[str, str], list[ast.stmt]]:
         if key in found:
             continue
         home, wanted = key
-        statements = _definitions(home).get(wanted, [])
+        statements = [_without(node, ignored) for node in _definitions(home).get(wanted, [])]
         if statements:
             found[key] = statements
             pending += _names_used(statements, home, package)
     return found
+
+
+def _without(statement: ast.stmt, methods: Collection[str]) -> ast.stmt:
+    """A class without these methods; any other statement as it is."""
+    if not isinstance(statement, ast.ClassDef):
+        return statement
+    kept = [
+        node
+        for node in statement.body
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or node.name not in methods
+    ]
+    if len(kept) == len(statement.body):
+        return statement
+    left = copy(statement)  # the tree is kept, and must stay as it is
+    left.body = kept
+    return left
 
 
 def _names_used(statements: list[ast.stmt], module: str, package: str) -> Iterator[tuple[str, str]]:

@@ -35,10 +35,17 @@ def nobody(n):
     return n
 
 
+def _library(n):
+    return n + 1
+
+
 class Kernel(Base):
     """Docstring."""
 
     named: ClassVar[dict] = {"K0": 1}
+
+    def vendor(self, n):
+        return {"torch": _library(n)}
 
     def build(self, n):
         for i in range(_rows(n)):
@@ -73,7 +80,7 @@ def version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hash:
         (package / "kernel.py").write_text(kernel)
         (package / "shared.py").write_text(shared)
         name = ".".join([*package.relative_to(tmp_path).parts, "kernel"])
-        return definition_hash(importlib.import_module(name).Kernel, ignored=("named",))
+        return definition_hash(importlib.import_module(name).Kernel, ignored=("named", "vendor"))
 
     return hashed
 
@@ -91,6 +98,9 @@ def version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hash:
         ("_UNUSED = 3", "_UNUSED = 4"),
         ("    return n\n", "    return -n\n"),
         ('{"K0": 1}', '{"K0": 1, "K1": 2}'),
+        ('"torch": ', '"cuBLAS": '),
+        ("    return n + 1\n", "    return n + 2\n"),
+        ('    def vendor(self, n):\n        return {"torch": _library(n)}\n', ""),
         ("LIMIT = 7\n", "if TYPE_CHECKING:\n    import torch\nLIMIT = 7\n"),
     ],
 )
@@ -103,7 +113,13 @@ def test_what_changes_nothing_does_not_count(version: Hash, old: str, new: str) 
 
 @pytest.mark.parametrize(
     ("old", "new"),
-    [("range(", "reversed("), ("LIMIT = 7", "LIMIT = 8"), ("min(n", "max(n"), ("helper(i)", "pass")],
+    [
+        ("range(", "reversed("),
+        ("LIMIT = 7", "LIMIT = 8"),
+        ("min(n", "max(n"),
+        ("helper(i)", "pass"),
+        ("def build", "def made"),
+    ],
 )
 def test_the_class_its_helpers_and_its_constants_count(version: Hash, old: str, new: str) -> None:
     assert version() != version(KERNEL.replace(old, new))

@@ -171,6 +171,8 @@ class KernelTemplate(ABC):
     def version(self) -> str:
         """Hash (12 hex digits) of the template's code and of all that it uses in its own package.
 
-        Includes the operator, except for its published shapes. See `code_hash.definition_hash`.
+        Includes the operator, except for its published shapes and its vendors' implementations. See
+        `code_hash.definition_hash`.
         """
-        return recorded_version(definition_hash(type(self), ignored=("named", "default_names")))
+        ignored = ("named", "default_names", "vendor")
+        return recorded_version(definition_hash(type(self), ignored=ignored))

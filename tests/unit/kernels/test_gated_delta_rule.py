@@ -110,6 +110,9 @@ def test_bad_workloads_are_refused(shape: str, message: str) -> None:
         RULE.workload(shape)
 
 
+TWO_WARPS = {"chunk": 32, "sub_block": 16, "threads": 64}
+
+
 @pytest.mark.parametrize(
     ("head_k", "changes", "message"),
     [
@@ -117,6 +120,13 @@ def test_bad_workloads_are_refused(shape: str, message: str) -> None:
         (128, {"sub_block": 16}, "chunk=64 has more than two blocks of sub_block=16: take sub_block=32"),
         (128, {"block_v": 16, "threads": 256}, "64x16 leaves each of 2 warpgroups.*take threads=128"),
         (128, {"block_v": 32, "threads": 256}, None),
+        (
+            128,
+            {**TWO_WARPS, "num_stages": 3},
+            "num_stages=3 with threads=64 .*take num_stages=2 or threads=128",
+        ),
+        (128, {**TWO_WARPS, "num_stages": 2}, None),
+        (128, {**TWO_WARPS, "num_stages": 3, "threads": 128}, None),
     ],
 )
 def test_rules_of_the_space(head_k: int, changes: dict[str, int], message: str | None) -> None:
