@@ -187,9 +187,7 @@ def resident_scan(workload: Workload, config: Config) -> Any:
                         * steps[slot, row + j]
                     )
                 for i, j in T.Parallel(ROWS, ROWS):
-                    exact[i, j] = T.if_then_else(
-                        j > i, 0, exact[i, j] + T.if_then_else(i == j, own[0], 0)
-                    )
+                    exact[i, j] = T.if_then_else(j > i, 0, exact[i, j] + T.if_then_else(i == j, own[0], 0))
                 T.copy(exact, even)
                 if group:
                     for j in T.Parallel(row):
@@ -299,6 +297,15 @@ def resident_state(workload: Workload, config: Config) -> Any:
                 T.mbarrier_arrive(shared["full"][slot])
 
         @T.macro
+        def reuse(tensors, shared, where, step, count):  # type: ignore[no-untyped-def]
+            slot = group * num_stages + stages.slot(step)
+            if T.get_thread_binding() % WARP == 0:
+                T.mbarrier_arrive(shared["free"][slot])
+            if T.get_thread_binding() < group * GROUP + WARP and step + num_stages < count:
+                T.mbarrier_wait_parity(shared["free"][slot], stages.phase(step))
+                fill(tensors, shared, where, step + num_stages)
+
+        @T.macro
         def run(given):  # type: ignore[no-untyped-def]
             tensors, shared, where = given
             item, at, block = where
@@ -309,8 +316,7 @@ def resident_state(workload: Workload, config: Config) -> Any:
             # of this group
             turns = (walk.count(block) - group + groups - 1) // groups
             sums = T.alloc_fragment((ROWS, block_n), accumulator)
-            copies = T.get_thread_binding() < group * GROUP + WARP
-            if copies:
+            if T.get_thread_binding() < group * GROUP + WARP:
                 if group == 0:
                     b = tensors["B"][item, at * chunk : (at + 1) * chunk, n : n + block_n]
                     _issue(b, shared["B"], shared["kept"])
@@ -339,13 +345,12 @@ def resident_state(workload: Workload, config: Config) -> Any:
                         policy=policy,
                         clear_accum=depth == 0,
                     )
-                    T.wait_wgmma(0)
-                    T.sync_warp()
-                    if T.get_thread_binding() % WARP == 0:
-                        T.mbarrier_arrive(shared["free"][slot])
-                    if copies and step + num_stages < turns * depths:
-                        T.mbarrier_wait_parity(shared["free"][slot], stages.phase(step))
-                        fill(tensors, shared, where, step + num_stages)
+                    # while a tile is scaled, the one before it is multiplied
+                    T.wait_wgmma(1)
+                    if depth > 0:
+                        reuse(tensors, shared, where, step - 1, turns * depths)
+                T.wait_wgmma(0)
+                reuse(tensors, shared, where, (turn + 1) * depths - 1, turns * depths)
                 T.tma_store_wait(0)
                 T.copy(sums, out_tile[group, :, :])
                 T.tma_copy(

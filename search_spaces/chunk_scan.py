@@ -64,7 +64,7 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         cols, stages, groups = config.int("block_n"), config.int("num_stages"), chunk // ROWS
         weights = groups * (groups + 1) // 2 * ROWS * ROWS
         tiles = weights + stages * (chunk + width) * cols + chunk * cols
-        factors = ROWS + ROWS * groups * (groups - 1) // 2
+        factors = ROWS * groups * (groups - 1) // 2
         decays = 2 * stages * chunk + factors
         return tiles * element_bytes + decays * FLOAT_BYTES + 2 * TILE_ALIGNMENT
 
@@ -93,7 +93,8 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         rows_of_warps(target),
         causal_pipelines(target, "causal weights", lambda config: config["copies"] == "bulk"),
         resident_form(
-            chunk, lambda _: {"block_m": chunk, "block_k": ROWS, "threads": chunk // ROWS * GROUP, "copies": "bulk"}
+            chunk,
+            lambda _: {"block_m": chunk, "block_k": ROWS, "threads": chunk // ROWS * GROUP, "copies": "bulk"},
         ),
         enough_heads(workload.dims["nheads"], lambda _: 1),
         unless_resident(by_copies(fits_block(target, False), fits_block(target, True))),

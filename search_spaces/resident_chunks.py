@@ -1,4 +1,4 @@
-"""Blocks of Mamba-2's chunks that take several heads in turn, and keep what these share: parameter and rules."""
+"""Blocks that take several heads of a chunk of Mamba-2 in turn: their parameter and rules."""
 
 from __future__ import annotations
 
@@ -72,7 +72,9 @@ def enough_heads(nheads: int, groups: Callable[[Config], int]) -> Constraint:
         if heads > most:
             return f"heads={heads} is wasted on nheads={nheads}: {most} covers it"
         if heads < least:
-            return f"heads={heads} leaves some of {least} groups of threads without a head: take fewer threads"
+            return (
+                f"heads={heads} leaves some of {least} groups of threads without a head: take fewer threads"
+            )
         return None
 
     return if_resident(Constraint("heads of a block", violation, is_waste=True))
