@@ -10,11 +10,13 @@ from typing import Any
 
 from ..problem.space import Config
 from ..problem.workload import Workload
+from ..target.spec import Target
 from ._mamba2 import LOG2_E
 from ._scheduled_tiles import GROUP, Stages
 
 ROWS = 64  # of a group: those of one wgmma
 WARP = 32
+WAVE_SHARE = 0.9  # of the cores, which the blocks of one wave occupy at least
 LAST = 4  # sums of a chunk that are copied for the last one: TMA takes 16 bytes
 
 
@@ -51,6 +53,28 @@ class HeadWalk:
         if isinstance(self.nheads, int) and self.nheads % self.each == 0:
             return self.each
         return T.min(self.each, self.nheads - self.first(block))
+
+
+def heads_of_a_wave(workload: Workload, tiles: int, target: Target) -> int:
+    """The most heads of a block, a power of two, with which blocks still occupy nearly all cores.
+
+    0 if they do not even with one head each.
+
+    Args:
+        workload: of `chunk_scan` or `chunk_state`.
+        tiles: tiles of a head.
+        target: the device.
+    """
+    batch, seq_len, nheads, _, _ = workload.dims.values()
+    chunks = -(-seq_len // int(workload.attrs["chunk"]))
+
+    def blocks(heads: int) -> int:
+        return batch * chunks * tiles * -(-nheads // heads)
+
+    heads = 1 << max(0, nheads - 1).bit_length()
+    while heads and blocks(heads) < WAVE_SHARE * target.int("core.count"):
+        heads //= 2
+    return heads
 
 
 def by_group(groups: int, program: Callable[[int], Any]) -> Any:

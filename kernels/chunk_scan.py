@@ -35,7 +35,7 @@ from ._mamba2 import (
     whole_chunks,
     whole_steps,
 )
-from ._resident_chunks import resident_scan
+from ._resident_chunks import heads_of_a_wave, resident_scan
 from ._vendor_calls import of_packages
 
 if TYPE_CHECKING:
@@ -254,11 +254,26 @@ class ChunkScanGpu(ChunkTemplate):
         return search_space.space(workload, target)
 
     def default_config(self, workload: Workload, target: Target) -> Config | None:
-        """Tiles of 64 x 64, 64 tokens at a time: small blocks, of which several share a core.
+        """Blocks that take several heads of a chunk where one wave of them occupies the cores.
 
-        Without TMA: with a warpgroup that only copies, just one block fits on a core, and its loop is short.
+        Otherwise tiles of 64 x 64, 64 tokens at a time: small blocks, of which several share a core. Without
+        TMA: with a warpgroup that only copies, just one block fits on a core, and its loop is short.
         """
         space = self.space(workload, target)
+        chunk, tiles = int(workload.attrs["chunk"]), -(-workload.dims["head_dim"] // 64)
+        resident = Config(
+            {
+                "block_m": chunk,
+                "block_n": 64,
+                "block_k": 64,
+                "num_stages": 2,
+                "threads": 2 * chunk,
+                "copies": "bulk",
+                "heads": heads_of_a_wave(workload, tiles, target),
+            }
+        )
+        if resident.int("heads") and resident in space:
+            return resident
         wanted = Config(
             {
                 "block_m": 64,

@@ -33,7 +33,7 @@ from ._mamba2 import (
     whole_chunks,
     whole_steps,
 )
-from ._resident_chunks import resident_state
+from ._resident_chunks import heads_of_a_wave, resident_state
 from ._vendor_calls import of_packages
 from ._warp_policy import warp_policy
 
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 PANEL_BYTES = 1 << 30  # the reference holds at most this much of x in float32 at once
 DECAY_BYTES = 4  # dt and dA_cumsum are float32
+FEWEST_HEADS = 4  # of a block that keeps B: with fewer, tiles of their own are as fast
 
 
 class ChunkState(ChunkOperator):
@@ -210,11 +211,29 @@ class ChunkStateGpu(ChunkTemplate):
         return search_space.space(workload, target)
 
     def default_config(self, workload: Workload, target: Target) -> Config | None:
-        """A tile of 64 x 128 that spans a head's whole state, 64 tokens at a time, as in TileLang's example.
+        """Blocks that take many heads of a chunk where one wave of them occupies the cores.
 
-        Without TMA: with a warpgroup that only copies, just one block fits on a core, and its loop is short.
+        Otherwise a tile of 64 x 128 that spans a head's whole state, 64 tokens at a time, as in TileLang's
+        example. Without TMA: with a warpgroup that only copies, just one block fits on a core, and its loop
+        is short.
         """
         space = self.space(workload, target)
+        tiles = -(-workload.dims["head_dim"] // 64) * -(-workload.dims["d_state"] // 128)
+        resident = Config(
+            {
+                "block_p": 64,
+                "block_n": 128,
+                "block_k": 64,
+                "num_stages": 4,
+                "threads": 256,
+                "policy": "square",
+                "scaled_x": "shared",
+                "copies": "bulk",
+                "heads": heads_of_a_wave(workload, tiles, target),
+            }
+        )
+        if resident.int("heads") >= FEWEST_HEADS and resident in space:
+            return resident
         wanted = Config(
             {
                 "block_p": 64,

@@ -13,6 +13,7 @@ from tilesight.kernels import chunk_scan as module
 from tilesight.kernels import operator, templates
 from tilesight.problem.space import Config
 from tilesight.problem.workload import Workload
+from tilesight.target.spec import load_target
 
 CHUNK_SCAN = operator("chunk_scan")
 (TEMPLATE,) = templates("chunk_scan")
@@ -125,3 +126,19 @@ def test_costs_count_visible_pairs() -> None:
     whole = CHUNK_SCAN.workload("batch=1,seq_len=512,nheads=2,head_dim=4,d_state=8")
     pairs = 2 * 256 * 257 // 2
     assert CHUNK_SCAN.flops(whole) == 2 * 2 * 4 * (pairs + 512 * 8)
+
+
+@pytest.mark.parametrize(
+    ("shape", "heads"),
+    [
+        ("CC0", 2),  # 128 blocks on 132 cores
+        ("CC2", 16),
+        ("CC5", 64),  # all: more blocks than cores
+        ("batch=2,seq_len=1000,nheads=5,head_dim=72,d_state=128", 0),  # 80 blocks
+        ("batch=1,seq_len=1024,nheads=64,head_dim=64,d_state=128,chunk=512", 0),  # no room for such a chunk
+    ],
+)
+def test_default_blocks_take_as_many_heads_as_leave_a_block_for_each_core(shape: str, heads: int) -> None:
+    config = TEMPLATE.default_config(CHUNK_SCAN.workload(shape, "bfloat16"), load_target("h200"))
+    assert config is not None
+    assert config.int("heads", 0) == heads
