@@ -11,12 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import InputError
+from ..analytical.constants import DEFAULT, Constants
 from ..learned.boosting import OBJECTIVES
 from . import metrics
+from .fit_constants import ROUGH
 from .fold import ALONE, BOTH, CONFIGS, FoldPredictions, Judging, predict_fold
 from .measured import SPLITS, MeasuredRow, codes, measured_log
 from .task_runner import Task, run_tasks
-from .train import ConstantsFit
 
 MOST_FOLDS = 10
 RANDOM = "random"
@@ -172,7 +173,7 @@ def evaluate(
     split: str,
     *,
     objectives: Sequence[str] = OBJECTIVES[:1],
-    fit_constants: ConstantsFit | None = None,
+    constants: Constants = DEFAULT,
     most_folds: int = MOST_FOLDS,
     yardsticks: bool = True,
     workers: int = 1,
@@ -185,16 +186,15 @@ def evaluate(
         rows: the measured rows.
         split: the groups to hold out, one of `SPLITS`.
         objectives: objectives of the learned model, each evaluated as a model.
-        fit_constants: fits the analytical model's constants in each fold. Without it the shipped constants
-            are used, which may have been fitted to held-out rows; the result records this.
+        constants: of the analytical model. The shipped ones may have been fitted to held-out rows; `ROUGH`
+            depends on no measured kernel. The result records this.
         most_folds: largest number of folds for split "shape".
         yardsticks: whether to add boosting on plain counts and on config values.
-        workers: folds at once, each in a process of its own; results do not depend on it. With several,
-            `fit_constants` must be a module-level function.
+        workers: folds at once, each in a process of its own; results do not depend on it.
         progress: receives lines on each fold.
         parameters: parameters of `LatencyCorrection`.
     """
-    how = Judging(tuple(objectives), fit_constants, yardsticks, parameters)
+    how = Judging(tuple(objectives), constants, yardsticks, parameters)
     plan = EvaluationPlan.of(rows, split, how, most_folds)
     return plan.evaluation(run_tasks(rows, plan.tasks, workers=workers, progress=progress))
 
@@ -254,9 +254,10 @@ class EvaluationPlan:
             for target in (None, *(names if len(names) > 1 else ()))
             for model in (self.how.name(BOTH, o) for o in objectives)
         ]
-        shipped = "as shipped: may have been fitted to held-out rows"
         origin = (
-            "refit in each fold, with the target's figures as they are" if self.how.fit_constants else shipped
+            "round figures, which depend on no measured kernel"
+            if self.how.constants == ROUGH
+            else "may have been fitted to held-out rows"
         )
         unjudged = len({row.case for row in rows} - {case.case for case in cases})
         return Evaluation(

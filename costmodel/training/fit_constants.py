@@ -50,7 +50,7 @@ BOUNDS: Mapping[str, tuple[float, float]] = MappingProxyType(
     }
 )
 # Round figures of the right magnitude, which depend on no measured kernel: a fit is drawn towards them, and
-# a fit in an evaluation starts there, since it must not depend on the shipped constants.
+# held-out kernels are judged with them, since the shipped constants may have been fitted to these.
 ROUGH = Constants(
     overlap_norm=8.0,
     memory_norm=4.0,
@@ -78,10 +78,6 @@ ROUGH = Constants(
     drift_share=0.3,
 )
 MOST_ROWS = 1500  # more rows do not change the constants
-HELD_OUT_ROWS, HELD_OUT_EVALUATIONS = (
-    600,
-    4,
-)  # for the fit in each fold of an evaluation, which must take minutes only
 FEWEST_OF_CASE = 4  # rows of a case in the sample of a fit
 # Root mean square log error that a constant e times its round figure costs. Kernels of few operators say
 # little about some constants: a fit without this predicts kernels of other operators worse than the round
@@ -130,15 +126,6 @@ def fit(
         workers=map_like,
     )
     return _constants(found.x, names, start)
-
-
-def fit_held_out(rows: Sequence[MeasuredRow]) -> Constants:
-    """Fit the constants of one fold of an evaluation.
-
-    It starts from rough values, since the shipped constants were fitted to all rows. The figures of the
-    target and the structure of the model still depend on all rows.
-    """
-    return fit(rows, ROUGH, evaluations=HELD_OUT_EVALUATIONS, most_rows=HELD_OUT_ROWS)
 
 
 def _constants(logs: NDArray[np.float64], names: Sequence[str], start: Constants) -> Constants:

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..analytical.analytical_model import AnalyticalModel
-from ..analytical.constants import DEFAULT
+from ..analytical.constants import Constants
 from .row_table import RowTable
-from .train import ConstantsFit, train_correction
+from .train import train_correction
 from .yardsticks import learned_alone, on_configs
 
 ANALYTICAL, BOTH, ALONE, CONFIGS = "analytical", "both", "learned alone", "config boosting"
@@ -24,13 +24,13 @@ class Judging:
 
     Args:
         objectives: objectives of the learned model, each evaluated as a model.
-        fit_constants: fits the analytical model's constants in each fold; None for the shipped constants.
+        constants: of the analytical model.
         yardsticks: whether to add boosting on plain counts and on config values.
         parameters: parameters of `LatencyCorrection`.
     """
 
     objectives: tuple[str, ...]
-    fit_constants: ConstantsFit | None
+    constants: Constants
     yardsticks: bool
     parameters: Mapping[str, Any]
 
@@ -52,10 +52,7 @@ class FoldPredictions:
 def predict_fold(table: RowTable, test: NDArray[np.bool_], how: Judging) -> FoldPredictions:
     """Train the models on the other rows, and predict those of the mask `test`, shape (n,)."""
     rows = table.rows
-    constants = DEFAULT
-    if how.fit_constants is not None:
-        constants = how.fit_constants([row for row, out in zip(rows, test, strict=True) if not out])
-    seen = table.described(AnalyticalModel(constants))
+    seen = table.described(AnalyticalModel(how.constants))
     with np.errstate(divide="ignore"):
         offset = np.log(seen.analytical_us)
     logs = {ANALYTICAL: offset[test]}

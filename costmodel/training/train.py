@@ -5,25 +5,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...records.trial import Prediction
 from ..analytical.analytical_model import AnalyticalModel
-from ..analytical.constants import Constants
 from ..learned.estimator import LatencyCorrection
 from ..learned.features import NAMES, features
 from .measured import MeasuredRow, codes, measured_log
 
 log = logging.getLogger(__name__)
-
-
-class ConstantsFit(Protocol):
-    """Fits the constants of the analytical model to measured rows, as `fit_constants.fit` does."""
-
-    def __call__(self, rows: Sequence[MeasuredRow], /) -> Constants: ...
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,14 @@ from functools import partial
 from typing import Any
 
 from ..analytical.analytical_model import AnalyticalModel
+from ..analytical.constants import Constants
 from ..learned.estimator import LatencyCorrection
 from .evaluation import Evaluation, EvaluationPlan
 from .fold import Judging
 from .measured import MeasuredRow
 from .row_table import RowTable
 from .task_runner import Task, run_tasks
-from .train import ConstantsFit, train_correction
+from .train import train_correction
 
 
 def train_and_evaluate(
@@ -21,7 +22,7 @@ def train_and_evaluate(
     splits: Sequence[str],
     *,
     objective: str,
-    fit_constants: ConstantsFit | None,
+    constants: Constants,
     workers: int = 1,
     progress: Callable[[str], None] = lambda _: None,
     **parameters: Any,
@@ -34,14 +35,13 @@ def train_and_evaluate(
         rows: the measured rows.
         splits: the groups that are held out, any of `SPLITS`; may be empty.
         objective: objective of the learned model.
-        fit_constants: fits the analytical model's constants in each fold; see `evaluate`.
+        constants: of the analytical model in the folds; see `evaluate`.
         workers: fits at once, each in a process of its own; results do not depend on it.
         progress: receives lines on each fit.
         parameters: further parameters of `LatencyCorrection`.
     """
-    how = Judging((objective,), fit_constants, False, parameters)
+    how = Judging((objective,), constants, False, parameters)
     plans = [EvaluationPlan.of(rows, split, how) for split in splits]
-    # last, since it fits no constants: long tasks that begin late would leave the other cores idle
     final = Task("training", f"on {len(rows)} rows", partial(_train, objective=objective, **parameters))
     *folds, estimator = run_tasks(
         rows, [*(task for plan in plans for task in plan.tasks), final], workers=workers, progress=progress

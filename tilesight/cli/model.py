@@ -74,7 +74,7 @@ def train(
     from ..costmodel.analytical.analytical_model import AnalyticalModel
     from ..costmodel.learned import model_file
     from ..costmodel.training import card
-    from ..costmodel.training.fit_constants import fit_held_out
+    from ..costmodel.training.fit_constants import ROUGH
     from ..costmodel.training.train_and_evaluate import train_and_evaluate
 
     dataset, rows = _read(datasets)
@@ -84,7 +84,7 @@ def train(
         rows,
         splits,
         objective=objective,
-        fit_constants=fit_held_out,
+        constants=ROUGH,
         workers=_count(workers),
         progress=_progress,
         random_state=seed,
@@ -139,14 +139,14 @@ def evaluate(
     For comparison the table also has random choice and boosted trees on config values.
     """
     from ..costmodel.training.evaluation import evaluate as judge
-    from ..costmodel.training.fit_constants import fit_held_out
+    from ..costmodel.training.fit_constants import ROUGH
 
     _, rows = _read(datasets)
     found = judge(
         rows,
         split,
         objectives=list(dict.fromkeys(objectives)) or [OBJECTIVES[0]],
-        fit_constants=fit_held_out,
+        constants=ROUGH,
         workers=_count(workers),
         progress=_progress,
         random_state=seed,

@@ -235,7 +235,7 @@ class SearchSpace(Reported):
 
     def closest(self, config: Config) -> Config | None:
         """`config` if it is legal, else the nearest legal config; None if the space is empty."""
-        return config if config in self else next(iter(self.nearest(config, 1)), None)
+        return self.config(config) if config in self else next(iter(self.nearest(config, 1)), None)
 
     def parse(self, text: str) -> Config:
         """A legal config from its text, which must name all parameters. Raises as `read` and `check`."""

@@ -31,13 +31,15 @@ class GroupSearch:
     @cached_property
     def _search(self) -> Searcher:
         space, sampler, seed = self._request.space, self._request.sampler, self._request.seed
-        return Searcher(space, sampler=sampler, seed=seed, first=self._default, configs=self.groups.firsts)
+        first = None if self.default is None else self.groups.first(self.default)
+        return Searcher(space, sampler=sampler, seed=seed, first=first, configs=self.groups.firsts)
 
     @cached_property
-    def _default(self) -> Config | None:
+    def default(self) -> Config | None:
+        """The template's own choice; None if the space does not have it."""
         request = self._request
         config = request.template.default_config(request.workload, request.target)
-        return None if config is None or config not in request.space else self.groups.first(config)
+        return None if config is None or config not in request.space else config
 
     def tell(self, *configs: Config) -> None:
         """Note that the records of `configs` changed."""
@@ -58,7 +60,7 @@ class GroupSearch:
     def even_sample(self) -> list[Config]:
         """The first groups to lower: those of an even sample of the space."""
         request = self._request
-        sample = stratified(request.space, 3 * STRATIFIED, request.seed, self._default)
+        sample = stratified(request.space, 3 * STRATIFIED, request.seed, self.default)
         return list(dict.fromkeys(self.groups.first(config) for config in sample))[:STRATIFIED]
 
     def left(self, limit: int | None) -> int:

@@ -161,6 +161,7 @@ class Tuner:
             self.limits.patience,
             *widths,
             spare=self.request.target.is_gpu,
+            default=self.search.default,
         )
         if self.exploration.wanted:
             self.observer.phase("explore", self.exploration.wanted)

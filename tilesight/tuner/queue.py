@@ -32,6 +32,8 @@ class MeasurementQueue:
         width: Number of builds that run at once.
         devices: Number of measurements that run at once.
         spare: Whether some built candidates may be dropped because of the compiler's figures.
+        default: The template's own choice, built and measured before all others whatever is predicted; None
+            if there is none.
     """
 
     def __init__(
@@ -43,8 +45,9 @@ class MeasurementQueue:
         width: int,
         devices: int,
         spare: bool,
+        default: Config | None = None,
     ) -> None:
-        self._trials, self._reranker = trials, reranker
+        self._trials, self._reranker, self._default = trials, reranker, default
         self._limit, self._patience = limit, patience
         self._window = width + AHEAD * devices
         # compilers for GPUs report spills: some built candidates turn out not to be worth a measurement
@@ -164,14 +167,15 @@ class MeasurementQueue:
                 for config in ready
                 if (prediction := self._trials.records[config].prediction) is not None
             }
-            slow = set(clearly_worse(self._before, now, times_us, best_us))
+            slow = set(clearly_worse(self._before, now, times_us, best_us)) - {self._default}
             ready = [config for config in ready if config not in slow]
-        return sorted(ready, key=lambda config: (times_us[config], config.key))
+        return sorted(ready, key=lambda config: (config != self._default, times_us[config], config.key))
 
     def _pick(self) -> None:
         times_us = {
             config: us for config, us in self._trials.unmeasured().items() if config not in self._tried
         }
         beside: Sequence[Config] = [*self._building, *self._waiting, *self._measuring]
-        self._picks = deque(choose(times_us, self._window, beside))
+        first = [] if self._default not in times_us else [self._default]
+        self._picks = deque([*first, *(c for c in choose(times_us, self._window, beside) if c not in first)])
         self._picked_at = self._counts()

@@ -12,7 +12,6 @@ from tests.unit.cli.documented import check_fields
 from tests.unit.conftest import Terminal
 from tests.unit.costmodel.measured_samples import OPERATORS, dataset
 from tilesight.cli.main import main
-from tilesight.costmodel.analytical.constants import DEFAULT
 from tilesight.records.dataset import write_dataset
 from tilesight.settings import available_cores
 
@@ -52,13 +51,12 @@ def test_train_then_show(
 
 
 @pytest.fixture
-def shipped_constants(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Folds take the shipped constants of the analytical model; to fit them takes seconds."""
-    monkeypatch.setattr("tilesight.costmodel.training.fit_constants.fit_held_out", lambda _: DEFAULT)
-    monkeypatch.setenv("TILESIGHT_WORKERS", "1")  # in this process, where that is so
+def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Folds run in this process: workers take seconds to start."""
+    monkeypatch.setenv("TILESIGHT_WORKERS", "1")
 
 
-@pytest.mark.usefixtures("shipped_constants")
+@pytest.mark.usefixtures("one_process")
 def test_evaluate(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("model", "evaluate", file, "--split", "operator", "--json") == 0
     found = json.loads(capsys.readouterr().out)
@@ -98,7 +96,7 @@ def test_folds_run_in_as_many_processes_as_the_option_or_the_setting_says(
     capsys.readouterr()
 
 
-@pytest.mark.usefixtures("shipped_constants")
+@pytest.mark.usefixtures("one_process")
 def test_table_stays_within_the_page(
     file: Path, capsys: pytest.CaptureFixture[str], terminal: Terminal
 ) -> None:
@@ -128,7 +126,7 @@ def test_table_stays_within_the_page(
     assert max(map(len, shown.splitlines())) <= 100
 
 
-@pytest.mark.usefixtures("shipped_constants")
+@pytest.mark.usefixtures("one_process")
 def test_cases_of_few_rows_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     whole = dataset(OPERATORS[:2], shapes=2)
     last = whole.frame["workload"].iloc[-1]

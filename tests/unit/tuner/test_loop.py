@@ -389,3 +389,22 @@ def test_failed_comparison_costs_only_the_vendor_line() -> None:
     assert result.is_measured
     assert result.baselines == ()
     assert any("compare failed" in text for text in result.messages)
+
+
+def test_the_default_config_is_measured_first_whatever_is_predicted() -> None:
+    """A model that is wrong about a kind of kernel cannot make a session worse than its template's choice."""
+    slow = Config({"block": 1, "stages": 1, "swizzle": False})
+
+    class Wrong(AxpyTemplate):
+        def default_config(self, workload: Workload, target: Target) -> Config | None:
+            return slow
+
+    for target in ("cpu", "h200"):
+        executor = FakeExecutor()
+        result = Tuner(
+            request(Effort.QUICK, template=Wrong(), target=target), FakeModel(), executor, Journal()
+        )
+        assert result.run().best is not None
+        assert true_us(slow) == max(map(true_us, executor.done["measure"]))
+        assert executor.done["measure"][0] == slow
+        assert len(executor.done["measure"]) == 16

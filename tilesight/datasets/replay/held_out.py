@@ -13,11 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...costmodel.analytical.analytical_model import AnalyticalModel
+from ...costmodel.analytical.constants import Constants
 from ...costmodel.learned.features import feature_digest
 from ...costmodel.training.evaluation import folds
-from ...costmodel.training.fit_constants import fit_held_out
+from ...costmodel.training.fit_constants import ROUGH
 from ...costmodel.training.measured import measured_rows
-from ...costmodel.training.train import ConstantsFit, describe, train_correction
+from ...costmodel.training.train import describe, train_correction
 from ...errors import InputError
 from ...files import read_bounded, replacing
 from ...records.dataset import Dataset
@@ -69,7 +70,7 @@ def predict_held_out(
     rows: pd.DataFrame,
     split: str,
     *,
-    fit_constants: ConstantsFit | None = None,
+    constants: Constants = ROUGH,
     seed: int = 0,
     progress: Callable[[str], None] = lambda _: None,
     **parameters: Any,
@@ -79,7 +80,7 @@ def predict_held_out(
     Args:
         rows: rows of `replayable_rows`.
         split: how rows are divided, see `costmodel.training.evaluation.folds`.
-        fit_constants: fits constants of the analytical model; None for that of `tilesight model evaluate`.
+        constants: of the analytical model.
         seed: of the learned model.
         progress: receives a line per fold.
         parameters: of `train_correction`.
@@ -87,7 +88,6 @@ def predict_held_out(
     Raises:
         InputError: there are no rows to train on.
     """
-    fit = fit_held_out if fit_constants is None else fit_constants
     verified = rows["measured_us"].notna().to_numpy()
     # failed rows are predicted as well; their placeholder time is never used
     all_rows = measured_rows(Dataset(rows.assign(measured_us=rows["measured_us"].fillna(1.0))))
@@ -95,6 +95,7 @@ def predict_held_out(
     verified_rows = [row for row, right in zip(all_rows, verified, strict=True) if right]
     times, learned, ranking = (np.full(len(rows), np.nan) for _ in range(3))
     held = list(folds(verified_rows, split))
+    described = describe(all_rows, AnalyticalModel(constants))
     for number, test in enumerate(held):
         progress(
             f"fold {number + 1} of {len(held)}: {int((~test).sum())} rows train, {int(test.sum())} are held "
@@ -103,8 +104,6 @@ def predict_held_out(
         groups = {row.group(split) for row, out in zip(verified_rows, test, strict=True) if out}
         inside = np.array([row.group(split) in groups for row in all_rows])
         train = verified & ~inside
-        model = AnalyticalModel(fit([row for row, used in zip(all_rows, train, strict=True) if used]))
-        described = describe(all_rows, model)
         inside &= described.usable
         found = train_correction(all_rows, described, train, random_state=seed, **parameters).applied(
             described.features[inside]

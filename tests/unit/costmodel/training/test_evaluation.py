@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,11 +8,11 @@ import numpy as np
 import pytest
 
 from tests.unit.costmodel.measured_samples import FAST, OPERATORS, dataset, rows
-from tilesight.costmodel.analytical.constants import DEFAULT, Constants
 from tilesight.costmodel.training import evaluation, yardsticks
 from tilesight.costmodel.training import train as training
 from tilesight.costmodel.training.card import facts
 from tilesight.costmodel.training.evaluation import evaluate, folds
+from tilesight.costmodel.training.fit_constants import ROUGH
 from tilesight.costmodel.training.measured import MeasuredRow, measured_rows
 from tilesight.errors import InputError
 from tilesight.records.dataset import Dataset
@@ -47,7 +46,7 @@ def test_all_dtypes_of_a_shape_are_held_out_together(made: list[MeasuredRow]) ->
 def test_nothing_held_out_is_trained_on(
     made: list[MeasuredRow], split: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Checks every fit of the learned model, of the yardsticks and of the constants."""
+    """Checks every fit of the learned model and of the yardsticks."""
     groups = {row.measured_us: row.group(split) for row in made}
     problems = {row.measured_us: row.problem for row in made}
     assert len(groups) == len(made)  # a time tells its row
@@ -63,18 +62,18 @@ def test_nothing_held_out_is_trained_on(
         def predict(self, X: Any) -> Any:  # noqa: N803
             return np.zeros(len(X))
 
-    def fit_constants(rows: Sequence[MeasuredRow], /) -> Constants:
-        seen.append(("constants", {row.measured_us for row in rows}))
-        return DEFAULT
-
     monkeypatch.setattr(training, "LatencyCorrection", Watched)
     monkeypatch.setattr(yardsticks, "LatencyCorrection", Watched)
     held = list(folds(made, split, most=4))
-    found = evaluate(made, split, most_folds=4, fit_constants=fit_constants, rounds=1, members=1)
-    assert found.constants.startswith("refit in each fold")
+
+    def begun(_: str) -> None:
+        seen.append(("fold", set()))
+
+    found = evaluate(made, split, most_folds=4, constants=ROUGH, progress=begun, rounds=1, members=1)
+    assert found.constants.startswith("round figures")
     fold = -1
     for what, times in seen:
-        fold += what == "constants"
+        fold += what == "fold"
         out = {row.measured_us for row, test in zip(made, held[fold], strict=True) if test}
         if {groups[t] for t in times} & {groups[t] for t in out}:
             # only boosting on config values may see the held-out operator or dtype, and never the shape that
@@ -96,7 +95,7 @@ def test_learns_what_the_analytical_model_misses(made: list[MeasuredRow]) -> Non
     assert {"analytical", "both", "learned alone", "config boosting", "random"} == set(found.models)
     assert found.summary("random").mape is None
     assert found.summary("random").spearman == 0
-    assert found.constants.startswith("as shipped")
+    assert found.constants.startswith("may have been fitted")
     assert 0.4 < found.coverage[0].one_sigma < 0.95
     text = json.dumps(found.plain(), allow_nan=False)
     assert len(json.loads(text)["cases"]) == 5 * len({row.case for row in made})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,14 +12,12 @@ from tests.unit.costmodel.measured_samples import FAST, OPERATORS, rows
 from tilesight.costmodel.learned import model_file
 from tilesight.costmodel.training import task_runner
 from tilesight.costmodel.training.evaluation import Evaluation
-from tilesight.costmodel.training.fit_constants import ROUGH, fit
+from tilesight.costmodel.training.fit_constants import ROUGH
 from tilesight.costmodel.training.row_table import RowTable
 from tilesight.costmodel.training.task_runner import Task, run_tasks
 from tilesight.costmodel.training.train_and_evaluate import train_and_evaluate
 from tilesight.errors import TileSightError
 from tilesight.workers import Crashed
-
-quick_fit = partial(fit, start=ROUGH, evaluations=1, most_rows=8)
 
 
 def trained(workers: int, folder: Path) -> tuple[list[Evaluation], dict[str, bytes], list[str]]:
@@ -30,7 +27,7 @@ def trained(workers: int, folder: Path) -> tuple[list[Evaluation], dict[str, byt
         rows(OPERATORS[:2], shapes=2),
         ["shape", "operator"],
         objective="regression",
-        fit_constants=quick_fit,
+        constants=ROUGH,
         workers=workers,
         progress=lines.append,
         random_state=3,
@@ -46,7 +43,7 @@ def test_workers_compute_what_one_process_does(tmp_path: Path) -> None:
     several, several_files, several_lines = trained(3, tmp_path / "several")
     assert several == alone
     assert [(e.split, e.folds) for e in several] == [("shape", 4), ("operator", 2)]
-    assert all(e.constants.startswith("refit in each fold") for e in several)
+    assert all(e.constants.startswith("round figures") for e in several)
     assert several_files == alone_files
     assert any(name.endswith(".ubj") for name in alone_files)
     begun = [*(f"shape: fold {n} of 4" for n in (1, 2, 3, 4)), *(f"operator: fold {n} of 2" for n in (1, 2))]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,8 @@ import pytest
 
 from tests.unit.costmodel.measured_samples import FAST
 from tests.unit.datasets.replay.made import failing, small
-from tilesight.costmodel.analytical.constants import DEFAULT, Constants
+from tilesight.costmodel.analytical.constants import DEFAULT
 from tilesight.costmodel.training import train as training
-from tilesight.costmodel.training.measured import MeasuredRow
 from tilesight.datasets.replay.cases import replayable_rows
 from tilesight.datasets.replay.held_out import (
     MODELS,
@@ -29,10 +27,6 @@ from tilesight.errors import InputError
 from tilesight.profile.codec import profiles_of, profiles_text
 
 
-def shipped(_: Sequence[MeasuredRow]) -> Constants:
-    return DEFAULT
-
-
 @pytest.fixture(scope="module")
 def rows() -> pd.DataFrame:
     return replayable_rows(failing(small(), [3, 30], "build_error"))
@@ -40,7 +34,7 @@ def rows() -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def held(rows: pd.DataFrame) -> Any:
-    return predict_held_out(rows, "shape", fit_constants=shipped, **FAST)
+    return predict_held_out(rows, "shape", constants=DEFAULT, **FAST)
 
 
 def test_every_row_is_predicted_failed_ones_too(rows: pd.DataFrame, held: Any) -> None:
@@ -56,25 +50,16 @@ def test_every_row_is_predicted_failed_ones_too(rows: pd.DataFrame, held: Any) -
 @pytest.mark.parametrize("split", ["shape", "operator"])
 def test_times_of_a_case_do_not_change_its_predictions(rows: pd.DataFrame, split: str) -> None:
     """Other times of one case change the predictions of the other folds, and none of its own fold."""
-    fitted: list[list[float]] = []
-
-    def fit(given: Sequence[MeasuredRow]) -> Constants:
-        fitted.append([row.measured_us for row in given])
-        return DEFAULT
-
-    before = predict_held_out(rows, split, fit_constants=fit, **FAST)
+    before = predict_held_out(rows, split, **FAST)
     name = "operator" if split == "operator" else "workload"
     own = (rows[name] == rows[name].iloc[0]).to_numpy()
     moved = rows.assign(
         measured_us=rows["measured_us"].where(~own, rows["measured_us"] * np.linspace(1, 9, len(rows)))
     )
-    after = predict_held_out(moved, split, fit_constants=fit, **FAST)
+    after = predict_held_out(moved, split, **FAST)
     assert (before.learned_us[own] == after.learned_us[own]).all()
     assert (before.ranking_us[own] == after.ranking_us[own]).all()
     assert (before.learned_us[~own] != after.learned_us[~own]).any()
-    unseen = set(rows["measured_us"][own].dropna())
-    assert sum(not unseen & set(times) for times in fitted) == 2  # its own fold, before and after
-    assert all(1.0 not in times for times in fitted)
 
 
 def test_failed_rows_train_nothing(rows: pd.DataFrame, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +71,7 @@ def test_failed_rows_train_nothing(rows: pd.DataFrame, monkeypatch: pytest.Monke
             return super().fit(X, y, groups=groups, kinds=kinds, offset=offset)
 
     monkeypatch.setattr(training, "LatencyCorrection", Watched)
-    predict_held_out(rows, "operator", fit_constants=shipped, **FAST)
+    predict_held_out(rows, "operator", constants=DEFAULT, **FAST)
     # both failed rows are of the first operator, which is held out in the first fold
     assert seen == [48, 46]
 
@@ -95,7 +80,7 @@ def test_a_refused_row_has_no_prediction(rows: pd.DataFrame) -> None:
     (kernel,) = profiles_of(rows["profile"].iloc[5])
     profiles = rows["profile"].tolist()
     profiles[5] = profiles_text([replace(kernel, shared_bytes=10**6)])
-    found = predict_held_out(rows.assign(profile=profiles), "operator", fit_constants=shipped, **FAST)
+    found = predict_held_out(rows.assign(profile=profiles), "operator", constants=DEFAULT, **FAST)
     for model in MODELS:
         guesses = found.predictions(model)
         assert guesses[5] is None
@@ -136,4 +121,4 @@ def test_other_files_are_refused(rows: pd.DataFrame, held: Any, tmp_path: Path) 
 
 def test_nothing_to_train_on_is_an_error() -> None:
     with pytest.raises(InputError, match="one shape only"):
-        predict_held_out(replayable_rows(small(1, 1)), "shape", fit_constants=shipped, **FAST)
+        predict_held_out(replayable_rows(small(1, 1)), "shape", constants=DEFAULT, **FAST)

@@ -39,9 +39,7 @@ def kept(file: Path) -> Path:
     from tilesight.records.dataset import read_dataset
 
     rows = replayable_rows(read_dataset(file))
-    write_predictions(
-        file.with_name("kept.json"), predict_held_out(rows, "shape", fit_constants=lambda _: DEFAULT, **FAST)
-    )
+    write_predictions(file.with_name("kept.json"), predict_held_out(rows, "shape", constants=DEFAULT, **FAST))
     return file.with_name("kept.json")
 
 
@@ -147,7 +145,7 @@ def test_predictions_are_written_and_read(
 
     def predict(rows: pd.DataFrame, split: str, **_: object) -> predictions.ReplayPredictions:
         made.append(split)
-        return predict_held_out(rows, split, seed=0, fit_constants=lambda _: DEFAULT, **FAST)
+        return predict_held_out(rows, split, seed=0, constants=DEFAULT, **FAST)
 
     monkeypatch.setattr(runner, "predict_held_out", predict)
     first = replay(file, ["model"], split="operator", predictions=tmp_path / "p.json")
