@@ -400,7 +400,7 @@ class KernelReader:
         if turns is None:
             self.notes.append(f"a while loop was taken for {UNKNOWN_TRIPS:g} iterations")
             turns = UNKNOWN_TRIPS
-        inner = scope.with_loop(WHILE, 0, turns, unrolled=False)
+        inner = scope.with_loop(WHILE, 0, turns, unrolled=False, stores=loops.stored_buffers(node.body))
         known = self._at_its_iteration(node, inner, WHILE)
         self._scalars |= set(loops.carried(node.body))
         for scalar in loops.carried(node.body) if known is None else ():
