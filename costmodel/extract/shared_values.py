@@ -47,7 +47,7 @@ def copies(node: Any, scope: Scope) -> float:
 def is_constant(node: Any, scope: Scope) -> bool:
     """Whether the compiler knows the value of `node` in each copy of the unrolled loops around it.
 
-    It knows no values of tensors, which the caller may have stated to the reader, nor what other loops change.
+    It does not know the contents of tensors, which the caller may have stated, nor what other loops change.
     """
     if not scope.depends_on(node) <= {loop.variable for loop in scope.loops if loop.unrolled}:
         return False

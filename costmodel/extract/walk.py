@@ -512,7 +512,7 @@ class KernelReader:
 
 def _converted_buffer(value: Any) -> int | None:
     """The identity of the local buffer of which `value` is a converted element; None for other values."""
-    loaded = getattr(value, "value", None) if type(value).__name__ == "Cast" else None
+    loaded: Any = value.value if type(value).__name__ == "Cast" else None
     if type(loaded).__name__ != "BufferLoad" or not str(loaded.buffer.scope()).startswith("local"):
         return None
     return identity(loaded.buffer.data)

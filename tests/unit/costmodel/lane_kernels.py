@@ -161,7 +161,9 @@ def sum_of_first(threads=128):
 
     @T.prim_func
     def main(
-        X: T.Tensor((1024, 8, 128), "float32"), N: T.Tensor((1,), "int32"), Y: T.Tensor((1024, 128), "float32")
+        X: T.Tensor((1024, 8, 128), "float32"),
+        N: T.Tensor((1,), "int32"),
+        Y: T.Tensor((1024, 128), "float32"),
     ):
         with T.Kernel(1024, threads=threads) as bx:
             tx = T.get_thread_binding()
