@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...problem.rasterization import Rasterization
@@ -469,8 +469,10 @@ class KernelReader:
         self.count_value(node.condition, scope)
         after = scope
         for body, condition in ((node.then_case, node.condition), (node.else_case, tirx.Not(node.condition))):
+            # of two branches, none has the results of the other
+            own = scope if node.else_case is None else replace(scope, apart=identity(body))
             with self._live.branch():
-                inside = self._taken(body, condition, scope) if body is not None else None
+                inside = self._taken(body, condition, own) if body is not None else None
             if inside is not None:
                 after = after.after(inside, self._scalars)
         return after

@@ -198,3 +198,23 @@ def sum_in_while(trips, threads=128):
             Y[bx, tx] = found[0]
 
     return main
+
+
+def converted_in_branches(both, threads=128):
+    """Half of the blocks convert the values that they loaded, and so do the others if `both` is given."""
+
+    @T.prim_func
+    def main(X: T.Tensor((1024, 128, 8), "bfloat16"), Y: T.Tensor((1024, 128, 8), "float32")):
+        with T.Kernel(1024, threads=threads) as bx:
+            tx = T.get_thread_binding()
+            part = T.alloc_local((8,), "bfloat16")
+            for v in T.vectorized(8):
+                part[v] = X[bx, tx, v]
+            if bx < 512:
+                for v in T.unroll(8):
+                    Y[bx, tx, v] = T.cast(part[v], "float32") * 2.0
+            else:
+                for v in T.unroll(8):
+                    Y[bx, tx, v] = T.cast(part[v], "float32") * 3.0 if both else 3.0
+
+    return main

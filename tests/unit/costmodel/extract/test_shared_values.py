@@ -54,3 +54,8 @@ def test_the_compiler_does_not_know_the_contents_of_a_tensor_that_the_caller_sta
     (unknown,), (known,) = (profiles_of(kernel, load_target("h200"), facts) for facts in (None, stated))
     assert total(known, "vector_ops") == total(unknown, "vector_ops") == 128 * (8 + 8)
     assert total(known, "integer_ops") == total(unknown, "integer_ops")
+
+
+def test_two_branches_convert_for_themselves() -> None:
+    both, one = (total(read(kernels.converted_in_branches(b)), "integer_ops") for b in (True, False))
+    assert both - one >= 128 * 8 * 0.5
