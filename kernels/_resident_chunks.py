@@ -10,6 +10,7 @@ from typing import Any
 
 from ..problem.space import Config
 from ..problem.workload import Workload
+from ..search_spaces.resident_chunks import HEADS
 from ..target.spec import Target
 from ._mamba2 import LOG2_E
 from ._scheduled_tiles import GROUP, Stages
@@ -56,7 +57,7 @@ class HeadWalk:
 
 
 def heads_of_a_wave(workload: Workload, tiles: int, target: Target) -> int:
-    """The most heads of a block, a power of two, with which blocks still occupy nearly all cores.
+    """The most heads of a block, of those in the search space, with which blocks occupy nearly all cores.
 
     0 if they do not even with one head each.
 
@@ -71,7 +72,7 @@ def heads_of_a_wave(workload: Workload, tiles: int, target: Target) -> int:
     def blocks(heads: int) -> int:
         return batch * chunks * tiles * -(-nheads // heads)
 
-    heads = 1 << max(0, nheads - 1).bit_length()
+    heads = min(1 << max(0, nheads - 1).bit_length(), max(HEADS))
     while heads and blocks(heads) < WAVE_SHARE * target.int("core.count"):
         heads //= 2
     return heads

@@ -15,7 +15,7 @@ from .descriptors import read_descriptors
 from .expressions import constant, identity, is_scalar
 from .launch_geometry import LaunchGeometry, with_ranks
 from .loops import visit
-from .mathematics import FAST_MATH_FLAG
+from .mathematics import is_fast
 from .memory import chosen_by_data, parameter_sizes
 from .walk import KernelReader
 
@@ -83,7 +83,7 @@ def _read(
         function = function.with_body(with_ranks(function.body, cluster))
     launch = _launch(function, target, cluster)
     least_float_bits = int(target.get("core.unit.vector.least_float_bits"))
-    reader = KernelReader(launch, descriptors, data, least_float_bits, fast_math=FAST_MATH_FLAG in flags)
+    reader = KernelReader(launch, descriptors, data, least_float_bits, fast_math=is_fast(flags))
     reader.read(function)
     reader.memory.fill_sizes(function, sizes)
     dynamic = attributes.get("dyn_shared_memory_buf")

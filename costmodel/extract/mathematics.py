@@ -7,7 +7,7 @@ math are read off the machine code of such kernels (nvcc 13.0, sm_90a).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 
@@ -44,8 +44,13 @@ MATH: Mapping[str, MathCost] = {
     "packed": MathCost(0, 1),
 }
 
-# the functions of float32 that `FAST_MATH_FLAG` changes: approximations, without range checks
-FAST_MATH_FLAG = "--use_fast_math"
+
+def is_fast(flags: Iterable[str]) -> bool:
+    """Whether these options of the device compiler approximate the functions of float32."""
+    return any(flag.lstrip("-") == "use_fast_math" for flag in flags)  # nvcc takes it with one dash or two
+
+
+# the functions of float32 that fast math changes: approximations, without range checks
 FAST_MATH: Mapping[str, MathCost] = {
     "exp2": MathCost(1, 0),
     "exp": MathCost(1, 1),

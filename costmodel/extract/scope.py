@@ -37,7 +37,7 @@ class Scope(Scenarios):
     conditions: tuple[Any, ...] = ()  # conditions so far that can be evaluated
     reached_by: frozenset[int] = frozenset()  # variables that the conditions so far derive from
     drawn: int = 0  # number of sampled variables: each has its own sequence
-    apart: int = 0  # identity of the innermost selection that the compiler turns into a branch; 0: none
+    apart: int = 0  # identity of the innermost branch, or selection that becomes one; 0: none
 
     @staticmethod
     def of_threads(

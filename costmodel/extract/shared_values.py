@@ -45,8 +45,14 @@ def copies(node: Any, scope: Scope) -> float:
 
 
 def is_constant(node: Any, scope: Scope) -> bool:
-    """Whether the compiler knows the value of `node` in each copy of the unrolled loops around it."""
-    return scope.depends_on(node) <= {loop.variable for loop in scope.loops if loop.unrolled}
+    """Whether the compiler knows the value of `node` in each copy of the unrolled loops around it.
+
+    It does not know the contents of tensors, which the caller may have stated, nor what other loops change.
+    """
+    if not scope.depends_on(node) <= {loop.variable for loop in scope.loops if loop.unrolled}:
+        return False
+    changed = frozenset().union(*(loop.stores for loop in scope.loops if not loop.unrolled))
+    return not variables(node) & changed and not scope.reads_tables(node)
 
 
 def uniform_copies(condition: Any, scope: Scope) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ...problem.rasterization import Rasterization
@@ -400,7 +400,7 @@ class KernelReader:
         if turns is None:
             self.notes.append(f"a while loop was taken for {UNKNOWN_TRIPS:g} iterations")
             turns = UNKNOWN_TRIPS
-        inner = scope.with_loop(WHILE, 0, turns, unrolled=False)
+        inner = scope.with_loop(WHILE, 0, turns, unrolled=False, stores=loops.stored_buffers(node.body))
         known = self._at_its_iteration(node, inner, WHILE)
         self._scalars |= set(loops.carried(node.body))
         for scalar in loops.carried(node.body) if known is None else ():
@@ -469,8 +469,10 @@ class KernelReader:
         self.count_value(node.condition, scope)
         after = scope
         for body, condition in ((node.then_case, node.condition), (node.else_case, tirx.Not(node.condition))):
+            # of two branches, none has the results of the other
+            own = scope if node.else_case is None else replace(scope, apart=identity(body))
             with self._live.branch():
-                inside = self._taken(body, condition, scope) if body is not None else None
+                inside = self._taken(body, condition, own) if body is not None else None
             if inside is not None:
                 after = after.after(inside, self._scalars)
         return after
@@ -512,7 +514,7 @@ class KernelReader:
 
 def _converted_buffer(value: Any) -> int | None:
     """The identity of the local buffer of which `value` is a converted element; None for other values."""
-    loaded = getattr(value, "value", None) if type(value).__name__ == "Cast" else None
+    loaded: Any = value.value if type(value).__name__ == "Cast" else None
     if type(loaded).__name__ != "BufferLoad" or not str(loaded.buffer.scope()).startswith("local"):
         return None
     return identity(loaded.buffer.data)

@@ -15,11 +15,14 @@ from .run_time_facts import RunTimeFacts, facts_of_call
 
 @dataclass(frozen=True)
 class ForeignKernel:
-    """A traced kernel. `pass_configs` are options of TileLang's passes beside those of the PrimFunc."""
+    """A traced kernel. `pass_configs` are options of TileLang's passes beside those of the PrimFunc, and
+    `compile_flags` options of the device compiler beside those that these mean.
+    """
 
     name: str
     prim_func: Any
     pass_configs: Mapping[str, Any] | None = None
+    compile_flags: tuple[str, ...] = ()
 
 
 def find_kernel(
@@ -47,7 +50,9 @@ def find_kernel(
             raise InputError(
                 f"{name} is traced already and takes no arguments; leave out {', '.join(values)}"
             )
-        return ForeignKernel(name, found, getattr(maker, "pass_configs", None))
+        given_flags = getattr(maker, "compile_flags", None) or ()
+        flags = (given_flags,) if isinstance(given_flags, str) else tuple(given_flags)
+        return ForeignKernel(name, found, getattr(maker, "pass_configs", None), flags)
     if not callable(maker) or inspect.isclass(maker):
         raise InputError(_wrong_type(given))
     return _traced(maker, target, values)
@@ -68,7 +73,7 @@ def profiles_of(
         Exception: Whatever TileLang or the profile reader raises.
     """
     from ..costmodel.extract import read_profiles, variable_names
-    from ..costmodel.extract.mathematics import FAST_MATH_FLAG
+    from ..decorator.user_template import flags_of_options, own_options
     from ..lowering.dynamic import at, launch_sizes, runtime_sizes
     from ..lowering.lower import lower
 
@@ -84,7 +89,7 @@ def profiles_of(
         for parameter in prim_func.params
         if parameter not in prim_func.buffer_map and "float" in str(parameter.dtype)
     }
-    flags = (FAST_MATH_FLAG,) if (kernel.pass_configs or {}).get("tl.enable_fast_math") else ()
+    flags = flags_of_options({**own_options(prim_func), **(kernel.pass_configs or {})}, kernel.compile_flags)
     return read_profiles(at(lowered, call.sizes, fractions), target, call.data, flags=flags)
 
 
@@ -102,7 +107,9 @@ def _traced(maker: Any, target: Target, arguments: Mapping[str, Any]) -> Foreign
     if not _is_prim_func(found):
         raise InputError(f"{function.name} returned {_a(type(made).__name__)} and no PrimFunc; name a kernel")
     given = ", ".join(f"{name}={value}" for name, value in arguments.items())
-    return ForeignKernel(f"{function.name}({given})", found, function.options_of({}) or None)
+    return ForeignKernel(
+        f"{function.name}({given})", found, function.options_of({}) or None, function.compile_flags
+    )
 
 
 def _check_arguments(function: Any, arguments: Mapping[str, Any]) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 ROLES = "kWarpSpecializationScope"  # marks the branches of producer and consumers that TileLang has split
 ARRIVE, FENCE = "tirx.ptx_arrive_barrier", "tl.fence_proxy_async"
 LDMATRIX = ("tl.ptx_ldmatrix", "tirx.ptx_ldmatrix")
-TMA_LOAD = "tl.tma_load"
+TMA_LOADS = ("tl.tma_load", "tl.tma_load_im2col", "tl.tma_load_multicast")
 
 
 def with_complete_reads(kernels: Any) -> Any:
@@ -76,7 +76,7 @@ def _filled_by_tma(body: Any) -> list[Any]:
     found: list[Any] = []
 
     def visit(node: Any) -> None:
-        if _is_call(node, TMA_LOAD):
+        if any(_is_call(node, name) for name in TMA_LOADS):
             found.extend(_written(node))
 
     tirx.stmt_functor.post_order_visit(body, visit)

@@ -127,9 +127,13 @@ def with_options(prim_func: Any, options: Mapping[str, Any]) -> Any:
 
 def compiler_flags(function: UserFunction, values: Mapping[str, Any]) -> tuple[str, ...]:
     """Flags of the device compiler that the function's options mean, at one config's arguments."""
-    options = function.options_of(values)
+    return flags_of_options(function.options_of(values), function.compile_flags)
+
+
+def flags_of_options(options: Mapping[str, Any], given: Sequence[str]) -> tuple[str, ...]:
+    """Flags of the device compiler: the `given` ones, and those that options of TileLang's passes mean."""
     extra = options.get("tl.device_compile_flags") or ()
-    flags = [*function.compile_flags, *([extra] if isinstance(extra, str) else map(str, extra))]
+    flags = [*given, *([extra] if isinstance(extra, str) else map(str, extra))]
     if options.get("tl.enable_fast_math"):
         flags.append("--use_fast_math")
     if (level := options.get("tl.ptxas_register_usage_level")) is not None:

@@ -20,7 +20,7 @@ from ..target.spec import Target
 from .devices import Device, cpu_name, find_devices, target_for
 from .load import busy_text
 
-BUILD_VERSION = "3"  # to be raised when a pass or launcher changes the library of the same candidate
+BUILD_VERSION = "4"  # to be raised when a pass or launcher changes the library of the same candidate
 CXX_NAMES = ("g++", "clang++", "c++")
 CXX_HINT = "install a C++ compiler: apt-get install g++"
 NVCC_HINT = (

@@ -63,7 +63,8 @@ class WorkerPool:
         Args:
             count: Number of slots: processes at once.
             timeout_s: Time limit of an item.
-            preload: Called once in the fork server. It must only import modules: no thread, no device.
+            preload: Called once in the fork server. It may import modules and read data that the
+                workers share: no thread, no device.
             initializer: Called in each worker before its first item, outside the time limit.
             environment: Environment variables that are set before anything is imported.
             environments: Further variables for each slot, set after `preload` and before `initializer`.

@@ -28,6 +28,16 @@ jitted = tilelang.jit(out_idx=[-1], pass_configs={"tl.disable_tma_lower": True})
 whole = copy(1 << 24)
 
 
+def exponentials(n: int) -> Any:
+    @T.prim_func
+    def main(A: T.Tensor((n,), "float32"), B: T.Tensor((n,), "float32")):
+        with T.Kernel(T.ceildiv(n, 1024), threads=256) as b:
+            for i in T.Parallel(1024):
+                B[b * 1024 + i] = T.exp(A[b * 1024 + i])
+
+    return main
+
+
 def rows(width: int) -> Any:
     """Its number of rows, a factor and an offset are known at run time."""
     m = T.dynamic("m")

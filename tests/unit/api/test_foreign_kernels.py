@@ -10,12 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tilelang
 import torch
 
 import tilesight
 from tests.unit.api import kernels_of_a_user as user
 from tests.unit.cli.documented import check_fields
 from tests.unit.costmodel import data_kernels
+from tilesight.api.foreign_kernel import find_kernel, profiles_of
 from tilesight.api.kernel_files import _FileKernel, _profiles
 from tilesight.api.run_time_facts import RunTimeFacts
 from tilesight.cli.main import main
@@ -52,6 +54,24 @@ def test_functions_are_called_with_their_arguments() -> None:
     assert larger.latency_us > 5 * alone.latency_us
     eager = tilesight.predict(user.eager, "h200", arguments={"N": N})
     assert eager.latency_us > alone.latency_us, "it reads two tensors"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"pass_configs": {"tl.enable_fast_math": True}},
+        {"pass_configs": {"tl.device_compile_flags": ["-O3", "--use_fast_math"]}},
+        {"compile_flags": ["-O3", "-use_fast_math"]},
+    ],
+)
+def test_fast_math_is_read_wherever_tilelang_takes_it(options: dict[str, Any]) -> None:
+    h200 = load_target("h200")
+
+    def operations(given: Any) -> float:
+        (kernel,) = profiles_of(find_kernel(given, h200, {"n": N}), h200)
+        return sum(p.trips.mean * p.work.vector_ops for role in kernel.roles for p in role.phases)
+
+    assert operations(tilelang.jit(**options)(user.exponentials)) < operations(user.exponentials)
 
 
 def test_sizes_of_run_time_are_given() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tilesight.builder.build import device_source
-from tilesight.builder.stage_reads import with_complete_reads
+from tilesight.builder.stage_reads import _filled_by_tma, with_complete_reads
 from tilesight.kernels import operator, template_for
 from tilesight.lowering.dynamic import lower_candidate
 from tilesight.lowering.lower import Lowered
@@ -75,3 +75,22 @@ def test_kernels_without_producers_are_not_changed() -> None:
     assert values is not None
     kernels = lowered("rms_norm", "m=64,n=2880", values).device
     assert with_complete_reads(kernels).script() == kernels.script()
+
+
+def test_stages_of_images_are_filled_by_tma_as_well() -> None:
+    config = {
+        "block_m": 64,
+        "block_n": 64,
+        "block_k": 64,
+        "num_stages": 2,
+        "threads": 128,
+        "policy": "square",
+        "swizzle": 0,
+        "persistent": 0,
+        "copies": "bulk",
+    }
+    shape = "batch=1,height=56,width=56,channels=64,filters=64"
+    kernels = lowered("conv2d", shape, config).device
+    (function,) = kernels.functions.values()
+    assert "tma_load_im2col" in kernels.script()
+    assert {data.name for data in _filled_by_tma(function.body)} == {"x_tile", "w_tile"}

@@ -154,3 +154,67 @@ def looked_up(values, threads=128):
             Y[bx, tx] = table[X[bx, tx]]
 
     return main
+
+
+def sum_of_first(threads=128):
+    """The sum of as many of eight values as a tensor says."""
+
+    @T.prim_func
+    def main(
+        X: T.Tensor((1024, 8, 128), "float32"),
+        N: T.Tensor((1,), "int32"),
+        Y: T.Tensor((1024, 128), "float32"),
+    ):
+        with T.Kernel(1024, threads=threads) as bx:
+            tx = T.get_thread_binding()
+            found = T.alloc_local((1,), "float32")
+            found[0] = 0.0
+            count = N[0]
+            for v in T.unroll(8):
+                found[0] += T.if_then_else(v < count, X[bx, v, tx], 0.0)
+            Y[bx, tx] = found[0]
+
+    return main
+
+
+def sum_in_while(trips, threads=128):
+    """The sum of a row whose elements a while loop loads and converts, all but the last few."""
+
+    @T.prim_func
+    def main(X: T.Tensor((1024, trips, 128, 8), "bfloat16"), Y: T.Tensor((1024, 128), "float32")):
+        with T.Kernel(1024, threads=threads) as bx:
+            tx = T.get_thread_binding()
+            part = T.alloc_local((8,), "bfloat16")
+            found = T.alloc_local((1,), "float32")
+            trip = T.alloc_local((1,), "int32")
+            trip[0] = 0
+            found[0] = 0.0
+            while trip[0] < trips:
+                for v in T.vectorized(8):
+                    part[v] = X[bx, trip[0], tx, v]
+                for v in T.unroll(8):
+                    found[0] += T.if_then_else(trip[0] < trips - 3, T.cast(part[v], "float32"), 0.0)
+                trip[0] = trip[0] + 1
+            Y[bx, tx] = found[0]
+
+    return main
+
+
+def converted_in_branches(both, threads=128):
+    """Half of the blocks convert the values that they loaded, and so do the others if `both` is given."""
+
+    @T.prim_func
+    def main(X: T.Tensor((1024, 128, 8), "bfloat16"), Y: T.Tensor((1024, 128, 8), "float32")):
+        with T.Kernel(1024, threads=threads) as bx:
+            tx = T.get_thread_binding()
+            part = T.alloc_local((8,), "bfloat16")
+            for v in T.vectorized(8):
+                part[v] = X[bx, tx, v]
+            if bx < 512:
+                for v in T.unroll(8):
+                    Y[bx, tx, v] = T.cast(part[v], "float32") * 2.0
+            else:
+                for v in T.unroll(8):
+                    Y[bx, tx, v] = T.cast(part[v], "float32") * 3.0 if both else 3.0
+
+    return main

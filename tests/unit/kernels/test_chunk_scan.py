@@ -134,6 +134,7 @@ def test_costs_count_visible_pairs() -> None:
         ("CC0", 2),  # 128 blocks on 132 cores
         ("CC2", 16),
         ("CC5", 64),  # all: more blocks than cores
+        ("batch=16,seq_len=8192,nheads=80,head_dim=64,d_state=128", 64),  # as many as a block may take
         ("batch=2,seq_len=1000,nheads=5,head_dim=72,d_state=128", 0),  # 80 blocks
         ("batch=1,seq_len=1024,nheads=64,head_dim=64,d_state=128,chunk=512", 0),  # no room for such a chunk
     ],

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from tests.unit.costmodel import lane_kernels as kernels
-from tests.unit.costmodel.extract.reading import read
+from tests.unit.costmodel.extract.reading import read, total
+from tilesight.api.foreign_kernel import ForeignKernel, profiles_of
+from tilesight.api.run_time_facts import RunTimeFacts
 from tilesight.profile.values import Work
+from tilesight.target.spec import load_target
 
 TRIPS = 40  # too many to be unrolled
 
@@ -37,3 +41,21 @@ def test_a_condition_that_all_threads_share_makes_a_branch_whose_code_converts_a
     assert branch.vector_ops - plain.vector_ops == 128 * 2
     # the second loop converts; the test of the branch is the other instruction
     assert branch.integer_ops - plain.integer_ops == pytest.approx(128 * (8 + 1), rel=0.1)
+
+
+def test_each_iteration_of_a_while_loop_converts_and_compares_what_it_loaded() -> None:
+    # 8 conversions and a comparison; 8 iterations are assumed
+    assert total(read(kernels.sum_in_while(64)), "integer_ops") > 128 * 8 * (8 + 1)
+
+
+def test_the_compiler_does_not_know_the_contents_of_a_tensor_that_the_caller_states() -> None:
+    kernel = ForeignKernel("kernel", kernels.sum_of_first())
+    stated = RunTimeFacts(inputs={"N": np.array([8], dtype=np.int32)})
+    (unknown,), (known,) = (profiles_of(kernel, load_target("h200"), facts) for facts in (None, stated))
+    assert total(known, "vector_ops") == total(unknown, "vector_ops") == 128 * (8 + 8)
+    assert total(known, "integer_ops") == total(unknown, "integer_ops")
+
+
+def test_two_branches_convert_for_themselves() -> None:
+    both, one = (total(read(kernels.converted_in_branches(b)), "integer_ops") for b in (True, False))
+    assert both - one >= 128 * 8 * 0.5
