@@ -30,7 +30,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def kept(file: Path) -> Path:
     rows = replayable_rows(read_dataset(file))
-    found = predict_held_out(rows, "shape", fit_constants=lambda _: DEFAULT, **FAST)
+    found = predict_held_out(rows, "shape", constants=DEFAULT, **FAST)
     write_predictions(file.with_name("kept.json"), found)
     return file.with_name("kept.json")
 
