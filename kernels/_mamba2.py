@@ -22,7 +22,6 @@ MAX_ELEMENTS = 2**31  # the last index is the largest signed 32-bit integer
 MAX_GRID_AXIS = 65535  # blocks along the second and third axis of a CUDA or HIP grid
 # initial values of a Mamba-2 layer: A uniform, dt log-uniform in these ranges
 A_RANGE, DT_RANGE = (1.0, 16.0), (1e-3, 1e-1)
-LOG2_E = math.log2(math.e)  # exp2 instead of exp
 
 
 def published(prefix: str) -> Mapping[str, Mapping[str, Value]]:

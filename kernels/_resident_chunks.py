@@ -12,7 +12,7 @@ from ..problem.space import Config
 from ..problem.workload import Workload
 from ..search_spaces.resident_chunks import HEADS
 from ..target.spec import Target
-from ._mamba2 import LOG2_E
+from ._row_tiles import LOG2_E
 from ._scheduled_tiles import GROUP, Stages
 
 ROWS = 64  # of a group: those of one wgmma

@@ -92,7 +92,6 @@ FAST_MATTERS = 0.35  # the weight of a row is (fastest time of its case / its ti
 
 def fit(
     rows: Sequence[MeasuredRow],
-    start: Constants = DEFAULT,
     *,
     evaluations: int = EVALUATIONS,
     most_rows: int = MOST_ROWS,
@@ -103,7 +102,6 @@ def fit(
     Args:
         rows: measured kernels. An even sample over the times of each case is used, of equal size for all
             cases; see `sample_rows`.
-        start: the constants to start from.
         evaluations: limit of the solver's function evaluations, without those for the slopes.
         most_rows: size of the sample.
         map_like: evaluates slopes, like `map`; it may use several processes.
@@ -114,9 +112,9 @@ def fit(
     chosen = [rows[i] for i in sample]
     names = [f.name for f in fields(Constants) if f.name in BOUNDS]
     low, high = (np.log([BOUNDS[n][side] for n in names]) for side in (0, 1))
-    begin = np.clip(np.log([getattr(start, n) for n in names]), low + 1e-6, high - 1e-6)
+    begin = np.clip(np.log([getattr(DEFAULT, n) for n in names]), low + 1e-6, high - 1e-6)
     found = least_squares(
-        partial(_residuals, rows=chosen, names=names, start=start, weights=_weights(rows)[sample]),
+        partial(_residuals, rows=chosen, names=names, weights=_weights(rows)[sample]),
         begin,
         bounds=(low, high),
         diff_step=STEP,
@@ -125,13 +123,13 @@ def fit(
         max_nfev=evaluations,
         workers=map_like,
     )
-    return _constants(found.x, names, start)
+    return _constants(found.x, names)
 
 
-def _constants(logs: NDArray[np.float64], names: Sequence[str], start: Constants) -> Constants:
+def _constants(logs: NDArray[np.float64], names: Sequence[str]) -> Constants:
     # rounded, so that the shipped constants are exactly the evaluated ones
     return replace(
-        start, **{name: float(f"{value:.3g}") for name, value in zip(names, np.exp(logs), strict=True)}
+        DEFAULT, **{name: float(f"{value:.3g}") for name, value in zip(names, np.exp(logs), strict=True)}
     )
 
 
@@ -140,11 +138,10 @@ def _residuals(
     *,
     rows: Sequence[MeasuredRow],
     names: Sequence[str],
-    start: Constants,
     weights: NDArray[np.float64],
 ) -> NDArray[np.float64]:
     """Errors of the rows, and distances of the constants from the round figures."""
-    model = AnalyticalModel(replace(start, **dict(zip(names, map(float, np.exp(logs)), strict=True))))
+    model = AnalyticalModel(replace(DEFAULT, **dict(zip(names, map(float, np.exp(logs)), strict=True))))
     rough = np.log([getattr(ROUGH, name) for name in names])
     return np.concatenate(
         [_errors(model, rows) * weights, PRIOR_WEIGHT * math.sqrt(len(rows)) * (logs - rough)]

@@ -34,7 +34,7 @@ class RowTable:
     def described(self, model: AnalyticalModel) -> Described:
         """Analytical times and features of the rows.
 
-        Those of the last model are kept: folds share a model, unless each fits constants of its own.
+        Those of the last model are kept: all folds share one.
         """
         if self._described is None or self._described[0] != model.version:
             self._described = None  # the memory of the former ones is free before the next are made

@@ -127,7 +127,6 @@ def _run(task: Task) -> Any:
 
 
 def _import_libraries() -> None:
-    import scipy.optimize
     import scipy.stats  # noqa: F401
     import xgboost  # noqa: F401
 

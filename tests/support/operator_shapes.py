@@ -1,10 +1,22 @@
-"""Small shapes of the operators whose dimensions depend on each other, for tests of every operator."""
+"""Small shapes of the operators whose dimensions depend on each other, and a config, for tests of several."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from tilesight.problem.operator import Operator
+
+# a config of matmul for wgmma: two groups of consumers, and a producer
+MATMUL_TILE: Mapping[str, int | str] = {
+    "block_m": 128,
+    "block_n": 128,
+    "block_k": 64,
+    "num_stages": 3,
+    "threads": 256,
+    "policy": "square",
+    "epilogue": "shared",
+    "swizzle": 0,
+}
 
 # dimensions that must be multiples of others, or lie in a range: functions of the size that a test wants
 _FIXED: Mapping[str, Mapping[str, int]] = {

@@ -42,6 +42,8 @@ def find_kernel(
         InputError: `given` is no kernel and returns none, or an argument is missing or unknown.
         Exception: Whatever the function raises.
     """
+    from ..decorator.user_function import flag_list
+
     values = dict(arguments or {})
     maker = getattr(given, "jit_impl", given)  # under an autotuner
     if _is_prim_func(found := getattr(maker, "prim_func", maker)):
@@ -50,8 +52,7 @@ def find_kernel(
             raise InputError(
                 f"{name} is traced already and takes no arguments; leave out {', '.join(values)}"
             )
-        given_flags = getattr(maker, "compile_flags", None) or ()
-        flags = (given_flags,) if isinstance(given_flags, str) else tuple(given_flags)
+        flags = flag_list(getattr(maker, "compile_flags", None))
         return ForeignKernel(name, found, getattr(maker, "pass_configs", None), flags)
     if not callable(maker) or inspect.isclass(maker):
         raise InputError(_wrong_type(given))

@@ -11,7 +11,7 @@ import copy
 import inspect
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -39,6 +39,11 @@ class CompileOptions:
     @property
     def given(self) -> dict[str, Any]:
         return {name: value for name in self.__slots__ if (value := getattr(self, name)) is not None}
+
+
+def flag_list(flags: str | Iterable[object] | None) -> tuple[str, ...]:
+    """Flags of the device compiler, which TileLang takes as one text or as several."""
+    return (flags,) if isinstance(flags, str) else tuple(map(str, flags or ()))
 
 
 @dataclass
@@ -116,8 +121,7 @@ class UserFunction:
 
     @property
     def compile_flags(self) -> tuple[str, ...]:
-        found = self.wrapped.compile_flags if self.is_jit else self.options.compile_flags
-        return (found,) if isinstance(found, str) else tuple(found or ())
+        return flag_list(self.wrapped.compile_flags if self.is_jit else self.options.compile_flags)
 
     @property
     def runs_to_know_its_mode(self) -> bool:

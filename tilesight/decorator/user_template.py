@@ -21,7 +21,7 @@ from ..target.spec import Target
 from .config_space import Choices
 from .interface import Interface, inputs_first, read_interface
 from .trace_configs import TraceError, Traces, packed, unpacked
-from .user_function import UserFunction
+from .user_function import UserFunction, flag_list
 from .user_operator import UserOperator
 
 _TRACED_LIMIT = 512  # configs whose IR is remembered: each is sent to be lowered, and again to be built
@@ -132,8 +132,7 @@ def compiler_flags(function: UserFunction, values: Mapping[str, Any]) -> tuple[s
 
 def flags_of_options(options: Mapping[str, Any], given: Sequence[str]) -> tuple[str, ...]:
     """Flags of the device compiler: the `given` ones, and those that options of TileLang's passes mean."""
-    extra = options.get("tl.device_compile_flags") or ()
-    flags = [*given, *([extra] if isinstance(extra, str) else map(str, extra))]
+    flags = [*given, *flag_list(options.get("tl.device_compile_flags"))]
     if options.get("tl.enable_fast_math"):
         flags.append("--use_fast_math")
     if (level := options.get("tl.ptxas_register_usage_level")) is not None:

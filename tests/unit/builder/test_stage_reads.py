@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.operator_shapes import MATMUL_TILE
 from tilesight.builder.build import device_source
 from tilesight.builder.stage_reads import _filled_by_tma, with_complete_reads
 from tilesight.kernels import operator, template_for
@@ -47,17 +48,7 @@ def test_a_stage_that_threads_read_is_empty_after_a_fence(values: Mapping[str, A
 
 
 def test_wgmma_needs_no_fence() -> None:
-    config = {
-        "block_m": 128,
-        "block_n": 128,
-        "block_k": 64,
-        "num_stages": 3,
-        "threads": 256,
-        "policy": "square",
-        "swizzle": 0,
-        "epilogue": "shared",
-    }
-    kernels = lowered("matmul", "m=1024,n=1024,k=2048", config).device
+    kernels = lowered("matmul", "m=1024,n=1024,k=2048", MATMUL_TILE).device
     assert "ptx_wgmma" in kernels.script()
     assert with_complete_reads(kernels).script() == kernels.script()
 

@@ -7,25 +7,13 @@ from collections.abc import Mapping
 
 import pytest
 
+from tests.support.operator_shapes import MATMUL_TILE
 from tilesight.builder.build import device_source
 from tilesight.kernels import operator, templates
 from tilesight.kernels._scheduled_tiles import RANGES, SharedTiles
 from tilesight.lowering.lower import lower
 from tilesight.problem.space import Config, Value
 from tilesight.target.spec import load_target
-
-TILE = Config(
-    {
-        "block_m": 128,
-        "block_n": 128,
-        "block_k": 64,
-        "num_stages": 3,
-        "threads": 256,
-        "policy": "square",
-        "epilogue": "shared",
-        "swizzle": 0,
-    }
-)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +39,7 @@ def test_every_iteration_has_one_block_and_every_sum_a_slot(tiles: int, depths: 
 def source(shape: str, changes: Mapping[str, Value]) -> str:
     target, workload = load_target("h100"), operator("matmul").workload(shape)
     template = templates("matmul")[0]
-    config = Config({**TILE, **changes})
+    config = Config({**MATMUL_TILE, **changes})
     return device_source(lower(template.build(workload, config), target), target)
 
 

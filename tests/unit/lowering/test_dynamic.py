@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.support.operator_shapes import MATMUL_TILE
 from tilesight.costmodel.analytical.analytical_model import AnalyticalModel
 from tilesight.errors import InputError, WorkloadError
 from tilesight.executor.tasks import Profiled, lower_and_profile
@@ -21,16 +22,6 @@ from tilesight.target.spec import load_target
 
 pytest.importorskip("tilelang")
 MODEL = AnalyticalModel()
-MATMUL: dict[str, int | str] = {
-    "block_m": 128,
-    "block_n": 128,
-    "block_k": 64,
-    "num_stages": 3,
-    "threads": 256,
-    "policy": "square",
-    "epilogue": "shared",
-    "swizzle": 0,
-}
 ATTENTION: dict[str, int | str] = {
     "block_m": 128,
     "block_n": 128,
@@ -117,20 +108,20 @@ def test_its_prediction_is_near_that_of_the_static_kernel(
 
 
 def test_the_fingerprint_is_that_of_the_code_for_all_sizes() -> None:
-    one = candidate("matmul", "h200", "m=777,n=1024,k=512", "m", config=MATMUL)
+    one = candidate("matmul", "h200", "m=777,n=1024,k=512", "m", config=MATMUL_TILE)
     other = replace(one, workload=operator("matmul").workload("m=16,n=1024,k=512"))
     assert profiled(one).fingerprint == profiled(other).fingerprint
     assert profiled(one).kernels != profiled(other).kernels
 
 
 def test_a_kernel_without_open_dimensions_is_what_it_was() -> None:
-    lowered = lower_candidate(candidate("matmul", "h200", "m=777,n=1024,k=512", config=MATMUL))
+    lowered = lower_candidate(candidate("matmul", "h200", "m=777,n=1024,k=512", config=MATMUL_TILE))
     assert at(lowered, {"m": 777, "n": 1024, "k": 512}) is lowered
 
 
 def test_what_cannot_be_open_is_said() -> None:
     with pytest.raises(InputError, match="k cannot be dynamic in matmul: rows of A are k elements apart"):
-        lower_candidate(candidate("matmul", "h200", "m=777,n=1024,k=512", "k", config=MATMUL))
+        lower_candidate(candidate("matmul", "h200", "m=777,n=1024,k=512", "k", config=MATMUL_TILE))
 
 
 def test_workloads_that_are_measured_still_are_whole_numbers() -> None:
@@ -159,7 +150,7 @@ def profile_and_class(asked: Candidate) -> tuple[ParametricProfile, ShapeClass]:
 
 @pytest.mark.usefixtures("one_lowering")
 def test_a_profile_of_an_open_m_is_right_for_every_m() -> None:
-    asked = candidate("matmul", "h200", "m=777,n=1024,k=512", "m", config=MATMUL)
+    asked = candidate("matmul", "h200", "m=777,n=1024,k=512", "m", config=MATMUL_TILE)
     profile, shape_class = profile_and_class(asked)
     fingerprints = set()
     for m in (1, 127, 128, 1000, 16384):
@@ -197,7 +188,7 @@ def test_a_profile_of_an_open_sequence_is_near_for_every_length() -> None:
 
 
 def test_open_and_static_kernels_have_classes_of_their_own() -> None:
-    asked = candidate("matmul", "h200", "m=4096,n=1024,k=512", "m", config=MATMUL)
+    asked = candidate("matmul", "h200", "m=4096,n=1024,k=512", "m", config=MATMUL_TILE)
     keys = {ShapeClass(asked.template, asked.workload, dims).key for dims in ((), ("m",))}
     assert len(keys) == 2
     small = operator("matmul").workload("m=3,n=1024,k=512")

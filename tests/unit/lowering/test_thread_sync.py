@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.golden.golden import CASES
+from tests.support.operator_shapes import MATMUL_TILE
 from tilesight.kernels import operator, template_for
 from tilesight.lowering import thread_sync
 from tilesight.lowering.lower import Lowered, lower
@@ -13,19 +14,8 @@ from tilesight.problem.space import Config
 from tilesight.target.spec import Target, load_target
 
 H200 = load_target("h200")
-# two groups of consumers, and a producer: barriers in a branch, and one of all threads
-SPECIALIZED = Config(
-    {
-        "block_m": 128,
-        "block_n": 128,
-        "block_k": 64,
-        "num_stages": 3,
-        "threads": 256,
-        "policy": "square",
-        "epilogue": "shared",
-        "swizzle": 0,
-    }
-)
+# barriers in a branch, and one of all threads
+SPECIALIZED = Config(MATMUL_TILE)
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from collections.abc import Generator, Iterable, Iterator
 
 import pytest
 
+from tests.support.operator_shapes import MATMUL_TILE
 from tilesight.costmodel import default_model
 from tilesight.errors import Failure
 from tilesight.executor.caching_executor import CachingExecutor
@@ -50,20 +51,11 @@ class Memory:
 
 TARGET = load_target("h200")
 MATMUL = template_for("matmul", TARGET, "bfloat16")
-CONFIG = {
-    "block_m": 128,
-    "block_n": 128,
-    "block_k": 64,
-    "num_stages": 3,
-    "threads": 256,
-    "policy": "square",
-    "epilogue": "shared",
-}
 
 
 def candidate(m: int, *dynamic: str, swizzle: int = 0) -> Candidate:
     workload = operator("matmul").workload(f"m={m},n=1024,k=512", "bfloat16")
-    return Candidate(workload, TARGET, MATMUL, Config({**CONFIG, "swizzle": swizzle}), dynamic)
+    return Candidate(workload, TARGET, MATMUL, Config({**MATMUL_TILE, "swizzle": swizzle}), dynamic)
 
 
 def test_dynamic_sizes_of_any_alignment_are_of_one_class() -> None:
@@ -103,9 +95,9 @@ def test_one_inference_serves_dynamic_kernels_at_all_sizes() -> None:
 @pytest.mark.parametrize(
     ("m", "config", "works"),
     [
-        (64, {**CONFIG, "swizzle": 8}, True),  # it changes nothing
-        (16, {**CONFIG, "swizzle": 0}, True),  # the tile is too large
-        (4096, {**CONFIG, "swizzle": 0, "block_k": 128, "num_stages": 5}, False),  # the tiles do not fit
+        (64, {**MATMUL_TILE, "swizzle": 8}, True),  # it changes nothing
+        (16, {**MATMUL_TILE, "swizzle": 0}, True),  # the tile is too large
+        (4096, {**MATMUL_TILE, "swizzle": 0, "block_k": 128, "num_stages": 5}, False),  # the tiles do not fit
     ],
 )
 def test_a_config_that_is_only_wasteful_at_a_size_works_there(

@@ -4,21 +4,13 @@ import re
 
 import pytest
 
+from tests.support.operator_shapes import MATMUL_TILE
 from tilesight.kernels import operator, templates
 from tilesight.problem.space import Config
 from tilesight.search_spaces import matmul
 from tilesight.target.spec import load_target
 
-BASE = {
-    "block_m": 128,
-    "block_n": 128,
-    "block_k": 64,
-    "num_stages": 3,
-    "threads": 256,
-    "policy": "square",
-    "epilogue": "shared",
-    "swizzle": 0,
-}
+BASE = MATMUL_TILE
 
 
 FUSED = "m=4096,n=8192,k=8192,fuse=gelu"
