@@ -34,7 +34,8 @@ from ..target.spec import Target
 from ._exact_products import exact_products
 from ._float8 import BLOCK, FLOAT8_TERMS, LARGEST_FLOAT8, OUTPUTS, largest, short_sums, spread
 from ._matmul_vendor import products
-from ._scheduled_tiles import GROUP, RANGES, SharedTiles, scheduled_tiles
+from ._promoted_sums import promoting_consumer, promotion_registers
+from ._scheduled_tiles import GROUP, RANGES, SharedTiles, in_order, scheduled_tiles
 from ._warp_policy import warp_policy
 
 if TYPE_CHECKING:
@@ -386,7 +387,7 @@ class MatmulGpu(KernelTemplate):
     def default_config(self, workload: Workload, target: Target) -> Config | None:
         """The largest of a few tried tiles with a block for most cores; else the nearest legal config.
 
-        For few rows of A, tiles of C^T that have all of them, and parts of k so that no core is idle. What
+        For many tiles, blocks that stay on Hopper. For few rows of A, tiles of C^T that have all of them, and parts of k so that no core is idle. What
         follows a product of 16 bits spills registers if a large tile is finished at once: tiles whose C
         leaves by parts, of which the cores compute the fewest elements one after the other.
         """
@@ -411,6 +412,14 @@ class MatmulGpu(KernelTemplate):
         }
         if m <= FEW_ROWS and (found := space.config({**given, **few})) in space:
             return found
+        # of more tiles than cores, blocks that stay and copy ahead
+        stays = {"threads": 2 * GROUP, "policy": "full_row", "swizzle": 8}
+        ahead = {"persistent": cores, "schedule": "overlapped"}
+        by_blocks = self.operator.text(workload, "scales") == "block128"
+        block_m, block_n = (128, 128) if by_blocks else (128, 256)  # blocks of scales have sums of their own
+        wanted = Config({**given, **stays, **ahead, "block_m": block_m, "block_n": block_n})
+        if self.operator.text(workload, "fuse") == "none" and wanted in space:
+            return wanted
         by_parts = {**given, "threads": 2 * GROUP, "policy": "full_row", "epilogue": "parts"}
         filling = []
         for block_m, block_n in PARTED_TILES if DTYPE_BYTES[workload.dtype] > 1 else ():
@@ -714,7 +723,18 @@ class MatmulGpu(KernelTemplate):
                 done = whole_turns * depths + shared_tiles.part(block, 0)[2]
                 partial_tile(role, tensors, buffers, barriers, block, 1, done)
 
-        run = scheduled_tiles(load, issued, keep, num_stages, threads, is_pair)
+        def scale_of_row(tensors: Any, place: Any, row: Any, depth: Any) -> Any:
+            return tensors[2][T.min(first_row(place[1]) + row, m - 1), depth]
+
+        def scale_of_columns(tensors: Any, place: Any, depth: Any) -> Any:
+            return tensors[3][depth, place[0] * block_n // BLOCK]
+
+        consumer = in_order
+        if by_blocks:
+            consumer = promoting_consumer(
+                scale_of_row, scale_of_columns, depths, block_m * block_n // threads
+            )
+        run = scheduled_tiles(load, issued, keep, num_stages, threads, is_pair, consumer)
         reported = T.alloc_cluster_barrier if is_pair else T.alloc_barrier
 
         @T.prim_func
@@ -736,6 +756,8 @@ class MatmulGpu(KernelTemplate):
                 tensors = (A, B, A_scale, B_scale, bias, residual, C, P)
                 buffers = (a_tile, b_tile, c_sum)
                 if is_scheduled:
+                    if by_blocks:
+                        buffers = (a_tile, b_tile, promotion_registers(sum_shape))
                     full = T.alloc_barrier([1] * num_stages)
                     free = reported([pair * threads // 32] * num_stages)
                     run(tensors, buffers, (full, free), walk, blocks)
