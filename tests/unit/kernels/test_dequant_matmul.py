@@ -13,7 +13,7 @@ from tests.support.cpu_programs import on_cpu, run_c
 from tilesight.builder.build import build_kernel, device_source
 from tilesight.errors import WorkloadError
 from tilesight.kernels import operator, templates
-from tilesight.kernels._direct_weights import SIXTEEN, interleaved, operand_words
+from tilesight.kernels._weight_fragments import SIXTEEN, interleaved, operand_words
 from tilesight.kernels._float8_activations import TABLES, UNIT, float8_of_int4, permuted_float8, spread
 from tilesight.kernels._packed import (
     E2M1,
