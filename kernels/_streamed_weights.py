@@ -11,7 +11,8 @@ A stage has rows of 128 bytes, swizzled by TMA: the 16-byte piece p of row r is 
 at once, four pieces of each of two rows. The rows of lanes 8 j .. 8 j + 7 are j and j + 4, whose pieces are
 in different banks.
 
-A is brought to shared memory once, in the order of the products, where a block has all of it and it is small.
+Blocks keep all of A in shared memory, in the order of the products, if it is small. Else each stage has its
+part of A, of every tile again.
 
 A stage is free when all warps have read it to registers. TMA writes through another proxy than that of their
 reads, so that a fence comes before their report.
@@ -26,10 +27,8 @@ from ..problem.space import Config
 from ..search_spaces import dequant_matmul as search_space
 from ._packed import Packing
 from ._scheduled_tiles import Stages
-from ._weight_fragments import COLUMNS, LANE_WORDS, OF_A, ROWS, WARP, Fragments
+from ._weight_fragments import COLUMNS, LANE_WORDS, OF_A, ROWS, TILE_WORDS, WARP, Fragments
 
-ROW_BYTES = 128  # of a row of a stage
-ROW_WORDS = ROW_BYTES // 4
 ALIGNMENT = 128  # bytes, of what TMA copies to
 SUMS_BARRIER = 1  # of the warps that compute
 
@@ -65,19 +64,20 @@ def streamed_product(
     tokens, groups, columns, is_scaled_late = of.tokens, of.groups, of.columns, of.is_scaled_late
     per_word = 32 // packing.bits
     depth = parts * block_k  # weights of a row of a stage
-    pieces = depth // per_word // ROW_WORDS  # tiles of a stage with rows of 128 bytes
+    pieces = depth // per_word // TILE_WORDS  # tiles of a stage with rows of 128 bytes
     steps = tuple(range(block_k // step))  # of a warp, in a stage
+    last = len(steps) - 1
     depths = -(-k // depth)
     tile_rows, tile_cols = (m + block_m - 1) // block_m, -(-n // block_n)
     width = tokens * groups  # columns of a tile's sums
     scale_rows = 1 if group == -1 else max(1, depth // group)
     scale_dtype = packing.scales or output
     stages = Stages(num_stages, pair=False)
-    begin_all, clear, read_a = of.begin(threads + WARP), of.clear(), of.read_a(k % depth == 0)
-    multiply, take_a = of.multiply(), of.take_a()
+    begin_all, clear, multiply = of.begin(threads + WARP), of.clear(), of.multiply()
     keeps_a = isinstance(m, int) and search_space.keeps_a(m, k, of.bits // 8, block_m)
     all_steps = depths * depth // step
-    keep_a = of.keep_a(all_steps, threads)
+    keep_a, kept_a, staged_a = of.keep_a(all_steps, threads), of.take_kept_a(), of.take_staged_a()
+    a_pieces = depth // (32 // of.bits) // TILE_WORDS  # tiles of A of a stage
 
     def rows_of_scales(dtype: str) -> int:
         # stages of scales begin at aligned addresses
@@ -85,6 +85,11 @@ def streamed_product(
 
     def scale_tile(dtype: str, is_used: bool) -> Any:
         return T.alloc_shared((num_stages, rows_of_scales(dtype), block_n), dtype) if is_used else None
+
+    def a_memory() -> tuple[Any, Any]:
+        if keeps_a:
+            return None, of.kept_a(all_steps)
+        return T.alloc_shared((num_stages * a_pieces, block_m, TILE_WORDS), "uint32"), None
 
     def place(turn: Any, block: Any) -> tuple[Any, Any]:
         # first row of A and of W of a tile; tiles of the same weights follow each other
@@ -101,64 +106,60 @@ def streamed_product(
         return T.tma_copy(source, tile, barrier=barrier, leader_scope_threads=WARP)
 
     @T.macro
-    def fill(tensors, shared, first_row, step, stage):  # type: ignore[no-untyped-def]
-        _, b_words, scales, zeros, _ = tensors
-        b_tile, s_tile, z_tile, full, _ = shared
+    def fill(tensors, stage_tiles, full, where, step, stage):  # type: ignore[no-untyped-def]
+        a_words, b_words, scales, zeros, _ = tensors
+        a_tile, b_tile, s_tile, z_tile = stage_tiles
+        rows = slice(where[1], where[1] + block_n)
         for piece in T.unroll(pieces):
-            word = (step * pieces + piece) * ROW_WORDS
+            word = (step * pieces + piece) * TILE_WORDS
             issue(
-                b_words[first_row : first_row + block_n, word : word + ROW_WORDS],
-                b_tile[stage * pieces + piece, :, :],
-                full[stage],
+                b_words[rows, word : word + TILE_WORDS], b_tile[stage * pieces + piece, :, :], full[stage]
             )
+        if not keeps_a:
+            for piece in T.unroll(a_pieces):
+                word = (step * a_pieces + piece) * TILE_WORDS
+                issue(
+                    a_words[where[0] : where[0] + block_m, word : word + TILE_WORDS],
+                    a_tile[stage * a_pieces + piece, :, :],
+                    full[stage],
+                )
         first = 0 if group == -1 else step * depth // group
-        where = (slice(first, first + scale_rows), slice(first_row, first_row + block_n))
         if not is_scaled_late:
-            issue(scales[where[0], where[1]], s_tile[stage, 0:scale_rows, :], full[stage])
+            issue(scales[first : first + scale_rows, rows], s_tile[stage, 0:scale_rows, :], full[stage])
         if with_zeros:
-            issue(zeros[where[0], where[1]], z_tile[stage, 0:scale_rows, :], full[stage])
+            issue(zeros[first : first + scale_rows, rows], z_tile[stage, 0:scale_rows, :], full[stage])
 
     @T.macro
-    def produce(tensors, shared, block):  # type: ignore[no-untyped-def]
-        full, free = shared[3], shared[4]
+    def produce(tensors, stage_tiles, barriers, block):  # type: ignore[no-untyped-def]
+        full, free = barriers
         for turn in T.serial(turns(block)):
             for step in T.serial(depths):
                 iteration = turn * depths + step
                 stage = stages.slot(iteration)
                 T.mbarrier_wait_parity(free[stage], 1 - stages.phase(iteration))
-                fill(tensors, shared, place(turn, block)[1], step, stage)
+                fill(tensors, stage_tiles, full, place(turn, block), step, stage)
                 if T.shuffle_elect(WARP):
                     T.mbarrier_arrive(full[stage])
 
     @T.macro
-    def take(registers, shared, lane, warp, iteration):  # type: ignore[no-untyped-def]
-        b_tile, s_tile, z_tile, full, free = shared
+    def take(registers, stage_tiles, lane, warp, stage, begin):  # type: ignore[no-untyped-def]
+        # `begin` is the step's first weight, in the stage
+        a_tile, b_tile, s_tile, z_tile = stage_tiles
         codes, factors, zeros = (registers[name] for name in ("codes", "factors", "zeros"))
-        stage, part, t = stages.slot(iteration), warp % parts, lane % 4
-        row = warp // parts * tiles * ROWS + row_of(lane)
-        stages.wait_full(full, iteration)
-        for number in steps:
-            word = part * (block_k // per_word) + number * (step // per_word)
-            for i in T.unroll(tiles * 2):
-                for v in T.vectorized(LANE_WORDS):
-                    codes[(number * tiles * 2 + i) * LANE_WORDS + v] = b_tile[
-                        stage * pieces + word // ROW_WORDS,
-                        row + i * 8,
-                        word % ROW_WORDS + t * LANE_WORDS + v,
-                    ]
-            for i in T.unroll(tiles * 4):
-                of_group = (
-                    0
-                    if scale_rows == 1
-                    else (part * block_k + number * step) // group + (2 * t + i % 2) % groups
-                )
-                if not is_scaled_late:
-                    factors[number * tiles * 4 + i] = of.scale_of(s_tile[stage, of_group, row + i // 2 * 8])
-                if with_zeros:
-                    zeros[number * tiles * 4 + i] = of.scale_of(z_tile[stage, of_group, row + i // 2 * 8])
-        T.fence_proxy_async()
-        T.sync_warp()
-        stages.release(free, iteration)
+        row, t, word = warp // parts * tiles * ROWS + row_of(lane), lane % 4, begin // per_word
+        if not keeps_a:
+            staged_a(a_tile, stage * a_pieces, registers, lane, begin)
+        for i in T.unroll(tiles * 2):
+            for v in T.vectorized(LANE_WORDS):
+                codes[i * LANE_WORDS + v] = b_tile[
+                    stage * pieces + word // TILE_WORDS, row + i * 8, word % TILE_WORDS + t * LANE_WORDS + v
+                ]
+        for i in T.unroll(tiles * 4):
+            of_group = 0 if scale_rows == 1 else begin // group + (2 * t + i % 2) % groups
+            if not is_scaled_late:
+                factors[i] = of.scale_of(s_tile[stage, of_group, row + i // 2 * 8])
+            if with_zeros:
+                zeros[i] = of.scale_of(z_tile[stage, of_group, row + i // 2 * 8])
 
     @T.macro
     def store(tensors, shared_sums, registers, thread, turn, where):  # type: ignore[no-untyped-def]
@@ -184,30 +185,33 @@ def streamed_product(
                 C[where[0] + token, where[1] + row] = of.result(total[0], scales[0, where[1] + row])
 
     @T.macro
-    def consume(tensors, shared, tables, registers, own, block):  # type: ignore[no-untyped-def]
-        kept, shared_sums = own
+    def consume(tensors, stage_tiles, barriers, own, block):  # type: ignore[no-untyped-def]
+        registers, tables, kept, shared_sums = own
+        full, free = barriers
         thread = T.get_thread_binding()
         lane, warp = thread % WARP, thread // WARP
         if keeps_a:
             keep_a(tensors[0], kept, registers, thread)
-            for i in T.unroll(columns * OF_A):
-                registers["ordered"][i] = T.uint32(0)
             T.sync_threads(SUMS_BARRIER, threads)
+        for i in T.unroll(columns * OF_A):
+            registers["ordered"][i] = T.uint32(0)
         for turn in T.serial(turns(block)):
-            where = place(turn, block)
             clear(registers)
             for of_tile in T.serial(depths):
-                begin = of_tile * depth + warp % parts * block_k
+                iteration = turn * depths + of_tile
                 for number in steps:
-                    # A's latency passes while the warp waits for weights
-                    if keeps_a:
-                        take_a(kept, registers, lane, begin // step + number)
-                    else:
-                        read_a(tensors[0], registers, lane, where[0], begin + number * step)
+                    begin = warp % parts * block_k + number * step
+                    if keeps_a:  # while the warp waits for weights
+                        kept_a(kept, registers, lane, (of_tile * depth + begin) // step)
                     if number == 0:
-                        take(registers, shared, lane, warp, turn * depths + of_tile)
-                    multiply(registers, tables, lane, number)
-            store(tensors, shared_sums, registers, thread, turn, where)
+                        stages.wait_full(full, iteration)
+                    take(registers, stage_tiles, lane, warp, stages.slot(iteration), begin)
+                    if number == last:
+                        T.fence_proxy_async()
+                        T.sync_warp()
+                        stages.release(free, iteration)
+                    multiply(registers, tables, lane, 0)
+            store(tensors, shared_sums, registers, thread, turn, place(turn, block))
 
     @T.macro
     def program(A: Any, B: Any, S: Any, Z: Any, C: Any) -> None:  # noqa: N803
@@ -215,20 +219,23 @@ def streamed_product(
         b_words = T.view(B, (n, k // per_word), "uint32")
         with T.Kernel(blocks, threads=threads + WARP) as block:
             thread = T.get_thread_binding()
-            b_tile = T.alloc_shared((num_stages * pieces, block_n, ROW_WORDS), "uint32")
+            a_tile, kept = a_memory()
+            b_tile = T.alloc_shared((num_stages * pieces, block_n, TILE_WORDS), "uint32")
             s_tile, z_tile = scale_tile(scale_dtype, not is_scaled_late), scale_tile(output, with_zeros)
-            kept = of.kept_a(all_steps) if keeps_a else None
             shared_sums = T.alloc_shared((2 * parts, width, block_n), of.accumulator)
             T.annotate_layout({b_tile: make_full_bank_swizzled_layout(b_tile)})
+            if not keeps_a:
+                T.annotate_layout({a_tile: make_full_bank_swizzled_layout(a_tile)})
             full = T.alloc_barrier([1] * num_stages)
             free = T.alloc_barrier([threads // WARP] * num_stages)
-            registers, tables = of.registers(len(steps)), of.tables()
+            registers, tables = of.registers(1), of.tables()
             begin_all(registers, tables, thread)
-            tensors, shared = (a_words, b_words, S, Z, C), (b_tile, s_tile, z_tile, full, free)
+            tensors, stage_tiles = (a_words, b_words, S, Z, C), (a_tile, b_tile, s_tile, z_tile)
             # not T.ws, between whose branches TileLang 0.1.15 synchronises all threads
             if thread < threads:
-                consume(tensors, shared, tables, registers, (kept, shared_sums), block)
+                own = (registers, tables, kept, shared_sums)
+                consume(tensors, stage_tiles, (full, free), own, block)
             else:
-                produce(tensors, shared, block)
+                produce(tensors, stage_tiles, (full, free), block)
 
     return program

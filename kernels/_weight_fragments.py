@@ -29,6 +29,8 @@ WORDS = 4  # of operands, from a word of codes
 REPLICAS = 16  # of the table of pairs, so that few lanes meet in a bank
 PAIR_SHIFT = 6  # a pair has 16 words of four bytes
 ROWS, COLUMNS, WARP = 16, 8, 32  # of an instruction
+TILE_WORDS = 32  # of a row of a tile that TMA swizzles
+BATCH = 4  # units of A that a thread loads together
 OF_A = LANE_WORDS * WORDS  # words of A, of a lane in a step
 
 
@@ -319,28 +321,37 @@ class Fragments:
         words, of_step = k // (32 // bits), step // (32 // bits)
         units = steps * tokens * 4 * LANE_WORDS  # of four words
 
+        def place(unit: Any) -> tuple[Any, Any, Any, Any]:
+            # neighbouring threads read neighbouring words; a lane's words of a step are `LANE_WORDS` units
+            number, t, q = unit // (LANE_WORDS * 4), unit // LANE_WORDS % 4, unit % LANE_WORDS
+            return number // tokens, number % tokens, t, q
+
         @T.macro
         def keep_a(a_words, kept, registers, thread):  # type: ignore[no-untyped-def]
             natural, ordered = registers["natural"], registers["ordered"]
-            for turn in T.serial(-(-units // threads)):
-                unit = turn * threads + thread
-                # neighbouring threads read neighbouring words
-                q, t, number = unit % LANE_WORDS, unit // LANE_WORDS % 4, unit // (LANE_WORDS * 4)
-                token, at = number % tokens, number // tokens * of_step + unit % (LANE_WORDS * 4) * WORDS
-                if unit < units:
+            for turn in T.serial(-(-units // (threads * BATCH))):
+                # loads precede their use, so that they are in flight together
+                for i in T.unroll(BATCH):
+                    unit = (turn * BATCH + i) * threads + thread
+                    step_number, token, t, q = place(unit)
+                    word = step_number * of_step + (t * LANE_WORDS + q) * WORDS
                     for v in T.unroll(WORDS):
-                        natural[v] = T.uint32(0)
-                    if at < words:
+                        natural[i * WORDS + v] = T.uint32(0)
+                    if unit < units and word < words:
                         for v in T.vectorized(WORDS):
-                            natural[v] = a_words[token, at + v]
+                            natural[i * WORDS + v] = a_words[token, word + v]
+                for i in T.unroll(BATCH):
+                    unit = (turn * BATCH + i) * threads + thread
+                    step_number, token, t, q = place(unit)
                     for j in T.unroll(WORDS):
-                        ordered[j] = in_order(natural, 0, j)
-                    for v in T.vectorized(WORDS):
-                        kept[number // tokens * LANE_WORDS + q, token, t, v] = ordered[v]
+                        ordered[j] = in_order(natural, i * WORDS, j)
+                    if unit < units:
+                        for v in T.vectorized(WORDS):
+                            kept[step_number * LANE_WORDS + q, token, t, v] = ordered[v]
 
         return keep_a
 
-    def take_a(self) -> Any:
+    def take_kept_a(self) -> Any:
         """A macro `(kept, registers, lane, number)`: A of the step `number` from `kept_a` to registers.
 
         Lanes that read nothing keep what `ordered` has.
@@ -350,7 +361,7 @@ class Fragments:
         columns, tokens, groups = self.columns, self.tokens, self.groups
 
         @T.macro
-        def take_a(kept, registers, lane, number):  # type: ignore[no-untyped-def]
+        def take_kept_a(kept, registers, lane, number):  # type: ignore[no-untyped-def]
             ordered = registers["ordered"]
             for c in T.unroll(columns):
                 token, slot = (c * COLUMNS + lane // 4) // groups, (c * COLUMNS + lane // 4) % groups
@@ -361,7 +372,36 @@ class Fragments:
                                 number * LANE_WORDS + q, token, lane % 4, v
                             ]
 
-        return take_a
+        return take_kept_a
+
+    def take_staged_a(self) -> Any:
+        """A macro `(a_tile, first, registers, lane, begin)`: A of a step from tiles with rows of 32 words.
+
+        `first` is the tile of the first weight, and `begin` the step's first weight from there on. Rows beyond
+        those of A are zeros. Lanes that read nothing keep what `ordered` has.
+        """
+        import tilelang.language as T  # noqa: N812
+
+        columns, groups, step, bits = self.columns, self.groups, self.step, self.bits
+        in_order = self.in_order
+
+        @T.macro
+        def take_staged_a(a_tile, first, registers, lane, begin):  # type: ignore[no-untyped-def]
+            natural, ordered = registers["natural"], registers["ordered"]
+            for c in T.unroll(columns):
+                token, slot = (c * COLUMNS + lane // 4) // groups, (c * COLUMNS + lane // 4) % groups
+                word = (begin + lane % 4 * (step // 4)) // (32 // bits)
+                if lane % 4 * groups // 4 == slot:
+                    for q in T.unroll(LANE_WORDS):
+                        for v in T.vectorized(WORDS):
+                            natural[q * WORDS + v] = a_tile[
+                                first + word // TILE_WORDS, token, word % TILE_WORDS + q * WORDS + v
+                            ]
+                    for q in T.unroll(LANE_WORDS):
+                        for j in T.unroll(WORDS):
+                            ordered[c * OF_A + q * WORDS + j] = in_order(natural, q * WORDS, j)
+
+        return take_staged_a
 
     def multiply(self) -> Any:
         """A macro `(registers, tables, lane, loaded)`: the products of the `loaded`-th of the loaded steps."""

@@ -192,7 +192,7 @@ def space(workload: Workload, target: Target) -> SearchSpace:
 
     def direct_registers(config: Config) -> int:
         tiles, wide = _tiles_of_a_warp(config), columns(config)
-        steps = config.int("block_k") // step if _streams(config) else config.int("num_stages")
+        steps = 1 if _streams(config) else config.int("num_stages")
         loaded = steps * tiles * (8 + (0 if group == -1 else 4) + (4 if zero_bytes else 0))
         return loaded + 16 + (16 + 4 + 8 * tiles) * wide
 
@@ -206,7 +206,11 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         copied = block_n * depth // weights_a_byte
         for each in ((0 if group == -1 else scale_bytes), zero_bytes):
             copied += max(rows * block_n * each, TENSOR_COPY_ALIGNMENT) if each else 0
-        kept = m * -(-k // depth) * depth * element_bytes if keeps_a(m, k, element_bytes, block_m) else 0
+        kept = 0
+        if keeps_a(m, k, element_bytes, block_m):
+            kept = m * -(-k // depth) * depth * element_bytes
+        else:
+            copied += block_m * depth * element_bytes
         sums = 2 * parts * min(m, block_m) * groups * block_n * 4
         return config.int("num_stages") * copied + kept + sums + pairs + ALIGNMENT
 
