@@ -59,7 +59,7 @@ def streamed_product(
     m, n, k = sizes
     of = Fragments(packing, format_name, output, sizes, group, config, with_zeros)
     block_m, block_n, block_k = config.int("block_m"), config.int("block_n"), config.int("block_k")
-    num_stages, threads, blocks = config.int("num_stages"), config.int("threads"), config.int("persistent")
+    num_stages, threads = config.int("num_stages"), config.int("threads")
     parts, step, tiles = of.parts, of.step, of.tiles
     tokens, groups, columns, is_scaled_late = of.tokens, of.groups, of.columns, of.is_scaled_late
     per_word = 32 // packing.bits
@@ -69,6 +69,9 @@ def streamed_product(
     last = len(steps) - 1
     depths = -(-k // depth)
     tile_rows, tile_cols = (m + block_m - 1) // block_m, -(-n // block_n)
+    blocks = config.int("persistent")
+    if isinstance(m, int):  # a loop over no tiles would still have one
+        blocks = min(blocks, tile_rows * tile_cols)
     width = tokens * groups  # columns of a tile's sums
     scale_rows = 1 if group == -1 else max(1, depth // group)
     scale_dtype = packing.scales or output
