@@ -143,6 +143,8 @@ def streamed_product(
                 fill(tensors, stage_tiles, full, place(turn, block), step, stage)
                 if T.shuffle_elect(WARP):
                     T.mbarrier_arrive(full[stage])
+                # a lane that is late by two phases would wait for one that never comes
+                T.sync_warp()
 
     @T.macro
     def take(registers, stage_tiles, lane, warp, stage, begin):  # type: ignore[no-untyped-def]
