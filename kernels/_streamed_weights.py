@@ -140,11 +140,11 @@ def streamed_product(
                 iteration = turn * depths + step
                 stage = stages.slot(iteration)
                 T.mbarrier_wait_parity(free[stage], 1 - stages.phase(iteration))
+                # a lane that still waits when the stage is free again would wait for a phase that never comes
+                T.sync_warp()
                 fill(tensors, stage_tiles, full, place(turn, block), step, stage)
                 if T.shuffle_elect(WARP):
                     T.mbarrier_arrive(full[stage])
-                # a lane that is late by two phases would wait for one that never comes
-                T.sync_warp()
 
     @T.macro
     def take(registers, stage_tiles, lane, warp, stage, begin):  # type: ignore[no-untyped-def]
