@@ -76,7 +76,8 @@ def streamed_product(
     scale_rows = 1 if group == -1 else max(1, depth // group)
     scale_dtype = packing.scales or output
     stages = Stages(num_stages, pair=False)
-    begin_all, clear, multiply = of.begin(threads + WARP), of.clear(), of.multiply()
+    computing = (SUMS_BARRIER, threads)
+    begin_all, clear, multiply = of.begin(threads, computing), of.clear(), of.multiply()
     keeps_a = isinstance(m, int) and search_space.keeps_a(m, k, of.bits // 8, block_m)
     all_steps = depths * depth // step
     keep_a, kept_a, staged_a = of.keep_a(all_steps, threads), of.take_kept_a(), of.take_staged_a()
@@ -115,9 +116,7 @@ def streamed_product(
         rows = slice(where[1], where[1] + block_n)
         for piece in T.unroll(pieces):
             word = (step * pieces + piece) * TILE_WORDS
-            issue(
-                b_words[rows, word : word + TILE_WORDS], b_tile[stage * pieces + piece, :, :], full[stage]
-            )
+            issue(b_words[rows, word : word + TILE_WORDS], b_tile[stage * pieces + piece, :, :], full[stage])
         if not keeps_a:
             for piece in T.unroll(a_pieces):
                 word = (step * a_pieces + piece) * TILE_WORDS
@@ -179,7 +178,7 @@ def streamed_product(
                     column = c * COLUMNS + lane % 4 * 2 + e % 2
                     if column < width:
                         shared_sums[here + warp % parts, column, row] = of.total(registers, i, c, e)
-        T.sync_threads(SUMS_BARRIER, threads)
+        T.sync_threads(*computing)
         for i in T.serial((block_n * tokens + threads - 1) // threads):
             row, token = (i * threads + thread) % block_n, (i * threads + thread) // block_n
             if token < tokens and where[0] + token < m and where[1] + row < n:
@@ -195,9 +194,10 @@ def streamed_product(
         full, free = barriers
         thread = T.get_thread_binding()
         lane, warp = thread % WARP, thread // WARP
+        begin_all(registers, tables, thread)
         if keeps_a:
             keep_a(tensors[0], kept, registers, thread)
-            T.sync_threads(SUMS_BARRIER, threads)
+            T.sync_threads(*computing)
         for i in T.unroll(columns * OF_A):
             registers["ordered"][i] = T.uint32(0)
         for turn in T.serial(turns(block)):
@@ -234,7 +234,6 @@ def streamed_product(
             full = T.alloc_barrier([1] * num_stages)
             free = T.alloc_barrier([threads // WARP] * num_stages)
             registers, tables = of.registers(1), of.tables()
-            begin_all(registers, tables, thread)
             tensors, stage_tiles = (a_words, b_words, S, Z, C), (a_tile, b_tile, s_tile, z_tile)
             # not T.ws, between whose branches TileLang 0.1.15 synchronises all threads
             if thread < threads:

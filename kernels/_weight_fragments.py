@@ -212,20 +212,18 @@ class Fragments:
             return None, None
         return T.alloc_shared((16,), self.dtype), T.alloc_shared((256 * REPLICAS,), "uint32")
 
-    def begin(self, threads: int) -> Any:
-        """A macro `(registers, tables, thread)` that sets constants, with all `threads` of the block."""
+    def begin(self, threads: int, barrier: tuple[int, ...] = ()) -> Any:
+        """A macro `(registers, tables, thread)` that sets constants.
+
+        Args:
+            threads: that compute.
+            barrier: its number and `threads` where the block has more of them.
+        """
         import tilelang.language as T  # noqa: N812
 
         packing, dtype, by_table = self.packing, self.dtype, self.by_table
         ones = {"float16": 0x3C003C00, "bfloat16": 0x3F803F80, "int8": 0x01010101}[dtype]
         is_int4 = self.format_name == "int4"
-        turns, is_whole = -(-256 * REPLICAS // threads), 256 * REPLICAS % threads == 0
-
-        @T.macro
-        def fill(numbers, pairs, at):  # type: ignore[no-untyped-def]
-            low = T.cast(T.reinterpret(numbers[at // REPLICAS % 16], "uint16"), "uint32")
-            high = T.cast(T.reinterpret(numbers[at // REPLICAS // 16], "uint16"), "uint32")
-            pairs[at] = low | high << T.uint32(16)
 
         @T.macro
         def begin(registers, tables, thread):  # type: ignore[no-untyped-def]
@@ -243,15 +241,13 @@ class Fragments:
             if by_table:
                 if thread < 16:
                     numbers[thread] = constant_of(packing.values, thread, dtype)
-                T.sync_threads()
-                for i in T.serial(turns):
+                T.sync_threads(*barrier)
+                for i in T.serial(256 * REPLICAS // threads):
                     at = i * threads + thread
-                    if is_whole:
-                        fill(numbers, pairs, at)
-                    else:
-                        if at < 256 * REPLICAS:
-                            fill(numbers, pairs, at)
-                T.sync_threads()
+                    low = T.cast(T.reinterpret(numbers[at // REPLICAS % 16], "uint16"), "uint32")
+                    high = T.cast(T.reinterpret(numbers[at // REPLICAS // 16], "uint16"), "uint32")
+                    pairs[at] = low | high << T.uint32(16)
+                T.sync_threads(*barrier)
 
         return begin
 
@@ -377,8 +373,8 @@ class Fragments:
     def take_staged_a(self) -> Any:
         """A macro `(a_tile, first, registers, lane, begin)`: A of a step from tiles with rows of 32 words.
 
-        `first` is the tile of the first weight, and `begin` the step's first weight from there on. Rows beyond
-        those of A are zeros. Lanes that read nothing keep what `ordered` has.
+        `first` is the tile of the first weight, and `begin` the step's first weight from there on. Rows
+        beyond those of A are zeros. Lanes that read nothing keep what `ordered` has.
         """
         import tilelang.language as T  # noqa: N812
 
@@ -404,7 +400,7 @@ class Fragments:
         return take_staged_a
 
     def multiply(self) -> Any:
-        """A macro `(registers, tables, lane, loaded)`: the products of the `loaded`-th of the loaded steps."""
+        """A macro `(registers, tables, lane, loaded)`: the products of a step, the `loaded`-th in `codes`."""
         import tilelang.language as T  # noqa: N812
 
         tiles, columns, by_table = self.tiles, self.columns, self.by_table

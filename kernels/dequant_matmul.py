@@ -436,7 +436,8 @@ class DequantMatmulGpu(KernelTemplate):
 
     The weights of an iteration are unpacked either to shared memory, as the right operand of C = A W^T, or to
     registers, as the left operand of C^T = W A^T. For few rows of A, W may go from memory to registers
-    (`_direct_weights.py`), for many it may be unpacked during the products before (`_overlapped_weights.py`).
+    (`_direct_weights.py`) or stream through shared memory (`_streamed_weights.py`), for many it may be
+    unpacked during the products before (`_overlapped_weights.py`).
     """
 
     operator: DequantMatmul = OPERATOR

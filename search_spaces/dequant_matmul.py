@@ -100,9 +100,7 @@ def space(workload: Workload, target: Target) -> SearchSpace:
     goes_direct = not is_float8 and target.kind == "cuda" and m <= FEW_ROWS and k % (step // 4) == 0
     # weights are copied through TMA, and scales that are read before the end
     streams = (
-        goes_direct
-        and is_hopper(target)
-        and ((group == -1 and not zero_bytes) or n * scale_bytes % 16 == 0)
+        goes_direct and is_hopper(target) and ((group == -1 and not zero_bytes) or n * scale_bytes % 16 == 0)
     )
     persistent: tuple[int, ...] = (0,)
     if streams:
@@ -113,7 +111,11 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         Parameter("block_m", rows, "rows of A and C of one block"),
         Parameter("block_n", cols, "rows of W, columns of C, of one block"),
         Parameter("block_k", depths, "depth of the product in one iteration of the main loop"),
-        Parameter("num_stages", (1, 2, 3, 4, *(DEEP_STAGES if streams else ())), "iterations whose copies are in flight together"),
+        Parameter(
+            "num_stages",
+            (1, 2, 3, 4, *(DEEP_STAGES if streams else ())),
+            "iterations whose copies are in flight together",
+        ),
         Parameter("threads", (64, 128, 256, 512), "threads that compute"),
         Parameter(
             "weights",
@@ -399,8 +401,8 @@ def _together(
         threads, each = config.int("threads") + WARP, persistent // cores
         if each * shared_bytes(config) > memory or each * threads * registers(config) > file:
             return (
-                f"persistent={persistent} needs the registers of {threads} threads and {shared_bytes(config)} "
-                f"bytes of shared memory {each} times on a core: take persistent={cores}"
+                f"persistent={persistent} needs {each} times on a core the registers of {threads} threads, "
+                f"and {shared_bytes(config)} bytes of shared memory: take persistent={cores}"
             )
         return None
 
