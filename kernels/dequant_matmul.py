@@ -36,7 +36,7 @@ from ..problem.workload import MAX_DIMENSION, Workload
 from ..search_spaces import dequant_matmul as search_space
 from ..search_spaces.matrix_unit import is_hopper
 from ..target.spec import Target
-from ._direct_weights import direct_product, step_of
+from ._direct_weights import direct_product
 from ._exact_products import exact_products
 from ._float8 import FLOAT8, FLOAT8_SUM_DIGITS, LARGEST_FLOAT8, OUTPUTS, short_sums
 from ._float8_activations import float8_product
@@ -53,8 +53,10 @@ from ._packed import (
     word_of,
 )
 from ._packed_vendor import packed_products
+from ._streamed_weights import streamed_product
 from ._vendor_calls import without_result
 from ._warp_policy import warp_policy
+from ._weight_fragments import step_of
 
 if TYPE_CHECKING:
     import torch
@@ -434,7 +436,8 @@ class DequantMatmulGpu(KernelTemplate):
 
     The weights of an iteration are unpacked either to shared memory, as the right operand of C = A W^T, or to
     registers, as the left operand of C^T = W A^T. For few rows of A, W may go from memory to registers
-    (`_direct_weights.py`), for many it may be unpacked during the products before (`_overlapped_weights.py`).
+    (`_direct_weights.py`) or stream through shared memory (`_streamed_weights.py`), for many it may be
+    unpacked during the products before (`_overlapped_weights.py`).
     """
 
     operator: DequantMatmul = OPERATOR
@@ -724,7 +727,7 @@ class DequantMatmulGpu(KernelTemplate):
             return dequant_matmul_float8
 
         if config.int("reduce_warps", 0):
-            program = direct_product(*given)
+            program = streamed_product(*given) if config.int("persistent", 0) else direct_product(*given)
         elif config.get("overlapped", False):
             program = overlapped_product(*given)
 
