@@ -474,7 +474,7 @@ class DequantMatmulGpu(KernelTemplate):
         m, n = workload.dims["m"], workload.dims["n"]
         is_float8 = workload.dtype == FLOAT8
         few, hip = m <= 64 and not is_float8, target.kind == "hip"
-        for direct in self._direct_configs(workload, is_hopper(target)):
+        for direct in self._direct_configs(workload, target):
             if direct in space:
                 return direct
         for block_m in (192 if is_float8 else 256, 128):
@@ -523,33 +523,48 @@ class DequantMatmulGpu(KernelTemplate):
             }
         )
 
-    def _direct_configs(self, workload: Workload, hopper: bool) -> list[Config]:
-        """Few warps for 16 rows of W, since small blocks fill the chip; on Hopper eight for 32 of int4."""
-        packing = self.operator.packing(workload)
+    def _direct_configs(self, workload: Workload, target: Target) -> list[Config]:
+        """On Hopper blocks that stay, to which weights stream; else few warps for 16 rows of W, since small
+        blocks fill the chip, or eight for 32 of int4.
+
+        Blocks that keep A have few tiles at a time; those whose stages have parts of A have more, for which
+        these are read once.
+        """
+        packing, (m, k) = self.operator.packing(workload), (workload.dims[d] for d in ("m", "k"))
+        hopper, cores = is_hopper(target), target.int("core.count")
         is_float = packing.values[0] == 0  # its words have the places of float16
         by_words = "words" in packing.decoders and not (is_float and workload.dtype == "bfloat16")
         common = {
-            "block_m": 8 if workload.dims["m"] <= 8 else 16,
+            "block_m": 8 if m <= 8 else 16,
             "block_k": step_of(packing),
             "weights": "registers",
             "decode": "words" if by_words else "table",
             "policy": "square",
             "swizzle": 0,
         }
-        sizes = [(32, 8, 2)] if hopper and packing is FORMATS["int4"] else []  # block_n, warps, num_stages
-        if workload.dims["m"] <= DIRECT_ROWS:
-            sizes += [(16, 4, 2), (16, 4, 1)]
+        bits = 8 if packing.activations == "int8" else 16
+        sizes = []  # block_n, warps, of the same rows, num_stages, persistent
+        if hopper and m <= 8:
+            is_kept = search_space.keeps_a(m, k, bits // 8, 8)
+            sizes += [(32, 8, 8, 4, cores)] if is_kept else [(64, 8, 4, 3, 2 * cores)]
+        elif hopper:
+            sizes += [(32, 8, 8, 2, cores)]
+        if hopper and packing is FORMATS["int4"]:
+            sizes += [(32, 8, 8, 2, 0)]
+        if m <= DIRECT_ROWS:
+            sizes += [(16, 4, 4, 2, 0), (16, 4, 4, 1, 0)]
         return [
             Config(
                 {
                     **common,
                     "block_n": block_n,
                     "threads": 32 * warps,
-                    "reduce_warps": warps,
+                    "reduce_warps": together,
                     "num_stages": num_stages,
+                    **({"persistent": persistent} if persistent else {}),
                 }
             )
-            for block_n, warps, num_stages in sizes
+            for block_n, warps, together, num_stages, persistent in sizes
         ]
 
     def build(self, workload: Workload, config: Config) -> Any:

@@ -387,9 +387,10 @@ class MatmulGpu(KernelTemplate):
     def default_config(self, workload: Workload, target: Target) -> Config | None:
         """The largest of a few tried tiles with a block for most cores; else the nearest legal config.
 
-        For many tiles, blocks that stay on Hopper. For few rows of A, tiles of C^T that have all of them, and parts of k so that no core is idle. What
-        follows a product of 16 bits spills registers if a large tile is finished at once: tiles whose C
-        leaves by parts, of which the cores compute the fewest elements one after the other.
+        For many tiles, blocks that stay on Hopper. For few rows of A, tiles of C^T that have all of them, and
+        parts of k so that no core is idle. What follows a product of 16 bits spills registers if a large tile
+        is finished at once: tiles whose C leaves by parts, of which the cores compute the fewest elements one
+        after the other.
         """
         space = self.space(workload, target)
         m, n = workload.dims["m"], workload.dims["n"]
