@@ -34,7 +34,8 @@ from ..target.spec import Target
 from ._exact_products import exact_products
 from ._float8 import BLOCK, FLOAT8_TERMS, LARGEST_FLOAT8, OUTPUTS, largest, short_sums, spread
 from ._matmul_vendor import products
-from ._scheduled_tiles import GROUP, RANGES, SharedTiles, scheduled_tiles
+from ._promoted_sums import ScaledProduct, promoting_consumer
+from ._scheduled_tiles import GROUP, RANGES, SharedTiles, in_order, scheduled_tiles
 from ._warp_policy import warp_policy
 
 if TYPE_CHECKING:
@@ -714,7 +715,20 @@ class MatmulGpu(KernelTemplate):
                 done = whole_turns * depths + shared_tiles.part(block, 0)[2]
                 partial_tile(role, tensors, buffers, barriers, block, 1, done)
 
-        run = scheduled_tiles(load, issued, keep, num_stages, threads, is_pair)
+        @T.macro
+        def read_scales(tensors, place, depth, into):  # type: ignore[no-untyped-def]
+            for i in T.Parallel(block_m):
+                into.rows[i] = tensors[2][first_row(place[1]) + i, depth]
+            into.columns[0] = tensors[3][depth, place[0] * block_n // BLOCK]
+
+        def scaled_product() -> ScaledProduct:
+            product = T.alloc_fragment(sum_shape, accumulator)
+            return ScaledProduct(
+                product, T.alloc_fragment((block_m,), "float32"), T.alloc_local((1,), "float32")
+            )
+
+        consumer = promoting_consumer(read_scales, depths, block_m * block_n // threads) if by_blocks else in_order
+        run = scheduled_tiles(load, issued, keep, num_stages, threads, is_pair, consumer)
         reported = T.alloc_cluster_barrier if is_pair else T.alloc_barrier
 
         @T.prim_func
@@ -736,6 +750,8 @@ class MatmulGpu(KernelTemplate):
                 tensors = (A, B, A_scale, B_scale, bias, residual, C, P)
                 buffers = (a_tile, b_tile, c_sum)
                 if is_scheduled:
+                    if by_blocks:
+                        buffers = (a_tile, b_tile, (c_sum, scaled_product(), scaled_product()))
                     full = T.alloc_barrier([1] * num_stages)
                     free = reported([pair * threads // 32] * num_stages)
                     run(tensors, buffers, (full, free), walk, blocks)
