@@ -58,6 +58,7 @@ class GroupTiles:
         import tilelang.language as T  # noqa: N812
 
         of, groups, blocks, depths = self.of, self.groups, self.blocks, self.depths
+        columns = self.columns
         block_m, block_n, steps = self.block_m, self.block_n, (self.groups - 1).bit_length()
 
         @T.macro
@@ -74,19 +75,24 @@ class GroupTiles:
             total, found = T.alloc_var("int32"), T.alloc_var("int32")
             first, across = T.alloc_var("int32"), T.alloc_var("int32")
             total = tiles[groups]
-            for turn in T.serial((total - block + blocks - 1) // blocks):
+            for turn in T.serial(T.truncdiv(total - block + blocks - 1, blocks)):
                 tile = turn * blocks + block
                 found = 0
                 find(tiles, tile, found)
-                begin = of.begin_of(ends, found)
-                end = of.end_of(ends, found)
+                # names, which TileLang does not repeat wherever they are used, and what it knows of them
+                group = found + 0
+                T.assume(group >= 0)
+                T.assume(group < groups)
+                begin = of.begin_of(ends, group)
+                end = of.end_of(ends, group)
                 height = (end - begin + block_m - 1) // block_m
-                inner = tile - tiles[found]
-                # TileLang repeats expressions wherever they are used, but not variables, and it vectorises
-                # stores to places that are names
-                first = begin + inner % height * block_m
-                across = inner // height
-                group, row, column = found + 0, first + 0, across + 0
+                inner = tile - tiles[group]
+                first = begin + T.truncmod(inner, height) * block_m
+                across = T.truncdiv(inner, height)
+                row, column = first + 0, across + 0
+                T.assume(row >= 0)
+                T.assume(column >= 0)
+                T.assume(column < columns)
                 place = (group, row, column * block_n, end)
                 role(tensors, buffers, barriers, place, (0, depths), turn * depths, None)
 

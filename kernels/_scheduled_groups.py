@@ -26,20 +26,20 @@ VECTOR_BYTES = 16  # that a thread stores at once
 
 
 def overlapped_groups(
-    of: GroupedTensors, sizes: tuple[int, int, int], dtype: str, output: str, config: Config
+    of: GroupedTensors, sizes: tuple[Any, int, int, int], dtype: str, output: str, config: Config
 ) -> Any:
     """The tile program: a function of A, B, A_scale, B_scale, ends and C.
 
     Args:
         of: the layout of the tensors.
-        sizes: groups, n and k.
+        sizes: tokens, groups, n and k.
         dtype: of the operands.
         output: dtype of C.
         config: of the template.
     """
     import tilelang.language as T  # noqa: N812
 
-    groups, n, k = sizes
+    tokens, groups, n, k = sizes
     block_m, block_n, block_k = config.int("block_m"), config.int("block_n"), config.int("block_k")
     num_stages, threads, blocks = config.int("num_stages"), config.int("threads"), config.int("persistent")
     policy = warp_policy(config.str("policy"))
@@ -140,7 +140,7 @@ def overlapped_groups(
     def read_scales(tensors, place, depth, into):  # type: ignore[no-untyped-def]
         group, row, col = place[:3]
         for i in T.Parallel(block_m):
-            into.rows[i] = of.rows_of(tensors[2], group, row + i, depth)
+            into.rows[i] = of.rows_of(tensors[2], group, T.min(row + i, tokens - 1), depth)
         into.columns[0] = of.block_of_columns(tensors[3], group, 0, col, depth)
 
     def scaled_product() -> ScaledProduct:

@@ -731,7 +731,8 @@ class GroupedMatmulGpu(KernelTemplate):
 
         program = in_turn
         if overlapped:
-            program = overlapped_groups(of, (groups, n, k), dtype, output, config)
+            sizes = (tokens, groups, n, k)
+            program = overlapped_groups(of, sizes, dtype, output, config)
 
         @T.prim_func
         def grouped_matmul(  # type: ignore[no-untyped-def]
