@@ -85,7 +85,8 @@ class GroupTiles:
                 T.assume(group < groups)
                 begin = of.begin_of(ends, group)
                 end = of.end_of(ends, group)
-                height = (end - begin + block_m - 1) // block_m
+                # the model evaluates turns that a block does not have, in groups without rows
+                height = T.max((end - begin + block_m - 1) // block_m, 1)
                 inner = tile - tiles[group]
                 first = begin + T.truncmod(inner, height) * block_m
                 across = T.truncdiv(inner, height)

@@ -33,6 +33,7 @@ def promoting_consumer(
     read_scales: Callable[[Any, Any, Any, ScaledProduct], Any],
     depths: int,
     registers: int,
+    works: Callable[[Any], Any] | None = None,
 ) -> Callable[[Callable[[Any, Any, Any, Any], Any], Any, Stages], Any]:
     """What computing threads do with a tile, for `scheduled_tiles`.
 
@@ -43,6 +44,7 @@ def promoting_consumer(
             tile into the registers of `into`.
         depths: iterations of a tile.
         registers: of a thread for the sums of one product.
+        works: whether a place has work for this thread's warpgroup; None: every place has.
     """
     import tilelang.language as T  # noqa: N812
 
@@ -75,13 +77,27 @@ def promoting_consumer(
             if count:
                 end(buffers, barriers, done + first + count - 1, 0, products[1 - count % 2])
 
+        def rest(barriers: Any, done: Any, first: Any, count: int) -> None:
+            for step in range(count):
+                stages.wait_full(barriers[0], done + first + step)
+                stages.release(barriers[1], done + first + step)
+
+        @T.macro
+        def work(tensors, buffers, barriers, place, done, first, count):  # type: ignore[no-untyped-def]
+            if works is None:
+                chain(tensors, buffers, barriers, place, done, first, count)
+            elif works(place):
+                chain(tensors, buffers, barriers, place, done, first, count)
+            else:
+                rest(barriers, done, first, count)
+
         @T.macro
         def consume(tensors, buffers, barriers, place, _, done, target):  # type: ignore[no-untyped-def]
             c_sum = buffers[2][0]
             T.clear(c_sum)
             for turn in T.serial(depths // CHAIN):
-                chain(tensors, buffers, barriers, place, done, turn * CHAIN, CHAIN)
-            chain(tensors, buffers, barriers, place, done, depths // CHAIN * CHAIN, depths % CHAIN)
+                work(tensors, buffers, barriers, place, done, turn * CHAIN, CHAIN)
+            work(tensors, buffers, barriers, place, done, depths // CHAIN * CHAIN, depths % CHAIN)
             store(tensors, place, target, c_sum)
 
         return consume

@@ -18,10 +18,11 @@ from ._group_tiles import GroupTiles
 from ._grouped_tensors import GroupedTensors
 from ._promoted_sums import ScaledProduct, promoting_consumer
 from ._row_tiles import LOG2_E
-from ._scheduled_tiles import GROUP, Stages, in_order, scheduled_tiles
+from ._scheduled_tiles import GROUP, Stages, scheduled_tiles
 from ._stored_parts import part_columns, stored_by_parts
 from ._warp_policy import warp_policy
 
+Consumer = Callable[[Callable[[Any, Any, Any, Any], Any], Any, Stages], Any]
 VECTOR_BYTES = 16  # that a thread stores at once
 
 
@@ -147,13 +148,17 @@ def overlapped_groups(
         product = T.alloc_fragment(sum_shape, "float32")
         return ScaledProduct(product, T.alloc_fragment((block_m,), "float32"), T.alloc_local((1,), "float32"))
 
-    consumer = in_order
+    def works(place: Any) -> Any:
+        # whether this thread's warpgroup has rows of the group
+        _, row, _, end = place
+        return row + (T.get_thread_binding() // GROUP - 1) * (block_m * GROUP // threads) < end
+
+    consumer = in_order_with_rows(works)
     if by_blocks:
-        consumer = promoting_consumer(read_scales, depths, block_m * block_n // threads)
-    rows = block_m * GROUP // threads  # of a warpgroup
+        consumer = promoting_consumer(read_scales, depths, block_m * block_n // threads, works)
     group_tiles = GroupTiles(of, groups, block_m, block_n, cols, depths, blocks)
     count, walk = group_tiles.count(), group_tiles.walk()
-    run = scheduled_tiles(load, multiply, store, num_stages, threads, False, skipping(consumer, rows))
+    run = scheduled_tiles(load, multiply, store, num_stages, threads, False, consumer)
 
     @T.macro
     def program(A: Any, B: Any, A_scale: Any, B_scale: Any, ends: Any, C: Any) -> None:  # noqa: N803
@@ -177,39 +182,31 @@ def overlapped_groups(
     return program
 
 
-Consumer = Callable[[Callable[[Any, Any, Any, Any], Any], Any, Stages], Any]
-
-
-def skipping(consumer: Consumer, rows: int) -> Consumer:
-    """`consumer` for tiles that end with their group: warpgroups without a row do not multiply.
+def in_order_with_rows(works: Callable[[Any], Any]) -> Consumer:
+    """What computing threads do for a tile: the product of each iteration, of warpgroups with rows, then
+    `store`.
 
     Args:
-        consumer: makes the role of computing threads, for `scheduled_tiles`.
-        rows: of a warpgroup.
+        works: whether a place has rows of this thread's warpgroup.
     """
     import tilelang.language as T  # noqa: N812
 
-    def skips(multiply: Callable[[Any, Any, Any, Any], Any], store: Any, stages: Stages) -> Any:
-        @T.macro
-        def nothing(tensors, place, target, c_sum):  # type: ignore[no-untyped-def]
-            pass
-
-        inner = consumer(multiply, nothing, stages)
-
+    def consumer(multiply: Callable[[Any, Any, Any, Any], Any], store: Any, stages: Stages) -> Any:
         @T.macro
         def consume(tensors, buffers, barriers, place, part, done, target):  # type: ignore[no-untyped-def]
+            a_tile, b_tile, c_sum = buffers
             count = part[1]
             full, free = barriers
-            first = place[1] + (T.get_thread_binding() // GROUP - 1) * rows
-            if first < place[3]:
-                inner(tensors, buffers, barriers, place, part, done, target)
-            else:
-                for step in T.serial(count):
-                    stages.wait_full(full, done + step)
-                    stages.release(free, done + step)
-            c_sum = buffers[2][0] if isinstance(buffers[2], tuple) else buffers[2]
+            # not a loop of its own for the others, which would seem to follow this one
+            for step in T.serial(count):
+                at = stages.slot(done + step)
+                stages.wait_full(full, done + step)
+                if works(place):
+                    multiply(a_tile[at, :, :], b_tile[at, :, :], c_sum, step == 0)
+                    T.wait_wgmma(0)
+                stages.release(free, done + step)
             store(tensors, place, target, c_sum)
 
         return consume
 
-    return skips
+    return consumer

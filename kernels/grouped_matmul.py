@@ -47,6 +47,7 @@ from ._float8 import (
 from ._grouped_tensors import GroupedTensors
 from ._packed_items import block_count, item_finder
 from ._scheduled_groups import overlapped_groups
+from ._scheduled_tiles import GROUP
 from ._vendor_calls import usable, without_result
 from ._warp_policy import warp_policy
 
@@ -490,6 +491,9 @@ class GroupedMatmulGpu(KernelTemplate):
     A few block rows, at most one a group, have no tile. Their blocks have a loop without iterations where a
     warpgroup copies: after a branch, C would need memory beside that of the operands. Elsewhere they branch,
     since TileLang 0.1.15 pipelines no loop there whose number of iterations varies.
+
+    On Hopper blocks may stay and walk over the tiles, also with a pipeline of their own
+    (`_scheduled_groups`).
     """
 
     operator = OPERATOR
@@ -511,7 +515,9 @@ class GroupedMatmulGpu(KernelTemplate):
         return (Config({**config, "swizzle": 0}), Rasterization("row", panel)) if panel else None
 
     def default_config(self, workload: Workload, target: Target) -> Config | None:
-        """Tiles of up to 256 x 192 on Hopper, of 64 x 128 for small groups; else the nearest legal config."""
+        """Overlapped tiles of 128 x 256 on Hopper, or of 128 x 128 and two products or sums; of 64 x 128 for
+        small groups; else the nearest legal config.
+        """
         space = self.space(workload, target)
         tokens, groups = workload.dims["tokens"], workload.dims["groups"]
         mean = tokens if workload.attrs["rows"] == "masked" else tokens // groups
@@ -525,9 +531,27 @@ class GroupedMatmulGpu(KernelTemplate):
         else:
             block_m, block_n, block_k = 256, 192, 64
         wide = workload.dtype != FLOAT8
+        scales, cores = self.operator.scales_of(workload.attrs), target.int("core.count")
+        is_narrow = workload.attrs["fuse"] == "silu_mul" or scales == "block128"
+        overlapped = Config(
+            {
+                "block_m": 128,
+                "block_n": 128 if is_narrow else 256,
+                "block_k": 64 if wide else 128,
+                "num_stages": 4,
+                "threads": 2 * GROUP,
+                "policy": "full_row",
+                "swizzle": 0,
+                "skip": "loop",
+                "persistent": cores,
+                "schedule": "overlapped",
+            }
+        )
+        if not small and overlapped in space:
+            return overlapped
         block_k = block_k if wide else 128
         # sums of a block of scales have registers of their own
-        if self.operator.scales_of(workload.attrs) == "block128":
+        if scales == "block128":
             block_m, block_n = min(block_m, 128), 128
         wanted = Config(
             {
