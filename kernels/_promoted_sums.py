@@ -67,7 +67,9 @@ def promoting_consumer(
             for i, j in T.Parallel(*c_sum.shape):
                 c_sum[i, j] += ready.product[i, j] * (ready.rows[i] * ready.columns[0])
 
-        def chain(tensors: Any, buffers: Any, barriers: Any, place: Any, done: Any, first: Any, count: int) -> None:
+        def chain(
+            tensors: Any, buffers: Any, barriers: Any, place: Any, done: Any, first: Any, count: int
+        ) -> None:
             # a plain function, so that the number of an iteration is a constant
             products = buffers[2][1:]
             for step in range(count):

@@ -723,7 +723,9 @@ class MatmulGpu(KernelTemplate):
                 product, T.alloc_fragment((block_m,), "float32"), T.alloc_local((1,), "float32")
             )
 
-        consumer = promoting_consumer(read_scales, depths, block_m * block_n // threads) if by_blocks else in_order
+        consumer = (
+            promoting_consumer(read_scales, depths, block_m * block_n // threads) if by_blocks else in_order
+        )
         run = scheduled_tiles(load, issued, keep, num_stages, threads, is_pair, consumer)
         reported = T.alloc_cluster_barrier if is_pair else T.alloc_barrier
 
