@@ -41,11 +41,11 @@ class Registers:
     factors: Any
 
 
-def promotion_registers(tile: tuple[int, int]) -> Registers:
-    """Registers of a tile of these rows and columns."""
+def promotion_registers(c_sum: Any) -> Registers:
+    """Registers of a tile with these sums."""
     import tilelang.language as T  # noqa: N812
 
-    c_sum, even, odd = (T.alloc_fragment(tile, "float32") for _ in range(3))
+    even, odd = (T.alloc_fragment(c_sum.shape, "float32") for _ in range(2))
     scales, others = (T.alloc_local((TOGETHER,), "float32") for _ in range(2))
     return Registers(c_sum, (even, odd), scales, others, T.alloc_local((2,), "float32"))
 
@@ -55,6 +55,7 @@ def promoting_consumer(
     scale_of_columns: Callable[[Any, Any, Any], Any],
     depths: int,
     registers: int,
+    works: Callable[[Any], Any] | None = None,
 ) -> Callable[[Callable[[Any, Any, Any, Any], Any], Any, Stages], Any]:
     """What computing threads do with a tile, for `scheduled_tiles`.
 
@@ -65,6 +66,7 @@ def promoting_consumer(
         scale_of_columns: of `(tensors, place, iteration)`: the one scale of all columns of the tile.
         depths: iterations of a tile.
         registers: of a thread for the sums of one product.
+        works: whether a place has work for this thread's warpgroup; None: every place has.
     """
     import tilelang.language as T  # noqa: N812
 
@@ -130,13 +132,27 @@ def promoting_consumer(
             if count:
                 end(buffers, barriers, iteration + count - 1, count - 1, 0)
 
+        def rest(barriers: Any, first: Any, count: int) -> None:
+            for step in range(count):
+                stages.wait_full(barriers[0], first + step)
+                stages.release(barriers[1], first + step)
+
+        @T.macro
+        def work(tensors, buffers, barriers, place, done, first, count):  # type: ignore[no-untyped-def]
+            if works is None:
+                chain(tensors, buffers, barriers, place, done, first, count)
+            elif works(place):  # noqa: SIM114 (TileLang makes an expression of `or`)
+                chain(tensors, buffers, barriers, place, done, first, count)
+            else:
+                rest(barriers, done + first, count)
+
         @T.macro
         def consume(tensors, buffers, barriers, place, _, done, target):  # type: ignore[no-untyped-def]
             own, chains = buffers[2], depths // CHAIN
             T.clear(own.c_sum)
             for turn in T.serial(chains):
-                chain(tensors, buffers, barriers, place, done, turn * CHAIN, CHAIN)
-            chain(tensors, buffers, barriers, place, done, chains * CHAIN, depths % CHAIN)
+                work(tensors, buffers, barriers, place, done, turn * CHAIN, CHAIN)
+            work(tensors, buffers, barriers, place, done, chains * CHAIN, depths % CHAIN)
             store(tensors, place, target, own.c_sum)
 
         return consume

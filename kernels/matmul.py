@@ -36,6 +36,7 @@ from ._float8 import BLOCK, FLOAT8_TERMS, LARGEST_FLOAT8, OUTPUTS, largest, shor
 from ._matmul_vendor import products
 from ._promoted_sums import promoting_consumer, promotion_registers
 from ._scheduled_tiles import GROUP, RANGES, SharedTiles, in_order, scheduled_tiles
+from ._stored_parts import part_columns, stored_by_parts
 from ._warp_policy import warp_policy
 
 if TYPE_CHECKING:
@@ -333,8 +334,6 @@ PARTED_TILES = ((256, 160), (128, 256))  # tried first where C leaves by parts; 
 FEW_ROWS = 128  # of A, for which tiles of C^T are tried first
 ADDED_THREADS = 256  # of a block that adds partial sums
 ADDED_COLUMNS = 1024
-PART_BYTES = 128  # of a row that are stored together, at most: as many as TMA can spread over all banks
-PARTS = 2  # tiles of parts that are stored one after the other
 SCHEDULES = ("stream_k", "cluster_m", "cluster_n")  # parameters of tiles with explicit pipelines
 PARTIAL: Mapping[str, str] = {"int8": "int32"}  # dtype of partial sums, by that of the operands
 LOG2_E = math.log2(math.e)
@@ -489,7 +488,7 @@ class MatmulGpu(KernelTemplate):
         is_plain = not (activation or has_bias or has_residual or scales in ("tensor", "row"))
         pair = cluster_m * cluster_n  # blocks of a cluster
         is_pair, is_scheduled = pair > 1, stays_ahead or max(stream_k, pair) > 1
-        part_cols = math.gcd(block_n, PART_BYTES // DTYPE_BYTES[output])  # columns of C stored together
+        part_cols = part_columns(block_n, output)  # columns of C stored together
         added_rows = 1 << (ADDED_COLUMNS // block_n).bit_length() - 1  # of a block that adds sums of ranges
         # of clusters, which are blocks unless two of these read an operand together
         cluster_rows = (tile_rows + cluster_m - 1) // cluster_m
@@ -564,11 +563,9 @@ class MatmulGpu(KernelTemplate):
             return value
 
         @T.macro
-        def store_part(others, C, row, bx, c_sum, part, c_parts):  # type: ignore[no-untyped-def]  # noqa: N803
-            first, c_part = part * part_cols, c_parts[part % PARTS, :, :]
-            # the copy of the part before the last one has read its tile; before the first part, all copies of
-            # the tile before, of which any part may have been the last one
-            T.tma_store_wait(PARTS - 1 if part else 0)
+        def fill(where, c_sum, first, c_parts, slot):  # type: ignore[no-untyped-def]
+            others, row, bx = where[0], where[2], where[3]
+            c_part = c_parts[slot, :, :]
             if is_plain:
                 T.copy(c_sum[:, first : first + part_cols], c_part)
             else:
@@ -581,7 +578,7 @@ class MatmulGpu(KernelTemplate):
                 values = T.alloc_fragment((block_m, part_cols), "float32")
                 for i, j in T.Parallel(block_m, part_cols):
                     col = bx * block_n + first + j
-                    kept = c_parts[part % PARTS, i, j] if has_residual else None
+                    kept = c_parts[slot, i, j] if has_residual else None
                     values[i, j] = summed(c_sum[i, first + j], others, row + i, col, kept)
                 if activation == "relu":
                     for i, j in T.Parallel(block_m, part_cols):
@@ -593,20 +590,19 @@ class MatmulGpu(KernelTemplate):
                     for i, j in T.Parallel(block_m, part_cols):
                         values[i, j] *= roots[i, j] * roots[i, j]
                 T.copy(values, c_part)
-            col = bx * block_n + first
-            T.tma_copy(c_part, C[row : row + block_m, col : col + part_cols])
 
-        def store_parts(others: Any, target: Any, row: Any, bx: Any, c_sum: Any) -> None:
-            # a plain function, so that parts are constants
-            # one buffer, since TileLang does not know how long copies read it
-            c_parts = T.alloc_shared((PARTS, block_m, part_cols), output)
-            for part in range(block_n // part_cols):
-                store_part(others, target, row, bx, c_sum, part, c_parts)
+        @T.macro
+        def send(where, first, c_parts, slot):  # type: ignore[no-untyped-def]
+            C, row = where[1], where[2]  # noqa: N806
+            col = where[3] * block_n + first
+            T.tma_copy(c_parts[slot, :, :], C[row : row + block_m, col : col + part_cols])
+
+        store_parts = stored_by_parts(fill, send, block_m, block_n, output)
 
         @T.macro
         def store(others, C, row, bx, c_sum):  # type: ignore[no-untyped-def]  # noqa: N803
             if by_parts:
-                store_parts(others, C, row, bx, c_sum)
+                store_parts((others, C, row, bx), c_sum)
             elif through_shared:
                 c_tile = T.alloc_shared((block_m, block_n), output)
                 if has_residual and not is_scheduled:
@@ -758,7 +754,7 @@ class MatmulGpu(KernelTemplate):
                 buffers = (a_tile, b_tile, c_sum)
                 if is_scheduled:
                     if by_blocks:
-                        buffers = (a_tile, b_tile, promotion_registers(sum_shape))
+                        buffers = (a_tile, b_tile, promotion_registers(c_sum))
                     full = T.alloc_barrier([1] * num_stages)
                     free = reported([pair * threads // 32] * num_stages)
                     run(tensors, buffers, (full, free), walk, blocks)
