@@ -139,9 +139,9 @@ def promoting_consumer(
 
         @T.macro
         def work(tensors, buffers, barriers, place, done, first, count):  # type: ignore[no-untyped-def]
-            if works is None:
+            if works is None:  # noqa: SIM114 (TileLang makes an expression of `or`)
                 chain(tensors, buffers, barriers, place, done, first, count)
-            elif works(place):  # noqa: SIM114 (TileLang makes an expression of `or`)
+            elif works(place):
                 chain(tensors, buffers, barriers, place, done, first, count)
             else:
                 rest(barriers, done + first, count)

@@ -515,54 +515,44 @@ class GroupedMatmulGpu(KernelTemplate):
         return (Config({**config, "swizzle": 0}), Rasterization("row", panel)) if panel else None
 
     def default_config(self, workload: Workload, target: Target) -> Config | None:
-        """Overlapped tiles of 128 x 256 on Hopper, or of 128 x 128 and two products or sums; of 64 x 128 for
-        small groups; else the nearest legal config.
+        """The nearest legal config to tiles of 128 x 256 on Hopper, of 128 x 128 elsewhere and of two products or
+        sums, of 64 x 128 for small groups.
+
+        On Hopper with pipelines across tiles for small groups and for float8; others take as long with a
+        block for each tile, which the chip hands out as blocks end.
         """
         space = self.space(workload, target)
         tokens, groups = workload.dims["tokens"], workload.dims["groups"]
         mean = tokens if workload.attrs["rows"] == "masked" else tokens // groups
-        small, hopper = mean < 96, is_hopper(target)
-        if small:
-            block_m, block_n, block_k = 64, 128, 64
-        elif not hopper:
-            block_m, block_n, block_k = 128, 128, 64
-        elif mean < 768 or workload.dtype == FLOAT8:  # scales need registers, too
-            block_m, block_n, block_k = 128, 256, 128
-        else:
-            block_m, block_n, block_k = 256, 192, 64
-        wide = workload.dtype != FLOAT8
-        scales, cores = self.operator.scales_of(workload.attrs), target.int("core.count")
-        is_narrow = workload.attrs["fuse"] == "silu_mul" or scales == "block128"
+        small, hopper, wide = mean < 96, is_hopper(target), workload.dtype != FLOAT8
+        fused = workload.attrs["fuse"] == "silu_mul"
+        is_narrow = fused or self.operator.scales_of(workload.attrs) == "block128"
+        block_n = 128 if small or is_narrow or not hopper else 256
+        deep = not wide or (hopper and fused and not small)
+        common: dict[str, Value] = {
+            "block_m": 64 if small else 128,
+            "block_n": block_n,
+            "block_k": 128 if deep else 64,
+            "threads": 128 if small else 256,
+            "policy": "square" if small or not hopper else "full_row",
+            "skip": "loop",
+        }
         overlapped = Config(
             {
-                "block_m": 128,
-                "block_n": 128 if is_narrow else 256,
-                "block_k": 64 if wide else 128,
-                "num_stages": 4,
-                "threads": 2 * GROUP,
-                "policy": "full_row",
+                **common,
+                "num_stages": 5 if small else 4,
                 "swizzle": 0,
-                "skip": "loop",
-                "persistent": cores,
+                "persistent": target.int("core.count"),
                 "schedule": "overlapped",
             }
         )
-        if not small and overlapped in space:
+        if (small or not wide) and overlapped in space:
             return overlapped
-        block_k = block_k if wide else 128
-        # sums of a block of scales have registers of their own
-        if scales == "block128":
-            block_m, block_n = min(block_m, 128), 128
         wanted = Config(
             {
-                "block_m": block_m,
-                "block_n": block_n,
-                "block_k": block_k,
-                "num_stages": 1 if target.kind == "hip" else 2 if block_k == 128 and wide else 4,
-                "threads": 128 if small else 256,
-                "policy": "square" if small or not hopper else "full_row",
+                **common,
+                "num_stages": 1 if target.kind == "hip" else 2 if deep and wide else 4,
                 "swizzle": 0 if small or not hopper else 8,
-                "skip": "loop",
                 "persistent": 0,
             }
         )

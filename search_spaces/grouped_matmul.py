@@ -76,8 +76,11 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         ),
         Parameter(
             "persistent",
-            (0, cores) if bulk and (stays_ahead or not by_blocks) else (0,),
-            "blocks that walk over the tiles and copy for the next one meanwhile; 0: one block a tile",
+            (0, *((cores - 1,) if stays_ahead else ()), *((cores,) if stays_ahead or not by_blocks else ()))
+            if bulk
+            else (0,),
+            "blocks that walk over the tiles and copy for the next one meanwhile; 0: one block a tile. One less "
+            "than cores is rarely a multiple of the height of groups, so that full tiles are spread",
         ),
         Parameter(
             "schedule",
@@ -135,6 +138,7 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         fits_shared_memory(target, shared_bytes, "lower num_stages, block_k, block_m or block_n"),
         walks_over_tiles(blocks),
         _short_table(blocks),
+        _mixed_heights(cores),
         _even_registers(target, sums),
         _whole_pipeline(target, products),
         _pipeline_helps(LEAST_DEPTH // element_bytes, mean),
@@ -181,6 +185,18 @@ def _short_table(blocks: Callable[[Config], tuple[int, int]]) -> Constraint:
         )
 
     return Constraint("table of tiles", violation)
+
+
+def _mixed_heights(cores: int) -> Constraint:
+    """A core is left out for the order of tiles that explicit pipelines have."""
+
+    def violation(config: Config) -> str | None:
+        persistent = config.int("persistent")
+        if persistent != cores - 1 or is_ahead(config):
+            return None
+        return f"persistent={persistent} is for schedule=overlapped: take persistent={cores}"
+
+    return Constraint("heights of groups", violation, is_waste=True)
 
 
 def _even_registers(target: Target, sums: Callable[[Config], int]) -> Constraint:
