@@ -1,12 +1,14 @@
 """Sums of products whose scales change along k, for tiles with explicit pipelines.
 
 The matrix unit sums one iteration. Its sum is then multiplied by the scales of that iteration and added to
-the tile's sums, by the ordinary units. Two such sums have registers of their own, so that the matrix unit
-computes the next iteration meanwhile.
+the tile's sums, by the ordinary units, while another warpgroup has the matrix unit.
 
-Rows of A have scales that lie far apart in memory: a load for each iteration and row would take as long as
-shared memory has left beside the operands. So a lane loads those of four iterations at once, of one of 16
-rows of its warp, and gives them to the lanes that need them.
+Rows of A have scales that lie far apart in memory. So a lane loads those of four iterations at once, of one
+of 16 rows of its warp, and gives them to the lanes that need them. They are loaded a chain of iterations
+ahead, so that nobody waits for them.
+
+On an H200 (m=n=4096, k=7168) this takes 193.1 us. Also measured: turns of the warpgroups by barriers 193.8;
+two products of a warpgroup under way at once 196.8, and 202.4 with loads for each iteration and row.
 """
 
 from collections.abc import Callable
@@ -15,11 +17,9 @@ from typing import Any
 
 from ._scheduled_tiles import GROUP, Stages
 
-# iterations whose products overlap. All have ended between two chains: nvcc 13.0 orders matrix instructions
-# one after the other (C7514) where a loop begins with a product under way
+# iterations whose scales are loaded together, by two groups of lanes
 CHAIN = 8
 TOGETHER = 4  # iterations whose scales a lane loads
-ROWS = 64  # of an instruction; a thread has sums of two of them, 8 apart
 
 
 @dataclass(frozen=True)
@@ -28,15 +28,16 @@ class Registers:
 
     Attributes:
         c_sum: sums of the tile.
-        products: two of the matrix unit, each of as many sums.
+        product: as many sums of the matrix unit.
         scales: of the row and the iterations that the lane has loaded.
-        others: of the columns, in the same iterations.
+        later, others: of the next chain: of the row, and of the columns.
         factors: of the two rows that the thread has sums of.
     """
 
     c_sum: Any
-    products: tuple[Any, Any]
+    product: Any
     scales: Any
+    later: Any
     others: Any
     factors: Any
 
@@ -45,9 +46,9 @@ def promotion_registers(c_sum: Any) -> Registers:
     """Registers of a tile with these sums."""
     import tilelang.language as T  # noqa: N812
 
-    even, odd = (T.alloc_fragment(c_sum.shape, "float32") for _ in range(2))
-    scales, others = (T.alloc_local((TOGETHER,), "float32") for _ in range(2))
-    return Registers(c_sum, (even, odd), scales, others, T.alloc_local((2,), "float32"))
+    product = T.alloc_fragment(c_sum.shape, "float32")
+    scales, later, others = (T.alloc_local((TOGETHER,), "float32") for _ in range(3))
+    return Registers(c_sum, product, scales, later, others, T.alloc_local((2,), "float32"))
 
 
 def promoting_consumer(
@@ -88,9 +89,9 @@ def promoting_consumer(
             others[v] = scale_of_columns(tensors, place, T.min(begin + v, depths - 1))
 
     @T.macro
-    def combine(scales, others):  # type: ignore[no-untyped-def]
+    def combine(own):  # type: ignore[no-untyped-def]
         for v in T.unroll(TOGETHER):
-            scales[v] *= others[v]
+            own.scales[v] = own.later[v] * own.others[v]
 
     def consumer(multiply: Callable[[Any, Any, Any, Any], Any], store: Any, stages: Stages) -> Any:
         @T.macro
@@ -101,13 +102,13 @@ def promoting_consumer(
             multiply(a_tile[at, :, :], b_tile[at, :, :], product, True)
 
         @T.macro
-        def end(buffers, barriers, iteration, step, since):  # type: ignore[no-untyped-def]
+        def end(buffers, barriers, iteration, step):  # type: ignore[no-untyped-def]
             own = buffers[2]
-            product = own.products[step % 2]
+            product = own.product
             source = T.get_thread_binding() % 32 // 4 * 4 + step % CHAIN // TOGETHER * 2
             for i in T.unroll(2):
                 own.factors[i] = T.shfl_sync(own.scales[step % TOGETHER], source + i)
-            T.wait_wgmma(since)  # products that were begun after this one
+            T.wait_wgmma(0)
             stages.release(barriers[1], iteration)
             # a fence, or the compiler may read the sums before it has waited for them
             T.warpgroup_fence_operand(product, num_regs=registers)
@@ -121,20 +122,20 @@ def promoting_consumer(
         ) -> None:
             # a plain function, so that the number of an iteration is a constant
             own, iteration = buffers[2], done + first
-            if count:
-                fetch(tensors, place, first, own.scales, own.others)
             for step in range(count):
-                begin(buffers, barriers, iteration + step, own.products[step % 2])
-                if step:
-                    end(buffers, barriers, iteration + step - 1, step - 1, 1)
-                else:
-                    combine(own.scales, own.others)  # not before a product is under way: they have to arrive
-            if count:
-                end(buffers, barriers, iteration + count - 1, count - 1, 0)
+                begin(buffers, barriers, iteration + step, own.product)
+                if step == 0 and count == CHAIN:  # they arrive before this chain ends
+                    fetch(tensors, place, first + CHAIN, own.later, own.others)
+                end(buffers, barriers, iteration + step, step)
+            if count == CHAIN:
+                combine(own)
 
-        def rest(barriers: Any, first: Any, count: int) -> None:
-            for step in range(count):
+        @T.macro
+        def rest(barriers, first, count):  # type: ignore[no-untyped-def]
+            for step in T.unroll(count):
                 stages.wait_full(barriers[0], first + step)
+                # a lane that still waits when the stage is full again would wait for ever
+                T.sync_warp()
                 stages.release(barriers[1], first + step)
 
         @T.macro
@@ -150,9 +151,12 @@ def promoting_consumer(
         def consume(tensors, buffers, barriers, place, _, done, target):  # type: ignore[no-untyped-def]
             own, chains = buffers[2], depths // CHAIN
             T.clear(own.c_sum)
+            fetch(tensors, place, 0, own.later, own.others)
+            combine(own)
             for turn in T.serial(chains):
                 work(tensors, buffers, barriers, place, done, turn * CHAIN, CHAIN)
-            work(tensors, buffers, barriers, place, done, chains * CHAIN, depths % CHAIN)
+            if depths % CHAIN:
+                work(tensors, buffers, barriers, place, done, chains * CHAIN, depths % CHAIN)
             store(tensors, place, target, own.c_sum)
 
         return consume

@@ -201,6 +201,8 @@ def in_order_with_rows(works: Callable[[Any], Any]) -> Consumer:
                 if works(place):
                     multiply(a_tile[at, :, :], b_tile[at, :, :], c_sum, step == 0)
                     T.wait_wgmma(0)
+                # without rows: a lane that still waits when the stage is full again would wait for ever
+                T.sync_warp()
                 stages.release(free, done + step)
             store(tensors, place, target, c_sum)
 

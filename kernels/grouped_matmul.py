@@ -47,7 +47,6 @@ from ._float8 import (
 from ._grouped_tensors import GroupedTensors
 from ._packed_items import block_count, item_finder
 from ._scheduled_groups import overlapped_groups
-from ._scheduled_tiles import GROUP
 from ._vendor_calls import usable, without_result
 from ._warp_policy import warp_policy
 
@@ -515,8 +514,8 @@ class GroupedMatmulGpu(KernelTemplate):
         return (Config({**config, "swizzle": 0}), Rasterization("row", panel)) if panel else None
 
     def default_config(self, workload: Workload, target: Target) -> Config | None:
-        """The nearest legal config to tiles of 128 x 256 on Hopper, of 128 x 128 elsewhere and of two products or
-        sums, of 64 x 128 for small groups.
+        """The nearest legal config to tiles of 128 x 256 on Hopper, of 128 x 128 elsewhere and for two
+        products or sums, of 64 x 128 for small groups.
 
         On Hopper with pipelines across tiles for small groups and for float8; others take as long with a
         block for each tile, which the chip hands out as blocks end.

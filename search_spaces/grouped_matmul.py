@@ -79,8 +79,8 @@ def space(workload: Workload, target: Target) -> SearchSpace:
             (0, *((cores - 1,) if stays_ahead else ()), *((cores,) if stays_ahead or not by_blocks else ()))
             if bulk
             else (0,),
-            "blocks that walk over the tiles and copy for the next one meanwhile; 0: one block a tile. One less "
-            "than cores is rarely a multiple of the height of groups, so that full tiles are spread",
+            "blocks that walk over the tiles and copy for the next one meanwhile; 0: one block a tile. One "
+            "less than cores is rarely a multiple of the height of groups, so that full tiles are spread",
         ),
         Parameter(
             "schedule",
@@ -100,7 +100,7 @@ def space(workload: Workload, target: Target) -> SearchSpace:
 
     def sums(config: Config) -> int:
         # sums of a block of k have registers of their own
-        each = (3 if is_ahead(config) else 2) if by_blocks else 1
+        each = 2 if by_blocks else 1
         return products * result_size(config) * each
 
     def shared_bytes(config: Config) -> int:

@@ -143,9 +143,7 @@ def _gpu_space(workload: Workload, target: Target) -> SearchSpace:
     def registers(config: Config) -> int:
         # sums of a block of k have registers of their own; a thread holds two numbers of 16 bits in each
         size = result_size(config)
-        if by_blocks:
-            return (3 if _is_scheduled(config) else 2) * size
-        return size // 2 if "accumulate" in workload.attrs else size
+        return 2 * size if by_blocks else size // 2 if "accumulate" in workload.attrs else size
 
     def shared_bytes(config: Config) -> int:
         # C replaces the operands after the main loop, unless copies for the next tile are under way

@@ -111,20 +111,20 @@ def test_a_residual_is_read_by_rows_when_the_part_before_the_last_one_has_left()
     assert reads == ["uint4"] * 2
 
 
-def test_sums_of_scaled_blocks_are_added_during_the_next_product() -> None:
-    """A product is awaited when the next one has begun, but the last one of a chain; the compiler orders each
-    matrix instruction after the one before if sums are read in the iteration that follows.
-    """
+def test_scales_of_blocks_are_loaded_for_a_chain_of_products_while_the_one_before_is_computed() -> None:
     config = {**STAY, "schedule": "overlapped", "policy": "full_row", "block_k": 128, "block_n": 128}
     shape = f"m=1280,n=1536,k={(CHAIN + 4) * 128},scales=block128"
     code = source(shape, config, "float8_e4m3fn")
-    assert re.findall(r"wait_wgmma<(\d)>", code) == ["1"] * (CHAIN - 1) + ["0"] + ["1"] * 3 + ["0"]
+    # every product is awaited and added: warpgroups take turns by themselves
+    assert re.findall(r"wait_wgmma<(\d)>", code) == ["0"] * (CHAIN + 4)
     assert code.count("tl::wgmma_ss<") == CHAIN + 4
-    # scales are loaded once for a chain, four together, and multiplied while a product is under way
+    # before the first product, and after that of the chain's first iteration; four iterations together
     for load in (r"\(float4\*\)\(A_scale", r"= B_scale\["):
         assert len(re.findall(load, code)) == 2
-    for chain in code.split("(float4*)(A_scale")[1:]:
-        assert chain.index("warpgroup_commit_batch") < chain.index("] * v_")
+    before, between, after = code.split("(float4*)(A_scale")
+    assert before.count("tl::wgmma_ss<") == 0
+    assert between.count("tl::wgmma_ss<") == 1
+    assert after.count("wait_wgmma<0>") == CHAIN + 4
 
 
 def test_scales_of_an_uneven_number_of_blocks_are_loaded_one_by_one() -> None:

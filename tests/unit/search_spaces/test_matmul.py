@@ -220,8 +220,8 @@ def test_blocks_stay_only_where_their_copies_and_their_parts_can() -> None:
     assert reasons("h200", "M1", **STAY) == {}
 
 
-def test_products_with_a_scale_for_each_block_of_k_have_three_sums_in_pipelines_of_their_own() -> None:
-    """Two sums are of products that follow each other. TileLang's own pipeline has one of them."""
+def test_products_with_a_scale_for_each_block_of_k_have_two_sums() -> None:
+    """Those of a block of k, and those of the tile."""
     space = matmul.space(operator("matmul").workload(SCALED_BLOCKS, "float8_e4m3fn"), load_target("h200"))
     tile = Config({**BASE, **STAY, "block_k": 128, "num_stages": 5})
     assert tile in space
