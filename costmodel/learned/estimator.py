@@ -23,7 +23,7 @@ from .boosting import OBJECTIVES, Boosting, case_weights, train
 from .correction import CorrectedRows, Correction, Member
 from .gate import Gate, fit_gate
 from .held_out import HeldOutPredictions, TrainingRows, held_out_loss
-from .spread import HOME, Spread, few_kinds_factor, fit_spread
+from .spread import HOME, Spread, SureColumns, few_kinds_factor, fit_spread
 
 Choice = TypeVar("Choice")
 DEFAULT_REACH = 2.0
@@ -48,6 +48,9 @@ class LatencyCorrection(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         order_share: with objective regression, the weight of the trees for the order in the ranking score; 0
             for none. It does not change the predicted time.
         gated: whether corrections fade with the distance from the training data.
+        sure: columns of the features with shares of the analytical time that are sure, as two tuples: those
+            that are added and those of which the largest counts. The uncertainty of rows unlike the training
+            data grows with the rest of the time.
         n_jobs: threads for training.
         random_state: seed.
 
@@ -73,6 +76,7 @@ class LatencyCorrection(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         goodness: float = 0.5,
         order_share: float = 0.3,
         gated: bool = True,
+        sure: tuple[tuple[int, ...], tuple[int, ...]] | None = None,
         n_jobs: int | None = None,
         random_state: int = 0,
     ) -> None:
@@ -87,6 +91,7 @@ class LatencyCorrection(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.goodness = goodness
         self.order_share = order_share
         self.gated = gated
+        self.sure = sure
         self.n_jobs = n_jobs
         self.random_state = random_state
 
@@ -285,7 +290,10 @@ class LatencyCorrection(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             factor = np.where(unseen_kinds.distance > HOME, few_kinds_factor(int(kinds.max()) + 1), 1.0)
             errors.append(unseen_kinds.errors(self.gate_) * factor)
             distances.append(unseen_kinds.distance)
-        return fit_spread(rows.features, errors, distances, rows.weights, self.random_state, self.n_jobs or 1)
+        sure = None if self.sure is None else SureColumns(*self.sure)
+        return fit_spread(
+            rows.features, errors, distances, rows.weights, sure, self.random_state, self.n_jobs or 1
+        )
 
 
 def most_cautious(losses: Mapping[Choice, NDArray[np.float64]]) -> Choice:

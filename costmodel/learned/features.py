@@ -112,6 +112,12 @@ FEATURES: Mapping[str, str] = {
     "kernels": "log2 of the kernels that are launched one after another",
 }
 NAMES = tuple(FEATURES)
+# columns with shares of the time that no estimate of latencies, waits or instructions enters: those that are
+# added, and those of which the largest counts
+SURE = (
+    (NAMES.index("share_launch"), NAMES.index("share_fill")),
+    (NAMES.index("share_dram"), NAMES.index("share_matrix")),
+)
 
 
 def feature_digest() -> str:
@@ -344,4 +350,12 @@ def _share(part: float, whole: float) -> float:
     return part / whole if whole > 0 else 0.0
 
 
-__all__: list[Any] = ["FEATURES", "NAMES", "feature_digest", "feature_matrix", "features", "log2_ratio"]
+__all__: list[Any] = [
+    "FEATURES",
+    "NAMES",
+    "SURE",
+    "feature_digest",
+    "feature_matrix",
+    "features",
+    "log2_ratio",
+]

@@ -21,10 +21,6 @@ CORRECTION = "learned correction"
 LITTLE_TRUST = 0.5
 # least sigma on chips of an instruction set without training rows
 UNSEEN_ARCH_UNCERTAINTY = math.hypot(BASE_UNCERTAINTY, UNMEASURED_UNCERTAINTY)
-# sigma of a kernel of which nothing of the correction is left, added as squares and by the root of the share
-# that is missing: that is how the errors of public kernels grow with it (experiments/outside, the first
-# set); 76 % and 93 % of them are then within one and two sigma on an H200, 71 % and 93 % on an H100
-UNLIKE_SIGMA = 0.155
 MOST_SIGMA = 1.5  # limit of the uncertainty: a factor of 4.5 in both directions
 
 
@@ -123,8 +119,7 @@ class HybridModel:
         target_notes: tuple[str, ...],
     ) -> Prediction:
         factor, not_understood = math.exp(correction), analytical.uncertainty >= UNKNOWN_CALL_UNCERTAINTY
-        wider = math.hypot(sigma, UNLIKE_SIGMA * math.sqrt(max(0.0, 1 - trust)))
-        uncertainty = math.expm1(min(wider, MOST_SIGMA))
+        uncertainty = math.expm1(min(sigma, MOST_SIGMA))
         note: tuple[str, ...] = ()
         if trust < LITTLE_TRUST:
             note = (

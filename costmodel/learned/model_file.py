@@ -25,15 +25,15 @@ from ...files import read_bounded
 from .booster_checks import check_booster
 from .boosting import Trained
 from .correction import Correction, Member
-from .features import NAMES, feature_digest
+from .features import NAMES, SURE, feature_digest
 from .gate import Gate
-from .spread import KNOTS, Spread
+from .spread import KNOTS, Spread, SureColumns
 from .trees import booster_of
 
 if TYPE_CHECKING:
     from .estimator import LatencyCorrection
 
-FORMAT = 2
+FORMAT = 3
 CARD, GATE, SPREAD, TEXT = "card.json", "gate.json", "spread.ubj", "card.md"
 MOST_BYTES, MOST_CARD_BYTES = 64 << 20, 4 << 20  # of one file
 MOST_MEMBERS = 100
@@ -111,9 +111,9 @@ def save(
     parts[SPREAD] = bytes(estimator.spread_.booster.save_raw("ubj"))
     parts[GATE] = json.dumps(_gate_plain(estimator.gate_)).encode()
     hashes = {name: hashlib.sha256(content).hexdigest() for name, content in parts.items()}
-    digest = hashlib.sha256(json.dumps([hashes, facts["analytical"]], sort_keys=True).encode()).hexdigest()[
-        :8
-    ]
+    level = list(estimator.spread_.level)
+    described = json.dumps([hashes, level, facts["analytical"]], sort_keys=True)
+    digest = hashlib.sha256(described.encode()).hexdigest()[:8]
     card = {
         "format": FORMAT,
         "version": f"learned-{digest}",
@@ -125,7 +125,7 @@ def save(
         "trees": {
             name: {"scale": trees.scale, "intercept": trees.intercept} for name, trees in trained.items()
         },
-        "level": list(estimator.spread_.level),
+        "level": level,
         "coverage": estimator.coverage_,
         "importances": dict(zip(NAMES, map(float, estimator.importances_), strict=True)),
         "files": hashes,
@@ -278,7 +278,7 @@ def _assembled(card: Mapping[str, Any], contents: Mapping[str, bytes]) -> Correc
             Member(trained[_time_name(n)], trained.get(_order_name(n))) for n in range(int(card["members"]))
         ]
         level = _finite("level", card["level"], (len(KNOTS),))
-        spread = Spread(booster_of(contents[SPREAD]), tuple(map(float, level)))
+        spread = Spread(booster_of(contents[SPREAD]), tuple(map(float, level)), SureColumns(*SURE))
         found = Correction(tuple(members), _gate(json.loads(contents[GATE])), spread)
         _ASSEMBLED.clear()
         _ASSEMBLED[key] = found

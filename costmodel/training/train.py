@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ...records.trial import Prediction
 from ..analytical.analytical_model import AnalyticalModel
 from ..learned.estimator import LatencyCorrection
-from ..learned.features import NAMES, features
+from ..learned.features import NAMES, SURE, features
 from .measured import MeasuredRow, codes, measured_log
 
 log = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ def train_correction(
     used = described.usable if chosen is None else described.usable & chosen
     kept = [row for row, keep in zip(rows, used, strict=True) if keep]
     offset = np.log(described.analytical_us[used])
-    return LatencyCorrection(**parameters).fit(
+    return LatencyCorrection(sure=SURE, **parameters).fit(
         described.features[used],
         measured_log(kept) - offset,
         groups=codes(row.case for row in kept),

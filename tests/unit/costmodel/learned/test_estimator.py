@@ -121,11 +121,26 @@ def test_uncertainty_covers_and_grows_with_distance() -> None:
     new_features, new_ratio, _, _ = cases(seed=1)
     predicted, sigma = model.predict_with_sigma(new_features)
     assert 0.5 < np.mean(np.abs(new_ratio - predicted) <= sigma) < 0.9
-    assert 0.55 < model.coverage_ < 0.8
+    # the errors are smaller than what the distance between cases adds to sigma, so more than 68 % are within
+    assert 0.55 < model.coverage_ < 0.9
     near, far = (
         model.spread_.sigma(new_features, np.full(len(new_features), distance)) for distance in (0.5, 6.0)
     )
     assert (far >= near).all()
+
+
+def test_columns_of_sure_shares_widen_sigma_where_they_are_small() -> None:
+    features, ratio, offset, groups = cases(count=6)
+    features[:, 2:5] = 0.3
+    model = LatencyCorrection(**FAST, sure=((2, 3), (4, 5))).fit(
+        features, ratio, groups=groups, kinds=groups % 3, offset=offset
+    )
+    sure, estimated = (np.tile(features[:1], (1, 1)) for _ in range(2))
+    sure[:, 2:6], estimated[:, 2:6] = 0.5, 0.01
+    far = np.full(1, 5.0)
+    assert model.spread_.sigma(estimated, far)[0] > 2 * model.spread_.sigma(sure, far)[0]
+    without = LatencyCorrection(**FAST).fit(features, ratio, groups=groups, kinds=groups % 3, offset=offset)
+    np.testing.assert_array_equal(model.predict(features), without.predict(features))
 
 
 def test_the_most_cautious_of_equally_good_choices_is_taken() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +16,8 @@ from tests.unit.costmodel.measured_samples import FAST, H200, dataset, hidden_fa
 from tilesight.costmodel import default_model
 from tilesight.costmodel.analytical.analytical_model import AnalyticalModel
 from tilesight.costmodel.learned.estimator import LatencyCorrection
-from tilesight.costmodel.learned.features import NAMES
-from tilesight.costmodel.learned.hybrid import CORRECTION, HybridModel, NotedModel
+from tilesight.costmodel.learned.features import NAMES, feature_matrix
+from tilesight.costmodel.learned.hybrid import CORRECTION, MOST_SIGMA, HybridModel, NotedModel
 from tilesight.costmodel.model import was_trained_on
 from tilesight.costmodel.training.card import OUTSIDE_FIGURES, facts, text, with_outside
 from tilesight.costmodel.training.evaluation import evaluate
@@ -166,6 +167,21 @@ def test_version_changes_with_the_training(trained: Path, tmp_path: Path) -> Non
         tmp_path / "other", estimator, facts(data, rows, AnalyticalModel().version, []), text
     )
     assert card["version"] != model_file.read_card(trained)["version"]
+    estimator.spread_ = replace(estimator.spread_, level=tuple(2 * v for v in estimator.spread_.level))
+    wider = model_file.save(
+        tmp_path / "wider", estimator, facts(data, rows, AnalyticalModel().version, []), text
+    )
+    assert wider["version"] != card["version"]
+
+
+def test_sigma_is_that_of_the_spread_and_is_limited(trained: Path) -> None:
+    model = hybrid(trained)
+    profile = kernel("summing", 1 << 20, 8, syncs=4000)  # far from all rows, and its time is that of waits
+    analytical = AnalyticalModel().predict([profile], H200)
+    found = model.predict([profile], H200)
+    (sigma,) = model.learned.correction.apply(feature_matrix([([profile], H200, analytical)])).sigma
+    assert found.uncertainty == pytest.approx(math.expm1(min(sigma, MOST_SIGMA)))
+    assert found.uncertainty > 2 * model.predict([kernel("summing", 1 << 20, 8, syncs=5)], H200).uncertainty
 
 
 @pytest.mark.parametrize("name", ["correction-0.ubj", "spread.ubj", "gate.json"])
