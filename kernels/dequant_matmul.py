@@ -36,7 +36,7 @@ from ..problem.workload import MAX_DIMENSION, Workload
 from ..search_spaces import dequant_matmul as search_space
 from ..search_spaces.matrix_unit import is_hopper
 from ..target.spec import Target
-from ._direct_weights import direct_product, step_of
+from ._direct_weights import direct_product
 from ._exact_products import exact_products
 from ._float8 import FLOAT8, FLOAT8_SUM_DIGITS, LARGEST_FLOAT8, OUTPUTS, short_sums
 from ._float8_activations import float8_product
@@ -53,8 +53,10 @@ from ._packed import (
     word_of,
 )
 from ._packed_vendor import packed_products
+from ._streamed_weights import streamed_product
 from ._vendor_calls import without_result
 from ._warp_policy import warp_policy
+from ._weight_fragments import step_of
 
 if TYPE_CHECKING:
     import torch
@@ -434,7 +436,8 @@ class DequantMatmulGpu(KernelTemplate):
 
     The weights of an iteration are unpacked either to shared memory, as the right operand of C = A W^T, or to
     registers, as the left operand of C^T = W A^T. For few rows of A, W may go from memory to registers
-    (`_direct_weights.py`), for many it may be unpacked during the products before (`_overlapped_weights.py`).
+    (`_direct_weights.py`) or stream through shared memory (`_streamed_weights.py`), for many it may be
+    unpacked during the products before (`_overlapped_weights.py`).
     """
 
     operator: DequantMatmul = OPERATOR
@@ -471,7 +474,7 @@ class DequantMatmulGpu(KernelTemplate):
         m, n = workload.dims["m"], workload.dims["n"]
         is_float8 = workload.dtype == FLOAT8
         few, hip = m <= 64 and not is_float8, target.kind == "hip"
-        for direct in self._direct_configs(workload, is_hopper(target)):
+        for direct in self._direct_configs(workload, target):
             if direct in space:
                 return direct
         for block_m in (192 if is_float8 else 256, 128):
@@ -520,33 +523,48 @@ class DequantMatmulGpu(KernelTemplate):
             }
         )
 
-    def _direct_configs(self, workload: Workload, hopper: bool) -> list[Config]:
-        """Few warps for 16 rows of W, since small blocks fill the chip; on Hopper eight for 32 of int4."""
-        packing = self.operator.packing(workload)
+    def _direct_configs(self, workload: Workload, target: Target) -> list[Config]:
+        """On Hopper blocks that stay, to which weights stream; else few warps for 16 rows of W, since small
+        blocks fill the chip, or eight for 32 of int4.
+
+        Blocks that keep A have few tiles at a time; those whose stages have parts of A have more, for which
+        these are read once.
+        """
+        packing, (m, k) = self.operator.packing(workload), (workload.dims[d] for d in ("m", "k"))
+        hopper, cores = is_hopper(target), target.int("core.count")
         is_float = packing.values[0] == 0  # its words have the places of float16
         by_words = "words" in packing.decoders and not (is_float and workload.dtype == "bfloat16")
         common = {
-            "block_m": 8 if workload.dims["m"] <= 8 else 16,
+            "block_m": 8 if m <= 8 else 16,
             "block_k": step_of(packing),
             "weights": "registers",
             "decode": "words" if by_words else "table",
             "policy": "square",
             "swizzle": 0,
         }
-        sizes = [(32, 8, 2)] if hopper and packing is FORMATS["int4"] else []  # block_n, warps, num_stages
-        if workload.dims["m"] <= DIRECT_ROWS:
-            sizes += [(16, 4, 2), (16, 4, 1)]
+        bits = 8 if packing.activations == "int8" else 16
+        sizes = []  # block_n, warps, of the same rows, num_stages, persistent
+        if hopper and m <= 8:
+            is_kept = search_space.keeps_a(m, k, bits // 8, 8)
+            sizes += [(32, 8, 8, 4, cores)] if is_kept else [(64, 8, 4, 3, 2 * cores)]
+        elif hopper:
+            sizes += [(32, 8, 8, 2, cores)]
+        if hopper and packing is FORMATS["int4"]:
+            sizes += [(32, 8, 8, 2, 0)]
+        if m <= DIRECT_ROWS:
+            sizes += [(16, 4, 4, 2, 0), (16, 4, 4, 1, 0)]
         return [
             Config(
                 {
                     **common,
                     "block_n": block_n,
                     "threads": 32 * warps,
-                    "reduce_warps": warps,
+                    "reduce_warps": together,
                     "num_stages": num_stages,
+                    **({"persistent": persistent} if persistent else {}),
                 }
             )
-            for block_n, warps, num_stages in sizes
+            for block_n, warps, together, num_stages, persistent in sizes
         ]
 
     def build(self, workload: Workload, config: Config) -> Any:
@@ -724,7 +742,7 @@ class DequantMatmulGpu(KernelTemplate):
             return dequant_matmul_float8
 
         if config.int("reduce_warps", 0):
-            program = direct_product(*given)
+            program = streamed_product(*given) if config.int("persistent", 0) else direct_product(*given)
         elif config.get("overlapped", False):
             program = overlapped_product(*given)
 

@@ -44,7 +44,10 @@ from ._float8 import (
     short_sums,
     spread,
 )
+from ._grouped_tensors import GroupedTensors
 from ._packed_items import block_count, item_finder
+from ._scheduled_groups import overlapped_groups
+from ._scheduled_tiles import GROUP
 from ._vendor_calls import usable, without_result
 from ._warp_policy import warp_policy
 
@@ -488,6 +491,9 @@ class GroupedMatmulGpu(KernelTemplate):
     A few block rows, at most one a group, have no tile. Their blocks have a loop without iterations where a
     warpgroup copies: after a branch, C would need memory beside that of the operands. Elsewhere they branch,
     since TileLang 0.1.15 pipelines no loop there whose number of iterations varies.
+
+    On Hopper blocks may stay and walk over the tiles, also with a pipeline of their own
+    (`_scheduled_groups`).
     """
 
     operator = OPERATOR
@@ -509,34 +515,44 @@ class GroupedMatmulGpu(KernelTemplate):
         return (Config({**config, "swizzle": 0}), Rasterization("row", panel)) if panel else None
 
     def default_config(self, workload: Workload, target: Target) -> Config | None:
-        """Tiles of up to 256 x 192 on Hopper, of 64 x 128 for small groups; else the nearest legal config."""
+        """The nearest legal config to tiles of 128 x 256 on Hopper, of 128 x 128 elsewhere and of two products or
+        sums, of 64 x 128 for small groups.
+
+        On Hopper with pipelines across tiles for small groups and for float8; others take as long with a
+        block for each tile, which the chip hands out as blocks end.
+        """
         space = self.space(workload, target)
         tokens, groups = workload.dims["tokens"], workload.dims["groups"]
         mean = tokens if workload.attrs["rows"] == "masked" else tokens // groups
-        small, hopper = mean < 96, is_hopper(target)
-        if small:
-            block_m, block_n, block_k = 64, 128, 64
-        elif not hopper:
-            block_m, block_n, block_k = 128, 128, 64
-        elif mean < 768 or workload.dtype == FLOAT8:  # scales need registers, too
-            block_m, block_n, block_k = 128, 256, 128
-        else:
-            block_m, block_n, block_k = 256, 192, 64
-        wide = workload.dtype != FLOAT8
-        block_k = block_k if wide else 128
-        # sums of a block of scales have registers of their own
-        if self.operator.scales_of(workload.attrs) == "block128":
-            block_m, block_n = min(block_m, 128), 128
+        small, hopper, wide = mean < 96, is_hopper(target), workload.dtype != FLOAT8
+        fused = workload.attrs["fuse"] == "silu_mul"
+        is_narrow = fused or self.operator.scales_of(workload.attrs) == "block128"
+        block_n = 128 if small or is_narrow or not hopper else 256
+        deep = not wide or (hopper and fused and not small)
+        common: dict[str, Value] = {
+            "block_m": 64 if small else 128,
+            "block_n": block_n,
+            "block_k": 128 if deep else 64,
+            "threads": 128 if small else 256,
+            "policy": "square" if small or not hopper else "full_row",
+            "skip": "loop",
+        }
+        overlapped = Config(
+            {
+                **common,
+                "num_stages": 5 if small else 4,
+                "swizzle": 0,
+                "persistent": target.int("core.count"),
+                "schedule": "overlapped",
+            }
+        )
+        if (small or not wide) and overlapped in space:
+            return overlapped
         wanted = Config(
             {
-                "block_m": block_m,
-                "block_n": block_n,
-                "block_k": block_k,
-                "num_stages": 1 if target.kind == "hip" else 2 if block_k == 128 and wide else 4,
-                "threads": 128 if small else 256,
-                "policy": "square" if small or not hopper else "full_row",
+                **common,
+                "num_stages": 1 if target.kind == "hip" else 2 if deep and wide else 4,
                 "swizzle": 0 if small or not hopper else 8,
-                "skip": "loop",
                 "persistent": 0,
             }
         )
@@ -563,53 +579,35 @@ class GroupedMatmulGpu(KernelTemplate):
         ends_shape = (groups,) if masked else (groups + 1,)
         depth, cols = (k + block_k - 1) // block_k, (n + block_n - 1) // block_n
         by_branch = config["skip"] == "branch"
+        overlapped = config.get("schedule", "serial") == "overlapped"
         # a table of a block's tiles needs a number of tokens
         persistent = config.int("persistent") if isinstance(tokens, int) else 0
         grid = (persistent, 1) if persistent else (cols, block_rows)
 
         dims = {"tokens": tokens, "groups": groups, "n": n, "k": k}
+        of = GroupedTensors(is_nt, masked, fused, scales)
         axes = self.operator.tensor_axes(workload.attrs)
 
         def tensor(name: str) -> Any:
             # its annotation; the type of None makes no parameter of the kernel
             return T.Tensor(extents(axes[name], dims, {}), "float32") if name in axes else type(None)
 
-        def factor_of(A_scale: Any, B_scale: Any, group: Any, half: int, row: Any, col: Any) -> Any:  # noqa: N803
-            halves = (half,) if fused else ()
-            if scales == "tensor":
-                return A_scale[0] * B_scale[(group, *halves)]
-            return (A_scale[group, row] if masked else A_scale[row]) * B_scale[(group, *halves, col)]
-
-        def block_of_row(A_scale: Any, group: Any, row: Any, ko: Any) -> Any:  # noqa: N803
-            return A_scale[group, row, ko] if masked else A_scale[row, ko]
-
-        def block_of_columns(B_scale: Any, group: Any, half: int, col: Any, ko: Any) -> Any:  # noqa: N803
-            return B_scale[(group, *((half,) if fused else ()), col // BLOCK, ko)]
-
         def runs(row: Any, end: Any) -> Any:
             return row < end if by_branch else True
 
-        def rows_of(tensor: Any, group: Any, row: Any, col: Any) -> Any:
-            return tensor[group, row, col] if masked else tensor[row, col]
-
-        def weights_of(tensor: Any, group: Any, half: int, col: Any, first: Any) -> Any:
-            columns, depths = slice(col, col + block_n), slice(first, first + block_k)
-            halves = (half,) if fused else ()
-            return tensor[(group, *halves, columns, depths) if is_nt else (group, depths, *halves, columns)]
-
-        def begin_of(ends: Any, group: Any) -> Any:
-            return 0 if masked else ends[group]
-
-        def end_of(ends: Any, group: Any) -> Any:
-            return ends[group] if masked else ends[group + 1]
+        def weights_of(tensor: Any, group: Any, half: int, col: Any, ko: Any) -> Any:
+            first = ko * block_k
+            return of.weights_of(
+                tensor, group, half, slice(col, col + block_n), slice(first, first + block_k)
+            )
 
         @T.macro
         def multiply(A, B, group, row, col, ko, a_tile, b_tiles, sums):  # type: ignore[no-untyped-def]  # noqa: N803
             # copies beyond an edge read zeros, which add nothing
-            T.copy(rows_of(A, group, row, ko * block_k), a_tile)
-            T.copy(weights_of(B, group, 0, col, ko * block_k), b_tiles[0])
+            T.copy(of.rows_of(A, group, row, ko * block_k), a_tile)
+            T.copy(weights_of(B, group, 0, col, ko), b_tiles[0])
             if fused:
-                T.copy(weights_of(B, group, 1, col, ko * block_k), b_tiles[1])
+                T.copy(weights_of(B, group, 1, col, ko), b_tiles[1])
             T.gemm(a_tile, b_tiles[0], sums[0], transpose_B=is_nt, policy=policy, clear_accum=by_blocks)
             if fused:
                 T.gemm(a_tile, b_tiles[1], sums[1], transpose_B=is_nt, policy=policy, clear_accum=by_blocks)
@@ -617,10 +615,10 @@ class GroupedMatmulGpu(KernelTemplate):
         @T.macro
         def load_factors(A_scale, B_scale, group, row, col, ko, of_rows, of_columns):  # type: ignore[no-untyped-def]  # noqa: N803
             for i in T.Parallel(block_m):
-                of_rows[i] = block_of_row(A_scale, group, row + i, ko)
-            of_columns[0] = block_of_columns(B_scale, group, 0, col, ko)
+                of_rows[i] = of.rows_of(A_scale, group, row + i, ko)
+            of_columns[0] = of.block_of_columns(B_scale, group, 0, col, ko)
             if fused:
-                of_columns[1] = block_of_columns(B_scale, group, 1, col, ko)
+                of_columns[1] = of.block_of_columns(B_scale, group, 1, col, ko)
 
         @T.macro
         def add_blocks(sums, parts, of_rows, of_columns):  # type: ignore[no-untyped-def]
@@ -634,16 +632,16 @@ class GroupedMatmulGpu(KernelTemplate):
         def write(C, A_scale, B_scale, group, row, col, end, sums, c_tile):  # type: ignore[no-untyped-def]  # noqa: N803
             if by_sums:
                 for i, j in T.Parallel(block_m, block_n):
-                    sums[0][i, j] *= factor_of(A_scale, B_scale, group, 0, row + i, col + j)
+                    sums[0][i, j] *= of.factor_of(A_scale, B_scale, group, 0, row + i, col + j)
                 if fused:
                     for i, j in T.Parallel(block_m, block_n):
-                        sums[1][i, j] *= factor_of(A_scale, B_scale, group, 1, row + i, col + j)
+                        sums[1][i, j] *= of.factor_of(A_scale, B_scale, group, 1, row + i, col + j)
             if fused:
                 for i, j in T.Parallel(block_m, block_n):
                     sums[0][i, j] = sums[0][i, j] / (1 + T.exp(-sums[0][i, j])) * sums[1][i, j]
             T.copy(sums[0], c_tile)
             if row + block_m <= end:
-                T.copy(c_tile, rows_of(C, group, row, col))
+                T.copy(c_tile, of.rows_of(C, group, row, col))
             else:
                 for i, j in T.Parallel(block_m, block_n):
                     if row + i < end and col + j < n:
@@ -652,15 +650,8 @@ class GroupedMatmulGpu(KernelTemplate):
                         else:
                             C[row + i, col + j] = c_tile[i, j]
 
-        @T.prim_func
-        def grouped_matmul(  # type: ignore[no-untyped-def]
-            A: T.Tensor(a_shape, dtype),  # type: ignore[valid-type]  # noqa: N803
-            B: T.Tensor(b_shape, dtype),  # type: ignore[valid-type]  # noqa: N803
-            A_scale: tensor("A_scale"),  # type: ignore[valid-type]  # noqa: N803
-            B_scale: tensor("B_scale"),  # type: ignore[valid-type]  # noqa: N803
-            ends: T.Tensor(ends_shape, "int32"),  # type: ignore[valid-type]
-            C: T.Tensor((*a_shape[:-1], n), output),  # type: ignore[valid-type]  # noqa: N803
-        ):
+        @T.macro
+        def in_turn(A, B, A_scale, B_scale, ends, C):  # type: ignore[no-untyped-def]  # noqa: N803
             with T.Kernel(*grid, threads=threads) as (bx, by):
                 a_tile = T.alloc_shared((block_m, block_k), dtype)
                 b_tile = T.alloc_shared(tile_shape, dtype)
@@ -685,8 +676,8 @@ class GroupedMatmulGpu(KernelTemplate):
                     mine = 0
                     before = 0  # tiles of the groups before
                     for group in T.serial(groups):
-                        begin = begin_of(ends, group)
-                        height = (end_of(ends, group) - begin + block_m - 1) // block_m
+                        begin = of.begin_of(ends, group)
+                        height = (of.end_of(ends, group) - begin + block_m - 1) // block_m
                         after = before + height * cols
                         until = (after - bx + persistent - 1) // persistent
                         for later in T.serial(until - mine):
@@ -714,7 +705,7 @@ class GroupedMatmulGpu(KernelTemplate):
                                 groups_of[at],
                                 rows_at[at],
                                 cols_at[at] * block_n,
-                                end_of(ends, groups_of[at]),
+                                of.end_of(ends, groups_of[at]),
                                 sums,
                                 c_tile,
                             )
@@ -726,11 +717,11 @@ class GroupedMatmulGpu(KernelTemplate):
                     found = by // tiles if masked else 0
                     if not masked:
                         find(ends, by, found)
-                    start = begin_of(ends, found)
+                    start = of.begin_of(ends, found)
                     row = (
                         by % tiles * block_m if masked else start + (by - start // block_m - found) * block_m
                     )
-                    end = end_of(ends, found)
+                    end = of.end_of(ends, found)
                     if runs(row, end):
                         T.clear(c_sum)
                         if fused:
@@ -751,6 +742,22 @@ class GroupedMatmulGpu(KernelTemplate):
                             else:
                                 multiply(A, B, found, row, bx * block_n, ko, a_tile, b_tiles, sums)
                         write(C, A_scale, B_scale, found, row, bx * block_n, end, sums, c_tile)
+
+        program = in_turn
+        if overlapped:
+            sizes = (tokens, groups, n, k)
+            program = overlapped_groups(of, sizes, dtype, output, config)
+
+        @T.prim_func
+        def grouped_matmul(  # type: ignore[no-untyped-def]
+            A: T.Tensor(a_shape, dtype),  # type: ignore[valid-type]  # noqa: N803
+            B: T.Tensor(b_shape, dtype),  # type: ignore[valid-type]  # noqa: N803
+            A_scale: tensor("A_scale"),  # type: ignore[valid-type]  # noqa: N803
+            B_scale: tensor("B_scale"),  # type: ignore[valid-type]  # noqa: N803
+            ends: T.Tensor(ends_shape, "int32"),  # type: ignore[valid-type]
+            C: T.Tensor((*a_shape[:-1], n), output),  # type: ignore[valid-type]  # noqa: N803
+        ):
+            program(A, B, A_scale, B_scale, ends, C)
 
         return grouped_matmul
 

@@ -34,7 +34,9 @@ from ..target.spec import Target
 from ._exact_products import exact_products
 from ._float8 import BLOCK, FLOAT8_TERMS, LARGEST_FLOAT8, OUTPUTS, largest, short_sums, spread
 from ._matmul_vendor import products
-from ._scheduled_tiles import GROUP, RANGES, SharedTiles, scheduled_tiles
+from ._promoted_sums import promoting_consumer, promotion_registers
+from ._scheduled_tiles import GROUP, RANGES, SharedTiles, in_order, scheduled_tiles
+from ._stored_parts import part_columns, stored_by_parts
 from ._warp_policy import warp_policy
 
 if TYPE_CHECKING:
@@ -332,8 +334,6 @@ PARTED_TILES = ((256, 160), (128, 256))  # tried first where C leaves by parts; 
 FEW_ROWS = 128  # of A, for which tiles of C^T are tried first
 ADDED_THREADS = 256  # of a block that adds partial sums
 ADDED_COLUMNS = 1024
-PART_BYTES = 128  # of a row that are stored together, at most: as many as TMA can spread over all banks
-PARTS = 2  # tiles of parts that are stored one after the other
 SCHEDULES = ("stream_k", "cluster_m", "cluster_n")  # parameters of tiles with explicit pipelines
 PARTIAL: Mapping[str, str] = {"int8": "int32"}  # dtype of partial sums, by that of the operands
 LOG2_E = math.log2(math.e)
@@ -386,9 +386,10 @@ class MatmulGpu(KernelTemplate):
     def default_config(self, workload: Workload, target: Target) -> Config | None:
         """The largest of a few tried tiles with a block for most cores; else the nearest legal config.
 
-        For few rows of A, tiles of C^T that have all of them, and parts of k so that no core is idle. What
-        follows a product of 16 bits spills registers if a large tile is finished at once: tiles whose C
-        leaves by parts, of which the cores compute the fewest elements one after the other.
+        For many tiles, blocks that stay on Hopper. For few rows of A, tiles of C^T that have all of them, and
+        parts of k so that no core is idle. What follows a product of 16 bits spills registers if a large tile
+        is finished at once: tiles whose C leaves by parts, of which the cores compute the fewest elements one
+        after the other.
         """
         space = self.space(workload, target)
         m, n = workload.dims["m"], workload.dims["n"]
@@ -411,6 +412,14 @@ class MatmulGpu(KernelTemplate):
         }
         if m <= FEW_ROWS and (found := space.config({**given, **few})) in space:
             return found
+        # of more tiles than cores, blocks that stay and copy ahead
+        stays = {"threads": 2 * GROUP, "policy": "full_row", "swizzle": 8}
+        ahead = {"persistent": cores, "schedule": "overlapped"}
+        by_blocks = self.operator.text(workload, "scales") == "block128"
+        block_m, block_n = (128, 128) if by_blocks else (128, 256)  # blocks of scales have sums of their own
+        wanted = Config({**given, **stays, **ahead, "block_m": block_m, "block_n": block_n})
+        if self.operator.text(workload, "fuse") == "none" and wanted in space:
+            return wanted
         by_parts = {**given, "threads": 2 * GROUP, "policy": "full_row", "epilogue": "parts"}
         filling = []
         for block_m, block_n in PARTED_TILES if DTYPE_BYTES[workload.dtype] > 1 else ():
@@ -479,7 +488,7 @@ class MatmulGpu(KernelTemplate):
         is_plain = not (activation or has_bias or has_residual or scales in ("tensor", "row"))
         pair = cluster_m * cluster_n  # blocks of a cluster
         is_pair, is_scheduled = pair > 1, stays_ahead or max(stream_k, pair) > 1
-        part_cols = math.gcd(block_n, PART_BYTES // DTYPE_BYTES[output])  # columns of C stored together
+        part_cols = part_columns(block_n, output)  # columns of C stored together
         added_rows = 1 << (ADDED_COLUMNS // block_n).bit_length() - 1  # of a block that adds sums of ranges
         # of clusters, which are blocks unless two of these read an operand together
         cluster_rows = (tile_rows + cluster_m - 1) // cluster_m
@@ -554,11 +563,9 @@ class MatmulGpu(KernelTemplate):
             return value
 
         @T.macro
-        def store_part(others, C, row, bx, c_sum, part, c_parts):  # type: ignore[no-untyped-def]  # noqa: N803
-            first, c_part = part * part_cols, c_parts[part % PARTS, :, :]
-            # the copy of the part before the last one has read its tile; before the first part, all copies of
-            # the tile before, of which any part may have been the last one
-            T.tma_store_wait(PARTS - 1 if part else 0)
+        def fill(where, c_sum, first, c_parts, slot):  # type: ignore[no-untyped-def]
+            others, row, bx = where[0], where[2], where[3]
+            c_part = c_parts[slot, :, :]
             if is_plain:
                 T.copy(c_sum[:, first : first + part_cols], c_part)
             else:
@@ -571,7 +578,7 @@ class MatmulGpu(KernelTemplate):
                 values = T.alloc_fragment((block_m, part_cols), "float32")
                 for i, j in T.Parallel(block_m, part_cols):
                     col = bx * block_n + first + j
-                    kept = c_parts[part % PARTS, i, j] if has_residual else None
+                    kept = c_parts[slot, i, j] if has_residual else None
                     values[i, j] = summed(c_sum[i, first + j], others, row + i, col, kept)
                 if activation == "relu":
                     for i, j in T.Parallel(block_m, part_cols):
@@ -583,20 +590,19 @@ class MatmulGpu(KernelTemplate):
                     for i, j in T.Parallel(block_m, part_cols):
                         values[i, j] *= roots[i, j] * roots[i, j]
                 T.copy(values, c_part)
-            col = bx * block_n + first
-            T.tma_copy(c_part, C[row : row + block_m, col : col + part_cols])
 
-        def store_parts(others: Any, target: Any, row: Any, bx: Any, c_sum: Any) -> None:
-            # a plain function, so that parts are constants
-            # one buffer, since TileLang does not know how long copies read it
-            c_parts = T.alloc_shared((PARTS, block_m, part_cols), output)
-            for part in range(block_n // part_cols):
-                store_part(others, target, row, bx, c_sum, part, c_parts)
+        @T.macro
+        def send(where, first, c_parts, slot):  # type: ignore[no-untyped-def]
+            C, row = where[1], where[2]  # noqa: N806
+            col = where[3] * block_n + first
+            T.tma_copy(c_parts[slot, :, :], C[row : row + block_m, col : col + part_cols])
+
+        store_parts = stored_by_parts(fill, send, block_m, block_n, output)
 
         @T.macro
         def store(others, C, row, bx, c_sum):  # type: ignore[no-untyped-def]  # noqa: N803
             if by_parts:
-                store_parts(others, C, row, bx, c_sum)
+                store_parts((others, C, row, bx), c_sum)
             elif through_shared:
                 c_tile = T.alloc_shared((block_m, block_n), output)
                 if has_residual and not is_scheduled:
@@ -714,7 +720,18 @@ class MatmulGpu(KernelTemplate):
                 done = whole_turns * depths + shared_tiles.part(block, 0)[2]
                 partial_tile(role, tensors, buffers, barriers, block, 1, done)
 
-        run = scheduled_tiles(load, issued, keep, num_stages, threads, is_pair)
+        def scale_of_row(tensors: Any, place: Any, row: Any, depth: Any) -> Any:
+            return tensors[2][T.min(first_row(place[1]) + row, m - 1), depth]
+
+        def scale_of_columns(tensors: Any, place: Any, depth: Any) -> Any:
+            return tensors[3][depth, place[0] * block_n // BLOCK]
+
+        consumer = in_order
+        if by_blocks:
+            consumer = promoting_consumer(
+                scale_of_row, scale_of_columns, depths, block_m * block_n // threads
+            )
+        run = scheduled_tiles(load, issued, keep, num_stages, threads, is_pair, consumer)
         reported = T.alloc_cluster_barrier if is_pair else T.alloc_barrier
 
         @T.prim_func
@@ -736,6 +753,8 @@ class MatmulGpu(KernelTemplate):
                 tensors = (A, B, A_scale, B_scale, bias, residual, C, P)
                 buffers = (a_tile, b_tile, c_sum)
                 if is_scheduled:
+                    if by_blocks:
+                        buffers = (a_tile, b_tile, promotion_registers(c_sum))
                     full = T.alloc_barrier([1] * num_stages)
                     free = reported([pair * threads // 32] * num_stages)
                     run(tensors, buffers, (full, free), walk, blocks)

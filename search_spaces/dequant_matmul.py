@@ -38,6 +38,10 @@ ALIGNMENT = 1024  # bytes, of TileLang for operands of matrix instructions
 ROWS, COLUMNS, WARP = 16, 8, 32  # of an instruction
 FEW_ROWS = 16  # of A
 MOST_TILES = 4  # of 16 rows, of a warp
+# weights that stream through shared memory
+DEEP_STAGES = (6, 8)  # more than other schedules have
+STREAMED_ROW = 128  # bytes of a row of W in a stage, at least
+KEPT_BYTES = 128 * 1024  # of A in shared memory, at most
 LEAST_OVERLAPPED = 64  # rows of weights: those of a matrix instruction of a warpgroup
 MOST_ORDERED = 512  # threads from which on a wgmma may overtake stores of float8 weights
 PAIRS_BYTES = 16 * 1024 + TABLE_BYTES  # of a table of pairs of weights
@@ -54,6 +58,11 @@ DECODERS: Mapping[str, tuple[str, ...]] = {
 def scale_rows(block_k: int, group: int) -> int:
     """Number of groups, and of rows of S, for `block_k` weights of a row; -1 is one group for all."""
     return 1 if group == -1 else -(-block_k // group)
+
+
+def keeps_a(m: int, k: int, element_bytes: int, block_m: int) -> bool:
+    """Whether blocks that stream weights keep all of A in shared memory."""
+    return m <= block_m and m * k * element_bytes <= KEPT_BYTES
 
 
 def space(workload: Workload, target: Target) -> SearchSpace:
@@ -89,11 +98,24 @@ def space(workload: Workload, target: Target) -> SearchSpace:
     if is_float8:
         in_registers = ("registers",) if overlaps else ()
     goes_direct = not is_float8 and target.kind == "cuda" and m <= FEW_ROWS and k % (step // 4) == 0
+    # weights are copied through TMA, and scales that are read before the end
+    streams = (
+        goes_direct and is_hopper(target) and ((group == -1 and not zero_bytes) or n * scale_bytes % 16 == 0)
+    )
+    persistent: tuple[int, ...] = (0,)
+    if streams:
+        persistent = (0, cores, 2 * cores)
+    elif overlaps and is_float8 and -(-m // FULL_TILE) * -(-n // FULL_TILE) > cores:
+        persistent = (0, cores)
     parameters = (
         Parameter("block_m", rows, "rows of A and C of one block"),
         Parameter("block_n", cols, "rows of W, columns of C, of one block"),
         Parameter("block_k", depths, "depth of the product in one iteration of the main loop"),
-        Parameter("num_stages", (1, 2, 3, 4), "iterations whose copies are in flight together"),
+        Parameter(
+            "num_stages",
+            (1, 2, 3, 4, *(DEEP_STAGES if streams else ())),
+            "iterations whose copies are in flight together",
+        ),
         Parameter("threads", (64, 128, 256, 512), "threads that compute"),
         Parameter(
             "weights",
@@ -126,10 +148,9 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         ),
         Parameter(
             "persistent",
-            (0, cores)
-            if overlaps and is_float8 and -(-m // FULL_TILE) * -(-n // FULL_TILE) > cores
-            else (0,),
-            "blocks that loop over overlapped tiles and copy for the next one meanwhile; 0: one block a tile",
+            persistent,
+            "blocks that loop over tiles and copy for the next one meanwhile, where weights go to registers; "
+            "0: one block a tile",
             default=0,
         ),
     )
@@ -173,12 +194,25 @@ def space(workload: Workload, target: Target) -> SearchSpace:
 
     def direct_registers(config: Config) -> int:
         tiles, wide = _tiles_of_a_warp(config), columns(config)
-        loaded = config.int("num_stages") * tiles * (8 + (0 if group == -1 else 4) + (4 if zero_bytes else 0))
+        steps = 1 if _streams(config) else config.int("num_stages")
+        loaded = steps * tiles * (8 + (0 if group == -1 else 4) + (4 if zero_bytes else 0))
         return loaded + 16 + (16 + 4 + 8 * tiles) * wide
 
     def direct_bytes(config: Config) -> int:
-        sums = config.int("reduce_warps", 0) * config.int("block_n") * columns(config) * COLUMNS * 4
-        return sums + (PAIRS_BYTES if config["decode"] == "table" else 0)
+        block_n, parts = config.int("block_n"), config.int("reduce_warps", 0)
+        pairs = PAIRS_BYTES if config["decode"] == "table" else 0
+        if not _streams(config):
+            return parts * block_n * columns(config) * COLUMNS * 4 + pairs
+        block_m, depth = config.int("block_m"), parts * config.int("block_k")
+        rows = 1 if group == -1 else max(1, depth // group)
+        copied = block_n * depth // weights_a_byte
+        for each in ((0 if group == -1 else scale_bytes), zero_bytes):
+            copied += max(rows * block_n * each, TENSOR_COPY_ALIGNMENT) if each else 0
+        of_a = config.int("num_stages") * block_m * depth * element_bytes
+        if keeps_a(m, k, element_bytes, block_m):  # a kernel for any m has parts of A in its stages
+            of_a = max(of_a, m * -(-k // depth) * depth * element_bytes)
+        sums = 2 * parts * min(m, block_m) * groups * block_n * 4
+        return config.int("num_stages") * copied + of_a + sums + pairs + ALIGNMENT
 
     tiled = (
         *((multiplies_float8(target), _whole_groups(group), _ordered_stores()) if is_float8 else ()),
@@ -198,13 +232,17 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         fits_shared_memory(target, shared_bytes, "lower num_stages, block_k, block_m or block_n"),
         swizzle_matters(blocks, cores, SWIZZLES),
         _overlapped_products(target, overlapped, is_float8),
+        _few_stages(),
         _persistence_helps(blocks),
     )
     direct = (
+        _streamed_stages(step, STREAMED_ROW * weights_a_byte),
+        _together(target, blocks, cores, direct_registers, direct_bytes),
         _fixed_values(step, workload.dtype if format_name in ("fp4", "mxfp4") else ""),
         _whole_warps(),
+        _few_stages(),
         not_beyond("block_m", rows, "m", m),
-        _parts_within_row(-(-k // step)),
+        _parts_within_row(-(-k // step), step),
         fits_thread(target, direct_registers, "take a smaller num_stages, block_n or block_m"),
         fits_shared_memory(target, direct_bytes, "take fewer reduce_warps or a smaller block_n"),
     )
@@ -267,7 +305,7 @@ def _fixed_values(step: int, dtype: str) -> Constraint:
     def violation(config: Config) -> str | None:
         parts = config.int("reduce_warps", 0)
         for name, value in fixed.items():
-            if config[name] != value:
+            if config[name] != value and not (name == "block_k" and _streams(config)):
                 return f"reduce_warps={parts} ignores {name}={config[name]}: take {name}={value}"
         if config.int("block_m") > FEW_ROWS:
             return f"reduce_warps={parts} is for few rows of A: take block_m={FEW_ROWS} or less"
@@ -300,11 +338,90 @@ def _whole_warps() -> Constraint:
     return Constraint("whole warps", violation)
 
 
-def _parts_within_row(steps: int) -> Constraint:
-    """Every warp that shares rows has a step, and every stage one."""
+def _streams(config: Config) -> bool:
+    """Whether weights stream through shared memory to registers."""
+    return config.int("reduce_warps", 0) > 0 and config.int("persistent", 0) > 0
+
+
+def _few_stages() -> Constraint:
+    """Blocks that do not stay have few iterations in flight."""
+
+    def violation(config: Config) -> str | None:
+        stages = config.int("num_stages")
+        if stages not in DEEP_STAGES or _streams(config):
+            return None
+        return f"num_stages={stages} is for weights that stream, with persistent > 0: take num_stages=4"
+
+    return Constraint("few stages", violation)
+
+
+def _streamed_stages(step: int, least: int) -> Constraint:
+    """Stages of weights that stream have rows of at least `least` weights, and copies run ahead.
+
+    `step` weights of a row are read at once by a warp, which reads one or two steps of each stage.
+    """
+
+    def violation(config: Config) -> str | None:
+        block_k, parts, stages = (config.int(name, 0) for name in ("block_k", "reduce_warps", "num_stages"))
+        if not _streams(config):
+            return None
+        if block_k not in (step, 2 * step):
+            return f"persistent={config['persistent']} has no block_k={block_k}: take block_k={step}"
+        if parts * block_k < least:
+            return (
+                f"reduce_warps={parts} with block_k={block_k} has stages of {parts * block_k} weights of a "
+                f"row, fewer than the {least} of {STREAMED_ROW} bytes: take reduce_warps={least // block_k}"
+            )
+        if stages < 2:
+            return f"num_stages={stages} copies nothing ahead: take num_stages=2 or more"
+        return None
+
+    return Constraint("streamed stages", violation)
+
+
+def _together(
+    target: Target,
+    blocks: Callable[[Config], tuple[int, int]],
+    cores: int,
+    registers: Callable[[Config], int],
+    shared_bytes: Callable[[Config], int],
+) -> Constraint:
+    """All blocks that stream weights run together, and there are no more than tiles."""
+    file = target.int("core.memory.registers.bytes") // 4
+    memory = target.int("core.memory.shared.bytes")
+
+    def violation(config: Config) -> str | None:
+        if not _streams(config) or config.int("persistent") == cores:
+            return None
+        persistent, (rows, cols) = config.int("persistent"), blocks(config)
+        if rows * cols <= cores:
+            return f"persistent={persistent} has only {rows * cols} tiles: take persistent={cores}"
+        threads, each = config.int("threads") + WARP, persistent // cores
+        if each * shared_bytes(config) > memory or each * threads * registers(config) > file:
+            return (
+                f"persistent={persistent} needs {each} times on a core the registers of {threads} threads, "
+                f"and {shared_bytes(config)} bytes of shared memory: take persistent={cores}"
+            )
+        return None
+
+    return Constraint("blocks together", violation)
+
+
+def _parts_within_row(steps: int, step: int) -> Constraint:
+    """Every warp that shares rows has a step, and every stage one; stages that weights stream through wait
+    for no more.
+    """
 
     def violation(config: Config) -> str | None:
         parts, stages = config.int("reduce_warps", 0), config.int("num_stages")
+        if _streams(config):
+            depth = parts * config.int("block_k") // step
+            if depth <= steps or depth <= 2:
+                return None
+            return (
+                f"reduce_warps={parts} with block_k={config['block_k']} needs {depth} steps of a row, which "
+                f"has {steps}: take fewer"
+            )
         if parts * stages <= steps or parts * stages == 1:
             return None
         return (

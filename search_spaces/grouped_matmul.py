@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from ..dtypes import DTYPE_BYTES
@@ -23,7 +24,7 @@ from .constraints import (
     whole_instructions,
     whole_scales,
 )
-from .matrix_unit import POLICIES, is_hopper, launch, wgmma_columns
+from .matrix_unit import POLICIES, is_hopper, launch, matrix_unit, wgmma_columns
 
 TILES_M = (16, 32, 64, 128, 256)
 TILES_N = (32, 64, 128, 192, 256)
@@ -31,6 +32,12 @@ DEPTHS = (32, 64, 128)
 SWIZZLES = (0, 8)
 MAX_WAVES = 128  # tiles of a block: each thread keeps six numbers of each in local memory
 FULL_TILE = 64  # smaller tiles read the operands too often for the caches; they help only with few blocks
+GROUP = 128  # threads of a warpgroup
+LEAST_AHEAD = 3  # stages of an explicit pipeline
+LEAST_DEPTH = 128  # bytes of a row that one of its copies brings
+MOST_COLUMNS = 256  # of one wgmma
+PART_BYTES, PARTS = 128, 2  # of a row that TMA spreads over all banks, and parts of C that leave together
+TABLE_BYTES = 1024  # that shared memory for numbers of tiles is a multiple of: the alignment of operands
 
 
 def space(workload: Workload, target: Target) -> SearchSpace:
@@ -45,6 +52,8 @@ def space(workload: Workload, target: Target) -> SearchSpace:
     cores = target.int("core.count")
     products = 2 if workload.attrs["fuse"] == "silu_mul" else 1
     masked = workload.attrs["rows"] == "masked"
+    # parts of C leave through TMA; two sums of products have no room beside those of blocks
+    stays_ahead = bulk and n * result_bytes % 16 == 0 and not (by_blocks and products > 1)
     mean = tokens if masked else -(-tokens // groups)
     # TileLang 0.1.15 divides 192 columns over 12 of 8 warps on AMD, as for matmul
     tiles_n = tuple(tile for tile in TILES_N if is_hopper(target) or tile != 192)
@@ -67,8 +76,17 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         ),
         Parameter(
             "persistent",
-            (0, cores) if bulk and not by_blocks else (0,),
-            "blocks that walk over the tiles and copy for the next one meanwhile; 0: one block a tile",
+            (0, *((cores - 1,) if stays_ahead else ()), *((cores,) if stays_ahead or not by_blocks else ()))
+            if bulk
+            else (0,),
+            "blocks that walk over the tiles and copy for the next one meanwhile; 0: one block a tile. One less "
+            "than cores is rarely a multiple of the height of groups, so that full tiles are spread",
+        ),
+        Parameter(
+            "schedule",
+            ("serial", "overlapped") if stays_ahead else ("serial",),
+            "of persistent blocks: TileLang's pipeline, or threads of their own for copies and C by parts",
+            default="serial",
         ),
     )
 
@@ -82,12 +100,17 @@ def space(workload: Workload, target: Target) -> SearchSpace:
 
     def sums(config: Config) -> int:
         # sums of a block of k have registers of their own
-        return products * result_size(config) * (2 if by_blocks else 1)
+        each = (3 if is_ahead(config) else 2) if by_blocks else 1
+        return products * result_size(config) * each
 
     def shared_bytes(config: Config) -> int:
         rows = config.int("block_m") + products * config.int("block_n")
         operands = config.int("num_stages") * rows * config.int("block_k") * element_bytes
         result = result_size(config) * result_bytes
+        if is_ahead(config):
+            columns = math.gcd(config.int("block_n"), PART_BYTES // result_bytes)
+            result = PARTS * config.int("block_m") * columns * result_bytes
+            result += -(-(groups + 1) * 4 // TABLE_BYTES) * TABLE_BYTES
         # C replaces the operands after the main loop, but not in a branch with a warpgroup that copies,
         # or while that warpgroup copies for the next tile
         beside = (any_bulk and not bulk) or config.int("persistent") > 0
@@ -96,6 +119,8 @@ def space(workload: Workload, target: Target) -> SearchSpace:
 
     def instruction_columns(config: Config) -> int:
         rows, cols, threads = config.int("block_m"), config.int("block_n"), config.int("threads")
+        if is_ahead(config):  # both products of a tile are one
+            cols *= products
         return wgmma_columns(target, config.str("policy"), rows, cols, threads)
 
     constraints = (
@@ -113,10 +138,18 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         fits_shared_memory(target, shared_bytes, "lower num_stages, block_k, block_m or block_n"),
         walks_over_tiles(blocks),
         _short_table(blocks),
+        _mixed_heights(cores),
         _even_registers(target, sums),
+        _whole_pipeline(target, products),
+        _pipeline_helps(LEAST_DEPTH // element_bytes, mean),
         swizzle_matters(blocks, cores, SWIZZLES),
     )
     return SearchSpace(parameters, constraints)
+
+
+def is_ahead(config: Config) -> bool:
+    """Whether the tile's pipeline is an explicit one."""
+    return config.str("schedule", "serial") != "serial"
 
 
 def _enough_tile(n: int, mean: int, blocks: Callable[[Config], tuple[int, int]], cores: int) -> Constraint:
@@ -144,7 +177,7 @@ def _short_table(blocks: Callable[[Config], tuple[int, int]]) -> Constraint:
     def violation(config: Config) -> str | None:
         persistent = config.int("persistent")
         rows, cols = blocks(config)
-        if not persistent or rows * cols <= MAX_WAVES * persistent:
+        if not persistent or is_ahead(config) or rows * cols <= MAX_WAVES * persistent:
             return None
         return (
             f"persistent={persistent} blocks have {rows * cols} tiles, and tables of at most {MAX_WAVES}: "
@@ -154,12 +187,24 @@ def _short_table(blocks: Callable[[Config], tuple[int, int]]) -> Constraint:
     return Constraint("table of tiles", violation)
 
 
+def _mixed_heights(cores: int) -> Constraint:
+    """A core is left out for the order of tiles that explicit pipelines have."""
+
+    def violation(config: Config) -> str | None:
+        persistent = config.int("persistent")
+        if persistent != cores - 1 or is_ahead(config):
+            return None
+        return f"persistent={persistent} is for schedule=overlapped: take persistent={cores}"
+
+    return Constraint("heights of groups", violation, is_waste=True)
+
+
 def _even_registers(target: Target, sums: Callable[[Config], int]) -> Constraint:
     """TileLang 0.1.15 moves no registers from a warpgroup that copies by a table in local memory."""
 
     def violation(config: Config) -> str | None:
         persistent, threads = config.int("persistent"), config.int("threads")
-        if not persistent:
+        if not persistent or is_ahead(config):
             return None
         limit = launch(target, threads, True).compiled_registers - WGMMA_REGISTERS
         need = -(-sums(config) // threads)
@@ -171,3 +216,53 @@ def _even_registers(target: Target, sums: Callable[[Config], int]) -> Constraint
         )
 
     return Constraint("registers of equal warpgroups", violation)
+
+
+def _whole_pipeline(target: Target, products: int) -> Constraint:
+    """Explicit pipelines are of blocks that stay, and of warpgroups below each other."""
+
+    def violation(config: Config) -> str | None:
+        if not is_ahead(config):
+            return None
+        schedule = f"schedule={config['schedule']}"
+        if not config.int("persistent"):
+            return f"{schedule} is of blocks that stay, not of persistent=0: take schedule=serial"
+        rows, cols, threads = config.int("block_m"), config.int("block_n"), config.int("threads")
+        if rows < FULL_TILE:
+            return f"{schedule} multiplies by wgmma: take block_m={FULL_TILE} or more"
+        if cols * products > MOST_COLUMNS:
+            return (
+                f"{schedule} multiplies {products} tiles of {cols} columns at once, and a wgmma has at most "
+                f"{MOST_COLUMNS}: take a smaller block_n"
+            )
+        split = matrix_unit(target, rows, threads).split(config.str("policy"), rows, cols * products, threads)
+        if split is not None and split[1] == 1:
+            return None
+        return (
+            f"policy={config['policy']} puts warpgroups side by side, and parts of C with {schedule} are of "
+            f"columns that all warps have: take policy=full_row, or block_m={FULL_TILE * threads // GROUP}"
+        )
+
+    return Constraint("schedule", violation)
+
+
+def _pipeline_helps(least_depth: int, mean: int) -> Constraint:
+    """Explicit pipelines help if copies are early, and products are large."""
+
+    def violation(config: Config) -> str | None:
+        if not is_ahead(config):
+            return None
+        schedule, stages = f"schedule={config['schedule']}", config.int("num_stages")
+        if stages < LEAST_AHEAD:
+            return f"{schedule} with num_stages={stages} copies too late: take num_stages={LEAST_AHEAD}"
+        depth = config.int("block_k")
+        if depth < least_depth:
+            return f"{schedule} with block_k={depth} waits for few bytes: take block_k={least_depth}"
+        if config.int("threads") < 2 * GROUP and mean > FULL_TILE:
+            return (
+                f"{schedule} with threads={config['threads']} is 1 warpgroup, which waits for each product, "
+                f"and groups have {mean} rows: take threads={2 * GROUP}"
+            )
+        return None
+
+    return Constraint("explicit pipeline", violation, is_waste=True)

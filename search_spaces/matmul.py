@@ -61,7 +61,7 @@ def _gpu_space(workload: Workload, target: Target) -> SearchSpace:
     columns = COLUMN_TILES if hopper else tiles
     depths = GPU_DEPTHS
     persists = hopper and bulk_copies and -(-m // FULL_TILE) * -(-n // FULL_TILE) > cores
-    explicit = hopper and bulk_copies and scales != "block128"
+    explicit, by_blocks = hopper and bulk_copies, scales == "block128"
     is_fused = workload.attrs.get("fuse", "none") != "none" or scales in ("tensor", "row")
     by_parts = explicit and n * result_bytes % 16 == 0  # parts of C leave through TMA
     stays_ahead = persists and by_parts and -(-m // CLUSTERED_TILE) * -(-n // CLUSTERED_TILE) > cores
@@ -112,7 +112,7 @@ def _gpu_space(workload: Workload, target: Target) -> SearchSpace:
         ),
         Parameter(
             "stream_k",
-            (0, cores) if explicit else (0,),
+            (0, cores) if explicit and not by_blocks else (0,),
             "blocks that share the iterations of the tiles that would not fill a last wave; 0: whole tiles",
             default=0,
         ),
@@ -143,7 +143,9 @@ def _gpu_space(workload: Workload, target: Target) -> SearchSpace:
     def registers(config: Config) -> int:
         # sums of a block of k have registers of their own; a thread holds two numbers of 16 bits in each
         size = result_size(config)
-        return 2 * size if scales == "block128" else size // 2 if "accumulate" in workload.attrs else size
+        if by_blocks:
+            return (3 if _is_scheduled(config) else 2) * size
+        return size // 2 if "accumulate" in workload.attrs else size
 
     def shared_bytes(config: Config) -> int:
         # C replaces the operands after the main loop, unless copies for the next tile are under way
@@ -177,7 +179,8 @@ def _gpu_space(workload: Workload, target: Target) -> SearchSpace:
         fits_grid("block_m", m),
         _enough_tile(m, n, cores),
         _uneven_columns(target),
-        whole_scales(scales == "block128"),
+        whole_scales(by_blocks),
+        _rows_of_scales(by_blocks),
         stages_within_loop(trips, "k"),
         fits_block(target, bulk_copies),
         _instructions(target),
@@ -448,6 +451,24 @@ def _one_schedule() -> Constraint:
         return None
 
     return Constraint("one schedule", violation)
+
+
+def _rows_of_scales(by_blocks: bool) -> Constraint:
+    """In pipelines of their own, the lanes of a warp exchange the scales of the rows of one instruction."""
+
+    def violation(config: Config) -> str | None:
+        rows, threads = config.int("block_m"), config.int("threads")
+        if not by_blocks or not _is_scheduled(config):
+            return None
+        if config["policy"] == "full_row" and rows == FULL_TILE * (threads // GROUP):
+            return None
+        return (
+            f"a warpgroup of {threads} threads with policy={config['policy']} has not {FULL_TILE} rows of "
+            f"block_m={rows}, whose scales it exchanges: take policy=full_row and "
+            f"block_m={FULL_TILE * max(threads // GROUP, 1)}"
+        )
+
+    return Constraint("rows of scales", violation)
 
 
 def _streaming_helps(

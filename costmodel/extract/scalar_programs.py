@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from .expressions import LANE, Bindings, Computed, UnevaluableError, evaluate, identity, is_scalar, variables
-from .loops import BREAKS, breaks, visit
+from .loops import BREAKS, breaks, stored_buffers, visit
 
 MOST_ITERATIONS = 4096  # of all loops of a program
 
@@ -112,6 +112,7 @@ class ProgramRun:
         self.left: list[Any] = []  # for each loop around: the samples that have left it
         # by loop, added up over its executions: (share of the samples that enter it, iterations of all)
         self.turns: dict[int, tuple[float, float]] = {}
+        self._idle: dict[int, bool] = {}  # by loop: whether it changes nothing that the program knows
 
     def statement(self, node: Any, mask: Any) -> None:
         kind = type(node).__name__
@@ -175,6 +176,8 @@ class ProgramRun:
                 self.statement(body, taken)
 
     def _for(self, node: Any, mask: Any) -> None:
+        if self._is_idle(node):
+            return
         try:
             start, extent = (np.asarray(evaluate(part, self._bindings())) for part in (node.min, node.extent))
         except UnevaluableError:
@@ -189,6 +192,14 @@ class ProgramRun:
             self.known[identity(node.loop_var)] = start + turn
             self.statement(node.body, inside)
         self.left.pop()
+
+    def _is_idle(self, node: Any) -> bool:
+        """Whether a loop stores to no local scalar or array and ends no loop: many loops over k are such."""
+        key = identity(node)
+        if key not in self._idle:
+            stores = bool(_stored(node)) or bool(self.arrays.keys() & stored_buffers(node))
+            self._idle[key] = node is not self.watched and not stores and not breaks(node.body)
+        return self._idle[key]
 
     def _while(self, node: Any, mask: Any) -> None:
         self._enter(node, mask)

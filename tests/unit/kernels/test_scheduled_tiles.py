@@ -10,6 +10,7 @@ import pytest
 from tests.support.operator_shapes import MATMUL_TILE
 from tilesight.builder.build import device_source
 from tilesight.kernels import operator, templates
+from tilesight.kernels._promoted_sums import CHAIN
 from tilesight.kernels._scheduled_tiles import RANGES, SharedTiles
 from tilesight.lowering.lower import lower
 from tilesight.problem.space import Config, Value
@@ -36,8 +37,8 @@ def test_every_iteration_has_one_block_and_every_sum_a_slot(tiles: int, depths: 
         assert found == {(block, number)} | {(block + other, 0) for other in range(1, count)}
 
 
-def source(shape: str, changes: Mapping[str, Value]) -> str:
-    target, workload = load_target("h100"), operator("matmul").workload(shape)
+def source(shape: str, changes: Mapping[str, Value], dtype: str = "bfloat16") -> str:
+    target, workload = load_target("h100"), operator("matmul").workload(shape, dtype)
     template = templates("matmul")[0]
     config = Config({**MATMUL_TILE, **changes})
     return device_source(lower(template.build(workload, config), target), target)
@@ -108,3 +109,26 @@ def test_a_residual_is_read_by_rows_when_the_part_before_the_last_one_has_left()
     body = code.split(") {", 1)[1]
     reads = re.findall(r"\*\((\w+)\*\)\(residual", body)
     assert reads == ["uint4"] * 2
+
+
+def test_sums_of_scaled_blocks_are_added_during_the_next_product() -> None:
+    """A product is awaited when the next one has begun, but the last one of a chain; the compiler orders each
+    matrix instruction after the one before if sums are read in the iteration that follows.
+    """
+    config = {**STAY, "schedule": "overlapped", "policy": "full_row", "block_k": 128, "block_n": 128}
+    shape = f"m=1280,n=1536,k={(CHAIN + 4) * 128},scales=block128"
+    code = source(shape, config, "float8_e4m3fn")
+    assert re.findall(r"wait_wgmma<(\d)>", code) == ["1"] * (CHAIN - 1) + ["0"] + ["1"] * 3 + ["0"]
+    assert code.count("tl::wgmma_ss<") == CHAIN + 4
+    # scales are loaded once for a chain, four together, and multiplied while a product is under way
+    for load in (r"\(float4\*\)\(A_scale", r"= B_scale\["):
+        assert len(re.findall(load, code)) == 2
+    for chain in code.split("(float4*)(A_scale")[1:]:
+        assert chain.index("warpgroup_commit_batch") < chain.index("] * v_")
+
+
+def test_scales_of_an_uneven_number_of_blocks_are_loaded_one_by_one() -> None:
+    config = {**STAY, "schedule": "overlapped", "policy": "full_row", "block_k": 128, "block_n": 128}
+    code = source(f"m=1280,n=1536,k={(CHAIN + 3) * 128},scales=block128", config, "float8_e4m3fn")
+    assert not re.search(r"\(float4\*\)\(A_scale", code)
+    assert len(re.findall(r"= A_scale\[", code)) == 2

@@ -277,3 +277,76 @@ def test_scales_that_are_aligned(target: str, shape: str, changes: dict[str, int
     assert "aligned scales" not in reasons(
         target, shape, **{"block_m": 16, "block_n": 32, "threads": 64, **changes}
     )
+
+
+STREAMED: dict[str, int | str] = {
+    "block_m": 8,
+    "block_n": 32,
+    "block_k": 128,
+    "num_stages": 6,
+    "decode": "words",
+    "weights": "registers",
+    "reduce_warps": 8,
+    "persistent": 132,
+}
+
+
+@pytest.mark.parametrize(
+    ("target", "shape", "changes"),
+    [
+        ("h200", "D0", {}),
+        ("h100", "D0", {"block_k": 256, "block_n": 16}),
+        ("h200", "D0", {"block_n": 16, "num_stages": 4, "persistent": 264}),
+        ("h200", "Z5", {}),
+        ("h200", "T0", {"block_k": 256}),
+        ("h200", "MX0", {}),
+        ("h200", "NF0", {"decode": "table"}),
+        ("h200", "m=8,n=14336,k=14336", {"block_n": 64, "reduce_warps": 4}),
+        ("h200", "m=1,n=1001,k=8192,format=int2,group=-1", {"block_k": 256}),  # scales are not copied
+        ("h200", "m=1,n=1000,k=8192", {}),  # fewer tiles than cores
+    ],
+)
+def test_weights_stream_on_hopper(target: str, shape: str, changes: dict[str, int | str]) -> None:
+    assert reasons(target, shape, **{**STREAMED, **changes}) == {}
+
+
+@pytest.mark.parametrize(
+    ("target", "shape", "changes", "constraint", "message"),
+    [
+        ("a100", "D0", {}, "persistent", "persistent=132 is not one of"),
+        ("h200", "m=1,n=1001,k=8192", {}, "persistent", "persistent=132 is not one of"),
+        ("h200", "m=17,n=1024,k=8192", {}, "persistent", "persistent=132 is not one of"),
+        ("h200", "D0", {"block_k": 64}, "streamed stages", "has no block_k=64: take block_k=128"),
+        ("h200", "D0", {"num_stages": 1}, "streamed stages", "num_stages=1 copies nothing ahead"),
+        (
+            "h200",
+            "D0",
+            {"threads": 64, "reduce_warps": 1},
+            "streamed stages",
+            "stages of 128 weights of a row, fewer than the 256 of 128 bytes: take reduce_warps=2",
+        ),
+        ("h200", "D0", {"persistent": 0}, "few stages", "num_stages=6 is for weights that stream"),
+        (
+            "h200",
+            "D0",
+            {"persistent": 264},
+            "blocks together",
+            "needs 2 times on a core the registers of 288 threads, and 137216 bytes.* take persistent=132",
+        ),
+        ("h200", "m=1,n=1000,k=8192", {"persistent": 264}, "blocks together", "has only 32 tiles"),
+        ("h200", "m=1,n=8192,k=512", {}, "parts within row", "needs 8 steps of a row, which has 4"),
+        ("h200", "D0", {"block_n": 64, "num_stages": 8}, "shared memory", "take fewer reduce_warps"),
+        ("h200", "D0", {"decode": "bits"}, "direct weights", "decodes words of 32 bits"),
+    ],
+)
+def test_reasons_against_streams(
+    target: str, shape: str, changes: dict[str, int | str], constraint: str, message: str
+) -> None:
+    found = reasons(target, shape, **{**STREAMED, **changes})
+    assert constraint in found, found
+    assert re.search(message, found[constraint]), found[constraint]
+
+
+@pytest.mark.parametrize(("m", "block_m", "kept"), [(1, 8, True), (4, 8, True), (8, 8, False), (9, 8, False)])
+def test_a_is_kept_where_it_is_small_and_a_block_has_all_of_it(m: int, block_m: int, kept: bool) -> None:
+    assert dequant_matmul.keeps_a(m, 9216, 2, block_m) == kept

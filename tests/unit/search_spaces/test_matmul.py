@@ -13,6 +13,7 @@ from tilesight.target.spec import load_target
 BASE = MATMUL_TILE
 
 
+SCALED_BLOCKS = "m=4096,n=8192,k=8192,scales=block128"
 FUSED = "m=4096,n=8192,k=8192,fuse=gelu"
 STAY = {"persistent": 132, "schedule": "overlapped", "policy": "full_row"}
 
@@ -217,12 +218,20 @@ def test_schedules_of_their_own_are_few() -> None:
 
 def test_blocks_stay_only_where_their_copies_and_their_parts_can() -> None:
     assert reasons("h200", "M1", **STAY) == {}
-    # a scale for each block of k has sums of its own, which TileLang's pipeline can add
-    serial = {"persistent": 132, "block_k": 128, "block_n": 64, "num_stages": 2}
-    shape = "m=4096,n=8192,k=8192,scales=block128"
-    space = matmul.space(operator("matmul").workload(shape, "float8_e4m3fn"), load_target("h200"))
-    assert Config({**BASE, **serial}) in space
-    assert not any("schedule" in config for config in space.sample(200))
+
+
+def test_products_with_a_scale_for_each_block_of_k_have_three_sums_in_pipelines_of_their_own() -> None:
+    """Two sums are of products that follow each other. TileLang's own pipeline has one of them."""
+    space = matmul.space(operator("matmul").workload(SCALED_BLOCKS, "float8_e4m3fn"), load_target("h200"))
+    tile = Config({**BASE, **STAY, "block_k": 128, "num_stages": 5})
+    assert tile in space
+    assert not any(config.int("stream_k", 0) for config in space.sample(300))
+    one_group = Config({**tile, "threads": 128})
+    assert {"registers", "rows of scales"} <= {v.constraint for v in space.violations(one_group)}
+    side_by_side = space.violations(Config({**tile, "policy": "square"}))
+    assert any("take policy=full_row and block_m=128" in v.reason for v in side_by_side)
+    one_sum = Config({**BASE, "block_k": 128, "block_n": 64, "num_stages": 2, "persistent": 132})
+    assert one_sum in space
 
 
 def test_one_pipeline_depth_on_amd() -> None:

@@ -1,0 +1,160 @@
+"""Sums of products whose scales change along k, for tiles with explicit pipelines.
+
+The matrix unit sums one iteration. Its sum is then multiplied by the scales of that iteration and added to
+the tile's sums, by the ordinary units. Two such sums have registers of their own, so that the matrix unit
+computes the next iteration meanwhile.
+
+Rows of A have scales that lie far apart in memory: a load for each iteration and row would take as long as
+shared memory has left beside the operands. So a lane loads those of four iterations at once, of one of 16
+rows of its warp, and gives them to the lanes that need them.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ._scheduled_tiles import GROUP, Stages
+
+# iterations whose products overlap. All have ended between two chains: nvcc 13.0 orders matrix instructions
+# one after the other (C7514) where a loop begins with a product under way
+CHAIN = 8
+TOGETHER = 4  # iterations whose scales a lane loads
+ROWS = 64  # of an instruction; a thread has sums of two of them, 8 apart
+
+
+@dataclass(frozen=True)
+class Registers:
+    """Registers of a computing thread for a tile.
+
+    Attributes:
+        c_sum: sums of the tile.
+        products: two of the matrix unit, each of as many sums.
+        scales: of the row and the iterations that the lane has loaded.
+        others: of the columns, in the same iterations.
+        factors: of the two rows that the thread has sums of.
+    """
+
+    c_sum: Any
+    products: tuple[Any, Any]
+    scales: Any
+    others: Any
+    factors: Any
+
+
+def promotion_registers(c_sum: Any) -> Registers:
+    """Registers of a tile with these sums."""
+    import tilelang.language as T  # noqa: N812
+
+    even, odd = (T.alloc_fragment(c_sum.shape, "float32") for _ in range(2))
+    scales, others = (T.alloc_local((TOGETHER,), "float32") for _ in range(2))
+    return Registers(c_sum, (even, odd), scales, others, T.alloc_local((2,), "float32"))
+
+
+def promoting_consumer(
+    scale_of_row: Callable[[Any, Any, Any, Any], Any],
+    scale_of_columns: Callable[[Any, Any, Any], Any],
+    depths: int,
+    registers: int,
+    works: Callable[[Any], Any] | None = None,
+) -> Callable[[Callable[[Any, Any, Any, Any], Any], Any, Stages], Any]:
+    """What computing threads do with a tile, for `scheduled_tiles`.
+
+    Its sums are `Registers`. A warpgroup has 64 rows of the tile, and all columns.
+
+    Args:
+        scale_of_row: of `(tensors, place, row, iteration)`: the scale of a row of the tile.
+        scale_of_columns: of `(tensors, place, iteration)`: the one scale of all columns of the tile.
+        depths: iterations of a tile.
+        registers: of a thread for the sums of one product.
+        works: whether a place has work for this thread's warpgroup; None: every place has.
+    """
+    import tilelang.language as T  # noqa: N812
+
+    is_whole = depths % TOGETHER == 0  # so that loads of neighbours are aligned
+
+    @T.macro
+    def fetch(tensors, place, first, scales, others):  # type: ignore[no-untyped-def]
+        thread = T.get_thread_binding() - GROUP
+        lane = thread % 32
+        row = thread // 32 * 16 + lane // 4 + lane % 2 * 8
+        begin = first + lane % 4 // 2 * TOGETHER
+        if is_whole:
+            for v in T.vectorized(TOGETHER):
+                scales[v] = scale_of_row(tensors, place, row, T.min(begin, depths - TOGETHER) + v)
+        else:
+            for v in T.unroll(TOGETHER):
+                scales[v] = scale_of_row(tensors, place, row, T.min(begin + v, depths - 1))
+        for v in T.unroll(TOGETHER):
+            others[v] = scale_of_columns(tensors, place, T.min(begin + v, depths - 1))
+
+    @T.macro
+    def combine(scales, others):  # type: ignore[no-untyped-def]
+        for v in T.unroll(TOGETHER):
+            scales[v] *= others[v]
+
+    def consumer(multiply: Callable[[Any, Any, Any, Any], Any], store: Any, stages: Stages) -> Any:
+        @T.macro
+        def begin(buffers, barriers, iteration, product):  # type: ignore[no-untyped-def]
+            a_tile, b_tile, _ = buffers
+            at = stages.slot(iteration)
+            stages.wait_full(barriers[0], iteration)
+            multiply(a_tile[at, :, :], b_tile[at, :, :], product, True)
+
+        @T.macro
+        def end(buffers, barriers, iteration, step, since):  # type: ignore[no-untyped-def]
+            own = buffers[2]
+            product = own.products[step % 2]
+            source = T.get_thread_binding() % 32 // 4 * 4 + step % CHAIN // TOGETHER * 2
+            for i in T.unroll(2):
+                own.factors[i] = T.shfl_sync(own.scales[step % TOGETHER], source + i)
+            T.wait_wgmma(since)  # products that were begun after this one
+            stages.release(barriers[1], iteration)
+            # a fence, or the compiler may read the sums before it has waited for them
+            T.warpgroup_fence_operand(product, num_regs=registers)
+            for i, j in T.Parallel(*own.c_sum.shape):
+                # not an index, which TileLang would have spread over threads
+                factor = T.if_then_else(i % 16 < 8, own.factors[0], own.factors[1])
+                own.c_sum[i, j] += product[i, j] * factor
+
+        def chain(
+            tensors: Any, buffers: Any, barriers: Any, place: Any, done: Any, first: Any, count: int
+        ) -> None:
+            # a plain function, so that the number of an iteration is a constant
+            own, iteration = buffers[2], done + first
+            if count:
+                fetch(tensors, place, first, own.scales, own.others)
+            for step in range(count):
+                begin(buffers, barriers, iteration + step, own.products[step % 2])
+                if step:
+                    end(buffers, barriers, iteration + step - 1, step - 1, 1)
+                else:
+                    combine(own.scales, own.others)  # not before a product is under way: they have to arrive
+            if count:
+                end(buffers, barriers, iteration + count - 1, count - 1, 0)
+
+        def rest(barriers: Any, first: Any, count: int) -> None:
+            for step in range(count):
+                stages.wait_full(barriers[0], first + step)
+                stages.release(barriers[1], first + step)
+
+        @T.macro
+        def work(tensors, buffers, barriers, place, done, first, count):  # type: ignore[no-untyped-def]
+            if works is None:  # noqa: SIM114 (TileLang makes an expression of `or`)
+                chain(tensors, buffers, barriers, place, done, first, count)
+            elif works(place):
+                chain(tensors, buffers, barriers, place, done, first, count)
+            else:
+                rest(barriers, done + first, count)
+
+        @T.macro
+        def consume(tensors, buffers, barriers, place, _, done, target):  # type: ignore[no-untyped-def]
+            own, chains = buffers[2], depths // CHAIN
+            T.clear(own.c_sum)
+            for turn in T.serial(chains):
+                work(tensors, buffers, barriers, place, done, turn * CHAIN, CHAIN)
+            work(tensors, buffers, barriers, place, done, chains * CHAIN, depths % CHAIN)
+            store(tensors, place, target, own.c_sum)
+
+        return consume
+
+    return consumer

@@ -1,0 +1,50 @@
+"""Tiles of a product that leave by parts of their columns: one is copied while the next one is finished."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from ..dtypes import DTYPE_BYTES
+
+PART_BYTES = 128  # of a row that are stored together, at most: as many as TMA can spread over all banks
+PARTS = 2  # tiles of parts that are stored one after the other
+
+
+def part_columns(columns: int, dtype: str) -> int:
+    """Columns of a part."""
+    return math.gcd(columns, PART_BYTES // DTYPE_BYTES[dtype])
+
+
+def stored_by_parts(fill: Any, send: Any, rows: int, columns: int, dtype: str) -> Callable[[Any, Any], None]:
+    """A function `store(where, c_sum)` for a macro: all parts of a tile.
+
+    Copies of the last parts may go on when it ends.
+
+    Args:
+        fill: a macro `(where, c_sum, first, c_parts, slot)` that writes the columns from `first` on to
+            `c_parts[slot]`, which no copy reads any more.
+        send: a macro `(where, first, c_parts, slot)` that stores them.
+        rows: of a tile.
+        columns: of a tile.
+        dtype: of what is stored.
+    """
+    import tilelang.language as T  # noqa: N812
+
+    width = part_columns(columns, dtype)
+
+    @T.macro
+    def store_part(where, c_sum, part, c_parts):  # type: ignore[no-untyped-def]
+        # the copy of the part before the last one has read its tile; before the first part, all copies of
+        # the tile before, of which any part may have been the last one
+        T.tma_store_wait(PARTS - 1 if part else 0)
+        fill(where, c_sum, part * width, c_parts, part % PARTS)
+        send(where, part * width, c_parts, part % PARTS)
+
+    def store(where: Any, c_sum: Any) -> None:
+        # a plain function, so that parts are constants
+        # one buffer, since TileLang does not know how long copies read it
+        c_parts = T.alloc_shared((PARTS, rows, width), dtype)
+        for part in range(columns // width):
+            store_part(where, c_sum, part, c_parts)
+
+    return store
