@@ -5,9 +5,11 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import signal
 import sys
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -55,6 +57,21 @@ LONG = (
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--ci", action="store_true", help="run the tests marked `ci`, too, as .ci/run does")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Each of several processes first imports a share of the modules. pytest compiles the assertions of a
+    module for several times as long as it imports what it compiled before, so each is compiled once.
+    """
+    given: dict[str, Any] = getattr(session.config, "workerinput", {})
+    if not given or session.config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
+        return
+    own, count = int(given["workerid"].removeprefix("gw")), int(given["workercount"])
+    for path in sorted((session.config.rootpath / "tests").rglob("test_*.py"))[own::count]:
+        name = ".".join(path.relative_to(session.config.rootpath).with_suffix("").parts)
+        with suppress(Exception, pytest.skip.Exception):  # the collection reports it
+            importlib.import_module(name)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

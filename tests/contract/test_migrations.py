@@ -10,8 +10,9 @@ that revision make.
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from datetime import datetime
@@ -23,6 +24,8 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import JSON, DateTime, MetaData, Table, create_engine
 
+from tests.contract.conftest import KINDS
+from tests.support.postgres import Server
 from tests.unit.database import samples
 from tests.unit.database.stocked import FAMILY, miss
 from tilesight.database import Store, open_store, overview, query
@@ -57,17 +60,59 @@ def revision(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture
-def migrated(new_url: str, revision: str, tmp_path: Path) -> Iterator[Store]:
+@pytest.fixture(scope="module")
+def originals(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Originals:
+    return Originals(tmp_path_factory.mktemp("originals"), lambda: request.getfixturevalue("postgres"))
+
+
+@pytest.fixture(params=KINDS)
+def migrated(
+    request: pytest.FixtureRequest, originals: Originals, revision: str, tmp_path: Path
+) -> Iterator[Store]:
     """A database of `revision` with its data, as this version opens it."""
-    old = tmp_path / "old.db"
-    with closing(sqlite3.connect(old)) as connection:
-        connection.executescript((DUMPS / f"{revision}.sql").read_text(encoding="utf-8"))
-    is_sqlite = new_url.startswith("sqlite")
-    if not is_sqlite:
-        copy_rows(old, new_url, revision)
-    with open_store(str(old) if is_sqlite else new_url) as store:
+    if request.param == "sqlite":
+        copied = shutil.copy(originals.file(revision), tmp_path / "old.db")
+        with open_store(str(copied)) as store:
+            yield store
+        return
+    server = originals.server()
+    with (
+        server.database(template=originals.database(revision)) as name,
+        open_store(server.url(name)) as store,
+    ):
         yield store
+
+
+class Originals:
+    """Databases that this version has opened, and so migrated, once. Tests get copies of them."""
+
+    def __init__(self, folder: Path, server: Callable[[], Server]) -> None:
+        self.server = server
+        self._folder = folder
+        self._databases: dict[str, str] = {}
+
+    def file(self, revision: str) -> Path:
+        """The migrated database of SQLite."""
+        made = self._folder / f"{revision}.db"
+        if not made.exists():
+            self._dumped(made, revision)
+            open_store(str(made)).close()
+            assert list(self._folder.glob(f"{made.name}-*")) == [], "a part of it is in another file"
+        return made
+
+    def database(self, revision: str) -> str:
+        """The name of the migrated database of PostgreSQL."""
+        if revision not in self._databases:
+            old, name = self._folder / f"{revision}-old.db", self.server().create()
+            self._dumped(old, revision)
+            copy_rows(old, self.server().url(name), revision)
+            open_store(self.server().url(name)).close()
+            self._databases[revision] = name
+        return self._databases[revision]
+
+    def _dumped(self, file: Path, revision: str) -> None:
+        with closing(sqlite3.connect(file)) as connection:
+            connection.executescript((DUMPS / f"{revision}.sql").read_text(encoding="utf-8"))
 
 
 def copy_rows(old: Path, url: str, revision: str) -> None:

@@ -26,7 +26,7 @@ ATTENTION = "block_m=128,block_n=128,num_stages=2,threads=256,block_order=by_hea
 GEMV = "block_n=8,threads=128,reduce_threads=32,vector=8,unroll=2,num_stages=0"
 RMS_NORM = "block_m=4,threads=64,reduce_threads=32,vector=4,keep=global,unroll=2"
 STATE = (
-    "block_p=64,block_n=128,block_k=64,num_stages=2,threads=128,policy=square,"
+    "block_p=64,block_n=64,block_k=32,num_stages=2,threads=128,policy=square,"
     "scaled_x=registers,copies=threads"
 )
 TILED_STATE = (
@@ -44,7 +44,7 @@ CASES = [
     pytest.param(
         "matmul",
         "a100",
-        MATMUL.replace("block_k=64", "block_k=32"),
+        "block_m=64,block_n=64,block_k=32,num_stages=3,threads=128,policy=square,epilogue=shared,swizzle=0",
         "M0",
         ["m=1280,n=4352,k=640"],
         EXACT,

@@ -16,6 +16,7 @@ import pytest
 from tests.support.sample_kernels import Product, added, product, scale
 from tilesight.builder.build import build_kernel
 from tilesight.errors import FailureKind
+from tilesight.executor.tasks import preload_device
 from tilesight.kernels import operator, template_for
 from tilesight.problem.candidate import Candidate
 from tilesight.records.protocol import PROTOCOLS, MeasurementProtocol
@@ -90,7 +91,8 @@ def measure(item: Kernel, protocol: MeasurementProtocol, rival_us: float | None 
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[WorkerPool]:
-    with WorkerPool(1, timeout_s=120) as pool:
+    # as an executor makes it: a process that follows a killed one has all modules
+    with WorkerPool(1, timeout_s=120, preload=preload_device) as pool:
         yield pool
 
 
@@ -176,10 +178,9 @@ def test_sampling_of_a_kernel_slower_than_the_rival_stops_early(
     assert len(outcome.value.samples_us) < 20
 
 
-def test_the_process_loads_no_compiler(good: Kernel, default: MeasurementProtocol) -> None:
+def test_the_process_loads_no_compiler(good: Kernel, default: MeasurementProtocol, pool: WorkerPool) -> None:
     """A library needs neither TileLang nor TVM: a worker that measures is small and starts fast."""
-    with WorkerPool(1, timeout_s=120) as fresh:
-        ((_, outcome),) = fresh.run(partial(loaded_modules, protocol=default), [good])
+    ((_, outcome),) = pool.run(partial(loaded_modules, protocol=default), [good])
     assert isinstance(outcome, Done), outcome
     assert outcome.value == []
 

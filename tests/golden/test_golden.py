@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +10,50 @@ import pytest
 from tests.golden import golden
 from tilesight.costmodel.analytical import analytical_model as analytical
 from tilesight.costmodel.analytical import kernel_terms
+from tilesight.target.spec import load_target
 
 REWRITE = "rewrite the files: python tests/golden/golden.py"
 STORED = golden.stored_predictions()
 
 
+@pytest.fixture
+def synchronized(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Makes the pass ThreadSync run twice: with the shortcut of kernels that are only read, and without it.
+    The IR must be the same. A list of the scopes for which it ran.
+    """
+    import tilelang
+    import tvm
+
+    make, scopes = tilelang.transform.ThreadSync, []
+
+    def both(scope: str) -> Callable[[Any], Any]:
+        def synchronize(module: Any) -> Any:
+            context = tvm.transform.PassContext.current()
+            shortcut = list(context.instruments)
+            assert shortcut
+            copied = tvm.IRModule(dict(module.functions_items()), attrs=module.attrs)
+            context.override_instruments([])
+            whole = make(scope)(copied)
+            context.override_instruments(shortcut)
+            short = make(scope)(module)
+            tvm.ir.assert_structural_equal(short, whole, map_free_vars=True)
+            assert short.script() == whole.script()
+            scopes.append(scope)
+            return short
+
+        return synchronize
+
+    monkeypatch.setattr(tilelang.transform, "ThreadSync", both)
+    return scopes
+
+
 @pytest.mark.parametrize("case", golden.CASES)
-def test_profiles_are_unchanged(case: str) -> None:
+def test_profiles_are_unchanged_and_read_from_the_ir_that_is_compiled(
+    case: str, synchronized: list[str]
+) -> None:
     stored = (golden.PROFILES / f"{case}.json").read_text(encoding="utf-8")
     assert golden.current(case)[0] == stored, f"if this is intended, {REWRITE}"
+    assert bool(synchronized) == load_target(golden.CASES[case][0]).is_gpu
 
 
 @pytest.mark.parametrize("case", golden.CASES)

@@ -17,6 +17,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
@@ -180,8 +181,13 @@ def load_target(name_or_path: str) -> Target:
             target_names(),
             "A chip of your own goes by its file: --target ./mychip.toml",
         )
-    text = (files(__package__) / f"{name_or_path.lower()}.toml").read_text(encoding="utf-8")
-    return parse_target(text, f"{name_or_path.lower()}.toml")
+    return _shipped(name_or_path.lower())
+
+
+@cache
+def _shipped(name: str) -> Target:
+    text = (files(__package__) / f"{name}.toml").read_text(encoding="utf-8")
+    return parse_target(text, f"{name}.toml")
 
 
 def parse_target(text: str, origin: str) -> Target:

@@ -34,6 +34,7 @@ from tilesight.builder.launch_plan import (
 from tilesight.builder.launcher import cuda_launcher, hip_launcher, host_launcher
 from tilesight.builder.loaded_kernel import LaunchError, LoadedKernel
 from tilesight.errors import ToolchainError
+from tilesight.executor.tasks import preload_compiler
 from tilesight.lowering.lower import lower
 from tilesight.machine.owner import this_process
 from tilesight.machine.toolchain import find_cxx, find_nvcc
@@ -595,7 +596,7 @@ def test_several_processes_compile_equal_sources_once(
     )
     compiler.chmod(0o755)
     monkeypatch.setenv("CXX", str(compiler))
-    with WorkerPool(2, timeout_s=120) as pool:
+    with WorkerPool(2, timeout_s=120, preload=preload_compiler) as pool:
         outcomes = [
             outcome for _, outcome in pool.run(partial(build_kernel, cache_dir=tmp_path), [scale(), scale()])
         ]

@@ -9,15 +9,14 @@ from typing import Any
 import pytest
 import torch
 
+from tests.golden import lowered
 from tests.support.cpu_programs import built_c, on_cpu
 from tilesight.errors import InputError
-from tilesight.kernels import default_dtype, operator, operators, template_for, templates
-from tilesight.lowering.dynamic import DynamicWorkload, lower_candidate
-from tilesight.problem.candidate import Candidate
+from tilesight.kernels import operator, operators, templates
+from tilesight.lowering.dynamic import DynamicWorkload
 from tilesight.problem.space import Config
 from tilesight.problem.template import KernelTemplate
 from tilesight.problem.workload import Workload
-from tilesight.target.spec import load_target
 
 ATTENTION: Mapping[str, Any] = {"block_m": 32, "block_n": 16, "num_stages": 1, "threads": 32}
 MATMUL = {
@@ -216,10 +215,4 @@ def test_unknown_names_cannot_be_dynamic(dims: tuple[str, ...], message: str) ->
 @pytest.mark.parametrize("name", operators())
 def test_all_dynamic_dimensions_at_once_lower(name: str) -> None:
     """The default config on Hopper, with every dimension taken at run time that the template declares."""
-    target, op = load_target("h100"), operator(name)
-    dtype = default_dtype(name, target)
-    template, workload = template_for(name, target, dtype), op.default_workloads(dtype)[0]
-    config = template.default_config(workload, target)
-    assert config is not None
-    candidate = Candidate(workload, target, template, config, template.dynamic_dims)
-    assert lower_candidate(candidate, only_read=True).device.functions
+    lowered.check_unless_known(lowered.dynamic_case(name), lowered.dynamic_candidate(name))

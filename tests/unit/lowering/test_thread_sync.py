@@ -1,11 +1,11 @@
+"""The shortcut of a pass gives the same IR. tests/golden compares it for kernels of every operator."""
+
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tests.golden.golden import CASES
 from tests.support.operator_shapes import MATMUL_TILE
 from tilesight.kernels import operator, template_for
 from tilesight.lowering import thread_sync
@@ -58,37 +58,6 @@ def same_ir(prim_func: Any, target: Target) -> tuple[Lowered, Lowered]:
     assert short.host.script() == whole.host.script()
     assert short.fingerprint == whole.fingerprint
     return whole, short
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_the_ir_of_every_operator_is_the_same(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the pass makes of a module with the shortcut and without it, in one lowering."""
-    import tilelang
-    import tvm
-
-    name, kernel, shape = CASES[case]
-    target = load_target(name)
-    template = template_for(kernel, target, "float32" if name == "cpu" else "bfloat16")
-    workload = operator(kernel).workload(shape, template.dtypes[0])
-    config = template.default_config(workload, target)
-    assert config is not None
-    make, compared = tilelang.transform.ThreadSync, []
-
-    def both(scope: str) -> Callable[[Any], Any]:
-        def synchronized(module: Any) -> Any:
-            with thread_sync.shortened_thread_sync():
-                short = make(scope)(tvm.IRModule(dict(module.functions_items()), attrs=module.attrs))
-            whole = make(scope)(module)
-            tvm.ir.assert_structural_equal(short, whole, map_free_vars=True)
-            assert short.script() == whole.script()
-            compared.append(scope)
-            return whole
-
-        return synchronized
-
-    monkeypatch.setattr(tilelang.transform, "ThreadSync", both)
-    lower(template.build(workload, config), target)
-    assert bool(compared) == target.is_gpu
 
 
 def test_a_specialized_kernel_takes_the_shortcut(shortened: list[str]) -> None:

@@ -91,7 +91,7 @@ def test_reasons(
     ("kernel", "shape", "changes"),
     [
         ("chunk_scan", "CC0", {"heads": 4, "num_stages": 3}),
-        ("chunk_state", "CT0", {"heads": 4, "threads": 384, "block_k": 128}),
+        ("chunk_state", "CT0", {"heads": 2, "block_k": 128}),
     ],
 )
 def test_shared_memory_is_that_of_the_lowered_kernel(
