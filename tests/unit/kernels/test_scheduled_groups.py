@@ -19,6 +19,7 @@ from tilesight.executor.tasks import Profiled, lower_and_profile
 from tilesight.kernels import operator, templates
 from tilesight.kernels._group_tiles import GroupTiles
 from tilesight.kernels._grouped_tensors import GroupedTensors
+from tilesight.kernels._promoted_sums import CHAIN
 from tilesight.lowering.lower import lower
 from tilesight.problem.candidate import Candidate
 from tilesight.problem.space import Config, Value
@@ -95,7 +96,7 @@ def test_copies_go_on_from_tile_to_tile() -> None:
 
 
 def test_a_warpgroup_without_rows_only_waits_and_reports() -> None:
-    """Eight warps report that a stage is free, whether they multiply or not."""
+    """Eight warps report that a stage is free when all their lanes have seen it full, with rows or not."""
     code = source(SMALL)
     assert "free[0].init(8);" in code
     loop = code[code.index("full[(((turn_1 * 3) + step") :].split("tma_store_wait", 1)[0]
@@ -104,7 +105,8 @@ def test_a_warpgroup_without_rows_only_waits_and_reports() -> None:
     assert ".wait(" in waiting
     assert branch.count("wgmma_ss<") == 1
     assert re.match(
-        r"\s*}\s*if \(\(\(\(int\)threadIdx.x\) % 32\) == 0\) {\s*free\[.*\.arrive\(\);", reporting
+        r"\s*}\s*__syncwarp\(\);\s*if \(\(\(\(int\)threadIdx.x\) % 32\) == 0\) {\s*free\[.*\.arrive\(\);",
+        reporting,
     )
 
 
@@ -162,3 +164,11 @@ def test_the_model_counts_the_tiles_of_each_block(shape: str) -> None:
         loops = [phase.trips.per_block for phase in role.phases if phase.is_loop]
         if loops:
             assert max(loops, key=sum) == tuple(3.0 * len(range(block, tiles, 66)) for block in range(66))
+
+
+def test_a_warpgroup_without_rows_waits_for_products_with_scales_of_blocks() -> None:
+    shape = f"tokens=1000,groups=7,n=2056,k={CHAIN * 128},scales=block128"
+    code = source(shape, "float8_e4m3fn", block_k=128)
+    resting = code[: code.index("tma_store_wait<0")].rsplit("} else {", 1)[1]
+    assert re.search(r"full\[.*\]\.wait\(.*\);\s*__syncwarp\(\);\s*if .*\s*free\[.*\]\.arrive", resting)
+    assert "wgmma" not in resting
