@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ._scheduled_tiles import GROUP, Stages
+from ._scheduled_tiles import GROUP, Consumer, Stages
 
 # iterations whose scales are loaded together, by two groups of lanes
 CHAIN = 8
@@ -57,7 +57,7 @@ def promoting_consumer(
     depths: int,
     registers: int,
     works: Callable[[Any], Any] | None = None,
-) -> Callable[[Callable[[Any, Any, Any, Any], Any], Any, Stages], Any]:
+) -> Consumer:
     """What computing threads do with a tile, for `scheduled_tiles`.
 
     Its sums are `Registers`. A warpgroup has 64 rows of the tile, and all columns.

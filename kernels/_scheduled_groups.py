@@ -18,11 +18,10 @@ from ._group_tiles import GroupTiles
 from ._grouped_tensors import GroupedTensors
 from ._promoted_sums import promoting_consumer, promotion_registers
 from ._row_tiles import LOG2_E
-from ._scheduled_tiles import GROUP, Stages, scheduled_tiles
+from ._scheduled_tiles import GROUP, Consumer, Stages, scheduled_tiles
 from ._stored_parts import part_columns, stored_by_parts
 from ._warp_policy import warp_policy
 
-Consumer = Callable[[Callable[[Any, Any, Any, Any], Any], Any, Stages], Any]
 VECTOR_BYTES = 16  # that a thread stores at once
 
 

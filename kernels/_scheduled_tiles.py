@@ -115,6 +115,10 @@ class Stages:
         report(free)
 
 
+# makes what computing threads do with a tile, of a product, what follows it, and the stages
+Consumer = Callable[[Callable[[Any, Any, Any, Any], Any], Any, Stages], Any]
+
+
 def in_order(multiply: Callable[[Any, Any, Any, Any], Any], store: Any, stages: Stages) -> Any:
     """What computing threads do for a tile: the product of each iteration, then `store`."""
     import tilelang.language as T  # noqa: N812
@@ -143,7 +147,7 @@ def scheduled_tiles(
     num_stages: int,
     threads: int,
     pair: bool,
-    consumer: Callable[[Callable[[Any, Any, Any, Any], Any], Any, Stages], Any] = in_order,
+    consumer: Consumer = in_order,
 ) -> Any:
     """A macro `run(tensors, buffers, barriers, walk, block)`: what all threads of a block do.
 

@@ -35,7 +35,7 @@ from ._exact_products import exact_products
 from ._float8 import BLOCK, FLOAT8_TERMS, LARGEST_FLOAT8, OUTPUTS, largest, short_sums, spread
 from ._matmul_vendor import products
 from ._promoted_sums import promoting_consumer, promotion_registers
-from ._scheduled_tiles import GROUP, RANGES, SharedTiles, in_order, scheduled_tiles
+from ._scheduled_tiles import GROUP, RANGES, Consumer, SharedTiles, in_order, scheduled_tiles
 from ._stored_parts import part_columns, stored_by_parts
 from ._warp_policy import warp_policy
 
@@ -413,8 +413,8 @@ class MatmulGpu(KernelTemplate):
         if m <= FEW_ROWS and (found := space.config({**given, **few})) in space:
             return found
         # of more tiles than cores, blocks that stay and copy ahead
-        stays = {"threads": 2 * GROUP, "policy": "full_row", "swizzle": 8}
-        ahead = {"persistent": cores, "schedule": "overlapped"}
+        stays: dict[str, Value] = {"threads": 2 * GROUP, "policy": "full_row", "swizzle": 8}
+        ahead: dict[str, Value] = {"persistent": cores, "schedule": "overlapped"}
         by_blocks = self.operator.text(workload, "scales") == "block128"
         block_m, block_n = (128, 128) if by_blocks else (128, 256)  # blocks of scales have sums of their own
         wanted = Config({**given, **stays, **ahead, "block_m": block_m, "block_n": block_n})
@@ -726,7 +726,7 @@ class MatmulGpu(KernelTemplate):
         def scale_of_columns(tensors: Any, place: Any, depth: Any) -> Any:
             return tensors[3][depth, place[0] * block_n // BLOCK]
 
-        consumer = in_order
+        consumer: Consumer = in_order
         if by_blocks:
             consumer = promoting_consumer(
                 scale_of_row, scale_of_columns, depths, block_m * block_n // threads
