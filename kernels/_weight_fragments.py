@@ -1,18 +1,20 @@
 """What a warp computes with packed weights in its registers: their products with few rows of A, by mma.sync.
 
 Lane 4 i + t has 16 bytes of each of two rows of W: codes of neighbours along k. Unpacked, they are the left
-operand of m16n8k16 (int8: m16n8k32). Which k an instruction multiplies is free, as long as both operands have
-the same. So its k are those of a few codes of each of four lanes, in the order in which they are unpacked; A
-is brought into this order in registers.
+operand of m16n8k16 (int8: m16n8k32). An instruction may multiply any k, in any order, if both operands have
+the same ones. So its k are those of a few codes of each of four lanes, in the order in which they are
+unpacked; A is brought into this order in registers.
 
-Codes become numbers by bit operations on a word: of int4, 16 + q in the upper digits of a significand. A
-further product, of ones, has the sums of A, from which follows what the 16 and the zero points are too much.
-It serves all rows of a warp. Sums of a step of the matrix unit are scaled and added in float32.
+Codes become numbers by bit operations on a word: a code q of int4 becomes 16 + q, in the upper digits of a
+significand. One more product, of ones with A, gives the sums of A, which are subtracted 16 plus the zero
+point times. It serves all rows of a warp; an infinity in A gives NaN by it. Sums of a step of the matrix unit
+are scaled and added in float32.
 
 A column of the product is a row of A and a group of weights, of those that a step has: other groups are zeros
 in it. So groups of 32 and 64 need no products of their own for one or two rows of A.
 
-A lane reads A's row of its column, and other lanes none: their zeros are set once if all steps are whole.
+A lane reads the row of A that its column has. Lanes whose column has none keep zeros in their registers,
+which are set once if all steps are whole.
 
 Annotations are evaluated here (no `from __future__`): TileLang reads those of its functions.
 """

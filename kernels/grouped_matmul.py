@@ -480,6 +480,9 @@ def _magnitude(a: "torch.Tensor", b: "torch.Tensor", up: "torch.Tensor | None" =
 OPERATOR = GroupedMatmul()
 
 
+FEW_ROWS = 64  # of a group, for which a tile of one warpgroup is enough
+
+
 class GroupedMatmulGpu(KernelTemplate):
     """A block finds the group of its tile in `ends` and computes the tile in a pipelined loop over k.
 
@@ -523,7 +526,7 @@ class GroupedMatmulGpu(KernelTemplate):
         space = self.space(workload, target)
         tokens, groups = workload.dims["tokens"], workload.dims["groups"]
         mean = tokens if workload.attrs["rows"] == "masked" else tokens // groups
-        small, hopper, wide = mean < 96, is_hopper(target), workload.dtype != FLOAT8
+        small, hopper, wide = mean <= FEW_ROWS, is_hopper(target), workload.dtype != FLOAT8
         fused = workload.attrs["fuse"] == "silu_mul"
         is_narrow = fused or self.operator.scales_of(workload.attrs) == "block128"
         block_n = 128 if small or is_narrow or not hopper else 256

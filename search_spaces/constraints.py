@@ -12,6 +12,7 @@ MAX_GRID_Y = 65535  # blocks along the second axis of a CUDA or HIP grid
 MIN_WGMMA_COLUMNS = 16  # "Not a canonical GMMA_MN layout" with 8
 # registers that ptxas 13.0 needs besides the sums of one wgmma: "register target of 154" for 256 columns
 WGMMA_REGISTERS = 26
+GROUP, GROUP_ROWS = 128, 64  # threads of a warpgroup, and rows of a wgmma
 SCALED_BLOCK = 128  # elements along k and n with one scale, in blocks
 LEFT_OPERAND_REGISTERS = 4  # the same for a left operand in registers: "158"
 
@@ -293,6 +294,19 @@ def whole_scales(has_blocks: bool) -> Constraint:
         )
 
     return Constraint("whole blocks of scales", violation)
+
+
+def rows_of_scales(target: Target, policy: str, rows: int, cols: int, threads: int) -> str | None:
+    """What is wrong with a tile whose warpgroups have to have 64 rows each, and all its columns."""
+    groups = max(threads // GROUP, 1)
+    split = matrix_unit(target, rows, threads).split(policy, rows, cols, threads)
+    if rows == GROUP_ROWS * groups and split is not None and split[1] == 1:
+        return None
+    return (
+        f"block_m={rows} with threads={threads} and policy={policy} does not give each warpgroup "
+        f"{GROUP_ROWS} rows and all columns, as the exchange of their scales needs: take "
+        f"block_m={GROUP_ROWS * groups} with warpgroups below each other"
+    )
 
 
 def multiplies_float8(target: Target) -> Constraint:

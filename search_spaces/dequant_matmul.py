@@ -208,9 +208,10 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         copied = block_n * depth // weights_a_byte
         for each in ((0 if group == -1 else scale_bytes), zero_bytes):
             copied += max(rows * block_n * each, TENSOR_COPY_ALIGNMENT) if each else 0
+        # a kernel for any m has parts of A in its stages, and sums for block_m: it may need more, and fail
         of_a = config.int("num_stages") * block_m * depth * element_bytes
-        if keeps_a(m, k, element_bytes, block_m):  # a kernel for any m has parts of A in its stages
-            of_a = max(of_a, m * -(-k // depth) * depth * element_bytes)
+        if keeps_a(m, k, element_bytes, block_m):
+            of_a = m * -(-k // depth) * depth * element_bytes
         sums = 2 * parts * min(m, block_m) * groups * block_n * 4
         return config.int("num_stages") * copied + of_a + sums + pairs + ALIGNMENT
 

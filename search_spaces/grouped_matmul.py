@@ -18,6 +18,7 @@ from .constraints import (
     multiplies_float8,
     not_beyond,
     pipelines,
+    rows_of_scales,
     stages_within_loop,
     swizzle_matters,
     walks_over_tiles,
@@ -33,6 +34,7 @@ SWIZZLES = (0, 8)
 MAX_WAVES = 128  # tiles of a block: each thread keeps six numbers of each in local memory
 FULL_TILE = 64  # smaller tiles read the operands too often for the caches; they help only with few blocks
 GROUP = 128  # threads of a warpgroup
+SWIZZLED_BYTES = 128  # of a row, by TMA
 LEAST_AHEAD = 3  # stages of an explicit pipeline
 LEAST_DEPTH = 128  # bytes of a row that one of its copies brings
 MOST_COLUMNS = 256  # of one wgmma
@@ -79,8 +81,8 @@ def space(workload: Workload, target: Target) -> SearchSpace:
             (0, *((cores - 1,) if stays_ahead else ()), *((cores,) if stays_ahead or not by_blocks else ()))
             if bulk
             else (0,),
-            "blocks that walk over the tiles and copy for the next one meanwhile; 0: one block a tile. One "
-            "less than cores is rarely a multiple of the height of groups, so that full tiles are spread",
+            "blocks that walk over the tiles and copy for the next one meanwhile; 0: one block a tile. With "
+            "one block less than cores, full and partly empty tiles are spread more evenly",
         ),
         Parameter(
             "schedule",
@@ -140,7 +142,9 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         _short_table(blocks),
         _mixed_heights(cores),
         _even_registers(target, sums),
-        _whole_pipeline(target, products),
+        _whole_pipeline(target, products, by_blocks),
+        _whole_swizzle(products, workload.attrs["layout"] == "nn", element_bytes),
+        _scaled_pipeline(by_blocks),
         _pipeline_helps(LEAST_DEPTH // element_bytes, mean),
         swizzle_matters(blocks, cores, SWIZZLES),
     )
@@ -188,7 +192,10 @@ def _short_table(blocks: Callable[[Config], tuple[int, int]]) -> Constraint:
 
 
 def _mixed_heights(cores: int) -> Constraint:
-    """A core is left out for the order of tiles that explicit pipelines have."""
+    """One block less than cores is for explicit pipelines, in which each block takes every nth tile.
+
+    A group whose height divides the number of blocks gives some blocks full tiles only.
+    """
 
     def violation(config: Config) -> str | None:
         persistent = config.int("persistent")
@@ -218,7 +225,7 @@ def _even_registers(target: Target, sums: Callable[[Config], int]) -> Constraint
     return Constraint("registers of equal warpgroups", violation)
 
 
-def _whole_pipeline(target: Target, products: int) -> Constraint:
+def _whole_pipeline(target: Target, products: int, by_blocks: bool) -> Constraint:
     """Explicit pipelines are of blocks that stay, and of warpgroups below each other."""
 
     def violation(config: Config) -> str | None:
@@ -235,15 +242,47 @@ def _whole_pipeline(target: Target, products: int) -> Constraint:
                 f"{schedule} multiplies {products} tiles of {cols} columns at once, and a wgmma has at most "
                 f"{MOST_COLUMNS}: take a smaller block_n"
             )
-        split = matrix_unit(target, rows, threads).split(config.str("policy"), rows, cols * products, threads)
+        policy = config.str("policy")
+        split = matrix_unit(target, rows, threads).split(policy, rows, cols * products, threads)
         if split is not None and split[1] == 1:
-            return None
+            return rows_of_scales(target, policy, rows, cols, threads) if by_blocks else None
         return (
             f"policy={config['policy']} puts warpgroups side by side, and parts of C with {schedule} are of "
             f"columns that all warps have: take policy=full_row, or block_m={FULL_TILE * threads // GROUP}"
         )
 
     return Constraint("schedule", violation)
+
+
+def _whole_swizzle(products: int, is_nn: bool, element_bytes: int) -> Constraint:
+    """Two tiles of weights are halves of one, whose rows TMA swizzles by 128 bytes."""
+
+    def violation(config: Config) -> str | None:
+        cols = config.int("block_n")
+        if products == 1 or not is_nn or not is_ahead(config) or cols * element_bytes >= SWIZZLED_BYTES:
+            return None
+        return (
+            f"block_n={cols} with schedule={config['schedule']} has halves of {cols * element_bytes} bytes "
+            f"of a row, fewer than the {SWIZZLED_BYTES} that TMA swizzles: take "
+            f"block_n={SWIZZLED_BYTES // element_bytes}"
+        )
+
+    return Constraint("halves of a tile", violation)
+
+
+def _scaled_pipeline(by_blocks: bool) -> Constraint:
+    """TileLang's pipeline across tiles has no sums of single blocks of k, which have a scale each."""
+
+    def violation(config: Config) -> str | None:
+        persistent = config.int("persistent")
+        if not by_blocks or not persistent or is_ahead(config):
+            return None
+        return (
+            f"persistent={persistent} with schedule=serial does not scale blocks of k: take "
+            "schedule=overlapped, or persistent=0"
+        )
+
+    return Constraint("scales of blocks", violation)
 
 
 def _pipeline_helps(least_depth: int, mean: int) -> Constraint:

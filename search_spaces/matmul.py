@@ -19,6 +19,7 @@ from .constraints import (
     fits_shared_memory,
     not_beyond,
     pipelines,
+    rows_of_scales,
     stages_within_loop,
     swizzle_matters,
     whole_instructions,
@@ -178,7 +179,7 @@ def _gpu_space(workload: Workload, target: Target) -> SearchSpace:
         _enough_tile(m, n, cores),
         _uneven_columns(target),
         whole_scales(by_blocks),
-        _rows_of_scales(by_blocks),
+        _rows_of_scales(target, by_blocks),
         stages_within_loop(trips, "k"),
         fits_block(target, bulk_copies),
         _instructions(target),
@@ -451,20 +452,14 @@ def _one_schedule() -> Constraint:
     return Constraint("one schedule", violation)
 
 
-def _rows_of_scales(by_blocks: bool) -> Constraint:
-    """In pipelines of their own, the lanes of a warp exchange the scales of the rows of one instruction."""
+def _rows_of_scales(target: Target, by_blocks: bool) -> Constraint:
+    """In explicit pipelines, the lanes of a warp exchange the scales of the 64 rows of their warpgroup."""
 
     def violation(config: Config) -> str | None:
-        rows, threads = config.int("block_m"), config.int("threads")
         if not by_blocks or not _is_scheduled(config):
             return None
-        if config["policy"] == "full_row" and rows == FULL_TILE * (threads // GROUP):
-            return None
-        return (
-            f"a warpgroup of {threads} threads with policy={config['policy']} has not {FULL_TILE} rows of "
-            f"block_m={rows}, whose scales it exchanges: take policy=full_row and "
-            f"block_m={FULL_TILE * max(threads // GROUP, 1)}"
-        )
+        rows, cols, threads = config.int("block_m"), config.int("block_n"), config.int("threads")
+        return rows_of_scales(target, config.str("policy"), rows, cols, threads)
 
     return Constraint("rows of scales", violation)
 

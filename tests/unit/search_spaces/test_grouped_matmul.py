@@ -101,3 +101,28 @@ def test_configs_leave_out_the_serial_schedule() -> None:
     found = space("tokens=4096,groups=8,n=4096,k=4096").sample(100, seed=1)
     schedules = {config.get("schedule") for config in found}
     assert schedules == {None, "overlapped"}
+
+
+SCALED = "tokens=8192,groups=32,n=4096,k=7168,scales=block128"
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "changes", "constraint", "message"),
+    [
+        # TileLang's pipeline across tiles would leave out all scales
+        (SCALED, "float8_e4m3fn", {"persistent": 132, "schedule": "serial"}, "scales of blocks",
+         "does not scale blocks of k: take schedule=overlapped, or persistent=0"),
+        # a thread would have sums of more rows than it has scales
+        (SCALED, "float8_e4m3fn", {"block_m": 256, "block_n": 64}, "schedule",
+         "does not give each warpgroup 64 rows and all columns.*take block_m=128"),
+        ("tokens=4096,groups=8,n=128,k=1024,fuse=silu_mul,layout=nn", "bfloat16",
+         {"block_k": 64, "block_n": 32}, "halves of a tile", "halves of 64 bytes.*take block_n=64"),
+        (SCALED, "float8_e4m3fn", {"persistent": 131, "schedule": "serial"}, "heights of groups",
+         "is for schedule=overlapped: take persistent=132"),
+    ],
+)  # fmt: skip
+def test_what_pipelines_of_groups_cannot_do(
+    shape: str, dtype: str, changes: dict[str, Value], constraint: str, message: str
+) -> None:
+    found = space(shape, dtype).violations(Config({**TILE, **FLOAT8, **changes}))
+    assert re.search(message, {v.constraint: v.reason for v in found}[constraint])

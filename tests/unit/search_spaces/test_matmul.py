@@ -229,7 +229,7 @@ def test_products_with_a_scale_for_each_block_of_k_have_two_sums() -> None:
     one_group = Config({**tile, "threads": 128})
     assert {"registers", "rows of scales"} <= {v.constraint for v in space.violations(one_group)}
     side_by_side = space.violations(Config({**tile, "policy": "square"}))
-    assert any("take policy=full_row and block_m=128" in v.reason for v in side_by_side)
+    assert any("take block_m=128 with warpgroups below each other" in v.reason for v in side_by_side)
 
 
 def test_one_pipeline_depth_on_amd() -> None:
