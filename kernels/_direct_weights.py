@@ -7,39 +7,18 @@ Annotations are evaluated here (no `from __future__`): TileLang reads those of i
 
 from typing import Any
 
-from ..problem.space import Config
-from ._packed import Packing
 from ._weight_fragments import COLUMNS, LANE_WORDS, ROWS, WARP, Fragments
 
 
-def direct_product(
-    packing: Packing,
-    format_name: str,
-    output: str,
-    sizes: tuple[Any, int, int],
-    group: int,
-    config: Config,
-    with_zeros: bool,
-) -> Any:
-    """The tile program: a function of A, B, S, Z and C.
-
-    Args:
-        packing: the format.
-        format_name: its name.
-        output: dtype of C.
-        sizes: m, n and k.
-        group: weights of a row that share a scale; -1: all.
-        config: of the template.
-        with_zeros: whether there are zero points.
-    """
+def direct_product(of: Fragments) -> Any:
+    """The tile program: a function of A, B, S, Z and C."""
     import tilelang.language as T  # noqa: N812
 
-    m, n, k = sizes
-    of = Fragments(packing, format_name, output, sizes, group, config, with_zeros)
+    config, (m, n, k), group, with_zeros = of.config, of.sizes, of.group, of.with_zeros
     block_m, block_n, num_stages = config.int("block_m"), config.int("block_n"), config.int("num_stages")
     threads, parts, step, tiles = config.int("threads"), of.parts, of.step, of.tiles
     tokens, groups, columns, is_scaled_late = of.tokens, of.groups, of.columns, of.is_scaled_late
-    per_word = 32 // packing.bits
+    per_word = 32 // of.packing.bits
     trips = -(-k // (step * parts * num_stages))
     is_whole = k % (step * parts * num_stages) == 0
     begin_all, clear, read_a, multiply = of.begin(threads), of.clear(), of.read_a(is_whole), of.multiply()

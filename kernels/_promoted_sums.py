@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ._scheduled_tiles import GROUP, Consumer, Stages
+from ._scheduled_tiles import GROUP, Consumer, Stages, everywhere
 
 # iterations whose scales are loaded together, by two groups of lanes
 CHAIN = 8
@@ -56,7 +56,7 @@ def promoting_consumer(
     scale_of_columns: Callable[[Any, Any, Any], Any],
     depths: int,
     registers: int,
-    works: Callable[[Any], Any] | None = None,
+    works: Callable[[Any], Any] = everywhere,
 ) -> Consumer:
     """What computing threads do with a tile, for `scheduled_tiles`.
 
@@ -67,7 +67,7 @@ def promoting_consumer(
         scale_of_columns: of `(tensors, place, iteration)`: the one scale of all columns of the tile.
         depths: iterations of a tile.
         registers: of a thread for the sums of one product.
-        works: whether a place has work for this thread's warpgroup; None: every place has.
+        works: whether a place has work for this thread's warpgroup. Others wait for stages and report them.
     """
     import tilelang.language as T  # noqa: N812
 
@@ -95,27 +95,26 @@ def promoting_consumer(
 
     def consumer(multiply: Callable[[Any, Any, Any, Any], Any], store: Any, stages: Stages) -> Any:
         @T.macro
-        def begin(buffers, barriers, iteration, product):  # type: ignore[no-untyped-def]
-            a_tile, b_tile, _ = buffers
+        def begin(buffers, barriers, iteration):  # type: ignore[no-untyped-def]
+            a_tile, b_tile, own = buffers
             at = stages.slot(iteration)
             stages.wait_full(barriers[0], iteration)
-            multiply(a_tile[at, :, :], b_tile[at, :, :], product, True)
+            multiply(a_tile[at, :, :], b_tile[at, :, :], own.product, True)
 
         @T.macro
         def end(buffers, barriers, iteration, step):  # type: ignore[no-untyped-def]
             own = buffers[2]
-            product = own.product
-            source = T.get_thread_binding() % 32 // 4 * 4 + step % CHAIN // TOGETHER * 2
+            source = T.get_thread_binding() % 32 // 4 * 4 + step // TOGETHER * 2
             for i in T.unroll(2):
                 own.factors[i] = T.shfl_sync(own.scales[step % TOGETHER], source + i)
             T.wait_wgmma(0)
             stages.release(barriers[1], iteration)
             # a fence, or the compiler may read the sums before it has waited for them
-            T.warpgroup_fence_operand(product, num_regs=registers)
+            T.warpgroup_fence_operand(own.product, num_regs=registers)
             for i, j in T.Parallel(*own.c_sum.shape):
                 # not an index, which TileLang would have spread over threads
                 factor = T.if_then_else(i % 16 < 8, own.factors[0], own.factors[1])
-                own.c_sum[i, j] += product[i, j] * factor
+                own.c_sum[i, j] += own.product[i, j] * factor
 
         def chain(
             tensors: Any, buffers: Any, barriers: Any, place: Any, done: Any, first: Any, count: int
@@ -123,7 +122,7 @@ def promoting_consumer(
             # a plain function, so that the number of an iteration is a constant
             own, iteration = buffers[2], done + first
             for step in range(count):
-                begin(buffers, barriers, iteration + step, own.product)
+                begin(buffers, barriers, iteration + step)
                 if step == 0 and count == CHAIN:  # they arrive before this chain ends
                     fetch(tensors, place, first + CHAIN, own.later, own.others)
                 end(buffers, barriers, iteration + step, step)
@@ -140,9 +139,7 @@ def promoting_consumer(
 
         @T.macro
         def work(tensors, buffers, barriers, place, done, first, count):  # type: ignore[no-untyped-def]
-            if works is None:  # noqa: SIM114 (TileLang makes an expression of `or`)
-                chain(tensors, buffers, barriers, place, done, first, count)
-            elif works(place):
+            if works(place):
                 chain(tensors, buffers, barriers, place, done, first, count)
             else:
                 rest(barriers, done + first, count)

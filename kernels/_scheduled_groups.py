@@ -9,17 +9,17 @@ stored one by one. Other tiles leave by parts through TMA.
 Annotations are evaluated here (no `from __future__`): TileLang reads those of its functions.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 from ..dtypes import DTYPE_BYTES
 from ..problem.space import Config
+from ..search_spaces.stored_parts import part_columns
 from ._group_tiles import GroupTiles
 from ._grouped_tensors import GroupedTensors
 from ._promoted_sums import promoting_consumer, promotion_registers
 from ._row_tiles import LOG2_E
-from ._scheduled_tiles import GROUP, Consumer, Stages, scheduled_tiles
-from ._stored_parts import part_columns, stored_by_parts
+from ._scheduled_tiles import GROUP, in_order, scheduled_tiles
+from ._stored_parts import stored_by_parts
 from ._warp_policy import warp_policy
 
 VECTOR_BYTES = 16  # that a thread stores at once
@@ -46,7 +46,7 @@ def overlapped_groups(
     halves = 2 if of.fused else 1  # of the columns of a product
     by_blocks, by_sums = of.scales == "block128", of.scales in ("tensor", "row")
     depths, cols = -(-k // block_k), -(-n // block_n)
-    part_cols = part_columns(block_n, output)
+    part_cols = part_columns(block_n, DTYPE_BYTES[output])
     vector = VECTOR_BYTES // DTYPE_BYTES[output]
     sum_shape = (block_m, halves * block_n)
     a_shape = (block_m, block_k)
@@ -148,7 +148,7 @@ def overlapped_groups(
         _, row, _, end = place
         return row + (T.get_thread_binding() // GROUP - 1) * (block_m * GROUP // threads) < end
 
-    consumer = in_order_with_rows(works)
+    consumer = in_order(works)
     if by_blocks:
         registers = block_m * block_n // threads
         consumer = promoting_consumer(scale_of_row, scale_of_columns, depths, registers, works)
@@ -176,35 +176,3 @@ def overlapped_groups(
             T.tma_store_wait(0)  # a block keeps its tiles until they have been read
 
     return program
-
-
-def in_order_with_rows(works: Callable[[Any], Any]) -> Consumer:
-    """What computing threads do for a tile: the product of each iteration, of warpgroups with rows, then
-    `store`.
-
-    Args:
-        works: whether a place has rows of this thread's warpgroup.
-    """
-    import tilelang.language as T  # noqa: N812
-
-    def consumer(multiply: Callable[[Any, Any, Any, Any], Any], store: Any, stages: Stages) -> Any:
-        @T.macro
-        def consume(tensors, buffers, barriers, place, part, done, target):  # type: ignore[no-untyped-def]
-            a_tile, b_tile, c_sum = buffers
-            count = part[1]
-            full, free = barriers
-            # not a loop of its own for the others, which would seem to follow this one
-            for step in T.serial(count):
-                at = stages.slot(done + step)
-                stages.wait_full(full, done + step)
-                if works(place):
-                    multiply(a_tile[at, :, :], b_tile[at, :, :], c_sum, step == 0)
-                    T.wait_wgmma(0)
-                # without rows: a lane that still waits when the stage is full again would wait for ever
-                T.sync_warp()
-                stages.release(free, done + step)
-            store(tensors, place, target, c_sum)
-
-        return consume
-
-    return consumer

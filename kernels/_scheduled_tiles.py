@@ -119,25 +119,42 @@ class Stages:
 Consumer = Callable[[Callable[[Any, Any, Any, Any], Any], Any, Stages], Any]
 
 
-def in_order(multiply: Callable[[Any, Any, Any, Any], Any], store: Any, stages: Stages) -> Any:
-    """What computing threads do for a tile: the product of each iteration, then `store`."""
+def everywhere(_: Any) -> bool:
+    """Every place has work for every warpgroup."""
+    return True
+
+
+def in_order(works: Callable[[Any], Any] = everywhere) -> Consumer:
+    """What computing threads do for a tile: the product of each iteration, then `store`.
+
+    Args:
+        works: whether a place has work for this thread's warpgroup. Others wait for stages and report them.
+    """
     import tilelang.language as T  # noqa: N812
 
-    @T.macro
-    def consume(tensors, buffers, barriers, place, part, done, target):  # type: ignore[no-untyped-def]
-        a_tile, b_tile, c_sum = buffers
-        count = part[1]
-        full, free = barriers
-        for step in T.serial(count):
-            at = stages.slot(done + step)
-            stages.wait_full(full, done + step)
-            multiply(a_tile[at, :, :], b_tile[at, :, :], c_sum, step == 0)
-            # a stage that waits for the next product leaves less time to fill it again
-            T.wait_wgmma(0)
-            stages.release(free, done + step)
-        store(tensors, place, target, c_sum)
+    def consumer(multiply: Callable[[Any, Any, Any, Any], Any], store: Any, stages: Stages) -> Any:
+        @T.macro
+        def consume(tensors, buffers, barriers, place, part, done, target):  # type: ignore[no-untyped-def]
+            a_tile, b_tile, c_sum = buffers
+            count = part[1]
+            full, free = barriers
+            # one loop for all warpgroups: a loop for those that wait would seem to follow that of the others
+            for step in T.serial(count):
+                at = stages.slot(done + step)
+                stages.wait_full(full, done + step)
+                if works(place):
+                    multiply(a_tile[at, :, :], b_tile[at, :, :], c_sum, step == 0)
+                    # a stage that waits for the next product leaves less time to fill it again
+                    T.wait_wgmma(0)
+                if works is not everywhere:
+                    # without a product: a lane that still waits when the stage is full again waits for ever
+                    T.sync_warp()
+                stages.release(free, done + step)
+            store(tensors, place, target, c_sum)
 
-    return consume
+        return consume
+
+    return consumer
 
 
 def scheduled_tiles(
@@ -147,7 +164,7 @@ def scheduled_tiles(
     num_stages: int,
     threads: int,
     pair: bool,
-    consumer: Consumer = in_order,
+    consumer: Consumer,
 ) -> Any:
     """A macro `run(tensors, buffers, barriers, walk, block)`: what all threads of a block do.
 

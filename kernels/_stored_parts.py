@@ -1,18 +1,10 @@
 """Tiles of a product that leave by parts of their columns: one is copied while the next one is finished."""
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 from ..dtypes import DTYPE_BYTES
-
-PART_BYTES = 128  # of a row that are stored together, at most: as many as TMA can spread over all banks
-PARTS = 2  # tiles of parts that are stored one after the other
-
-
-def part_columns(columns: int, dtype: str) -> int:
-    """Columns of a part."""
-    return math.gcd(columns, PART_BYTES // DTYPE_BYTES[dtype])
+from ..search_spaces.stored_parts import PARTS, part_columns
 
 
 def stored_by_parts(fill: Any, send: Any, rows: int, columns: int, dtype: str) -> Callable[[Any, Any], None]:
@@ -30,7 +22,7 @@ def stored_by_parts(fill: Any, send: Any, rows: int, columns: int, dtype: str) -
     """
     import tilelang.language as T  # noqa: N812
 
-    width = part_columns(columns, dtype)
+    width = part_columns(columns, DTYPE_BYTES[dtype])
 
     @T.macro
     def store_part(where, c_sum, part, c_parts):  # type: ignore[no-untyped-def]

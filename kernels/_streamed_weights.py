@@ -23,9 +23,7 @@ Annotations are evaluated here (no `from __future__`): TileLang reads those of i
 from typing import Any
 
 from ..dtypes import DTYPE_BYTES
-from ..problem.space import Config
 from ..search_spaces import dequant_matmul as search_space
-from ._packed import Packing
 from ._scheduled_tiles import Stages
 from ._weight_fragments import COLUMNS, LANE_WORDS, OF_A, ROWS, TILE_WORDS, WARP, Fragments
 
@@ -33,36 +31,17 @@ ALIGNMENT = 128  # bytes, of what TMA copies to
 SUMS_BARRIER = 1  # of the warps that compute
 
 
-def streamed_product(
-    packing: Packing,
-    format_name: str,
-    output: str,
-    sizes: tuple[Any, int, int],
-    group: int,
-    config: Config,
-    with_zeros: bool,
-) -> Any:
-    """The tile program: a function of A, B, S, Z and C.
-
-    Args:
-        packing: the format.
-        format_name: its name.
-        output: dtype of C.
-        sizes: m, n and k.
-        group: weights of a row that share a scale; -1: all.
-        config: of the template.
-        with_zeros: whether there are zero points.
-    """
+def streamed_product(of: Fragments) -> Any:
+    """The tile program: a function of A, B, S, Z and C."""
     import tilelang.language as T  # noqa: N812
     from tilelang.layout import make_full_bank_swizzled_layout
 
-    m, n, k = sizes
-    of = Fragments(packing, format_name, output, sizes, group, config, with_zeros)
+    config, (m, n, k), group, with_zeros = of.config, of.sizes, of.group, of.with_zeros
     block_m, block_n, block_k = config.int("block_m"), config.int("block_n"), config.int("block_k")
     num_stages, threads = config.int("num_stages"), config.int("threads")
     parts, step, tiles = of.parts, of.step, of.tiles
     tokens, groups, columns, is_scaled_late = of.tokens, of.groups, of.columns, of.is_scaled_late
-    per_word = 32 // packing.bits
+    per_word = 32 // of.packing.bits
     depth = parts * block_k  # weights of a row of a stage
     pieces = depth // per_word // TILE_WORDS  # tiles of a stage with rows of 128 bytes
     steps = tuple(range(block_k // step))  # of a warp, in a stage
@@ -74,7 +53,7 @@ def streamed_product(
         blocks = min(blocks, tile_rows * tile_cols)
     width = tokens * groups  # columns of a tile's sums
     scale_rows = 1 if group == -1 else max(1, depth // group)
-    scale_dtype = packing.scales or output
+    scale_dtype = of.packing.scales or of.output
     stages = Stages(num_stages, pair=False)
     computing = (SUMS_BARRIER, threads)
     begin_all, clear, multiply = of.begin(threads, computing), of.clear(), of.multiply()
@@ -226,7 +205,7 @@ def streamed_product(
             thread = T.get_thread_binding()
             a_tile, kept = a_memory()
             b_tile = T.alloc_shared((num_stages * pieces, block_n, TILE_WORDS), "uint32")
-            s_tile, z_tile = scale_tile(scale_dtype, not is_scaled_late), scale_tile(output, with_zeros)
+            s_tile, z_tile = scale_tile(scale_dtype, not is_scaled_late), scale_tile(of.output, with_zeros)
             shared_sums = T.alloc_shared((2 * parts, width, block_n), of.accumulator)
             T.annotate_layout({b_tile: make_full_bank_swizzled_layout(b_tile)})
             if not keeps_a:

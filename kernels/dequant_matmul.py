@@ -56,7 +56,7 @@ from ._packed_vendor import packed_products
 from ._streamed_weights import streamed_product
 from ._vendor_calls import without_result
 from ._warp_policy import warp_policy
-from ._weight_fragments import step_of
+from ._weight_fragments import Fragments, step_of
 
 if TYPE_CHECKING:
     import torch
@@ -542,10 +542,9 @@ class DequantMatmulGpu(KernelTemplate):
             "policy": "square",
             "swizzle": 0,
         }
-        bits = 8 if packing.activations == "int8" else 16
         sizes = []  # block_n, warps, of the same rows, num_stages, persistent
         if hopper and m <= 8:
-            is_kept = search_space.keeps_a(m, k, bits // 8, 8)
+            is_kept = search_space.keeps_a(m, k, 1 if packing.activations == "int8" else 2, 8)
             sizes += [(32, 8, 8, 4, cores)] if is_kept else [(64, 8, 4, 3, 2 * cores)]
         elif hopper:
             sizes += [(32, 8, 8, 2, cores)]
@@ -742,7 +741,8 @@ class DequantMatmulGpu(KernelTemplate):
             return dequant_matmul_float8
 
         if config.int("reduce_warps", 0):
-            program = streamed_product(*given) if config.int("persistent", 0) else direct_product(*given)
+            product = streamed_product if config.int("persistent", 0) else direct_product
+            program = product(Fragments(*given))
         elif config.get("overlapped", False):
             program = overlapped_product(*given)
 

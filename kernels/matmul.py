@@ -30,13 +30,14 @@ from ..problem.space import Config, SearchSpace, Value
 from ..problem.template import KernelTemplate, Scale
 from ..problem.workload import MAX_DIMENSION, Workload
 from ..search_spaces import matmul as search_space
+from ..search_spaces.stored_parts import part_columns
 from ..target.spec import Target
 from ._exact_products import exact_products
 from ._float8 import BLOCK, FLOAT8_TERMS, LARGEST_FLOAT8, OUTPUTS, largest, short_sums, spread
 from ._matmul_vendor import products
 from ._promoted_sums import promoting_consumer, promotion_registers
-from ._scheduled_tiles import GROUP, RANGES, Consumer, SharedTiles, in_order, scheduled_tiles
-from ._stored_parts import part_columns, stored_by_parts
+from ._scheduled_tiles import GROUP, RANGES, SharedTiles, in_order, scheduled_tiles
+from ._stored_parts import stored_by_parts
 from ._warp_policy import warp_policy
 
 if TYPE_CHECKING:
@@ -488,7 +489,7 @@ class MatmulGpu(KernelTemplate):
         is_plain = not (activation or has_bias or has_residual or scales in ("tensor", "row"))
         pair = cluster_m * cluster_n  # blocks of a cluster
         is_pair, is_scheduled = pair > 1, stays_ahead or max(stream_k, pair) > 1
-        part_cols = part_columns(block_n, output)  # columns of C stored together
+        part_cols = part_columns(block_n, DTYPE_BYTES[output])  # columns of C stored together
         added_rows = 1 << (ADDED_COLUMNS // block_n).bit_length() - 1  # of a block that adds sums of ranges
         # of clusters, which are blocks unless two of these read an operand together
         cluster_rows = (tile_rows + cluster_m - 1) // cluster_m
@@ -726,7 +727,7 @@ class MatmulGpu(KernelTemplate):
         def scale_of_columns(tensors: Any, place: Any, depth: Any) -> Any:
             return tensors[3][depth, place[0] * block_n // BLOCK]
 
-        consumer: Consumer = in_order
+        consumer = in_order()
         if by_blocks:
             consumer = promoting_consumer(
                 scale_of_row, scale_of_columns, depths, block_m * block_n // threads

@@ -6,13 +6,12 @@ from collections.abc import Callable
 
 from ..problem.space import Config, Constraint
 from ..target.spec import Target
-from .matrix_unit import POLICIES, MatrixUnit, is_hopper, launch, matrix_unit
+from .matrix_unit import GROUP, GROUP_ROWS, POLICIES, MatrixUnit, is_hopper, launch, matrix_unit
 
 MAX_GRID_Y = 65535  # blocks along the second axis of a CUDA or HIP grid
 MIN_WGMMA_COLUMNS = 16  # "Not a canonical GMMA_MN layout" with 8
 # registers that ptxas 13.0 needs besides the sums of one wgmma: "register target of 154" for 256 columns
 WGMMA_REGISTERS = 26
-GROUP, GROUP_ROWS = 128, 64  # threads of a warpgroup, and rows of a wgmma
 SCALED_BLOCK = 128  # elements along k and n with one scale, in blocks
 LEFT_OPERAND_REGISTERS = 4  # the same for a left operand in registers: "158"
 

@@ -22,11 +22,10 @@ from .constraints import (
     rows_of_warps,
     stages_within_loop,
 )
-from .matrix_unit import MAX_WGMMA_COLUMNS, is_hopper, launch, matrix_unit
+from .matrix_unit import GROUP, MAX_WGMMA_COLUMNS, is_hopper, launch, matrix_unit
 
 TILES = (16, 32, 48, 64, 80, 96, 128, 160, 192, 256)  # of queries or keys, on any target
 SCHEDULES = ("serial", "overlapped", "ping_pong")
-GROUP = 128  # threads of one wgmma
 SPARE_REGISTERS = 24  # of a thread beside the tiles that overlapped schedules keep: addresses and rows
 HIP_REDUCTION_BYTES = 8  # shared memory per thread for reductions of rows, in warps of 64 threads
 

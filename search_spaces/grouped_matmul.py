@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 from ..dtypes import DTYPE_BYTES
@@ -25,7 +24,8 @@ from .constraints import (
     whole_instructions,
     whole_scales,
 )
-from .matrix_unit import POLICIES, is_hopper, launch, matrix_unit, wgmma_columns
+from .matrix_unit import GROUP, POLICIES, is_hopper, launch, matrix_unit, wgmma_columns
+from .stored_parts import bytes_of_parts
 
 TILES_M = (16, 32, 64, 128, 256)
 TILES_N = (32, 64, 128, 192, 256)
@@ -33,12 +33,10 @@ DEPTHS = (32, 64, 128)
 SWIZZLES = (0, 8)
 MAX_WAVES = 128  # tiles of a block: each thread keeps six numbers of each in local memory
 FULL_TILE = 64  # smaller tiles read the operands too often for the caches; they help only with few blocks
-GROUP = 128  # threads of a warpgroup
 SWIZZLED_BYTES = 128  # of a row, by TMA
 LEAST_AHEAD = 3  # stages of an explicit pipeline
 LEAST_DEPTH = 128  # bytes of a row that one of its copies brings
 MOST_COLUMNS = 256  # of one wgmma
-PART_BYTES, PARTS = 128, 2  # of a row that TMA spreads over all banks, and parts of C that leave together
 TABLE_BYTES = 1024  # that shared memory for numbers of tiles is a multiple of: the alignment of operands
 
 
@@ -78,9 +76,7 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         ),
         Parameter(
             "persistent",
-            (0, *((cores - 1,) if stays_ahead else ()), *((cores,) if stays_ahead or not by_blocks else ()))
-            if bulk
-            else (0,),
+            (0, cores - 1, cores) if stays_ahead else (0, cores) if bulk and not by_blocks else (0,),
             "blocks that walk over the tiles and copy for the next one meanwhile; 0: one block a tile. With "
             "one block less than cores, full and partly empty tiles are spread more evenly",
         ),
@@ -102,16 +98,14 @@ def space(workload: Workload, target: Target) -> SearchSpace:
 
     def sums(config: Config) -> int:
         # sums of a block of k have registers of their own
-        each = 2 if by_blocks else 1
-        return products * result_size(config) * each
+        return products * result_size(config) * (2 if by_blocks else 1)
 
     def shared_bytes(config: Config) -> int:
         rows = config.int("block_m") + products * config.int("block_n")
         operands = config.int("num_stages") * rows * config.int("block_k") * element_bytes
         result = result_size(config) * result_bytes
         if is_ahead(config):
-            columns = math.gcd(config.int("block_n"), PART_BYTES // result_bytes)
-            result = PARTS * config.int("block_m") * columns * result_bytes
+            result = bytes_of_parts(config.int("block_m"), config.int("block_n"), result_bytes)
             result += -(-(groups + 1) * 4 // TABLE_BYTES) * TABLE_BYTES
         # C replaces the operands after the main loop, but not in a branch with a warpgroup that copies,
         # or while that warpgroup copies for the next tile

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 
 from ..dtypes import DTYPE_BYTES
@@ -25,7 +24,8 @@ from .constraints import (
     whole_instructions,
     whole_scales,
 )
-from .matrix_unit import POLICIES, is_hopper, launch, matrix_unit, wgmma_columns
+from .matrix_unit import GROUP, POLICIES, is_hopper, launch, matrix_unit, wgmma_columns
+from .stored_parts import PART_BYTES, PARTS, bytes_of_parts
 
 FULL_TILE = 64  # smaller tiles read the operands too often for the caches; they help only with few blocks
 SWIZZLES = (0, 4, 8, 16)
@@ -39,8 +39,6 @@ LEAST_IDLE = 0.1  # share of the cores' time that streaming is worth
 LEAST_AHEAD = 3  # stages of an explicit pipeline
 CLUSTERED_TILE = 128
 EXPLICIT = ("stream_k", "cluster_m", "cluster_n")  # parameters of tiles with pipelines of their own
-PART_BYTES, PARTS = 128, 2  # of a row that TMA spreads over all banks, and parts of C that leave together
-GROUP = 128  # threads of a warpgroup
 MOST_SWAPPED = 512  # rows of A
 RESULT_BYTES: Mapping[str, int] = {"bfloat16": 2, "float16": 2, "float8_e4m3fn": 2, "int8": 4}
 MAX_VECTOR_FLOATS = 512  # the largest vector register file of a CPU core: 32 registers of 64 bytes
@@ -154,8 +152,7 @@ def _gpu_space(workload: Workload, target: Target) -> SearchSpace:
         is_direct = config["epilogue"] != "shared" or config.int("split_k", 1) > 1
         result = 0 if is_direct else result_size(config) * result_bytes
         if _is_by_parts(config):
-            columns = math.gcd(config.int("block_n"), PART_BYTES // result_bytes)
-            result = PARTS * config.int("block_m") * columns * result_bytes
+            result = bytes_of_parts(config.int("block_m"), config.int("block_n"), result_bytes)
         is_ahead = config.int("persistent", 0) or _is_scheduled(config)
         both = operands + result if is_ahead else max(operands, result)
         return both + launch(target, config.int("threads"), bulk_copies).barrier_bytes

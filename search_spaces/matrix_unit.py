@@ -12,6 +12,7 @@ from ..target.spec import Target
 
 POLICIES = ("square", "full_row", "full_col")
 MAX_WGMMA_COLUMNS = 256  # of one instruction
+GROUP, GROUP_ROWS = 128, 64  # threads of a warpgroup, and rows of its instruction
 
 
 @dataclass(frozen=True, slots=True)
