@@ -444,7 +444,7 @@ def _scattered(
         mechanism=mechanism,
         bytes=requested,
         transactions=scope.warp_executions
-        * (lanes if site.space is Space.GLOBAL else _conflicts(site, lanes, write)),
+        * (lanes if site.space is Space.GLOBAL else _conflicts(scope, site, width, lanes, write)),
         instructions=scope.warp_executions,
         vector_bytes=width,
         asynchronous=asynchronous,
@@ -454,12 +454,20 @@ def _scattered(
     )
 
 
-def _conflicts(site: AccessSite, lanes: int, write: bool) -> float:
+def _conflicts(scope: Scope, site: AccessSite, width: int, lanes: int, write: bool) -> float:
     """Wavefronts of lanes that access places of a buffer in shared memory that data chooses.
 
-    Lanes that read the same word share it, so a bank is busy for as many words as the buffer has in it: the
-    table of 16 values of a format of four bits has no conflicts.
+    The places follow from arbitrary data: an address often has parts that data does not choose, such as the
+    copy of a table that a lane reads. Lanes that read the same word share it, so a bank is busy for at most
+    as many words as the buffer has in it: the table of 16 values of a format of four bits has no conflicts.
     """
-    scattered = lanes * SCATTERED_WAVEFRONTS
     words_in_bank = math.ceil(site.array_bytes / BANKS_BYTES)
-    return scattered if write or not words_in_bank else min(scattered, float(words_in_bank))
+    most = float(lanes) if write or not words_in_bank else min(float(lanes), float(words_in_bank))
+    elements = round(site.array_bytes / site.element_bytes)
+    if not elements or not scope.is_chosen_by_data(site.index):
+        return min(most, lanes * SCATTERED_WAVEFRONTS)
+    try:
+        places = scope.with_arbitrary_data().addresses(site.index) % elements
+    except UnevaluableError:
+        return min(most, lanes * SCATTERED_WAVEFRONTS)
+    return min(most, wavefronts((places * site.element_bytes).astype(np.int64)[:, :lanes], width))

@@ -19,6 +19,7 @@ from .expressions import constant
 from .imported_source import work_of_call
 from .matrix_calls import ldmatrix, mfma, mma, stmatrix, wgmma
 from .scope import Scope
+from .source_instructions import work_of_function
 
 ONE_INSTRUCTION = frozenset(["DP4A"])  # device functions of one integer instruction per lane
 
@@ -152,10 +153,19 @@ def _extern(context: CountingContext, call: Any, scope: Scope) -> None:
         not count_exchange(context, name, call, scope)
         and not count_math(context, name.rsplit("::", 1)[-1], call, scope)
         and not _imported(context, name, call, scope)
+        and not _of_header(context, name, scope)
     ):
         context.count_unknown(name, scope)
     for argument in call.args[1:]:
         context.count_value(argument, scope)
+
+
+def _of_header(context: CountingContext, name: str, scope: Scope) -> bool:
+    """Count a call of a function of CUDA's headers. Returns False if it is none that is known."""
+    work = work_of_function(name)
+    for key, count in (work or {}).items():
+        context.phase.counts[key] += scope.issued_lanes * count
+    return work is not None
 
 
 def _imported(context: CountingContext, name: str, call: Any, scope: Scope) -> bool:
