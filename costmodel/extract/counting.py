@@ -40,6 +40,10 @@ class CountingContext(Protocol):
         """Record that the registers of a local buffer are live here."""
         ...
 
+    def mark_loaded(self, buffer: Any, index: Any) -> None:
+        """The same for the elements of a buffer that are loaded at `index`."""
+        ...
+
     def mark_accumulator(self, variable: Any, *, kept: bool) -> None:
         """Record that matrix instructions accumulate in a local buffer.
 

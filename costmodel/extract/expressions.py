@@ -125,7 +125,7 @@ def _arbitrary(values: Iterable[Any]) -> Any:
         mixed = (mixed * _MIXER + np.asarray(value).astype(np.int64)) & _MOST_ARBITRARY
         for _ in range(2):
             mixed = (mixed ^ (mixed >> 15)) * _MIXER & _MOST_ARBITRARY
-    return mixed
+    return mixed ^ (mixed >> 16)  # products of numbers in a row alone would spread evenly over banks
 
 
 _MOST_ARBITRARY = 2**31 - 1

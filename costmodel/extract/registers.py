@@ -6,44 +6,76 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
 Key = tuple[int, int]  # role, buffer
+Elements = NDArray[np.bool_] | None  # mask over the elements of a buffer; None: all of them
+_NEVER = np.iinfo(np.int64).max // 2
+
+
+@dataclass
+class _Span:
+    """First and last position at which each element of a buffer is live; `_NEVER` and 0 if it is not used."""
+
+    first: NDArray[np.int64]
+    last: NDArray[np.int64]
+
+    @property
+    def begin(self) -> int:
+        return int(self.first.min())
+
+    @property
+    def end(self) -> int:
+        return int(self.last.max())
+
+    def delay(self, begin: int) -> None:
+        """Let no element begin before `begin`."""
+        used = self.last > 0
+        self.first[used] = np.maximum(self.first[used], begin)
 
 
 @dataclass
 class LiveRanges:
-    """Positions in program order at which each role uses its local buffers, and the loops around them."""
+    """Positions in program order at which each role uses its local buffers, and the loops around them.
 
-    _spans: dict[Key, tuple[int, int]] = field(default_factory=dict)
+    A use may concern some elements alone. The iterations of an unrolled loop are no loop: the compiler sees
+    one sequence of statements, in which each element is a register of its own.
+    """
+
+    _uses: dict[Key, list[tuple[int, Elements]]] = field(default_factory=dict)
+    _spans: dict[Key, _Span] = field(default_factory=dict)
     _loops: list[tuple[int, int]] = field(default_factory=list)
+    _unrolled: list[tuple[int, int]] = field(default_factory=list)  # outermost unrolled loops
     _accumulations: dict[Key, list[int]] = field(default_factory=dict)
     _kept: set[Key] = field(default_factory=set)  # accumulators that live from one iteration to the next
     _branches: int = 0  # around the current position
     _branched: set[Key] = field(default_factory=set)  # buffers that are used in a branch
     _position: int = 0
-    _uses: dict[Key, list[int]] = field(default_factory=dict)
     _stores: dict[Key, list[int]] = field(default_factory=dict)
-    # the buffer of which each store to a buffer converts the elements; None for other values
+    # the buffer whose elements each store to a buffer transforms one by one; None for other values
     _sources: dict[Key, set[int | None]] = field(default_factory=dict)
+    _temporary: set[Key] = field(default_factory=set)  # buffers that need no registers of their own
 
-    def touch(self, role: int, buffer: int) -> None:
-        """Record a use of `buffer` by `role` at the current position."""
+    def touch(self, role: int, buffer: int, elements: Elements = None) -> None:
+        """Record a use of `elements` of `buffer` by `role` at the current position."""
         self._position += 1
         key = (role, buffer)
-        first, _ = self._spans.get(key, (self._position, 0))
-        self._spans[key] = (first, self._position)
-        self._uses.setdefault(key, []).append(self._position)
+        self._uses.setdefault(key, []).append((self._position, elements))
         if self._branches:
             self._branched.add(key)
 
-    def store(self, role: int, buffer: int, converted: int | None = None) -> None:
-        """Record a store to `buffer`.
+    def store(
+        self, role: int, buffer: int, transformed: int | None = None, elements: Elements = None
+    ) -> None:
+        """Record a store to `elements` of `buffer`.
 
-        If the value is an element of another local buffer, converted and not changed otherwise, that is
-        `converted`.
+        If the value follows from one element of another local buffer and from constants, that buffer is
+        `transformed`.
         """
-        self.touch(role, buffer)
+        self.touch(role, buffer, elements)
         self._stores.setdefault((role, buffer), []).append(self._position)
-        self._sources.setdefault((role, buffer), set()).add(converted)
+        self._sources.setdefault((role, buffer), set()).add(transformed)
 
     def accumulate(self, role: int, buffer: int, *, kept: bool) -> None:
         """Record that matrix instructions of `role` accumulate in `buffer`.
@@ -76,39 +108,55 @@ class LiveRanges:
         self._position += 1
         self._loops.append((start, self._position))
 
+    @contextmanager
+    def unrolled(self) -> Iterator[None]:
+        """A context in which all uses are inside one unrolled loop."""
+        self._position += 1
+        start = self._position
+        yield
+        self._position += 1
+        self._unrolled.append((start, self._position))
+
     def finish(self) -> None:
         """Extend each live range over the loops that it enters or leaves.
 
-        A buffer that is used inside a loop and also before or after it is live during the whole loop.
+        An element that is used inside a loop and also before or after it is live during the whole loop.
         """
-        self._delay_conversions()
+        self._spans = {key: _span(uses) for key, uses in self._uses.items()}
+        self._delay_transformations()
         for start, end in self._loops:
             self._hand_over(start, end)
             kept = self._kept_through(start, end)
-            for key, (first, last) in self._spans.items():
-                touches = first <= end and last >= start
-                if touches and (first < start or last > end or key in kept):
-                    self._spans[key] = (min(first, start), max(last, end))
+            for key, span in self._spans.items():
+                crosses = (span.first <= end) & (span.last >= start)
+                if key not in kept:
+                    crosses &= (span.first < start) | (span.last > end)
+                span.first[crosses] = np.minimum(span.first[crosses], start)
+                span.last[crosses] = np.maximum(span.last[crosses], end)
 
-    def _delay_conversions(self) -> None:
-        """Let a buffer with converted elements of another begin when its elements are needed.
+    def _delay_transformations(self) -> None:
+        """Let a buffer with transformed elements of another begin when its elements are needed.
 
-        The compiler converts an element when the other buffer is used for the last time, or changed, if no
-        instruction needs it before.
+        The compiler computes an element when the other buffer is used for the last time, or changed, if no
+        instruction needs it before. If one unrolled loop uses all elements, each of them is computed there,
+        and a register is enough.
         """
         for (role, buffer), sources in self._sources.items():
             source = next(iter(sources)) if len(sources) == 1 else None
             key = (role, buffer)
             if source is None or key in self._branched or (role, source) not in self._spans:
                 continue
-            converted = self._stores[key][-1]
-            needed = [p for p in self._uses[key] if p > converted]
+            computed = self._stores[key][-1]
+            needed = [p for p, _ in self._uses[key] if p > computed]
             if len(needed) + len(self._stores[key]) < len(self._uses[key]):
-                continue  # used between two conversions, as if a loop is unrolled
-            changed = [p for p in self._changes(role, source) if p > converted]
-            begin = min([*needed[:1], *changed[:1], self._spans[role, source][1] + 1])
-            if begin > converted and not self._changes_within_loop(role, source, converted, begin):
-                self._spans[key] = (begin, self._spans[key][1])
+                continue  # used between two stores, as if a loop is unrolled
+            changed = [p for p in self._changes(role, source) if p > computed]
+            begin = min([*needed[:1], *changed[:1], self._spans[role, source].end + 1])
+            if begin > computed and not self._changes_within_loop(role, source, computed, begin):
+                self._spans[key].delay(begin)
+                end = self._spans[key].end
+                if any(start < begin and end < stop for start, stop in self._unrolled):
+                    self._temporary.add(key)
 
     def _changes_within_loop(self, role: int, buffer: int, inside: int, outside: int) -> bool:
         """Whether `role` stores to `buffer` in a loop around one position that the other one is not in."""
@@ -129,7 +177,7 @@ class LiveRanges:
         None of a role for which several products begin anew in each iteration: the compiler then lets the
         accumulators of one have the registers of another.
         """
-        anew = [k for k in self._accumulations if self._spans[k][0] >= start and self._spans[k][1] <= end]
+        anew = [k for k in self._accumulations if self._spans[k].begin >= start and self._spans[k].end <= end]
         alone = {role for role in {k[0] for k in anew} if sum(k[0] == role for k in anew) == 1}
         return {key for key in self._kept - self._branched if key[0] in alone}
 
@@ -138,13 +186,13 @@ class LiveRanges:
 
         The loop then needs registers for the larger of the two, not for both.
         """
-        inside = {key: span for key, span in self._spans.items() if span[0] <= end and span[1] >= start}
-        dying = [key for key, (first, last) in inside.items() if first < start and last <= end]
-        born = [key for key, (first, last) in inside.items() if first >= start and last > end]
+        inside = {k: span for k, span in self._spans.items() if span.begin <= end and span.end >= start}
+        dying = [key for key, span in inside.items() if span.begin < start and span.end <= end]
+        born = [key for key, span in inside.items() if span.begin >= start and span.end > end]
         for role in {key[0] for key in dying}:
             mine = [key for key in born if key[0] == role]
             for key in mine[: sum(1 for k in dying if k[0] == role)]:
-                self._spans[key] = (end + 1, self._spans[key][1])
+                self._spans[key].delay(end + 1)
 
     def peak_registers(self, role: int, buffer_bytes: Mapping[int, float]) -> float:
         """Peak number of 32-bit registers per thread that are live together.
@@ -158,13 +206,24 @@ class LiveRanges:
         return self._peak([key for key in self._accumulations if key[0] == role], buffer_bytes)
 
     def _peak(self, keys: Iterable[Key], buffer_bytes: Mapping[int, float]) -> float:
-        events: list[tuple[int, float]] = []
+        change = np.zeros(self._position + 3)
         for key in keys:
-            (first, last), size = self._spans[key], buffer_bytes.get(key[1], 0.0) / 4
-            if size:
-                events += [(first, size), (last + 1, -size)]
-        peak = current = 0.0
-        for _, change in sorted(events):
-            current += change
-            peak = max(peak, current)
-        return peak
+            span, size = self._spans[key], buffer_bytes.get(key[1], 0.0) / 4
+            if size and key not in self._temporary:
+                used = span.last > 0
+                each = size / len(used)
+                np.add.at(change, span.first[used], each)
+                np.add.at(change, span.last[used] + 1, -each)
+        return float(change.cumsum().max(initial=0.0))
+
+
+def _span(uses: list[tuple[int, Elements]]) -> _Span:
+    """The span of each element of a buffer from its uses in order."""
+    sizes = {len(elements) for _, elements in uses if elements is not None}
+    count = sizes.pop() if len(sizes) == 1 else 1  # views with other elements: all elements at once
+    first, last = np.full(count, _NEVER), np.zeros(count, np.int64)
+    for position, elements in uses:
+        some = elements if elements is not None and len(elements) == count else slice(None)
+        first[some] = np.minimum(first[some], position)
+        last[some] = np.maximum(last[some], position)
+    return _Span(first, last)

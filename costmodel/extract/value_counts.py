@@ -144,7 +144,7 @@ def _load(context: CountingContext, node: Any, scope: Scope) -> None:
 
 
 def _one_load(context: CountingContext, node: Any, scope: Scope) -> None:
-    context.mark_live(node.buffer.data)
+    context.mark_loaded(node.buffer, node.indices[0])
     site = context.memory.site(node.buffer, node.indices[0], element_type(str(node.dtype)).lanes)
     if site is not None:
         load = lane_access(scope, site, write=False, mechanism="ld")

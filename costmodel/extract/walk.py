@@ -7,6 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ...problem.rasterization import Rasterization
 from ...problem.run_time_data import NOTHING_KNOWN, RunTimeData, function_name
 from ...profile.values import Access, Role, Space, Trips
@@ -28,6 +31,7 @@ from .scope import Scope
 from .shared_memory_order import follows_shared_index, rewrites_shared
 from .tables import tables_of
 from .trip_guesses import guessed_trips
+from .unrolled_elements import UnrolledElements, transformed_buffer
 from .value_counts import count_address, count_value
 
 UNROLLED_AT_MOST = 64  # the device compiler unrolls loops with constant extents up to this
@@ -56,6 +60,7 @@ class KernelReader:
     phase: PhaseCounts = field(default_factory=PhaseCounts)
     memory: Memory = field(init=False)
     _live: LiveRanges = field(default_factory=LiveRanges)
+    _elements: UnrolledElements = field(default_factory=UnrolledElements)
     _roles: dict[tuple[int, int], RoleCounts] = field(default_factory=dict)  # by (first thread, threads)
     _role: RoleCounts = field(init=False)
     _guessed: dict[str, float] = field(default_factory=dict)  # iterations, by the text of a loop's extent
@@ -99,6 +104,13 @@ class KernelReader:
     def mark_live(self, variable: Any) -> None:
         """Record that the registers of a local buffer are live here."""
         self._live.touch(self._role.number, identity(variable))
+
+    def mark_loaded(self, buffer: Any, index: Any) -> None:
+        """Record that elements of a buffer are live here."""
+        self._live.touch(self._role.number, identity(buffer.data), self._used(buffer, index))
+
+    def _used(self, buffer: Any, index: Any) -> NDArray[np.bool_] | None:
+        return self._elements.used(buffer, index) if self.memory.is_in_registers(buffer) else None
 
     def mark_accumulator(self, variable: Any, *, kept: bool) -> None:
         """Record that matrix instructions accumulate in a local buffer."""
@@ -260,7 +272,8 @@ class KernelReader:
 
     def _store(self, node: Any, scope: Scope) -> Scope:
         self.count_value(node.value, scope)
-        self._live.store(self._role.number, identity(node.buffer.data), _converted_buffer(node.value))
+        used = self._used(node.buffer, node.indices[0])
+        self._live.store(self._role.number, identity(node.buffer.data), transformed_buffer(node.value), used)
         self.memory.note_store(identity(node.buffer.data))
         if is_scalar(node.buffer):
             self._scalars.add(identity(node.buffer.data))
@@ -314,7 +327,7 @@ class KernelReader:
         elif follows_shared_index(node, is_global):
             # the other warps of the block wait for those that gather
             self.phase.counts["load_branches"] += scope.warp_executions / scope.warp_share * turns
-        with self._live.loop():
+        with self._around_elements(node):
             return self._body(
                 node,
                 scope,
@@ -322,6 +335,16 @@ class KernelReader:
                 unrolled=inline or (extent or UNROLLED_AT_MOST + 1) <= UNROLLED_AT_MOST,
                 as_phase=False,
             )
+
+    @contextmanager
+    def _around_elements(self, node: Any) -> Iterator[None]:
+        """A loop around uses of local buffers, in one sequence of statements if it is unrolled."""
+        if loops.is_unrolled(node):
+            with self._live.unrolled(), self._elements.loop(node):
+                yield
+        else:
+            with self._live.loop():
+                yield
 
     def _is_phase(self, node: Any, *, nested: bool) -> bool:
         """Whether a loop becomes a phase: its iterations run one after another and move data or wait."""
@@ -471,11 +494,22 @@ class KernelReader:
         for body, condition in ((node.then_case, node.condition), (node.else_case, tirx.Not(node.condition))):
             # of two branches, none has the results of the other
             own = scope if node.else_case is None else replace(scope, apart=identity(body))
-            with self._live.branch():
+            with self._one_of_branches(condition):
                 inside = self._taken(body, condition, own) if body is not None else None
             if inside is not None:
                 after = after.after(inside, self._scalars)
         return after
+
+    @contextmanager
+    def _one_of_branches(self, condition: Any) -> Iterator[None]:
+        """A branch around uses of local buffers, or the iterations of unrolled loops that have it."""
+        around = (
+            self._elements.condition(condition)
+            if self._elements.is_static(condition)
+            else self._live.branch()
+        )
+        with around:
+            yield
 
     def _taken(self, body: Any, condition: Any, scope: Scope) -> Scope | None:
         """Count a branch under a condition.
@@ -510,14 +544,6 @@ class KernelReader:
         density = self.data.density
         taken = "always entered" if density is None else f"entered in {density:.0%} of the cases"
         self.add_note(f"a branch around matrix work or copies depends on data: taken as {taken}")
-
-
-def _converted_buffer(value: Any) -> int | None:
-    """The identity of the local buffer of which `value` is a converted element; None for other values."""
-    loaded: Any = value.value if type(value).__name__ == "Cast" else None
-    if type(loaded).__name__ != "BufferLoad" or not str(loaded.buffer.scope()).startswith("local"):
-        return None
-    return identity(loaded.buffer.data)
 
 
 def _with_results(scope: Scope, program: ScalarProgram, scalars: Iterable[int] | None = None) -> Scope | None:

@@ -139,19 +139,22 @@ def maximum_and_sum(trips, guard, stored_between=False, threads=128):
     return main
 
 
-def looked_up(values, threads=128):
-    """Each thread takes the element of a table in shared memory whose number it loads."""
+def looked_up(values, threads=128, copies=1):
+    """Each thread takes the element of a table in shared memory whose number it loads.
+
+    The table has `copies` side by side, and neighbours take different ones.
+    """
 
     @T.prim_func
     def main(X: T.Tensor((1024, 128), "int32"), Y: T.Tensor((1024, 128), "float32")):
         with T.Kernel(1024, threads=threads) as bx:
             tx = T.get_thread_binding()
-            table = T.alloc_shared((values,), "float32")
-            for i in T.serial(T.ceildiv(values, threads)):
-                if i * threads + tx < values:
+            table = T.alloc_shared((values * copies,), "float32")
+            for i in T.serial(T.ceildiv(values * copies, threads)):
+                if i * threads + tx < values * copies:
                     table[i * threads + tx] = T.cast(i, "float32")
             T.sync_threads()
-            Y[bx, tx] = table[X[bx, tx]]
+            Y[bx, tx] = table[X[bx, tx] * copies + tx % copies]
 
     return main
 

@@ -38,10 +38,19 @@ def test_loads_in_a_row_are_told_from_those_between_stores(together: bool, in_ro
     assert [load.in_row for load in loads] == [in_row, 16]
 
 
-@pytest.mark.parametrize(("values", "wavefronts"), [(16, 1), (32, 1), (128, 4), (1024, 8)])
-def test_a_bank_is_busy_for_the_words_of_a_table_at_most(values: int, wavefronts: int) -> None:
+@pytest.mark.parametrize(
+    ("values", "fewest", "most"),
+    [(16, 1, 1), (32, 1, 1), (128, 2.3, 3.2), (1024, 2.7, 3.9)],  # means of many: 1, 1, 2.8, 3.4
+)
+def test_lookups_conflict_as_random_places_of_the_table_do(values: int, fewest: float, most: float) -> None:
     (load,) = accesses(read(kernels.looked_up(values)), Space.SHARED)
-    assert load.transactions == wavefronts * load.instructions
+    assert fewest <= load.transactions / load.instructions <= most
+
+
+def test_lanes_that_read_copies_of_a_table_conflict_with_few_others() -> None:
+    """Lanes 16 apart alone share a copy, and half of its words are in the bank of the other lane."""
+    (load,) = accesses(read(kernels.looked_up(256, copies=16)), Space.SHARED)
+    assert 1.9 <= load.transactions / load.instructions <= 2
 
 
 def test_fast_math_leaves_the_special_function_alone() -> None:
