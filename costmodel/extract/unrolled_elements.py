@@ -83,15 +83,13 @@ class UnrolledElements:
         if bindings is None:
             return None
         try:
-            places = np.atleast_1d(np.asarray(evaluate(index, bindings)))
-            for condition in self._conditions:
-                holds = np.asarray(evaluate(condition, bindings)).astype(bool)
-                places = np.broadcast_to(places, np.broadcast_shapes(places.shape, holds.shape))
-                places = places[np.broadcast_to(holds, places.shape)]
+            places = np.asarray(evaluate(index, bindings))
+            holds = [np.asarray(evaluate(condition, bindings)).astype(bool) for condition in self._conditions]
         except UnevaluableError:
             return None
         mask = np.zeros(math.prod(sizes), bool)
-        touched = (places.astype(np.int64)[:, None] + stride * np.arange(lanes)).ravel()
+        places, taken = np.broadcast_arrays(places, _all(holds))
+        touched = (places[taken].astype(np.int64)[:, None] + stride * np.arange(lanes)).ravel()
         mask[touched[(touched >= 0) & (touched < len(mask))]] = True
         return mask
 
@@ -102,6 +100,14 @@ class UnrolledElements:
             return None
         mesh = np.meshgrid(*counters.values(), indexing="ij")
         return {variable: values.ravel() for variable, values in zip(counters, mesh, strict=True)}
+
+
+def _all(conditions: list[NDArray[np.bool_]]) -> NDArray[np.bool_]:
+    """Where all conditions hold."""
+    found = np.ones((), bool)
+    for condition in conditions:
+        found = found & condition
+    return found
 
 
 def transformed_buffer(value: Any) -> int | None:

@@ -86,6 +86,8 @@ def test_the_elements_at_an_index_in_unrolled_loops() -> None:
         assert elements.is_static(i < 2)
         with elements.condition(i < 2):
             assert np.flatnonzero(elements.used(buffer, i * 4 + j)).tolist() == [0, 1, 4, 5]
+            with elements.condition(j > 0):
+                assert np.flatnonzero(elements.used(buffer, i * 4 + j)).tolist() == [1, 5]
     assert elements.used(buffer, i) is None
     assert not elements.is_static(i < 2)
 
