@@ -50,7 +50,13 @@ __device__ __forceinline__ void {ADD}({name} *sums, const {name} *own) {{
 
 
 def added_in_cluster(
-    rows: int, columns: int, parts: int, dtype: str, swapped: bool, write: Callable[..., Any]
+    rows: int,
+    columns: int,
+    parts: int,
+    dtype: str,
+    swapped: bool,
+    threads: int,
+    write: Callable[..., Any],
 ) -> Any:
     """A macro `(where, c_sum, part)` that adds the sums of a tile's parts and hands over what it has added.
 
@@ -60,16 +66,22 @@ def added_in_cluster(
         parts: blocks of a cluster, which divide `rows`. Their ranks are the numbers of the parts.
         dtype: of the sums that are added.
         swapped: whether `c_sum` is a tile of C^T.
-        write: a macro `(where, row, col, sums)` that takes `TOGETHER` neighbours in a row of the tile.
+        threads: that compute.
+        write: a macro `(where, row, col, sums, first)` that takes `TOGETHER` neighbours in a row of the tile,
+            which are those of `sums` from `first` on.
     """
     import tilelang.language as T  # noqa: N812
 
-    share = rows // parts
+    share, per_row = rows // parts, columns // TOGETHER
+    turns = -(-share * per_row // threads)
+    is_even = share * per_row % threads == 0
 
     @T.macro
     def add(where, c_sum, part):  # type: ignore[no-untyped-def]
         own = T.alloc_shared((rows, row_elements(columns, swapped)), dtype)
-        sums = T.alloc_local((TOGETHER,), dtype)
+        sums = T.alloc_local((turns * TOGETHER,), dtype)
+        # threads that only copy come before or after those that compute
+        thread = T.get_thread_binding() % threads
         for i, j in T.Parallel(*c_sum.shape):
             if swapped:
                 own[j, i] = T.cast(c_sum[i, j], dtype)
@@ -77,17 +89,25 @@ def added_in_cluster(
                 own[i, j] = T.cast(c_sum[i, j], dtype)
         T.sync_threads()
         T.cluster_sync()  # all parts are there
-        for i, at in T.Parallel(share, columns // TOGETHER, coalesced_width=T.int32(1)):
-            row, col = part * share + i, at * TOGETHER
-            for v in T.unroll(TOGETHER):
-                sums[v] = 0
-            T.call_extern(
-                "handle",
-                ADD,
-                T.access_ptr(sums[0], "rw", TOGETHER),
-                T.access_ptr(own[row, col], "r", TOGETHER),
-            )
-            write(where, row, col, sums)
-        T.cluster_sync()  # no block leaves while another one may read its sums
+        for turn in T.unroll(turns * TOGETHER):
+            sums[turn] = 0
+        for turn in T.unroll(turns):
+            at = turn * threads + thread
+            if is_even or at < share * per_row:
+                row, col = part * share + at // per_row, at % per_row * TOGETHER
+                T.call_extern(
+                    "handle",
+                    ADD,
+                    T.access_ptr(sums[turn * TOGETHER], "rw", TOGETHER),
+                    T.access_ptr(own[row, col], "r", TOGETHER),
+                )
+        # a block leaves when all have read its sums; what they store meanwhile is not waited for
+        T.cluster_arrive()
+        for turn in T.unroll(turns):
+            at = turn * threads + thread
+            if is_even or at < share * per_row:
+                row, col = part * share + at // per_row, at % per_row * TOGETHER
+                write(where, row, col, sums, turn * TOGETHER)
+        T.cluster_wait()
 
     return add

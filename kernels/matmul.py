@@ -558,17 +558,19 @@ class MatmulGpu(KernelTemplate):
             steep = value * (GELU + GELU_CUBE * value * value if activation == "gelu" else LOG2_E)
             return T.rsqrt(T.float32(1) + T.exp2(-steep))
 
+        def activated(value: Any) -> Any:
+            if activation == "relu":
+                return T.max(value, T.float32(0))
+            if has_root:
+                factor = root(value)
+                return value * (factor * factor)
+            return value
+
         def finished(total: Any, others: tuple[Any, ...], row: Any, col: Any, kept: Any = None) -> Any:
             # what follows the product, for one element
             if is_plain:
                 return total
-            value = summed(total, others, row, col, kept)
-            if activation == "relu":
-                value = T.max(value, T.float32(0))
-            elif has_root:
-                factor = root(value)
-                value = value * (factor * factor)
-            return value
+            return activated(summed(total, others, row, col, kept))
 
         @T.macro
         def fill(where, c_sum, first, c_parts, slot):  # type: ignore[no-untyped-def]
@@ -633,14 +635,20 @@ class MatmulGpu(KernelTemplate):
                 T.copy(c_sum, C[row, bx * block_n])
 
         @T.macro
-        def write(where, row, col, sums):  # type: ignore[no-untyped-def]
+        def write(where, row, col, sums, first):  # type: ignore[no-untyped-def]
             others, C = where[0], where[1]  # noqa: N806
-            first_row, first_col = where[2] + row, where[3] * block_n + col
+            in_row, in_col = where[2] + row, where[3] * block_n + col
+            if not is_plain:
+                # step by step, since TileLang repeats an expression wherever it is used
+                for v in T.unroll(TOGETHER):
+                    sums[first + v] = summed(sums[first + v], others, in_row, in_col + v)
+                for v in T.unroll(TOGETHER):
+                    sums[first + v] = activated(sums[first + v])
             values = T.alloc_local((TOGETHER,), output)
             for v in T.unroll(TOGETHER):
-                values[v] = T.cast(finished(sums[v], others, first_row, first_col + v), output)
+                values[v] = T.cast(sums[first + v], output)
             for v in T.vectorized(TOGETHER) if n % TOGETHER == 0 else T.unroll(TOGETHER):
-                C[first_row, first_col + v] = values[v]
+                C[in_row, in_col + v] = values[v]
 
         @T.macro
         def tile(A, B, A_scale, B_scale, bias, residual, C, P, place, a_tile, b_tile, c_sum):  # type: ignore[no-untyped-def]  # noqa: N803
@@ -670,7 +678,7 @@ class MatmulGpu(KernelTemplate):
                 else:
                     product(a_tile, b_tile, c_sum, False)
             if adds_in_cluster:
-                add = added_in_cluster(block_m, block_n, split_k, wide, swapped, write)
+                add = added_in_cluster(block_m, block_n, split_k, wide, swapped, threads, write)
                 add((others, C, row, bx), c_sum, part)
             elif split_k > 1:
                 if swapped:
