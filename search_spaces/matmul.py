@@ -96,7 +96,7 @@ def _gpu_space(workload: Workload, target: Target) -> SearchSpace:
         Parameter(
             "reduce",
             ("kernel", "cluster") if splits and hopper and most_parts > 1 else ("kernel",),
-            "what adds the sums of parts of k: a second kernel, or a cluster of their blocks in shared memory",
+            "what adds the sums of parts of k: a second kernel, or a cluster of their blocks, in shared memory",
             default="kernel",
         ),
         Parameter(
@@ -317,13 +317,13 @@ def _cluster_of_parts(target: Target, most: int) -> Constraint:
             return "reduce=cluster adds sums of parts of k, and split_k=1 has none: take reduce=kernel"
         if parts > most:
             return (
-                f"reduce=cluster with split_k={parts} needs clusters of {parts} blocks, and {target.name} has "
-                f"clusters of at most {most}: take split_k={most} or reduce=kernel"
+                f"reduce=cluster with split_k={parts} needs clusters of {parts} blocks, and {target.name} "
+                f"has clusters of at most {most}: take split_k={most} or reduce=kernel"
             )
         if rows % parts:
             return (
-                f"reduce=cluster divides block_m={rows} among {parts} blocks, which is not even: take another "
-                "split_k or reduce=kernel"
+                f"reduce=cluster divides block_m={rows} among {parts} blocks, which is not even: take "
+                "another split_k or reduce=kernel"
             )
         return None
 

@@ -335,7 +335,6 @@ class _Reader:
             elif operand.type == "gnu_asm_input_operand":
                 self.visit(operand.child_by_field_name("value"), frame, times)
 
-
     def _pointers_of(self, node: Node, frame: _Frame) -> set[int]:
         """The arguments of the outermost call whose addresses a piece of PTX takes."""
         operands = [n.child_by_field_name("value") for n in nodes(node) if n.type == "gnu_asm_input_operand"]
@@ -353,7 +352,10 @@ def _is_element(node: Node) -> bool:
     parts = [(n.type, text(n)[:1]) for n in nodes(node)]
     if ("pointer_expression", "&") in parts:
         return False
-    return any(kind == "subscript_expression" or (kind, first) == ("pointer_expression", "*") for kind, first in parts)
+    return any(
+        kind == "subscript_expression" or (kind, first) == ("pointer_expression", "*")
+        for kind, first in parts
+    )
 
 
 def _base(node: Node) -> str:

@@ -161,7 +161,13 @@ def test_base_is_legal_on_nvidia() -> None:
         ),
         ("h200", "m=4224,n=4096,k=4096", {"cluster_m": 2}, "clusters", "leaves one of 33 blocks without"),
         ("h200", "M1", {"cluster_m": 2, "num_stages": 2}, "clusters", "take num_stages=3"),
-        ("h200", "D128", {**SPLIT, "split_k": 1}, "cluster of parts", "split_k=1 has none: take reduce=kernel"),
+        (
+            "h200",
+            "D128",
+            {**SPLIT, "split_k": 1},
+            "cluster of parts",
+            "split_k=1 has none: take reduce=kernel",
+        ),
         (
             "h200",
             "m=16,n=1024,k=8192",
