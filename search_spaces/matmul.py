@@ -96,7 +96,7 @@ def _gpu_space(workload: Workload, target: Target) -> SearchSpace:
         Parameter(
             "reduce",
             ("kernel", "cluster") if splits and hopper and most_parts > 1 else ("kernel",),
-            "what adds the sums of parts of k: a second kernel, or a cluster of their blocks, in shared memory",
+            "what adds sums of parts of k: a second kernel, or a cluster of their blocks, in shared memory",
             default="kernel",
         ),
         Parameter(
