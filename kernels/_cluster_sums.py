@@ -101,6 +101,8 @@ def added_in_cluster(
                     T.access_ptr(sums[turn * TOGETHER], "rw", TOGETHER),
                     T.access_ptr(own[row, col], "r", TOGETHER),
                 )
+        # all lanes of a warp arrive together, also those that had nothing to read or to store
+        T.sync_warp()
         # a block leaves when all have read its sums; what they store meanwhile is not waited for
         T.cluster_arrive()
         for turn in T.unroll(turns):
@@ -108,6 +110,7 @@ def added_in_cluster(
             if is_even or at < share * per_row:
                 row, col = part * share + at // per_row, at % per_row * TOGETHER
                 write(where, row, col, sums, turn * TOGETHER)
+        T.sync_warp()
         T.cluster_wait()
 
     return add

@@ -66,9 +66,9 @@ def test_sums_are_written_where_stages_were_and_read_when_all_are_there(shape: s
         r"\(\(float\*\)own\)\[[^;]* = c_sum\[",
         wait + r"\s*tl::cluster_sync\(\);",
         r"add_parts\(\(&\(sums",
-        r"tl::cluster_arrive\(\);",
+        r"__syncwarp\(\);\s*tl::cluster_arrive\(\);",
         r"(?:\*\(uint2\*\)\(C \+|C\[)",
-        r"tl::cluster_wait\(\);[\s}]*$",
+        r"__syncwarp\(\);\s*tl::cluster_wait\(\);[\s}]*$",
     )
     body = code[code.rindex("__launch_bounds__") :]
     body = body[body.index("{") :]
