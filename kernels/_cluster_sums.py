@@ -89,8 +89,8 @@ def added_in_cluster(
                 own[i, j] = T.cast(c_sum[i, j], dtype)
         T.sync_threads()
         T.cluster_sync()  # all parts are there
-        for turn in T.unroll(turns * TOGETHER):
-            sums[turn] = 0
+        for element in T.unroll(turns * TOGETHER):
+            sums[element] = 0
         for turn in T.unroll(turns):
             at = turn * threads + thread
             if is_even or at < share * per_row:
