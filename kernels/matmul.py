@@ -30,8 +30,10 @@ from ..problem.space import Config, SearchSpace, Value
 from ..problem.template import KernelTemplate, Scale
 from ..problem.workload import MAX_DIMENSION, Workload
 from ..search_spaces import matmul as search_space
+from ..search_spaces.cluster_sums import TOGETHER
 from ..search_spaces.stored_parts import part_columns
 from ..target.spec import Target
+from ._cluster_sums import added_in_cluster, device_function
 from ._exact_products import exact_products
 from ._float8 import BLOCK, FLOAT8_TERMS, LARGEST_FLOAT8, OUTPUTS, largest, short_sums, spread
 from ._matmul_vendor import products
@@ -345,9 +347,9 @@ GELU_CUBE = GELU * 0.044715
 class MatmulGpu(KernelTemplate):
     """One output tile per block: operands and C pass through shared memory, in a pipelined loop over k.
 
-    Parts of k may have blocks of their own, whose sums a second kernel adds. Blocks may loop over tiles, and
-    share the iterations of those that are left. Two blocks may read an operand together. Tiles may be those
-    of C^T, for few rows of A.
+    Parts of k may have blocks of their own, whose sums a second kernel adds, or a cluster of these blocks.
+    Blocks may loop over tiles, and share the iterations of those that are left. Two blocks may read an
+    operand together. Tiles may be those of C^T, for few rows of A.
     """
 
     operator = OPERATOR
@@ -378,7 +380,7 @@ class MatmulGpu(KernelTemplate):
         parts, blocks = config.int("split_k", 1), config.int("stream_k", 0)
         if blocks:
             sizes = (RANGES * blocks, config.int("block_m"), config.int("block_n"))
-        elif parts > 1:
+        elif parts > 1 and config.get("reduce", "kernel") == "kernel":
             sizes = (parts, workload.dims["m"], workload.dims["n"])
         else:
             return {}
@@ -455,6 +457,8 @@ class MatmulGpu(KernelTemplate):
         split_k, persistent = config.int("split_k", 1), config.int("persistent", 0)
         stream_k, cluster_m, cluster_n = (config.int(name, 0) or 1 for name in SCHEDULES)
         swapped = bool(config.get("swapped", False))
+        adds_in_cluster = split_k > 1 and config.get("reduce", "kernel") == "cluster"
+        adds_later = split_k > 1 and not adds_in_cluster  # in a second kernel
         # "overlapped" is a pipeline across tiles; "serial" is TileLang's own, which ends with each tile
         stays_ahead = config.get("schedule", "serial") == "overlapped"
         by_parts = stays_ahead or config["epilogue"] == "parts"
@@ -473,7 +477,7 @@ class MatmulGpu(KernelTemplate):
 
         wide = PARTIAL.get(dtype, "float32")  # of partial sums
         partial_shape = (RANGES * stream_k, block_m, block_n) if stream_k > 1 else (split_k, m, n)
-        partial: Any = T.Tensor(partial_shape, wide) if split_k > 1 or stream_k > 1 else type(None)
+        partial: Any = T.Tensor(partial_shape, wide) if adds_later or stream_k > 1 else type(None)
 
         a_by_rows, b_by_depth = layout[0] == "n", layout[1] == "n"
         a_shape = (block_m, block_k) if a_by_rows else (block_k, block_m)
@@ -506,6 +510,9 @@ class MatmulGpu(KernelTemplate):
             if split_k > 1
             else (T.ceildiv(n, block_n), T.ceildiv(m, block_m))
         )
+
+        # blocks of a cluster, along the axes of the grid
+        cluster = 2 if is_pair else (1, 1, split_k) if adds_in_cluster else None
 
         def at(tensor: Any, by_depth: bool, depth: Any, other: Any) -> Any:
             return tensor[depth, other] if by_depth else tensor[other, depth]
@@ -551,17 +558,19 @@ class MatmulGpu(KernelTemplate):
             steep = value * (GELU + GELU_CUBE * value * value if activation == "gelu" else LOG2_E)
             return T.rsqrt(T.float32(1) + T.exp2(-steep))
 
+        def activated(value: Any) -> Any:
+            if activation == "relu":
+                return T.max(value, T.float32(0))
+            if has_root:
+                factor = root(value)
+                return value * (factor * factor)
+            return value
+
         def finished(total: Any, others: tuple[Any, ...], row: Any, col: Any, kept: Any = None) -> Any:
             # what follows the product, for one element
             if is_plain:
                 return total
-            value = summed(total, others, row, col, kept)
-            if activation == "relu":
-                value = T.max(value, T.float32(0))
-            elif has_root:
-                factor = root(value)
-                value = value * (factor * factor)
-            return value
+            return activated(summed(total, others, row, col, kept))
 
         @T.macro
         def fill(where, c_sum, first, c_parts, slot):  # type: ignore[no-untyped-def]
@@ -626,6 +635,22 @@ class MatmulGpu(KernelTemplate):
                 T.copy(c_sum, C[row, bx * block_n])
 
         @T.macro
+        def write(where, row, col, sums, first):  # type: ignore[no-untyped-def]
+            others, C = where[0], where[1]  # noqa: N806
+            in_row, in_col = where[2] + row, where[3] * block_n + col
+            if not is_plain:
+                # step by step, since TileLang repeats an expression wherever it is used
+                for v in T.unroll(TOGETHER):
+                    sums[first + v] = summed(sums[first + v], others, in_row, in_col + v)
+                for v in T.unroll(TOGETHER):
+                    sums[first + v] = activated(sums[first + v])
+            values = T.alloc_local((TOGETHER,), output)
+            for v in T.unroll(TOGETHER):
+                values[v] = T.cast(sums[first + v], output)
+            for v in T.vectorized(TOGETHER) if n % TOGETHER == 0 else T.unroll(TOGETHER):
+                C[in_row, in_col + v] = values[v]
+
+        @T.macro
         def tile(A, B, A_scale, B_scale, bias, residual, C, P, place, a_tile, b_tile, c_sum):  # type: ignore[no-untyped-def]  # noqa: N803
             others = (A_scale, B_scale, bias, residual)
             bx, by, part = place
@@ -652,7 +677,10 @@ class MatmulGpu(KernelTemplate):
                     b_factor[0] = B_scale[part * trips + ko + 1, bx * block_n // BLOCK]
                 else:
                     product(a_tile, b_tile, c_sum, False)
-            if split_k > 1:
+            if adds_in_cluster:
+                add = added_in_cluster(block_m, block_n, split_k, wide, swapped, threads, write)
+                add((others, C, row, bx), c_sum, part)
+            elif split_k > 1:
                 if swapped:
                     for i, j in T.Parallel(*sum_shape):
                         P[part, row + j, bx * block_n + i] = T.cast(c_sum[i, j], wide)
@@ -747,7 +775,9 @@ class MatmulGpu(KernelTemplate):
             P: partial,  # noqa: N803
         ):
             launch = {"threads": threads + GROUP if is_scheduled else threads}
-            with T.Kernel(*grid, **launch, cluster_dims=2 if is_pair else None) as blocks:
+            with T.Kernel(*grid, **launch, cluster_dims=cluster) as blocks:
+                if adds_in_cluster:
+                    T.import_source(device_function(split_k, wide))
                 a_tile = T.alloc_shared((num_stages, *a_shape) if is_scheduled else a_shape, dtype)
                 b_tile = T.alloc_shared((num_stages, *b_shape) if is_scheduled else b_shape, dtype)
                 c_sum = T.alloc_fragment(sum_shape, accumulator)
@@ -767,7 +797,7 @@ class MatmulGpu(KernelTemplate):
                     tile(*tensors, (blocks[0], blocks[1], blocks[2] if split_k > 1 else 0), *buffers)
                 if by_parts:
                     T.tma_store_wait(0)  # a block keeps its tiles until they have been read
-            if split_k > 1:
+            if adds_later:
                 with T.Kernel(m, T.ceildiv(n, ADDED_COLUMNS), threads=ADDED_THREADS) as (by, bx):
                     total = T.alloc_fragment((ADDED_COLUMNS,), wide)
                     T.clear(total)

@@ -8,6 +8,7 @@ from ..dtypes import DTYPE_BYTES
 from ..problem.space import Config, Constraint, Parameter, SearchSpace
 from ..problem.workload import Workload
 from ..target.spec import Target
+from .cluster_sums import bytes_of_sums
 from .constraints import (
     WGMMA_REGISTERS,
     divides,
@@ -64,6 +65,7 @@ def _gpu_space(workload: Workload, target: Target) -> SearchSpace:
     is_fused = workload.attrs.get("fuse", "none") != "none" or scales in ("tensor", "row")
     by_parts = explicit and n * result_bytes % 16 == 0  # parts of C leave through TMA
     stays_ahead = persists and by_parts and -(-m // CLUSTERED_TILE) * -(-n // CLUSTERED_TILE) > cores
+    most_parts = round(target.get("cluster.max_blocks")) if hopper else 1  # whose blocks can be a cluster
     splits = -(-m // max(tiles)) * -(-n // max(tiles)) < cores
     parameters = (
         Parameter("block_m", tiles, "rows of C that one block computes"),
@@ -88,8 +90,14 @@ def _gpu_space(workload: Workload, target: Target) -> SearchSpace:
         Parameter(
             "split_k",
             SPLITS if splits else SPLITS[:1],
-            "parts of k with blocks of their own, whose sums a second kernel adds",
+            "parts of k with blocks of their own, whose sums are added",
             default=1,
+        ),
+        Parameter(
+            "reduce",
+            ("kernel", "cluster") if splits and hopper and most_parts > 1 else ("kernel",),
+            "what adds sums of parts of k: a second kernel, or a cluster of their blocks, in shared memory",
+            default="kernel",
         ),
         Parameter(
             "persistent",
@@ -151,6 +159,9 @@ def _gpu_space(workload: Workload, target: Target) -> SearchSpace:
         ) * element_bytes
         is_direct = config["epilogue"] != "shared" or config.int("split_k", 1) > 1
         result = 0 if is_direct else result_size(config) * result_bytes
+        if _adds_in_cluster(config):
+            is_swapped = bool(config.get("swapped", False))
+            result = bytes_of_sums(config.int("block_m"), config.int("block_n"), is_swapped)
         if _is_by_parts(config):
             result = bytes_of_parts(config.int("block_m"), config.int("block_n"), result_bytes)
         is_ahead = config.int("persistent", 0) or _is_scheduled(config)
@@ -185,6 +196,7 @@ def _gpu_space(workload: Workload, target: Target) -> SearchSpace:
         swizzle_matters(blocks, cores, SWIZZLES),
         _whole_tiles(),
         _split_helps(tile_count, trips, cores),
+        _cluster_of_parts(target, most_parts),
         _persistence_helps(target, tile_count, registers, bulk_copies),
         _swap_helps(),
         _streaming_helps(tile_count, lambda config: -(-k // config.int("block_k")), cores),
@@ -294,6 +306,30 @@ def _split_helps(
     return Constraint("split of k", violation, is_waste=True)
 
 
+def _cluster_of_parts(target: Target, most: int) -> Constraint:
+    """A cluster of the blocks of all parts of k adds their sums, each block those of its share of rows."""
+
+    def violation(config: Config) -> str | None:
+        if config.get("reduce", "kernel") != "cluster":
+            return None
+        parts, rows = config.int("split_k", 1), config.int("block_m")
+        if parts == 1:
+            return "reduce=cluster adds sums of parts of k, and split_k=1 has none: take reduce=kernel"
+        if parts > most:
+            return (
+                f"reduce=cluster with split_k={parts} needs clusters of {parts} blocks, and {target.name} "
+                f"has clusters of at most {most}: take split_k={most} or reduce=kernel"
+            )
+        if rows % parts:
+            return (
+                f"reduce=cluster divides block_m={rows} among {parts} blocks, which is not even: take "
+                "another split_k or reduce=kernel"
+            )
+        return None
+
+    return Constraint("cluster of parts", violation)
+
+
 def _persistence_helps(
     target: Target,
     tile_count: Callable[[Config], int],
@@ -348,6 +384,10 @@ def _swap_helps() -> Constraint:
         )
 
     return Constraint("swapped operands", violation, is_waste=True)
+
+
+def _adds_in_cluster(config: Config) -> bool:
+    return config.int("split_k", 1) > 1 and config.get("reduce", "kernel") == "cluster"
 
 
 def _is_scheduled(config: Config) -> bool:

@@ -15,7 +15,15 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from ...problem.run_time_data import function_name
-from .source_instructions import CASTS, REAL_TYPE, Work, work_of_function, work_of_operator, work_of_ptx
+from .source_instructions import (
+    CASTS,
+    REAL_TYPE,
+    Work,
+    access_of_ptx,
+    work_of_function,
+    work_of_operator,
+    work_of_ptx,
+)
 from .source_values import counter_of, nodes, text, trips_of, value
 
 if TYPE_CHECKING:
@@ -310,11 +318,14 @@ class _Reader:
         code = node.child_by_field_name("assembly_code")
         strings = [] if code is None else [text(p) for p in nodes(code) if p.type == "string_content"]
         for statement in re.split(r"[;\n]", ";".join(strings)):
-            found = re.match(r"[\s{}]*(?:@!?%?\w+\s+)?([a-z]\w*(?:\.\w+)*)\s+\S", statement)
+            found = re.match(r"[\s{}]*(?:@!?%?\w+\s+)?([a-z]\w*(?:\.\w+(?:::\w+)*)*)\s+\S", statement)
             if found is None:
                 continue
-            work = work_of_ptx(found[1])
-            if work is None:
+            work, access = work_of_ptx(found[1]), access_of_ptx(found[1])
+            if access is not None and (arguments := self._pointers_of(node, frame)):
+                for argument in arguments:
+                    self.uses[argument, *access] += times
+            elif work is None:
                 self.unread.add(found[1].partition(".")[0])
             else:
                 self._add(work, times)
@@ -324,10 +335,27 @@ class _Reader:
             elif operand.type == "gnu_asm_input_operand":
                 self.visit(operand.child_by_field_name("value"), frame, times)
 
+    def _pointers_of(self, node: Node, frame: _Frame) -> set[int]:
+        """The arguments of the outermost call whose addresses a piece of PTX takes."""
+        operands = [n.child_by_field_name("value") for n in nodes(node) if n.type == "gnu_asm_input_operand"]
+        bases = {_base(operand) for operand in operands if operand is not None and not _is_element(operand)}
+        return {frame.pointers[base] for base in bases if base in frame.pointers}
+
 
 def _label(declarator: Node | None) -> str:
     """The name that a declarator declares: `* const p[4]` -> `p`."""
     return next((text(n) for n in nodes(declarator) if n.type == "identifier"), "") if declarator else ""
+
+
+def _is_element(node: Node) -> bool:
+    """Whether an expression loads an element, in contrast to its address."""
+    parts = [(n.type, text(n)[:1]) for n in nodes(node)]
+    if ("pointer_expression", "&") in parts:
+        return False
+    return any(
+        kind == "subscript_expression" or (kind, first) == ("pointer_expression", "*")
+        for kind, first in parts
+    )
 
 
 def _base(node: Node) -> str:

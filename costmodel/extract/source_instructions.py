@@ -18,9 +18,10 @@ _FUNCTIONS: Mapping[str, tuple[str, ...]] = {
     "integer_ops": ("__byte_perm", "__v", "__dp", "__popc", "__clz", "__ffs", "__brev", "__funnelshift"),
     "vector_ops": ("__h", "__f", "__low", "__high", "__double", "__bfloat", "__int", "__uint"),
 }
+_PTX_VECTOR, _PTX_BITS_OF = re.compile(r"v[248]"), re.compile(r"[busf](\d+)")
 _PTX_FREE = ("mov", "bra", "ret", "cvta", "createpolicy", "elect", "fence", "pragma", "prefetch", "prefetchu")
 _PTX_SPECIAL = ("ex2", "lg2", "sin", "cos", "tanh", "rcp", "rsqrt", "sqrt")
-_PTX_INTEGER = ("prmt", "lop3", "bfe", "bfi", "popc", "shf", "selp", "setp", "set")
+_PTX_INTEGER = ("mapa", "prmt", "lop3", "bfe", "bfi", "popc", "shf", "selp", "setp", "set")
 _PTX_BITS = ("and", "or", "xor", "not", "shl", "shr")
 _PTX_ARITHMETIC = ("add", "sub", "mul", "mad", "fma", "min", "max", "neg", "abs", "div", "rem", "cvt")
 _BITS = ("&", "|", "^", "<<", ">>")
@@ -59,6 +60,16 @@ def work_of_ptx(mnemonic: str) -> Work | None:
     if operation in _PTX_ARITHMETIC:
         return {"vector_ops" if any(map(_PTX_REAL.fullmatch, modifiers)) else "integer_ops": 1.0}
     return None
+
+
+def access_of_ptx(mnemonic: str) -> tuple[bool, float] | None:
+    """Of a PTX load or store of each thread: whether it stores, and its bytes; None of others."""
+    operation, *modifiers = mnemonic.split(".")
+    bits = _PTX_BITS_OF.fullmatch(modifiers[-1]) if modifiers else None
+    if operation not in ("ld", "st") or bits is None:
+        return None
+    wide = next((int(m[1:]) for m in modifiers if _PTX_VECTOR.fullmatch(m)), 1)
+    return operation == "st", wide * int(bits[1]) / 8
 
 
 def work_of_operator(symbol: str, *, is_real: bool) -> Work:

@@ -1,6 +1,6 @@
 """The shipped kernels on a real GPU: right for every shape and dtype, over samples of their search spaces."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -9,6 +9,7 @@ import pytest
 from tilesight.builder.build import build_kernel
 from tilesight.kernels import operator, operators, template_for, templates
 from tilesight.problem.candidate import Candidate
+from tilesight.problem.space import Value
 from tilesight.records.protocol import MeasurementProtocol
 from tilesight.records.trial import BuildResult, Measurement
 from tilesight.runner.measure import measure_kernel
@@ -155,7 +156,6 @@ def test_kernels_are_right(
     pools: tuple[WorkerPool, WorkerPool],
     tmp_path: Path,
 ) -> None:
-    builders, runner = pools
     template = template_for(name, gpu_target, dtype)
     assert template in templates(name)
     workload = operator(name).workload(shape, dtype)
@@ -163,8 +163,16 @@ def test_kernels_are_right(
     assert default is not None
     configs = dict.fromkeys([default, *template.space(workload, gpu_target).sample(7, seed=1)])
     candidates = [Candidate(workload, gpu_target, template, config) for config in configs]
+    assert default in [candidate.config for candidate in right_ones(candidates, pools, tmp_path)]
+
+
+def right_ones(
+    candidates: Sequence[Candidate], pools: tuple[WorkerPool, WorkerPool], folder: Path
+) -> list[Candidate]:
+    """The candidates that could be built, all of which are right."""
+    builders, runner = pools
     built: list[tuple[BuildResult, Candidate]] = []
-    for index, outcome in builders.run(partial(build_kernel, cache_dir=tmp_path), candidates):
+    for index, outcome in builders.run(partial(build_kernel, cache_dir=folder), candidates):
         assert isinstance(outcome, Done), (str(candidates[index].config), outcome)
         failure = outcome.value.failure
         if (
@@ -173,7 +181,62 @@ def test_kernels_are_right(
             assert "C7602" in failure.message, (str(candidates[index].config), failure)
             continue
         built.append((outcome.value, candidates[index]))
-    assert default in [candidate.config for _, candidate in built]
     for index, measured in runner.run(measure, built):
         assert isinstance(measured, Done), (str(built[index][1].config), measured)
         assert measured.value.failure is None, (str(built[index][1].config), measured.value.failure)
+    return [candidate for _, candidate in built]
+
+
+# remainders in every dimension, parts of k that are empty, rows of two tiles, every type of sums
+CLUSTERS: tuple[tuple[str, str, Mapping[str, Value]], ...] = (
+    ("m=16,n=4096,k=4096", "bfloat16", {}),
+    (
+        "m=128,n=2048,k=4096",
+        "bfloat16",
+        {"block_m": 128, "block_n": 128, "threads": 256, "policy": "full_row"},
+    ),
+    ("m=1,n=1000,k=4104", "float16", {"block_n": 32, "threads": 64, "swapped": False, "split_k": 4}),
+    ("m=17,n=1000,k=4104,fuse=bias_gelu", "float16", {"block_m": 32, "split_k": 8}),
+    ("m=17,n=1001,k=4103,fuse=residual", "bfloat16", {"block_m": 32, "num_stages": 3}),
+    ("m=16,n=1000,k=2112", "bfloat16", {"split_k": 8}),
+    ("m=16,n=1001,k=2111", "bfloat16", {"split_k": 8, "num_stages": 3}),
+    ("m=100,n=2000,k=8192,layout=tn", "bfloat16", {"block_m": 64, "swapped": False, "split_k": 4}),
+    ("m=300,n=520,k=8192", "bfloat16", {"block_m": 192, "threads": 384, "swapped": False, "split_k": 3}),
+    ("m=33,n=2048,k=4112,scales=row,fuse=bias", "float8_e4m3fn", {"block_m": 64, "block_k": 128}),
+    ("m=64,n=2048,k=4096,scales=block128", "float8_e4m3fn", {"block_m": 64, "block_k": 128}),
+    ("m=64,n=1000,k=4096", "int8", {"block_m": 64, "block_k": 128, "swapped": False, "split_k": 4}),
+    ("m=200,n=520,k=8192,accumulate=float16", "float16", {"block_m": 64, "swapped": False}),
+)
+
+
+@pytest.mark.parametrize(("shape", "dtype", "changes"), CLUSTERS)
+def test_sums_that_a_cluster_adds_are_right(
+    shape: str,
+    dtype: str,
+    changes: Mapping[str, Value],
+    gpu_target: Target,
+    pools: tuple[WorkerPool, WorkerPool],
+    tmp_path: Path,
+) -> None:
+    if not gpu_target.arch.startswith("sm_9"):
+        pytest.skip(f"clusters need sm_90, this is {gpu_target.arch}")
+    template = template_for("matmul", gpu_target, dtype)
+    workload = operator("matmul").workload(shape, dtype)
+    space = template.space(workload, gpu_target)
+    tile: Mapping[str, Value] = {
+        "block_m": 16,
+        "block_n": 64,
+        "block_k": 64,
+        "num_stages": 4,
+        "threads": 128,
+        "policy": "square",
+        "epilogue": "shared",
+        "swizzle": 0,
+        "swapped": True,
+        "split_k": 2,
+        "reduce": "cluster",
+    }
+    config = space.config({**tile, **changes})
+    assert config in space, space.violations(config)
+    candidate = Candidate(workload, gpu_target, template, config)
+    assert right_ones([candidate], pools, tmp_path) == [candidate]

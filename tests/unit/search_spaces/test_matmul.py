@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -15,6 +16,7 @@ BASE = MATMUL_TILE
 
 SCALED_BLOCKS = "m=4096,n=8192,k=8192,scales=block128"
 FUSED = "m=4096,n=8192,k=8192,fuse=gelu"
+SPLIT = {"split_k": 2, "reduce": "cluster"}
 STAY = {"persistent": 132, "schedule": "overlapped", "policy": "full_row"}
 
 
@@ -160,6 +162,36 @@ def test_base_is_legal_on_nvidia() -> None:
         ("h200", "m=4224,n=4096,k=4096", {"cluster_m": 2}, "clusters", "leaves one of 33 blocks without"),
         ("h200", "M1", {"cluster_m": 2, "num_stages": 2}, "clusters", "take num_stages=3"),
         (
+            "h200",
+            "D128",
+            {**SPLIT, "split_k": 1},
+            "cluster of parts",
+            "split_k=1 has none: take reduce=kernel",
+        ),
+        (
+            "h200",
+            "m=16,n=1024,k=8192",
+            {**SPLIT, "split_k": 16, "block_m": 16, "block_n": 256, "threads": 128},
+            "cluster of parts",
+            "clusters of 16 blocks, and h200 has clusters of at most 8: take split_k=8",
+        ),
+        (
+            "h200",
+            "D128",
+            {**SPLIT, "split_k": 3},
+            "cluster of parts",
+            "divides block_m=128 among 3 blocks, which is not even: take another split_k",
+        ),
+        (
+            "h200",
+            "D256",
+            {**SPLIT, "block_m": 256, "block_n": 256, "threads": 512, "block_k": 32},
+            "shared memory",
+            "need 271360 bytes.*one block on h200 has 232448",
+        ),
+        ("h200", "S512", {**SPLIT, "cluster_m": 2}, "one schedule", "beside split_k=2: take split_k=1"),
+        ("a100", "S512", SPLIT, "reduce", "kernel"),
+        (
             "a100",
             "m=2000000,n=64,k=64",
             {"block_m": 16, "block_n": 64, "num_stages": 1, "threads": 64},
@@ -230,6 +262,19 @@ def test_products_with_a_scale_for_each_block_of_k_have_two_sums() -> None:
     assert {"registers", "rows of scales"} <= {v.constraint for v in space.violations(one_group)}
     side_by_side = space.violations(Config({**tile, "policy": "square"}))
     assert any("take block_m=128 with warpgroups below each other" in v.reason for v in side_by_side)
+
+
+def test_clusters_add_parts_of_k_on_hopper() -> None:
+    assert reasons("h200", "D128", **SPLIT) == reasons("h100", "D128", **SPLIT) == {}
+    assert reasons("h200", "m=512,n=509,k=513", **SPLIT) == {}  # without TMA
+    for target in ("a100", "mi300x"):
+        space = matmul.space(operator("matmul").workload("D128", "bfloat16"), load_target(target))
+        assert not any("reduce" in config for config in space.sample(200))
+    # a target without clusters
+    h200 = load_target("h200")
+    alone = replace(h200, figures={k: v for k, v in h200.figures.items() if k != "cluster.max_blocks"})
+    space = matmul.space(operator("matmul").workload("D128", "bfloat16"), alone)
+    assert not any("reduce" in config for config in space.sample(200))
 
 
 def test_one_pipeline_depth_on_amd() -> None:

@@ -95,6 +95,27 @@ def test_ptx_is_counted_by_its_instructions() -> None:
     assert work('asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 a, b, c, d;");').unread == ("mma",)
 
 
+def test_loads_and_stores_in_ptx_go_through_the_pointers_whose_addresses_they_take() -> None:
+    body = r"""
+    float4 v;
+    asm volatile("{ .reg .b32 at;\n\tmapa.shared::cluster.u32 at, %4, %5;\n\t"
+                 "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [at]; }"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "r"((unsigned int)__cvta_generic_to_shared(x)), "r"(n));
+    asm volatile("st.shared.b16 [%0], %1;" : : "r"((unsigned int)__cvta_generic_to_shared(&y[4])), "f"(x[0]));
+    """
+    found = work(body, None, None, None)
+    assert found.uses == (
+        PointerUse(0, False, 1.0, 0.0),  # x[0]
+        PointerUse(0, False, 1.0, 16.0),
+        PointerUse(1, True, 1.0, 2.0),
+    )
+    assert dict(found.counts) == {"integer_ops": 1.0}
+    assert not found.unread
+    # an address that is none of the arguments
+    assert work('asm("ld.global.f32 %0, [%1];" : "=f"(y[0]) : "l"(table));').unread == ("ld",)
+
+
 def test_what_the_text_does_not_define_is_reported() -> None:
     assert work("y[0] = from_elsewhere(x[0]);", None, None, None).unread == ("from_elsewhere",)
 
