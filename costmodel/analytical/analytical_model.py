@@ -17,6 +17,7 @@ from ...target.spec import Target
 from . import cpu_core as cpu
 from .clocks import under_load
 from .constants import DEFAULT, Constants
+from .first_level import with_held_sectors
 from .kernel_terms import KernelTerms
 from .occupancy import misfit
 
@@ -74,9 +75,11 @@ class AnalyticalModel:
         reason = misfit(profile, target)
         if reason is not None:
             raise ValueError(f"kernel {reason}")
-        return KernelTerms(profile, under_load(profile, target), self.constants, built).prediction(
-            self.version
-        )
+        terms = KernelTerms(profile, under_load(profile, target), self.constants, built)
+        served = with_held_sectors(profile, target, terms.resident)
+        if served is not profile:
+            terms = replace(terms, profile=served)
+        return terms.prediction(self.version)
 
 
 def _following(part: Prediction) -> Prediction:

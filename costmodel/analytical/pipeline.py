@@ -11,6 +11,7 @@ from ...profile.values import Access, KernelProfile, Phase, Role, Space, Work
 from ...target.spec import Target
 from .constants import Constants
 from .demand import RESOURCES, Demand, copy_cycles, demand, is_plain_shared, l2_bytes, l2_bytes_per_cycle
+from .first_level import first_level_room
 from .norms import p_norm
 from .occupancy import Occupancy, registers_limit
 from .queueing import round_time
@@ -228,13 +229,7 @@ class CorePipeline:
         moved = self.local_bytes(role, phase)
         if not moved:
             return 0.0
-        # NVIDIA: one memory is cache and shared memory; other targets may give the size of the cache
-        both = (
-            self.target["core.memory.shared.bytes"] - self.profile.shared_bytes * resident
-            if self.profile.kind == "cuda"
-            else 0.0
-        )
-        room = self.target.get("core.memory.l1.bytes", both)
+        room = first_level_room(self.profile, self.target, resident)
         footprint = local_footprint(role, phase, self.occupancy) * resident
         beyond = moved * share_beyond_core(footprint, room)
         alone = moved - array_bytes(phase)  # arithmetic continues beside the accesses to arrays
