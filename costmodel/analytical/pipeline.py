@@ -165,9 +165,20 @@ class CorePipeline:
         return alike[0] if alike else (loops[position] if position < len(loops) else None)
 
     def _producer_latency(self, feeding: Phase) -> float:
-        """Cycles for which the producer waits, in each iteration, for what it loads without a copy engine."""
+        """Cycles for which the producer waits, in each iteration, for what it loads without a copy engine.
+
+        Before straight code that copies it may run loops whose loads wait for each other.
+        """
         producer = next(r for r in self.profile.roles if any(p is feeding for p in r.phases))
-        return self._synchronous_latency(producer, feeding)
+        waits = self._synchronous_latency(producer, feeding)
+        if not feeding.is_loop:
+            position = next(i for i, p in enumerate(producer.phases) if p is feeding)
+            waits += sum(
+                self._synchronous_latency(producer, p) * p.trips.mean
+                for p in producer.phases[:position]
+                if p.is_loop and not p.work.barrier_waits
+            )
+        return waits
 
     def _flow(self, role: Role, phase: Phase, own: Demand) -> _Flow:
         """The service times and latencies of the warps of one block in one iteration."""

@@ -281,7 +281,7 @@ class KernelReader:
         inline = (
             loops.is_short(node, is_global)
             if not loops.is_unrolled(node)
-            else not loops.waits_for_each(node, is_global)
+            else not loops.waits_for_each(node, is_global, alone=scope.phase_loop is None)
         )
         may_break = loops.breaks(node.body)
         turns = self._known_turns(node, scope) if may_break else None
@@ -309,8 +309,13 @@ class KernelReader:
             turns = float(extent) if extent is not None else self._trips(node, scope).mean
         if turns <= 0:
             return scope
-        if loops.is_unrolled(node) and loops.is_guarded_branch(node, is_global):
-            self.phase.counts["load_branches"] += scope.warp_executions * turns
+        together = (
+            loops.loads_of_branches(node, is_global, alone=scope.phase_loop is None)
+            if loops.is_unrolled(node)
+            else 0.0
+        )
+        if together:
+            self.phase.counts["load_branches"] += scope.warp_executions * turns / together
         elif follows_shared_index(node, is_global):
             # the other warps of the block wait for those that gather
             self.phase.counts["load_branches"] += scope.warp_executions / scope.warp_share * turns
