@@ -17,6 +17,7 @@ from .descriptors import Descriptor
 from .element_types import element_type
 from .expressions import Alias, UnevaluableError, constant, identity, is_scalar
 from .filled_buffers import fills_of
+from .joined_loads import Functions, functions_of
 from .launch_geometry import LaunchGeometry
 from .local_arrays import arrays_in_local_memory
 from .memory import Memory
@@ -374,6 +375,7 @@ class KernelReader:
             limit=None if scope.is_data(node.extent) else node.extent,
             longest=longest,
             stores=loops.stored_buffers(node.body),
+            functions=functions_of(node.body, fast_math=self.fast_math) if unrolled else Functions.SHORT,
         )
         if start is None:
             # `bound` keeps the new variable alive: variables are identified by their address
