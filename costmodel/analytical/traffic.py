@@ -351,6 +351,8 @@ def _queues_us(profile: KernelProfile, target: Target) -> float:
         each = lines / ATOMIC_UNITS
         busiest = max(1.0, each + math.sqrt(2 * each * math.log(ATOMIC_UNITS)))
         lanes = _lanes_of_address(access, max(1.0, role.threads / target["warp.threads"]))
+        if lanes == 1.0:
+            continue
         total += sectors * (lanes * busiest / each - 1) * step_us
     return total
 

@@ -13,6 +13,7 @@ from ...profile.values import Access, Role, Space, Trips
 from . import loops, trips
 from .accesses import lane_access, without_repeated_indices
 from .branches import elected_group, leaves, otherwise, specialised_branches
+from .dead_values import dead_values
 from .descriptors import Descriptor
 from .element_types import element_type
 from .expressions import Alias, UnevaluableError, constant, identity, is_scalar
@@ -63,6 +64,7 @@ class KernelReader:
     _turns: dict[int, float] = field(default_factory=dict)  # of loops that known data ends, by identity
     _is_fill: bool = False  # within a statement that fills a buffer with known values
     _scalars: set[int] = field(default_factory=set)  # local buffers of one integer, which act as variables
+    _dead: frozenset[int] = frozenset()  # variables and local buffers that no result derives from
 
     def read(self, function: Any) -> None:
         """Walk the whole function."""
@@ -72,6 +74,7 @@ class KernelReader:
             in_local_memory=arrays_in_local_memory(function),
         )
         self.memory.declare_parameters(function)
+        self._dead = dead_values(function)
         self._role = self._roles[0, 0] = RoleCounts(0, self.launch.threads)
         self._start_phase(PhaseCounts())
         scope = Scope.of_threads(
@@ -249,7 +252,8 @@ class KernelReader:
         if getattr(getattr(node.value, "op", None), "name", "") == "tirx.handle_add_byte_offset":
             self.memory.add_view(node.var, node.value.args[0])
             return scope
-        self.count_value(node.value, scope)
+        if identity(node.var) not in self._dead:
+            self.count_value(node.value, scope)
         return scope.with_binding(identity(node.var), self._stated(node.var, node.value, scope))
 
     def _stated(self, variable: Any, value: Any, scope: Scope) -> Any:
@@ -260,6 +264,8 @@ class KernelReader:
         return value if stated is None or not scope.is_data(value) else tirx.IntImm(value.dtype, stated)
 
     def _store(self, node: Any, scope: Scope) -> Scope:
+        if identity(node.buffer.data) in self._dead:
+            return scope
         self.count_value(node.value, scope)
         self._live.store(self._role.number, identity(node.buffer.data), _converted_buffer(node.value))
         self.memory.note_store(identity(node.buffer.data))
@@ -317,6 +323,8 @@ class KernelReader:
         )
         if together:
             self.phase.counts["load_branches"] += scope.warp_executions * turns / together
+        elif not self.fast_math and not inline and loops.loads_beside_calls(node, is_global):
+            self.phase.counts["load_branches"] += scope.warp_executions * turns
         elif follows_shared_index(node, is_global):
             # the other warps of the block wait for those that gather
             self.phase.counts["load_branches"] += scope.warp_executions / scope.warp_share * turns
