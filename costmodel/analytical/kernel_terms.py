@@ -186,7 +186,14 @@ class KernelTerms:
         dispatch_us = self.profile.blocks * self.constants.dispatch_cycles / clock_mhz
         norm = self.constants.memory_norm if total.matrix else self.constants.streaming_norm
         busy_us = p_norm(
-            [core_us, dram_us, l2_us, contended_us, dispatch_us, self.traffic.llc / (llc * 1e3) if llc else 0.0],
+            [
+                core_us,
+                dram_us,
+                l2_us,
+                contended_us,
+                dispatch_us,
+                self.traffic.llc / (llc * 1e3) if llc else 0.0,
+            ],
             norm,
         )
         fill_us = self._fill_us(dram_us / busy_us if busy_us else 0.0)

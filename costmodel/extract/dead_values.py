@@ -25,13 +25,11 @@ def dead_values(function: Any) -> frozenset[int]:
                 sources.setdefault(identity(part.buffer.data), set()).update(read)
             else:
                 used.update(read)
-        elif kind == "IfThenElse" or kind == "While":
+        elif kind in ("IfThenElse", "While"):
             used.update(variables(part.condition))
         elif kind == "For":
             used.update(variables(part.min) | variables(part.extent))
-        elif kind == "Evaluate":
-            used.update(variables(part.value))
-        elif kind == "AttrStmt":
+        elif kind in ("Evaluate", "AttrStmt"):
             used.update(variables(part.value))
 
     visit(function.body, look)

@@ -64,6 +64,7 @@ class KernelReader:
     _turns: dict[int, float] = field(default_factory=dict)  # of loops that known data ends, by identity
     _is_fill: bool = False  # within a statement that fills a buffer with known values
     _scalars: set[int] = field(default_factory=set)  # local buffers of one integer, which act as variables
+    _loaded: set[tuple[int, ...]] | None = None  # by the current value; None between values
     _dead: frozenset[int] = frozenset()  # variables and local buffers that no result derives from
 
     def read(self, function: Any) -> None:
@@ -95,7 +96,20 @@ class KernelReader:
     # --- the interface for value expressions and calls (`CountingContext`) ----------------------------------
 
     def count_value(self, node: Any, scope: Scope) -> None:
+        outer, self._loaded = self._loaded, set() if self._loaded is None else self._loaded
         count_value(self, node, scope)
+        self._loaded = outer
+
+    def is_loaded_again(self, load: Any) -> bool:
+        """Whether the current value loads the same element of device memory a second time."""
+        from tvm.ir import structural_hash
+
+        if self._loaded is None or not self.memory.is_global(load.buffer):
+            return False
+        key = (identity(load.buffer.data), *map(structural_hash, load.indices))
+        again = key in self._loaded
+        self._loaded.add(key)
+        return again
 
     def count_address(self, index: Any, scope: Scope) -> None:
         count_address(self, index, scope)
