@@ -17,15 +17,18 @@ def dead_values(function: Any) -> frozenset[int]:
     used: set[int] = set()
 
     def look(part: Any, kind: str) -> None:
-        if kind == "Bind" and not str(part.var.dtype).startswith("handle"):
-            sources.setdefault(identity(part.var), set()).update(variables(part.value))
+        if kind == "Bind":
+            if str(part.var.dtype).startswith("handle"):  # the place of a buffer
+                used.update(variables(part.value))
+            else:
+                sources.setdefault(identity(part.var), set()).update(variables(part.value))
         elif kind == "BufferStore":
             read = set().union(variables(part.value), *map(variables, part.indices))
             if str(part.buffer.scope()) in ("local", "local.var"):
                 sources.setdefault(identity(part.buffer.data), set()).update(read)
             else:
                 used.update(read)
-        elif kind in ("IfThenElse", "While"):
+        elif kind in ("IfThenElse", "While", "AssertStmt"):
             used.update(variables(part.condition))
         elif kind == "For":
             used.update(variables(part.min) | variables(part.extent))

@@ -58,6 +58,7 @@ LOADS_OF_SMALL_BODIES = 32
 # code of 144 sums.
 SELECTED_LOADS, SELECTED_VALUES = 2, 4
 JOINED_BRANCHES = 5.0  # loads in flight of branches with divisions, if they have one condition
+DIVIDED = 0.5  # time of an address with divisions, as a share of a round trip
 _UNROLLED_KINDS = (2, 3)  # TVM's ForKind: vectorized, unrolled
 
 
@@ -155,9 +156,9 @@ def waits_for_each(node: Any, is_global: Callable[[Any], bool], *, alone: bool =
     under two conditions on the same thread: the row and the column of a tile whose rows the threads do not
     divide. Two conditions on the same iteration count as well if the loop is too long to be unrolled. The
     compiler makes a branch of each iteration, and it moves no load across a store. `alone` is that of
-    `loads_of_branches`.
+    `round_trips_of_branches`.
     """
-    if loads_of_branches(node, is_global, alone=alone) == 1.0:
+    if round_trips_of_branches(node, is_global, alone=alone) >= 1.0:
         return True
     store = node.body
     if type(store).__name__ != "BufferStore" or not str(store.buffer.scope()).startswith("shared"):
@@ -174,15 +175,17 @@ def waits_for_each(node: Any, is_global: Callable[[Any], bool], *, alone: bool =
     return apart and touches_global(store.value, is_global)
 
 
-def loads_of_branches(node: Any, is_global: Callable[[Any], bool], *, alone: bool = False) -> float:
-    """Loads in flight together, of a loop whose body is a branch that the compiler keeps; 0 if it keeps none.
+def round_trips_of_branches(node: Any, is_global: Callable[[Any], bool], *, alone: bool = False) -> float:
+    """Round trips to memory that an iteration of a loop waits for, whose body is a branch that the compiler
+    keeps; 0 if it keeps none.
 
     The branch has a store of loads from device memory. The compiler turns a short branch into predicates. It
     keeps one with another condition inside, one that computes a swizzled address anew in each iteration, and
     one with a division in the address of its load. Then no load is issued before those of the branch before
-    it have arrived. If no loop changes the condition, a few branches with divisions are joined. Read off the
-    machine code of copies whose tile the threads do not divide, at a tensor's edge and to swizzled rows, and
-    of 22 convolutions (nvcc 13.0).
+    it have arrived. If no loop changes the condition, a few branches with divisions are joined; each still
+    computes its address by some 40 instructions that wait for each other. Read off the machine code of copies
+    whose tile the threads do not divide, at a tensor's edge and to swizzled rows, and of 22 convolutions
+    (nvcc 13.0).
 
     Args:
         node: the loop.
@@ -203,7 +206,7 @@ def loads_of_branches(node: Any, is_global: Callable[[Any], bool], *, alone: boo
     if any(_stores_guarded(part, is_global, steps) for part in parts):
         return 1.0
     if any(_stores_divided(part, is_global, steps) for part in parts):
-        return JOINED_BRANCHES if alone and not changes & steps else 1.0
+        return DIVIDED + (1 / JOINED_BRANCHES if alone and not changes & steps else 1.0)
     return 0.0
 
 

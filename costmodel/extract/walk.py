@@ -298,12 +298,13 @@ class KernelReader:
     # --- loops ----------------------------------------------------------------------------------------------
 
     def _loop(self, node: Any, scope: Scope) -> Scope:
-        is_global = self.memory.is_global
-        inline = (
-            loops.is_short(node, is_global)
-            if not loops.is_unrolled(node)
-            else not loops.waits_for_each(node, is_global, alone=scope.phase_loop is None)
-        )
+        is_global, alone = self.memory.is_global, scope.phase_loop is None
+        waits = 0.0
+        if loops.is_unrolled(node):
+            waits = loops.round_trips_of_branches(node, is_global, alone=alone)
+            inline = not loops.waits_for_each(node, is_global, alone=alone)
+        else:
+            inline = loops.is_short(node, is_global)
         may_break = loops.breaks(node.body)
         turns = self._known_turns(node, scope) if may_break else None
         if may_break and turns is None:
@@ -316,6 +317,8 @@ class KernelReader:
                 self._live.loop(),
             ):
                 unrolled = loops.is_unrolled(node)
+                if waits > 1:
+                    self.phase.counts["load_branches"] += scope.warp_executions * waits
                 return self._body(
                     node,
                     scope,
@@ -330,13 +333,8 @@ class KernelReader:
             turns = float(extent) if extent is not None else self._trips(node, scope).mean
         if turns <= 0:
             return scope
-        together = (
-            loops.loads_of_branches(node, is_global, alone=scope.phase_loop is None)
-            if loops.is_unrolled(node)
-            else 0.0
-        )
-        if together:
-            self.phase.counts["load_branches"] += scope.warp_executions * turns / together
+        if waits:
+            self.phase.counts["load_branches"] += scope.warp_executions * turns * waits
         elif not self.fast_math and not inline and loops.loads_beside_calls(node, is_global):
             self.phase.counts["load_branches"] += scope.warp_executions * turns
         elif follows_shared_index(node, is_global):

@@ -72,6 +72,7 @@ def test_a_branch_with_divisions_waits_for_its_load() -> None:
     producer = role(read(kernels.windows_of_an_image(33, 128, edge=True)), "producer")
     (loop,) = [p for p in producer.phases if p.is_loop]
     assert (loop.trips.mean, loop.pipeline_depth) == (32, 1)
+    assert loop.work.load_branches == 4 * (1 + 0.5)  # of each warp: the load, and the time of its address
 
 
 def test_branches_with_divisions_under_one_condition_are_joined() -> None:
@@ -79,7 +80,7 @@ def test_branches_with_divisions_under_one_condition_are_joined() -> None:
     assert not any(p.is_loop for p in producer.phases)
     loads = 128 * 32 / producer.threads
     assert sum(p.work.load_branches for p in producer.phases) == pytest.approx(
-        loads / 5 * producer.threads / 32
+        loads * (1 / 5 + 0.5) * producer.threads / 32
     )
 
 
