@@ -151,9 +151,13 @@ class KernelTerms:
     def block_cycles(self, resident: float) -> float:
         """Cycles from start to end of `resident` blocks of mean length that share a core."""
         timed = self._timed(resident)
-        return sum(time.period * phase.trips.mean for _, phase, time in timed) + self._overhead_cycles(
-            timed, resident
-        )
+        shared = sum(time.period * phase.trips.mean for _, phase, time in timed)
+        together = shared + self._overhead_cycles(timed, resident)
+        if len(self._timed_roles()) > 1:
+            return together  # their chains run beside each other
+        # a block that waits for most of its life takes no less than its own start, chains and end
+        chains = sum(time.chain * phase.trips.mean for _, phase, time in timed)
+        return max(together, chains + self._overhead_cycles(timed, 1.0))
 
     def _overhead_cycles(self, timed: list[tuple[Role, Phase, PhaseTime]], resident: float) -> float:
         """Cycles of block start and end and of pipeline fills, which the resident blocks overlap."""
