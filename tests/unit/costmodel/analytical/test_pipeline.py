@@ -88,7 +88,7 @@ def test_blocks_that_wait_do_not_hide_their_own_starts() -> None:
     # one load and one store of two bytes a thread: eight blocks of a core leave its units idle
     moved = [
         Access(
-            Space.GLOBAL, tensor, write, mechanism, 256 * 2, 16, 8, 2, axes=frozenset("x"), footprint_bytes=512
+            Space.GLOBAL, tensor, write, mechanism, 512, 16, 8, 2, axes=frozenset("x"), footprint_bytes=512
         )
         for tensor, write, mechanism in (("t0", False, "ld"), ("t1", True, "st"))
     ]  # fmt: skip
