@@ -17,6 +17,8 @@ from ...target.spec import Target
 from . import cpu_core as cpu
 from .clocks import under_load
 from .constants import DEFAULT, Constants
+from .first_level import with_held_sectors
+from .gathers import with_stores_once
 from .kernel_terms import KernelTerms
 from .occupancy import misfit
 
@@ -74,9 +76,12 @@ class AnalyticalModel:
         reason = misfit(profile, target)
         if reason is not None:
             raise ValueError(f"kernel {reason}")
-        return KernelTerms(profile, under_load(profile, target), self.constants, built).prediction(
-            self.version
-        )
+        profile = with_stores_once(profile)
+        terms = KernelTerms(profile, under_load(profile, target), self.constants, built)
+        served = with_held_sectors(profile, target, terms.resident)
+        if served is not profile:
+            terms = replace(terms, profile=served)
+        return terms.prediction(self.version)
 
 
 def _following(part: Prediction) -> Prediction:

@@ -7,6 +7,9 @@ for the first time comes from the next memory, and what is read again is in the 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+
+from ...profile.values import Access, KernelProfile, Phase, Space
 
 SECTOR_BYTES = 32  # what a GPU fetches at least
 LINE_BYTES = 64  # the same of a CPU
@@ -66,3 +69,49 @@ def hit_share(read: float, touched: float, streamed: float, capacity: float) -> 
         filled = streamed * time - touched * math.expm1(-read * time / touched)
         low, high = (time, high) if filled < capacity else (low, time)
     return -math.expm1(-read * low / touched)
+
+
+def with_stores_once(profile: KernelProfile) -> KernelProfile:
+    """The profile in which stores to places that loaded data chooses write a tensor at most once.
+
+    Such a store often stands under a condition on data, which counts as passed: a selection of a few elements
+    would write all of them. What a kernel keeps fits into its tensor.
+    """
+    sizes = {tensor.label: tensor.bytes for tensor in profile.tensors}
+
+    def places(phase: Phase) -> dict[str, float]:
+        found: dict[str, float] = {}
+        for access in filter(_is_scattered_store, phase.work.accesses):
+            found[access.tensor] = found.get(access.tensor, 0.0) + access.bytes * phase.trips.mean
+        return found
+
+    written: dict[str, float] = {}
+    for phase in (phase for role in profile.roles for phase in role.phases):
+        for tensor, each in places(phase).items():
+            written[tensor] = written.get(tensor, 0.0) + each * profile.blocks
+    shares = {t: sizes[t] / moved for t, moved in written.items() if 0 < sizes.get(t, 0) < moved}
+    if not shares:
+        return profile
+
+    def fewer(access: Access) -> Access:
+        if not _is_scattered_store(access) or access.tensor not in shares:
+            return access
+        share = shares[access.tensor]
+        return replace(
+            access,
+            bytes=access.bytes * share,
+            transactions=access.transactions * share,
+            instructions=access.instructions * share,
+            footprint_bytes=access.footprint_bytes * share,
+        )
+
+    def of(phase: Phase) -> Phase:
+        accesses = tuple(map(fewer, phase.work.accesses))
+        return replace(phase, work=replace(phase.work, accesses=accesses))
+
+    roles = tuple(replace(role, phases=tuple(map(of, role.phases))) for role in profile.roles)
+    return replace(profile, roles=roles)
+
+
+def _is_scattered_store(access: Access) -> bool:
+    return access.space is Space.GLOBAL and access.mechanism == "st" and access.row_bytes > 0

@@ -25,7 +25,7 @@ from .pipeline import CorePipeline, PhaseTime
 from .schedule import list_makespan, uniform_makespan
 from .spills import local_footprint, share_beyond_l2
 from .tiles import trips_in_launch_order
-from .traffic import Traffic, atomic_cycles, traffic
+from .traffic import Traffic, atomic_us, traffic
 
 BASE_UNCERTAINTY = 0.15
 UNKNOWN_CALL_UNCERTAINTY = 0.5
@@ -151,9 +151,13 @@ class KernelTerms:
     def block_cycles(self, resident: float) -> float:
         """Cycles from start to end of `resident` blocks of mean length that share a core."""
         timed = self._timed(resident)
-        return sum(time.period * phase.trips.mean for _, phase, time in timed) + self._overhead_cycles(
-            timed, resident
-        )
+        shared = sum(time.period * phase.trips.mean for _, phase, time in timed)
+        together = shared + self._overhead_cycles(timed, resident)
+        if len(self._timed_roles()) > 1:
+            return together  # their chains run beside each other
+        # a block that waits for most of its life takes no less than its own start, chains and end
+        chains = sum(time.chain * phase.trips.mean for _, phase, time in timed)
+        return max(together, chains + self._overhead_cycles(timed, 1.0))
 
     def _overhead_cycles(self, timed: list[tuple[Role, Phase, PhaseTime]], resident: float) -> float:
         """Cycles of block start and end and of pipeline fills, which the resident blocks overlap."""
@@ -182,11 +186,18 @@ class KernelTerms:
         dram_us = self._dram_us()
         llc = self.target.get("device.memory.llc.gb_per_s")
         l2_us = self.traffic.l2 / (l2_gb_per_s(self.target) * 1e3)
-        atomic_us = atomic_cycles(self.profile) / clock_mhz
+        contended_us = atomic_us(self.profile, self.target)
         dispatch_us = self.profile.blocks * self.constants.dispatch_cycles / clock_mhz
         norm = self.constants.memory_norm if total.matrix else self.constants.streaming_norm
         busy_us = p_norm(
-            [core_us, dram_us, l2_us, atomic_us, dispatch_us, self.traffic.llc / (llc * 1e3) if llc else 0.0],
+            [
+                core_us,
+                dram_us,
+                l2_us,
+                contended_us,
+                dispatch_us,
+                self.traffic.llc / (llc * 1e3) if llc else 0.0,
+            ],
             norm,
         )
         fill_us = self._fill_us(dram_us / busy_us if busy_us else 0.0)
@@ -204,7 +215,7 @@ class KernelTerms:
             * self._waves()
             / clock_mhz,
             "spills": sum(t.spills * p.trips.mean for _, p, t in self._together) * self._waves() / clock_mhz,
-            "atomics": atomic_us,
+            "atomics": contended_us,
             "makespan": core_us,
         }
         utilization = {r: min(1.0, terms[r] / latency) for r in (*RESOURCES, "dram")}

@@ -11,6 +11,7 @@ from ...profile.values import Access, KernelProfile, Phase, Role, Space, Work
 from ...target.spec import Target
 from .constants import Constants
 from .demand import RESOURCES, Demand, copy_cycles, demand, is_plain_shared, l2_bytes, l2_bytes_per_cycle
+from .first_level import first_level_room
 from .norms import p_norm
 from .occupancy import Occupancy, registers_limit
 from .queueing import round_time
@@ -164,9 +165,20 @@ class CorePipeline:
         return alike[0] if alike else (loops[position] if position < len(loops) else None)
 
     def _producer_latency(self, feeding: Phase) -> float:
-        """Cycles for which the producer waits, in each iteration, for what it loads without a copy engine."""
+        """Cycles for which the producer waits, in each iteration, for what it loads without a copy engine.
+
+        Before straight code that copies it may run loops whose loads wait for each other.
+        """
         producer = next(r for r in self.profile.roles if any(p is feeding for p in r.phases))
-        return self._synchronous_latency(producer, feeding)
+        waits = self._synchronous_latency(producer, feeding)
+        if not feeding.is_loop:
+            position = next(i for i, p in enumerate(producer.phases) if p is feeding)
+            waits += sum(
+                self._synchronous_latency(producer, p) * p.trips.mean
+                for p in producer.phases[:position]
+                if p.is_loop and not p.work.barrier_waits
+            )
+        return waits
 
     def _flow(self, role: Role, phase: Phase, own: Demand) -> _Flow:
         """The service times and latencies of the warps of one block in one iteration."""
@@ -228,13 +240,7 @@ class CorePipeline:
         moved = self.local_bytes(role, phase)
         if not moved:
             return 0.0
-        # NVIDIA: one memory is cache and shared memory; other targets may give the size of the cache
-        both = (
-            self.target["core.memory.shared.bytes"] - self.profile.shared_bytes * resident
-            if self.profile.kind == "cuda"
-            else 0.0
-        )
-        room = self.target.get("core.memory.l1.bytes", both)
+        room = first_level_room(self.profile, self.target, resident)
         footprint = local_footprint(role, phase, self.occupancy) * resident
         beyond = moved * share_beyond_core(footprint, room)
         alone = moved - array_bytes(phase)  # arithmetic continues beside the accesses to arrays

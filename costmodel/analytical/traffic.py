@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -10,9 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...profile.values import KernelProfile, Space, Trips
+from ...profile.values import Access, KernelProfile, Phase, Role, Space, Trips
 from ...target.spec import Target
 from .constants import DEFAULT, Constants
+from .demand import L2_UPDATES
+from .first_level import LINE_BYTES, first_level_room
 from .gathers import SECTOR_BYTES, first_share, hit_share
 from .streams import Stream, known_bytes, streams_of
 from .tiles import Tiles, Waves, trips_in_launch_order, wave_positions, waves_of
@@ -24,6 +27,10 @@ OUTGROWN = 0.5
 MERGED_READS = 0.22  # share of hitting reads that are merged with another one
 # share of lines that both partitions fetch, once each line is read more often than READ_OFTEN times
 FETCHED_AGAIN, READ_OFTEN = 0.45, 2.5
+
+# Units of L2 that execute atomics: read off the times of one kernel that adds 32 lanes to each address, in
+# two sizes (H200: 2.1 and 5.3 ms, 1.9 and 5.3 by `_queues_us`).
+ATOMIC_UNITS = 96.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,14 +269,7 @@ def _first_level(flow: _Flow, target: Target, blocks_together: int) -> float:
     """
     profile, cores = flow.profile, target.int("core.count")
     resident = max(1, -(-blocks_together // cores))
-    # on NVIDIA GPUs one memory serves as cache and shared memory; other targets may give the size of the
-    # cache
-    both = (
-        target["core.memory.shared.bytes"] - profile.shared_bytes * resident
-        if profile.kind == "cuda"
-        else 0.0
-    )
-    room = target.get("core.memory.l1.bytes", both)
+    room = first_level_room(profile, target, resident)
     per_core = max(1.0, profile.blocks / cores)
     # (requested bytes of a block, its distinct bytes, blocks of a core that share them)
     cached = [
@@ -292,30 +292,80 @@ def _first_level(flow: _Flow, target: Target, blocks_together: int) -> float:
     return saved
 
 
-def atomic_cycles(profile: KernelProfile) -> float:
-    """Cycles of the most contended address of an atomic, at one lane a cycle: a lower bound.
+def atomic_us(profile: KernelProfile, target: Target) -> float:
+    """Microseconds of atomics that wait for each other: a lower bound.
 
-    All lanes of a block that share the address count, times all blocks that share it. Addresses that loaded
-    data chooses are taken as spread evenly over the tensor.
+    Lanes that add to one address follow each other, a cycle apart at least. All lanes of a block that share
+    the address count, times all blocks that share it. Addresses that loaded data chooses are taken as spread
+    evenly over the tensor. Lanes of one instruction also queue at the unit of L2 that has the line.
     """
-    longest = 0.0
-    sizes = {t.label: t.bytes for t in profile.tensors}
+    cycles = _most_contended(profile) / target["core.clock_mhz"]
+    return max(cycles, _queues_us(profile, target))
+
+
+def _atomics(profile: KernelProfile) -> Iterator[tuple[Access, Phase, Role]]:
     for role in profile.roles:
         for phase in role.phases:
             for access in phase.work.accesses:
                 if access.mechanism == "atomic" and access.space is Space.GLOBAL:
-                    tiles = Tiles.of(access)
-                    lanes = (
-                        access.bytes
-                        / max(access.footprint_bytes, 1.0)
-                        * (1.0 if access.loop_dependent else phase.trips.mean)
-                    )
-                    sharing = profile.blocks * tiles.turns / tiles.count(profile.grid)
-                    longest = max(longest, lanes * sharing)
-                    if access.row_bytes and sizes.get(access.tensor):
-                        moved = access.bytes * phase.trips.mean * profile.blocks
-                        longest = max(longest, moved / sizes[access.tensor])
+                    yield access, phase, role
+
+
+def _most_contended(profile: KernelProfile) -> float:
+    """Lanes that use the address of an atomic that most lanes use."""
+    longest = 0.0
+    sizes = {t.label: t.bytes for t in profile.tensors}
+    for access, phase, _ in _atomics(profile):
+        tiles = Tiles.of(access)
+        lanes = (
+            access.bytes
+            / max(access.footprint_bytes, 1.0)
+            * (1.0 if access.loop_dependent else phase.trips.mean)
+        )
+        sharing = profile.blocks * tiles.turns / tiles.count(profile.grid)
+        longest = max(longest, lanes * sharing)
+        if access.row_bytes and sizes.get(access.tensor):
+            moved = access.bytes * phase.trips.mean * profile.blocks
+            longest = max(longest, moved / sizes[access.tensor])
     return longest
+
+
+def _queues_us(profile: KernelProfile, target: Target) -> float:
+    """Microseconds of atomics at the busiest unit of L2, beyond those of sectors that spread evenly.
+
+    Each unit has the lines that a hash gives to it, so the busiest one has more than the mean. It adds the
+    lanes of one address one by one, at the pace at which it adds whole sectors otherwise. All of this is work
+    that the rate of updates (`demand.L2_UPDATES`) does not contain.
+    """
+    rate = target.get(L2_UPDATES)
+    if not rate:
+        return 0.0
+    step_us = SECTOR_BYTES / (rate * 1e3)  # of all units together
+    sizes = {t.label: t.bytes for t in profile.tensors}
+    total = 0.0
+    for access, phase, role in _atomics(profile):
+        sectors = access.transactions * phase.trips.mean * profile.blocks
+        touched = Tiles.of(access).count(profile.grid) * max(1.0, access.footprint_bytes)
+        touched *= phase.trips.mean if access.loop_dependent else 1.0
+        lines = max(1.0, min(touched, sizes.get(access.tensor) or touched) / LINE_BYTES)
+        each = lines / ATOMIC_UNITS
+        busiest = max(1.0, each + math.sqrt(2 * each * math.log(ATOMIC_UNITS)))
+        lanes = _lanes_of_address(access, max(1.0, role.threads / target["warp.threads"]))
+        if lanes == 1.0:
+            continue
+        total += sectors * (lanes * busiest / each - 1) * step_us
+    return total
+
+
+def _lanes_of_address(access: Access, warps: float) -> float:
+    """Lanes of one instruction that add to the same address; 1 if they fit beside each other in sectors."""
+    in_sector = access.bytes / max(1.0, access.transactions)
+    if in_sector <= SECTOR_BYTES * (1 + 1e-6):
+        return 1.0
+    alike, most = access.bytes / max(1.0, access.footprint_bytes), in_sector / access.vector_bytes
+    if alike > most:  # the warps of the block add to the same addresses
+        alike = min(most, alike / warps)
+    return max(in_sector / SECTOR_BYTES, alike)
 
 
 def _trips_in_waves(trips: Trips, profile: KernelProfile, together: int, clusters: int) -> NDArray[Any]:
@@ -334,4 +384,4 @@ def _resampled(values: Any, count: int) -> NDArray[Any]:
     return chosen
 
 
-__all__ = ["Traffic", "atomic_cycles", "traffic"]
+__all__ = ["Traffic", "atomic_us", "traffic"]

@@ -13,6 +13,7 @@ from ...profile.values import Access, Space
 from .descriptors import Descriptor
 from .expressions import UnevaluableError
 from .images import inside_image, taps
+from .joined_loads import widest_joined
 from .launch_geometry import AXES
 from .numbering import PLAIN, number_tiles
 from .patterns import (
@@ -44,6 +45,7 @@ class AccessSite:
     vector: int = 1  # elements that one lane accesses
     repeatable: bool = False  # the compiler may load once for several reads between two synchronizations
     array_bytes: float = 0.0  # of one thread's array in local memory, or of a buffer in shared memory
+    dtype: str = ""  # of one element; "" if it is not known
 
 
 def lane_access(
@@ -75,7 +77,7 @@ def lane_access(
             scope, site, width, requested, write=write, mechanism=mechanism, asynchronous=asynchronous
         )
     joins = site.space is Space.SHARED and scope.condition is None and not (write and width < WORD_BYTES)
-    merged, merged_scope = _merged(scope, site, width) if joins else (1, scope)
+    merged, merged_scope = _merged(scope, site, width, write=write) if joins else (1, scope)
     addresses = (narrow if merged == 1 else merged_scope.addresses(site.index)) * site.element_bytes
     addresses = addresses.astype(np.int64)
     instructions = scope.warp_executions / merged / repeats
@@ -267,16 +269,19 @@ def without_repeated_indices(accesses: list[Access]) -> list[Access]:
     ]
 
 
-def _merged(scope: Scope, site: AccessSite, width: int) -> tuple[int, Scope]:
+def _merged(scope: Scope, site: AccessSite, width: int, *, write: bool) -> tuple[int, Scope]:
     """How many accesses of the enclosing unrolled loops the compiler joins, and the scope of the first one.
 
     The compiler joins contiguous, aligned accesses up to 16 bytes a lane. It does this in shared memory only,
-    where it knows the alignment. It does not pack values of less than a word to store them together.
+    where it knows the alignment. It does not pack values of less than a word to store them together, and
+    joins fewer loads of some types (`widest_joined`).
     """
-    factor = 1
+    factor, widest = 1, WIDEST_ACCESS_BYTES
     for loop in reversed(scope.loops):
+        if not write and site.vector == 1:
+            widest = min(widest, widest_joined(site.dtype, loop.functions))
         along = 1
-        while loop.unrolled and along * 2 <= loop.extent and width * factor * 2 <= WIDEST_ACCESS_BYTES:
+        while loop.unrolled and along * 2 <= loop.extent and width * factor * 2 <= widest:
             first = _stepped(scope, loop, along * 2)
             second = scope.shifted(loop, first.pattern[loop.variable] + along)
             a = first.addresses(site.index) * site.element_bytes

@@ -36,6 +36,10 @@ class CountingContext(Protocol):
         """
         ...
 
+    def is_loaded_again(self, load: Any) -> bool:
+        """Whether the value that is being counted loads the same element of device memory a second time."""
+        ...
+
     def mark_live(self, variable: Any) -> None:
         """Record that the registers of a local buffer are live here."""
         ...

@@ -57,6 +57,8 @@ LOADS_OF_SMALL_BODIES = 32
 # divisors if the loads alone stand under one, or what is computed from them as well. Read off the machine
 # code of 144 sums.
 SELECTED_LOADS, SELECTED_VALUES = 2, 4
+JOINED_BRANCHES = 5.0  # loads in flight of branches with divisions, if they have one condition
+DIVIDED = 0.5  # time of an address with divisions, as a share of a round trip
 _UNROLLED_KINDS = (2, 3)  # TVM's ForKind: vectorized, unrolled
 
 
@@ -147,15 +149,16 @@ class Body:
         return Body(self.loads * extent, self.elements * extent, self.guarded, self.selections * extent)
 
 
-def waits_for_each(node: Any, is_global: Callable[[Any], bool]) -> bool:
+def waits_for_each(node: Any, is_global: Callable[[Any], bool], *, alone: bool = False) -> bool:
     """Whether the loads of an unrolled loop are in flight one after another.
 
     This happens to loads under a condition within a branch, and to loads that go directly to shared memory
     under two conditions on the same thread: the row and the column of a tile whose rows the threads do not
     divide. Two conditions on the same iteration count as well if the loop is too long to be unrolled. The
-    compiler makes a branch of each iteration, and it moves no load across a store.
+    compiler makes a branch of each iteration, and it moves no load across a store. `alone` is that of
+    `round_trips_of_branches`.
     """
-    if is_guarded_branch(node, is_global):
+    if round_trips_of_branches(node, is_global, alone=alone) >= 1.0:
         return True
     store = node.body
     if type(store).__name__ != "BufferStore" or not str(store.buffer.scope()).startswith("shared"):
@@ -172,22 +175,84 @@ def waits_for_each(node: Any, is_global: Callable[[Any], bool]) -> bool:
     return apart and touches_global(store.value, is_global)
 
 
-def is_guarded_branch(node: Any, is_global: Callable[[Any], bool]) -> bool:
-    """Whether a loop's body is a branch that the compiler keeps, with a store of loads from device memory.
+def round_trips_of_branches(node: Any, is_global: Callable[[Any], bool], *, alone: bool = False) -> float:
+    """Round trips to memory that an iteration of a loop waits for, whose body is a branch that the compiler
+    keeps; 0 if it keeps none.
 
-    The compiler turns a short branch into predicates. It keeps one with another condition inside, and one
-    that computes a swizzled address anew in each iteration. Then no load is issued before those of the branch
-    before it have arrived. Read off the machine code of copies whose tile the threads do not divide, at a
-    tensor's edge and to swizzled rows (nvcc 13.0).
+    The branch has a store of loads from device memory. The compiler turns a short branch into predicates. It
+    keeps one with another condition inside, one that computes a swizzled address anew in each iteration, and
+    one with a division in the address of its load. Then no load is issued before those of the branch before
+    it have arrived. If no loop changes the condition, a few branches with divisions are joined; each still
+    computes its address by some 40 instructions that wait for each other. Read off the machine code of copies
+    whose tile the threads do not divide, at a tensor's edge and to swizzled rows, and of 22 convolutions
+    (nvcc 13.0).
+
+    Args:
+        node: the loop.
+        is_global: whether a buffer lies in device memory.
+        alone: whether no loop that stays a loop is around this one.
     """
     branch = _inside_unrolled(node.body)
     if type(branch).__name__ != "IfThenElse":
-        return False
+        return 0.0
     steps, outer = set(), node
     while type(outer).__name__ == "For":
         steps.add(identity(outer.loop_var))
         outer = outer.body
-    return any(_stores_guarded(part, is_global, steps) for part in (branch.then_case, branch.else_case))
+    changes = _variables(branch.condition)
+    if changes <= steps:  # constants, once the loops are unrolled
+        return 0.0
+    parts = (branch.then_case, branch.else_case)
+    if any(_stores_guarded(part, is_global, steps) for part in parts):
+        return 1.0
+    if any(_stores_divided(part, is_global, steps) for part in parts):
+        return DIVIDED + (1 / JOINED_BRANCHES if alone and not changes & steps else 1.0)
+    return 0.0
+
+
+def loads_beside_calls(node: Any, is_global: Callable[[Any], bool]) -> bool:
+    """Whether a loop loads from device memory and calls a routine, in exact divisions and square roots.
+
+    The compiler moves no load of an iteration before the calls of the one before. Read off the machine code
+    of a normalisation over channels (nvcc 13.0).
+    """
+    loads = called = False
+
+    def look(part: Any, kind: str) -> None:
+        nonlocal loads, called
+        loads = loads or (kind == "BufferLoad" and is_global(part.buffer))
+        if kind == "Call":
+            called = called or getattr(part.op, "name", "").rpartition(".")[2] == "sqrt"
+        elif kind == "Div":
+            called = called or element_type(str(part.dtype)).kind == "float"
+
+    visit(node.body, look)
+    return loads and called
+
+
+def _stores_divided(part: Any, is_global: Callable[[Any], bool], steps: set[int]) -> bool:
+    """Whether a part of a branch is one store of loads from device memory to shared memory, to whose
+    addresses the compiler comes by divisions: those of the loops' variables `steps` by anything but a power
+    of two.
+    """
+    store = _inside_unrolled(part)
+    if type(store).__name__ != "BufferStore" or not str(store.buffer.scope()).startswith("shared"):
+        return False
+    divided = False
+
+    def look(part: Any, kind: str) -> None:
+        nonlocal divided
+        if kind in ("FloorDiv", "FloorMod", "Div", "Mod") and not divided:
+            by = constant(part.b)
+            divided = (by is None or by & (by - 1) != 0) and bool(_variables(part.a) & steps)
+
+    def loads(part: Any, kind: str) -> None:
+        if kind == "BufferLoad" and is_global(part.buffer):
+            for index in part.indices:
+                visit(index, look)
+
+    visit(store.value, loads)
+    return divided
 
 
 def _stores_guarded(part: Any, is_global: Callable[[Any], bool], steps: set[int]) -> bool:

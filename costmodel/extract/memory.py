@@ -141,7 +141,7 @@ class Memory:
         repeatable = space is Space.SHARED or label in self._constant
         each = element_type(str(buffer.dtype)).bytes
         size = _static_elements(buffer) * each if space is Space.SHARED else 0.0
-        return AccessSite(space, label, index, each, vector, repeatable, array_bytes=size)
+        return AccessSite(space, label, index, each, vector, repeatable, size, str(buffer.dtype))
 
     def pointer_site(self, node: Any) -> AccessSite | None:
         """The location that a pointer argument names.

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .expressions import FILLED, ArbitraryData, Bindings, UnevaluableError, evaluate, variables
+from .joined_loads import Functions
 from .launch_geometry import AXES, LaunchGeometry
 
 PATTERN_SCENARIOS = 8  # samples for address patterns, which repeat over blocks and iterations
@@ -31,6 +32,7 @@ class Loop:
     limit: Any = None  # `extent` as an expression, which may depend on the block; None if it is not known
     longest: float = 0.0  # extent of the block that has the most iterations, if blocks differ
     stores: frozenset[int] = frozenset()  # buffers that its iterations store to, or hand to calls
+    functions: Functions = Functions.SHORT  # that its iterations call
 
     @property
     def most(self) -> int:

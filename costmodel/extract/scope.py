@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .expressions import FILLED, Bindings, FilledContents, UnevaluableError, evaluate, variables
+from .joined_loads import Functions
 from .launch_geometry import LaunchGeometry, sequence
 from .scenarios import CONDITION_SCENARIOS, PATTERN_SCENARIOS, Loop, Scenarios
 from .tables import Table
@@ -159,6 +160,7 @@ class Scope(Scenarios):
         limit: Any = None,
         longest: float = 0.0,
         stores: frozenset[int] = frozenset(),
+        functions: Functions = Functions.SHORT,
     ) -> Scope:
         """The scope inside a loop.
 
@@ -166,7 +168,7 @@ class Scope(Scenarios):
         are in flight at once; else they multiply `times`.
         """
         whole = max(1, math.ceil(extent))
-        loop = Loop(variable, extent, unrolled, start, together, rewrites, limit, longest, stores)
+        loop = Loop(variable, extent, unrolled, start, together, rewrites, limit, longest, stores, functions)
         return replace(
             self,
             times=self.times if as_phase else self.times * extent,

@@ -145,6 +145,8 @@ def _load(context: CountingContext, node: Any, scope: Scope) -> None:
 
 def _one_load(context: CountingContext, node: Any, scope: Scope) -> None:
     context.mark_loaded(node.buffer, node.indices[0])
+    if context.is_loaded_again(node):
+        return  # one of equal parts of an expression: the compiler computes it once
     site = context.memory.site(node.buffer, node.indices[0], element_type(str(node.dtype)).lanes)
     if site is not None:
         load = lane_access(scope, site, write=False, mechanism="ld")

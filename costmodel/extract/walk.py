@@ -16,10 +16,12 @@ from ...profile.values import Access, Role, Space, Trips
 from . import loops, trips
 from .accesses import lane_access, without_repeated_indices
 from .branches import elected_group, leaves, otherwise, specialised_branches
+from .dead_values import dead_values
 from .descriptors import Descriptor
 from .element_types import element_type
 from .expressions import Alias, UnevaluableError, constant, identity, is_scalar
 from .filled_buffers import fills_of
+from .joined_loads import Functions, functions_of
 from .launch_geometry import LaunchGeometry
 from .local_arrays import arrays_in_local_memory
 from .memory import Memory
@@ -67,6 +69,8 @@ class KernelReader:
     _turns: dict[int, float] = field(default_factory=dict)  # of loops that known data ends, by identity
     _is_fill: bool = False  # within a statement that fills a buffer with known values
     _scalars: set[int] = field(default_factory=set)  # local buffers of one integer, which act as variables
+    _loaded: set[tuple[int, ...]] | None = None  # by the current value; None between values
+    _dead: frozenset[int] = frozenset()  # variables and local buffers that no result derives from
 
     def read(self, function: Any) -> None:
         """Walk the whole function."""
@@ -76,6 +80,7 @@ class KernelReader:
             in_local_memory=arrays_in_local_memory(function),
         )
         self.memory.declare_parameters(function)
+        self._dead = dead_values(function)
         self._role = self._roles[0, 0] = RoleCounts(0, self.launch.threads)
         self._start_phase(PhaseCounts())
         scope = Scope.of_threads(
@@ -96,7 +101,20 @@ class KernelReader:
     # --- the interface for value expressions and calls (`CountingContext`) ----------------------------------
 
     def count_value(self, node: Any, scope: Scope) -> None:
+        outer, self._loaded = self._loaded, set() if self._loaded is None else self._loaded
         count_value(self, node, scope)
+        self._loaded = outer
+
+    def is_loaded_again(self, load: Any) -> bool:
+        """Whether the current value loads the same element of device memory a second time."""
+        from tvm.ir import structural_hash
+
+        if self._loaded is None or not self.memory.is_global(load.buffer):
+            return False
+        key = (identity(load.buffer.data), *map(structural_hash, load.indices))
+        again = key in self._loaded
+        self._loaded.add(key)
+        return again
 
     def count_address(self, index: Any, scope: Scope) -> None:
         count_address(self, index, scope)
@@ -260,7 +278,8 @@ class KernelReader:
         if getattr(getattr(node.value, "op", None), "name", "") == "tirx.handle_add_byte_offset":
             self.memory.add_view(node.var, node.value.args[0])
             return scope
-        self.count_value(node.value, scope)
+        if identity(node.var) not in self._dead:
+            self.count_value(node.value, scope)
         return scope.with_binding(identity(node.var), self._stated(node.var, node.value, scope))
 
     def _stated(self, variable: Any, value: Any, scope: Scope) -> Any:
@@ -271,6 +290,8 @@ class KernelReader:
         return value if stated is None or not scope.is_data(value) else tirx.IntImm(value.dtype, stated)
 
     def _store(self, node: Any, scope: Scope) -> Scope:
+        if identity(node.buffer.data) in self._dead:
+            return scope
         self.count_value(node.value, scope)
         used = self._used(node.buffer, node.indices[0])
         self._live.store(self._role.number, identity(node.buffer.data), transformed_buffer(node.value), used)
@@ -290,12 +311,13 @@ class KernelReader:
     # --- loops ----------------------------------------------------------------------------------------------
 
     def _loop(self, node: Any, scope: Scope) -> Scope:
-        is_global = self.memory.is_global
-        inline = (
-            loops.is_short(node, is_global)
-            if not loops.is_unrolled(node)
-            else not loops.waits_for_each(node, is_global)
-        )
+        is_global, alone = self.memory.is_global, scope.phase_loop is None
+        waits = 0.0
+        if loops.is_unrolled(node):
+            waits = loops.round_trips_of_branches(node, is_global, alone=alone)
+            inline = not loops.waits_for_each(node, is_global, alone=alone)
+        else:
+            inline = loops.is_short(node, is_global)
         may_break = loops.breaks(node.body)
         turns = self._known_turns(node, scope) if may_break else None
         if may_break and turns is None:
@@ -308,6 +330,8 @@ class KernelReader:
                 self._live.loop(),
             ):
                 unrolled = loops.is_unrolled(node)
+                if waits > 1:
+                    self.phase.counts["load_branches"] += scope.warp_executions * waits
                 return self._body(
                     node,
                     scope,
@@ -322,7 +346,9 @@ class KernelReader:
             turns = float(extent) if extent is not None else self._trips(node, scope).mean
         if turns <= 0:
             return scope
-        if loops.is_unrolled(node) and loops.is_guarded_branch(node, is_global):
+        if waits:
+            self.phase.counts["load_branches"] += scope.warp_executions * turns * waits
+        elif not self.fast_math and not inline and loops.loads_beside_calls(node, is_global):
             self.phase.counts["load_branches"] += scope.warp_executions * turns
         elif follows_shared_index(node, is_global):
             # the other warps of the block wait for those that gather
@@ -392,6 +418,7 @@ class KernelReader:
             limit=None if scope.is_data(node.extent) else node.extent,
             longest=longest,
             stores=loops.stored_buffers(node.body),
+            functions=functions_of(node.body, fast_math=self.fast_math) if unrolled else Functions.SHORT,
         )
         if start is None:
             # `bound` keeps the new variable alive: variables are identified by their address

@@ -3,7 +3,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tilesight.costmodel.analytical.gathers import fetched_bytes, first_share, hit_share
+from tilesight.costmodel.analytical.gathers import (
+    fetched_bytes,
+    first_share,
+    hit_share,
+    with_stores_once,
+)
+from tilesight.profile.values import Access, KernelProfile, Phase, Role, Space, Tensor, Trips, Work
 
 
 def test_a_row_takes_whole_units() -> None:
@@ -47,3 +53,23 @@ def test_hits_are_those_of_a_cache_that_evicts_the_oldest(streams: int, share: f
 def test_a_cache_that_holds_everything_always_hits() -> None:
     assert hit_share(1e9, 1e6, 1e6, 3e6) == 1
     assert hit_share(0.0, 0.0, 1e6, 3e6) == 0
+
+
+def test_stores_to_chosen_places_write_a_tensor_once() -> None:
+    def selection(tensor_bytes: int, mechanism: str = "st") -> KernelProfile:
+        chosen = Access(
+            Space.GLOBAL, "y", True, mechanism, 4096.0, 1024.0, 32.0, footprint_bytes=4096.0, row_bytes=4.0
+        )
+        phase = Phase(Trips((8.0,)), Work(accesses=(chosen,)), is_loop=True)
+        tensors = (Tensor("y", tensor_bytes, 4),)
+        return KernelProfile(
+            "cuda", "sm_90a", (16, 1, 1), 128, 1, 0, (Role("all", 128, (phase, phase)),), tensors
+        )
+
+    stored = 2 * 8 * 16 * 4096
+    whole, few = selection(stored), selection(stored // 64)
+    assert with_stores_once(whole) is whole
+    (access,) = with_stores_once(few).roles[0].phases[1].work.accesses
+    assert (access.bytes, access.transactions, access.instructions) == (64.0, 16.0, 0.5)
+    added = selection(stored // 64, "atomic")
+    assert with_stores_once(added) is added

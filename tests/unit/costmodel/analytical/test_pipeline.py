@@ -84,6 +84,40 @@ def test_a_consumer_waits_for_the_plain_loads_of_its_producer() -> None:
     assert fed_by(16) - fed_by(1) > 0.9 * least
 
 
+def test_blocks_that_wait_do_not_hide_their_own_starts() -> None:
+    # one load and one store of two bytes a thread: eight blocks of a core leave its units idle
+    moved = [
+        Access(
+            Space.GLOBAL, tensor, write, mechanism, 512, 16, 8, 2, axes=frozenset("x"), footprint_bytes=512
+        )
+        for tensor, write, mechanism in (("t0", False, "ld"), ("t1", True, "st"))
+    ]  # fmt: skip
+    phase = Phase(Trips((1.0,)), Work(accesses=tuple(moved), vector_ops=256.0))
+    tensors = tuple(Tensor(label, 100_000 * 512, 2) for label in ("t0", "t1"))
+    profile = KernelProfile(
+        "cuda", "sm_90a", (100_000, 1, 1), 256, 1, 0, (Role("all", 256, (phase,)),), tensors
+    )
+    terms = KernelTerms(profile, H200, AnalyticalModel().constants)
+    assert terms.resident == 8
+    chain = terms.pipeline.phase_time(profile.roles[0], phase, 1).chain
+    assert terms.block_cycles(8) == pytest.approx(chain + terms.constants.block_cycles)
+
+
+def test_a_producer_loads_in_loops_before_it_copies() -> None:
+    def filled(turns: float) -> float:
+        loads = Access(Space.GLOBAL, "t1", False, "ld", 128 * 2, 8, 4, 2, footprint_bytes=128 * 2)
+        loop = Phase(Trips((turns,)), Work(accesses=(loads,)), is_loop=True)
+        one = replace(copy(8192), loop_dependent=False)
+        copied = Phase(Trips((1.0,)), Work(accesses=(one,)))
+        waiting = Phase(Trips((1.0,)), Work(vector_ops=128 * 400.0, barrier_waits=1))
+        roles = (Role("producer", 128, (loop, copied)), Role("consumer", 128, (waiting,)))
+        tensors = (Tensor("t0", 132 * 8192, 2), Tensor("t1", 132 * 256, 2))
+        return latency(KernelProfile("cuda", "sm_90a", (132, 1, 1), 256, 1, 0, roles, tensors))
+
+    least = 31 * H200["device.memory.l2.latency_ns"] / 1e3
+    assert filled(32) - filled(1) > 0.9 * least
+
+
 def test_blocks_of_a_core_hide_each_others_waits() -> None:
     # one buffer each: a block computes while the other one waits for its copy
     one = latency(specialised(FED, shared=200_000, blocks=264))

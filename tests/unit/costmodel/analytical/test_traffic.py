@@ -7,7 +7,7 @@ import pytest
 
 from tilesight.costmodel.analytical.schedule import list_makespan, uniform_makespan
 from tilesight.costmodel.analytical.tiles import tile_coordinates
-from tilesight.costmodel.analytical.traffic import Traffic, traffic
+from tilesight.costmodel.analytical.traffic import Traffic, atomic_us, traffic
 from tilesight.problem.rasterization import Rasterization
 from tilesight.profile.values import Access, KernelProfile, Phase, Role, Space, Tensor, Trips, Work
 from tilesight.target.spec import load_target
@@ -123,6 +123,32 @@ def test_data_that_several_blocks_write_is_written_back_once() -> None:
     access = Access(Space.GLOBAL, "y", True, "atomic", 4096.0, 128.0, 32.0, footprint_bytes=4096.0)
     t = traffic(kernel((64, 1, 1), (access,), 1, (Tensor("y", 4096, 4),), LINEAR), load_target("h200"), 64)
     assert (t.l2_write, t.dram_write) == (64 * 4096, 4096)
+
+
+def atomic(lanes: int, tensor_bytes: int, blocks: int = 1024, warps: int = 1) -> float:
+    """Microseconds of blocks that add 1000 times a warp, with `lanes` of each warp at one address."""
+    each, threads = 1000 * warps, 32 * warps
+    distinct = 1000 * 128.0 / lanes if lanes < 32 else 1000 * 4.0
+    access = Access(
+        Space.GLOBAL, "y", True, "atomic", each * 128.0, each * max(1.0, 4.0 / lanes), each,
+        axes=frozenset("x"), footprint_bytes=distinct,
+    )  # fmt: skip
+    phase = Phase(Trips((1.0,)), Work(accesses=(access,)))
+    tensors = (Tensor("y", tensor_bytes, 4),)
+    profile = KernelProfile(
+        "cuda", "sm_90a", (blocks, 1, 1), threads, 1, 0, (Role("all", threads, (phase,)),), tensors, LINEAR
+    )
+    return atomic_us(profile, load_target("h200"))
+
+
+def test_lanes_that_add_to_one_address_queue() -> None:
+    assert atomic(32, 1 << 24) > 20 * atomic(1, 1 << 24)
+    # the busiest unit has more of few lines than of many
+    assert atomic(32, 1 << 14) > 1.5 * atomic(32, 1 << 24)
+
+
+def test_warps_that_add_to_the_same_addresses_do_not_make_an_instruction_slower() -> None:
+    assert atomic(32, 1 << 24, warps=4) == pytest.approx(4 * atomic(32, 1 << 24))
 
 
 def test_each_xcd_reads_for_itself() -> None:

@@ -1,0 +1,78 @@
+"""The first-level cache of a core: its room beside shared memory, and the sectors that it serves again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ...profile.values import Access, KernelProfile, Phase, Space
+from ...target.spec import Target
+from .gathers import SECTOR_BYTES
+
+LINE_BYTES = 128.0  # that a cache of a core has one tag for, however few of its sectors it holds
+# If the lines that are in use exceed the room by this share of it, none is there when it is used again: the
+# cache evicts the least recently used ones first.
+OUTGROWN = 0.5
+SCATTERED_LANES = 0.9  # share of the lanes of an instruction that touch a sector of their own
+READ_WHOLE = 0.9  # share of a tensor that a kernel reads if each thread reads a row of it
+
+
+def first_level_room(profile: KernelProfile, target: Target, resident: float) -> float:
+    """Bytes of the first-level cache of a core that holds `resident` blocks.
+
+    On NVIDIA GPUs one memory serves as cache and shared memory. Other targets may give the size of the cache.
+    """
+    both = (
+        target["core.memory.shared.bytes"] - profile.shared_bytes * resident
+        if profile.kind == "cuda"
+        else 0.0
+    )
+    return target.get("core.memory.l1.bytes", both)
+
+
+def with_held_sectors(profile: KernelProfile, target: Target, resident: float) -> KernelProfile:
+    """The profile in which no sector that the first-level cache has counts as alone in its 64 bytes.
+
+    If each lane reads a row of its own, its next loads touch the same sector again. While the lines of all
+    resident threads fit, L2 is asked once for each. Then the sectors of an instruction cost their own bytes
+    (the rate of the cache), not those of requests to L2.
+    """
+    sizes = {tensor.label: tensor.bytes for tensor in profile.tensors}
+    room = first_level_room(profile, target, resident)
+    lines = LINE_BYTES * profile.block_threads * resident
+    outgrown = max(0.0, lines / max(1.0, room) - 1) / OUTGROWN
+
+    def held(access: Access, phase: Phase) -> bool:
+        size = sizes[access.tensor]
+        read = access.footprint_bytes * (phase.trips.mean if access.loop_dependent else 1.0)
+        whole = access.bytes <= access.footprint_bytes and read * profile.blocks >= READ_WHOLE * size
+        row_bytes = size / (profile.blocks * profile.block_threads)
+        return whole and row_bytes >= SECTOR_BYTES and bool(row_bytes % LINE_BYTES)
+
+    def of(phase: Phase) -> Phase:
+        accesses = tuple(
+            replace(a, alone_share=a.alone_share * min(1.0, outgrown))
+            if _is_scattered(a, target) and held(a, phase)
+            else a
+            for a in phase.work.accesses
+        )
+        return replace(phase, work=replace(phase.work, accesses=accesses))
+
+    if not any(_is_scattered(a, target) for r in profile.roles for p in r.phases for a in p.work.accesses):
+        return profile
+    return replace(
+        profile, roles=tuple(replace(r, phases=tuple(of(p) for p in r.phases)) for r in profile.roles)
+    )
+
+
+def _is_scattered(access: Access, target: Target) -> bool:
+    """Whether each lane of a plain load touches a sector of its own, with others beside it in a row."""
+    return (
+        access.space is Space.GLOBAL
+        and access.mechanism == "ld"
+        and access.alone_share > 0
+        and access.run_bytes >= SECTOR_BYTES
+        and access.transactions >= SCATTERED_LANES * target["warp.threads"] * access.instructions
+    )
+
+
+__all__ = ["first_level_room", "with_held_sectors"]

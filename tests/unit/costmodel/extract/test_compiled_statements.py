@@ -1,0 +1,96 @@
+"""Statements are counted as the device compiler executes them: joined, removed, apart or once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tilesight.costmodel.extract.joined_loads import Functions, widest_joined
+from tilesight.profile.values import Space
+
+from .. import statement_kernels as kernels
+from .reading import accesses, read, role, total
+
+
+def product(x: Any, y: Any) -> Any:
+    return x * y
+
+
+def logarithm(x: Any, y: Any) -> Any:
+    from tilelang import language
+
+    return x * language.log(y)
+
+
+def quotient(x: Any, y: Any) -> Any:
+    return x / y
+
+
+@pytest.mark.parametrize(
+    ("dtype", "function", "widest"),
+    [
+        ("float32", product, 16),
+        ("float32", logarithm, 16),
+        ("bfloat16", product, 16),
+        ("bfloat16", quotient, 16),
+        ("bfloat16", logarithm, 2),
+        ("float16", product, 8),
+        ("float16", quotient, 2),
+        ("float16", logarithm, 2),
+    ],
+)
+def test_loads_of_narrow_types_are_joined_less(
+    dtype: str, function: Callable[[Any, Any], Any], widest: int
+) -> None:
+    profile = read(kernels.products_of_rows(dtype, function))
+    loads = [a for a in accesses(profile, Space.SHARED) if a.mechanism == "ld"]
+    assert {a.vector_bytes for a in loads} == {widest}
+
+
+def test_fast_math_joins_loads_beside_logarithms() -> None:
+    profile = read(kernels.products_of_rows("float16", logarithm), flags=("--use_fast_math",))
+    loads = [a for a in accesses(profile, Space.SHARED) if a.mechanism == "ld"]
+    assert {a.vector_bytes for a in loads} == {8}
+
+
+def test_no_loads_of_eight_bits_are_joined() -> None:
+    assert widest_joined("float8_e4m3", Functions.SHORT) == 0
+    assert widest_joined("uint8", Functions.SHORT) == 16
+
+
+def test_what_nothing_uses_is_not_computed() -> None:
+    used, unused = (read(kernels.sums_of_channels(used)) for used in (True, False))
+    assert sum(a.bytes for a in accesses(used)) > 0
+    assert accesses(unused) == []
+    assert total(unused, "vector_ops") < total(used, "vector_ops")
+
+
+def test_a_branch_with_divisions_waits_for_its_load() -> None:
+    # the windows of an image of 33 do not fill the tiles, so each row has a condition of its own
+    producer = role(read(kernels.windows_of_an_image(33, 128, edge=True)), "producer")
+    (loop,) = [p for p in producer.phases if p.is_loop]
+    assert (loop.trips.mean, loop.pipeline_depth) == (32, 1)
+    assert loop.work.load_branches == 4 * (1 + 0.5)  # of each warp: the load, and the time of its address
+
+
+def test_branches_with_divisions_under_one_condition_are_joined() -> None:
+    producer = role(read(kernels.windows_of_an_image(38, 128, edge=False)), "producer")
+    assert not any(p.is_loop for p in producer.phases)
+    loads = 128 * 32 / producer.threads
+    assert sum(p.work.load_branches for p in producer.phases) == pytest.approx(
+        loads * (1 / 5 + 0.5) * producer.threads / 32
+    )
+
+
+def test_loads_beside_divisions_wait_in_each_iteration() -> None:
+    branches = {d: total(read(kernels.scaled_channels(d)), "load_branches") for d in (False, True)}
+    assert branches == {False: 0, True: 2 * 96 * 4}  # groups, channels, warps
+    fast = read(kernels.scaled_channels(True), flags=("--use_fast_math",))
+    assert total(fast, "load_branches") == 0
+
+
+def test_an_expression_loads_an_element_once() -> None:
+    (load,) = accesses(read(kernels.leaky()))
+    assert load.bytes == 128 * 4

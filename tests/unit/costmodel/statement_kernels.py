@@ -1,0 +1,118 @@
+# No `from __future__ import annotations`: TileLang evaluates the annotations of a prim_func when it traces
+# it.
+"""Small TileLang kernels whose statements the device compiler turns into other code than they seem to be."""
+
+import tilelang.language as T
+
+
+def products_of_rows(dtype, function, rows=128, columns=64):
+    """Each thread adds up a function of two rows of tiles in shared memory, element by element."""
+
+    @T.prim_func
+    def main(
+        A: T.Tensor((rows, 1024), dtype), B: T.Tensor((rows, 1024), dtype), Y: T.Tensor((rows,), "float32")
+    ):
+        with T.Kernel(1, threads=rows):
+            a = T.alloc_shared((rows, columns), dtype)
+            b = T.alloc_shared((rows, columns), dtype)
+            total = T.alloc_fragment((rows,), "float32")
+            T.clear(total)
+            for step in T.Pipelined(1024 // columns, num_stages=2):
+                T.copy(A[0, step * columns], a)
+                T.copy(B[0, step * columns], b)
+                for i, j in T.Parallel(rows, columns):
+                    total[i] += function(T.Cast("float32", a[i, j]), T.Cast("float32", b[i, j]))
+            T.copy(total, Y)
+
+    return main
+
+
+def sums_of_channels(used, channels=32, threads=128):
+    """A sum over channels, which the result contains if it is `used`."""
+
+    @T.prim_func
+    def main(X: T.Tensor((1024, channels, threads), "float32"), Y: T.Tensor((1024, threads), "float32")):
+        with T.Kernel(1024, threads=threads) as bx:
+            tx = T.get_thread_binding()
+            total = T.alloc_local((1,), "float32")
+            total[0] = 0.0
+            for c in T.serial(channels):
+                total[0] += X[bx, c, tx]
+            mean = total[0] / channels
+            Y[bx, tx] = mean if used else T.Cast("float32", bx)
+
+    return main
+
+
+def windows_of_an_image(width, tile_rows, edge):
+    """The rows of windows of an image, which a producer puts into shared memory for a product.
+
+    The elements beyond those of a window are zero, and with `edge` so are the rows beyond the last window.
+    """
+    inner = width - 2
+    windows = 8 * inner * inner
+
+    @T.prim_func
+    def main(
+        X: T.Tensor((8, width, width, 3), "float16"),
+        W: T.Tensor((32, 64), "float16"),
+        Y: T.Tensor((windows, 64), "float16"),
+    ):
+        with T.Kernel(T.ceildiv(windows, tile_rows), threads=128) as bx:
+            a = T.alloc_shared((tile_rows, 32), "float16")
+            b = T.alloc_shared((32, 64), "float16")
+            c = T.alloc_fragment((tile_rows, 64), "float32")
+            T.clear(c)
+            for step in T.Pipelined(1, num_stages=2):
+                for i, j in T.Parallel(tile_rows, 32):
+                    m = bx * tile_rows + i
+                    if ((m < windows) and (j < 27)) if edge else j < 27:
+                        a[i, j] = X[
+                            m // (inner * inner),
+                            m % (inner * inner) // inner + j // 9,
+                            m % inner + j // 3 % 3,
+                            j % 3,
+                        ]
+                    else:
+                        a[i, j] = T.Cast("float16", 0)
+                T.copy(W[step * 32, 0], b)
+                T.gemm(a, b, c)
+            T.copy(c, Y[bx * tile_rows, 0])
+
+    return main
+
+
+def scaled_channels(divided, groups=2, channels=96, threads=128):
+    """Channels of a few groups, each divided by its scale or multiplied with it, one after another."""
+
+    @T.prim_func
+    def main(
+        X: T.Tensor((256, groups, channels, threads), "float32"),
+        S: T.Tensor((channels,), "float32"),
+        Y: T.Tensor((256, groups, threads), "float32"),
+    ):
+        with T.Kernel(256, threads=threads) as bx:
+            tx = T.get_thread_binding()
+            total = T.alloc_local((1,), "float32")
+            for g in T.serial(groups):
+                total[0] = 0.0
+                for c in T.serial(channels):
+                    if divided:
+                        total[0] += X[bx, g, c, tx] / S[c]
+                    else:
+                        total[0] += X[bx, g, c, tx] * S[c]
+                Y[bx, g, tx] = total[0]
+
+    return main
+
+
+def leaky(threads=128):
+    """An element that is compared and then used, in one expression."""
+
+    @T.prim_func
+    def main(X: T.Tensor((1024, threads), "float32"), Y: T.Tensor((1024, threads), "float32")):
+        with T.Kernel(1024, threads=threads) as bx:
+            tx = T.get_thread_binding()
+            Y[bx, tx] = T.if_then_else(X[bx, tx] > 0.0, X[bx, tx], X[bx, tx] * 0.1)
+
+    return main
