@@ -22,7 +22,6 @@ from typing import Any
 import pytest
 
 from tests.support.preloaded_source import Child
-from tilesight.executor import tasks
 from tilesight.workers import fork_client
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,7 +34,17 @@ _SAFE = {
     "JE_ARROW_MALLOC_CONF": "background_thread:false",
 }
 # read while a program runs. Of the other variables, imports may read each.
-_READ_LATE = ("TILESIGHT_", "PYTEST_", "PYTHONPATH", "TMPDIR")
+_READ_LATE = (
+    "TILESIGHT_",
+    "PYTEST_",
+    "PYTHONPATH",
+    "PYTHONIOENCODING",
+    "TMPDIR",
+    "IPYTHONDIR",
+    "JUPYTER_",
+    "JPY_",
+    "MPLCONFIGDIR",
+)
 _START = """import sys
 descriptor, parent_pid, sys.path[0] = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 from tests.support.preloaded_source import run_source
@@ -152,11 +161,12 @@ class PreloadedPython(Popen[Any]):
             self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
 
 
-def run_python(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
-    """Like `subprocess.run` for this Python; the output is kept as text."""
+def run_python(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[Any]:
+    """Like `subprocess.run` for this Python; the output is kept, as text unless `options` say otherwise."""
     timeout = options.pop("timeout", None)
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with PreloadedPython([sys.executable, *map(str, arguments)], text=True, **pipes, **options) as process:
+    command = [sys.executable, *map(str, arguments)]
+    with PreloadedPython(command, **{"text": True, **pipes, **options}) as process:
         try:
             out, errors = process.communicate(timeout=timeout)
         except BaseException:
@@ -166,12 +176,12 @@ def run_python(*arguments: str | Path, **options: Any) -> subprocess.CompletedPr
 
 
 def preload_fork_servers() -> None:
-    """From now on fork servers of pools that lower, build or measure begin preloaded."""
+    """From now on fork servers begin preloaded whose pools preload modules of TileSight."""
     start = fork_client.ForkServerClient.__init__
 
     def start_preloaded(self: Any, environment: Mapping[str, str], setup: Any) -> None:
         with pytest.MonkeyPatch.context() as patch:
-            if tasks.__name__.encode() in setup.preload:
+            if b"tilesight." in setup.preload:
                 patch.setattr(subprocess, "Popen", PreloadedPython)
             start(self, environment, setup)
 

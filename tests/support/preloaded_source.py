@@ -86,6 +86,7 @@ def _become(child: Child, files: list[int], paths: list[str]) -> Callable[[], ob
     os.environ.clear()
     os.environ.update(child.environment)
     os.chdir(child.folder)
+    _open_standard_streams(child.environment.get("PYTHONIOENCODING", ""))
     first, *others = child.arguments
     main = sys.modules["__main__"] = ModuleType("__main__")
     paths = [*filter(None, child.environment.get("PYTHONPATH", "").split(os.pathsep)), *paths]
@@ -101,6 +102,17 @@ def _become(child: Child, files: list[int], paths: list[str]) -> Callable[[], ob
     return lambda: exec(compile(text, name, "exec"), main.__dict__)
 
 
+def _open_standard_streams(wanted: str) -> None:
+    encoding, _, errors = wanted.partition(":")
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        was = getattr(sys, name)
+        kept = "backslashreplace" if name == "stderr" else errors or was.errors
+        made = open(number, was.mode, encoding=encoding or was.encoding, errors=kept, closefd=False)  # noqa: SIM115
+        made.reconfigure(line_buffering=name == "stderr")
+        setattr(sys, name, made)
+        setattr(sys, f"__{name}__", made)
+
+
 def _place(files: Mapping[int, int]) -> None:
     """Give open files the numbers that the keys are."""
     moved = {number: fcntl.fcntl(file, fcntl.F_DUPFD, _ABOVE) for number, file in files.items()}
@@ -109,9 +121,3 @@ def _place(files: Mapping[int, int]) -> None:
     for number, file in moved.items():
         os.dup2(file, number)
         os.close(file)
-    for number, name in enumerate(("stdin", "stdout", "stderr")):  # made for files that are other ones now
-        was = getattr(sys, name)
-        made = open(number, was.mode, encoding=was.encoding, errors=was.errors, closefd=False)  # noqa: SIM115
-        made.reconfigure(line_buffering=name == "stderr")
-        setattr(sys, name, made)
-        setattr(sys, f"__{name}__", made)
