@@ -35,16 +35,11 @@ _SAFE = {
 }
 # read while a program runs. Of the other variables, imports may read each.
 _READ_LATE = (
-    "TILESIGHT_",
-    "PYTEST_",
-    "PYTHONPATH",
-    "PYTHONIOENCODING",
-    "TMPDIR",
-    "IPYTHONDIR",
-    "JUPYTER_",
-    "JPY_",
-    "MPLCONFIGDIR",
+    *("TILESIGHT_", "PYTEST_", "PYTHONPATH", "PYTHONIOENCODING", "TMPDIR"),
+    *("IPYTHONDIR", "JUPYTER_", "JPY_", "MPLCONFIGDIR"),
 )
+# imports set them, also those of this process
+_SET_BY_IMPORTS = ("TVM_LIBRARY_PATH", "TL_CUTLASS_PATH", "TL_TEMPLATE_PATH", "KMP_", "RAY_CLIENT_MODE")
 _START = """import sys
 descriptor, parent_pid, sys.path[0] = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 from tests.support.preloaded_source import run_source
@@ -97,7 +92,11 @@ def _source() -> _Source:
 def _imports_alike(environment: Mapping[str, str]) -> bool:
     """Whether modules that are imported in an environment are those of the source."""
     theirs, ours = (
-        {name: value for name, value in variables.items() if not name.startswith(_READ_LATE)}
+        {
+            name: value
+            for name, value in variables.items()
+            if not name.startswith((*_READ_LATE, *_SET_BY_IMPORTS))
+        }
         for variables in (environment, _BEFORE)
     )
     return theirs.get("OMP_NUM_THREADS") == "1" and {**theirs, **_SAFE} == {**ours, **_SAFE}
