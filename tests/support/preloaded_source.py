@@ -6,6 +6,7 @@ import fcntl
 import gc
 import os
 import runpy
+import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -14,6 +15,8 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
 from pathlib import Path
 from types import ModuleType
+
+from tilesight.workers.process_tree import end_with_parent
 
 _ABOVE = 100  # descriptors that no child asks for
 
@@ -38,6 +41,8 @@ def run_source(descriptor: int, parent_pid: int) -> Callable[[], object]:
     assert len(os.listdir("/proc/self/task")) == 1, "a process with threads cannot be forked"
     gc.collect()
     gc.freeze()
+    end_with_parent(parent_pid)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the tests, and they end this process
     while True:
         try:
             child: Child = connection.recv()
@@ -80,6 +85,7 @@ def _import_slow_modules() -> None:
 
 def _become(child: Child, files: list[int], paths: list[str]) -> Callable[[], object]:
     """Make this process the child; the result runs its program."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     _place(dict(zip(child.descriptors, files, strict=True)))
     if child.leads_session:
         os.setsid()
