@@ -98,6 +98,7 @@ def _become(child: Child, files: list[int], paths: list[str]) -> Callable[[], ob
     paths = [*filter(None, child.environment.get("PYTHONPATH", "").split(os.pathsep)), *paths]
     if first == "-m":
         sys.path[:], sys.argv[:] = [child.folder, *paths], others
+        sys.modules.pop(others[0], None)  # else runpy warns
         return lambda: runpy.run_module(others[0], run_name="__main__", alter_sys=True)
     if first == "-c":
         sys.path[:], sys.argv[:] = ["", *paths], ["-c", *others[1:]]
