@@ -208,6 +208,8 @@ def leave_early(executor: Executor, endless: Job, note: Path) -> None:
         wait_until(note.exists)
         os.kill(os.getpid(), signal.SIGINT)
 
+    # a command of a test before may have left a handler of its own
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     interrupter = threading.Thread(target=interrupt)
     interrupter.start()
     with pytest.raises(KeyboardInterrupt), closing(executor.stream(Queue([endless]))) as events:
