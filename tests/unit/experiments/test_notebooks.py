@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,10 @@ def test_runs_and_shows(name: str, jupytext: Any, tmp_path: Path, monkeypatch: p
     client = nbclient.NotebookClient(
         notebook, timeout=LIMIT_S, kernel_name="python3", resources={"metadata": {"path": str(FOLDER)}}
     )
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     client.execute()
+    for number, handler in handlers.items():  # nbclient leaves its own
+        signal.signal(number, handler)
     complaints = [
         o.text
         for c in notebook.cells
