@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import click
@@ -146,19 +147,21 @@ def _level_row(level: Level) -> list[object]:
 
 def _print_collectives(target: Target, world: int | None) -> None:
     """Predicted times of the vendor's collectives by size: those for which all levels have figures."""
-    from ..costmodel.network.collectives import predict_collective
+    from ..costmodel.network.collectives import predict_collective, ranks_of_levels
 
+    count = math.prod(ranks_of_levels(target, world))
     rows = []
     for name in COLLECTIVES:
-        parts = [f"network.library.{what}.gb_per_s" for what in phases_of(name)]
-        if all(part in level.figures for level in target.levels for part in parts):
+        try:
             found = [predict_collective(target, name, size << 20, world) for size in _SIZES_MIB]
-            rows.append([name, *(output.number(one.latency_us) for one in found), found[0].provenance])
+        except InputError:  # a level has no figures of the library for it
+            continue
+        rows.append([name, *(output.number(one.latency_us) for one in found), found[0].provenance])
     if not rows:
         return
     sizes = [f"{size} MiB" for size in _SIZES_MIB]
     output.print_text(
-        f"predicted time of the vendor's collectives on {world or target.world} devices, in us, by the size of "
+        f"predicted time of the vendor's collectives on {count} devices, in us, by the size of "
         "the whole tensor:"
     )
     output.print_table(["collective", *sizes, "least certain figure"], rows, right=sizes)
