@@ -197,7 +197,9 @@ def _plan(collective: str, ranks: tuple[int, ...], size_bytes: float) -> list[tu
     active = [place for place, count in enumerate(ranks) if count > 1]
     shares = [size_bytes / math.prod(ranks[:place]) for place in active]
     inward = list(zip(active, shares, strict=True))
-    if collective == "all_to_all":  # first to the device of the same place within the unit, then between units
+    if (
+        collective == "all_to_all"
+    ):  # first to the device of the same place within the unit, then between units
         return [(place, collective, size_bytes) for place in active]
     if collective == "reduce_scatter":
         return [(place, collective, share) for place, share in inward]

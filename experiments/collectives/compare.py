@@ -2,15 +2,14 @@
 
     python experiments/collectives/compare.py
 
-The times of the trial include the skew with which ranks begin. The predictions do not, so the skew is added to
-them: about 70 us on two GPUs, which is known; on four the constant that fits best, which is not.
+The times of the trial include the skew with which ranks begin. The predictions do not, so the skew is added
+to them: about 70 us on two GPUs, which is known; on four the constant that fits best, which is not.
 """
 
 from __future__ import annotations
 
 import csv
 import json
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,8 +113,8 @@ def main() -> None:
     for row in rows:
         mib = row.size_bytes / 2**20
         print(
-            f"| {row.group} | {row.world} | {row.collective} | {mib:.{2 if mib < 1 else math.ceil(mib % 1)}f} | "
-            f"{row.us:.1f} | {row.predicted_us:.1f} | {row.error:+.1%} |"
+            f"| {row.group} | {row.world} | {row.collective} | {mib:g} | {row.us:.1f} | "
+            f"{row.predicted_us:.1f} | {row.error:+.1%} |"
         )
 
 

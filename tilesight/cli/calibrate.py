@@ -71,8 +71,8 @@ def calibrate(
     base = named_target(target, predicts=False)
     if base.levels:
         raise InputError(
-            f"calibrate measures one device, and target {base.name} is {base.world}, whose network it does not "
-            f"measure yet: --target {base.device_target.name}"
+            f"calibrate measures one device, and not yet the network of the {base.world} of target "
+            f"{base.name}: --target {base.device_target.name}"
         )
     name = name or f"{base.name}-calibrated"
     check_name(name)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import click
 
 from ..errors import InputError
+from ..target.fields import Figure
 from ..target.network import COLLECTIVES, TOPOLOGIES, Level
 from ..target.spec import Target, load_target, node_names, of_world, target_names
 from . import options, output, suggestions
@@ -77,8 +78,8 @@ def _print_nodes(nodes: Sequence[Target]) -> None:
     output.print_table(columns, rows, right=["GB/s"])
     output.print_text()
     output.print_text(
-        "GB/s: one device to its peers, each way, by the data sheet. Kernels that do not communicate run on one "
-        "device."
+        "GB/s: one device to its peers, each way, by the data sheet. Kernels that do not communicate run on "
+        "one device."
     )
 
 
@@ -106,7 +107,7 @@ def _print_one(target: Target, world: int | None, as_json: bool) -> None:
         + (devices or ("this machine" if target.kind == "cpu" else "no device: device_names is empty"))
     )
     output.print_text()
-    figures = target.figures
+    shown: Mapping[str, Figure] = target.figures
     if target.levels:
         chip = target.device_target
         output.print_text(f"{target.world} devices of target {chip.name}, which has the figures of each")
@@ -117,14 +118,14 @@ def _print_one(target: Target, world: int | None, as_json: bool) -> None:
         )
         output.print_text()
         _print_collectives(target, world)
-        figures = {p: f for level in target.levels for p, f in level.paths().items()}
+        shown = {p: f for level in target.levels for p, f in level.paths().items()}
     sources = {
         source: place
-        for place, source in enumerate(dict.fromkeys(f.source for f in figures.values() if f.source), 1)
+        for place, source in enumerate(dict.fromkeys(f.source for f in shown.values() if f.source), 1)
     }
     rows = [
         [p, _exact(f.value), target.rule(p).unit, f.provenance, sources.get(f.source)]
-        for p, f in figures.items()
+        for p, f in shown.items()
     ]
     output.print_table(
         ["figure", "value", "unit", "provenance", "source"], rows, right=["value", "source"], folded=["unit"]

@@ -139,9 +139,7 @@ def level_figures(level: str) -> Mapping[str, FigureRule]:
     return MappingProxyType({f"{level}.{path}": rule for path, rule in NETWORK_FIGURES.items()})
 
 
-def read_levels(
-    raw: Mapping[str, Any], top: tuple[str, ...], kind: str, origin: str
-) -> tuple[Level, ...]:
+def read_levels(raw: Mapping[str, Any], top: tuple[str, ...], kind: str, origin: str) -> tuple[Level, ...]:
     """The levels of a file that describes several devices, from the inside out.
 
     Args:
@@ -187,7 +185,7 @@ def _read_level(name: str, table: Mapping[str, Any], kind: str, origin: str) -> 
     multicast = table.get("multicast", False)
     if not isinstance(multicast, bool):
         raise TargetFileError(f"{subject}: field 'multicast' must be true or false, found {multicast!r}")
-    _check_names(name, figures, subject)
+    _check_names(figures, subject)
     rules = level_figures(name)
     read = read_figures(name, figures, rules, kind, origin)
     require(read, rules, kind, f"target file '{origin}'")
@@ -196,7 +194,7 @@ def _read_level(name: str, table: Mapping[str, Any], kind: str, origin: str) -> 
     return Level(name, topology, read_text_field(table, "link", subject), multicast, below)
 
 
-def _check_names(name: str, table: Mapping[str, Any], subject: str) -> None:
+def _check_names(table: Mapping[str, Any], subject: str) -> None:
     """Raise `TargetFileError` for tables of mechanisms and collectives that there are not."""
     network = table.get("network")
     if not isinstance(network, dict):

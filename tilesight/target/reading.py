@@ -52,17 +52,13 @@ def read_figures(
     }
 
 
-def require(
-    figures: Mapping[str, Figure], rules: Mapping[str, FigureRule], kind: str, subject: str
-) -> None:
+def require(figures: Mapping[str, Figure], rules: Mapping[str, FigureRule], kind: str, subject: str) -> None:
     """Raise `TargetFileError` if a figure is missing that targets of this kind must give."""
     missing = [path for path, rule in rules.items() if kind in rule.required and path not in figures]
     if missing:
         path, rule = missing[0], rules[missing[0]]
         more = f" ({len(missing) - 1} more are missing)" if len(missing) > 1 else ""
-        raise TargetFileError(
-            f"{subject}: figure '{path}' is missing: {rule.meaning}, in {rule.unit}{more}"
-        )
+        raise TargetFileError(f"{subject}: figure '{path}' is missing: {rule.meaning}, in {rule.unit}{more}")
 
 
 def _leaves(

@@ -5,8 +5,9 @@ Levels, inside out: `thread`, `warp` (AMD: wave), `core` (SM, CU, CPU core), `cl
 addressed by its dotted path, e.g. `target["core.memory.shared.bytes"]`; `FIGURES` lists all of them with unit
 and meaning.
 
-A target of several devices (`h100x4`) is a file of its own. It names the chip's file (`chip = "h100"`), whose
-figures it has, and describes the levels outside of the device: `node`, and any further ones (`network.py`).
+A target of several devices (`h100x4`) is a file of its own. It names its unit (`unit = "h100"`), whose
+figures it has, and describes the levels around it: `node`, and any further ones (`network.py`). The unit is a
+chip, or several devices, around which further levels are described.
 
 A target is made from its file alone, never from a live device: the same file gives the same predictions
 everywhere.
@@ -116,6 +117,11 @@ class Target:
             self.chip,
         )
 
+    @property
+    def world(self) -> int:
+        """The number of devices."""
+        return math.prod(level.devices for level in self.levels)
+
     def __getitem__(self, path: str) -> float:
         """The value of the figure at `path`. Raises `KeyError` if the target lacks it."""
         return self.figures[path].value
@@ -137,11 +143,6 @@ class Target:
     @property
     def is_gpu(self) -> bool:
         return self.kind in GPU
-
-    @property
-    def world(self) -> int:
-        """The number of devices."""
-        return math.prod(level.devices for level in self.levels)
 
     @property
     def device_target(self) -> Target:
@@ -264,7 +265,7 @@ def of_world(target: Target, world: int | None) -> Target:
     fitting = [node for node in nodes if world is not None and node.world >= world]
     if fitting:
         return min(fitting, key=lambda node: node.world)
-    names = ", ".join(sorted((node.name for node in nodes)))
+    names = ", ".join(sorted(node.name for node in nodes))
     if world is None and names:
         raise InputError(f"target {target.name} is one device; state the world, or name one of {names}")
     raise InputError(
@@ -279,14 +280,14 @@ def parse_target(text: str, origin: str) -> Target:
 
     Args:
         text: content of the file.
-        origin: its name in messages; the path of a chip's file is relative to it.
+        origin: its name in messages; the path of a unit's file is relative to it.
 
     Raises:
         TargetFileError: the text is no TOML, a field is wrong, or figures are missing or contradict each
             other.
     """
     raw = _toml(text, origin)
-    return _read_devices(raw, origin) if "chip" in raw else _read_chip(raw, origin)
+    return _read_devices(raw, origin, ()) if "unit" in raw else _read_chip(raw, origin)
 
 
 def _toml(text: str, origin: str) -> dict[str, Any]:
@@ -302,14 +303,28 @@ def _toml(text: str, origin: str) -> dict[str, Any]:
         raise TargetFileError(f"{subject} is not TOML: {error}") from error
 
 
-def _read_devices(raw: Mapping[str, Any], origin: str) -> Target:
-    """Several devices: the chip that the file names, and the levels that it describes."""
+def _read_devices(raw: Mapping[str, Any], origin: str, around: tuple[Path, ...]) -> Target:
+    """Several devices: the unit that the file names, and the levels that it describes around it.
+
+    Args:
+        raw: content of the file.
+        origin: its name in messages.
+        around: files whose unit this one is.
+    """
     subject = f"target file '{origin}'"
     name = _own_name(raw, subject)
-    title, given = read_text_field(raw, "title", subject), read_text_field(raw, "chip", subject)
-    chip = _load_chip(given, origin)
-    levels = read_levels(raw, ("name", "title", "chip", "levels"), chip.kind, origin)
+    title, given = read_text_field(raw, "title", subject), read_text_field(raw, "unit", subject)
+    unit = _load_unit(given, origin, around)
+    own = read_levels(raw, ("name", "title", "unit", "levels"), unit.kind, origin)
+    twice = {level.name for level in own} & {level.name for level in unit.levels}
+    if twice:
+        raise TargetFileError(
+            f"{subject}: level '{min(twice)}' is one of unit '{given}' already; give the level around it "
+            "another name"
+        )
+    chip = unit.device_target
     figures = {path: figure for path, figure in chip.figures.items() if not path.startswith("node.")}
+    levels = (*unit.levels, *own)
     for level in levels:
         figures |= level.paths()
     return Target(
@@ -325,24 +340,21 @@ def _read_devices(raw: Mapping[str, Any], origin: str) -> Target:
     )
 
 
-def _load_chip(given: str, origin: str) -> Target:
-    """The chip of a file that describes several devices, by its name or by its path relative to the file."""
-    subject = f"target file '{origin}': field 'chip'"
-    if _is_path(given):
-        path = Path(origin).parent / given
-        text = read_text(path, f"target file '{path}'", MOST_BYTES, TargetFileError)
-        raw = _toml(text, str(path))
-        is_several = "chip" in raw
-    else:
-        is_several = given.lower() in node_names()
-    if is_several:
-        raise TargetFileError(
-            f"{subject}: '{given}' is several devices itself; name their chip, and describe all levels here"
-        )
-    try:
-        return _read_chip(raw, str(path)) if _is_path(given) else load_target(given)
-    except UnknownNameError as error:
-        raise TargetFileError(f"{subject}: {error}") from error
+def _load_unit(given: str, origin: str, around: tuple[Path, ...]) -> Target:
+    """The unit of a file that describes several devices, by its name or by its path relative to the file."""
+    subject = f"target file '{origin}': field 'unit'"
+    if not _is_path(given):
+        try:
+            return load_target(given)
+        except UnknownNameError as error:
+            raise TargetFileError(f"{subject}: {error}") from error
+    path = Path(origin).parent / given
+    around = (*around, Path(origin).resolve())
+    if path.resolve() in around:
+        raise TargetFileError(f"{subject}: '{path}' contains itself")
+    text = read_text(path, f"target file '{path}'", MOST_BYTES, TargetFileError)
+    raw = _toml(text, str(path))
+    return _read_devices(raw, str(path), around) if "unit" in raw else _read_chip(raw, str(path))
 
 
 def _read_chip(raw: Mapping[str, Any], origin: str) -> Target:

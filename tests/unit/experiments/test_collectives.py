@@ -63,7 +63,7 @@ def test_the_page_has_the_summary_that_the_program_prints(
     assert summary in (FOLDER / "README.md").read_text(encoding="utf-8")
 
 
-def test_rates_of_the_mechanisms_are_those_of_the_rows(compare: Any) -> None:
+def test_rates_of_the_mechanisms_are_those_of_the_rows() -> None:
     text = (FOLDER / "h100x2.jsonl").read_text(encoding="utf-8")
     target = load_target("h100x2")
     of = {"store": ("lsu", "push"), "load": ("lsu", "pull"), "tma_store": ("tma", "push")}

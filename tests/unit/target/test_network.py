@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tilesight.costmodel.network.collectives import predict_collective
 from tilesight.errors import InputError, TargetFileError, UnknownNameError
 from tilesight.target.fields import PROVENANCES
 from tilesight.target.network import MECHANISMS
@@ -16,7 +17,7 @@ NODES = ["h100x2", "h100x4", "h100x8", "h200x2", "h200x4", "h200x8"]
 NODE = """
 name = "mynode"
 title = "four of mine"
-chip = "h100"
+unit = "h100"
 
 [node]
 topology = "switch"
@@ -90,7 +91,11 @@ def test_chips_keep_their_fingerprints() -> None:
 def test_fingerprint_covers_the_levels() -> None:
     base = parse_target(NODE, "a.toml")
     assert base.fingerprint != load_target("h100").fingerprint
-    for old, new in (('"switch"', '"ring"'), ("value = 300", "value = 310"), ('"a link"\n', '"a link"\nmulticast = true\n')):  # fmt: skip
+    for old, new in (
+        ('"switch"', '"ring"'),
+        ("value = 300", "value = 310"),
+        ('"a link"\n', '"a link"\nmulticast = true\n'),
+    ):
         assert parse_target(NODE.replace(old, new), "a.toml").fingerprint != base.fingerprint, new
     other_words = NODE.replace("a link", "the link").replace("four of mine", "4 of mine")
     assert parse_target(other_words, "a.toml").fingerprint == base.fingerprint
@@ -100,7 +105,7 @@ def test_further_levels_of_any_name(tmp_path: Path) -> None:
     chip = tmp_path / "mychip.toml"
     shipped = Path(__file__).parents[3] / "tilesight" / "target" / "a100.toml"
     chip.write_text(shipped.read_text(encoding="utf-8").replace('name = "a100"', 'name = "mychip"'))
-    text = NODE.replace('chip = "h100"', 'chip = "./mychip.toml"\nlevels = ["node", "pod"]') + POD
+    text = NODE.replace('unit = "h100"', 'unit = "./mychip.toml"\nlevels = ["node", "pod"]') + POD
     path = tmp_path / "pod.toml"
     path.write_text(text)
     pod = load_target(str(path))
@@ -116,10 +121,10 @@ def test_further_levels_of_any_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('chip = "h100"', 'chip = "h1000"', "field 'chip': unknown target 'h1000'; did you mean h100"),
-        ('chip = "h100"', 'chip = "h100x2"', "field 'chip': 'h100x2' is several devices itself"),
-        ('chip = "h100"', 'chip = ""', "field 'chip' must be a non-empty text"),
-        ('chip = "h100"', 'chip = "./none.toml"', "target file 'none.toml' cannot be read"),
+        ('unit = "h100"', 'unit = "h1000"', "field 'unit': unknown target 'h1000'; did you mean h100"),
+        ('unit = "h100"', 'unit = "h100x2"', "level 'node' is one of unit 'h100x2' already"),
+        ('unit = "h100"', 'unit = ""', "field 'unit' must be a non-empty text"),
+        ('unit = "h100"', 'unit = "./none.toml"', "target file 'none.toml' cannot be read"),
         ('name = "mynode"', 'name = "my node"', "field 'name': 'my node' must be letters"),
         ('title = "four of mine"\n', "", "field 'title' must be a non-empty text"),
         ('topology = "switch"', 'topology = "star"', "topology 'star' must be one of switch, ring, mesh"),
@@ -128,7 +133,11 @@ def test_further_levels_of_any_name(tmp_path: Path) -> None:
         ("value = 4,", "value = 1,", "figure 'node.devices': 1 devices is below 2"),
         ("value = 4,", "value = 4.5,", "must be a whole number"),
         ("devices = {", "device = {", "figure 'node.device' is unknown; did you mean 'node.devices'"),
-        ('flag_us = { value = 0.6, provenance = "measured" }', "", "figure 'node.network.flag_us' is missing"),
+        (
+            'flag_us = { value = 0.6, provenance = "measured" }',
+            "",
+            "figure 'node.network.flag_us' is missing",
+        ),
         ("flag_us = { value = 0.6", "flag_us = { value = 0", "must be greater than zero, in us"),
         ("flag_us = { value = 0.6", "flag_us = { value = 60000", "was it meant in ns"),
         ('value = 0.6, provenance = "measured"', 'value = 0.6, provenance = "guess"', "provenance 'guess'"),
@@ -142,9 +151,9 @@ def test_further_levels_of_any_name(tmp_path: Path) -> None:
             "figure 'node.network.store.peak_gb_per_s' is unknown; did you mean",
         ),
         ("[node.network.store]", "[core]\n[node.network.store]", "'core' is a level of the chip"),
-        ('chip = "h100"', 'chip = "h100"\ncards = 4', "unknown field 'cards'"),
-        ('chip = "h100"', 'chip = "h100"\nlevels = ["pod"]', "field 'levels' must list the tables"),
-        ('chip = "h100"', 'chip = "h100"\nlevels = 4', "field 'levels' must list the tables"),
+        ('unit = "h100"', 'unit = "h100"\ncards = 4', "unknown field 'cards'"),
+        ('unit = "h100"', 'unit = "h100"\nlevels = ["pod"]', "field 'levels' must list the tables"),
+        ('unit = "h100"', 'unit = "h100"\nlevels = 4', "field 'levels' must list the tables"),
     ],
 )
 def test_wrong_files(old: str, new: str, message: str) -> None:
@@ -166,21 +175,31 @@ def test_several_levels_need_their_order() -> None:
     with pytest.raises(TargetFileError, match=r"from the inside out.*the file has \[node\], \[pod\]"):
         parse_target(NODE + POD, "mine.toml")
     with pytest.raises(TargetFileError, match="the file has none"):
-        parse_target('name = "a"\ntitle = "b"\nchip = "h100"\n', "mine.toml")
+        parse_target('name = "a"\ntitle = "b"\nunit = "h100"\n', "mine.toml")
 
 
 def test_more_devices_than_any_machine() -> None:
-    many = NODE.replace('chip = "h100"', 'chip = "h100"\nlevels = ["node", "pod"]') + POD
+    many = NODE.replace('unit = "h100"', 'unit = "h100"\nlevels = ["node", "pod"]') + POD
     many = many.replace("value = 4,", "value = 65536,").replace("value = 16,", "value = 65536,")
     with pytest.raises(TargetFileError, match="4294967296 devices in all are more than"):
         parse_target(many, "mine.toml")
 
 
-def test_a_file_cannot_be_its_own_chip(tmp_path: Path) -> None:
-    path = tmp_path / "mine.toml"
-    path.write_text(NODE.replace('chip = "h100"', 'chip = "./mine.toml"'))
-    with pytest.raises(TargetFileError, match="is several devices itself"):
-        load_target(str(path))
+def test_a_file_cannot_be_its_own_unit(tmp_path: Path) -> None:
+    for name, other in (("mine", "yours"), ("yours", "mine")):
+        text = NODE.replace('unit = "h100"', f'unit = "./{other}.toml"').replace("[node", f"[{name}")
+        (tmp_path / f"{name}.toml").write_text(text)
+    with pytest.raises(TargetFileError, match=r"field 'unit': '.*mine.toml' contains itself"):
+        load_target(str(tmp_path / "mine.toml"))
+
+
+def test_levels_around_a_shipped_node(tmp_path: Path) -> None:
+    text = 'name = "mypod"\ntitle = "pod"\nunit = "h100x8"\n' + POD
+    pod, node = parse_target(text, "pod.toml"), load_target("h100x8")
+    assert (pod.levels[0], pod.chip, pod.world) == (node.levels[0], node.chip, 128)
+    (tmp_path / "pod.toml").write_text(text)
+    (tmp_path / "row.toml").write_text(text.replace("h100x8", "./pod.toml").replace("[pod", "[row"))
+    assert [level.name for level in load_target(str(tmp_path / "row.toml")).levels] == ["node", "pod", "row"]
 
 
 def test_a_users_file_cannot_take_a_shipped_name(tmp_path: Path) -> None:
@@ -204,7 +223,9 @@ def test_a_chip_and_a_world() -> None:
     assert of_world(load_target("h100x4"), None).name == "h100x4"
     with pytest.raises(InputError, match="world 8 is larger than target h100x4, which has 4 devices"):
         of_world(load_target("h100x4"), 8)
-    with pytest.raises(InputError, match=r"describes 16 devices of h100 \(there are h100x2, h100x4, h100x8\)"):
+    with pytest.raises(
+        InputError, match=r"describes 16 devices of h100 \(there are h100x2, h100x4, h100x8\)"
+    ):
         of_world(h100, 16)
     with pytest.raises(InputError, match="is one device; state the world, or name one of h100x2"):
         of_world(h100, None)
@@ -214,4 +235,15 @@ def test_a_chip_and_a_world() -> None:
 
 def test_every_provenance_is_documented() -> None:
     docs = (Path(__file__).parents[3] / "docs" / "cli.md").read_text(encoding="utf-8")
-    assert all(f"`{provenance}`" in docs for provenance in PROVENANCES)
+    line = next(line for line in docs.splitlines() if line.startswith("`tilesight targets` lists"))
+    assert all(f"`{provenance}`" in line for provenance in PROVENANCES)
+
+
+def test_the_example_of_the_guide_is_a_target() -> None:
+    guide = (Path(__file__).parents[3] / "docs" / "guide.md").read_text(encoding="utf-8")
+    example = guide.split("```toml\nname = ")[1].split("```")[0]
+    pod = parse_target(f"name = {example}", "pod.toml")
+    assert [level.name for level in pod.levels] == ["node", "pod"]
+    assert (pod.world, pod.chip) == (32, load_target("h100"))
+    found = predict_collective(pod, "all_reduce", 64 << 20, algorithm="two_shot", mechanism="store")
+    assert (len(found.phases), found.provenance, found.limiting) == (3, "predicted", "pod network")

@@ -34,7 +34,7 @@ gb_per_s = {{ value = {1}, provenance = "measured" }}
 
 
 def pod() -> Target:
-    text = NODE.replace('chip = "h100"', 'chip = "h100"\nlevels = ["node", "pod"]') + POD
+    text = NODE.replace('unit = "h100"', 'unit = "h100"\nlevels = ["node", "pod"]') + POD
     text += LIBRARY.format("node", 250) + LIBRARY.format("pod", 40)
     store = '[pod.network.store]\ngb_per_s = { value = 45, provenance = "predicted" }\n'
     return parse_target(text + store, "pod.toml")
