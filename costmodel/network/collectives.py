@@ -35,7 +35,7 @@ _CERTAINTY = ("measured", "spec", "public", "derived", "predicted")  # best firs
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
+class CollectivePhase:
     """A part of a collective, on one level.
 
     Attributes:
@@ -76,7 +76,7 @@ class CollectivePrediction:
     algorithm: str
     mechanism: str
     launch_us: float
-    phases: tuple[Phase, ...]
+    phases: tuple[CollectivePhase, ...]
     provenance: str
 
     @property
@@ -221,7 +221,7 @@ def _phase(
     algorithm: str,
     mechanism: str,
     cores: int | None,
-) -> Phase:
+) -> CollectivePhase:
     """One phase between `ranks` parts of a level, on a tensor of `size_bytes`."""
     once = size_bytes * (ranks - 1) / ranks  # all parts of the tensor but one
     passes = 2 if collective == "all_reduce" else 1
@@ -230,7 +230,7 @@ def _phase(
         latency = network.required(f"network.library.{collective}.latency_us", way_out)
         rate = network.required(f"network.library.{collective}.gb_per_s", way_out)
         sent = passes * once
-        return Phase(network.level.name, collective, ranks, sent, latency, sent / rate / 1e3)
+        return CollectivePhase(network.level.name, collective, ranks, sent, latency, sent / rate / 1e3)
     if algorithm == "ring":
         return _ring(network, collective, ranks, passes, once, mechanism, cores)
     # a barrier before the first pass, since peers must have their data, and one after each pass
@@ -240,7 +240,7 @@ def _phase(
     transfer = once * far / network.gb_per_s(mechanism, cores) / 1e3
     ends = network.transfer_us(0, mechanism, cores)
     latency = (passes + 1) * network.barrier_us * far + passes * ends
-    return Phase(network.level.name, collective, ranks, passes * once, latency, passes * transfer)
+    return CollectivePhase(network.level.name, collective, ranks, passes * once, latency, passes * transfer)
 
 
 def _ring(
@@ -251,12 +251,12 @@ def _ring(
     once: float,
     mechanism: str,
     cores: int | None,
-) -> Phase:
+) -> CollectivePhase:
     """A ring: in each step every part sends one share to the next part, and then a flag."""
     steps = passes * (ranks - 1)
     ends = network.transfer_us(0, mechanism, cores)
     transfer = passes * once / network.gb_per_s(mechanism, cores) / 1e3
-    return Phase(
+    return CollectivePhase(
         network.level.name, collective, ranks, passes * once, steps * (ends + network.flag_us), transfer
     )
 

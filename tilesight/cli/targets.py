@@ -25,9 +25,13 @@ def targets(target: str | None, world: int | None, as_json: bool) -> None:
     Of several devices, the levels around the device are shown, and predicted times of the vendor's
     collectives.
     """
+    from ..costmodel.network.collectives import ranks_of_levels
+
     if target is not None:
         given = load_target(target)
-        _print_one(given if world is None else of_world(given, world), world, as_json)
+        chosen = given if world is None else of_world(given, world)
+        count = math.prod(ranks_of_levels(chosen, world)) if chosen.levels else 1
+        _print_one(chosen, count, as_json)
         return
     if world is not None:
         raise InputError("--world is the number of devices of one target: name it, e.g. h100")
@@ -83,7 +87,7 @@ def _print_nodes(nodes: Sequence[Target]) -> None:
     )
 
 
-def _print_one(target: Target, world: int | None, as_json: bool) -> None:
+def _print_one(target: Target, world: int, as_json: bool) -> None:
     if as_json:
         figures = [
             {
@@ -146,11 +150,10 @@ def _level_row(level: Level) -> list[object]:
     ]
 
 
-def _print_collectives(target: Target, world: int | None) -> None:
+def _print_collectives(target: Target, world: int) -> None:
     """Predicted times of the vendor's collectives by size: those for which all levels have figures."""
-    from ..costmodel.network.collectives import predict_collective, ranks_of_levels
+    from ..costmodel.network.collectives import predict_collective
 
-    count = math.prod(ranks_of_levels(target, world))
     rows = []
     for name in COLLECTIVES:
         try:
@@ -162,7 +165,7 @@ def _print_collectives(target: Target, world: int | None) -> None:
         return
     sizes = [f"{size} MiB" for size in _SIZES_MIB]
     output.print_text(
-        f"predicted time of the vendor's collectives on {count} devices, in us, by the size of "
+        f"predicted time of the vendor's collectives on {world} devices, in us, by the size of "
         "the whole tensor:"
     )
     output.print_table(["collective", *sizes, "least certain figure"], rows, right=sizes)

@@ -246,4 +246,4 @@ def test_the_example_of_the_guide_is_a_target() -> None:
     assert [level.name for level in pod.levels] == ["node", "pod"]
     assert (pod.world, pod.chip) == (32, load_target("h100"))
     found = predict_collective(pod, "all_reduce", 64 << 20, algorithm="two_shot", mechanism="store")
-    assert (len(found.phases), found.provenance, found.limiting) == (3, "predicted", "pod network")
+    assert (len(found.phases), found.provenance, found.limiting) == (3, "predicted", "node network")
