@@ -197,9 +197,8 @@ def _plan(collective: str, ranks: tuple[int, ...], size_bytes: float) -> list[tu
     active = [place for place, count in enumerate(ranks) if count > 1]
     shares = [size_bytes / math.prod(ranks[:place]) for place in active]
     inward = list(zip(active, shares, strict=True))
-    if (
-        collective == "all_to_all"
-    ):  # first to the device of the same place within the unit, then between units
+    if collective == "all_to_all":
+        # first within the unit to the device that has the same place as the receiver, then between units
         return [(place, collective, size_bytes) for place in active]
     if collective == "reduce_scatter":
         return [(place, collective, share) for place, share in inward]
@@ -226,7 +225,7 @@ def _phase(
     once = size_bytes * (ranks - 1) / ranks  # all parts of the tensor but one
     passes = 2 if collective == "all_reduce" else 1
     if algorithm == "library":
-        way_out = f"name an algorithm of a kernel: {', '.join(ALGORITHMS[collective][1:])}"
+        way_out = "name an algorithm of a kernel instead, or add the figure"
         latency = network.required(f"network.library.{collective}.latency_us", way_out)
         rate = network.required(f"network.library.{collective}.gb_per_s", way_out)
         sent = passes * once

@@ -187,7 +187,7 @@ def test_impossible_requests(arguments: dict[str, object], message: str) -> None
 
 def test_missing_figures_are_named_with_a_way_out() -> None:
     target = parse_target(NODE, "mine.toml")
-    with pytest.raises(InputError, match=r"mynode: figure 'node.network.library.all_reduce.latency_us' is missing; name an algorithm of a kernel: one_shot"):  # fmt: skip  # noqa: E501
+    with pytest.raises(InputError, match=r"mynode: figure 'node.network.library.all_reduce.latency_us' is missing; name an algorithm of a kernel instead"):  # fmt: skip  # noqa: E501
         predict_collective(target, "all_reduce", MB)
     with pytest.raises(InputError, match=r"'node.network.tma_add.gb_per_s' is missing; choose another mechanism \(store\)"):  # fmt: skip  # noqa: E501
         predict_collective(target, "reduce_scatter", MB, algorithm="direct", mechanism="tma_add")
