@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.preloaded import preload_fork_servers
 from tilesight.machine.devices import find_devices, target_for
 from tilesight.machine.toolchain import missing_compiler
 from tilesight.target.spec import Target, load_target
@@ -53,6 +54,9 @@ LONG = (
     "tests/unit/test_docs.py::test_the_tutorial_runs",
     "tests/unit/dispatch/test_read_only.py",
 )
+
+
+preload_fork_servers()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from .version import __version__
 
 if TYPE_CHECKING:
+    from .api.collectives import predict_collective
     from .api.explaining import explain
     from .api.history import compare_sessions, session, sessions
     from .api.misses import tune_misses
@@ -47,11 +48,12 @@ if TYPE_CHECKING:
     from .records.session import Baseline, Context, Effort, SessionResult, SessionState
     from .records.trial import BuildResult, Measurement, Prediction, Status, TrialRecord
     from .records.winners import Gain
-    from .target.spec import Target, load_target, target_names
+    from .target.spec import Target, load_target, node_names, target_names
     from .tuner.observers import Observer
     from .tuner.options import TuneOptions
 
 _HOMES = {
+    "api.collectives": ("predict_collective",),
     "api.explaining": ("explain",),
     "api.history": ("compare_sessions", "session", "sessions"),
     "api.misses": ("tune_misses",),
@@ -81,7 +83,7 @@ _HOMES = {
     "records.session": ("Baseline", "Context", "Effort", "SessionResult", "SessionState"),
     "records.trial": ("BuildResult", "Measurement", "Prediction", "Status", "TrialRecord"),
     "records.winners": ("Gain",),
-    "target.spec": ("Target", "load_target", "target_names"),
+    "target.spec": ("Target", "load_target", "node_names", "target_names"),
     "tuner.observers": ("Observer",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -135,8 +137,10 @@ __all__ = [
     "dispatcher",
     "explain",
     "load_target",
+    "node_names",
     "plan",
     "predict",
+    "predict_collective",
     "rank",
     "read_table",
     "replay",

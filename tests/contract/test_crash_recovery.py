@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.fakes import AxpyTemplate, request, true_us
+from tests.support.preloaded import PreloadedPython
 from tilesight.database import open_store, query
 from tilesight.records.session import SessionResult
 from tilesight.records.trial import Status
@@ -32,6 +33,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # kills itself: `finish` is the moment before the session is closed, `record` that after a trial was recorded.
 SESSION = """
 import json, os, signal, sys, time
+from tests.support.preloaded import PreloadedPython
 from tests.support.fakes import FakeExecutor, FakeModel, request
 from tilesight.database import open_store
 from tilesight.tuner.observers import Observer
@@ -72,9 +74,13 @@ MOMENTS = (("lower", 20), ("build", 3), ("measure", 4), ("record", 9), ("compare
 
 def start(folder: Path, stage: str = "never", count: int = 0, pause_s: float = 0.0) -> subprocess.Popen[str]:
     arguments = [str(folder / "x.db"), str(folder / "journal"), stage, str(count), str(pause_s)]
-    command = [sys.executable, "-c", SESSION, *arguments]
-    return subprocess.Popen(
-        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    return PreloadedPython(
+        [sys.executable, "-c", SESSION, *arguments],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
 
 

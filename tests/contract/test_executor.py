@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -30,6 +29,7 @@ from tests.support.executors import (
     results,
     wait_until,
 )
+from tests.support.preloaded import run_python
 from tests.support.sample_kernels import ScaleTemplate
 from tilesight.errors import Failure, FailureKind, ToolchainError
 from tilesight.executor.jobs import (
@@ -208,6 +208,8 @@ def leave_early(executor: Executor, endless: Job, note: Path) -> None:
         wait_until(note.exists)
         os.kill(os.getpid(), signal.SIGINT)
 
+    # a command of a test before may have left a handler of its own
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     interrupter = threading.Thread(target=interrupt)
     interrupter.start()
     with pytest.raises(KeyboardInterrupt), closing(executor.stream(Queue([endless]))) as events:
@@ -240,11 +242,8 @@ def test_no_process_is_left_after_closing(
     note = tmp_path / "pid"
     address = request.getfixturevalue("cluster") if make is not on_this_machine else ""
     code = "import sys\nfrom tests.support.executors import lower_and_close\nlower_and_close(*sys.argv[1:])"
-    done = subprocess.run(
-        [sys.executable, "-c", code, address, str(cache), str(note)],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
+    done = run_python(
+        "-c", code, address, cache, note, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout + done.stderr == "", "Ray or workers have printed something"

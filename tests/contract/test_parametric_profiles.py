@@ -26,10 +26,6 @@ ATTENTION = "block_m=128,block_n=128,num_stages=2,threads=256,block_order=by_hea
 GEMV = "block_n=8,threads=128,reduce_threads=32,vector=8,unroll=2,num_stages=0"
 RMS_NORM = "block_m=4,threads=64,reduce_threads=32,vector=4,keep=global,unroll=2"
 STATE = (
-    "block_p=64,block_n=64,block_k=32,num_stages=2,threads=128,policy=square,"
-    "scaled_x=registers,copies=threads"
-)
-TILED_STATE = (
     "block_p=32,block_n=64,block_k=32,num_stages=2,threads=256,policy=square,scaled_x=registers,copies=bulk"
 )
 OTHER_STATE = "batch=8,seq_len=5120,nheads=80,head_dim=64,d_state=128"
@@ -54,36 +50,16 @@ CASES = [
     pytest.param(
         "matmul", "h200", UNEVEN, "M0", ["M5"], SAMPLED, id="matmul at an edge", marks=pytest.mark.ci
     ),
-    pytest.param(
-        "flash_attention",
-        "h200",
-        ATTENTION,
-        "FA3",
-        ["batch=1,heads=8,seq_len=8192,head_dim=128"],
-        SAMPLED,
-        id="attention",
-        marks=pytest.mark.ci,
-    ),
     pytest.param("gemv", "h200", GEMV, "V0", ["n=9216,k=16384"], EXACT, id="gemv"),
     pytest.param("rms_norm", "h200", RMS_NORM, "m=4096,n=4096", ["m=1280,n=4096"], EXACT, id="rms_norm"),
     pytest.param(
         "chunk_state",
         "h200",
         STATE,
-        "batch=2,seq_len=4096,nheads=24,head_dim=64,d_state=128",
-        [OTHER_STATE],
-        EXACT,
-        id="chunk_state",
-        marks=pytest.mark.ci,
-    ),
-    pytest.param(
-        "chunk_state",
-        "h200",
-        TILED_STATE,
         OTHER_STATE,
         [LONG_STATE],
         EXACT,
-        id="chunk_state in tiles",
+        id="chunk_state",
         marks=pytest.mark.ci,
     ),
     pytest.param(

@@ -8,10 +8,22 @@ from typing import Any
 
 import pytest
 
+from tests.support.additive_search import AdditiveSearch
 from tests.support.fakes import AxpyTemplate, FakeExecutor, FakeModel
 from tilesight.executor.local import LocalExecutor
 
 Terminal = Callable[[int], None]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def additive_search() -> Iterator[None]:
+    """Sessions and plans search without Optuna; `tests/contract/` has the tests of searches and of what they
+    find.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("tuner.group_search", "planner.size_predictions"):
+            patch.setattr(f"tilesight.{module}.Searcher", AdditiveSearch)
+        yield
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shlex
-import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ import click
 import pytest
 
 import tilesight
+from tests.support.preloaded import run_python
 from tilesight.cli.commands import cli
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -134,8 +134,7 @@ def test_predict_example_runs(tmp_path: Path) -> None:
     script = tmp_path / "example.py"  # TileLang reads a kernel's source from its file
     script.write_text(example, encoding="utf-8")
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, str(script)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = run_python(script, env=environment)
     assert done.returncode == 0, done.stderr[-2000:]
     found = re.search(r"predicted time: ([\d.]+) us", done.stdout)
     assert found is not None, done.stdout
@@ -175,15 +174,8 @@ def _run_console(block: str, folder: Path, environment: dict[str, str]) -> None:
             name, _, value = words[1].partition("=")
             environment[name] = f"{value}{os.pathsep}{ROOT}" if name == "PYTHONPATH" else value
             continue
-        ours = {"python": [sys.executable], "tilesight": [sys.executable, "-m", "tilesight.cli.main"]}
-        done = subprocess.run(
-            [*ours[words[0]], *words[1:]],
-            cwd=folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        ours = {"python": [], "tilesight": ["-m", "tilesight.cli.main"]}
+        done = run_python(*ours[words[0]], *words[1:], cwd=folder, env=environment)
         assert done.returncode == 0, f"{command}: {done.stderr[-3000:]}"
         written = {_plain(line) for line in (done.stdout + done.stderr).splitlines()}
         assert {_plain(line) for line in shown if "[...]" not in line} - written == set(), command

@@ -116,12 +116,13 @@ def test_wheel_finds_its_code_and_data(installed: Path) -> None:
     code = (
         "import tilesight, tilesight.costmodel, tilesight.database\n"
         "import tilesight.kernels, tilesight.search_spaces\n"
-        "from tilesight.target.spec import load_target, target_names\n"
-        "print(tilesight.__file__, *(load_target(name).name for name in target_names()))"
+        "from tilesight.target.spec import load_target, node_names, target_names\n"
+        "print(tilesight.__file__, *(load_target(name).name for name in target_names() + node_names()))"
     )
     where, *names = run_installed(installed, code).split()
     assert Path(where).is_relative_to(installed)
-    assert names == ["a100", "cpu", "h100", "h200", "mi300x"]
+    assert names[:5] == ["a100", "cpu", "h100", "h200", "mi300x"]
+    assert names[5:] == ["h100x2", "h100x4", "h100x8", "h200x2", "h200x4", "h200x8"]
 
 
 def test_wheel_has_the_command(wheel: Path) -> None:

@@ -16,7 +16,7 @@ from ..machine.device_lock import PROCESSOR_LOCK, alone_on, holder_of
 from ..machine.devices import Device
 from ..machine.toolchain import compiler_version, find_cxx, find_nvcc, missing_compiler, package_version
 from ..target.checks import checked_value
-from ..target.spec import Figure, Target, is_plain_name, target_names
+from ..target.spec import Figure, Target, is_plain_name, node_names, target_names
 from .cpu import disturbed_notes, measure_core
 from .document import number, target_text
 from .gpu import CudaGpu, Gpu
@@ -79,7 +79,7 @@ def check_name(name: str) -> None:
         raise InputError(
             f"target name '{name}' must be letters, digits, '.', '_' and '-', e.g. h200-calibrated"
         )
-    if name.lower() in target_names():
+    if name.lower() in (*target_names(), *node_names()):
         raise InputError(
             f"target name '{name}' is that of a shipped target; "
             f"give the calibrated one its own, e.g. {name}-calibrated"

@@ -61,14 +61,19 @@ def calibrate(
     from ..calibration import check_kind, check_name
     from ..database import open_store
     from ..machine.load import notice_load
-    from ..machine.placement import locate
+    from ..machine.placement import named_target
     from ..machine.toolchain import software_versions
 
     if name is not None:
         check_name(name)
     if out is not None:
         check_out(out, ".toml", "target files")
-    base = locate(target, measures=False, predicts=False).target
+    base = named_target(target, predicts=False)
+    if base.levels:
+        raise InputError(
+            f"calibrate measures one device, and not yet the network of the {base.world} of target "
+            f"{base.name}: --target {base.device_target.name}"
+        )
     name = name or f"{base.name}-calibrated"
     check_name(name)
     check_kind(base)

@@ -157,6 +157,12 @@ target = click.option(
         "[default: TILESIGHT_TARGET, or auto]"
     ),
 )
+world = click.option(
+    "--world",
+    type=int,
+    metavar="N",
+    help="Number of devices: --world 4 of h100 is the target h100x4. [default: those of the target]",
+)
 shapes = click.option(
     "--shape",
     "shapes",

@@ -14,7 +14,7 @@ from click.shell_completion import BashComplete, CompletionItem, add_completion_
 from ..dtypes import DTYPE_ALIASES, DTYPE_BYTES
 from ..errors import TileSightError
 from ..problem.operator import Operator
-from ..target.spec import target_names
+from ..target.spec import node_names, target_names
 
 PROGRAM, VARIABLE = "tilesight", "_TILESIGHT_COMPLETE"  # the variable by which the shell's script asks
 Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
@@ -111,7 +111,7 @@ def _operators(context: click.Context) -> list[Operator]:
 
 def targets(_context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Names of targets; where none fits, files."""
-    names = [name for name in ("auto", *target_names()) if name.startswith(incomplete)]
+    names = [name for name in ("auto", *target_names(), *node_names()) if name.startswith(incomplete)]
     return [*map(CompletionItem, names)] or [CompletionItem(incomplete, type="file")]
 
 

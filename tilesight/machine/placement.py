@@ -19,7 +19,8 @@ class Placement:
     Attributes:
         target: The target.
         devices: Devices to measure on, all of one name; none if nothing is measured.
-        messages: Why nothing is measured although measuring was requested.
+        messages: Why nothing is measured although measuring was requested; that one of several devices is
+            used.
         software: Versions of the software on the machines that do the work; empty for this machine.
     """
 
@@ -39,8 +40,30 @@ class Placement:
         return self.devices if self.target.is_gpu else ()
 
 
+def named_target(target: str | Target | None, predicts: bool = True) -> Target:
+    """The target that a caller names: a chip, or several devices.
+
+    Args:
+        target: A name, the path of a target file, a target, or `auto`: the target of the GPU in this machine;
+            None: that of the settings.
+        predicts: The caller can predict without a device; messages offer that.
+
+    Raises:
+        UnknownNameError: There is no target of that name.
+        TargetFileError: The target file is invalid.
+        ToolchainError: `auto` finds no GPU.
+    """
+    given = load_settings().target if target is None else target
+    if given == "auto":
+        return _automatic(predicts)
+    return load_target(given) if isinstance(given, str) else given
+
+
 def locate(target: str | Target | None, *, measures: bool, predicts: bool = True) -> Placement:
     """Find the target and, if needed, its devices on this machine.
+
+    Of a target of several devices the chip is the target of the call, and a message says so: no operator
+    communicates, each runs on one device.
 
     Args:
         target: A name, the path of a target file, a target, or `auto`: the target of the GPU in this machine;
@@ -53,13 +76,11 @@ def locate(target: str | Target | None, *, measures: bool, predicts: bool = True
         TargetFileError: The target file is invalid.
         ToolchainError: `auto` finds no GPU, or there is a device and no compiler for it.
     """
-    given = load_settings().target if target is None else target
-    if given == "auto":
-        chosen = _automatic(predicts)
-    else:
-        chosen = load_target(given) if isinstance(given, str) else given
+    named = named_target(target, predicts)
+    chosen = named.device_target
+    notes = () if chosen is named else (_runs_on_one(named),)
     if not measures:
-        return Placement(chosen)
+        return Placement(chosen, messages=notes)
     found = devices_for(chosen, find_devices() if chosen.is_gpu else [])
     if isinstance(found, NoDevice):
         return Placement(
@@ -69,6 +90,7 @@ def locate(target: str | Target | None, *, measures: bool, predicts: bool = True
                 f"nothing is measured, all times are predicted: {found.message}"
                 if predicts
                 else found.message,
+                *notes,
             ),
         )
     missing = missing_compiler(chosen)
@@ -76,7 +98,14 @@ def locate(target: str | Target | None, *, measures: bool, predicts: bool = True
         raise ToolchainError(
             f"{missing}. Predictions need no compiler: --effort predict" if predicts else missing
         )
-    return Placement(chosen, found)
+    return Placement(chosen, found, notes)
+
+
+def _runs_on_one(target: Target) -> str:
+    return (
+        f"target {target.name} is {target.world} devices, of which this operator uses one: results are those "
+        f"of target {target.device_target.name}"
+    )
 
 
 def _automatic(predicts: bool) -> Target:

@@ -122,19 +122,22 @@ ORDERS = (
 )
 
 
-def checked_value(path: str, value: Any, kind: str, subject: str) -> float:
+def checked_value(
+    path: str, value: Any, kind: str, subject: str, rules: Mapping[str, FigureRule] = FIGURES
+) -> float:
     """`value` as the figure at `path`.
 
     Args:
-        path: dotted path of the figure, a key of `FIGURES`.
+        path: dotted path of the figure, a key of `rules`.
         value: value in the unit of the figure, as read from the file.
         kind: kind of the target.
         subject: names the file and the figure; error messages begin with it.
+        rules: the figures that there are.
 
     Raises:
         TargetFileError: `value` is no number, or outside the accepted values.
     """
-    rule = FIGURES[path]
+    rule = rules[path]
     if (
         isinstance(value, bool)
         or not isinstance(value, int | float)

@@ -13,7 +13,7 @@ from types import MappingProxyType
 KINDS = ("cuda", "hip", "cpu")
 GPU = ("cuda", "hip")
 LEVELS = ("thread", "warp", "core", "cluster", "device", "node")
-PROVENANCES = ("spec", "measured", "derived", "public")
+PROVENANCES = ("spec", "measured", "derived", "public", "predicted")
 
 KIB, MIB, PIB = 1 << 10, 1 << 20, 1 << 50
 
@@ -23,7 +23,7 @@ class Figure:
     """A value of a target with its provenance."""
 
     value: float
-    provenance: str  # spec | measured | derived | public
+    provenance: str  # one of PROVENANCES
     source: str = ""
 
 

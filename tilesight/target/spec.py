@@ -5,6 +5,10 @@ Levels, inside out: `thread`, `warp` (AMD: wave), `core` (SM, CU, CPU core), `cl
 addressed by its dotted path, e.g. `target["core.memory.shared.bytes"]`; `FIGURES` lists all of them with unit
 and meaning.
 
+A target of several devices (`h100x4`) is a file of its own. It names its unit (`unit = "h100"`), whose
+figures it has, and describes the levels around it: `node`, and any further ones (`network.py`). The unit is a
+chip, or several devices, around which further levels are described.
+
 A target is made from its file alone, never from a live device: the same file gives the same predictions
 everywhere.
 """
@@ -13,21 +17,25 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from ..dtypes import DTYPE_ALIASES, DTYPE_BYTES
-from ..errors import TargetFileError, UnknownNameError, nearest_names
+from ..errors import InputError, TargetFileError, UnknownNameError, nearest_names
 from ..files import read_text
-from .checks import check_together, checked_value
-from .fields import FIGURES, GPU, KINDS, LEVELS, PROVENANCES, RETIRED, Figure
+from .checks import check_together
+from .fields import FIGURES, GPU, KINDS, LEVELS, RETIRED, Figure, FigureRule
+from .network import Level, level_figures, read_levels
+from .reading import read_figures, read_names, read_text_field, require
 
 __all__ = [
     "FIGURES",
@@ -36,6 +44,8 @@ __all__ = [
     "Target",
     "is_plain_name",
     "load_target",
+    "node_names",
+    "of_world",
     "parse_target",
     "target_names",
 ]
@@ -49,13 +59,12 @@ ARCHS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 MOST_BYTES, MOST_IN_LINE = 1 << 18, 2000  # of a target file; those that ship have far less
-_PARTS = ("value", "provenance", "source")  # of a figure
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 @dataclass(frozen=True)
 class Target:
-    """A kind of chip.
+    """A kind of chip, or several devices of that kind and the networks between them.
 
     Attributes:
         kind: "cuda", "hip" or "cpu".
@@ -64,6 +73,8 @@ class Target:
             target.
         figures: by dotted path.
         dtypes: element types that kernels may use; by default all whose matrix rate is known.
+        levels: of several devices, from the inside out; none for a chip.
+        chip: of several devices, the target of one of them.
     """
 
     name: str
@@ -73,13 +84,21 @@ class Target:
     device_names: tuple[str, ...]
     figures: Mapping[str, Figure]
     dtypes: tuple[str, ...] = ("float16", "bfloat16", "float32")
+    levels: tuple[Level, ...] = ()
+    chip: Target | None = None
     _fingerprint: str = field(default="", compare=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "figures", MappingProxyType(dict(self.figures)))
-        text = json.dumps(
-            [self.name, self.kind, self.arch, {p: f.value for p, f in sorted(self.figures.items())}]
-        )
+        parts: list[object] = [
+            self.name,
+            self.kind,
+            self.arch,
+            {p: f.value for p, f in sorted(self.figures.items())},
+        ]
+        if self.levels:
+            parts.append([[level.name, level.topology, level.multicast] for level in self.levels])
+        text = json.dumps(parts)
         object.__setattr__(self, "_fingerprint", hashlib.sha256(text.encode()).hexdigest()[:12])
 
     def __hash__(self) -> int:
@@ -94,7 +113,14 @@ class Target:
             self.device_names,
             dict(self.figures),
             self.dtypes,
+            self.levels,
+            self.chip,
         )
+
+    @property
+    def world(self) -> int:
+        """The number of devices."""
+        return math.prod(level.devices for level in self.levels)
 
     def __getitem__(self, path: str) -> float:
         """The value of the figure at `path`. Raises `KeyError` if the target lacks it."""
@@ -117,6 +143,17 @@ class Target:
     @property
     def is_gpu(self) -> bool:
         return self.kind in GPU
+
+    @property
+    def device_target(self) -> Target:
+        """The target of one device: the chip of several devices, or the target itself."""
+        return self.chip or self
+
+    def rule(self, path: str) -> FigureRule:
+        """Unit and meaning of the figure at `path`."""
+        level = path.split(".", 1)[0]
+        own = level_figures(level) if any(level == one.name for one in self.levels) else {}
+        return own.get(path) or FIGURES[path]
 
     @property
     def core_word(self) -> str:
@@ -149,45 +186,93 @@ class Target:
 
 
 def target_names() -> list[str]:
-    """Names of the targets that ship with TileSight."""
+    """Names of the chips that ship with TileSight."""
+    return _names_in(files(__package__))
+
+
+def node_names() -> list[str]:
+    """Names of the targets of several devices that ship with TileSight."""
+    return _names_in(files(__package__) / "nodes")
+
+
+def _names_in(folder: Traversable) -> list[str]:
     return sorted(
-        entry.name.removesuffix(".toml")
-        for entry in files(__package__).iterdir()
-        if entry.name.endswith(".toml")
+        entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml")
     )
 
 
 def load_target(name_or_path: str) -> Target:
-    """A shipped target by name (`h100`), or a user's own by the path of its TOML file (`./mychip.toml`).
+    """A shipped target by name (`h100`, `h100x4`), or a user's own by the path of its TOML file.
 
     Raises:
         UnknownNameError: no shipped target has that name.
         TargetFileError: the file cannot be read or is wrong; names the file and the field.
     """
-    if name_or_path.endswith(".toml") or "/" in name_or_path:
+    if _is_path(name_or_path):
         path = Path(name_or_path)
         text = read_text(path, f"target file '{path}'", MOST_BYTES, TargetFileError)
         own = parse_target(text, str(path))
-        if own.name in target_names() and own.fingerprint != load_target(own.name).fingerprint:
+        if own.name in _shipped_names() and own.fingerprint != load_target(own.name).fingerprint:
             raise TargetFileError(
                 f"target file '{path}': name '{own.name}' is that of a shipped target with other figures; "
                 "choose another name, so that results of the two are not mixed"
             )
         return own
-    if name_or_path.lower() not in target_names():
+    if name_or_path.lower() not in _shipped_names():
         raise UnknownNameError(
             "target",
             name_or_path,
-            target_names(),
+            _shipped_names(),
             "A chip of your own goes by its file: --target ./mychip.toml",
         )
     return _shipped(name_or_path.lower())
 
 
+def _is_path(name_or_path: str) -> bool:
+    return name_or_path.endswith(".toml") or "/" in name_or_path
+
+
+def _shipped_names() -> tuple[str, ...]:
+    return (*target_names(), *node_names())
+
+
 @cache
 def _shipped(name: str) -> Target:
-    text = (files(__package__) / f"{name}.toml").read_text(encoding="utf-8")
-    return parse_target(text, f"{name}.toml")
+    folder = files(__package__)
+    file = f"{name}.toml" if name in target_names() else f"nodes/{name}.toml"
+    return parse_target((folder / file).read_text(encoding="utf-8"), f"{name}.toml")
+
+
+def of_world(target: Target, world: int | None) -> Target:
+    """The target of `world` devices: `target` itself if it has so many, else the smallest shipped one with
+    this chip that has.
+
+    Args:
+        target: a chip, or several devices.
+        world: number of devices that take part; None for all devices of `target`.
+
+    Raises:
+        InputError: `target` has fewer devices, or no shipped target describes several devices of this chip.
+    """
+    if target.levels:
+        if world is not None and world > target.world:
+            raise InputError(
+                f"world {world} is larger than target {target.name}, which has {target.world} devices; "
+                "describe a larger one in a file of its own, with a further level around them"
+            )
+        return target
+    nodes = [node for node in map(load_target, node_names()) if node.chip == target]
+    fitting = [node for node in nodes if world is not None and node.world >= world]
+    if fitting:
+        return min(fitting, key=lambda node: node.world)
+    names = ", ".join(sorted(node.name for node in nodes))
+    if world is None and names:
+        raise InputError(f"target {target.name} is one device; state the world, or name one of {names}")
+    raise InputError(
+        f"no shipped target describes {world or 'several'} devices of {target.name}"
+        + (f" (there are {names})" if names else "")
+        + "; describe them in a file of their own (--target ./mynode.toml)"
+    )
 
 
 def parse_target(text: str, origin: str) -> Target:
@@ -195,26 +280,89 @@ def parse_target(text: str, origin: str) -> Target:
 
     Args:
         text: content of the file.
-        origin: its name in messages.
+        origin: its name in messages; the path of a unit's file is relative to it.
 
     Raises:
         TargetFileError: the text is no TOML, a field is wrong, or figures are missing or contradict each
             other.
     """
+    raw = _toml(text, origin)
+    return _read_devices(raw, origin, ()) if "unit" in raw else _read_chip(raw, origin)
+
+
+def _toml(text: str, origin: str) -> dict[str, Any]:
+    """The fields of a target file."""
     subject = f"target file '{origin}'"
     longest = max(map(len, text.splitlines()), default=0)
     if longest > MOST_IN_LINE:  # a dotted key of many parts would take minutes
         raise TargetFileError(f"{subject} has a line of {longest} characters; the limit is {MOST_IN_LINE}")
     try:
-        raw = tomllib.loads(text)
+        return tomllib.loads(text)
     # ValueError: TOMLDecodeError, and numbers of more digits than Python reads; RecursionError: deep nesting
     except (ValueError, RecursionError) as error:
         raise TargetFileError(f"{subject} is not TOML: {error}") from error
 
-    kind = _text(raw, "kind", subject)
+
+def _read_devices(raw: Mapping[str, Any], origin: str, around: tuple[Path, ...]) -> Target:
+    """Several devices: the unit that the file names, and the levels that it describes around it.
+
+    Args:
+        raw: content of the file.
+        origin: its name in messages.
+        around: files whose unit this one is.
+    """
+    subject = f"target file '{origin}'"
+    name = _own_name(raw, subject)
+    title, given = read_text_field(raw, "title", subject), read_text_field(raw, "unit", subject)
+    unit = _load_unit(given, origin, around)
+    own = read_levels(raw, ("name", "title", "unit", "levels"), unit.kind, origin)
+    twice = {level.name for level in own} & {level.name for level in unit.levels}
+    if twice:
+        raise TargetFileError(
+            f"{subject}: level '{min(twice)}' is one of unit '{given}' already; give the level around it "
+            "another name"
+        )
+    chip = unit.device_target
+    figures = {path: figure for path, figure in chip.figures.items() if not path.startswith("node.")}
+    levels = (*unit.levels, *own)
+    for level in levels:
+        figures |= level.paths()
+    return Target(
+        name=name,
+        title=title,
+        kind=chip.kind,
+        arch=chip.arch,
+        device_names=chip.device_names,
+        figures=figures,
+        dtypes=chip.dtypes,
+        levels=levels,
+        chip=chip,
+    )
+
+
+def _load_unit(given: str, origin: str, around: tuple[Path, ...]) -> Target:
+    """The unit of a file that describes several devices, by its name or by its path relative to the file."""
+    subject = f"target file '{origin}': field 'unit'"
+    if not _is_path(given):
+        try:
+            return load_target(given)
+        except UnknownNameError as error:
+            raise TargetFileError(f"{subject}: {error}") from error
+    path = Path(origin).parent / given
+    around = (*around, Path(origin).resolve())
+    if path.resolve() in around:
+        raise TargetFileError(f"{subject}: '{path}' contains itself")
+    text = read_text(path, f"target file '{path}'", MOST_BYTES, TargetFileError)
+    raw = _toml(text, str(path))
+    return _read_devices(raw, str(path), around) if "unit" in raw else _read_chip(raw, str(path))
+
+
+def _read_chip(raw: Mapping[str, Any], origin: str) -> Target:
+    subject = f"target file '{origin}'"
+    kind = read_text_field(raw, "kind", subject)
     if kind not in KINDS:
         raise TargetFileError(f"{subject}: kind '{kind}' must be one of {', '.join(KINDS)}")
-    arch = _text(raw, "arch", subject)
+    arch = read_text_field(raw, "arch", subject)
     if arch not in ARCHS[kind]:
         known = ", ".join(ARCHS[kind])
         raise TargetFileError(f"{subject}: arch '{arch}' is not known for kind {kind}; use one of {known}")
@@ -225,53 +373,29 @@ def parse_target(text: str, origin: str) -> Target:
             raise TargetFileError(
                 f"{subject}: unknown field '{key}'" + (f"; did you mean {near[0]}?" if near else "")
             )
-    name = _text(raw, "name", subject)
-    if not is_plain_name(name):
-        form = "must be letters, digits, '.', '_' and '-', e.g. my-chip"
-        raise TargetFileError(f"{subject}: field 'name': '{name}' {form}")
-    given = (leaf for level in LEVELS for leaf in _leaves(level, raw.get(level, {}), origin))
-    figures = {path: _figure(path, entry, kind, origin) for path, entry in given}
-    missing = [path for path, rule in FIGURES.items() if kind in rule.required and path not in figures]
-    if missing:
-        path, rule = missing[0], FIGURES[missing[0]]
-        more = f" ({len(missing) - 1} more are missing)" if len(missing) > 1 else ""
-        raise TargetFileError(
-            f"target file '{origin}': figure '{path}' is missing: {rule.meaning}, in {rule.unit}{more}"
-        )
+    name = _own_name(raw, subject)
+    figures: dict[str, Figure] = {}
+    for level in LEVELS:
+        figures |= read_figures(level, raw.get(level, {}), FIGURES, kind, origin, RETIRED)
+    require(figures, FIGURES, kind, subject)
     check_together(figures, origin)
     dtypes = _dtypes(raw, figures, subject)
     return Target(
         name=name,
-        title=_text(raw, "title", subject),
+        title=read_text_field(raw, "title", subject),
         kind=kind,
         arch=arch,
-        device_names=_names(raw, "device_names", [], subject),
+        device_names=read_names(raw, "device_names", [], subject),
         figures=figures,
         dtypes=dtypes,
     )
-
-
-def _text(raw: Mapping[str, Any], name: str, subject: str) -> str:
-    """The text field of that name."""
-    value = raw.get(name)
-    if not isinstance(value, str) or not value:
-        raise TargetFileError(f"{subject}: field '{name}' must be a non-empty text, found {value!r}")
-    return value
-
-
-def _names(raw: Mapping[str, Any], name: str, default: list[str], subject: str) -> tuple[str, ...]:
-    """The field of that name, a list of texts."""
-    value = raw.get(name, default)
-    if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
-        raise TargetFileError(f"{subject}: field '{name}' must be a list of texts, found {value!r}")
-    return tuple(value)
 
 
 def _dtypes(raw: Mapping[str, Any], figures: Mapping[str, Figure], subject: str) -> tuple[str, ...]:
     rate_of_bytes = figures.get("core.unit.matrix.fp8_flops_per_cycle")
     has_bytes = rate_of_bytes is not None and rate_of_bytes.value > 0
     usable = [dtype for dtype, size in DTYPE_BYTES.items() if has_bytes or size > 1]
-    dtypes = _names(raw, "dtypes", usable, subject)
+    dtypes = read_names(raw, "dtypes", usable, subject)
     known = ", ".join(DTYPE_BYTES)
     for dtype in dtypes:
         if dtype not in DTYPE_BYTES:
@@ -286,65 +410,15 @@ def _dtypes(raw: Mapping[str, Any], figures: Mapping[str, Figure], subject: str)
     return dtypes
 
 
+def _own_name(raw: Mapping[str, Any], subject: str) -> str:
+    """The target's name."""
+    name = read_text_field(raw, "name", subject)
+    if not is_plain_name(name):
+        form = "must be letters, digits, '.', '_' and '-', e.g. my-chip"
+        raise TargetFileError(f"{subject}: field 'name': '{name}' {form}")
+    return name
+
+
 def is_plain_name(name: str) -> bool:
     """Whether a target may have this name, which messages, file names and the database contain."""
     return _NAME.fullmatch(name) is not None
-
-
-def _leaves(prefix: str, table: Any, origin: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Paths and raw entries of the figures at and below `prefix`, without retired ones."""
-    if prefix in RETIRED:
-        return
-    within = [path for path in FIGURES if path.startswith(f"{prefix}.")]
-    subject = f"target file '{origin}': '{prefix}'"
-    if not isinstance(table, dict):
-        if within:
-            raise TargetFileError(f"{subject} must be a table of figures ({_some(within)}), found {table!r}")
-        raise TargetFileError(
-            f"{subject} must be a table or a figure "
-            f'like {{ value = 132, provenance = "spec", source = "..." }}, found {table!r}'
-        )
-    parts = [part for part in _PARTS if part in table and not isinstance(table[part], dict)]
-    if within and parts:
-        raise TargetFileError(
-            f"{subject} is a table of figures and has no {parts[0]} of its own; "
-            f"its figures are {_some(within)}"
-        )
-    if not within and (parts or prefix in FIGURES or not table):
-        yield prefix, table
-        return
-    for key, entry in table.items():
-        yield from _leaves(f"{prefix}.{key}", entry, origin)
-
-
-def _some(paths: list[str]) -> str:
-    return ", ".join(f"'{path}'" for path in paths[:3]) + (
-        f" and {len(paths) - 3} more" if len(paths) > 3 else ""
-    )
-
-
-def _figure(path: str, entry: Mapping[str, Any], kind: str, origin: str) -> Figure:
-    subject = f"target file '{origin}': figure '{path}'"
-    rule = FIGURES.get(path)
-    if rule is None:
-        near = nearest_names(path, FIGURES)
-        raise TargetFileError(f"{subject} is unknown" + (f"; did you mean '{near[0]}'?" if near else ""))
-    extra = sorted(set(entry) - set(_PARTS))
-    if "value" not in entry:
-        found = f", but an unknown part '{extra[0]}'" if extra else ""
-        raise TargetFileError(
-            f"{subject} has no value{found}; give {{ value = ..., provenance = ... }}: "
-            f"{rule.meaning}, in {rule.unit}"
-        )
-    if extra:
-        raise TargetFileError(
-            f"{subject} has an unknown part '{extra[0]}'; a figure has value, provenance and source"
-        )
-    value = checked_value(path, entry["value"], kind, subject)
-    provenance = entry.get("provenance")
-    if provenance not in PROVENANCES:
-        raise TargetFileError(f"{subject}: provenance {provenance!r} must be one of {', '.join(PROVENANCES)}")
-    source = entry.get("source", "")
-    if not isinstance(source, str):
-        raise TargetFileError(f"{subject}: source must be a text, found {source!r}")
-    return Figure(value, provenance, source)

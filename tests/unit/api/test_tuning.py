@@ -6,14 +6,13 @@ from __future__ import annotations
 
 import itertools
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import tilesight
 from tests.support.fakes import AxpyTemplate, FakeExecutor, failing
+from tests.support.preloaded import run_python
 from tests.unit.conftest import FakeLine
 from tilesight.errors import (
     ConfigError,
@@ -442,7 +441,5 @@ assert found[0].latency_us < found[1].latency_us
     script = tmp_path / "copy_kernel.py"
     script.write_text(code, encoding="utf-8")
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
-    done = subprocess.run(
-        [sys.executable, str(script)], env=environment, capture_output=True, text=True, check=False
-    )
+    done = run_python(script, env=environment)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -63,7 +63,7 @@ def test_exit_codes() -> None:
             [["space", "axpy", "--target", "cpu"], ["space", "axpy", "--target", "cpu", "--config", CONFIG]],
         ),
         ("kernels", [["kernels"]]),
-        ("targets", [["targets"], ["targets", "h200"]]),
+        ("targets", [["targets"], ["targets", "h200"], ["targets", "h200x4"]]),
         ("doctor", [["doctor"]]),
     ],
 )

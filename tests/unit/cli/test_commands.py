@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import tilesight
 from tests.support.fakes import FakeExecutor, failing
 from tests.unit.conftest import FakeLine, Terminal
 from tilesight.cli.main import main
@@ -158,6 +159,15 @@ def test_without_a_gpu_the_reason_is_printed(shell: Shell) -> None:
         (["space", "axpy", "--target", "cpu", "--shape", "n=-1"], 2, "n=-1 must lie in"),
         (["kernels", "nope"], 2, "unknown kernel"),
         (["targets", "nope"], 2, "unknown target"),
+        (["targets", "h200", "--world", "16"], 2, "describes 16 devices of h200 (there are h200x2, h200x4"),
+        (["targets", "h100x4", "--world", "8"], 2, "world 8 is larger than target h100x4"),
+        (["targets", "h100x4", "--world", "1"], 2, "world=1 must be a whole number of devices"),
+        (["targets", "--world", "4"], 2, "--world is the number of devices of one target"),
+        (
+            ["calibrate", "--target", "h100x4"],
+            2,
+            "not yet the network of the 4 of target h100x4: --target h100",
+        ),
         ([], 2, "Usage: tilesight"),
     ],
 )
@@ -330,6 +340,38 @@ def test_targets_with_provenance(real_shell: Shell, terminal: Terminal) -> None:
     found = json.loads(real_shell("targets", "h200", "--json")[1])["target"]
     figure = next(f for f in found["figures"] if f["path"] == "core.count")
     assert (figure["value"], figure["provenance"]) == (132, "spec")
+
+
+def test_targets_of_several_devices(real_shell: Shell, terminal: Terminal) -> None:
+    terminal(100)
+    _, out, _ = real_shell("targets")
+    assert {"h100x2", "h200x8"} <= {line.split()[0] for line in out.splitlines() if line}
+    _, out, _ = real_shell("targets", "h200x4")
+    assert max(map(len, out.splitlines())) <= 100
+    assert "4 devices of target h200, which has the figures of each" in out
+    assert "node.network.tma_add.core_gb_per_s" in out
+    assert "core.clock_mhz" not in out
+    row = next(line.split() for line in out.splitlines() if line.startswith("all_reduce"))
+    predicted = tilesight.predict_collective("all_reduce", 64 << 20, "h200x4")
+    assert (row[4], row[-1]) == (f"{predicted.latency_us:.1f}", "derived")
+    assert real_shell("targets", "h200", "--world", "4")[1] == out
+    three = real_shell("targets", "h200", "--world", "3")[1]
+    assert "on 3 devices, in us" in three
+    assert "h200x4" in three
+    found = json.loads(real_shell("targets", "h200x4", "--json")[1])["target"]
+    assert (found["chip"], found["world"], found["levels"][0]["topology"]) == ("h200", 4, "switch")
+    paths = {figure["path"]: figure for figure in found["figures"]}
+    assert paths["node.network.flag_us"]["unit"] == "us"
+    assert "core.count" in paths
+
+
+def test_a_command_for_one_device_uses_the_chip_of_a_node(shell: Shell) -> None:
+    """The same kernels, records and times as with the chip's own name, and a note that says so."""
+    code, of_node, _ = shell("rank", "axpy", "--target", "h100x4", "--json")
+    assert code == 0
+    [session] = json.loads(of_node)["sessions"]
+    assert session["target"] == "h100"
+    assert any("target h100x4 is 4 devices" in text for text in session["messages"])
 
 
 def test_doctor(shell: Shell) -> None:

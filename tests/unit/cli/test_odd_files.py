@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.support.preloaded import run_python
 from tilesight.cli.main import main
 from tilesight.dispatch.table.table_file import read_table
 from tilesight.errors import InputError
@@ -70,23 +69,14 @@ def test_names_that_are_not_utf8_are_shown(tmp_path: Path) -> None:
         "TILESIGHT_DB": f"sqlite:///{tmp_path}/performance.db",
         "TILESIGHT_CACHE_DIR": str(tmp_path / "cache"),
     }
-    command = [
-        sys.executable,
-        "-m",
-        "tilesight.cli.main",
-        "collect",
-        "matmul",
-        *shape,
-        "--out",
-        f"{NAME}.parquet",
-    ]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=False)
+    options = {"cwd": tmp_path, "env": environment, "text": False}
+    command = ("-m", "tilesight.cli.main")
+    done = run_python(*command, "collect", "matmul", *shape, "--out", f"{NAME}.parquet", **options)
     assert done.returncode == 0, done.stderr
     assert rb"rows in bad\udcff.parquet" in done.stdout
     assert (tmp_path / f"{NAME}.parquet").is_file()
 
-    command = [sys.executable, "-m", "tilesight.cli.main", "targets", f"{NAME}.toml"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=False)
+    done = run_python(*command, "targets", f"{NAME}.toml", **options)
     assert done.returncode == 2
     assert done.stderr == b"error: target file 'bad\\udcff.toml' cannot be read: No such file or directory\n"
 

@@ -34,10 +34,9 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def scripts(config: Config) -> tuple[str, str]:
+def traced(config: Config) -> Any:
     template = template_for("matmul", H200, "bfloat16")
-    traced = template.build(operator("matmul").workload("m=512,n=512,k=512"), config)
-    return traced.script(), lower(traced, H200).device.script()
+    return template.build(operator("matmul").workload("m=512,n=512,k=512"), config)
 
 
 def test_kernels_are_those_of_functions_that_were_parsed_anew(parsed: list[str]) -> None:
@@ -50,14 +49,16 @@ def test_kernels_are_those_of_functions_that_were_parsed_anew(parsed: list[str])
         {"block_k": 32, "swizzle": 4},
     )
     configs = [Config({**SPECIALIZED, **change}) for change in changes]
-    once = [scripts(config) for config in configs]
+    once = [traced(config).script() for config in configs]
+    lowered_once = lower(traced(configs[0]), H200).device.script()
     count = len(parsed)
     assert len(set(parsed)) == count, "each function once"
-    assert [scripts(config) for config in configs] == once
+    assert [traced(config).script() for config in configs] == once
     assert len(parsed) == count
     builder.mutate = builder.mutate._mutate  # parses each time
-    assert [scripts(config) for config in configs] == once
+    assert [traced(config).script() for config in configs] == once
     assert len(parsed) > count
+    assert lower(traced(configs[0]), H200).device.script() == lowered_once
 
 
 def adder(amount: int, *, names: Any) -> Any:

@@ -6,10 +6,11 @@ import json
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.support.preloaded import run_python
 
 EXAMPLE = re.search(
     r"```python\n(.*?)```", (Path(__file__).parents[3] / "docs/templates.md").read_text(), re.DOTALL
@@ -30,9 +31,7 @@ def run(folder: Path, modules: str, *arguments: str) -> subprocess.CompletedProc
         "TILESIGHT_DB": f"sqlite:///{folder}/own.db",
         "TILESIGHT_CACHE_DIR": str(folder / "cache"),
     }
-    return subprocess.run(
-        [sys.executable, *arguments], env=os.environ | own, capture_output=True, text=True, timeout=300
-    )
+    return run_python(*arguments, env=os.environ | own, timeout=300)
 
 
 def tilesight(folder: Path, *arguments: str, modules: str = "my_axpy") -> subprocess.CompletedProcess[str]:

