@@ -19,7 +19,7 @@ from .expressions import constant
 from .imported_source import work_of_call
 from .matrix_calls import ldmatrix, mfma, mma, stmatrix, wgmma
 from .scope import Scope
-from .source_instructions import work_of_function
+from .source_instructions import work_of_intrinsic
 
 ONE_INSTRUCTION = frozenset(["DP4A"])  # device functions of one integer instruction per lane
 
@@ -162,7 +162,7 @@ def _extern(context: CountingContext, call: Any, scope: Scope) -> None:
 
 def _of_header(context: CountingContext, name: str, scope: Scope) -> bool:
     """Count a call of a function of CUDA's headers. Returns False if it is none that is known."""
-    work = work_of_function(name)
+    work = work_of_intrinsic(name)
     for key, count in (work or {}).items():
         context.phase.counts[key] += scope.issued_lanes * count
     return work is not None

@@ -7,11 +7,14 @@ from typing import Any
 from .expressions import identity, variables
 from .loops import visit
 
+_READS = 2  # TVM's CallEffectKind: up to here a call changes nothing
+
 
 def dead_values(function: Any) -> frozenset[int]:
     """Identities of the variables and local buffers from which no stored result, condition or call derives.
 
-    A sum that is computed and then multiplied into nothing is one, although its own additions read it.
+    A sum that is computed and then multiplied into nothing is one, although its own additions read it. The
+    result of a call that changes something counts as used.
     """
     sources: dict[int, set[int]] = {}  # what each local value derives from
     used: set[int] = set()
@@ -22,10 +25,14 @@ def dead_values(function: Any) -> frozenset[int]:
                 used.update(variables(part.value))
             else:
                 sources.setdefault(identity(part.var), set()).update(variables(part.value))
+                if _changes_something(part.value):
+                    used.update({identity(part.var)}, variables(part.value))
         elif kind == "BufferStore":
             read = set().union(variables(part.value), *map(variables, part.indices))
             if str(part.buffer.scope()) in ("local", "local.var"):
                 sources.setdefault(identity(part.buffer.data), set()).update(read)
+                if _changes_something(part.value):
+                    used.update({identity(part.buffer.data)}, read)
             else:
                 used.update(read)
         elif kind in ("IfThenElse", "While", "AssertStmt"):
@@ -44,4 +51,18 @@ def dead_values(function: Any) -> frozenset[int]:
     return frozenset(sources) - used
 
 
-__all__ = ["dead_values"]
+def _changes_something(value: Any) -> bool:
+    """Whether a value contains a call that writes to memory, or may do so."""
+    from tvm import tirx
+
+    found = False
+
+    def look(node: Any) -> None:
+        nonlocal found
+        if isinstance(node, tirx.Call):
+            name = str(getattr(node.op, "name", ""))
+            known = hasattr(node.op, "get_attr") and name != "tirx.call_extern"
+            found |= not known or int(node.op.get_attr("TCallEffectKind") or 0) > _READS
+
+    tirx.stmt_functor.post_order_visit(value, look)
+    return found

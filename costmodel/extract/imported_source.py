@@ -322,9 +322,9 @@ class _Reader:
             if found is None:
                 continue
             work, access = work_of_ptx(found[1]), access_of_ptx(found[1])
-            if access is not None and (arguments := self._pointers_of(node, frame)):
-                for argument in arguments:
-                    self.uses[argument, *access] += times
+            argument = None if access is None else self._pointer_of(statement, node, frame)
+            if access is not None and argument is not None:
+                self.uses[argument, *access] += times
             elif work is None:
                 self.unread.add(found[1].partition(".")[0])
             else:
@@ -335,11 +335,21 @@ class _Reader:
             elif operand.type == "gnu_asm_input_operand":
                 self.visit(operand.child_by_field_name("value"), frame, times)
 
-    def _pointers_of(self, node: Node, frame: _Frame) -> set[int]:
-        """The arguments of the outermost call whose addresses a piece of PTX takes."""
-        operands = [n.child_by_field_name("value") for n in nodes(node) if n.type == "gnu_asm_input_operand"]
-        bases = {_base(operand) for operand in operands if operand is not None and not _is_element(operand)}
-        return {frame.pointers[base] for base in bases if base in frame.pointers}
+    def _pointer_of(self, statement: str, node: Node, frame: _Frame) -> int | None:
+        """The argument of the outermost call through whose address a PTX statement loads or stores.
+
+        None if that is not known: the place is in another register, and the piece of PTX takes several
+        addresses.
+        """
+        kinds = ("gnu_asm_output_operand", "gnu_asm_input_operand")
+        operands = [n for kind in kinds for n in nodes(node) if n.type == kind]
+        place = re.search(r"\[\s*%(\d+)", statement)
+        if place is not None:
+            operands = operands[int(place[1]) : int(place[1]) + 1]
+        values = [n.child_by_field_name("value") for n in operands if n.type == kinds[1]]
+        bases = {_base(value) for value in values if value is not None and not _is_element(value)}
+        found = {frame.pointers[base] for base in bases if base in frame.pointers}
+        return found.pop() if len(found) == 1 else None
 
 
 def _label(declarator: Node | None) -> str:

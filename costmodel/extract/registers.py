@@ -30,9 +30,9 @@ class _Span:
         return int(self.last.max())
 
     def delay(self, begin: int) -> None:
-        """Let no element begin before `begin`."""
-        used = self.last > 0
-        self.first[used] = np.maximum(self.first[used], begin)
+        """Let no element that is used at `begin` or later begin before it."""
+        later = self.last >= begin
+        self.first[later] = np.maximum(self.first[later], begin)
 
 
 @dataclass
@@ -46,7 +46,7 @@ class LiveRanges:
     _uses: dict[Key, list[tuple[int, Elements]]] = field(default_factory=dict)
     _spans: dict[Key, _Span] = field(default_factory=dict)
     _loops: list[tuple[int, int]] = field(default_factory=list)
-    _unrolled: list[tuple[int, int]] = field(default_factory=list)  # outermost unrolled loops
+    _unrolled: list[tuple[int, int]] = field(default_factory=list)
     _accumulations: dict[Key, list[int]] = field(default_factory=dict)
     _kept: set[Key] = field(default_factory=set)  # accumulators that live from one iteration to the next
     _branches: int = 0  # around the current position

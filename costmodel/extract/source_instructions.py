@@ -18,6 +18,12 @@ _FUNCTIONS: Mapping[str, tuple[str, ...]] = {
     "integer_ops": ("__byte_perm", "__v", "__dp", "__popc", "__clz", "__ffs", "__brev", "__funnelshift"),
     "vector_ops": ("__h", "__f", "__low", "__high", "__double", "__bfloat", "__int", "__uint"),
 }
+# whole names of such functions: a kernel's own functions may begin like them
+_INTRINSIC = re.compile(
+    r"__(?:shfl|match|ballot|any|all|reduce)_\w*sync|__byte_perm|__(?:popc|clz|ffs|brev)(?:ll)?|__funnelshift_\w+"
+    r"|__dp[24]a(?:_\w+)?|__v\w+[24]|__[hfd]?(?:add|sub|mul|mad|fma|maf|min|max|neg|abs|sad)(?:24|hi|_\w+)?2?"
+    r"|__(?:low|high)s?2\w+|__(?:floats?|double|half|bfloat16|int|uint|ll|ull|short|ushort)2?2\w+"
+)
 _PTX_VECTOR, _PTX_BITS_OF = re.compile(r"v[248]"), re.compile(r"[busf](\d+)")
 _PTX_FREE = ("mov", "bra", "ret", "cvta", "createpolicy", "elect", "fence", "pragma", "prefetch", "prefetchu")
 _PTX_SPECIAL = ("ex2", "lg2", "sin", "cos", "tanh", "rcp", "rsqrt", "sqrt")
@@ -42,6 +48,11 @@ def work_of_function(name: str) -> Work | None:
     if name in ("min", "max", "fmin", "fmax", "fminf", "fmaxf"):
         return {"integer_ops": 1.0}  # both kinds take the same pipe
     return _FREE_WORK if CASTS.fullmatch(name) or _TYPE.fullmatch(name) else None
+
+
+def work_of_intrinsic(name: str) -> Work | None:
+    """The work of a function of CUDA's headers that is one instruction; None if the name is not one's."""
+    return work_of_function(name) if _INTRINSIC.fullmatch(name) else None
 
 
 def work_of_ptx(mnemonic: str) -> Work | None:

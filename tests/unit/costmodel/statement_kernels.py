@@ -116,3 +116,16 @@ def leaky(threads=128):
             Y[bx, tx] = T.if_then_else(X[bx, tx] > 0.0, X[bx, tx], X[bx, tx] * 0.1)
 
     return main
+
+
+def counted(used, threads=128):
+    """Each block takes a number from a counter, and may write it."""
+
+    @T.prim_func
+    def main(N: T.Tensor((1,), "int32"), Y: T.Tensor((1024,), "int32")):
+        with T.Kernel(1024, threads=threads) as bx:
+            number = T.alloc_local((1,), "int32")
+            number[0] = T.atomic_add(N[0], 1, return_prev=True)
+            Y[bx] = number[0] if used else 0
+
+    return main

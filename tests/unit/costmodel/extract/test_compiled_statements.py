@@ -67,6 +67,12 @@ def test_what_nothing_uses_is_not_computed() -> None:
     assert total(unused, "vector_ops") < total(used, "vector_ops")
 
 
+@pytest.mark.parametrize("used", [True, False])
+def test_a_call_that_changes_memory_is_made_though_nothing_uses_its_result(used: bool) -> None:
+    (added,) = (a for a in accesses(read(kernels.counted(used)), write=True) if a.mechanism == "atomic")
+    assert added.bytes > 0
+
+
 def test_a_branch_with_divisions_waits_for_its_load() -> None:
     # the windows of an image of 33 do not fill the tiles, so each row has a condition of its own
     producer = role(read(kernels.windows_of_an_image(33, 128, edge=True)), "producer")

@@ -175,3 +175,14 @@ def test_skipped_iterations_and_loops_that_may_end_early() -> None:
     stored = sum(a.bytes for a in accesses(skipped, write=True))
     assert stored == pytest.approx(128 * 4 * 8, rel=0.15)  # half of the 16 iterations, which are sampled
     assert "a loop may end early: all its iterations are charged" in read(kernels.breaking()).notes
+
+
+def test_a_statement_of_ptx_accesses_the_operand_that_it_names() -> None:
+    text = 'asm("ld.global.f32 %0, [%2]; st.global.f32 [%1], %0;" : "=f"(v) : "l"(y), "l"(x));'
+    found = work(f"float v; {text}", None, None, None)
+    assert set(found.uses) == {PointerUse(0, False, 1, 4.0), PointerUse(1, True, 1, 4.0)}
+
+
+def test_a_statement_of_ptx_with_one_of_two_addresses_in_a_register_is_unread() -> None:
+    text = 'asm("{ .reg .b64 p; mov.b64 p, %1; ld.global.f32 %0, [p]; }" : "=f"(v) : "l"(y), "l"(x));'
+    assert work(f"float v; {text}", None, None, None).unread == ("ld",)

@@ -62,6 +62,24 @@ def test_what_one_unrolled_loop_uses_up_needs_no_registers() -> None:
     assert _peak(live, {values: 32, gates: 32}) == 8
 
 
+def test_elements_that_are_not_needed_later_are_not_given_back_twice() -> None:
+    """Of eight transformed elements later loops use four; the others are live where they are stored."""
+    values, others, results = 1, 2, 3
+    live = LiveRanges()
+    live.store(0, others)
+    live.store(0, values)
+    with live.unrolled():
+        live.touch(0, values)
+        live.store(0, results, values, np.ones(8, bool))
+    live.touch(0, values)
+    with live.unrolled():
+        live.touch(0, results, HALF)
+        live.touch(0, others)
+    with live.unrolled():
+        live.touch(0, results, HALF)
+    assert _peak(live, dict.fromkeys((values, others, results), 32.0)) == 8 + 8 + 4
+
+
 def test_what_two_loops_use_needs_registers() -> None:
     values, gates = 1, 2
     live = LiveRanges()
