@@ -347,9 +347,9 @@ GELU_CUBE = GELU * 0.044715
 class MatmulGpu(KernelTemplate):
     """One output tile per block: operands and C pass through shared memory, in a pipelined loop over k.
 
-    Parts of k may have blocks of their own, whose sums a second kernel adds, or a cluster of these blocks.
-    Blocks may loop over tiles, and share the iterations of those that are left. Two blocks may read an
-    operand together. Tiles may be those of C^T, for few rows of A.
+    Blocks may each compute a part of k; a second kernel adds their sums, or they do so as a cluster. Blocks
+    may loop over tiles, and share the iterations of those that are left. Two blocks may read an operand
+    together. Tiles may be those of C^T, for few rows of A.
     """
 
     operator = OPERATOR

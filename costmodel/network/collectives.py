@@ -17,7 +17,7 @@ from types import MappingProxyType
 
 from ...errors import InputError, UnknownNameError
 from ...target.fields import Figure
-from ...target.network import COLLECTIVES
+from ...target.network import COLLECTIVES, whole_world
 from ...target.spec import Target
 from .transfers import LevelNetwork, hops
 
@@ -123,7 +123,7 @@ def predict_collective(
     """
     if collective not in COLLECTIVES:
         raise UnknownNameError("collective", collective, COLLECTIVES)
-    algorithm = algorithm or ALGORITHMS[collective][0]
+    algorithm = ALGORITHMS[collective][0] if algorithm is None else str(algorithm)
     if algorithm not in ALGORITHMS[collective]:
         raise UnknownNameError(f"algorithm of {collective}", algorithm, ALGORITHMS[collective])
     if isinstance(size_bytes, bool) or not isinstance(size_bytes, int) or size_bytes < 1:
@@ -133,6 +133,12 @@ def predict_collective(
             "mechanism and cores are those of a kernel; the library chooses its own: leave them out, or name "
             f"an algorithm: {', '.join(ALGORITHMS[collective][1:])}"
         )
+    if cores is not None:
+        most = round(target["core.count"])
+        if isinstance(cores, bool) or not isinstance(cores, int) or not 1 <= cores <= most:
+            raise InputError(
+                f"cores={cores!r} must be a whole number from 1 to {most}, the cores of a device of {target.name}"
+            )
     mechanism = mechanism or ("load" if algorithm in _PULLED else "store")
     ranks = ranks_of_levels(target, world)
     networks = [LevelNetwork(level, target.name) for level in target.levels]
@@ -144,7 +150,8 @@ def predict_collective(
     launch_us = 0.0
     if algorithm != "library":
         launch_us = target["device.launch_us"] + target.get("device.block_start_us")
-        used.append(target.figures["device.launch_us"])
+        names = ("device.launch_us", "device.block_start_us")
+        used += [target.figures[name] for name in names if name in target.figures]
     return CollectivePrediction(
         collective=collective,
         size_bytes=size_bytes,
@@ -168,20 +175,18 @@ def ranks_of_levels(target: Target, world: int | None) -> tuple[int, ...]:
             f"target {target.name} is one device, which has no peers; name several, like h100x4, or state "
             "the world"
         )
-    left = target.world if world is None else world
-    if isinstance(left, bool) or not isinstance(left, int) or left < 2:
-        raise InputError(f"world={world!r} must be a whole number of devices, at least 2")
+    left = whole_world(target.world if world is None else world)
     if left > target.world:
         raise InputError(
             f"world {left} is larger than target {target.name}, which has {target.world} devices"
         )
-    ranks = []
+    ranks: list[int] = []
     for level in target.levels:
-        part = min(left, level.devices)
+        part, inner = min(left, level.devices), math.prod(ranks)
         if left % part:
             raise InputError(
                 f"world {world} does not fill whole units of level '{level.name}' of target {target.name}: "
-                f"it must be a multiple of {part}, or at most {part}"
+                f"it must be a multiple of {inner * part}, or at most {inner * part} and a multiple of {inner}"
             )
         ranks.append(part)
         left //= part

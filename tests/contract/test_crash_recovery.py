@@ -74,7 +74,9 @@ MOMENTS = (("lower", 20), ("build", 3), ("measure", 4), ("record", 9), ("compare
 
 def start(folder: Path, stage: str = "never", count: int = 0, pause_s: float = 0.0) -> subprocess.Popen[str]:
     arguments = [str(folder / "x.db"), str(folder / "journal"), stage, str(count), str(pause_s)]
-    return PreloadedPython(
+    # a session that is to resume has another seed of hashes than the one that died
+    kind = subprocess.Popen if stage == "never" else PreloadedPython
+    return kind(
         [sys.executable, "-c", SESSION, *arguments],
         cwd=ROOT,
         stdin=subprocess.PIPE,

@@ -2,8 +2,9 @@
 
 Importing TileLang and torch takes seconds, and every process that lowers, builds or measures begins with it.
 `PreloadedPython` is `subprocess.Popen` for commands of this Python: the child is forked from a process that
-has imported these modules. All else is as in a process that was started: environment, folder, files, exit
-code, parent. Tests of how a process starts take `subprocess.Popen`.
+has imported these modules. Its variables, folder, files, exit code and parent are those of a process that was
+started. `/proc/PID/environ` is not, by which a broken fork server's processes are found, and neither are the
+seeds of hashes and of `random`, which all children share. Tests of these take `subprocess.Popen`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import ctypes
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Pipe
 from multiprocessing.reduction import send_handle
@@ -53,6 +55,7 @@ class _Source:
 
     def __init__(self) -> None:
         self._owner = os.getpid()
+        self._lock = threading.Lock()
         self._connection, end = Pipe()
         environment = {name: value for name, value in _BEFORE.items() if name != "PYTHONPATH"}
         with end:
@@ -70,14 +73,15 @@ class _Source:
 
     def fork(self, child: Child, files: Sequence[int]) -> int:
         """The process id of a new child of this process."""
-        _adopt_orphans(True)  # the process that forks it ends at once
-        try:
-            self._connection.send(child)
-            for file in files:
-                send_handle(self._connection, file, self._process.pid)
-            return int(self._connection.recv())
-        finally:
-            _adopt_orphans(False)
+        with self._lock:
+            _adopt_orphans(True)  # the process that forks it ends at once
+            try:
+                self._connection.send(child)
+                for file in files:
+                    send_handle(self._connection, file, self._process.pid)
+                return int(self._connection.recv())
+            finally:
+                _adopt_orphans(False)
 
 
 _sources: list[_Source] = []
@@ -109,14 +113,15 @@ def _adopt_orphans(yes: bool) -> None:
 class PreloadedPython(Popen[Any]):
     """A process that runs `[sys.executable, "-c", program, ...]`, a script, or a module after `-m`.
 
-    It starts as usual where modules would be imported differently, and with another command.
+    It starts as usual where modules would be imported differently, with options that forking does not know, and
+    with another command.
     """
 
     def _execute_child(self, args: Any, *given: Any) -> None:
         # in the order of CPython 3.11 to 3.13
         (
             _executable,
-            _preexec,
+            preexec,
             _close_fds,
             pass_fds,
             cwd,
@@ -131,15 +136,17 @@ class PreloadedPython(Popen[Any]):
             _stderr_end,
             stderr,
             _restores_signals,
-            _gid,
-            _gids,
-            _uid,
-            _umask,
+            gid,
+            gids,
+            uid,
+            umask,
             start_new_session,
-            _process_group,
+            process_group,
         ) = given
         environment = dict(os.environ if env is None else env)
         is_python = not shell and not isinstance(args, str) and args[0] == sys.executable
+        is_python = is_python and (str(args[1]) in ("-c", "-m") or not str(args[1]).startswith("-"))
+        is_python = is_python and (preexec, gid, gids, uid, umask, process_group) == (*[None] * 4, -1, -1)
         if sys.platform != "linux" or not is_python or not _imports_alike(environment):
             super()._execute_child(args, *given)  # type: ignore[misc]
             return

@@ -18,7 +18,7 @@ from types import ModuleType
 
 from tilesight.workers.process_tree import end_with_parent
 
-_ABOVE = 100  # descriptors that no child asks for
+_ABOVE = 100  # least number of the descriptors that files have between
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,8 @@ def _open_standard_streams(wanted: str) -> None:
 
 def _place(files: Mapping[int, int]) -> None:
     """Give open files the numbers that the keys are."""
-    moved = {number: fcntl.fcntl(file, fcntl.F_DUPFD, _ABOVE) for number, file in files.items()}
+    above = max(_ABOVE, *(number + 1 for number in files))
+    moved = {number: fcntl.fcntl(file, fcntl.F_DUPFD, above) for number, file in files.items()}
     for file in files.values():
         os.close(file)
     for number, file in moved.items():

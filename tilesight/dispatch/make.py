@@ -193,11 +193,12 @@ def _placement(target: str | Target | None) -> Placement:
 
     No compiler is required, since the kernels may be built already.
     """
-    chosen = locate(target, measures=False).target
-    found = devices_for(chosen, find_devices() if chosen.is_gpu else [])
+    placed = locate(target, measures=False)
+    found = devices_for(placed.target, find_devices() if placed.target.is_gpu else [])
     if isinstance(found, NoDevice):
-        return Placement(chosen, (), (f"nothing can be called or measured here: {found.message}",))
-    return Placement(chosen, found)
+        reason = f"nothing can be called or measured here: {found.message}"
+        return replace(placed, messages=(reason, *placed.messages))
+    return replace(placed, devices=found)
 
 
 def _open_store(url: str, layers: Sequence[str | Path] | None, notes: list[str]) -> tuple[Store, bool]:

@@ -84,9 +84,9 @@ class Planner:
             chosen = measurements.run(extra)
         else:
             chosen = choice.choose()
-            messages = problem.placement.messages or (
-                "nothing was measured: the table and its losses are predicted",
-            )
+            messages = problem.placement.messages
+            if not any(message.startswith("nothing is measured") for message in messages):
+                messages = ("nothing was measured: the table and its losses are predicted", *messages)
         table = choice.table(chosen, measured=is_measured)
         # merging segments may have given a sampled size to a kernel that was not measured there
         left = [(table.kernels[e.kernel], e.size) for e in table.evidence if not e.chosen_measured]

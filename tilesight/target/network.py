@@ -13,7 +13,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any
 
-from ..errors import TargetFileError, nearest_names
+from ..errors import InputError, TargetFileError, nearest_names
 from .fields import KINDS, LEVELS, Figure, FigureRule
 from .reading import read_figures, read_text_field, require
 
@@ -37,6 +37,13 @@ TOPOLOGIES: Mapping[str, str] = MappingProxyType(
     }
 )
 _MOST_PARTS, _MOST_DEVICES = 1 << 16, 1 << 20
+
+
+def whole_world(world: object) -> int:
+    """The number of devices that a caller states. Raises `InputError` for what is none of at least 2."""
+    if isinstance(world, bool) or not isinstance(world, int) or world < 2:
+        raise InputError(f"world={world!r} must be a whole number of devices, at least 2")
+    return world
 
 
 def _gb_per_s(meaning: str, required: tuple[str, ...] = ()) -> FigureRule:
@@ -161,7 +168,7 @@ def read_levels(raw: Mapping[str, Any], top: tuple[str, ...], kind: str, origin:
                 f"{subject}: unknown field '{name}'" + (f"; did you mean {near[0]}?" if near else "")
             )
     order = raw.get("levels", tables if len(tables) == 1 else None)
-    if not isinstance(order, list) or sorted(map(str, order)) != sorted(tables) or not order:
+    if not isinstance(order, list) or not order or sorted(map(repr, order)) != sorted(map(repr, tables)):
         found = ", ".join(f"[{name}]" for name in tables) or "none"
         raise TargetFileError(
             f"{subject}: field 'levels' must list the tables of the levels from the inside out, like "

@@ -34,7 +34,7 @@ from ..errors import InputError, TargetFileError, UnknownNameError, nearest_name
 from ..files import read_text
 from .checks import check_together
 from .fields import FIGURES, GPU, KINDS, LEVELS, RETIRED, Figure, FigureRule
-from .network import Level, level_figures, read_levels
+from .network import Level, level_figures, read_levels, whole_world
 from .reading import read_figures, read_names, read_text_field, require
 
 __all__ = [
@@ -254,6 +254,8 @@ def of_world(target: Target, world: int | None) -> Target:
     Raises:
         InputError: `target` has fewer devices, or no shipped target describes several devices of this chip.
     """
+    if world is not None:
+        world = whole_world(world)
     if target.levels:
         if world is not None and world > target.world:
             raise InputError(

@@ -175,7 +175,12 @@ def test_exchanges_over_a_ring_and_a_mesh_use_links_of_others() -> None:
         ({"mechanism": "store"}, "mechanism and cores are those of a kernel"),
         ({"cores": 4}, "mechanism and cores are those of a kernel"),
         ({"algorithm": "ring", "mechanism": "dma"}, "unknown mechanism 'dma'; known: store, load"),
-        ({"algorithm": "ring", "cores": 0}, "cores=0 must be at least 1"),
+        ({"algorithm": "ring", "cores": 0}, "cores=0 must be a whole number from 1 to"),
+        ({"algorithm": "ring", "cores": 1.5}, "cores=1.5 must be a whole number"),
+        ({"algorithm": "ring", "cores": "4"}, "cores='4' must be a whole number"),
+        ({"algorithm": "ring", "cores": 500}, "cores=500 must be a whole number from 1 to 132"),
+        ({"algorithm": ["x"]}, "unknown algorithm of all_reduce"),
+        ({"world": "4"}, "world='4' must be a whole number of devices"),
         ({"algorithm": "ring", "mechanism": "copy_engine", "cores": 4}, "'copy_engine' uses no cores"),
     ],
 )
@@ -197,7 +202,7 @@ def test_missing_figures_are_named_with_a_way_out() -> None:
 
 
 def test_a_world_that_fills_no_whole_nodes() -> None:
-    with pytest.raises(InputError, match="it must be a multiple of 4, or at most 4"):
+    with pytest.raises(InputError, match="it must be a multiple of 4, or at most 4 and a multiple of 1"):
         ranks_of_levels(pod(), 6)
     with pytest.raises(InputError, match="target h100 is one device, which has no peers"):
         ranks_of_levels(load_target("h100"), 2)
