@@ -137,7 +137,7 @@ def predict_collective(
         most = round(target["core.count"])
         if isinstance(cores, bool) or not isinstance(cores, int) or not 1 <= cores <= most:
             raise InputError(
-                f"cores={cores!r} must be a whole number from 1 to {most}, the cores of a device of {target.name}"
+                f"cores={cores!r} must be a whole number from 1 to {most}, the cores of one device"
             )
     mechanism = mechanism or ("load" if algorithm in _PULLED else "store")
     ranks = ranks_of_levels(target, world)
@@ -186,7 +186,7 @@ def ranks_of_levels(target: Target, world: int | None) -> tuple[int, ...]:
         if left % part:
             raise InputError(
                 f"world {world} does not fill whole units of level '{level.name}' of target {target.name}: "
-                f"it must be a multiple of {inner * part}, or at most {inner * part} and a multiple of {inner}"
+                f"it must be a multiple of {inner * part}, or a smaller multiple of {inner}"
             )
         ranks.append(part)
         left //= part

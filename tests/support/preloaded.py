@@ -113,8 +113,8 @@ def _adopt_orphans(yes: bool) -> None:
 class PreloadedPython(Popen[Any]):
     """A process that runs `[sys.executable, "-c", program, ...]`, a script, or a module after `-m`.
 
-    It starts as usual where modules would be imported differently, with options that forking does not know, and
-    with another command.
+    It starts as usual where modules would be imported differently, with options that forking does not know,
+    and with another command.
     """
 
     def _execute_child(self, args: Any, *given: Any) -> None:

@@ -202,7 +202,7 @@ def test_missing_figures_are_named_with_a_way_out() -> None:
 
 
 def test_a_world_that_fills_no_whole_nodes() -> None:
-    with pytest.raises(InputError, match="it must be a multiple of 4, or at most 4 and a multiple of 1"):
+    with pytest.raises(InputError, match="it must be a multiple of 4, or a smaller multiple of 1"):
         ranks_of_levels(pod(), 6)
     with pytest.raises(InputError, match="target h100 is one device, which has no peers"):
         ranks_of_levels(load_target("h100"), 2)
