@@ -34,7 +34,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Device]:
     monkeypatch.setattr("tilesight.machine.devices.find_devices", lambda: devices)
     monkeypatch.setattr("tilesight.machine.placement.find_devices", lambda: devices)
     monkeypatch.setattr(calibration, "compile_probes", lambda _: b"")
-    monkeypatch.setattr(calibration, "_torch_index", lambda device: device.index)
+    monkeypatch.setattr(calibration, "torch_index", lambda device: device.index)
     fake = FakeGpu(figures={**FIGURES, "core.unit.special.lanes": 15.9})
     monkeypatch.setattr(calibration, "CudaGpu", lambda *_: fake)
     return devices
