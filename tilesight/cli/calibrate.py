@@ -26,7 +26,8 @@ if TYPE_CHECKING:
         "number",
         metavar="N",
         type=click.IntRange(min=0),
-        help="Index of the GPU in the driver's order; not for target cpu. [default: the first of the target]",
+        help="Index of the GPU in the driver's order; not for target cpu and several GPUs. "
+        "[default: the first of the target]",
     ),
     click.option(
         "--name",

@@ -26,17 +26,17 @@ from ..calibration import (
     check_name,
     compile_probes,
 )
-from .device import MOST_RANKS, Setup, time_steps
+from .device import MOST_RANKS, RankSetup, time_steps
 from .figures import readings
-from .ranks import Collected, Limits, run_ranks
-from .steps import Kind, Step, Times, plan
+from .ranks import Collected, RankLimits, run_ranks
+from .steps import Kind, NetworkStep, Times, plan
 
 PRODUCT = "m=8192,n=8192,k=4096"
 TOTAL_S, BUILD_S = 110.0, 60.0
 Row = tuple[Times, ...]
-Observer = Callable[[Step, Row], None]
+Observer = Callable[[NetworkStep, Row], None]
 # runs steps, and hands on a row when all ranks have started, and one for each step
-Runner = Callable[[tuple[Step, ...], Limits, Callable[[Row], None]], Collected]
+Runner = Callable[[tuple[NetworkStep, ...], RankLimits, Callable[[Row], None]], Collected]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Measured:
         notes: Faults, and what was not measured because of them.
     """
 
-    rows: dict[Step, Row]
+    rows: dict[NetworkStep, Row]
     notes: tuple[str, ...]
 
 
@@ -111,14 +111,18 @@ def calibrate_network(
 
 
 def measure(
-    steps: Sequence[Step], runner: Runner, report_step: Progress, observe: Observer, total_s: float = TOTAL_S
+    steps: Sequence[NetworkStep],
+    runner: Runner,
+    report_step: Progress,
+    observe: Observer,
+    total_s: float = TOTAL_S,
 ) -> Measured:
     """The times of all steps.
 
     A fault costs the rest of the steps with the title of the step that failed; the others continue with new
     processes.
     """
-    rows: dict[Step, Row] = {}
+    rows: dict[NetworkStep, Row] = {}
     notes: list[str] = []
     left = tuple(steps)
     deadline = time.monotonic() + total_s
@@ -133,7 +137,7 @@ def measure(
         now = left
         received: list[Row] = []
 
-        def take(row: Row, now: tuple[Step, ...] = now, received: list[Row] = received) -> None:
+        def take(row: Row, now: tuple[NetworkStep, ...] = now, received: list[Row] = received) -> None:
             received.append(row)
             done = len(received) - 1  # the first row says that all ranks have started
             if done:
@@ -143,7 +147,7 @@ def measure(
                 begun(now[done].title)
 
         report_step("starting a process on each device")
-        collected = runner(now, Limits(total_s=max(1.0, deadline - time.monotonic())), take)
+        collected = runner(now, RankLimits(total_s=max(1.0, deadline - time.monotonic())), take)
         left = now[max(0, len(received) - 1) :]
         if not received:
             notes.append(collected.fault)
@@ -174,11 +178,11 @@ def _run(
     devices: tuple[Device, ...],
     code: bytes,
     product: tuple[Candidate, str, str] | None,
-    steps: tuple[Step, ...],
-    limits: Limits,
+    steps: tuple[NetworkStep, ...],
+    limits: RankLimits,
     on_row: Callable[[Row], None],
 ) -> Collected:
-    setup = Setup(devices, code, _free_port(), steps, product)
+    setup = RankSetup(devices, code, _free_port(), steps, product)
     return run_ranks(time_steps, len(devices), setup, len(steps) + 1, limits, on_row)
 
 

@@ -20,7 +20,7 @@ from ...problem.candidate import Candidate
 from ..calibration import torch_index
 from ..gpu import CudaGpu, u32, u64
 from .ranks import Send
-from .steps import Kind, Step, Times
+from .steps import Kind, NetworkStep, Times
 
 MOST_RANKS = 8  # addresses that a kernel takes
 WINDOW_BYTES = 32 << 20  # of one rank in the memory of another, as in network_probes.cu
@@ -37,7 +37,7 @@ Call = Callable[[], object]
 
 
 @dataclass(frozen=True, slots=True)
-class Setup:
+class RankSetup:
     """What all ranks need.
 
     Attributes:
@@ -51,7 +51,7 @@ class Setup:
     devices: tuple[Device, ...]
     cubin: bytes
     port: int
-    steps: tuple[Step, ...]
+    steps: tuple[NetworkStep, ...]
     product: tuple[Candidate, str, str] | None = None
 
 
@@ -59,7 +59,7 @@ class _Peers(ctypes.Structure):
     _fields_ = (("at", ctypes.c_void_p * MOST_RANKS),)
 
 
-def time_steps(rank: int, setup: Setup, send: Send) -> None:
+def time_steps(rank: int, setup: RankSetup, send: Send) -> None:
     """Time all steps of `setup` as one of its ranks.
 
     Sends empty `Times` when the rank is ready, and then those of each step.
@@ -91,7 +91,7 @@ def time_steps(rank: int, setup: Setup, send: Send) -> None:
 class _Rank:
     """One rank of a calibration, on its device."""
 
-    def __init__(self, rank: int, setup: Setup, device: Any) -> None:
+    def __init__(self, rank: int, setup: RankSetup, device: Any) -> None:
         import torch
         import torch.distributed as dist
         import torch.distributed._symmetric_memory as symmetric
@@ -118,7 +118,7 @@ class _Rank:
         torch.cuda.synchronize()
         dist.barrier()
 
-    def time(self, step: Step) -> Times:
+    def time(self, step: NetworkStep) -> Times:
         """The times of one step, which all ranks begin together."""
         if step.kind is Kind.PRODUCT:
             return self._beside_product(step)
@@ -172,7 +172,7 @@ class _Rank:
 
         return call
 
-    def _move_call(self, step: Step) -> Call:
+    def _move_call(self, step: NetworkStep) -> Call:
         is_bulk = step.name.startswith("tma")
         windows, count, rounds = self._windows(step.peers), u32(step.peers), u32(step.rounds)
         lanes, shared = (BULK_LANES, BULK_SHARED) if is_bulk else (LANES, 0)
@@ -196,7 +196,7 @@ class _Rank:
     def _peers(addresses: Sequence[int]) -> _Peers:
         return _Peers((ctypes.c_void_p * MOST_RANKS)(*addresses))
 
-    def _copy_call(self, step: Step) -> Call:
+    def _copy_call(self, step: NetworkStep) -> Call:
         """Copies to all peers at once, each in a stream of its own."""
         source = self._local[: step.size_bytes]
         copies = [self._window(peer)[: step.size_bytes] for peer in self._neighbours(step.peers)]
@@ -214,7 +214,7 @@ class _Rank:
 
         return call
 
-    def _library_call(self, step: Step) -> Call:
+    def _library_call(self, step: NetworkStep) -> Call:
         elements = step.size_bytes // 2 // self._world * self._world
         whole = self._torch.zeros(elements, dtype=self._torch.bfloat16, device=self._device)
         if step.name == "all_reduce":
@@ -227,7 +227,7 @@ class _Rank:
             return lambda: self._dist.all_gather_into_tensor(whole, part)
         return lambda: self._dist.reduce_scatter_tensor(part, whole)
 
-    def _beside_product(self, step: Step) -> Times:
+    def _beside_product(self, step: NetworkStep) -> Times:
         """Times of a product while `step.blocks` other cores push or idle."""
         product = self._loaded_product()
         # a kernel is loaded by its first launch, which would wait for blocks that wait for it
@@ -246,7 +246,7 @@ class _Rank:
         pushes = step.name == "push" and step.blocks > 0
         return Times(tuple(times), tuple(rates) if pushes else ())
 
-    def _occupied(self, step: Step, stop: int) -> None:
+    def _occupied(self, step: NetworkStep, stop: int) -> None:
         """Let the blocks occupy their cores, and wait until they do; with `stop` they end at once."""
         self._state.zero_()
         self._state[1:].fill_(stop)

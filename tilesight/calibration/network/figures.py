@@ -11,11 +11,11 @@ from statistics import median
 
 from ...target.network import MECHANISMS, size_name
 from ..readings import INFORMATIVE, Reading, reading
-from .steps import COPIED_BYTES, FEW_BLOCKS, FEW_ROUNDS, FLAG_ROUNDS, LONG_ROUNDS, Kind, Step, Times
+from .steps import COPIED_BYTES, FEW_BLOCKS, FEW_ROUNDS, FLAG_ROUNDS, LONG_ROUNDS, Kind, NetworkStep, Times
 
 PEER_DIFFERS = 0.05  # below that, one peer and all peers are the same figure
 
-Rows = Mapping[Step, tuple[Times, ...]]
+Rows = Mapping[NetworkStep, tuple[Times, ...]]
 Samples = tuple[float, ...]
 
 
@@ -46,7 +46,7 @@ class _Line:
     fixed: Samples
 
 
-def _line(rows: Rows, short: Step | None, long: Step | None) -> _Line | None:
+def _line(rows: Rows, short: NetworkStep | None, long: NetworkStep | None) -> _Line | None:
     if short is None or long is None:
         return None
     first, last = _units(short), _units(long)
@@ -56,11 +56,11 @@ def _line(rows: Rows, short: Step | None, long: Step | None) -> _Line | None:
     return _Line(slopes, tuple(us - middle * first for us in slowest(rows[short]).us))
 
 
-def _units(step: Step) -> int:
+def _units(step: NetworkStep) -> int:
     return step.moved_bytes if step.kind in (Kind.MOVE, Kind.COPY) else step.rounds
 
 
-def _find(rows: Rows, **wanted: object) -> Step | None:
+def _find(rows: Rows, **wanted: object) -> NetworkStep | None:
     """The timed step with these attributes."""
     return next((s for s in rows if all(getattr(s, key) == value for key, value in wanted.items())), None)
 

@@ -26,7 +26,7 @@ END_S = 10.0  # in which processes may end that have sent everything
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RankLimits:
     """Limits of a run in seconds.
 
     Attributes:
@@ -58,7 +58,7 @@ def run_ranks(
     world: int,
     argument: object,
     expected: int,
-    limits: Limits,
+    limits: RankLimits,
     on_row: Callable[[tuple[Any, ...]], None] = lambda _: None,
 ) -> Collected:
     """Call `function(rank, argument, send)` in `world` new processes.
@@ -103,7 +103,7 @@ def _collect(
     processes: list[SpawnProcess],
     channels: list[Connection],
     expected: int,
-    limits: Limits,
+    limits: RankLimits,
     on_row: Callable[[tuple[Any, ...]], None],
 ) -> Collected:
     values: list[list[Any]] = [[] for _ in channels]
@@ -149,7 +149,7 @@ def _receive(channel: Connection, process: SpawnProcess, values: list[Any]) -> s
     return f"failed: {content}"
 
 
-def _silence(values: list[list[Any]], limits: Limits, started: bool, passed_s: float) -> str:
+def _silence(values: list[list[Any]], limits: RankLimits, started: bool, passed_s: float) -> str:
     least = min(map(len, values))
     slowest = ", ".join(str(rank) for rank, own in enumerate(values) if len(own) == least)
     if passed_s >= limits.total_s:

@@ -32,7 +32,7 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class NetworkStep:
     """One thing that all ranks time at the same moment.
 
     Attributes:
@@ -78,12 +78,12 @@ class Times:
     pushed_gb_per_s: tuple[float, ...] = ()
 
 
-def plan(cores: int, world: int, has_bulk_copies: bool) -> list[Step]:
+def plan(cores: int, world: int, has_bulk_copies: bool) -> list[NetworkStep]:
     """The steps for `world` devices of `cores` cores."""
     others = world - 1
     found = [
-        *(Step("flags", Kind.FLAG, rounds=rounds) for rounds in FLAG_ROUNDS),
-        *(Step("barriers", Kind.BARRIER, rounds=rounds) for rounds in FLAG_ROUNDS),
+        *(NetworkStep("flags", Kind.FLAG, rounds=rounds) for rounds in FLAG_ROUNDS),
+        *(NetworkStep("barriers", Kind.BARRIER, rounds=rounds) for rounds in FLAG_ROUNDS),
     ]
     for name, words in MECHANISMS.items():
         if name == "copy_engine" or (name.startswith("tma") and not has_bulk_copies):
@@ -93,10 +93,11 @@ def plan(cores: int, world: int, has_bulk_copies: bool) -> list[Step]:
         for peers in dict.fromkeys((1, others)):
             shapes += [(cores, rounds, peers) for rounds in (0, *LONG_ROUNDS)]
         found += [
-            Step(words, Kind.MOVE, name, blocks, rounds, peers=peers) for blocks, rounds, peers in shapes
+            NetworkStep(words, Kind.MOVE, name, blocks, rounds, peers=peers)
+            for blocks, rounds, peers in shapes
         ]
     found += [
-        Step(MECHANISMS["copy_engine"], Kind.COPY, "copy_engine", size_bytes=size, peers=peers)
+        NetworkStep(MECHANISMS["copy_engine"], Kind.COPY, "copy_engine", size_bytes=size, peers=peers)
         for peers in dict.fromkeys((1, others))
         for size in COPIED_BYTES
     ]
@@ -104,10 +105,12 @@ def plan(cores: int, world: int, has_bulk_copies: bool) -> list[Step]:
         for power in CURVE_POWERS:
             samples = SAMPLES if power < 26 else FEW_SAMPLES
             title = f"{name} of the vendor's library"
-            found.append(Step(title, Kind.LIBRARY, name, size_bytes=1 << power, samples=samples))
+            found.append(NetworkStep(title, Kind.LIBRARY, name, size_bytes=1 << power, samples=samples))
     beside = [(blocks, name) for blocks in OCCUPIED if blocks <= cores // 4 for name in ("idle", "push")]
     for blocks, name in [(0, "idle"), *beside]:
         found.append(
-            Step("a product beside pushes", Kind.PRODUCT, name, blocks, peers=others, samples=FEW_SAMPLES)
+            NetworkStep(
+                "a product beside pushes", Kind.PRODUCT, name, blocks, peers=others, samples=FEW_SAMPLES
+            )
         )
     return found

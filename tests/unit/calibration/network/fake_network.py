@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tilesight.calibration.network.ranks import Collected, Limits
-from tilesight.calibration.network.steps import Kind, Step, Times
+from tilesight.calibration.network.ranks import Collected, RankLimits
+from tilesight.calibration.network.steps import Kind, NetworkStep, Times
 
 RATES = {"store": 300.0, "load": 290.0, "tma_store": 295.0, "tma_load": 280.0, "tma_add": 270.0}
 CORES = {"store": 45.0, "load": 46.0, "tma_store": 30.0, "tma_load": 24.0, "tma_add": 16.0}
@@ -24,7 +24,7 @@ class FakeNetwork:
     lag_us: float = 0.0
 
     def run(
-        self, steps: tuple[Step, ...], limits: Limits, on_row: Callable[[tuple[Times, ...]], None]
+        self, steps: tuple[NetworkStep, ...], limits: RankLimits, on_row: Callable[[tuple[Times, ...]], None]
     ) -> Collected:
         found = Collected()
         for row in [(Times(()),) * self.world, *map(self.row, steps)]:
@@ -32,7 +32,7 @@ class FakeNetwork:
             on_row(row)
         return found
 
-    def row(self, step: Step) -> tuple[Times, ...]:
+    def row(self, step: NetworkStep) -> tuple[Times, ...]:
         pushed = (250.0,) * step.samples if step.kind is Kind.PRODUCT and step.name == "push" else ()
         return tuple(
             Times((step_us(step) + (self.lag_us if rank == 1 else 0.0),) * step.samples, pushed)
@@ -40,7 +40,7 @@ class FakeNetwork:
         )
 
 
-def step_us(step: Step) -> float:
+def step_us(step: NetworkStep) -> float:
     if step.kind is Kind.FLAG:
         return 6 + 2 * FLAG_US * step.rounds
     if step.kind is Kind.BARRIER:

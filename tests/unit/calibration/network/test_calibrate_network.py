@@ -17,8 +17,8 @@ from tilesight.calibration.calibration import Calibration, compile_probes
 from tilesight.calibration.network import calibrate_network, check_network, device
 from tilesight.calibration.network.calibrate import measure, product_candidate
 from tilesight.calibration.network.figures import readings, slowest
-from tilesight.calibration.network.ranks import Collected, Limits
-from tilesight.calibration.network.steps import CURVE_POWERS, SLICE_BYTES, Kind, Step, Times, plan
+from tilesight.calibration.network.ranks import Collected, RankLimits
+from tilesight.calibration.network.steps import CURVE_POWERS, SLICE_BYTES, Kind, NetworkStep, Times, plan
 from tilesight.costmodel.network.collectives import predict_collective
 from tilesight.errors import InputError, ToolchainError
 from tilesight.machine.devices import Device
@@ -114,7 +114,7 @@ def test_the_time_is_that_of_the_slowest_rank() -> None:
 
 
 def test_spread_and_samples_of_a_rate() -> None:
-    short = Step("t", Kind.COPY, "copy_engine", size_bytes=8 << 20)
+    short = NetworkStep("t", Kind.COPY, "copy_engine", size_bytes=8 << 20)
     long = replace(short, size_bytes=32 << 20)
     bytes_ = 24 << 20
     rows = {
@@ -129,7 +129,7 @@ def test_spread_and_samples_of_a_rate() -> None:
 
 def test_bytes_that_take_no_time_are_left_out_with_a_note() -> None:
     class Instant(FakeNetwork):
-        def row(self, step: Step) -> Row:
+        def row(self, step: NetworkStep) -> Row:
             return (Times((5.0,) * step.samples),) * self.world if step.name == "store" else super().row(step)
 
     found = calibrated(network=Instant(4))
@@ -143,7 +143,7 @@ def test_bytes_that_take_no_time_are_left_out_with_a_note() -> None:
 def broken(title: str, network: FakeNetwork) -> Callable[..., Collected]:
     """A runner that fails in the second step of that title."""
 
-    def run(steps: tuple[Step, ...], limits: Limits, on_row: Callable[[Row], None]) -> Collected:
+    def run(steps: tuple[NetworkStep, ...], limits: RankLimits, on_row: Callable[[Row], None]) -> Collected:
         own = [place for place, step in enumerate(steps) if step.title == title]
         found = network.run(steps[: own[1]] if own else steps, limits, on_row)
         if own:
@@ -172,7 +172,7 @@ def test_a_fault_costs_the_rest_of_its_title_alone() -> None:
 def test_ranks_that_do_not_start_end_the_calibration() -> None:
     calls = []
 
-    def never(steps: tuple[Step, ...], *_: object) -> Collected:
+    def never(steps: tuple[NetworkStep, ...], *_: object) -> Collected:
         calls.append(steps)
         return Collected(fault="rank 0 failed: RuntimeError: no peer access")
 
@@ -199,8 +199,8 @@ def test_steps() -> None:
         assert titles == sorted(titles, key=titles.index), "steps of one title follow each other"
         assert {step.peers for step in steps if step.kind is Kind.MOVE} == {1, world - 1}
     assert not any(step.name.startswith("tma") for step in plan(108, 4, False))
-    assert Step("t", Kind.MOVE, "store", blocks=3, rounds=5).moved_bytes == 15 * SLICE_BYTES
-    assert Step("t", Kind.COPY, "copy_engine", size_bytes=100, peers=3).moved_bytes == 300
+    assert NetworkStep("t", Kind.MOVE, "store", blocks=3, rounds=5).moved_bytes == 15 * SLICE_BYTES
+    assert NetworkStep("t", Kind.COPY, "copy_engine", size_bytes=100, peers=3).moved_bytes == 300
 
 
 def test_what_cannot_be_calibrated() -> None:

@@ -1,9 +1,10 @@
-"""What a rank launches and in which order, on a machine without a GPU: CUDA and the other ranks are simulated."""
+"""What a rank launches and in which order; CUDA and the other ranks are simulated."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import os
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,8 +14,8 @@ import torch.distributed as dist
 import torch.distributed._symmetric_memory as symmetric
 
 from tilesight.calibration.network import device
-from tilesight.calibration.network.device import Setup, time_steps
-from tilesight.calibration.network.steps import Kind, Step, Times, plan
+from tilesight.calibration.network.device import RankSetup, time_steps
+from tilesight.calibration.network.steps import Kind, NetworkStep, Times, plan
 from tilesight.machine.devices import Device
 
 WORLD, RANK = 4, 1
@@ -22,7 +23,7 @@ DEVICES = tuple(Device("NVIDIA H200", f"GPU-{n}", "1", "cuda", n, 1 << 30) for n
 
 
 class Log:
-    """What was launched, in order; a simulated clock of events."""
+    """What was called and launched, in order."""
 
     def __init__(self) -> None:
         self.launches: list[tuple[str, int, tuple[Any, ...]]] = []
@@ -61,13 +62,13 @@ class FakeStream:
 
 
 @pytest.fixture
-def log(monkeypatch: pytest.MonkeyPatch) -> Iterator[Log]:
+def log(monkeypatch: pytest.MonkeyPatch) -> Log:
     FakeGpu.log = Log()
 
     def named(name: str) -> Any:
         return lambda *_, **__: FakeGpu.log.calls.append(name)
 
-    def empty(size: tuple[int, ...], dtype: Any, device: Any) -> torch.Tensor:
+    def empty(size: tuple[int, ...], dtype: Any, **_: object) -> torch.Tensor:
         return torch.ones(size, dtype=dtype)
 
     peers = SimpleNamespace(get_buffer=lambda _, size, dtype: torch.zeros(size, dtype=dtype))
@@ -93,18 +94,18 @@ def log(monkeypatch: pytest.MonkeyPatch) -> Iterator[Log]:
         monkeypatch.setattr(owner, name, value)
     for name in device.ENVIRONMENT:
         monkeypatch.setenv(name, "as before")
-    yield FakeGpu.log
+    return FakeGpu.log
 
 
-def run(*steps: Step) -> list[Times]:
+def run(*steps: NetworkStep) -> list[Times]:
     sent: list[Times] = []
-    time_steps(RANK, Setup(DEVICES, b"", 1, steps), sent.append)
+    time_steps(RANK, RankSetup(DEVICES, b"", 1, steps), sent.append)
     return sent
 
 
 def test_every_step_sends_its_samples(log: Log) -> None:
     steps = [step for step in plan(132, WORLD, True) if step.kind is not Kind.PRODUCT]
-    small = [step if step.size_bytes < 1 << 20 else Step(step.title, step.kind, step.name, size_bytes=1 << 12,
+    small = [step if step.size_bytes < 1 << 20 else NetworkStep(step.title, step.kind, step.name, size_bytes=1 << 12,
              peers=step.peers, samples=step.samples) for step in steps]  # fmt: skip
     started, *found = run(*small)
     assert started == Times(())
@@ -112,16 +113,17 @@ def test_every_step_sends_its_samples(log: Log) -> None:
     assert log.calls[-3:] == ["synchronize", "barrier", "destroy_process_group"]
 
 
-def test_multicast_is_off(log: Log) -> None:
+@pytest.mark.usefixtures("log")
+def test_multicast_is_off() -> None:
     run()
-    assert {name: device.os.environ[name] for name in device.ENVIRONMENT} == {
+    assert {name: os.environ[name] for name in device.ENVIRONMENT} == {
         "NCCL_NVLS_ENABLE": "0",
         "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
     }
 
 
 def test_each_sample_begins_after_a_barrier_on_the_device(log: Log) -> None:
-    run(Step("t", Kind.MOVE, "store", blocks=2, rounds=3, samples=2))
+    run(NetworkStep("t", Kind.MOVE, "store", blocks=2, rounds=3, samples=2))
     expected = ["barrier", "event", "move_store", "event"] * (2 + device.WARM_UPS)
     first = log.calls.index("event") - 1
     assert log.calls[first : first + len(expected)] == expected
@@ -133,7 +135,7 @@ def test_each_sample_begins_after_a_barrier_on_the_device(log: Log) -> None:
 
 
 def test_flags_never_repeat(log: Log) -> None:
-    run(*(Step("t", kind, rounds=100, samples=1) for kind in (Kind.FLAG, Kind.BARRIER, Kind.FLAG)))
+    run(*(NetworkStep("t", kind, rounds=100, samples=1) for kind in (Kind.FLAG, Kind.BARRIER, Kind.FLAG)))
     passed = [arguments for kernel, _, arguments in log.launches if kernel == "pass_flag"]
     assert [(first, rounds) for _, _, first, rounds, _ in passed] == [
         (1 + 100 * place, 100) for place in range(2 * (1 + device.WARM_UPS))
@@ -141,7 +143,7 @@ def test_flags_never_repeat(log: Log) -> None:
     assert {leads for *_, leads in passed} == {0}, "of ranks 0 and 1 the first leads"
     used = [(first, rounds) for _, _, first, rounds, _ in
             (arguments for kernel, _, arguments in log.launches if kernel == "barrier")]  # fmt: skip
-    for (first, rounds), (following, _) in zip(used, used[1:], strict=False):
+    for (first, rounds), (following, _) in pairwise(used):
         assert following == first + rounds
 
 
@@ -150,7 +152,7 @@ def test_cores_are_occupied_before_the_product_and_released_after_it(
     log: Log, monkeypatch: pytest.MonkeyPatch, blocks: int, name: str
 ) -> None:
     monkeypatch.setattr(device._Rank, "_loaded_product", lambda _: lambda: log.calls.append("product"))
-    _, found = run(Step("t", Kind.PRODUCT, name, blocks, peers=WORLD - 1, samples=2))
+    _, found = run(NetworkStep("t", Kind.PRODUCT, name, blocks, peers=WORLD - 1, samples=2))
     assert len(found.us) == 2
     assert len(found.pushed_gb_per_s) == (2 if name == "push" else 0)
     occupy = ["occupy"] if blocks else []

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tilesight.calibration.network.ranks import Limits, Send, run_ranks
+from tilesight.calibration.network.ranks import RankLimits, Send, run_ranks
 
-QUICK = Limits(start_s=60.0, silence_s=1.0, total_s=60.0)
+QUICK = RankLimits(start_s=60.0, silence_s=1.0, total_s=60.0)
 
 
 def squares(rank: int, count: Any, send: Send) -> None:
@@ -78,12 +78,12 @@ def test_a_rank_that_falters_ends_the_run_and_complete_rows_stay(
 
 
 def test_ranks_that_do_not_start() -> None:
-    found = run_ranks(never_starts, 2, None, 1, Limits(start_s=0.5, silence_s=1.0, total_s=60.0))
+    found = run_ranks(never_starts, 2, None, 1, RankLimits(start_s=0.5, silence_s=1.0, total_s=60.0))
     assert (found.rows, found.fault) == ([], "rank 0, 1 did not start within 0.5 s")
 
 
 def test_a_run_that_takes_too_long() -> None:
-    found = run_ranks(sends_for_ever, 1, None, 1 << 30, Limits(start_s=60.0, silence_s=60.0, total_s=1.0))
+    found = run_ranks(sends_for_ever, 1, None, 1 << 30, RankLimits(start_s=60.0, silence_s=60.0, total_s=1.0))
     assert found.fault == "not done after 1 s; rank 0 is behind"
 
 
