@@ -46,10 +46,12 @@ class Measured:
     Attributes:
         rows: The times of all ranks, by step.
         notes: Faults, and what was not measured because of them.
+        library: Name and version of the vendor's library.
     """
 
     rows: dict[NetworkStep, Row]
     notes: tuple[str, ...]
+    library: str = ""
 
 
 def check_network(base: Target) -> None:
@@ -103,7 +105,7 @@ def calibrate_network(
             kernel = None if isinstance(product, str) else product
             runner = partial(_run, tuple(devices), code, kernel)
         measured = measure(steps, runner, report_step, observe or (lambda *_: None))
-    found = readings(measured.rows, base.levels[0].name)
+    found = readings(measured.rows, base.levels[0].name, measured.library)
     if not found:
         raise ToolchainError(f"calibration of {base.name}: nothing was measured; {'; '.join(measured.notes)}")
     result = calibration_of(base, devices[0], name, found, (*notes, *measured.notes))
@@ -126,6 +128,7 @@ def measure(
     notes: list[str] = []
     left = tuple(steps)
     deadline = time.monotonic() + total_s
+    library = ""
     titles: list[str] = []
 
     def begun(title: str) -> None:
@@ -152,6 +155,7 @@ def measure(
         if not received:
             notes.append(collected.fault)
             break
+        library = received[0][0].library
         if not left:
             break
         failed = left[0].title
@@ -161,7 +165,7 @@ def measure(
             rest = dict.fromkeys(step.title for step in left)
             notes.append(f"not measured for lack of time: {', '.join(rest)}")
             break
-    return Measured(rows, tuple(notes))
+    return Measured(rows, tuple(notes), library)
 
 
 def superseded(base: Target, measured: Sequence[str]) -> frozenset[str]:

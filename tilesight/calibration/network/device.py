@@ -62,7 +62,7 @@ class _Peers(ctypes.Structure):
 def time_steps(rank: int, setup: RankSetup, send: Send) -> None:
     """Time all steps of `setup` as one of its ranks.
 
-    Sends empty `Times` when the rank is ready, and then those of each step.
+    Sends `Times` without samples when the rank is ready, and then those of each step.
     """
     os.environ.update(ENVIRONMENT)
     import torch
@@ -79,7 +79,7 @@ def time_steps(rank: int, setup: RankSetup, send: Send) -> None:
     )
     with torch.cuda.stream(torch.cuda.Stream()):
         bench = _Rank(rank, setup, device)
-        send(Times(()))
+        send(Times(library=f"NCCL {'.'.join(map(str, torch.cuda.nccl.version()))}"))
         for step in setup.steps:
             dist.barrier()  # ranks on the host stay together
             send(bench.time(step))

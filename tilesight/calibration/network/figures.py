@@ -19,18 +19,19 @@ Rows = Mapping[NetworkStep, tuple[Times, ...]]
 Samples = tuple[float, ...]
 
 
-def readings(rows: Rows, level: str) -> list[Reading]:
+def readings(rows: Rows, level: str, library: str = "") -> list[Reading]:
     """The figures of the level that follow from `rows`; steps that were not timed give none.
 
     Args:
         rows: The times of all ranks, by step.
         level: Name of the level.
+        library: Name and version of the vendor's library.
     """
     prefix = f"{level}.network"
     found = list(_flags(rows, prefix))
     for name in MECHANISMS:
         found += _mechanism(rows, name, f"{prefix}.{name}")
-    return [*found, *_library(rows, f"{prefix}.library"), *_product(rows, prefix)]
+    return [*found, *_library(rows, f"{prefix}.library", library), *_product(rows, prefix)]
 
 
 def slowest(times: Sequence[Times]) -> Times:
@@ -140,13 +141,14 @@ def _half_bytes(
     yield reading(f"{prefix}.half_bytes", ends, method)
 
 
-def _library(rows: Rows, prefix: str) -> Iterator[Reading]:
+def _library(rows: Rows, prefix: str, library: str) -> Iterator[Reading]:
+    method = "bfloat16, outside of graphs, after a barrier on the device"
+    if library:
+        method = f"{library}, {method}"
     for step, times in rows.items():
         if step.kind is Kind.LIBRARY:
             path = f"{prefix}.{step.name}.us.{size_name(step.size_bytes)}"
-            yield reading(
-                path, slowest(times).us, "bfloat16, outside of graphs, after a barrier on the device"
-            )
+            yield reading(path, slowest(times).us, method)
 
 
 def _product(rows: Rows, prefix: str) -> Iterator[Reading]:

@@ -72,10 +72,12 @@ class Times:
     Attributes:
         us: Times of the samples.
         pushed_gb_per_s: Of each sample, what the cores beside a product pushed.
+        library: Name and version of the vendor's library, before the first step.
     """
 
-    us: tuple[float, ...]
+    us: tuple[float, ...] = ()
     pushed_gb_per_s: tuple[float, ...] = ()
+    library: str = ""
 
 
 def plan(cores: int, world: int, has_bulk_copies: bool) -> list[NetworkStep]:

@@ -83,6 +83,7 @@ def test_the_file_is_read_back_with_the_unit_and_without_the_lines_of_the_librar
     prediction = predict_collective(target, "all_reduce", 64 << 20)
     assert prediction.latency_us == pytest.approx(fake.library_us(64 << 20), rel=1e-3)
     assert prediction.provenance == "measured"
+    assert "NCCL 2.28.9, bfloat16" in target.figures["node.network.library.all_reduce.us.1MiB"].source
 
 
 def test_a_calibrated_target_can_be_calibrated_again(tmp_path: Path) -> None:
