@@ -10,11 +10,13 @@ import multiprocessing
 import os
 import signal
 import time
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
+from pathlib import Path
 from typing import Any
 
 from ...errors import headline
@@ -159,11 +161,20 @@ def _silence(values: list[list[Any]], limits: RankLimits, started: bool, passed_
     return f"no rank answered for {limits.silence_s:g} s; rank {slowest} is behind"
 
 
+def _place(error: Exception) -> str:
+    """Where the innermost code of ours raised it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [
+        frame for frame in frames if "site-packages" not in frame.filename or "tilesight" in frame.filename
+    ]
+    return f"{Path(own[-1].filename).name}, line {own[-1].lineno}"
+
+
 def _serve(function: RankFunction, rank: int, argument: object, channel: Connection, parent_pid: int) -> None:
     end_with_parent(parent_pid)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles it, and kills the ranks
     try:
         function(rank, argument, lambda value: channel.send((True, value)))
     except Exception as error:
-        channel.send((False, f"{type(error).__name__}: {headline(str(error))}"))
+        channel.send((False, f"{type(error).__name__}: {headline(str(error))} ({_place(error)})"))
     channel.close()

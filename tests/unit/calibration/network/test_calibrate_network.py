@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +16,7 @@ from tests.unit.calibration.network import fake_network as fake
 from tests.unit.calibration.network.fake_network import FakeNetwork
 from tests.unit.target.test_network import NODE, POD
 from tilesight.calibration.calibration import Calibration, compile_probes
-from tilesight.calibration.network import calibrate_network, check_network, device
+from tilesight.calibration.network import calibrate, calibrate_network, check_network, device
 from tilesight.calibration.network.calibrate import measure, product_candidate
 from tilesight.calibration.network.figures import readings, slowest
 from tilesight.calibration.network.ranks import Collected, RankLimits
@@ -157,7 +159,7 @@ def broken(title: str, network: FakeNetwork) -> Callable[..., Collected]:
 def test_a_fault_costs_the_rest_of_its_title_alone() -> None:
     title = MECHANISMS["tma_add"]
     steps, told = plan(132, 4, True), []
-    found = measure(steps, broken(title, FakeNetwork(4)), told.append, lambda *_: None)
+    found = measure(steps, broken(title, FakeNetwork(4)), told.append, lambda *_: None, 100.0)
     own = [step for step in steps if step.title == title]
     assert set(steps) - set(found.rows) == set(own[1:])
     assert found.notes == (f"{title}: not all was measured: rank 2 was killed by SIGSEGV",)
@@ -182,6 +184,36 @@ def test_ranks_that_do_not_start_end_the_calibration() -> None:
     ):
         calibrate_network(load_target("h200x4"), DEVICES[:4], "mine", runner=never)
     assert len(calls) == 1
+
+
+def test_without_a_product_everything_else_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The way of a machine with GPUs, up to the processes."""
+    held: list[str] = []
+    network, base = FakeNetwork(4), load_target("h200x4")
+
+    def ranks(function: object, world: int, setup: device.RankSetup, expected: int, *rest: Any) -> Collected:
+        assert (function, world, setup.devices, setup.product) == (
+            device.time_steps, 4, tuple(DEVICES[3::-1]), None,
+        )  # fmt: skip
+        assert expected == 1 + len(setup.steps)
+        assert 0 < setup.port < 1 << 16
+        assert held == ["GPU-0", "GPU-1", "GPU-2", "GPU-3"], "in an order that all processes share"
+        return network.run(setup.steps, *rest)
+
+    @contextmanager
+    def alone(uuid: str, _: object) -> Iterator[None]:
+        held.append(uuid)
+        yield
+        held.remove(uuid)
+
+    monkeypatch.setattr(calibrate, "compile_probes", lambda *_: b"")
+    monkeypatch.setattr(calibrate, "_build_product", lambda _: "nvcc is missing")
+    monkeypatch.setattr(calibrate, "alone_on_device", alone)
+    monkeypatch.setattr(calibrate, "run_ranks", ranks)
+    found = calibrate_network(base, DEVICES[3::-1], "mine")
+    assert found.notes == ("a product beside pushes: not measured, nvcc is missing",)
+    assert {r.path for r in found.readings} == set(expected(4)) - {"node.network.product_share"}
+    assert held == []
 
 
 def test_no_new_processes_are_started_when_the_time_is_over() -> None:

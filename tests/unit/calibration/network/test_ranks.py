@@ -64,7 +64,7 @@ def test_rows_have_the_values_of_all_ranks_in_their_order() -> None:
 @pytest.mark.parametrize(
     ("how", "message"),
     [
-        ("raise", "rank 1 failed: ValueError: no peer access"),
+        ("raise", "rank 1 failed: ValueError: no peer access (test_ranks.py, line "),
         ("die", "rank 1 was killed by SIGKILL"),
         ("exit", "rank 1 ended with exit code 3"),
         ("hang", "no rank answered for 1 s; rank 1 is behind"),
@@ -74,7 +74,8 @@ def test_a_rank_that_falters_ends_the_run_and_complete_rows_stay(
     how: str, message: str, tmp_path: Path
 ) -> None:
     found = run_ranks(second_falters, 2, (how, tmp_path), 2, QUICK)
-    assert (found.rows, found.fault) == ([(0, 1)], message)
+    assert found.rows == [(0, 1)]
+    assert found.fault.startswith(message)
 
 
 def test_ranks_that_do_not_start() -> None:
