@@ -164,9 +164,7 @@ def _silence(values: list[list[Any]], limits: RankLimits, started: bool, passed_
 def _place(error: Exception) -> str:
     """Where the innermost code of ours raised it."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [
-        frame for frame in frames if "site-packages" not in frame.filename or "tilesight" in frame.filename
-    ]
+    own = [f for f in frames if "-packages" not in f.filename or "tilesight" in f.filename]
     return f"{Path(own[-1].filename).name}, line {own[-1].lineno}"
 
 
