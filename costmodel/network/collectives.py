@@ -230,10 +230,13 @@ def _phase(
     once = size_bytes * (ranks - 1) / ranks  # all parts of the tensor but one
     passes = 2 if collective == "all_reduce" else 1
     if algorithm == "library":
+        sent = passes * once
+        on_curve = network.library_us(collective, sent, ranks)
+        if on_curve is not None:
+            return CollectivePhase(network.level.name, collective, ranks, sent, *on_curve)
         way_out = "name an algorithm of a kernel instead, or add the figure"
         latency = network.required(f"network.library.{collective}.latency_us", way_out)
         rate = network.required(f"network.library.{collective}.gb_per_s", way_out)
-        sent = passes * once
         return CollectivePhase(network.level.name, collective, ranks, sent, latency, sent / rate / 1e3)
     if algorithm == "ring":
         return _ring(network, collective, ranks, passes, once, mechanism, cores)
@@ -259,7 +262,7 @@ def _ring(
     """A ring: in each step every part sends one share to the next part, and then a flag."""
     steps = passes * (ranks - 1)
     ends = network.transfer_us(0, mechanism, cores)
-    transfer = passes * once / network.gb_per_s(mechanism, cores) / 1e3
+    transfer = passes * once / network.gb_per_s(mechanism, cores, one_peer=True) / 1e3
     return CollectivePhase(
         network.level.name, collective, ranks, passes * once, steps * (ends + network.flag_us), transfer
     )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from ...errors import InputError
 from ...target.fields import Figure
@@ -56,12 +58,44 @@ class LevelNetwork:
         given = self.figure("network.barrier_us")
         return self.flag_us if given is None else given
 
-    def gb_per_s(self, mechanism: str, cores: int | None = None) -> float:
+    def library_us(self, collective: str, sent_bytes: float, ranks: int) -> tuple[float, float] | None:
+        """The time of a library's collective on a curve of points: that of next to no bytes, and the rest.
+
+        Between points it is a line; below the first one it is constant; above the last one the bytes cost
+        what they cost before it.
+
+        Args:
+            collective: One of `COLLECTIVES`.
+            sent_bytes: Bytes that each of `ranks` devices sends. The curve is read at the size at which each
+                of all devices would send as many.
+            ranks: Devices that take part.
+
+        Returns:
+            None if the level has no curve.
+        """
+        paths = self.level.curve(collective)
+        if not paths:
+            return None
+        points = [(size, self.required(path, "")) for size, path in paths.items()]
+        if ranks != self.level.devices:
+            self._mark_derived(paths.values())
+        size = sent_bytes / sent_share(collective, self.level.devices)
+        whole = _on_curve(points, size)
+        fixed = min(points[0][1], whole)
+        return fixed, whole - fixed
+
+    def _mark_derived(self, paths: Iterable[str]) -> None:
+        for path in (f"{self.level.name}.{path}" for path in paths):
+            if self.used[path].provenance == "measured":
+                self.used[path] = replace(self.used[path], provenance="derived")
+
+    def gb_per_s(self, mechanism: str, cores: int | None = None, *, one_peer: bool = False) -> float:
         """The bandwidth at which one device sends or fetches long transfers.
 
         Args:
             mechanism: A key of `MECHANISMS`.
             cores: Cores that move data; None: all cores of the device.
+            one_peer: All bytes go to one peer, or come from it; else to all peers at once.
 
         Raises:
             InputError: There is no such mechanism, or the target lacks its figures.
@@ -71,6 +105,8 @@ class LevelNetwork:
         known = [name for name in MECHANISMS if f"network.{name}.gb_per_s" in self.level.figures]
         other = f"choose another mechanism ({', '.join(known) or 'this level has none'})"
         total = self.required(f"network.{mechanism}.gb_per_s", other)
+        if one_peer:
+            total = self.figure(f"network.{mechanism}.peer_gb_per_s") or total
         if cores is None:
             return total
         if cores < 1:
@@ -87,6 +123,25 @@ class LevelNetwork:
         rate = self.gb_per_s(mechanism, cores) * 1e3  # bytes/us
         half = self.figure(f"network.{mechanism}.half_bytes")
         return size_bytes / rate + (self.flag_us if half is None else half / rate)
+
+
+def sent_share(collective: str, ranks: int) -> float:
+    """Bytes that each of `ranks` devices sends in a ring, over those of the whole tensor."""
+    return (2 if collective == "all_reduce" else 1) * (ranks - 1) / ranks
+
+
+def _on_curve(points: Sequence[tuple[float, float]], size: float) -> float:
+    """The time at `size` between `points` of (size, time)."""
+    if size <= points[0][0]:
+        return points[0][1]
+    (before, low), (after, high) = next(
+        (pair for pair in pairwise(points) if size <= pair[1][0]), (points[-2], points[-1])
+    )
+    slope = (high - low) / (after - before)
+    if size > after:
+        slope = max(slope, 0.0)  # noise must not make more bytes faster
+        return high + slope * (size - after)
+    return low + slope * (size - before)
 
 
 def hops(topology: str, ranks: int) -> float:

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from importlib.resources import files
 from pathlib import Path
 
 from ..builder.compiler import CompileError, compile_in
@@ -31,7 +32,18 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Calibration:
-    """The readings from one device, and the target that follows from them and `base`."""
+    """The readings from one device, or from several, and the target that follows from them and `base`.
+
+    Attributes:
+        base: The target whose figures the readings replace.
+        name: Of the new target.
+        device: The first device.
+        software: What measured, with versions.
+        date: Of the measurement.
+        readings: What was measured.
+        notes: Probes that were left out, figures that were disturbed.
+        superseded: Figures of `base` that contradict a reading; the new target lacks them.
+    """
 
     base: Target
     name: str
@@ -39,18 +51,22 @@ class Calibration:
     software: str
     date: str
     readings: tuple[Reading, ...]
-    notes: tuple[str, ...] = ()  # probes that were left out, figures that were disturbed
+    notes: tuple[str, ...] = ()
+    superseded: frozenset[str] = frozenset()
 
     @property
     def target(self) -> Target:
         """`base` under a new name, with the measured figures."""
         title = f"{self.base.title}, calibrated {self.date}"
-        figures = {**self.base.figures, **{r.path: self._figure(r) for r in self.readings}}
-        return replace(self.base, name=self.name, title=title, figures=figures)
+        kept = {path: f for path, f in self.base.figures.items() if path not in self.superseded}
+        figures = kept | {r.path: self._figure(r) for r in self.readings}
+        levels = tuple(level.with_figures(figures) for level in self.base.levels)
+        return replace(self.base, name=self.name, title=title, figures=figures, levels=levels)
 
     def _figure(self, found: Reading) -> Figure:
         driver = f"driver {self.device.driver}, " if self.device.driver else ""
-        setup = f"{self.device.name}, {driver}{self.software}, {self.date}"
+        count = f"{self.base.world} x " if self.base.levels else ""
+        setup = f"{count}{self.device.name}, {driver}{self.software}, {self.date}"
         how = f"tilesight calibrate, {setup}: {found.method}"
         before = self.base.figures.get(found.path)
         if (
@@ -68,8 +84,9 @@ class Calibration:
         heading = (
             f"{self.name}: {self.base.title}, measured by `tilesight calibrate` on {self.date}\n"
             f"Figures without that name in their source are those of target {self.base.name}.\n"
-            "Rates by design keep their figures if the probe comes within 3 % of them."
         )
+        if not self.base.levels:
+            heading += "Rates by design keep their figures if the probe comes within 3 % of them."
         return target_text(self.target, heading)
 
 
@@ -118,13 +135,13 @@ def calibrate(
     if gpu is not None:
         return _calibrated(base, device, name, report_step, gpu)
     if not base.is_gpu:
-        with _alone_on(PROCESSOR_LOCK, report_step):
+        with alone_on_device(PROCESSOR_LOCK, report_step):
             readings = measure_core(base, report_step)
-            return _of(base, device, name, readings, disturbed_notes(readings))
+            return calibration_of(base, device, name, readings, disturbed_notes(readings))
     report_step("building the probes")
     code = compile_probes(base)
-    with _alone_on(device.uuid, report_step):
-        return _calibrated(base, device, name, report_step, CudaGpu(_torch_index(device), code))
+    with alone_on_device(device.uuid, report_step):
+        return _calibrated(base, device, name, report_step, CudaGpu(torch_index(device), code))
 
 
 def _calibrated(base: Target, device: Device, name: str, report_step: Progress, gpu: Gpu) -> Calibration:
@@ -138,11 +155,11 @@ def _calibrated(base: Target, device: Device, name: str, report_step: Progress, 
         report_step(probe.title)
         readings += probe.read(ProbedGpu(gpu, base))
     readings += _counted(gpu, base)
-    return _of(base, device, name, readings, notes)
+    return calibration_of(base, device, name, readings, notes)
 
 
 @contextmanager
-def _alone_on(lock: str, report_step: Progress) -> Iterator[None]:
+def alone_on_device(lock: str, report_step: Progress) -> Iterator[None]:
     """Hold a device's lock. `report_step` says who holds it, if that is another process."""
     holder = holder_of(lock)
     if holder is not None:
@@ -151,14 +168,15 @@ def _alone_on(lock: str, report_step: Progress) -> Iterator[None]:
         yield
 
 
-def _of(
+def calibration_of(
     base: Target, device: Device, name: str, readings: Sequence[Reading], notes: Sequence[str]
 ) -> Calibration:
     """A calibration of today. Readings that no target file could hold become notes."""
     valid, left_out = [], []
     for found in readings:
         try:
-            checked_value(found.path, rounded(found.value), base.kind, found.path)
+            rules = {found.path: base.rule(found.path)}
+            checked_value(found.path, rounded(found.value), base.kind, found.path, rules)
             valid.append(found)
         except TargetFileError as error:
             left_out.append(f"left out: {error}")
@@ -166,14 +184,15 @@ def _of(
     return Calibration(base, name, device, _software(base), today, tuple(valid), (*notes, *left_out))
 
 
-def compile_probes(target: Target) -> bytes:
-    """The probes' device code for `target`. Raises `ToolchainError`."""
+def compile_probes(target: Target, package: str = __package__, name: str = "probes.cu") -> bytes:
+    """The device code of a source file of `package` for `target`. Raises `ToolchainError`."""
     missing = missing_compiler(target)
     if missing:
         raise ToolchainError(missing)
-    source = Path(__file__).with_name("probes.cu")
-    with tempfile.TemporaryDirectory(prefix="tilesight-probes-") as name:
-        folder = Path(name)
+    source = files(package).joinpath(name).read_bytes()
+    with tempfile.TemporaryDirectory(prefix="tilesight-probes-") as made:
+        folder = Path(made)
+        (folder / "probes.cu").write_bytes(source)
         try:
             command = [
                 find_nvcc() or "nvcc",
@@ -182,7 +201,7 @@ def compile_probes(target: Target) -> bytes:
                 "-ccbin",
                 str(find_cxx()),
             ]
-            compile_in(folder, [*command, source, "-o", "probes.cubin"])
+            compile_in(folder, [*command, "probes.cu", "-o", "probes.cubin"])
         except CompileError as error:
             raise ToolchainError(f"calibration: the probes cannot be built: {error}") from error
         return (folder / "probes.cubin").read_bytes()
@@ -205,7 +224,7 @@ def _counted(gpu: Gpu, base: Target) -> list[Reading]:
     ]
 
 
-def _torch_index(device: Device) -> int:
+def torch_index(device: Device) -> int:
     """Torch's index of `device`. Raises `ToolchainError`."""
     try:
         import torch

@@ -1,4 +1,4 @@
-"""`tilesight calibrate`: measure a GPU or the processor of this machine and write a target file."""
+"""`tilesight calibrate`: measure a GPU, the processor or the network of GPUs, and write a target file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 from ..errors import InputError, TargetFileError, ToolchainError
 from ..files import check_out
 from ..settings import load_settings
-from ..target.spec import FIGURES, Target, load_target
+from ..target.spec import Target, load_target
 from . import options, output
 
 if TYPE_CHECKING:
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
         "number",
         metavar="N",
         type=click.IntRange(min=0),
-        help="Index of the GPU in the driver's order; not for target cpu. [default: the first of the target]",
+        help="Index of the GPU in the driver's order; not for target cpu and several GPUs. "
+        "[default: the first of the target]",
     ),
     click.option(
         "--name",
@@ -51,14 +52,15 @@ def calibrate(
     as_json: bool,
     database: str | None,
 ) -> None:
-    """Measure a GPU of this machine, or with --target cpu one core of its processor.
+    """Measure a GPU of this machine, with --target cpu one core of its processor, or with --target h200x4 the
+    network between its GPUs.
 
     The figures are written to a target file and recorded in the database. This takes about half a minute on
-    a GPU and ten seconds on a processor; nothing else should run there. Figures that are not measured are
-    copied from --target.
+    a GPU, ten seconds on a processor and up to two minutes for a network; nothing else should run there.
+    Figures that are not measured are copied from --target.
     """
-    from ..calibration import calibrate as measure
     from ..calibration import check_kind, check_name
+    from ..calibration.network import check_network
     from ..database import open_store
     from ..machine.load import notice_load
     from ..machine.placement import named_target
@@ -70,20 +72,18 @@ def calibrate(
         check_out(out, ".toml", "target files")
     base = named_target(target, predicts=False)
     if base.levels:
-        raise InputError(
-            f"calibrate measures one device, and not yet the network of the {base.world} of target "
-            f"{base.name}: --target {base.device_target.name}"
-        )
+        check_network(base)
     name = name or f"{base.name}-calibrated"
     check_name(name)
     check_kind(base)
     out = out or Path(f"{name}.toml")
     check_out(out, ".toml", "target files")
     _check_file(out, name)
-    device = _device(base, number)
-    notice_load([device], output.print_hint)
+    devices = _devices(base, number) if base.levels else [_device(base, number)]
+    device = devices[0]
+    notice_load(devices, output.print_hint)
     with open_store(database or load_settings().database_url) as store:
-        found = measure(base, device, name, lambda title: click.echo(f"measuring: {title}", err=True))
+        found = _measure(base, devices, name)
         try:
             out.write_text(found.text(), encoding="utf-8")
         except OSError as error:
@@ -105,6 +105,18 @@ def calibrate(
     _print(found, calibrated, out)
 
 
+def _measure(base: Target, devices: list[Device], name: str) -> Calibration:
+    from ..calibration import calibrate as calibrate_device
+    from ..calibration.network import calibrate_network
+
+    def progress(title: str) -> None:
+        click.echo(f"measuring: {title}", err=True)
+
+    if base.levels:
+        return calibrate_network(base, devices, name, progress)
+    return calibrate_device(base, devices[0], name, progress)
+
+
 def _check_file(out: Path, name: str) -> None:
     """Raise `InputError` if `out` exists and is not a target file of this name."""
     if out.exists():
@@ -114,6 +126,31 @@ def _check_file(out: Path, name: str) -> None:
             before = None
         if before != name:
             raise InputError(f"--out {out} exists and is not target '{name}'; name another file")
+
+
+def _devices(base: Target, number: int | None) -> list[Device]:
+    """The devices whose network is measured: the first of the target, as many as it has.
+
+    Raises:
+        ToolchainError: The machine has fewer.
+        InputError: One of them is chosen by its number.
+    """
+    from ..machine.devices import NoDevice, devices_for, find_devices
+
+    if number is not None:
+        raise InputError(
+            f"--device {number} is one GPU, and target {base.name} is {base.world}: leave it out; "
+            "CUDA_VISIBLE_DEVICES chooses among more"
+        )
+    found = devices_for(base, find_devices())
+    if isinstance(found, NoDevice):
+        raise ToolchainError(f"nothing to calibrate: {found.message}")
+    if len(found) < base.world:
+        raise ToolchainError(
+            f"nothing to calibrate: target {base.name} is {base.world} devices, and this machine has "
+            f"{len(found)} of them"
+        )
+    return list(found[: base.world])
 
 
 def _device(base: Target, number: int | None) -> Device:
@@ -153,7 +190,7 @@ def _figures(found: Calibration) -> list[dict[str, object]]:
             "path": r.path,
             "value": target[r.path],
             "measured": r.value,
-            "unit": FIGURES[r.path].unit,
+            "unit": target.rule(r.path).unit,
             "before": found.base.figures[r.path].value if r.path in found.base.figures else None,
             "spread": r.spread,
             "method": r.method,
@@ -164,7 +201,8 @@ def _figures(found: Calibration) -> list[dict[str, object]]:
 
 def _print(found: Calibration, calibrated: Target, out: Path) -> None:
     driver = f"driver {found.device.driver}, " if found.device.driver else ""
-    output.print_text(f"{found.device.name}, {driver}{found.software}", bold=True)
+    count = f"{found.base.world} x " if found.base.levels else ""
+    output.print_text(f"{count}{found.device.name}, {driver}{found.software}", bold=True)
     rows = []
     for r in found.readings:
         before = found.base.figures.get(r.path)
@@ -176,7 +214,7 @@ def _print(found: Calibration, calibrated: Target, out: Path) -> None:
             [
                 r.path,
                 output.number(calibrated[r.path]),
-                FIGURES[r.path].unit,
+                calibrated.rule(r.path).unit,
                 was,
                 change,
                 output.percent(r.spread),

@@ -8,7 +8,7 @@ All levels have the same figures, so a file may describe levels of any name: a p
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from types import MappingProxyType
 from typing import Any
@@ -28,6 +28,14 @@ MECHANISMS: Mapping[str, str] = MappingProxyType(
         "copy_engine": "copies by the copy engines",
     }
 )
+
+
+def size_name(size_bytes: int) -> str:
+    """A power of two in bytes as people write it, without a space: 64KiB."""
+    power = min(3, (size_bytes.bit_length() - 1) // 10)
+    return f"{size_bytes >> 10 * power}{('B', 'KiB', 'MiB', 'GiB')[power]}"
+
+
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 TOPOLOGIES: Mapping[str, str] = MappingProxyType(
     {
@@ -35,6 +43,10 @@ TOPOLOGIES: Mapping[str, str] = MappingProxyType(
         "ring": "each part is connected with the next and the previous one",
         "mesh": "a square; each part is connected with its neighbours above, below and beside it",
     }
+)
+# sizes of the whole tensor at which a file may give the time of a library's collective, by name
+CURVE_SIZES: Mapping[str, int] = MappingProxyType(
+    {size_name(1 << power): 1 << power for power in range(10, 33)}
 )
 _MOST_PARTS, _MOST_DEVICES = 1 << 16, 1 << 20
 
@@ -59,7 +71,12 @@ def _mechanism_figures() -> dict[str, FigureRule]:
     for name, words in MECHANISMS.items():
         if name != "copy_engine":
             found[f"network.{name}.core_gb_per_s"] = _gb_per_s(f"{words}, one core")
-        found[f"network.{name}.gb_per_s"] = _gb_per_s(f"{words}, all cores of a device together, each way")
+        found[f"network.{name}.gb_per_s"] = _gb_per_s(
+            f"{words}, all cores of a device together, with all peers at once, each way"
+        )
+        found[f"network.{name}.peer_gb_per_s"] = _gb_per_s(
+            f"{words}, all cores of a device together, with one peer; as with all where it is not given"
+        )
         found[f"network.{name}.half_bytes"] = FigureRule(
             "bytes",
             f"{words}: transfer that reaches half of the bandwidth",
@@ -79,6 +96,8 @@ def _library_figures() -> dict[str, FigureRule]:
         found[f"network.library.{name}.gb_per_s"] = _gb_per_s(
             f"{words}: further bytes that a device sends, over the further time"
         )
+        for size in CURVE_SIZES:
+            found[f"network.library.{name}.us.{size}"] = _us(f"{words}, whole tensor of {size}, all devices")
     return found
 
 
@@ -93,6 +112,9 @@ NETWORK_FIGURES: Mapping[str, FigureRule] = MappingProxyType(
         "network.host_gb_per_s": _gb_per_s("one device to the host's memory, each way"),
         "network.flag_us": _us("from the store of a flag until a peer sees it", KINDS),
         "network.barrier_us": _us("barrier of all parts; as long as a flag where it is not given"),
+        "network.product_share": FigureRule(
+            "share", "rate of a product while other cores push, over that while these idle", (), most=1.1
+        ),
         **_mechanism_figures(),
         **_library_figures(),
     }
@@ -134,6 +156,23 @@ class Level:
     def devices(self) -> int:
         """The number of its parts."""
         return int(self["devices"])
+
+    def curve(self, collective: str) -> dict[int, str]:
+        """The sizes at which the library's collective was timed, ascending, with the paths of their figures.
+
+        Empty if the level gives a line (`latency_us`, `gb_per_s`) or nothing.
+        """
+        paths = {size: f"network.library.{collective}.us.{name}" for name, size in CURVE_SIZES.items()}
+        return {size: path for size, path in paths.items() if path in self.figures}
+
+    def with_figures(self, figures: Mapping[str, Figure]) -> Level:
+        """The level with those of `figures`, by their paths in the target, that are its own."""
+        own = {
+            path.removeprefix(f"{self.name}."): figure
+            for path, figure in figures.items()
+            if path.startswith(f"{self.name}.")
+        }
+        return replace(self, figures=own)
 
     def paths(self) -> dict[str, Figure]:
         """The figures by their paths in the target."""
@@ -236,14 +275,23 @@ def _check_together(figures: Mapping[str, Figure], subject: str) -> None:
                 f"{subject}: 'network.{name}.core_gb_per_s' of {core.value:g} is more than the "
                 f"{total.value:g} of 'network.{name}.gb_per_s', which is that of all cores"
             )
-        if total.value > 1.05 * link:
-            raise TargetFileError(
-                f"{subject}: 'network.{name}.gb_per_s' of {total.value:g} is more than the {link:g} of "
-                "'network.link_gb_per_s'"
-            )
+        for path in (f"network.{name}.gb_per_s", f"network.{name}.peer_gb_per_s"):
+            if path in figures and figures[path].value > 1.05 * link:
+                raise TargetFileError(
+                    f"{subject}: '{path}' of {figures[path].value:g} is more than the {link:g} of "
+                    "'network.link_gb_per_s'"
+                )
     for name in COLLECTIVES:
         parts = [f"network.library.{name}.{part}" for part in ("latency_us", "gb_per_s")]
         given = [path for path in parts if path in figures]
         if len(given) == 1:
             absent = next(path for path in parts if path not in figures)
             raise TargetFileError(f"{subject}: figure '{absent}' is missing, beside '{given[0]}'")
+        points = [path for path in figures if path.startswith(f"network.library.{name}.us.")]
+        if points and given:
+            raise TargetFileError(
+                f"{subject}: '{points[0]}' is a point of a curve and '{given[0]}' part of a line; "
+                "give one of the two"
+            )
+        if len(points) == 1:
+            raise TargetFileError(f"{subject}: a curve has at least two points, beside '{points[0]}'")

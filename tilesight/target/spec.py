@@ -75,6 +75,8 @@ class Target:
         dtypes: element types that kernels may use; by default all whose matrix rate is known.
         levels: of several devices, from the inside out; none for a chip.
         chip: of several devices, the target of one of them.
+        unit: of several devices, what the file names as their unit; the path of a file is absolute.
+        own_levels: of several devices, how many levels the file describes; the inner ones are the unit's.
     """
 
     name: str
@@ -86,6 +88,8 @@ class Target:
     dtypes: tuple[str, ...] = ("float16", "bfloat16", "float32")
     levels: tuple[Level, ...] = ()
     chip: Target | None = None
+    unit: str = field(default="", compare=False)
+    own_levels: int = field(default=0, compare=False)
     _fingerprint: str = field(default="", compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -115,6 +119,8 @@ class Target:
             self.dtypes,
             self.levels,
             self.chip,
+            self.unit,
+            self.own_levels,
         )
 
     @property
@@ -339,6 +345,8 @@ def _read_devices(raw: Mapping[str, Any], origin: str, around: tuple[Path, ...])
         dtypes=chip.dtypes,
         levels=levels,
         chip=chip,
+        unit=str((Path(origin).parent / given).absolute()) if _is_path(given) else given,
+        own_levels=len(own),
     )
 
 

@@ -10,14 +10,16 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.unit.calibration.fake_gpu import FIGURES, FakeGpu
+from tests.unit.calibration.network.fake_network import FakeNetwork
 from tests.unit.cli.documented import check_fields
-from tilesight.calibration import calibration, cpu, loads
+from tilesight.calibration import Calibration, calibration, cpu, loads
+from tilesight.calibration.network import calibrate_network
 from tilesight.cli.calibrate import calibrate
 from tilesight.database import open_store
 from tilesight.errors import DatabaseError, InputError, TileSightError, ToolchainError
 from tilesight.machine.devices import Device
 from tilesight.settings import load_settings
-from tilesight.target.spec import load_target
+from tilesight.target.spec import Target, load_target
 
 H200 = Device("NVIDIA H200", "GPU-1", "580.159.04", "cuda", 0, 141 << 30)
 OTHER = Device("NVIDIA H100 80GB HBM3", "GPU-2", "580.159.04", "cuda", 1, 80 << 30)
@@ -34,7 +36,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Device]:
     monkeypatch.setattr("tilesight.machine.devices.find_devices", lambda: devices)
     monkeypatch.setattr("tilesight.machine.placement.find_devices", lambda: devices)
     monkeypatch.setattr(calibration, "compile_probes", lambda _: b"")
-    monkeypatch.setattr(calibration, "_torch_index", lambda device: device.index)
+    monkeypatch.setattr(calibration, "torch_index", lambda device: device.index)
     fake = FakeGpu(figures={**FIGURES, "core.unit.special.lanes": 15.9})
     monkeypatch.setattr(calibration, "CudaGpu", lambda *_: fake)
     return devices
@@ -131,6 +133,44 @@ def test_a_gpu_of_another_target(machine: list[Device]) -> None:
     error = refused("--target", "h200")
     assert isinstance(error, ToolchainError)
     assert "use --target h100" in str(error)
+
+
+def test_the_network_of_several_gpus(machine: list[Device], monkeypatch: pytest.MonkeyPatch) -> None:
+    machine[:] = [replace(H200, uuid=f"GPU-{number}", index=number) for number in range(4)]
+    seen: list[Device] = []
+
+    def measured(base: Target, devices: list[Device], name: str, *_: object) -> Calibration:
+        seen.extend(devices)
+        return calibrate_network(base, devices, name, runner=FakeNetwork(2).run)
+
+    monkeypatch.setattr("tilesight.calibration.network.calibrate_network", measured)
+    result = run("--target", "h200x2", "--name", "mine", "--json")
+    assert result.exit_code == 0, result.output
+    found: dict[str, Any] = json.loads(result.stdout)
+    check_fields("calibrate", [found])
+    assert seen == machine[:2]
+    figures = {figure["path"]: figure for figure in found["figures"]}
+    flag, point = figures["node.network.flag_us"], figures["node.network.library.all_reduce.us.1MiB"]
+    assert (flag["value"], flag["before"], flag["unit"]) == (0.7, 0.6, "us")
+    assert point["before"] is None
+    target = load_target("./mine.toml")
+    assert (target.world, target["node.network.flag_us"]) == (2, 0.7)
+    with open_store(load_settings().database_url) as store:
+        (recorded,) = store.calibrations("mine")
+    assert recorded.figures["node.network.flag_us"] == 0.7
+    result = run("--target", "h200x2", "--name", "mine")
+    assert result.stdout.splitlines()[0].startswith("2 x NVIDIA H200, driver 580.159.04")
+
+
+def test_networks_that_cannot_be_measured_here(machine: list[Device]) -> None:
+    machine[:] = [H200]
+    assert str(refused("--target", "h200x4")) == (
+        "nothing to calibrate: target h200x4 is 4 devices, and this machine has 1 of them"
+    )
+    assert "--device 0 is one GPU, and target h200x4 is 4" in str(
+        refused("--target", "h200x4", "--device", "0")
+    )
+    assert "use --target h200" in str(refused("--target", "h100x2"))
 
 
 def test_one_of_several_gpus(machine: list[Device]) -> None:

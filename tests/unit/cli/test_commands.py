@@ -163,11 +163,7 @@ def test_without_a_gpu_the_reason_is_printed(shell: Shell) -> None:
         (["targets", "h100x4", "--world", "8"], 2, "world 8 is larger than target h100x4"),
         (["targets", "h100x4", "--world", "1"], 2, "world=1 must be a whole number of devices"),
         (["targets", "--world", "4"], 2, "--world is the number of devices of one target"),
-        (
-            ["calibrate", "--target", "h100x4"],
-            2,
-            "not yet the network of the 4 of target h100x4: --target h100",
-        ),
+        (["calibrate", "--target", "h100x4", "--device", "0"], 2, "is one GPU, and target h100x4 is 4"),
         ([], 2, "Usage: tilesight"),
     ],
 )

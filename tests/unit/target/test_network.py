@@ -10,7 +10,7 @@ import pytest
 from tilesight.costmodel.network.collectives import predict_collective
 from tilesight.errors import InputError, TargetFileError, UnknownNameError
 from tilesight.target.fields import PROVENANCES
-from tilesight.target.network import MECHANISMS
+from tilesight.target.network import CURVE_SIZES, MECHANISMS, size_name
 from tilesight.target.spec import load_target, node_names, of_world, parse_target, target_names
 
 NODES = ["h100x2", "h100x4", "h100x8", "h200x2", "h200x4", "h200x8"]
@@ -32,6 +32,7 @@ flag_us = { value = 0.6, provenance = "measured" }
 core_gb_per_s = { value = 40, provenance = "measured" }
 gb_per_s = { value = 300, provenance = "measured" }
 """
+POINT = '{ value = 10, provenance = "measured" }'
 POD = """
 [pod]
 topology = "switch"
@@ -101,6 +102,13 @@ def test_fingerprint_covers_the_levels() -> None:
     assert parse_target(other_words, "a.toml").fingerprint == base.fingerprint
 
 
+def test_sizes_of_curves_have_the_names_that_people_write() -> None:
+    assert [size_name(1 << power) for power in (9, 10, 16, 20, 28, 30, 32)] == [
+        "512B", "1KiB", "64KiB", "1MiB", "256MiB", "1GiB", "4GiB",
+    ]  # fmt: skip
+    assert all(size_name(size) == name for name, size in CURVE_SIZES.items())
+
+
 def test_further_levels_of_any_name(tmp_path: Path) -> None:
     chip = tmp_path / "mychip.toml"
     shipped = Path(__file__).parents[3] / "tilesight" / "target" / "a100.toml"
@@ -145,6 +153,28 @@ def test_further_levels_of_any_name(tmp_path: Path) -> None:
         ('\ngb_per_s = { value = 300, provenance = "measured" }', "", "'network.store.gb_per_s' is missing"),
         ("value = 40,", "value = 310,", "'network.store.core_gb_per_s' of 310 is more than the 300"),
         ("value = 300,", "value = 500,", "of 500 is more than the 450 of 'network.link_gb_per_s'"),
+        (
+            "gb_per_s = { value = 300",
+            'peer_gb_per_s = { value = 480, provenance = "measured" }\ngb_per_s = { value = 300',
+            "'network.store.peer_gb_per_s' of 480 is more than the 450",
+        ),
+        (
+            "[node.network.store]",
+            f"[node.network.library.all_reduce.us]\n64KiB = {POINT}\n[node.network.store]",
+            "a curve has at least two points, beside 'network.library.all_reduce.us.64KiB'",
+        ),
+        (
+            "[node.network.store]",
+            f"[node.network.library.all_reduce.us]\n64KB = {POINT}\n[node.network.store]",
+            "figure 'node.network.library.all_reduce.us.64KB' is unknown; did you mean",
+        ),
+        (
+            "[node.network.store]",
+            f"[node.network.library.all_reduce]\nlatency_us = {POINT}\ngb_per_s = {POINT}\n"
+            f"[node.network.library.all_reduce.us]\n1MiB = {POINT}\n2MiB = {POINT}\n[node.network.store]",
+            "'network.library.all_reduce.us.1MiB' is a point of a curve and "
+            "'network.library.all_reduce.latency_us' part of a line",
+        ),
         (
             "core_gb_per_s",
             "peak_gb_per_s",

@@ -57,6 +57,59 @@ def test_the_library_takes_its_latency_and_the_bytes_of_a_ring() -> None:
         assert predict_collective(target, name, 100 * MB).phases[0].sent_bytes == 3 / 4 * 100 * MB
 
 
+def curve(points: dict[str, float], provenance: str = "measured") -> Target:
+    lines = [f'{size} = {{ value = {us}, provenance = "{provenance}" }}' for size, us in points.items()]
+    return parse_target("\n".join([NODE, "[node.network.library.all_reduce.us]", *lines]), "mine.toml")
+
+
+CURVE = {"64KiB": 12.0, "1MiB": 20.0, "2MiB": 20.0, "64MiB": 330.0, "128MiB": 650.0}
+
+
+@pytest.mark.parametrize(
+    ("size", "us"),
+    [
+        (64 << 10, 12.0),
+        (1 << 10, 12.0),  # fewer bytes than at the first point
+        (1 << 20, 20.0),
+        ((64 << 10) + (960 << 10) // 4, 14.0),
+        (3 << 19, 20.0),
+        (96 << 20, 490.0),
+        (256 << 20, 1290.0),  # more than at the last point: as between the last two
+    ],
+)
+def test_a_curve_of_the_library_is_read_between_its_points(size: int, us: float) -> None:
+    found = predict_collective(curve(CURVE), "all_reduce", size)
+    assert found.latency_us == pytest.approx(us)
+    assert found.phases[0].latency_us == 12.0
+    assert found.phases[0].sent_bytes == 2 * 3 / 4 * size
+    assert found.provenance == "measured"
+    assert found.limiting == ("latency" if us < 24 else "node network")
+
+
+def test_fewer_devices_take_as_long_as_all_that_send_as_many_bytes_each() -> None:
+    two = predict_collective(curve(CURVE), "all_reduce", 96 << 20, world=2)
+    assert two.latency_us == pytest.approx(
+        predict_collective(curve(CURVE), "all_reduce", 64 << 20).latency_us
+    )
+    assert (two.world, two.provenance) == (2, "derived")
+    assert predict_collective(curve(CURVE, "public"), "all_reduce", MB, world=2).provenance == "public"
+
+
+def test_more_bytes_are_never_faster_beyond_the_last_point() -> None:
+    falling = curve({"1MiB": 20.0, "2MiB": 19.0})
+    assert predict_collective(falling, "all_reduce", 1 << 30).latency_us == 19.0
+
+
+def test_a_ring_has_the_bandwidth_to_one_peer() -> None:
+    text = NODE + 'peer_gb_per_s = { value = 200, provenance = "measured" }\n'
+    target = parse_target(text, "mine.toml")
+    ring, direct = (
+        predict_collective(target, "all_gather", 40 * MB, algorithm=name).phases[0].transfer_us
+        for name in ("ring", "direct")
+    )
+    assert (ring, direct) == (pytest.approx(150), pytest.approx(100))
+
+
 def test_one_shot_is_faster_for_few_bytes_and_two_shot_for_many() -> None:
     target = load_target("h100x8")
     by_size = {
