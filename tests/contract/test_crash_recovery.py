@@ -33,7 +33,6 @@ ROOT = Path(__file__).resolve().parents[2]
 # kills itself: `finish` is the moment before the session is closed, `record` that after a trial was recorded.
 SESSION = """
 import json, os, signal, sys, time
-from tests.support.preloaded import PreloadedPython
 from tests.support.fakes import FakeExecutor, FakeModel, request
 from tilesight.database import open_store
 from tilesight.tuner.observers import Observer
@@ -74,9 +73,7 @@ MOMENTS = (("lower", 20), ("build", 3), ("measure", 4), ("record", 9), ("compare
 
 def start(folder: Path, stage: str = "never", count: int = 0, pause_s: float = 0.0) -> subprocess.Popen[str]:
     arguments = [str(folder / "x.db"), str(folder / "journal"), stage, str(count), str(pause_s)]
-    # a session that is to resume has another seed of hashes than the one that died
-    kind = subprocess.Popen if stage == "never" else PreloadedPython
-    return kind(
+    return PreloadedPython(
         [sys.executable, "-c", SESSION, *arguments],
         cwd=ROOT,
         stdin=subprocess.PIPE,
