@@ -9,6 +9,7 @@ import pytest
 import tilesight
 from tests.unit.target.test_network import NODE, POD
 from tilesight.costmodel.network.collectives import (
+    _CERTAINTY,
     ALGORITHMS,
     CollectivePrediction,
     predict_collective,
@@ -16,6 +17,7 @@ from tilesight.costmodel.network.collectives import (
 )
 from tilesight.costmodel.network.transfers import LevelNetwork, hops
 from tilesight.errors import InputError
+from tilesight.target.fields import PROVENANCES
 from tilesight.target.network import COLLECTIVES
 from tilesight.target.spec import Target, load_target, parse_target
 
@@ -270,3 +272,7 @@ def test_python_interface() -> None:
     assert (three.world, three.phases[0].sent_bytes) == (3, 2 << 20)
     with pytest.raises(InputError, match="target h200 is one device; state the world"):
         tilesight.predict_collective("all_reduce", 1 << 20, "h200")
+
+
+def test_every_provenance_has_its_certainty() -> None:
+    assert sorted(_CERTAINTY) == sorted(PROVENANCES)
