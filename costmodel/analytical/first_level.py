@@ -49,19 +49,17 @@ def with_held_sectors(profile: KernelProfile, target: Target, resident: float) -
         return whole and row_bytes >= SECTOR_BYTES and bool(row_bytes % LINE_BYTES)
 
     def of(phase: Phase) -> Phase:
-        accesses = tuple(
-            replace(a, alone_share=a.alone_share * min(1.0, outgrown))
-            if _is_scattered(a, target) and held(a, phase)
-            else a
-            for a in phase.work.accesses
+        return phase.with_accesses(
+            lambda access: (
+                replace(access, alone_share=access.alone_share * min(1.0, outgrown))
+                if _is_scattered(access, target) and held(access, phase)
+                else access
+            )
         )
-        return replace(phase, work=replace(phase.work, accesses=accesses))
 
     if not any(_is_scattered(a, target) for r in profile.roles for p in r.phases for a in p.work.accesses):
         return profile
-    return replace(
-        profile, roles=tuple(replace(r, phases=tuple(of(p) for p in r.phases)) for r in profile.roles)
-    )
+    return profile.with_phases(of)
 
 
 def _is_scattered(access: Access, target: Target) -> bool:

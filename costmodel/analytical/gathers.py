@@ -105,12 +105,7 @@ def with_stores_once(profile: KernelProfile) -> KernelProfile:
             footprint_bytes=access.footprint_bytes * share,
         )
 
-    def of(phase: Phase) -> Phase:
-        accesses = tuple(map(fewer, phase.work.accesses))
-        return replace(phase, work=replace(phase.work, accesses=accesses))
-
-    roles = tuple(replace(role, phases=tuple(map(of, role.phases))) for role in profile.roles)
-    return replace(profile, roles=roles)
+    return profile.with_phases(lambda phase: phase.with_accesses(fewer))
 
 
 def _is_scattered_store(access: Access) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
-from ...profile.values import Access, KernelProfile, Phase, Role, Space, Work
+from ...profile.values import Access, KernelProfile, Phase, Space, Work
 from ...target.spec import Figure, Target
 from .analytical_model import AnalyticalModel
 from .constants import Constants
@@ -161,19 +161,12 @@ def _work(of: Callable[[Work], Work]) -> Change:
 
 
 def _accesses(of: Callable[[Access], Access]) -> Change:
-    return _work(lambda work: replace(work, accesses=tuple(map(of, work.accesses))))
+    return _phases(lambda phase: phase.with_accesses(of))
 
 
 def _phases(of: Callable[[Phase], Phase]) -> Change:
-    return _roles(lambda role: replace(role, phases=tuple(map(of, role.phases))))
-
-
-def _roles(of: Callable[[Role], Role]) -> Change:
     def change(case: HeadroomCase) -> HeadroomCase:
-        return replace(
-            case,
-            kernels=tuple(replace(kernel, roles=tuple(map(of, kernel.roles))) for kernel in case.kernels),
-        )
+        return replace(case, kernels=tuple(kernel.with_phases(of) for kernel in case.kernels))
 
     return change
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -469,10 +470,9 @@ def _conflicts(scope: Scope, site: AccessSite, width: int, lanes: int, write: bo
     words_in_bank = math.ceil(site.array_bytes / BANKS_BYTES)
     most = float(lanes) if write or not words_in_bank else min(float(lanes), float(words_in_bank))
     elements = round(site.array_bytes / site.element_bytes)
-    if not elements or not scope.is_chosen_by_data(site.index):
-        return min(most, lanes * SCATTERED_WAVEFRONTS)
-    try:
-        places = scope.with_arbitrary_data().addresses(site.index) % elements
-    except UnevaluableError:
-        return min(most, lanes * SCATTERED_WAVEFRONTS)
-    return min(most, wavefronts((places * site.element_bytes).astype(np.int64)[:, :lanes], width))
+    each = lanes * SCATTERED_WAVEFRONTS
+    if elements and scope.is_chosen_by_data(site.index):
+        with suppress(UnevaluableError):
+            places = scope.with_arbitrary_data().addresses(site.index) % elements
+            each = wavefronts((places * site.element_bytes).astype(np.int64)[:, :lanes], width)
+    return min(most, each)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...lowering.call_effects import may_change_memory
 from .expressions import identity, variables
 from .loops import visit
-
-_READS = 2  # TVM's CallEffectKind: up to here a call changes nothing
 
 
 def dead_values(function: Any) -> frozenset[int]:
@@ -53,16 +52,11 @@ def dead_values(function: Any) -> frozenset[int]:
 
 def _changes_something(value: Any) -> bool:
     """Whether a value contains a call that writes to memory, or may do so."""
-    from tvm import tirx
-
     found = False
 
-    def look(node: Any) -> None:
+    def look(part: Any, kind: str) -> None:
         nonlocal found
-        if isinstance(node, tirx.Call):
-            name = str(getattr(node.op, "name", ""))
-            known = hasattr(node.op, "get_attr") and name != "tirx.call_extern"
-            found |= not known or int(node.op.get_attr("TCallEffectKind") or 0) > _READS
+        found = found or (kind == "Call" and may_change_memory(part))
 
-    tirx.stmt_functor.post_order_visit(value, look)
+    visit(value, look)
     return found

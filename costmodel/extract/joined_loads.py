@@ -9,8 +9,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Any
 
-from .element_types import element_type
-from .loops import visit
+from .loops import calls_routine, visit
 from .patterns import WIDEST_ACCESS_BYTES
 
 HALF_JOINED_BYTES = 8
@@ -20,12 +19,11 @@ class Functions(IntEnum):
     """What the body of a loop calls for each element, as far as the compiler then keeps loads apart."""
 
     SHORT = 0  # nothing, or functions of a few instructions
-    WITH_CALLS = 1  # exact divisions and square roots, which call a routine for rare values
+    WITH_CALLS = 1  # exact divisions and square roots (`calls_routine`)
     LONG = 2  # logarithms, powers, trigonometric and error functions
 
 
 _LONG = ("log", "log2", "log10", "log1p", "pow", "sin", "cos", "tan", "erf")
-_WITH_CALLS = ("sqrt",)
 
 
 def functions_of(node: Any, *, fast_math: bool) -> Functions:
@@ -34,13 +32,9 @@ def functions_of(node: Any, *, fast_math: bool) -> Functions:
 
     def look(part: Any, kind: str) -> None:
         nonlocal found
-        if kind == "Call":
-            name = getattr(part.op, "name", "").rpartition(".")[2]
-            if name in _LONG:
-                found = Functions.LONG
-            elif name in _WITH_CALLS:
-                found = max(found, Functions.WITH_CALLS)
-        elif kind == "Div" and element_type(str(part.dtype)).kind == "float":
+        if kind == "Call" and getattr(part.op, "name", "").rpartition(".")[2] in _LONG:
+            found = Functions.LONG
+        elif calls_routine(part, kind):
             found = max(found, Functions.WITH_CALLS)
 
     if not fast_math:

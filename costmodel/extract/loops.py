@@ -149,17 +149,19 @@ class Body:
         return Body(self.loads * extent, self.elements * extent, self.guarded, self.selections * extent)
 
 
-def waits_for_each(node: Any, is_global: Callable[[Any], bool], *, alone: bool = False) -> bool:
+def waits_for_each(node: Any, is_global: Callable[[Any], bool]) -> bool:
     """Whether the loads of an unrolled loop are in flight one after another.
 
     This happens to loads under a condition within a branch, and to loads that go directly to shared memory
     under two conditions on the same thread: the row and the column of a tile whose rows the threads do not
     divide. Two conditions on the same iteration count as well if the loop is too long to be unrolled. The
-    compiler makes a branch of each iteration, and it moves no load across a store. `alone` is that of
-    `round_trips_of_branches`.
+    compiler makes a branch of each iteration, and it moves no load across a store.
     """
-    if round_trips_of_branches(node, is_global, alone=alone) >= 1.0:
-        return True
+    return round_trips_of_branches(node, is_global) >= 1.0 or copies_one_by_one(node, is_global)
+
+
+def copies_one_by_one(node: Any, is_global: Callable[[Any], bool]) -> bool:
+    """Whether an unrolled loop copies to shared memory under two conditions, as `waits_for_each` says."""
     store = node.body
     if type(store).__name__ != "BufferStore" or not str(store.buffer.scope()).startswith("shared"):
         return False
@@ -221,13 +223,17 @@ def loads_beside_calls(node: Any, is_global: Callable[[Any], bool]) -> bool:
     def look(part: Any, kind: str) -> None:
         nonlocal loads, called
         loads = loads or (kind == "BufferLoad" and is_global(part.buffer))
-        if kind == "Call":
-            called = called or getattr(part.op, "name", "").rpartition(".")[2] == "sqrt"
-        elif kind == "Div":
-            called = called or element_type(str(part.dtype)).kind == "float"
+        called = called or calls_routine(part, kind)
 
     visit(node.body, look)
     return loads and called
+
+
+def calls_routine(part: Any, kind: str) -> bool:
+    """Whether an expression is an exact division or square root, which call a routine for rare values."""
+    if kind == "Call":
+        return str(getattr(part.op, "name", "")).rpartition(".")[2] == "sqrt"
+    return kind == "Div" and element_type(str(part.dtype)).kind == "float"
 
 
 def _stores_divided(part: Any, is_global: Callable[[Any], bool], steps: set[int]) -> bool:

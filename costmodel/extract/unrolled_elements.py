@@ -43,7 +43,7 @@ class UnrolledElements:
     """The unrolled loops and the conditions on their counters around the current statement."""
 
     _counters: dict[int, NDArray[np.int64]] = field(default_factory=dict)  # values by variable
-    _conditions: list[Any] = field(default_factory=list)
+    _conditions: list[tuple[Any, set[int]]] = field(default_factory=list)  # with their variables
 
     @contextmanager
     def loop(self, node: Any) -> Iterator[None]:
@@ -60,7 +60,7 @@ class UnrolledElements:
     @contextmanager
     def condition(self, condition: Any) -> Iterator[None]:
         """A context in which `condition` holds, which `is_static`."""
-        self._conditions.append(condition)
+        self._conditions.append((condition, variables(condition)))
         yield
         self._conditions.pop()
 
@@ -76,7 +76,7 @@ class UnrolledElements:
         is_vector = type(index).__name__ == "Ramp"
         lanes = constant(index.lanes) if is_vector else 1
         stride = constant(index.stride) if is_vector else 1
-        needed = set().union(*(variables(e) for e in (index, *self._conditions)))
+        needed = variables(index).union(*(needed for _, needed in self._conditions))
         if lanes is None or stride is None or not needed <= self._counters.keys():
             return None
         bindings = self._iterations(needed)
@@ -84,11 +84,12 @@ class UnrolledElements:
             return None
         try:
             places = np.asarray(evaluate(index, bindings))
-            holds = [np.asarray(evaluate(condition, bindings)).astype(bool) for condition in self._conditions]
+            holds = [np.asarray(evaluate(condition, bindings), bool) for condition, _ in self._conditions]
         except UnevaluableError:
             return None
         mask = np.zeros(math.prod(sizes), bool)
-        places, taken = np.broadcast_arrays(places, _all(holds))
+        places, *holds = np.broadcast_arrays(places, True, *holds)
+        taken = np.logical_and.reduce(holds)
         touched = (places[taken].astype(np.int64)[:, None] + stride * np.arange(lanes)).ravel()
         mask[touched[(touched >= 0) & (touched < len(mask))]] = True
         return mask
@@ -100,14 +101,6 @@ class UnrolledElements:
             return None
         mesh = np.meshgrid(*counters.values(), indexing="ij")
         return {variable: values.ravel() for variable, values in zip(counters, mesh, strict=True)}
-
-
-def _all(conditions: list[NDArray[np.bool_]]) -> NDArray[np.bool_]:
-    """Where all conditions hold."""
-    found = np.ones((), bool)
-    for condition in conditions:
-        found = found & condition
-    return found
 
 
 def transformed_buffer(value: Any) -> int | None:

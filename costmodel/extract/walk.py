@@ -315,7 +315,7 @@ class KernelReader:
         waits = 0.0
         if loops.is_unrolled(node):
             waits = loops.round_trips_of_branches(node, is_global, alone=alone)
-            inline = not loops.waits_for_each(node, is_global, alone=alone)
+            inline = waits < 1.0 and not loops.copies_one_by_one(node, is_global)
         else:
             inline = loops.is_short(node, is_global)
         may_break = loops.breaks(node.body)

@@ -19,7 +19,7 @@ from ...errors import InputError, UnknownNameError
 from ...target.fields import Figure
 from ...target.network import COLLECTIVES, whole_world
 from ...target.spec import Target
-from .transfers import LevelNetwork, hops
+from .transfers import LevelNetwork, hops, sent_share
 
 # algorithms by collective; the first is the default
 ALGORITHMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -230,7 +230,7 @@ def _phase(
     once = size_bytes * (ranks - 1) / ranks  # all parts of the tensor but one
     passes = 2 if collective == "all_reduce" else 1
     if algorithm == "library":
-        sent = passes * once
+        sent = size_bytes * sent_share(collective, ranks)
         on_curve = network.library_us(collective, sent, ranks)
         if on_curve is not None:
             return CollectivePhase(network.level.name, collective, ranks, sent, *on_curve)

@@ -15,9 +15,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..lowering.call_effects import may_change_memory
+
 ROLES = "kWarpSpecializationScope"  # marks the branches of producer and consumers that TileLang has split
 WAIT, ELECT = "tl.mbarrier_wait_parity", "tl.tl_shuffle_elect"
-_READS = 2  # TVM's CallEffectKind: up to here a call changes nothing
 
 
 @dataclass(frozen=True)
@@ -103,10 +104,8 @@ def _idle(parts: Sequence[Any]) -> _Idle | None:
         if _is_call(node, WAIT):
             waits += 1
         elif isinstance(node, tirx.Call):
-            # an election elsewhere needs all threads of a warp; a function of the module itself may do
-            # anything
-            known = hasattr(node.op, "get_attr") and not _is_call(node, ELECT)
-            busy |= not known or int(node.op.get_attr("TCallEffectKind") or 0) > _READS
+            # an election elsewhere needs all threads of a warp
+            busy |= _is_call(node, ELECT) or may_change_memory(node)
         elif isinstance(node, tirx.BufferStore):
             stored.add(node.buffer.data)
             busy |= not str(node.buffer.scope()).startswith("local")

@@ -6,8 +6,8 @@ iteration. The values are plain and picklable: processes exchange them, and the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from ..problem.rasterization import Rasterization
@@ -141,6 +141,11 @@ class Phase:
     pipeline_depth: int = 1  # iterations whose loads may be in flight together, including the current one
     is_loop: bool = False
 
+    def with_accesses(self, change: Callable[[Access], Access]) -> Phase:
+        """The phase with each access changed."""
+        accesses = tuple(map(change, self.work.accesses))
+        return replace(self, work=replace(self.work, accesses=accesses))
+
 
 @dataclass(frozen=True, slots=True)
 class Role:
@@ -179,6 +184,11 @@ class KernelProfile:
     rasterization: Rasterization = field(default_factory=Rasterization)
     unknown_calls: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()  # assumptions made while reading the IR
+
+    def with_phases(self, change: Callable[[Phase], Phase]) -> KernelProfile:
+        """The profile with each phase of each role changed."""
+        roles = tuple(replace(role, phases=tuple(map(change, role.phases))) for role in self.roles)
+        return replace(self, roles=roles)
 
     @property
     def blocks(self) -> int:

@@ -33,6 +33,17 @@ def _peak(live: LiveRanges, bytes_each: dict[int, float]) -> float:
     return live.peak_registers(0, bytes_each)
 
 
+def _gated() -> tuple[LiveRanges, int, int]:
+    """A loop that computes a gate from each of some values, and the two buffers."""
+    values, gates = 1, 2
+    live = LiveRanges()
+    live.store(0, values)
+    with live.unrolled():
+        live.touch(0, values)
+        live.store(0, gates, values)
+    return live, values, gates
+
+
 def test_an_element_makes_room_for_what_is_computed_from_it() -> None:
     """Half of eight values are exchanged for others while the other half waits."""
     values, results = 1, 2
@@ -48,12 +59,7 @@ def test_an_element_makes_room_for_what_is_computed_from_it() -> None:
 
 def test_what_one_unrolled_loop_uses_up_needs_no_registers() -> None:
     """Eight values, and for each a gate that the next loop multiplies it by."""
-    values, gates = 1, 2
-    live = LiveRanges()
-    live.store(0, values)
-    with live.unrolled():
-        live.touch(0, values)
-        live.store(0, gates, values)
+    live, values, gates = _gated()
     with live.unrolled():
         live.touch(0, values)
         live.touch(0, gates)
@@ -81,12 +87,7 @@ def test_elements_that_are_not_needed_later_are_not_given_back_twice() -> None:
 
 
 def test_what_two_loops_use_needs_registers() -> None:
-    values, gates = 1, 2
-    live = LiveRanges()
-    live.store(0, values)
-    with live.unrolled():
-        live.touch(0, values)
-        live.store(0, gates, values)
+    live, values, gates = _gated()
     for _ in range(2):
         with live.unrolled():
             live.touch(0, gates)
