@@ -99,7 +99,9 @@ def work_of_call(source: str, name: str, constants: tuple[float | None, ...]) ->
         return None
     reader = _Reader(functions)
     reader.call(name, constants, 1.0, {i: i for i in range(len(constants))}, 0)
-    uses = tuple(PointerUse(i, write, n, size, peer) for (i, write, size, peer), n in sorted(reader.uses.items()))
+    uses = tuple(
+        PointerUse(i, write, n, size, peer) for (i, write, size, peer), n in sorted(reader.uses.items())
+    )
     return FunctionWork(
         dict(reader.counts), uses, tuple(sorted(reader.assumed)), tuple(sorted(reader.unread))
     )

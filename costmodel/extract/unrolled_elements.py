@@ -22,7 +22,6 @@ MOST_ITERATIONS = 4096  # of the loops together; beyond that, all elements count
 _ARITHMETIC = frozenset(("Add", "Sub", "Mul", "Div", "Min", "Max"))
 
 
-
 @dataclass
 class UnrolledElements:
     """The unrolled loops and the conditions on their counters around the current statement."""

@@ -176,7 +176,7 @@ FIGURES: Mapping[str, FigureRule] = MappingProxyType(
         ),
         "cluster.large_cores": _count(
             "cores",
-            "cores that clusters of more than two blocks can use at once: parts of a GPC are too small for one",
+            "cores that clusters of more than two blocks can use at once: some parts of a GPC are too small",
             (),
             most=1 << 20,
         ),
