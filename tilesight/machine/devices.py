@@ -44,6 +44,12 @@ class NoDevice:
 
     @property
     def message(self) -> str:
+        alike = [device for device in self.found if is_of(device, self.target)]
+        if alike:
+            return (
+                f"target {self.target.name} is {self.target.world} devices, and this machine has "
+                f"{len(alike)} of that kind ('{alike[0].name}')"
+            )
         wanted = " or ".join(f"'{name}'" for name in self.target.device_names)
         if not self.found:
             needed = wanted or "a device of that name"
@@ -94,11 +100,13 @@ def visible(devices: Sequence[Device], setting: str | None) -> list[Device]:
     return found
 
 
-def restricted_to(device: Device) -> dict[str, str]:
-    """Environment variables with which a process sees that GPU only; empty for a processor."""
-    if device.kind == "cuda":
-        return {"CUDA_VISIBLE_DEVICES": device.uuid or str(device.index)}
-    return {"HIP_VISIBLE_DEVICES": str(device.index)} if device.kind == "hip" else {}
+def restricted_to(*devices: Device) -> dict[str, str]:
+    """Environment variables with which a process sees those GPUs only; empty for a processor."""
+    if devices[0].kind == "cuda":
+        return {"CUDA_VISIBLE_DEVICES": ",".join(device.uuid or str(device.index) for device in devices)}
+    if devices[0].kind == "hip":
+        return {"HIP_VISIBLE_DEVICES": ",".join(str(device.index) for device in devices)}
+    return {}
 
 
 def cpu_device() -> Device:
@@ -159,6 +167,18 @@ def devices_for(target: Target, devices: Sequence[Device]) -> tuple[Device, ...]
         return tuple(device for device in fitting_devices if device.name == fitting_devices[0].name)
     fitting = {name: None for device in devices if (name := target_for(device)) is not None}
     return NoDevice(target, tuple(devices), tuple(fitting))
+
+
+def groups_for(target: Target, devices: Sequence[Device]) -> tuple[Device, ...] | NoDevice:
+    """As `devices_for`, for a target of several devices: as many times its number as there are.
+
+    The processor serves any number: ranks are threads.
+    """
+    found = devices_for(target, devices)
+    if isinstance(found, NoDevice) or not target.is_gpu:
+        return found
+    groups = len(found) // target.world
+    return found[: groups * target.world] if groups else NoDevice(target, tuple(devices), ())
 
 
 def device_for(target: Target, devices: Sequence[Device]) -> Device | NoDevice:

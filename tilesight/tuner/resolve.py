@@ -64,7 +64,7 @@ def find_workloads(
     """
     known = dtype or default_dtype(operator, target)
     if shape is None:
-        found = operator.default_workloads(known)
+        found = operator.default_workloads_on(target, known)
     else:
         shapes = [shape] if isinstance(shape, str | Mapping) else list(shape)
         if not shapes:
@@ -74,7 +74,9 @@ def find_workloads(
             first, names = operator.dims[0], ", ".join(operator.dims)
             takes = f"must be text ('{first}=...,...' or a published name) or a mapping of {names}"
             raise InputError(f"{operator.name}: shape {wrong[0]!r} {takes}")
-        found = [operator.workload(s if isinstance(s, str) else _text(s), known) for s in shapes]
+        found = [
+            operator.workload_on(target, s if isinstance(s, str) else _text(s), known) for s in shapes
+        ]
     for workload in found:
         find_template(operator, target, workload.dtype)
     return list({workload.key: workload for workload in found}.values())
@@ -104,7 +106,7 @@ def find_context(
         model=model,
         space="" if space is None else space.fingerprint,
         software=dict(placement.software) or software_versions(placement.target, placement.device),
-        device=placement.device.name if placement.device else "",
+        device=placement.device_name,
         protocol=protocol.key if placement.device else "",
         dynamic=dynamic,
     )
