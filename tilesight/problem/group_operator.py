@@ -7,7 +7,7 @@ is one of every rank that the kernels of all ranks can reach. A kernel takes the
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
@@ -15,12 +15,14 @@ from ..errors import WorkloadError
 from .assignments import parse_assignments
 from .config import Value
 from .operator import Operator, Tensors
+from .rounding import SecondInputs
 from .workload import Workload
 
 if TYPE_CHECKING:
     import torch
 
     from ..target.spec import Target
+    from .template import Collective
 
 WORLD = "world"
 
@@ -59,6 +61,40 @@ class GroupOperator(Operator):
     def group_magnitude(self, workload: Workload, inputs: Sequence[Tensors]) -> list[dict[str, torch.Tensor]]:
         """What `magnitude` gives, for each rank. Empty mappings where the reference's is to be taken."""
         return [{} for _ in inputs]
+
+    @abstractmethod
+    def vendor_collective(self, workload: Workload) -> Collective:
+        """The collective of the vendor's library before or after `vendor_part`, one after the other.
+
+        It reads and writes inputs, outputs and `vendor_scratch`.
+        """
+
+    @abstractmethod
+    def vendor_part(self, workload: Workload, tensors: Tensors) -> Callable[[], object]:
+        """The vendor's library on one rank, without the collective.
+
+        Args:
+            workload: what is computed.
+            tensors: inputs, outputs and `vendor_scratch` of the rank by name. The call writes to them.
+        """
+
+    def vendor_scratch(self, workload: Workload) -> Mapping[str, tuple[tuple[int, ...], str]]:
+        """Shape and dtype of the tensors between `vendor_part` and the collective, by name."""
+        return {}
+
+    def rank_second_inputs(
+        self, workload: Workload, rank: int, device: str, seed: int
+    ) -> SecondInputs | None:
+        """What `second_inputs` gives, for one rank. On all ranks they are exact, or on none."""
+        return SecondInputs(self.rank_inputs(workload, rank, device, seed))
+
+    def second_inputs(self, workload: Workload, device: str, seed: int) -> SecondInputs | None:
+        """Those of rank 0."""
+        return self.rank_second_inputs(workload, 0, device, seed)
+
+    def vendor(self, workload: Workload, inputs: Tensors) -> dict[str, Callable[[], object]]:
+        """None on one device: see `vendor_part` and `vendor_collective`."""
+        return {}
 
     def inputs(self, workload: Workload, device: str, seed: int) -> dict[str, torch.Tensor]:
         """Those of rank 0."""

@@ -171,7 +171,7 @@ class KernelTemplate(ABC):
 
         Sizes that the kernel takes at run time (`dynamic`) are left out.
         """
-        if not self.operator.axes:  # a dispatcher needs them
+        if not self.operator.axes or self.operator.communicates:  # no dispatcher takes it
             return ""
         name = self.operator.name
         # a shipped target by its name, one of the user by the file that `tilesight calibrate` names after it

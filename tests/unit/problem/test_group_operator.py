@@ -11,7 +11,7 @@ from tilesight.problem.candidate import Candidate
 from tilesight.problem.group_operator import GroupOperator, argument_names, of_ranks
 from tilesight.problem.operator import Operator, Tensors
 from tilesight.problem.space import Config, SearchSpace, Value
-from tilesight.problem.template import RANK, KernelTemplate, RunTimeNumber
+from tilesight.problem.template import RANK, Collective, KernelTemplate, RunTimeNumber
 from tilesight.problem.workload import Workload
 from tilesight.target.spec import Target, load_target
 
@@ -34,8 +34,11 @@ class Sum(GroupOperator):
     def group_reference(self, workload: Workload, inputs: Sequence[Tensors]) -> list[dict[str, Any]]:
         return [{} for _ in inputs]
 
-    def vendor(self, workload: Workload, inputs: Tensors) -> dict[str, Callable[[], object]]:
-        return {}
+    def vendor_collective(self, workload: Workload) -> Collective:
+        return Collective("all_reduce", "c", "c", "after", 16)
+
+    def vendor_part(self, workload: Workload, tensors: Tensors) -> Callable[[], object]:
+        return lambda: None
 
     def flops(self, workload: Workload) -> int:
         return 1
@@ -119,6 +122,10 @@ def test_a_kernel_takes_shared_tensors_of_all_ranks() -> None:
 def test_inputs_are_those_of_rank_0_and_there_is_no_reference_of_one_rank() -> None:
     workload = SUM.workload("m=8,k=2,world=2")
     assert SUM.inputs(workload, "cpu", 0) == {"a": 0}
+    second = SUM.second_inputs(workload, "cpu", 0)
+    assert second is not None
+    assert second.tensors == {"a": 0}
+    assert SUM.vendor(workload, {}) == {}
     with pytest.raises(NotImplementedError, match="group_reference"):
         SUM.reference(workload, {})
 
