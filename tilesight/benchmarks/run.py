@@ -104,7 +104,8 @@ def _work(
     names = kernels or [
         name
         for name in operators()
-        if any(target.kind in t.target_kinds for t in templates(name)) and not find_operator(name).communicates
+        if any(target.kind in t.target_kinds for t in templates(name))
+        and not find_operator(name).communicates
     ]
     found = []
     for text in names:

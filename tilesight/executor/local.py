@@ -275,9 +275,7 @@ def event_of(job: Job, outcome: Outcome[Any]) -> Event:
             )
             return MeasureDone(job, measurement, outcome.seconds)
         case CompareJob():
-            found = (
-                outcome.value if isinstance(outcome, Done) else _run_failure(job.finalists[0][0], outcome)
-            )
+            found = outcome.value if isinstance(outcome, Done) else _run_failure(job.finalists[0][0], outcome)
             return CompareDone(job, found, outcome.seconds)
 
 

@@ -10,6 +10,7 @@ import csv
 import json
 import os
 import platform
+import re
 import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -203,6 +204,28 @@ def _nvidia_devices() -> list[Device]:
     return parse_nvidia_smi(
         _output_of(["nvidia-smi", f"--query-gpu={columns}", "--format=csv,noheader,nounits"])
     )
+
+
+def links_between(devices: Sequence[Device]) -> str:
+    """How GPUs of this machine are connected, in the words of the driver's matrix: NV18, or PIX and NODE."""
+    return links_in(_output_of(["nvidia-smi", "topo", "-m"]), [device.index for device in devices])
+
+
+def links_in(matrix: str, indices: Sequence[int]) -> str:
+    """The links between those GPUs in the output of `nvidia-smi topo -m`; "" if it does not have them."""
+    rows = [
+        re.sub(r"\x1b\[[0-9;]*m", "", line).split() for line in matrix.splitlines()
+    ]  # headings are underlined
+    heading = next((row for row in rows if row and row[0] == "GPU0"), [])
+    found: dict[str, None] = {}
+    for row in rows:
+        if not row or row is heading or row[0] not in {f"GPU{index}" for index in indices}:
+            continue
+        for index in indices:
+            name = f"GPU{index}"
+            if name != row[0] and name in heading and len(row) > heading.index(name) + 1:
+                found[row[heading.index(name) + 1]] = None
+    return " and ".join(found)
 
 
 def parse_nvidia_smi(text: str) -> list[Device]:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from ..errors import InputError, ToolchainError
 from ..machine.devices import cpu_name, find_devices
@@ -113,7 +113,6 @@ class BenchCase:
 class Bench:
     """A device with its timer. `cache_bytes` is the size of the cache that stays warm under the protocol."""
 
-    world: ClassVar[int] = 1  # devices that run a kernel together
     device: str  # as torch names it
     timer: Timer
     environment: Mapping[str, str]
@@ -122,6 +121,11 @@ class Bench:
     conditions: Conditions = field(default_factory=Conditions)
     _case: BenchCase | None = None
     _case_options: tuple[int, int] = (0, 0)  # seed and number of input sets that the case was requested with
+
+    @property
+    def world(self) -> int:
+        """The number of devices that run a kernel together."""
+        return 1
 
     def case(self, operator: Operator, workload: Workload, protocol: MeasurementProtocol) -> BenchCase:
         """Inputs and reference of a workload; those of the last call if they are the same."""

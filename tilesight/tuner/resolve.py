@@ -74,9 +74,7 @@ def find_workloads(
             first, names = operator.dims[0], ", ".join(operator.dims)
             takes = f"must be text ('{first}=...,...' or a published name) or a mapping of {names}"
             raise InputError(f"{operator.name}: shape {wrong[0]!r} {takes}")
-        found = [
-            operator.workload_on(target, s if isinstance(s, str) else _text(s), known) for s in shapes
-        ]
+        found = [operator.workload_on(target, s if isinstance(s, str) else _text(s), known) for s in shapes]
     for workload in found:
         find_template(operator, target, workload.dtype)
     return list({workload.key: workload for workload in found}.values())
