@@ -1,5 +1,5 @@
-"""Kernels of two real GPUs: right ones are measured, faulty ones are found, and a rank that waits for ever costs
-its candidate only.
+"""Kernels of two real GPUs: right ones are measured, faulty ones are found, and a rank that waits for ever
+costs its candidate only.
 """
 
 from __future__ import annotations

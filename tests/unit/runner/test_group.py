@@ -13,6 +13,7 @@ from tests.unit.runner.test_measure import FAST
 from tilesight.builder.build import build_kernel
 from tilesight.errors import FailureKind, InputError
 from tilesight.problem.candidate import Candidate
+from tilesight.records.protocol import MeasurementProtocol
 from tilesight.records.trial import BuildResult, Measurement
 from tilesight.runner.group import group_bench
 from tilesight.runner.group.collectives import collective_call
@@ -123,6 +124,8 @@ def test_an_operator_of_one_device_is_not_drawn_for_several(pair: Target) -> Non
 
 
 def test_graphs_replay_on_one_gpu() -> None:
+    with pytest.raises(InputError, match="replays graphs, each on one device, and target h200x2 is 2"):
+        MeasurementProtocol.named("serving", load_target("h200x2"))
     with pytest.raises(InputError, match="measured with protocol default"):
         group_bench_for(load_target("h200x2"), replace(FAST, name="serving", launch="graph"))
 

@@ -91,29 +91,42 @@ class GroupCase(BenchCase):
         return found
 
     def vendor(self) -> list[Mapping[str, Call]]:
-        operator, workload = self.group_operator, self.workload
-        collective = operator.vendor_collective(workload)
         on_gpu = self.devices[0] != "cpu"
         names = ["cuBLAS" if on_gpu else "torch", library_name(on_gpu)]
-        name = ", then ".join(names if collective.when == "after" else names[::-1])
-        # the same for all sets, whose calls follow each other
-        scratch = [new_tensors(operator.vendor_scratch(workload), device) for device in self.devices]
-        outputs = self.parts(self.outputs())
+        is_last = self.group_operator.vendor_collective(self.workload).when == "after"
+        name = ", then ".join(names if is_last else names[::-1])
+        memory = self.vendor_memory()  # the same for all sets, whose calls follow each other
+        results = [tuple(own.values()) for own in memory[0]]
         offered: list[Mapping[str, Call]] = []
         for given in self.sets:
-            tensors = [
-                {**inputs, **own, **more}
-                for inputs, own, more in zip(self.parts(given.inputs), outputs, scratch, strict=True)
-            ]
-            library = collective_call(
-                collective.name,
-                [one[collective.source] for one in tensors],
-                [one[collective.result] for one in tensors],
-            )
-            products = [operator.vendor_part(workload, one) for one in tensors]
-            steps = [*products, library] if collective.when == "after" else [library, *products]
-            offered.append({name: _Steps(tuple(steps), [tuple(one.values()) for one in outputs])})
+            part, collective = self.vendor_steps(given, memory)
+            steps = (part, collective) if is_last else (collective, part)
+            offered.append({name: VendorCall(steps, results)})
         return offered
+
+    def vendor_memory(self) -> tuple[list[Mapping[str, torch.Tensor]], list[Mapping[str, torch.Tensor]]]:
+        """Outputs, and what the vendor's calls need beside them, of each rank."""
+        wanted = self.group_operator.vendor_scratch(self.workload)
+        return self.parts(self.outputs()), [new_tensors(wanted, device) for device in self.devices]
+
+    def vendor_steps(
+        self,
+        given: InputSet,
+        memory: tuple[list[Mapping[str, torch.Tensor]], list[Mapping[str, torch.Tensor]]],
+    ) -> tuple[VendorCall, VendorCall]:
+        """The vendor's part on all ranks, and its collective."""
+        operator, workload = self.group_operator, self.workload
+        collective = operator.vendor_collective(workload)
+        tensors = [
+            {**inputs, **own, **more}
+            for inputs, own, more in zip(self.parts(given.inputs), *memory, strict=True)
+        ]
+        library = collective_call(
+            collective.name,
+            [one[collective.source] for one in tensors],
+            [one[collective.result] for one in tensors],
+        )
+        return VendorCall([operator.vendor_part(workload, one) for one in tensors]), VendorCall([library])
 
     def _draw_set(self, seed: int) -> InputSet:
         return draw_group(self.group_operator, self.workload, self.devices, seed)
@@ -123,16 +136,16 @@ class GroupCase(BenchCase):
 
 
 @dataclass(frozen=True)
-class _Steps:
+class VendorCall:
     """A call of several steps, which returns the outputs of each rank."""
 
-    steps: tuple[Call, ...]
-    outputs: list[tuple[torch.Tensor, ...]]
+    steps: Sequence[Call]
+    outputs: Sequence[tuple[torch.Tensor, ...]] = ()
 
     def __call__(self) -> list[tuple[torch.Tensor, ...]]:
         for step in self.steps:
             step()
-        return self.outputs
+        return list(self.outputs)
 
 
 @dataclass
@@ -236,7 +249,8 @@ def group_bench_for(target: Target, protocol: MeasurementProtocol) -> GroupBench
 
     Raises:
         InputError: the protocol measures no kernels of several devices.
-        ToolchainError: torch does not see as many devices of that target, or they cannot reach each other.
+        ToolchainError: torch does not see as many devices of that target, or they cannot reach each other;
+            they are AMD's.
     """
     if target.is_gpu and protocol.launch != "eager":
         raise InputError(
@@ -244,7 +258,7 @@ def group_bench_for(target: Target, protocol: MeasurementProtocol) -> GroupBench
             "measured with protocol default"
         )
     if target.kind == "hip":
-        raise InputError(f"target {target.name}: kernels of several AMD GPUs cannot be measured yet")
+        raise ToolchainError(f"target {target.name}: kernels of several AMD GPUs cannot be measured yet")
     return _group_bench(target, timer_conditions(target, protocol))
 
 

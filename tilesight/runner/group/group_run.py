@@ -93,7 +93,7 @@ class GroupRun(KernelRun):
             template.shared_scratch(workload, config),
             template.scratch(workload, config),
         )
-        calls = [
+        calls: list[Call] = [
             kernel.bind(
                 [tensors[name_of_rank(name, rank if owner is None else owner)] for name, owner in names],
                 ranks.stream(rank),
