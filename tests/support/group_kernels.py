@@ -25,11 +25,12 @@ from tilesight.target.spec import Target, load_target
 MEETINGS: Mapping[str, int] = {"meets": 0, "only raises": 1, "waits for ever": 2}
 
 _CPU = """
+#include <sched.h>
 extern "C" int32_t meet(int32_t *flags_0, int32_t *flags_1, int32_t rank, int32_t mode) {
   int32_t *flags[2] = {flags_0, flags_1}, *own = flags[rank], value = ++own[2];
   for (int peer = 0; peer < 2; ++peer) __atomic_store_n(flags[peer] + rank, value, __ATOMIC_RELEASE);
   for (int peer = 0; peer < 2 && mode != 1; ++peer)
-    while (__atomic_load_n(own + peer, __ATOMIC_ACQUIRE) < value + (mode == 2 ? 1 << 30 : 0)) {}
+    while (__atomic_load_n(own + peer, __ATOMIC_ACQUIRE) < value + (mode == 2 ? 1 << 30 : 0)) sched_yield();
   return 0;
 }
 """

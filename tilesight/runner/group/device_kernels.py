@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Sequence
 from typing import Any
 
-from ...errors import ToolchainError
+from ...errors import LaunchError, ToolchainError
 
 
 class DeviceKernels:
@@ -28,19 +28,26 @@ class DeviceKernels:
             self._functions[name] = function
 
     def launch(self, name: str, threads: int, stream: int, *arguments: Any) -> None:
-        """Launch one block; `arguments` are values of ctypes. Raises `ToolchainError`."""
+        """Launch one block; `arguments` are values of ctypes.
+
+        Raises `LaunchError`: a kernel before it may have spoiled the context.
+        """
         pointers = (ctypes.c_void_p * len(arguments))(*map(ctypes.addressof, arguments))
         status = self._cuda.cuLaunchKernel(
             self._functions[name], 1, 1, 1, threads, 1, 1, 0, ctypes.c_void_p(stream), pointers, None
         )
-        self._check(status, f"launch '{name}'")
+        if status:
+            raise LaunchError(self._refusal(status, f"launch '{name}'"))
 
     def _check(self, status: int, what: str) -> None:
         if status:
-            text = ctypes.c_char_p()
-            self._cuda.cuGetErrorString(status, ctypes.byref(text))
-            reason = (text.value or b"").decode() or f"error {status}"
-            raise ToolchainError(f"the CUDA driver cannot {what}: {reason}")
+            raise ToolchainError(self._refusal(status, what))
+
+    def _refusal(self, status: int, what: str) -> str:
+        text = ctypes.c_char_p()
+        self._cuda.cuGetErrorString(status, ctypes.byref(text))
+        reason = (text.value or b"").decode() or f"error {status}"
+        return f"the CUDA driver cannot {what}: {reason}"
 
 
 def let_reach(indices: Sequence[int]) -> None:

@@ -6,7 +6,7 @@ import ctypes
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -19,17 +19,46 @@ MOST_RANKS = 8  # addresses that a kernel of ours takes, as in flags.cuh
 _FLAG_BYTES = 128  # as in flags.cuh
 _READY_LIMIT_NS = 100_000_000  # after which ranks no longer wait for the host
 
-Load = Callable[[str], LoadedKernel]
-
 
 class Ranks(ABC):
-    """The devices of a group, in the order of ranks. `devices` are their names in torch."""
+    """The devices of a group, in the order of ranks. Each rank has a thread that launches its kernels.
 
-    devices: tuple[str, ...]
+    A launch may wait until its device is idle, for example to give a kernel more local memory. If a kernel
+    before it waits for another rank, that rank's launches must go on meanwhile.
+
+    Attributes:
+        devices: their names in torch.
+    """
+
+    def __init__(self, devices: Sequence[str]) -> None:
+        self.devices = tuple(devices)
+        self._threads = ThreadPoolExecutor(len(devices), thread_name_prefix="rank")
 
     @property
     def world(self) -> int:
         return len(self.devices)
+
+    def together(self, calls: Sequence[Call], late: int | None = None, late_us: float = 0.0) -> Call:
+        """A call that makes the call of each rank on its device, so that all can run at once.
+
+        Args:
+            calls: that of each rank.
+            late: a rank that begins `late_us` after the others; None: no rank does.
+            late_us: microseconds.
+        """
+
+        def of_rank(rank: int, one: Call) -> None:
+            self._enter(rank)
+            if rank == late:
+                self._wait(rank, late_us)
+            one()
+
+        def call() -> None:
+            running = [self._threads.submit(of_rank, rank, one) for rank, one in enumerate(calls)]
+            for each in running:
+                each.result()
+
+        return call
 
     @abstractmethod
     def load(self, rank: int, path: str, entry: str) -> LoadedKernel:
@@ -43,26 +72,23 @@ class Ranks(ABC):
         """The stream of a rank, as an integer."""
 
     @abstractmethod
-    def together(self, calls: Sequence[Call], late: int | None = None, late_us: float = 0.0) -> Call:
-        """A call that makes the call of each rank on its device, so that all can run at once.
-
-        Args:
-            calls: that of each rank.
-            late: a rank that begins `late_us` after the others; None: no rank does.
-            late_us: microseconds.
-        """
-
-    @abstractmethod
     def synchronize(self) -> None:
         """Wait until all devices have finished all work. Raises errors of that work."""
+
+    @abstractmethod
+    def _enter(self, rank: int) -> None:
+        """Make this thread that of a rank."""
+
+    @abstractmethod
+    def _wait(self, rank: int, duration_us: float) -> None:
+        """Let what follows on a rank begin later."""
 
 
 class ThreadRanks(Ranks):
     """Ranks that are threads of this process, on the processor."""
 
     def __init__(self, world: int) -> None:
-        self.devices = ("cpu",) * world
-        self._threads = ThreadPoolExecutor(world, thread_name_prefix="rank")
+        super().__init__(("cpu",) * world)
         self._start = threading.Barrier(world)
 
     def load(self, rank: int, path: str, entry: str) -> LoadedKernel:
@@ -74,22 +100,14 @@ class ThreadRanks(Ranks):
     def stream(self, rank: int) -> int:
         return 0
 
-    def together(self, calls: Sequence[Call], late: int | None = None, late_us: float = 0.0) -> Call:
-        def of_rank(rank: int, one: Call) -> None:
-            self._start.wait()
-            if rank == late:
-                time.sleep(late_us / 1e6)
-            one()
-
-        def call() -> None:
-            running = [self._threads.submit(of_rank, rank, one) for rank, one in enumerate(calls)]
-            for each in running:
-                each.result()
-
-        return call
-
     def synchronize(self) -> None:
         pass
+
+    def _enter(self, rank: int) -> None:
+        self._start.wait()
+
+    def _wait(self, rank: int, duration_us: float) -> None:
+        time.sleep(duration_us / 1e6)
 
 
 class _Peers(ctypes.Structure):
@@ -97,7 +115,7 @@ class _Peers(ctypes.Structure):
 
 
 class GpuRanks(Ranks):
-    """NVIDIA GPUs of this host, all driven by this thread, each on its current stream."""
+    """NVIDIA GPUs of this host, each on the default stream."""
 
     def __init__(self, indices: Sequence[int], cubin: bytes) -> None:
         """
@@ -112,9 +130,9 @@ class GpuRanks(Ranks):
 
         if len(indices) > MOST_RANKS:
             raise ToolchainError(f"{len(indices)} GPUs are measured together, at most {MOST_RANKS} can be")
+        super().__init__([f"cuda:{index}" for index in indices])
         self._torch: Any = torch
         self._indices = tuple(indices)
-        self.devices = tuple(f"cuda:{index}" for index in indices)
         let_reach(indices)
         self._kernels = []
         for index in indices:
@@ -138,25 +156,12 @@ class GpuRanks(Ranks):
     def stream(self, rank: int) -> int:
         return int(self._torch.cuda.current_stream(self._indices[rank]).cuda_stream)
 
-    def together(self, calls: Sequence[Call], late: int | None = None, late_us: float = 0.0) -> Call:
-        set_device, pairs = self._torch.cuda.set_device, tuple(zip(self._indices, calls, strict=True))
+    def _enter(self, rank: int) -> None:
+        self._torch.cuda.set_device(self._indices[rank])
 
-        def call() -> None:
-            for index, one in pairs:
-                set_device(index)
-                one()
-            set_device(self._indices[0])
-
-        if late is None:
-            return call
-
-        def call_late() -> None:
-            with self._torch.cuda.device(self._indices[late]):
-                duration = ctypes.c_uint64(int(1e3 * late_us))
-                self._kernels[late].launch("wait_ns", 1, self.stream(late), duration)
-            call()
-
-        return call_late
+    def _wait(self, rank: int, duration_us: float) -> None:
+        duration = ctypes.c_uint64(int(1e3 * duration_us))
+        self._kernels[rank].launch("wait_ns", 1, self.stream(rank), duration)
 
     def synchronize(self) -> None:
         for index in self._indices:
