@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -14,12 +15,14 @@ from tilesight.builder.build import build_kernel
 from tilesight.errors import Failure, FailureKind
 from tilesight.executor import tasks
 from tilesight.executor.local import GROUP_ENVIRONMENT
+from tilesight.kernels import operator, operators, template_for
 from tilesight.machine.devices import NoDevice, find_devices, groups_for, restricted_to
 from tilesight.problem.candidate import Candidate
 from tilesight.records.protocol import MeasurementProtocol
 from tilesight.records.session import Comparison
 from tilesight.records.trial import BuildResult, Measurement
 from tilesight.runner.measure import measure_kernel, measure_together
+from tilesight.settings import available_cores
 from tilesight.target.spec import Target, load_target, node_names
 from tilesight.workers import Done, Outcome, TimedOut, WorkerPool, wait_for
 
@@ -52,10 +55,29 @@ def pair(gpu_target: Target) -> Target:
 
 @pytest.fixture(scope="module")
 def kernels(pair: Target, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Kernel]:
-    folder = tmp_path_factory.mktemp("cache")
     wanted = {name: sum_candidate(pair, N, **changes) for name, changes in KERNELS.items()}
+    return built({**wanted, **shipped(pair)}, tmp_path_factory.mktemp("cache"))
+
+
+def shipped(pair: Target) -> dict[str, Candidate]:
+    """A small kernel of each algorithm of each shipped operator that communicates and has these dimensions."""
+    found: dict[str, Candidate] = {}
+    for name in operators():
+        one = operator(name)
+        if one.dims != ("m", "n", "k", "world"):
+            continue
+        workload = one.workload_on(pair, "m=1024,n=1024,k=1024")
+        template = template_for(name, pair, workload.dtype)
+        default = template.default_config(workload, pair)
+        for config in (*([default] if default else []), *template.space(workload, pair).sample(64)):
+            label = f"{name} {config.get('algorithm')}"
+            found.setdefault(label, Candidate(workload, pair, template.for_config(config), config))
+    return found
+
+
+def built(wanted: Mapping[str, Candidate], folder: Path) -> dict[str, Kernel]:
     found: dict[str, Kernel] = {}
-    with WorkerPool(len(wanted), timeout_s=120) as builders:
+    with WorkerPool(min(len(wanted), available_cores()), timeout_s=120) as builders:
         for index, outcome in builders.run(partial(build_kernel, cache_dir=folder), wanted.values()):
             name, candidate = list(wanted.items())[index]
             assert isinstance(outcome, Done), (name, outcome)
@@ -107,6 +129,20 @@ def test_a_right_kernel_is_measured(name: str, pool: WorkerPool, kernels: dict[s
     assert found.environment["uuid"].count(",") == 1
     assert found.environment["links"]
     assert found.environment["driver"]
+
+
+def test_a_small_kernel_of_each_algorithm_is_right(pool: WorkerPool, kernels: dict[str, Kernel]) -> None:
+    names = [name for name in kernels if name not in KERNELS]
+    if not names:
+        pytest.skip("no operator here communicates")
+    failed = {}
+    for name in names:
+        outcome = ask(pool, kernels[name])
+        if isinstance(outcome, Done) and outcome.value.failure is None:
+            print(name, outcome.value.latency_us)
+        else:
+            failed[name] = outcome.value.failure if isinstance(outcome, Done) else outcome
+    assert failed == {}
 
 
 @pytest.mark.parametrize("name", ["wrong", "reads before it was sent", "ends while others read"])
