@@ -74,3 +74,10 @@ def test_a_world_is_stated_beside_the_chip() -> None:
         tilesight.rank(KERNEL, "h200", "n=64", world=4, effort="glance", workers=1)
     with pytest.raises(InputError, match="runs on several: run it on that host"):
         tilesight.tune(KERNEL, "h200x2", "n=64", cluster="local")
+
+
+def test_plans_and_dispatchers_are_for_one_device(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="a plan is for operators of one device, and sum_of_ranks runs on"):
+        tilesight.plan(KERNEL, vary="n=64:128", target=cpu_pair(tmp_path), effort="predict")
+    with pytest.raises(InputError, match="a dispatcher is for operators of one device"):
+        tilesight.dispatcher(KERNEL, target="h200x2", n=64)
