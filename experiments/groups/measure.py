@@ -1,6 +1,6 @@
 """Operators of several GPUs of one host: one after the other, torch's own fused operator, and ours.
 
-    python experiments/groups/measure.py --target h200x2 --out rows.jsonl \\
+    python experiments/groups/measure.py --world 2 --out rows.jsonl \\
         matmul_reduce_scatter:m=8192,n=8192,k=4096 matmul_reduce_scatter:L70O
 
 For each case it times the vendor's product and collective, each alone and one after the other; torch's fused
@@ -29,7 +29,7 @@ from tilesight.executor import tasks
 from tilesight.executor.local import GROUP_ENVIRONMENT
 from tilesight.machine.device_lock import PROCESSOR_LOCK, alone_on
 from tilesight.machine.devices import Device, restricted_to
-from tilesight.machine.placement import locate
+from tilesight.machine.placement import locate, target_of_world
 from tilesight.problem.workload import Workload
 from tilesight.records.protocol import MeasurementProtocol
 from tilesight.records.session import SessionResult
@@ -199,7 +199,10 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("cases", nargs="+", metavar="OPERATOR:SHAPE")
-    parser.add_argument("--target", default="h200x2")
+    parser.add_argument(
+        "--target", default="auto", help="several devices, or a chip [default: that found here]"
+    )
+    parser.add_argument("--world", type=int, help="number of devices [default: those of the target]")
     parser.add_argument("--out", type=Path, required=True, help="rows are appended to this file")
     parser.add_argument("--only", default=f"{PARTS},{TORCH},{OURS}", help="what to time, by commas")
     parser.add_argument("--effort", default="quick")
@@ -207,7 +210,8 @@ def main() -> None:
     parser.add_argument("--torch-limit", type=float, default=120.0, help="seconds of all cases of torch")
     parser.add_argument("--database", default="", help="of the sessions [default: beside the rows]")
     given = parser.parse_args()
-    placement = locate(given.target, measures=True, predicts=False, communicates=True)
+    named = target_of_world(given.target, given.world)
+    placement = locate(named, measures=True, predicts=False, communicates=True)
     target, devices = placement.target, placement.devices[: placement.target.world]
     if not devices:
         raise SystemExit("; ".join(placement.messages))

@@ -55,7 +55,7 @@ LIMITS: Mapping[type[Job], float] = {
     CompareJob: 300.0,  # eight kernels and the vendor's
 }
 LEAST_LIMIT_S = 40.0
-RANK_LIMIT_S = 20.0  # more for each further device that runs a kernel together with the first
+RANK_LIMIT_S = 10.0  # more for each further device that runs a kernel together with the first
 START_TICK_S = 0.2  # between two looks whether a device can take its first job
 WAIT_NOTICE_S = 3.0  # without an outcome, after which the user learns of a device that another process uses
 

@@ -65,9 +65,9 @@ def test_each_group_of_gpus_has_one_process(tmp_path: Path) -> None:
 def test_limits_grow_with_the_number_of_devices() -> None:
     one, eight = time_limits(), time_limits(8)
     assert one[MeasureJob].seconds == LIMITS[MeasureJob]
-    assert eight[MeasureJob].seconds == LIMITS[MeasureJob] + 140
+    assert eight[MeasureJob].seconds == LIMITS[MeasureJob] + 70
     assert eight[BuildJob].seconds == LIMITS[BuildJob]
     for _ in range(8):
         one[MeasureJob].record(0.1)
         eight[MeasureJob].record(0.1)
-    assert (one[MeasureJob].seconds, eight[MeasureJob].seconds) == (LEAST_LIMIT_S, LEAST_LIMIT_S + 140)
+    assert (one[MeasureJob].seconds, eight[MeasureJob].seconds) == (LEAST_LIMIT_S, LEAST_LIMIT_S + 70)
