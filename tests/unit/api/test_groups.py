@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import tilesight
 from tests.support.group_kernels import cpu_pair
+from tilesight import kernels
 from tilesight.errors import InputError, WorkloadError
 from tilesight.records.session import Effort
 from tilesight.records.trial import Status
@@ -17,10 +19,13 @@ KERNEL = "sum_of_ranks"
 
 
 @pytest.fixture(autouse=True)
-def of_the_tests(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def of_the_tests(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setenv("TILESIGHT_KERNELS", "tests.support.group_kernels")
     monkeypatch.setenv("TILESIGHT_DB", str(tmp_path / "group.db"))
     monkeypatch.setenv("TILESIGHT_CACHE_DIR", str(tmp_path / "cache"))
+    kernels._registry.cache_clear()
+    yield
+    kernels._registry.cache_clear()
 
 
 def test_a_session_from_the_names_to_the_winner(tmp_path: Path) -> None:
