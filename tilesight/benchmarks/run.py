@@ -70,6 +70,8 @@ def run_bench(
     done: Callable[[BenchRow], None],
 ) -> BenchTable:
     """`bench` with its options as one value; `done` receives each row as it comes."""
+    if shape is not None and (len(kernels) != 1 or ":" in kernels[0]):
+        raise InputError("shapes belong to one kernel: name it, or leave the shapes out")
     named = [find_operator(text.partition(":")[0]) for text in kernels]
     communicates = bool(named) and all(operator.communicates for operator in named)
     placement = locate(target, measures=options.measures, communicates=communicates)
@@ -99,8 +101,6 @@ def _work(
     kernels: Sequence[str], target: Target, shape: Shape | Sequence[Shape] | None, dtype: str | None
 ) -> list[tuple[Operator, Workload]]:
     """The workloads, in order. Raises `InputError`."""
-    if shape is not None and (len(kernels) != 1 or ":" in kernels[0]):
-        raise InputError("shapes belong to one kernel: name it, or leave the shapes out")
     names = kernels or [
         name
         for name in operators()
