@@ -304,11 +304,8 @@ def _environment(indices: Sequence[int]) -> tuple[dict[str, str], list[str]]:
 
     properties = [torch.cuda.get_device_properties(index) for index in indices]
     uuids = [str(getattr(one, "uuid", "")) for one in properties]
-    known = [
-        next((device for device in find_devices() if uuid and device.uuid.endswith(uuid)), None)
-        for uuid in uuids
-    ]
-    present = [device for device in known if device is not None]
+    found = find_devices()
+    present = [device for uuid in uuids for device in found if uuid and device.uuid.endswith(uuid)]
     names = list(dict.fromkeys(str(one.name) for one in properties))
     return {
         "device": f"{len(indices)} x {' and '.join(names)}",
