@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -20,11 +21,18 @@ from tilesight.kernels import default_dtype, operator, operators, template_for, 
 from tilesight.lowering.dynamic import lower_candidate, lowering_version
 from tilesight.problem.candidate import Candidate
 from tilesight.problem.template import KernelTemplate
-from tilesight.target.spec import Target, load_target, target_names
+from tilesight.target.spec import Target, load_target, node_names, target_names
 
 FILE = Path(__file__).parent / "lowered.json"
 # one target for each architecture
 TARGETS = [name for name in target_names() if name != "h200"]
+
+
+def targets_of(template: KernelTemplate, names: Sequence[str]) -> list[Target]:
+    """The targets of these names that a template is for: two devices of each if it is for several."""
+    if template.operator.communicates:
+        names = [f"{name}x2" for name in names if f"{name}x2" in node_names()]
+    return [target for target in map(load_target, names) if target.kind in template.target_kinds]
 
 
 def static_case(template: KernelTemplate, target: Target) -> str:
@@ -36,9 +44,9 @@ def static_candidate(template: KernelTemplate, target: Target) -> Candidate:
     dynamic dimensions, elsewhere the default.
     """
     ours, dtype = template.operator, next(d for d in template.dtypes if d in target.dtypes)
-    workload = ours.workload(next(iter(ours.named)), dtype)
+    workload = ours.workload_on(target, next(iter(ours.named)), dtype)
     config = template.default_config(workload, target)
-    if target.name == "h100":
+    if target.device_target.name == "h100":
         (config,) = template.space(workload, target).sample(1, seed=3)
     assert config is not None
     return Candidate(workload, target, template, config)
@@ -60,15 +68,14 @@ def dynamic_candidate(name: str) -> Candidate:
 
 def cases() -> dict[str, Candidate]:
     """The candidate of every case."""
-    targets = [load_target(name) for name in TARGETS]
     found = {
         static_case(template, target): static_candidate(template, target)
         for name in operators()
         for template in templates(name)
-        for target in targets
-        if target.kind in template.target_kinds
+        for target in targets_of(template, TARGETS)
     }
-    return found | {dynamic_case(name): dynamic_candidate(name) for name in operators()}
+    alone = [name for name in operators() if not operator(name).communicates]
+    return found | {dynamic_case(name): dynamic_candidate(name) for name in alone}
 
 
 def hash_of(candidate: Candidate) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tilesight.problem.group_operator import WORLD
 from tilesight.problem.operator import Operator
 
 # a config of matmul for wgmma: two groups of consumers, and a producer
@@ -34,10 +35,12 @@ _FIXED: Mapping[str, Mapping[str, int]] = {
 def shape(operator: Operator, *sizes: int, **given: int) -> str:
     """A shape with these sizes of the first dimensions that may have any size; the last size serves the rest.
 
-    Dimensions that depend on others have a legal size of their own, unless they are `given`.
+    Dimensions that depend on others have a legal size of their own, unless they are `given`. The world is
+    left to the target.
     """
     fixed = {**_FIXED.get(operator.name, {}), **given}
-    free = [dim for dim in operator.dims if dim not in fixed and dim not in operator.dim_defaults]
+    ours = [dim for dim in operator.dims if dim != WORLD or not operator.communicates]
+    free = [dim for dim in ours if dim not in fixed and dim not in operator.dim_defaults]
     chosen = {dim: sizes[min(i, len(sizes) - 1)] for i, dim in enumerate(free)}
     return ",".join(f"{dim}={size}" for dim, size in {**chosen, **fixed}.items())
 

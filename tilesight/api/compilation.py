@@ -64,7 +64,7 @@ def build(
     Raises `InputError` for a wrong argument, and what `compile_candidate` raises.
     """
     operator = find_operator(kernel)
-    chosen = locate(target, measures=False).target
+    chosen = locate(target, measures=False, communicates=operator.communicates).target
     workload = find_workloads(operator, chosen, shape, dtype)[0]
     template = find_template(operator, chosen, workload.dtype)
     dynamic_dims = template.check_dynamic(dynamic)

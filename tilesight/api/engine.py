@@ -87,7 +87,11 @@ class Engine:
             notice_load(self.placement.devices, self.observer.message)
         workers = self.options.workers or self._settings.workers
         return LocalExecutor(
-            workers, self._settings.cache_dir, self.placement.gpus, notice=self.observer.message
+            workers,
+            self._settings.cache_dir,
+            self.placement.gpus,
+            world=self.placement.target.world,
+            notice=self.observer.message,
         )
 
     def caching_executor(self) -> CachingExecutor:

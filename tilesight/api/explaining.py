@@ -127,7 +127,7 @@ def _explain_shipped(
     from .sessions import best_known
 
     operator = find_operator(kernel)
-    placement = locate(target, measures=False)
+    placement = locate(target, measures=False, communicates=operator.communicates)
     workload = find_workloads(operator, placement.target, shape, dtype)[0]
     template = find_template(operator, placement.target, workload.dtype)
     space = template.space(workload, placement.target)

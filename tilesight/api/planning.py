@@ -10,7 +10,7 @@ from ..records.session import Effort
 from ..target.spec import Target
 from ..tuner.observers import Observer
 from ..tuner.options import TuneOptions
-from ..tuner.resolve import Shape, default_dtype, find_operator, find_template
+from ..tuner.resolve import Shape, default_dtype, find_operator_of_one, find_template
 
 if TYPE_CHECKING:
     from ..planner.result import PlanResult
@@ -117,7 +117,7 @@ def plan_range(
     for name, value, most in (("kernels", kernels, 256), ("shapes", shapes, 1024)):
         if not 1 <= value <= most:
             raise InputError(f"{name}={value} must lie in 1 .. {most}")
-    operator = find_operator(kernel)
+    operator = find_operator_of_one(kernel, "a plan")
     varied = read_vary(vary)
     placement = locate(target, measures=options.measures)
     dtype = dtype or default_dtype(operator, placement.target)

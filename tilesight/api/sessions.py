@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..machine.devices import Device, device_for, find_devices
+from ..machine.devices import NoDevice, find_devices, groups_for
 from ..problem.operator import Operator
 from ..problem.workload import Workload
 from ..records.session import Effort, SessionResult
@@ -58,10 +58,10 @@ def best_known(engine: Engine, operator: Operator, workload: Workload) -> Sessio
     from ..tuner.recorded import find_answer
 
     target = engine.placement.target
-    device = device_for(target, find_devices() if target.is_gpu else [])
-    if isinstance(device, Device):
+    found = groups_for(target, find_devices() if target.is_gpu else [])
+    if not isinstance(found, NoDevice):
         template = find_template(operator, target, workload.dtype)
-        placement = replace(engine.placement, devices=(device,))
+        placement = replace(engine.placement, devices=found[: target.world])
         request = make_request(template, workload, placement, engine.model.version, engine.options)
         answer = find_answer(engine.store, replace(request, effort=Effort.QUICK))
         if answer is not None:

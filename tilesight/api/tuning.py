@@ -19,6 +19,7 @@ def tune(
     shape: Shape | Sequence[Shape] | None = None,
     *,
     dtype: str | None = None,
+    world: int | None = None,
     effort: str | Effort | None = None,
     budget_s: float | None = None,
     database: str | None = None,
@@ -45,6 +46,8 @@ def tune(
         shape: A published name (`M0`), `k=v,...`, a mapping of dimensions, or several of these; None: the
             operator's default shapes.
         dtype: Element type; None: the first that kernel and target support.
+        world: Number of devices that run a kernel together, where it communicates: 4 with target `h100` means
+            target `h100x4`; None: those of the target.
         effort: `glance`, `predict`, `quick`, `full` or `exhaustive`; None: that of the
             settings, else `quick`.
         budget_s: Wall-clock seconds for the whole call. When they are spent, no new candidate starts. None:
@@ -88,7 +91,7 @@ def tune(
         cluster=cluster,
         remeasure=remeasure,
     )
-    return tune_shapes(kernel, target, shape, dtype, options, observer)
+    return tune_shapes(kernel, target, shape, dtype, options, observer, world)
 
 
 def rank(
@@ -97,6 +100,7 @@ def rank(
     shape: Shape | Sequence[Shape] | None = None,
     *,
     dtype: str | None = None,
+    world: int | None = None,
     effort: str | Effort = Effort.PREDICT,
     budget_s: float | None = None,
     database: str | None = None,
@@ -108,6 +112,7 @@ def rank(
     """`tune` with the model alone: nothing is built or measured, and no device is needed.
 
     Args:
+        world: As of `tune`.
         effort: `predict`, or `glance` for an answer in seconds.
 
     Raises:
@@ -123,7 +128,7 @@ def rank(
     )
     if options.measures:
         raise InputError(f"rank measures nothing: effort '{options.effort}' is one of tune")
-    return tune_shapes(kernel, target, shape, dtype, options, observer)
+    return tune_shapes(kernel, target, shape, dtype, options, observer, world)
 
 
 def tune_shapes(
@@ -133,9 +138,10 @@ def tune_shapes(
     dtype: str | None,
     options: TuneOptions,
     observer: Observer | None,
+    world: int | None = None,
 ) -> list[SessionResult]:
     """`tune` with its options as one value."""
-    from ..machine.placement import locate
+    from ..machine.placement import locate, target_of_world
     from .budget import SharedBudget
     from .engine import Engine
     from .sessions import run_session
@@ -143,7 +149,15 @@ def tune_shapes(
     operator = find_operator(kernel)
     if options.cluster is not None and (target or load_settings().target) == "auto":
         raise InputError("target 'auto' means the GPU of this machine; name the target of the cluster")
-    placement = locate(target, measures=options.measures and options.cluster is None)
+    if options.cluster is not None and operator.communicates and options.measures:
+        raise InputError(
+            f"a cluster measures kernels of one GPU, and {operator.name} runs on several: run it on that host"
+        )
+    placement = locate(
+        target if world is None else target_of_world(target, world),
+        measures=options.measures and options.cluster is None,
+        communicates=operator.communicates,
+    )
     workloads = find_workloads(operator, placement.target, shape, dtype)
     for workload in workloads:
         find_template(operator, placement.target, workload.dtype).check_dynamic(options.dynamic)

@@ -70,7 +70,11 @@ def run_bench(
     done: Callable[[BenchRow], None],
 ) -> BenchTable:
     """`bench` with its options as one value; `done` receives each row as it comes."""
-    placement = locate(target, measures=options.measures)
+    if shape is not None and (len(kernels) != 1 or ":" in kernels[0]):
+        raise InputError("shapes belong to one kernel: name it, or leave the shapes out")
+    named = [find_operator(text.partition(":")[0]) for text in kernels]
+    communicates = bool(named) and all(operator.communicates for operator in named)
+    placement = locate(target, measures=options.measures, communicates=communicates)
     work = _work(kernels, placement.target, shape, dtype)
     budget = SharedBudget(options.budget_s)
     rows: list[BenchRow] = []
@@ -85,7 +89,7 @@ def run_bench(
             done(rows[-1])
     return BenchTable(
         target=placement.target.name,
-        device=placement.device.name if placement.device and any(row.is_measured for row in rows) else "",
+        device=placement.device_name if any(row.is_measured for row in rows) else "",
         date=datetime.now(UTC).date().isoformat(),
         effort=options.effort.value,
         software=dict(placement.software),
@@ -97,10 +101,11 @@ def _work(
     kernels: Sequence[str], target: Target, shape: Shape | Sequence[Shape] | None, dtype: str | None
 ) -> list[tuple[Operator, Workload]]:
     """The workloads, in order. Raises `InputError`."""
-    if shape is not None and (len(kernels) != 1 or ":" in kernels[0]):
-        raise InputError("shapes belong to one kernel: name it, or leave the shapes out")
     names = kernels or [
-        name for name in operators() if any(target.kind in t.target_kinds for t in templates(name))
+        name
+        for name in operators()
+        if any(target.kind in t.target_kinds for t in templates(name))
+        and not find_operator(name).communicates
     ]
     found = []
     for text in names:

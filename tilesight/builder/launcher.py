@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..problem.template import RANK
 from .argument_checks import checks, prologue
 from .launch_plan import Argument, KernelLaunch, LaunchPlan, PixelBox, TensorMap
 from .size_expr import Expression, Size
@@ -131,6 +132,8 @@ def cuda_launcher(plan: LaunchPlan) -> str:
             f'  if (int error = prepare(&function_{i}, "{name}", {shared}, {str(large).lower()})) '
             "return error;"
         )
+    if RANK.name in plan.numbers:
+        lines += _load_all(len(names))
     lines += [
         "  return 0;",
         "}",
@@ -144,6 +147,22 @@ def cuda_launcher(plan: LaunchPlan) -> str:
         lines += _launch(launch, names.index(launch.function))
     lines += ["  return 0;", "}", ""]
     return "\n".join(lines)
+
+
+def _load_all(count: int) -> list[str]:
+    """C code that loads all functions now, of kernels that wait for other devices.
+
+    The driver loads a function by its first launch, and may wait until the device is idle: behind a kernel
+    that waits for another device this would be for ever.
+    """
+    return [
+        "  int (*load)(CUfunction);",
+        '  if (!find(library, load, "cuFuncLoad")) return -1;',
+        *(
+            f'  if (int error = check((CUresult)load(function_{i}), "loading a function")) return error;'
+            for i in range(count)
+        ),
+    ]
 
 
 def host_launcher(plan: LaunchPlan) -> str:

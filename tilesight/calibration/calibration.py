@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import datetime
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from importlib.resources import files
-from pathlib import Path
 
-from ..builder.compiler import CompileError, compile_in
-from ..builder.cuda import cuda_flags
+from ..builder.device_code import compile_device_code
 from ..errors import InputError, TargetFileError, ToolchainError
 from ..machine.device_lock import PROCESSOR_LOCK, alone_on, holder_of
 from ..machine.devices import Device
-from ..machine.toolchain import compiler_version, find_cxx, find_nvcc, missing_compiler, package_version
+from ..machine.toolchain import compiler_version, find_cxx, find_nvcc, package_version
 from ..target.checks import checked_value
 from ..target.spec import Figure, Target, is_plain_name, node_names, target_names
 from .cpu import disturbed_notes, measure_core
@@ -186,25 +182,7 @@ def calibration_of(
 
 def compile_probes(target: Target, package: str = __package__, name: str = "probes.cu") -> bytes:
     """The device code of a source file of `package` for `target`. Raises `ToolchainError`."""
-    missing = missing_compiler(target)
-    if missing:
-        raise ToolchainError(missing)
-    source = files(package).joinpath(name).read_bytes()
-    with tempfile.TemporaryDirectory(prefix="tilesight-probes-") as made:
-        folder = Path(made)
-        (folder / "probes.cu").write_bytes(source)
-        try:
-            command = [
-                find_nvcc() or "nvcc",
-                "-cubin",
-                *cuda_flags(target.arch, ()),
-                "-ccbin",
-                str(find_cxx()),
-            ]
-            compile_in(folder, [*command, "probes.cu", "-o", "probes.cubin"])
-        except CompileError as error:
-            raise ToolchainError(f"calibration: the probes cannot be built: {error}") from error
-        return (folder / "probes.cubin").read_bytes()
+    return compile_device_code(target, package, name)
 
 
 def rounded(value: float) -> float:

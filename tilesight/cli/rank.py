@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 @options.with_options(
     options.kernel,
     options.target,
+    options.world,
     options.shapes,
     options.dtype,
     click.option(
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 def rank(
     kernel: str,
     target: str | None,
+    world: int | None,
     shapes: tuple[str, ...],
     dtype: str | None,
     top: int,
@@ -56,7 +58,7 @@ def rank(
 
     report.show(
         "rank",
-        lambda observer: tune_shapes(kernel, target, shapes or None, dtype, session, observer),
+        lambda observer: tune_shapes(kernel, target, shapes or None, dtype, session, observer, world),
         top,
         variants,
         verbosity,

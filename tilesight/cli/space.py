@@ -35,7 +35,7 @@ def space(
     from ..tuner.resolve import find_operator, find_template, find_workloads
 
     operator = find_operator(kernel)
-    chosen = locate(target, measures=False).target
+    chosen = locate(target, measures=False, communicates=operator.communicates).target
     workload = find_workloads(operator, chosen, shape, dtype)[0]
     template = find_template(operator, chosen, workload.dtype)
     found = template.space(workload, chosen)

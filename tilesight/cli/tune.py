@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 @options.with_options(
     click.argument("kernel", required=False, shell_complete=suggestions.kernels),
     options.target,
+    options.world,
     options.shapes,
     options.dtype,
     click.option(
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
 def tune(
     kernel: str | None,
     target: str | None,
+    world: int | None,
     shapes: tuple[str, ...],
     dtype: str | None,
     misses: bool,
@@ -95,7 +97,12 @@ def tune(
     from ..api.tuning import tune_shapes
 
     if misses:
-        needless = (("--shape", shapes), ("--dtype", dtype), ("--cluster", session.cluster))
+        needless = (
+            ("--shape", shapes),
+            ("--dtype", dtype),
+            ("--cluster", session.cluster),
+            ("--world", world),
+        )
         wrong = [name for name, given in needless if given]
         if wrong:
             raise InputError(f"--misses takes its shapes from the database: leave out {' and '.join(wrong)}")
@@ -110,7 +117,7 @@ def tune(
     name = kernel
     report.show(
         "tune",
-        lambda observer: tune_shapes(name, target, shapes or None, dtype, session, observer),
+        lambda observer: tune_shapes(name, target, shapes or None, dtype, session, observer, world),
         top,
         variants,
         verbosity,

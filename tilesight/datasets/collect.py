@@ -135,7 +135,8 @@ def collect(
     else:
         options = list(_listed(Path(workloads), samples))
     check_out(Path(out), ".parquet", "datasets")
-    placement = locate(target, measures=True, predicts=False)
+    communicates = all(option.operator.communicates for option in options)
+    placement = locate(target, measures=True, predicts=False, communicates=communicates)
     if placement.device is None:
         raise ToolchainError(f"a dataset needs measurements: {'; '.join(placement.messages)}")
     requests = list(_workloads(options, placement.target))
@@ -153,7 +154,9 @@ def collect(
     count = sum(len(case.wanted) for case in cases)
     observer.started(f"{len(cases)} workloads on {placement.target.title}, {count} candidates, to {out}")
     # all devices of the target; each measures one kernel at a time
-    executor = LocalExecutor(workers or settings.workers, settings.cache_dir, placement.gpus)
+    executor = LocalExecutor(
+        workers or settings.workers, settings.cache_dir, placement.gpus, world=placement.target.world
+    )
     try:
         if placement.target.is_gpu:
             executor.start(measures=True)  # starts the measuring processes while the first kernels are built

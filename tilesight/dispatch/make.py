@@ -21,7 +21,7 @@ from ..records.protocol import MeasurementProtocol
 from ..records.session import Context
 from ..settings import load_settings
 from ..target.spec import Target
-from ..tuner.resolve import check_workers, find_context, find_operator, find_template
+from ..tuner.resolve import check_workers, find_context, find_operator_of_one, find_template
 from .background_thread import BackgroundThread
 from .dispatcher import Dispatcher
 from .improve.explore import EXPLORE_S, find_choice
@@ -108,7 +108,7 @@ def dispatcher(
     policy = on_miss_named(on_miss)
     check_workers(workers)
     placement = _placement(target)
-    operator = find_operator(kernel) if template is None else template.operator
+    operator = find_operator_of_one(kernel, "a dispatcher") if template is None else template.operator
     chosen = template or find_template(
         operator, placement.target, dtype or default_dtype(kernel, placement.target)
     )

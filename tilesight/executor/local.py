@@ -14,7 +14,19 @@ from ..machine.device_lock import PROCESSOR_LOCK, alone_on, holder_of
 from ..machine.devices import Device, restricted_to
 from ..problem.candidate import Candidate
 from ..records.trial import BuildResult, Measurement
-from ..workers import Done, Outcome, Raised, TimeLimit, WorkerPool, failure_of, thread_limits, wait_for
+from ..workers import (
+    Crashed,
+    Done,
+    Outcome,
+    OutOfMemory,
+    Raised,
+    TimedOut,
+    TimeLimit,
+    WorkerPool,
+    failure_of,
+    thread_limits,
+    wait_for,
+)
 from . import tasks
 from .jobs import (
     BuildDone,
@@ -32,6 +44,9 @@ from .jobs import (
 )
 from .tasks import Answer
 
+# figures of targets are without NVLink multicast, and so are all times
+GROUP_ENVIRONMENT = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"}
+
 # seconds that one job may take at first; limits adapt to the times of jobs that succeed
 LIMITS: Mapping[type[Job], float] = {
     LowerJob: 120.0,  # attention lowers in 3 s on an idle core, and slower beside other lowerings
@@ -40,6 +55,7 @@ LIMITS: Mapping[type[Job], float] = {
     CompareJob: 300.0,  # eight kernels and the vendor's
 }
 LEAST_LIMIT_S = 40.0
+RANK_LIMIT_S = 10.0  # more for each further device that runs a kernel together with the first
 START_TICK_S = 0.2  # between two looks whether a device can take its first job
 WAIT_NOTICE_S = 3.0  # without an outcome, after which the user learns of a device that another process uses
 
@@ -48,9 +64,18 @@ BUILD_FAULTS = (FailureKind.BUILD_ERROR, FailureKind.BUILD_CRASH, FailureKind.BU
 _RUN_FAULTS = (FailureKind.RUN_ERROR, FailureKind.RUN_CRASH, FailureKind.RUN_TIMEOUT)
 
 
-def time_limits() -> dict[type[Job], TimeLimit]:
-    """An adaptive limit for each kind of job. Jobs of other operators may take longer than the first ones."""
-    return {kind: TimeLimit(first_s, floor_s=min(first_s, LEAST_LIMIT_S)) for kind, first_s in LIMITS.items()}
+def time_limits(world: int = 1) -> dict[type[Job], TimeLimit]:
+    """An adaptive limit for each kind of job. Jobs of other operators may take longer than the first ones.
+
+    Outputs of each of the `world` devices that run a kernel together are checked one after the other, also
+    once for each of them as the late one.
+    """
+    found = {}
+    for kind, first_s in LIMITS.items():
+        more_s = RANK_LIMIT_S * (world - 1) if kind in (MeasureJob, CompareJob) else 0.0
+        least_s = min(first_s, LEAST_LIMIT_S) + more_s
+        found[kind] = TimeLimit(first_s + more_s, floor_s=least_s)
+    return found
 
 
 class LocalExecutor:
@@ -62,6 +87,7 @@ class LocalExecutor:
         cache_dir: Path,
         devices: Sequence[Device] = (),
         *,
+        world: int = 1,
         notice: Callable[[str], None] | None = None,
     ) -> None:
         """Prepare an executor; no process starts yet.
@@ -71,13 +97,16 @@ class LocalExecutor:
             cache_dir: Folder of the kernel cache.
             devices: GPUs to measure on, each with a process of its own that sees no other GPU. Without any,
                 kernels are measured on the processor, and nothing else runs meanwhile.
+            world: How many devices run a kernel together (`Target.world`): each `world` of `devices` that
+                follow each other have one process.
             notice: Receives texts for the user while jobs run.
         """
         self._cache_dir = cache_dir
         self._notice = notice or _ignore
         self._locks = {device.uuid: device.name for device in devices} or {PROCESSOR_LOCK: "the processor"}
         self._alternates = not any(device.kind != "cpu" for device in devices)
-        self._limits = time_limits()
+        groups = [tuple(devices[i : i + world]) for i in range(0, len(devices), world)]
+        self._limits = time_limits(world)
         self._waiting_noticed = False
         self._lane = Lane.PREPARE  # if lanes alternate, the one that runs
         self._pools = {
@@ -89,12 +118,14 @@ class LocalExecutor:
                 environment=thread_limits(1),
             ),
             Lane.DEVICE: WorkerPool(
-                max(1, len(devices)),
+                max(1, len(groups)),
                 timeout_s=LIMITS[MeasureJob],
                 preload=tasks.preload_device,
                 initializer=tasks.start_device,
-                environments=[restricted_to(device) for device in devices] or None,
-                gate=[partial(alone_on, lock) for lock in self._locks],
+                environment={} if world == 1 else GROUP_ENVIRONMENT,
+                environments=[restricted_to(*group) for group in groups] or None,
+                gate=[partial(alone_on, *(device.uuid for device in group)) for group in groups]
+                or [partial(alone_on, PROCESSOR_LOCK)],
             ),
         }
 
@@ -240,12 +271,20 @@ def event_of(job: Job, outcome: Outcome[Any]) -> Event:
             measurement = (
                 outcome.value
                 if isinstance(outcome, Done)
-                else Measurement(failure=failure_of(outcome, *_RUN_FAULTS))
+                else Measurement(failure=_run_failure(job.candidate, outcome))
             )
             return MeasureDone(job, measurement, outcome.seconds)
         case CompareJob():
-            found = outcome.value if isinstance(outcome, Done) else failure_of(outcome, *_RUN_FAULTS)
+            found = outcome.value if isinstance(outcome, Done) else _run_failure(job.finalists[0][0], outcome)
             return CompareDone(job, found, outcome.seconds)
+
+
+def _run_failure(candidate: Candidate, outcome: Raised | Crashed | TimedOut | OutOfMemory) -> Failure:
+    failure = failure_of(outcome, *_RUN_FAULTS)
+    if failure.kind is FailureKind.RUN_TIMEOUT and candidate.template.operator.communicates:
+        hint = "a rank may wait for another one for ever"
+        return Failure(failure.kind, f"{failure.message}; {hint}", failure.detail)
+    return failure
 
 
 def is_cache_failure(failure: Failure) -> bool:

@@ -11,7 +11,7 @@ import re
 import stat
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from ..errors import ToolchainError
@@ -23,17 +23,18 @@ _BASE = Path("/tmp")  # not TMPDIR, which may differ between users or jobs
 
 
 @contextmanager
-def alone_on(uuid: str) -> Iterator[None]:
-    """Wait for the lock of the GPU with this UUID, or of `PROCESSOR_LOCK`, and hold it.
+def alone_on(*uuids: str) -> Iterator[None]:
+    """Wait for the locks of the GPUs with these UUIDs, or of `PROCESSOR_LOCK`, and hold them.
 
-    Raises `ToolchainError` if no folder is usable.
+    Several are taken in one order by all processes, so that none waits for another for ever. Raises
+    `ToolchainError` if no folder is usable.
     """
-    descriptor = _open(uuid)
-    try:
-        take_lock(descriptor)
+    with ExitStack() as held:
+        for uuid in sorted(uuids):
+            descriptor = _open(uuid)
+            held.callback(os.close, descriptor)
+            take_lock(descriptor)
         yield
-    finally:
-        os.close(descriptor)
 
 
 def holder_of(uuid: str) -> int | None:

@@ -10,6 +10,7 @@ import csv
 import json
 import os
 import platform
+import re
 import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -44,6 +45,12 @@ class NoDevice:
 
     @property
     def message(self) -> str:
+        alike = [device for device in self.found if is_of(device, self.target)]
+        if alike:
+            return (
+                f"target {self.target.name} is {self.target.world} devices, and this machine has "
+                f"{len(alike)} of that kind ('{alike[0].name}')"
+            )
         wanted = " or ".join(f"'{name}'" for name in self.target.device_names)
         if not self.found:
             needed = wanted or "a device of that name"
@@ -94,11 +101,13 @@ def visible(devices: Sequence[Device], setting: str | None) -> list[Device]:
     return found
 
 
-def restricted_to(device: Device) -> dict[str, str]:
-    """Environment variables with which a process sees that GPU only; empty for a processor."""
-    if device.kind == "cuda":
-        return {"CUDA_VISIBLE_DEVICES": device.uuid or str(device.index)}
-    return {"HIP_VISIBLE_DEVICES": str(device.index)} if device.kind == "hip" else {}
+def restricted_to(*devices: Device) -> dict[str, str]:
+    """Environment variables with which a process sees those GPUs only; empty for a processor."""
+    if devices[0].kind == "cuda":
+        return {"CUDA_VISIBLE_DEVICES": ",".join(device.uuid or str(device.index) for device in devices)}
+    if devices[0].kind == "hip":
+        return {"HIP_VISIBLE_DEVICES": ",".join(str(device.index) for device in devices)}
+    return {}
 
 
 def cpu_device() -> Device:
@@ -161,6 +170,18 @@ def devices_for(target: Target, devices: Sequence[Device]) -> tuple[Device, ...]
     return NoDevice(target, tuple(devices), tuple(fitting))
 
 
+def groups_for(target: Target, devices: Sequence[Device]) -> tuple[Device, ...] | NoDevice:
+    """As `devices_for`, for a target of several devices: as many times its number as there are.
+
+    The processor serves any number: ranks are threads.
+    """
+    found = devices_for(target, devices)
+    if isinstance(found, NoDevice) or not target.is_gpu:
+        return found
+    groups = len(found) // target.world
+    return found[: groups * target.world] if groups else NoDevice(target, tuple(devices), ())
+
+
 def device_for(target: Target, devices: Sequence[Device]) -> Device | NoDevice:
     """The first of `devices_for`."""
     found = devices_for(target, devices)
@@ -183,6 +204,28 @@ def _nvidia_devices() -> list[Device]:
     return parse_nvidia_smi(
         _output_of(["nvidia-smi", f"--query-gpu={columns}", "--format=csv,noheader,nounits"])
     )
+
+
+def links_between(devices: Sequence[Device]) -> str:
+    """How GPUs of this machine are connected, in the words of the driver's matrix: NV18, or PIX and NODE."""
+    return links_in(_output_of(["nvidia-smi", "topo", "-m"]), [device.index for device in devices])
+
+
+def links_in(matrix: str, indices: Sequence[int]) -> str:
+    """The links between those GPUs in the output of `nvidia-smi topo -m`; "" if it does not have them."""
+    rows = [
+        re.sub(r"\x1b\[[0-9;]*m", "", line).split() for line in matrix.splitlines()
+    ]  # headings are underlined
+    heading = next((row for row in rows if row and row[0] == "GPU0"), [])
+    found: dict[str, None] = {}
+    for row in rows:
+        if not row or row is heading or row[0] not in {f"GPU{index}" for index in indices}:
+            continue
+        for index in indices:
+            name = f"GPU{index}"
+            if name != row[0] and name in heading and len(row) > heading.index(name) + 1:
+                found[row[heading.index(name) + 1]] = None
+    return " and ".join(found)
 
 
 def parse_nvidia_smi(text: str) -> list[Device]:

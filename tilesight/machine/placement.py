@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ..errors import ToolchainError
+from ..errors import InputError, ToolchainError
 from ..settings import load_settings
-from ..target.spec import Target, load_target, target_names
-from .devices import Device, NoDevice, devices_for, find_devices, target_for
+from ..target.spec import Target, load_target, node_names, of_world, target_names
+from .devices import Device, NoDevice, find_devices, groups_for, target_for
 from .toolchain import missing_compiler
 
 
@@ -18,7 +18,8 @@ class Placement:
 
     Attributes:
         target: The target.
-        devices: Devices to measure on, all of one name; none if nothing is measured.
+        devices: Devices to measure on, all of one name; none if nothing is measured. Of a target of several
+            GPUs each `target.world` that follow each other are measured together.
         messages: Why nothing is measured although measuring was requested; that one of several devices is
             used.
         software: Versions of the software on the machines that do the work; empty for this machine.
@@ -33,6 +34,13 @@ class Placement:
     def device(self) -> Device | None:
         """The first of `devices`."""
         return self.devices[0] if self.devices else None
+
+    @property
+    def device_name(self) -> str:
+        """The measured device in records, with the number of those that run a kernel together; "" if none."""
+        if self.device is None:
+            return ""
+        return f"{self.target.world} x {self.device.name}" if self.target.levels else self.device.name
 
     @property
     def gpus(self) -> tuple[Device, ...]:
@@ -59,29 +67,59 @@ def named_target(target: str | Target | None, predicts: bool = True) -> Target:
     return load_target(given) if isinstance(given, str) else given
 
 
-def locate(target: str | Target | None, *, measures: bool, predicts: bool = True) -> Placement:
+def target_of_world(target: str | Target | None, world: int | None, predicts: bool = True) -> Target:
+    """The target that a caller names, of `world` devices. None: of as many as it has.
+
+    Raises:
+        InputError: The target is several devices, and not so many; or no shipped target describes so many
+            devices of this chip.
+    """
+    named = named_target(target, predicts)
+    if world is None or named.world == world:
+        return named
+    if named.levels:
+        raise InputError(
+            f"target {named.name} is {named.world} devices and not {world}: leave the world out, or state it "
+            f"of {named.device_target.name}"
+        )
+    found = of_world(named, world)
+    if found.world != world:
+        raise InputError(
+            f"no shipped target describes {world} devices of {found.device_target.name}: {found.name} has "
+            f"{found.world}; describe them in a file of their own (--target ./mynode.toml)"
+        )
+    return found
+
+
+def locate(
+    target: str | Target | None, *, measures: bool, predicts: bool = True, communicates: bool = False
+) -> Placement:
     """Find the target and, if needed, its devices on this machine.
 
-    Of a target of several devices the chip is the target of the call, and a message says so: no operator
-    communicates, each runs on one device.
+    An operator that communicates needs a target of several devices. For other operators the chip of such a
+    target is the target of the call, and a message says so: each runs on one device.
 
     Args:
         target: A name, the path of a target file, a target, or `auto`: the target of the GPU in this machine;
             None: that of the settings.
         measures: Also find devices.
         predicts: The caller can predict without a device; messages offer that.
+        communicates: Several devices compute the operator together (`Operator.communicates`).
 
     Raises:
+        InputError: The operator communicates, and the target is one device.
         UnknownNameError: There is no target of that name.
         TargetFileError: The target file is invalid.
         ToolchainError: `auto` finds no GPU, or there is a device and no compiler for it.
     """
     named = named_target(target, predicts)
-    chosen = named.device_target
+    if communicates and not named.levels:
+        raise InputError(_several_needed(named))
+    chosen = named if communicates else named.device_target
     notes = () if chosen is named else (_runs_on_one(named),)
     if not measures:
         return Placement(chosen, messages=notes)
-    found = devices_for(chosen, find_devices() if chosen.is_gpu else [])
+    found = groups_for(chosen, find_devices() if chosen.is_gpu else [])
     if isinstance(found, NoDevice):
         return Placement(
             chosen,
@@ -99,6 +137,18 @@ def locate(target: str | Target | None, *, measures: bool, predicts: bool = True
             f"{missing}. Predictions need no compiler: --effort predict" if predicts else missing
         )
     return Placement(chosen, found, notes)
+
+
+def _several_needed(chip: Target) -> str:
+    """What to do about a target that is one device, where an operator communicates."""
+    nodes = [node for node in map(load_target, node_names()) if node.chip == chip]
+    names = " or ".join(node.name for node in sorted(nodes, key=lambda node: node.world))
+    offer = (
+        f"name a target of several, {names}, or state their number: --world {nodes[0].world}"
+        if nodes
+        else "describe several in a file of their own (--target ./mynode.toml)"
+    )
+    return f"this operator runs on several devices together, and target {chip.name} is one: {offer}"
 
 
 def _runs_on_one(target: Target) -> str:

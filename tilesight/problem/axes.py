@@ -12,7 +12,10 @@ from .config import Value
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """An axis of ceil(dim / part) elements; `part`: number or an attribute's name (-1: all of `dim`)."""
+    """An axis of ceil(dim / part) elements.
+
+    `part` is a number, or the name of an attribute (-1: all of `dim`) or of another dimension.
+    """
 
     dim: str
     part: int | str
@@ -67,7 +70,7 @@ def extent(axis: Axis, dims: Mapping[str, int], attrs: Mapping[str, Value]) -> i
             int(attrs[name]) for name in ("kernel", "stride", "padding", "dilation")
         )
         return (dims[axis.dim] + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
-    part = axis.size(attrs)
+    part = axis.size({**attrs, **dims})
     return 1 if part == -1 else -(-dims[axis.dim] // part)
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..target.spec import Target
 from .space import Config
-from .template import KernelTemplate
+from .template import RANK, KernelTemplate
 from .workload import Workload
 
 
@@ -32,6 +32,14 @@ class Candidate:
     def run_time_slots(self) -> tuple[int, ...]:
         """What the built kernel takes after its tensors: sizes, then numbers, as a library takes them."""
         return (*self.dynamic_sizes, *(number.slot for number in self.template.numbers))
+
+    def slots_of_rank(self, rank: int) -> tuple[int, ...]:
+        """As `run_time_slots`, for the device `rank` of several."""
+        numbers = (
+            replace(number, value=rank) if number.name == RANK.name else number
+            for number in self.template.numbers
+        )
+        return (*self.dynamic_sizes, *(number.slot for number in numbers))
 
     @property
     def key(self) -> str:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
+    from ..target.spec import Target
+
 Tensors = Mapping[str, "torch.Tensor"]
 
 
@@ -38,9 +40,11 @@ class Operator(ABC):
             needs them. Where attributes change them, see `tensor_axes`.
         named: dimensions and attributes of the published shapes, by name.
         default_names: published shapes of a command without `--shape`.
+        communicates: several devices compute it together: see `GroupOperator`.
     """
 
     name: str
+    communicates: ClassVar[bool] = False
     dims: ClassVar[tuple[str, ...]]
     dim_defaults: ClassVar[Mapping[str, int | str]] = {}
     attrs: ClassVar[Mapping[str, Value]] = {}
@@ -230,6 +234,14 @@ class Operator(ABC):
 
     def default_workloads(self, dtype: str | None = None) -> list[Workload]:
         return [self.workload(name, dtype) for name in self.default_names]
+
+    def workload_on(self, target: Target, shape: str, dtype: str | None = None) -> Workload:
+        """The workload of `shape` on `target`. Only operators that communicate depend on the target."""
+        return self.workload(shape, dtype)
+
+    def default_workloads_on(self, target: Target, dtype: str | None = None) -> list[Workload]:
+        """The workloads of a command without a shape, on `target`."""
+        return self.default_workloads(dtype)
 
     def validate(self, workload: Workload) -> None:
         """Raise `WorkloadError` for dimensions that are legal one by one and illegal together."""

@@ -43,6 +43,29 @@ class RunTimeNumber:
         return number_slot(self.dtype, self.value)
 
 
+# the rank of the device that runs a kernel; models and lowering take that of rank 0
+RANK = RunTimeNumber("rank", "int32", 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """A collective of the vendor's library that belongs to a kernel's call.
+
+    Attributes:
+        name: `all_reduce`, `all_gather`, `reduce_scatter` or `all_to_all`.
+        source: the tensor of each rank that it reads: an input, an output or scratch of the kernel.
+        result: the tensor of each rank that it writes; of an all-reduce it may be `source`.
+        when: `before` the kernel or `after` it.
+        size_bytes: of the whole tensor, as `predict_collective` takes it.
+    """
+
+    name: str
+    source: str
+    result: str
+    when: str
+    size_bytes: int
+
+
 # element types of numbers among a kernel's arguments, with their formats in `struct`
 NUMBER_FORMATS: Mapping[str, str] = {
     "bool": "?", "int8": "b", "uint8": "B", "int16": "h", "uint16": "H", "int32": "i", "uint32": "I",
@@ -108,6 +131,20 @@ class KernelTemplate(ABC):
         """
         return {}
 
+    def shared_scratch(self, workload: Workload, config: Config) -> Mapping[str, tuple[tuple[int, ...], str]]:
+        """As `scratch`, for memory of each rank that the kernels of all ranks reach: flags, staging.
+
+        Only of operators that communicate. Each tensor `s` stands in the kernel's function as `s_0`, `s_1`,
+        ..., after the outputs and before `scratch`. It is zeroed once, when it is allocated. Integers then
+        belong to the kernels, which keep counters of calls in them; what other tensors hold before a call is
+        undefined. One set serves one sequence of calls, the same on all ranks.
+        """
+        return {}
+
+    def collective(self, workload: Workload, config: Config) -> Collective | None:
+        """The collective of the vendor's library that is part of a call, before or after the kernel."""
+        return None
+
     def default_config(self, workload: Workload, target: Target) -> Config | None:
         """A well-tried config that the search measures first, or None."""
         return None
@@ -134,7 +171,7 @@ class KernelTemplate(ABC):
 
         Sizes that the kernel takes at run time (`dynamic`) are left out.
         """
-        if not self.operator.axes:  # a dispatcher needs them
+        if not self.operator.axes or self.operator.communicates:  # no dispatcher takes it
             return ""
         name = self.operator.name
         # a shipped target by its name, one of the user by the file that `tilesight calibrate` names after it

@@ -100,12 +100,18 @@ class MeasurementProtocol:
 
         Raises:
             UnknownNameError: no protocol has that name.
+            InputError: the protocol measures no kernels of several devices.
         """
         if name not in PROTOCOLS:
             raise UnknownNameError("protocol", name, PROTOCOLS)
         if not target.is_gpu:
             held = MeasurementProtocol(name, "warm", "call", burst_ms=0.0, rest=0.0, warmup_ms=10.0)
             return replace(held, min_samples=6, max_samples=50, precision=0.01, stretch_us=1000.0)
+        if name == "serving" and target.levels:
+            raise InputError(
+                f"protocol serving replays graphs, each on one device, and target {target.name} is "
+                f"{target.world}: kernels of several devices are measured with protocol default"
+            )
         if name == "serving":
             # warm up until the power limit acts; samples so long that the host's part of a replay is
             # negligible

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -19,7 +19,7 @@ from ..records.protocol import MeasurementProtocol
 from ..target.spec import Target
 from .compare import bits
 from .conditions import Conditions, sensor_for
-from .timers import CpuTimer, GpuTimer, GraphTimer, Timer
+from .timers import Call, CpuTimer, GpuTimer, GraphTimer, Timer
 
 if TYPE_CHECKING:
     import torch
@@ -73,20 +73,40 @@ class BenchCase:
     def overwritten(self) -> str | None:
         """The name of an input that a kernel has written to, if there is one."""
         for input_set in (*self.sets, *([self.second] if self.second else [])):
-            for name, total in _sums(input_set.inputs).items():
+            for name, total in sums_of(input_set.inputs).items():
                 if total != input_set.sums[name]:
                     return name
         return None
 
     def restore(self) -> None:
         """Draw all inputs and compute all references again, in the same memory."""
-        device = str(next(iter(self.sets[0].inputs.values())).device)
         for index, input_set in enumerate(self.sets):
-            drawn = draw_set(self.operator, self.workload, device, self.seed + index)
-            _copy(drawn, input_set)
-        drawn_second = draw_second(self.operator, self.workload, device, self.seed) if self.second else None
+            _copy(self._draw_set(self.seed + index), input_set)
+        drawn_second = self._draw_second(self.seed) if self.second else None
         if self.second and drawn_second:
             _copy(drawn_second, self.second)
+
+    def vendor(self) -> list[Mapping[str, Call]]:
+        """Calls of the vendor's implementations by name, for each set; they return their results."""
+        return [self.operator.vendor(self.workload, given.inputs) for given in self.sets]
+
+    def parts(self, tensors: Mapping[str, torch.Tensor]) -> list[Mapping[str, torch.Tensor]]:
+        """Tensors as the operator names them, for each device that computes: here one."""
+        return [tensors]
+
+    def results(self, found: object) -> list[object]:
+        """The result of a call of the vendor for each device that computes."""
+        return [found]
+
+    @property
+    def _device(self) -> str:
+        return str(next(iter(self.sets[0].inputs.values())).device)
+
+    def _draw_set(self, seed: int) -> InputSet:
+        return draw_set(self.operator, self.workload, self._device, seed)
+
+    def _draw_second(self, seed: int) -> InputSet | None:
+        return draw_second(self.operator, self.workload, self._device, seed)
 
 
 @dataclass
@@ -102,6 +122,11 @@ class Bench:
     _case: BenchCase | None = None
     _case_options: tuple[int, int] = (0, 0)  # seed and number of input sets that the case was requested with
 
+    @property
+    def world(self) -> int:
+        """The number of devices that run a kernel together."""
+        return 1
+
     def case(self, operator: Operator, workload: Workload, protocol: MeasurementProtocol) -> BenchCase:
         """Inputs and reference of a workload; those of the last call if they are the same."""
         case, options = self._case, (protocol.seed, protocol.input_sets)
@@ -109,22 +134,41 @@ class Bench:
         if case is None or (case.operator.identity, case.workload, self._case_options) != wanted:
             case = self._case = None  # free its memory first
             seed = protocol.seed or random.SystemRandom().randrange(1, 2**31 - protocol.input_sets)
-            first = draw_set(operator, workload, self.device, seed)
+            first = self.draw_set(operator, workload, seed)
             more = range(1, self._room(operator, workload, first, protocol.input_sets))
-            sets = (first, *(draw_set(operator, workload, self.device, seed + index) for index in more))
+            sets = (first, *(self.draw_set(operator, workload, seed + index) for index in more))
             second = self._second(operator, workload, first, seed)
-            case = self._case = BenchCase(operator, workload, seed, sets, second)
+            case = self._case = self.new_case(operator, workload, seed, sets, second)
             self._case_options = options
         return case
+
+    def draw_set(self, operator: Operator, workload: Workload, seed: int) -> InputSet:
+        """Random inputs with their reference."""
+        return draw_set(operator, workload, self.device, seed)
+
+    def draw_second(self, operator: Operator, workload: Workload, seed: int) -> InputSet | None:
+        """The operator's second inputs with their reference; None if it has none."""
+        return draw_second(operator, workload, self.device, seed)
+
+    def new_case(
+        self,
+        operator: Operator,
+        workload: Workload,
+        seed: int,
+        sets: tuple[InputSet, ...],
+        second: InputSet | None,
+    ) -> BenchCase:
+        return BenchCase(operator, workload, seed, sets, second)
 
     def _second(self, operator: Operator, workload: Workload, first: InputSet, seed: int) -> InputSet | None:
         import torch
 
         if self.device != "cpu":
             held = (*first.inputs.values(), *first.reference.values(), *first.magnitude.values())
-            if sum(tensor.nbytes for tensor in held) > _MEMORY_SHARE * torch.cuda.mem_get_info()[0]:
+            size = sum(tensor.nbytes for tensor in held) / self.world
+            if size > _MEMORY_SHARE * torch.cuda.mem_get_info()[0]:
                 return None
-        return draw_second(operator, workload, self.device, seed)
+        return self.draw_second(operator, workload, seed)
 
     def _room(self, operator: Operator, workload: Workload, first: InputSet, most: int) -> int:
         """How many input sets to use: as many as fit the cache together, at least one and at most `most`."""
@@ -135,7 +179,7 @@ class Bench:
             math.prod(s) * getattr(torch, operator.dtype_of(name, workload)).itemsize
             for name, s in shapes.items()
         )
-        used = outputs + sum(tensor.nbytes for tensor in first.inputs.values())
+        used = outputs + sum(tensor.nbytes for tensor in first.inputs.values()) // self.world
         room = _CACHE_SHARE * self.cache_bytes
         if self.device != "cpu":
             room = min(room, _MEMORY_SHARE * torch.cuda.mem_get_info()[0])
@@ -172,16 +216,16 @@ class Bench:
 
 def draw_set(operator: Operator, workload: Workload, device: str, seed: int) -> InputSet:
     """Random inputs of an operator, with their reference."""
-    return _input_set(operator, workload, operator.inputs(workload, device, seed), is_exact=False)
+    return input_set(operator, workload, operator.inputs(workload, device, seed), is_exact=False)
 
 
 def draw_second(operator: Operator, workload: Workload, device: str, seed: int) -> InputSet | None:
     """The operator's second inputs, with their reference; None if it has none."""
     found = operator.second_inputs(workload, device, seed - 1)
-    return None if found is None else _input_set(operator, workload, found.tensors, found.is_exact)
+    return None if found is None else input_set(operator, workload, found.tensors, found.is_exact)
 
 
-def _input_set(
+def input_set(
     operator: Operator, workload: Workload, tensors: Mapping[str, torch.Tensor], is_exact: bool
 ) -> InputSet:
     import torch
@@ -193,7 +237,7 @@ def _input_set(
         name: tensor.to(torch.bfloat16)
         for name, tensor in ({} if is_exact else operator.magnitude(workload, inputs)).items()
     }
-    return InputSet(inputs, reference, _sums(inputs), magnitude, is_exact)
+    return InputSet(inputs, reference, sums_of(inputs), magnitude, is_exact)
 
 
 def _copy(source: InputSet, into: InputSet) -> None:
@@ -213,22 +257,28 @@ def bench_for(target: Target, protocol: MeasurementProtocol) -> Bench:
     Raises `ToolchainError` if torch sees no device of that target: no chip is measured under another chip's
     name.
     """
+    return _bench(target, timer_conditions(target, protocol))
+
+
+def timer_conditions(target: Target, protocol: MeasurementProtocol) -> MeasurementProtocol:
+    """The protocol with only the fields that a timer depends on: efforts share a bench.
+
+    Raises:
+        InputError: the protocol is none for this kind of target.
+    """
     if target.is_gpu == (protocol.launch == "call"):
         raise InputError(
             f"target {target.name} is not measured with launch={protocol.launch}; "
             "take Protocol.named('default', target)"
         )
-    # only the fields that the timer depends on: efforts share a bench
-    made_for = replace(
+    return replace(
         MeasurementProtocol(),
         launch=protocol.launch,
         l2=protocol.l2,
         burst_ms=protocol.burst_ms,
         rest=protocol.rest,
-    )
-    return _bench(
-        target,
-        replace(made_for, stretch_us=protocol.stretch_us, retakes=0 if target.is_gpu else protocol.retakes),
+        stretch_us=protocol.stretch_us,
+        retakes=0 if target.is_gpu else protocol.retakes,
     )
 
 
@@ -236,18 +286,9 @@ def bench_for(target: Target, protocol: MeasurementProtocol) -> Bench:
 def _bench(target: Target, protocol: MeasurementProtocol) -> Bench:
     import torch
 
-    versions = {"torch": str(torch.__version__), "tilelang": package_version("tilelang")}
     if not target.is_gpu:
-        threads = str(torch.get_num_threads())
-        cache_bytes = int(target.get("core.memory.l2.bytes"))  # the cache of one core
-        return Bench(
-            "cpu",
-            CpuTimer(protocol.stretch_us, protocol.retakes),
-            {"device": cpu_name(), "torch_threads": threads, **versions},
-            cache_bytes,
-            conditions=Conditions(on_processor=True),
-        )
-    index = _torch_index(target)
+        return Bench("cpu", *processor_parts(target, protocol), conditions=Conditions(on_processor=True))
+    index = torch_indices(target)[0]
     torch.cuda.set_device(index)
     properties = torch.cuda.get_device_properties(index)
     uuid = str(getattr(properties, "uuid", ""))
@@ -256,12 +297,11 @@ def _bench(target: Target, protocol: MeasurementProtocol) -> Bench:
         "device": str(properties.name),
         "uuid": uuid,
         "driver": known.driver if known else "",
-        **versions,
+        **versions(),
     }
-    l2_bytes = max(target.int("device.memory.l2.bytes"), int(getattr(properties, "L2_cache_size", 0)))
-    last_bytes = max(l2_bytes, int(target.get("device.memory.llc.bytes")))
+    l2_bytes, last_bytes = cache_sizes(target, index)
     conditions = Conditions(sensor_for(uuid))
-    _spin_up(conditions)
+    spin_up(conditions)
     timer = (
         GpuTimer(2 * last_bytes, protocol.burst_ms, protocol.rest)
         if protocol.launch == "eager"
@@ -271,8 +311,33 @@ def _bench(target: Target, protocol: MeasurementProtocol) -> Bench:
     return Bench(f"cuda:{index}", timer, environment, l2_bytes, stream, conditions)
 
 
-def _torch_index(target: Target) -> int:
-    """Torch's index of the first device of this target."""
+def versions() -> dict[str, str]:
+    """Versions of the software that runs kernels, for the environment of measurements."""
+    import torch
+
+    return {"torch": str(torch.__version__), "tilelang": package_version("tilelang")}
+
+
+def processor_parts(target: Target, protocol: MeasurementProtocol) -> tuple[Timer, dict[str, str], int]:
+    """Timer, environment and size of the warm cache (that of one core) of a bench on the processor."""
+    import torch
+
+    environment = {"device": cpu_name(), "torch_threads": str(torch.get_num_threads()), **versions()}
+    timer = CpuTimer(protocol.stretch_us, protocol.retakes)
+    return timer, environment, int(target.get("core.memory.l2.bytes"))
+
+
+def cache_sizes(target: Target, index: int) -> tuple[int, int]:
+    """Bytes of L2 and of the last-level cache of a GPU, by torch's index."""
+    import torch
+
+    properties = torch.cuda.get_device_properties(index)
+    l2_bytes = max(target.int("device.memory.l2.bytes"), int(getattr(properties, "L2_cache_size", 0)))
+    return l2_bytes, max(l2_bytes, int(target.get("device.memory.llc.bytes")))
+
+
+def torch_indices(target: Target) -> list[int]:
+    """Torch's indices of the devices of this target, at least one. Raises `ToolchainError`."""
     import torch
 
     if not torch.cuda.is_available():
@@ -281,30 +346,35 @@ def _torch_index(target: Target) -> int:
             "run: tilesight doctor"
         )
     names = [str(torch.cuda.get_device_name(index)) for index in range(torch.cuda.device_count())]
-    for index, name in enumerate(names):
-        if name in target.device_names:
-            return index
+    found = [index for index, name in enumerate(names) if name in target.device_names]
+    if found:
+        return found
     wanted, here = " or ".join(target.device_names) or "no device", ", ".join(dict.fromkeys(names))
     raise ToolchainError(f"target {target.name} is measured on {wanted} only, and torch sees {here}")
 
 
-def _spin_up(conditions: Conditions) -> None:
+def spin_up(conditions: Conditions, devices: Sequence[str] = ("cuda",)) -> None:
+    """Keep devices busy until they have reached their clocks, and sample these."""
     import torch
 
-    matrix = torch.randn(2048, 2048, device="cuda", dtype=torch.float16)
+    matrices = [torch.randn(2048, 2048, device=device, dtype=torch.float16) for device in devices]
     begin, sampled = time.perf_counter(), 0
     while (passed := time.perf_counter() - begin) < _SPIN_UP_S:
         for _ in range(10):
-            torch.mm(matrix, matrix)
+            for matrix in matrices:
+                torch.mm(matrix, matrix)
         # later samples are compared with the clock under load
         if passed > _SPIN_UP_S / 2 and sampled < _SPIN_UP_SAMPLES:
             conditions.sample()
             sampled += 1
-        torch.cuda.synchronize()
+        for matrix in matrices:
+            torch.cuda.synchronize(matrix.device)
 
 
-def _sums(inputs: Mapping[str, torch.Tensor]) -> dict[str, int]:
+def sums_of(inputs: Mapping[str, torch.Tensor]) -> dict[str, int]:
+    """Sums of the bits of inputs, which may lie on several devices."""
     import torch
 
     totals = [bits(tensor).sum(dtype=torch.int64) for tensor in inputs.values()]
+    totals = [total.to(totals[0].device) for total in totals]
     return dict(zip(inputs, torch.stack(totals).tolist(), strict=True)) if totals else {}

@@ -10,7 +10,7 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -137,6 +137,47 @@ class Conditions:
                     others = [share for pid, share in shares.items() if _is_another(pid)]
                     found["other_gpu_load"] = max(others, default=0.0)
         return found
+
+
+class SensorOfAll(Sensor):
+    """The sensors of several devices as one: the state of the slowest, and what happens on any of them."""
+
+    def __init__(self, sensors: Sequence[Sensor]) -> None:
+        self._sensors = sensors
+
+    def read_state(self) -> DeviceState | None:
+        states = [state for sensor in self._sensors if (state := sensor.read_state()) is not None]
+        if not states:
+            return None
+        reasons = 0
+        for state in states:
+            reasons |= state.reasons & ~IDLE
+        idle = IDLE if all(state.is_idle for state in states) else 0
+        return DeviceState(min(state.sm_clock_mhz for state in states), reasons | idle)
+
+    def power_w(self) -> float | None:
+        """The sum of all."""
+        powers = [power for sensor in self._sensors if (power := sensor.power_w()) is not None]
+        return sum(powers) if powers else None
+
+    def temperature_c(self) -> float | None:
+        """That of the hottest."""
+        found = [degrees for sensor in self._sensors if (degrees := sensor.temperature_c()) is not None]
+        return max(found, default=None)
+
+    def processes(self) -> list[int] | None:
+        found = [pids for sensor in self._sensors if (pids := sensor.processes()) is not None]
+        return sorted({pid for pids in found for pid in pids}) if found else None
+
+    def busy_shares(self, seconds: float) -> dict[int, float] | None:
+        found = [shares for sensor in self._sensors if (shares := sensor.busy_shares(seconds)) is not None]
+        if not found:
+            return None
+        largest: dict[int, float] = {}
+        for shares in found:
+            for pid, share in shares.items():
+                largest[pid] = max(largest.get(pid, 0.0), share)
+        return largest
 
 
 def sensor_for(uuid: str) -> Sensor | None:

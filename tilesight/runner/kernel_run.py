@@ -21,7 +21,7 @@ from ..records.trial import NOT_MEASURED, BuildResult, Measurement
 from .bench import Bench, BenchCase, InputSet
 from .compare import poison
 from .timers import Call
-from .verify import check_outputs, check_repeat
+from .verify import Verdict, check_outputs, check_repeat
 
 if TYPE_CHECKING:
     import torch
@@ -90,13 +90,14 @@ class KernelRun:
             "second_inputs": float(case.second is not None),
         }
         try:
-            self._kernel = LoadedKernel(self.build.artifact, self.build.entry)
-            self._scratch = new_scratch(self.candidate, self.bench.device)
-            calls = self._run_each(case, self._kernel)
+            self._load(self.build.artifact)
+            calls = self._run_each(case)
             if self.failure is None and case.second is not None:
-                self._run_second(case, self._kernel, case.second)
+                self._run_second(case, case.second)
             if self.failure is None:
                 self._repeat(case, calls)
+            if self.failure is None:
+                self._check_further(case)
             written = case.overwritten()
             if written is not None:
                 self.failure = Failure(FailureKind.WRONG_RESULT, f"input '{written}' was written to")
@@ -104,12 +105,19 @@ class KernelRun:
         except RUN_FAULTS as error:
             self.fail(error)
 
-    def _run_each(self, case: BenchCase, kernel: LoadedKernel) -> list[Call]:
+    def _load(self, artifact: str) -> None:
+        self._kernel = LoadedKernel(artifact, self.build.entry)
+        self._scratch = new_scratch(self.candidate, self.bench.device)
+
+    def _check_further(self, case: BenchCase) -> None:
+        """Further checks of a kernel that was right so far."""
+
+    def _run_each(self, case: BenchCase) -> list[Call]:
         calls: list[Call] = []
         for given in case.sets:
             outputs = case.outputs()
             self._outputs.append(outputs)
-            calls.append(self._bind(kernel, given, outputs))
+            calls.append(self._bind(given, outputs))
             self._once(case, outputs, calls[-1])
             self._compare(case, given, outputs)
             if self.failure is not None:
@@ -117,16 +125,22 @@ class KernelRun:
             self._first.append({name: output.clone() for name, output in outputs.items()})
         return calls
 
-    def _run_second(self, case: BenchCase, kernel: LoadedKernel, second: InputSet) -> None:
+    def _run_second(self, case: BenchCase, second: InputSet) -> None:
         """Other inputs than before, with the same outputs: a kernel must not keep what it computed."""
         outputs = self._outputs[0]
-        self._once(case, outputs, self._bind(kernel, second, outputs))
+        self._once(case, outputs, self._bind(second, outputs))
         self._compare(case, second, outputs)
+        self._say_when("on second inputs")
+
+    def _say_when(self, condition: str) -> None:
+        """Add to a failure under which condition the kernel failed."""
         if self.failure is not None:
-            message = f"on second inputs, {self.failure.message}"
+            message = f"{condition}, {self.failure.message}"
             self.failure = Failure(self.failure.kind, message, self.failure.detail)
 
-    def _bind(self, kernel: LoadedKernel, given: InputSet, outputs: dict[str, torch.Tensor]) -> Call:
+    def _bind(self, given: InputSet, outputs: dict[str, torch.Tensor]) -> Call:
+        kernel = self._kernel
+        assert kernel is not None  # loaded before
         tensors = [*given.inputs.values(), *outputs.values(), *self._scratch.values()]
         return kernel.bind(tensors, self.bench.stream, self.candidate.run_time_slots)
 
@@ -146,9 +160,7 @@ class KernelRun:
 
     def _compare(self, case: BenchCase, given: InputSet, outputs: dict[str, torch.Tensor]) -> None:
         begin = time.perf_counter()
-        verdict = check_outputs(
-            case.operator, case.workload, outputs, given.reference, given.magnitude, given.is_exact
-        )
+        verdict = self._verdict(case, given, outputs)
         self.failure = verdict.failure
         self.observed["check_s"] = self.observed.get("check_s", 0.0) + time.perf_counter() - begin
         for name, ratio in (("element_ratio", verdict.element_ratio), ("tile_ratio", verdict.tile_ratio)):
@@ -156,6 +168,11 @@ class KernelRun:
                 self.observed[name] = max(self.observed.get(name, 0.0), min(ratio, _LARGEST))
         if verdict.relative_error is not None:
             self.relative_error = max(self.relative_error or 0.0, min(verdict.relative_error, _LARGEST))
+
+    def _verdict(self, case: BenchCase, given: InputSet, outputs: dict[str, torch.Tensor]) -> Verdict:
+        return check_outputs(
+            case.operator, case.workload, outputs, given.reference, given.magnitude, given.is_exact
+        )
 
     def _compare_with_first(self, case: BenchCase, index: int) -> None:
         if self.candidate.template.deterministic:
@@ -182,6 +199,9 @@ class KernelRun:
         self._outputs.clear()
         self._first.clear()
         self._scratch.clear()
+        self._unload()
+
+    def _unload(self) -> None:
         if self._kernel is not None:
             self._kernel.close()
             self._kernel = None

@@ -21,6 +21,8 @@ from ..records.trial import BuildResult, Measurement
 from ..workers.worker import retire
 from .bench import Bench, BenchCase, bench_for
 from .decide import Finalist, decide, settled
+from .group.group_bench import GroupBench, group_bench_for
+from .group.group_run import GroupRun
 from .kernel_run import RUN_FAULTS, KernelRun, run_failure
 from .turns import TurnSamples, collect_samples
 from .vendors import vendor_calls
@@ -41,15 +43,27 @@ def measure_kernel(
     Raises:
         ToolchainError: This process has no device of the candidate's target.
     """
-    bench = bench_for(candidate.target, protocol)
+    bench = _bench_for(candidate, protocol)
     bench.conditions.begin()
-    run = KernelRun(build, candidate, bench, protocol)
+    run = _new_run(build, candidate, bench, protocol)
     try:
         _measure_alone(run, rival_us)
     except RUN_FAULTS as error:
         run.fail(error)
     _close([run], bench)
     return run.measurement()
+
+
+def _bench_for(candidate: Candidate, protocol: MeasurementProtocol) -> Bench:
+    communicates, target = candidate.template.operator.communicates, candidate.target
+    return group_bench_for(target, protocol) if communicates else bench_for(target, protocol)
+
+
+def _new_run(
+    build: BuildResult, candidate: Candidate, bench: Bench, protocol: MeasurementProtocol
+) -> KernelRun:
+    kind = GroupRun if isinstance(bench, GroupBench) else KernelRun
+    return kind(build, candidate, bench, protocol)
 
 
 def _measure_alone(run: KernelRun, rival_us: float | None) -> None:
@@ -78,9 +92,9 @@ def measure_together(
     if len({(c.target, c.workload, c.template.operator.name) for _, c in kernels}) != 1:
         raise ValueError("kernels are measured together for one operator, workload and target")
     _, first = kernels[0]
-    bench = bench_for(first.target, protocol)
+    bench = _bench_for(first, protocol)
     bench.conditions.begin()
-    runs = [KernelRun(build, candidate, bench, protocol) for build, candidate in kernels]
+    runs = [_new_run(build, candidate, bench, protocol) for build, candidate in kernels]
     found = Comparison((), ())
     try:
         found = _measure_in_turns(runs)

@@ -107,7 +107,7 @@ class GpuTimer(Timer):
         pairs = [[(self._event(), self._event()) for _ in stretches] for _ in range(count)]
         behind = True  # the host is not ahead of the device, as after every wait for it
         for turn, row in enumerate(pairs):
-            for index in _order(len(stretches), turn):
+            for index in turn_order(len(stretches), turn):
                 stretch, (begin, end) = stretches[index], row[index]
                 if self._rest and self._busy_ms >= self._burst_ms:
                     self.synchronize()
@@ -221,7 +221,7 @@ class CpuTimer(Timer):
         rows = []
         for turn in range(count):
             row = [0.0] * len(stretches)
-            for index in _order(len(stretches), turn):
+            for index in turn_order(len(stretches), turn):
                 row[index] = self._sample(stretches[index].run, stretches[index].launches)
             rows.append(tuple(row))
         if meanwhile is not None:
@@ -255,5 +255,6 @@ def _forced_switches() -> int:
     return resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
 
 
-def _order(count: int, turn: int) -> list[int]:
+def turn_order(count: int, turn: int) -> list[int]:
+    """The order of calls in a turn: each turn begins with the next one."""
     return [(turn + i) % count for i in range(count)]

@@ -27,7 +27,7 @@ LIMIT = 8.0  # times an operator's largest relative error, which is about three 
 def vendor_calls(bench: Bench, case: BenchCase) -> tuple[dict[str, Call], tuple[str, ...]]:
     """Calls of the right vendor implementations, on the input sets in turn, and notes on the others."""
     try:
-        offered = [case.operator.vendor(case.workload, given.inputs) for given in case.sets]
+        offered = case.vendor()
     except Exception as error:
         return {}, (f"no vendor library to compare with: {headline(str(error))}",)
     calls, notes = {}, []
@@ -36,7 +36,9 @@ def vendor_calls(bench: Bench, case: BenchCase) -> tuple[dict[str, Call], tuple[
         call = in_turn([one for one, _ in pairs])
         try:
             faults = [
-                vendor_fault(case.operator, case.workload, one(), given.reference) for one, given in pairs
+                vendor_fault(case.operator, case.workload, result, reference)
+                for one, given in pairs
+                for result, reference in zip(case.results(one()), case.parts(given.reference), strict=True)
             ]
             fault = next(filter(None, faults), "")
             if not fault:

@@ -27,6 +27,22 @@ def find_operator(name: str) -> Operator:
     return kernels.operator(name)
 
 
+def find_operator_of_one(name: str, subject: str) -> Operator:
+    """An operator that one device computes.
+
+    Raises:
+        UnknownNameError: no operator has that name.
+        InputError: several devices compute it; `subject` is what is for one only.
+    """
+    found = find_operator(name)
+    if found.communicates:
+        raise InputError(
+            f"{subject} is for operators of one device, and {found.name} runs on several together; "
+            "`tilesight tune` takes it"
+        )
+    return found
+
+
 def find_effort(name: str) -> Effort:
     """Raises `UnknownNameError`."""
     if name not in list(Effort):
@@ -64,7 +80,7 @@ def find_workloads(
     """
     known = dtype or default_dtype(operator, target)
     if shape is None:
-        found = operator.default_workloads(known)
+        found = operator.default_workloads_on(target, known)
     else:
         shapes = [shape] if isinstance(shape, str | Mapping) else list(shape)
         if not shapes:
@@ -74,7 +90,7 @@ def find_workloads(
             first, names = operator.dims[0], ", ".join(operator.dims)
             takes = f"must be text ('{first}=...,...' or a published name) or a mapping of {names}"
             raise InputError(f"{operator.name}: shape {wrong[0]!r} {takes}")
-        found = [operator.workload(s if isinstance(s, str) else _text(s), known) for s in shapes]
+        found = [operator.workload_on(target, s if isinstance(s, str) else _text(s), known) for s in shapes]
     for workload in found:
         find_template(operator, target, workload.dtype)
     return list({workload.key: workload for workload in found}.values())
@@ -104,7 +120,7 @@ def find_context(
         model=model,
         space="" if space is None else space.fingerprint,
         software=dict(placement.software) or software_versions(placement.target, placement.device),
-        device=placement.device.name if placement.device else "",
+        device=placement.device_name,
         protocol=protocol.key if placement.device else "",
         dynamic=dynamic,
     )

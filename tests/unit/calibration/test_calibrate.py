@@ -233,10 +233,10 @@ def test_a_compiler_that_fails_is_named(monkeypatch: pytest.MonkeyPatch, tmp_pat
     compiler = tmp_path / "nvcc"
     compiler.write_text("#!/bin/sh\necho 'probes.cu(1): error: no' >&2; exit 2\n")
     compiler.chmod(0o755)
-    monkeypatch.setattr("tilesight.calibration.calibration.find_nvcc", lambda: compiler)
-    monkeypatch.setattr("tilesight.calibration.calibration.missing_compiler", lambda _: None)
+    monkeypatch.setattr("tilesight.builder.device_code.find_nvcc", lambda: compiler)
+    monkeypatch.setattr("tilesight.builder.device_code.missing_compiler", lambda _: None)
     with pytest.raises(
         ToolchainError,
-        match=r"probes cannot be built: nvcc ended with exit code 2: probes.cu\(1\): error: no",
+        match=r"probes.cu cannot be built: nvcc ended with exit code 2: probes.cu\(1\): error: no",
     ):
         compile_probes(load_target("h200"))

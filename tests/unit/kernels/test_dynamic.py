@@ -193,7 +193,7 @@ def test_every_dimension_can_be_dynamic_or_has_a_reason(template: KernelTemplate
     for dim, reason in template.static_reasons.items():
         with pytest.raises(
             InputError,
-            match=f"{template.operator.name}: {dim} cannot be dynamic in {template.name}: {reason}; take ",
+            match=f": {dim} cannot be dynamic in {template.name}: {reason}; (take|none) ",
         ):
             template.check_dynamic((dim,))
 
@@ -212,7 +212,7 @@ def test_unknown_names_cannot_be_dynamic(dims: tuple[str, ...], message: str) ->
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("name", operators())
+@pytest.mark.parametrize("name", [name for name in operators() if not operator(name).communicates])
 def test_all_dynamic_dimensions_at_once_lower(name: str) -> None:
     """The default config on Hopper, with every dimension taken at run time that the template declares."""
     lowered.check_unless_known(lowered.dynamic_case(name), lowered.dynamic_candidate(name))

@@ -166,3 +166,9 @@ def test_without_a_usable_folder_there_is_an_error(base: Path, monkeypatch: pyte
         match=r"no lock can be had for GPU-1: .*is not a folder; .*; make one of these folders writable",
     ):
         alone_on("GPU-1").__enter__()
+
+
+def test_several_locks_are_held_together() -> None:
+    with alone_on("GPU-2", "GPU-1"):
+        assert holder_of("GPU-1") == holder_of("GPU-2") == os.getpid()
+    assert holder_of("GPU-1") is holder_of("GPU-2") is None

@@ -18,6 +18,7 @@ from tilesight.machine.devices import (
     device_for,
     find_devices,
     is_of,
+    links_in,
     parse_amd_smi,
     parse_nvidia_smi,
     parse_rocm_smi,
@@ -175,3 +176,20 @@ def test_the_processor_is_named_where_cpuinfo_does_not(tmp_path: Path) -> None:
 
 def test_devices_travel_between_processes() -> None:
     assert pickle.loads(pickle.dumps(H200)) == H200
+
+
+MATRIX = """\
+\t\x1b[4mGPU0\tGPU1\tGPU2\tNIC0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\x1b[0m
+GPU0\t X \tNV18\tSYS\tPIX\t0-47\t0\t\tN/A
+GPU1\tNV18\t X \tNV18\tSYS\t0-47\t0\t\tN/A
+GPU2\tSYS\tNV18\t X \tSYS\t48-95\t1\t\tN/A
+NIC0\tPIX\tSYS\tSYS\t X
+"""
+
+
+@pytest.mark.parametrize(
+    ("indices", "links"), [([0, 1], "NV18"), ([0, 2], "SYS"), ([0, 1, 2], "NV18 and SYS"), ([0, 3], "")]
+)
+def test_links_between_gpus(indices: list[int], links: str) -> None:
+    assert links_in(MATRIX, indices) == links
+    assert links_in("", indices) == ""

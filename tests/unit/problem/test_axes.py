@@ -110,3 +110,7 @@ def test_parts_and_attributes_are_checked_too() -> None:
         read_dims("chunk_state", operator.axes, {**shapes, "dt": (1, 2, 3, 256)}, {"chunk": 256})
     with pytest.raises(WorkloadError, match=r"dA_cumsum.shape\[3\]=128 must be chunk=256"):
         read_dims("chunk_state", operator.axes, {**shapes, "dA_cumsum": (1, 2, 2, 128)}, {"chunk": 256})
+
+
+def test_an_axis_may_be_a_part_that_another_dimension_says() -> None:
+    assert shape((Parts("m", "world"), "n"), {"m": 12, "n": 5, "world": 4}, {}) == (3, 5)

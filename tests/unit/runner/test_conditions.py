@@ -11,7 +11,14 @@ from typing import Any
 
 import pytest
 
-from tilesight.runner.conditions import Conditions, DeviceState, NvmlSensor, Sensor, sensor_for
+from tilesight.runner.conditions import (
+    Conditions,
+    DeviceState,
+    NvmlSensor,
+    Sensor,
+    SensorOfAll,
+    sensor_for,
+)
 
 POWER_CAP, HEAT, IDLE = 0x4, 0x40, 0x1
 GONE = 2**22 + 1  # beyond any process id
@@ -221,3 +228,24 @@ def test_without_the_package_or_the_device_there_is_no_sensor(monkeypatch: pytes
     assert sensor_for("GPU-2") is None
     assert sensor_for("") is None
     assert isinstance(sensor_for("1"), NvmlSensor)
+
+
+def test_several_devices_are_as_the_slowest_and_busy_as_any() -> None:
+    both = SensorOfAll(
+        [
+            Fixed([DeviceState(1900, IDLE), DeviceState(1800)], 300, [1, 2], {1: 0.1, 2: 0.5}),
+            Fixed([DeviceState(1700, HEAT), DeviceState(1980, IDLE)], 200, [2, 3], {1: 0.3}),
+            Fixed([None, None]),
+        ]
+    )
+    assert both.read_state() == DeviceState(1700, HEAT)
+    assert both.read_state() == DeviceState(1800), "one of them works"
+    assert both.power_w() == 500
+    assert both.temperature_c() is None
+    assert both.processes() == [1, 2, 3]
+    assert both.busy_shares(1.0) == {1: 0.3, 2: 0.5}
+    idle = SensorOfAll([Fixed([DeviceState(400, IDLE)]), Fixed([DeviceState(300, IDLE)])])
+    assert idle.read_state() == DeviceState(300, IDLE)
+    unknown = SensorOfAll([Fixed([None])])
+    assert (unknown.read_state(), unknown.power_w(), unknown.processes()) == (None, None, None)
+    assert unknown.busy_shares(1.0) is None

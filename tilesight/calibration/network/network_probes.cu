@@ -5,33 +5,10 @@
 // memory and begin again at its end; a window belongs to one pair of ranks. Flags are written with release and read
 // with acquire semantics of system scope, and count upwards, so that none is ever reset.
 
-typedef unsigned long long u64;
-typedef unsigned int u32;
+#include "flags.cuh"
 
-constexpr u32 SLICE = 16384, WINDOW = 32u << 20, MOST_PEERS = 8;
+constexpr u32 SLICE = 16384, WINDOW = 32u << 20;
 constexpr u32 LANES = SLICE / sizeof(uint4);  // threads of a block that moves by loads and stores
-constexpr u32 FLAG_STRIDE = 128 / sizeof(u32);  // each flag has a line of its own
-
-struct Peers {
-  char *at[MOST_PEERS];
-};
-
-__device__ __forceinline__ u64 now_ns() {
-  u64 t;
-  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t)::"memory");
-  return t;
-}
-
-__device__ __forceinline__ void raise_flag(u32 *flag, u32 value) {
-  asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(flag), "r"(value) : "memory");
-}
-
-__device__ __forceinline__ void await_flag(const u32 *flag, u32 value) {
-  u32 found;
-  do {
-    asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(found) : "l"(flag) : "memory");
-  } while (int(found - value) < 0);
-}
 
 // The slices of this block, in the window of the peer that it serves.
 struct Slices {
@@ -165,13 +142,7 @@ extern "C" __global__ void pass_flag(u64 *, u32 *own, u32 *partners, u32 first, 
 extern "C" __global__ void barrier(u64 *, Peers ranks, u32 rank, u32 first, u32 rounds, u64 delay_ns) {
   for (u64 begin = now_ns(); now_ns() - begin < delay_ns;) {
   }
-  u32 *theirs = reinterpret_cast<u32 *>(ranks.at[threadIdx.x]) + rank * FLAG_STRIDE;
-  const u32 *own = reinterpret_cast<const u32 *>(ranks.at[rank]) + threadIdx.x * FLAG_STRIDE;
-  for (u32 value = first; value != first + rounds; ++value) {
-    raise_flag(theirs, value);
-    await_flag(own, value);
-    __syncthreads();
-  }
+  for (u32 value = first; value != first + rounds; ++value) meet(ranks, rank, value);
 }
 
 // Blocks that occupy cores until `state[1]` is set, and push by ordinary stores all the while, or idle.

@@ -72,7 +72,7 @@ def today(
     from ...tuner.resolve import find_context, find_operator, find_template, find_workloads
 
     operator = find_operator(kernel)
-    placement = _locate(target)
+    placement = _locate(target, operator.communicates)
     workload = find_workloads(operator, placement.target, shape, dtype)[0]
     template = find_template(operator, placement.target, workload.dtype)
     dynamic_dims = template.check_dynamic(dynamic)
@@ -83,16 +83,16 @@ def today(
     ), placement.messages
 
 
-def _locate(target: str | None) -> Placement:
+def _locate(target: str | None, communicates: bool) -> Placement:
     from ...machine.placement import locate
 
     try:
-        return locate(target, measures=True)
+        return locate(target, measures=True, communicates=communicates)
     except ToolchainError as error:
         if (target or load_settings().target) == "auto":
             raise
         return replace(
-            locate(target, measures=False), messages=(str(error),)
+            locate(target, measures=False, communicates=communicates), messages=(str(error),)
         )  # the device is there, but nothing can be built for it
 
 

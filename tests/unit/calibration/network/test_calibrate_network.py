@@ -15,6 +15,7 @@ import pytest
 from tests.unit.calibration.network import fake_network as fake
 from tests.unit.calibration.network.fake_network import FakeNetwork
 from tests.unit.target.test_network import NODE, POD
+from tilesight.builder import device_code
 from tilesight.calibration.calibration import Calibration, compile_probes
 from tilesight.calibration.network import calibrate, calibrate_network, check_network, device
 from tilesight.calibration.network.calibrate import measure, product_candidate
@@ -36,6 +37,7 @@ from tilesight.costmodel.network.collectives import predict_collective
 from tilesight.errors import InputError, ToolchainError
 from tilesight.machine.devices import Device
 from tilesight.machine.toolchain import missing_compiler
+from tilesight.runner.group import ranks
 from tilesight.target.network import COLLECTIVES, MECHANISMS, size_name
 from tilesight.target.spec import Target, load_target, parse_target
 
@@ -416,7 +418,12 @@ def test_the_probes_compile(chip: str) -> None:
 
 def test_host_and_device_agree_on_sizes() -> None:
     source = Path(device.__file__).with_name("network_probes.cu").read_text(encoding="utf-8")
-    assert f"SLICE = {SLICE_BYTES}, WINDOW = 32u << 20, MOST_PEERS = {device.MOST_RANKS};" in source
+    assert f"SLICE = {SLICE_BYTES}, WINDOW = 32u << 20;" in source
+    flags = Path(device_code.__file__).with_name("flags.cuh").read_text(encoding="utf-8")
+    assert f"MOST_PEERS = {device.MOST_RANKS};" in flags
+    assert ranks.MOST_RANKS == device.MOST_RANKS
+    assert "FLAG_STRIDE = 128 / sizeof(u32)" in flags
+    assert ranks._FLAG_BYTES == 128
     assert device.WINDOW_BYTES == 32 << 20
     assert SLICE_BYTES // 16 == device.LANES
     assert "SLOTS = 4;" in source

@@ -1,0 +1,164 @@
+"""Tiles of a product of which each goes to the rank that it belongs to, by blocks that stay.
+
+Every core has a block, which walks over tiles with its own pipeline (`_scheduled_tiles`), and each tile
+leaves by parts of its columns while the next one is computed. Rows of A come in shards, one for each rank,
+and a tile lies in one shard.
+
+Annotations are evaluated here (no `from __future__`): TileLang reads those of its functions.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..dtypes import DTYPE_BYTES
+from ..problem.space import Config
+from ..search_spaces.stored_parts import part_columns
+from ._scheduled_tiles import GROUP, in_order, scheduled_tiles
+from ._stored_parts import stored_by_parts
+from ._warp_policy import warp_policy
+
+ORDERS = ("last", "spread")
+
+
+@dataclass(frozen=True)
+class RankTiles:
+    """The tiles of a product on one rank, and how blocks walk over them.
+
+    Attributes:
+        rows: of a shard, those of one rank.
+        columns: of B.
+        depth: of the product.
+        world: number of shards.
+        config: block_m, block_n, block_k, num_stages, threads, policy, swizzle, persistent and `order`:
+            `last` leaves the rank's own shard for the end, and begins with that of the next rank; `spread`
+            takes tiles of all ranks in turns.
+        dtype: of the operands and of what leaves.
+    """
+
+    rows: int
+    columns: int
+    depth: int
+    world: int
+    config: Config
+    dtype: str
+
+    @property
+    def block_m(self) -> int:
+        return self.config.int("block_m")
+
+    @property
+    def block_n(self) -> int:
+        return self.config.int("block_n")
+
+    @property
+    def shard_tiles(self) -> int:
+        """Rows of tiles of a shard."""
+        return -(-self.rows // self.block_m)
+
+    @property
+    def tile_columns(self) -> int:
+        return -(-self.columns // self.block_n)
+
+    @property
+    def tiles(self) -> int:
+        return self.world * self.shard_tiles * self.tile_columns
+
+    @property
+    def depths(self) -> int:
+        return -(-self.depth // self.config.int("block_k"))
+
+    def place(self, tile: Any, rank: Any) -> tuple[Any, Any, Any]:
+        """Of a tile by its number: its column of tiles, its shard, and its row of tiles there."""
+        import tilelang.language as T  # noqa: N812
+
+        total = self.world * self.shard_tiles
+        panel = max(self.config.int("swizzle"), 1)
+        first = tile // (panel * self.tile_columns) * panel
+        height = T.min(panel, total - first)
+        inner = tile % (panel * self.tile_columns)
+        column, row = inner // height, first + inner % height
+        if self.config.str("order", ORDERS[0]) == "spread":
+            return column, (row + rank + 1) % self.world, row // self.world
+        return column, (row // self.shard_tiles + rank + 1) % self.world, row % self.shard_tiles
+
+
+def product_to_ranks(
+    tiles: RankTiles, send_part: Callable[[Any, Any, Any, Any], Any]
+) -> Any:
+    """A function `launch(A, B, others, rank)` for a PrimFunc: the launch of a kernel with these tiles.
+
+    Args:
+        tiles: the tiles.
+        send_part: `(others, shard, part, place)` stores a part of a tile. `place` is its slice of rows within
+            the shard, and its slice of columns. The copy may end later.
+    """
+    import tilelang.language as T  # noqa: N812
+
+    config, dtype = tiles.config, tiles.dtype
+    block_m, block_n, block_k = tiles.block_m, tiles.block_n, config.int("block_k")
+    num_stages, threads, blocks = (
+        config.int("num_stages"),
+        config.int("threads"),
+        min(config.int("persistent"), tiles.tiles),
+    )
+    policy, width = warp_policy(config.str("policy")), part_columns(block_n, DTYPE_BYTES[dtype])
+
+    @T.macro
+    def load(tensors, place, depth, a_tile, b_tile, stage, full):  # type: ignore[no-untyped-def]
+        column, shard, row = place
+        first = shard * tiles.rows + row * block_m
+        rows, deeps = slice(first, first + block_m), slice(depth * block_k, depth * block_k + block_k)
+        columns = slice(column * block_n, column * block_n + block_n)
+        T.tma_copy(
+            tensors[0][rows, deeps], a_tile[stage, :, :], barrier=full[stage], leader_scope_threads=32
+        )
+        T.tma_copy(
+            tensors[1][deeps, columns], b_tile[stage, :, :], barrier=full[stage], leader_scope_threads=32
+        )
+
+    def multiply(a: Any, b: Any, total: Any, clear: Any) -> Any:
+        return T.wgmma_gemm(a, b, total, False, False, policy=policy, clear_accum=clear)
+
+    @T.macro
+    def fill(where, c_sum, first, c_parts, slot):  # type: ignore[no-untyped-def]
+        T.copy(c_sum[:, first : first + width], c_parts[slot, :, :])
+
+    @T.macro
+    def send(where, first, c_parts, slot):  # type: ignore[no-untyped-def]
+        others, place = where
+        column, shard, row = place
+        start = column * block_n + first
+        at = slice(row * block_m, row * block_m + block_m), slice(start, start + width)
+        send_part(others, shard, c_parts[slot, :, :], at)
+
+    store_parts = stored_by_parts(fill, send, block_m, block_n, dtype)
+
+    @T.macro
+    def keep(tensors, place, _, c_sum):  # type: ignore[no-untyped-def]
+        store_parts((tensors[2], place), c_sum)
+
+    @T.macro
+    def walk(role, tensors, buffers, barriers, where):  # type: ignore[no-untyped-def]
+        block, rank = where
+        for turn in T.serial((tiles.tiles + blocks - 1 - block) // blocks):
+            # the model evaluates turns that the last blocks do not have
+            tile = T.min(turn * blocks + block, tiles.tiles - 1)
+            place = tiles.place(tile, rank)
+            role(tensors, buffers, barriers, place, (0, tiles.depths), turn * tiles.depths, None)
+
+    run = scheduled_tiles(load, multiply, keep, num_stages, threads, False, in_order())
+
+    @T.macro
+    def launch(A, B, others, rank):  # type: ignore[no-untyped-def]  # noqa: N803
+        with T.Kernel(blocks, threads=threads + GROUP) as block:
+            a_tile = T.alloc_shared((num_stages, block_m, block_k), dtype)
+            b_tile = T.alloc_shared((num_stages, block_k, block_n), dtype)
+            c_sum = T.alloc_fragment((block_m, block_n), "float32")
+            full = T.alloc_barrier([1] * num_stages)
+            free = T.alloc_barrier([threads // 32] * num_stages)
+            run((A, B, others), (a_tile, b_tile, c_sum), (full, free), walk, (block, rank))
+            # what it has sent is at the peers, and not only read
+            T.tma_store_wait(0, read=False)
+
+    return launch

@@ -1,0 +1,173 @@
+"""What kernels of several devices of one host share: flags, barriers between ranks, and their arguments.
+
+Every rank has flags in memory that its peers reach: one for each rank, which that rank raises, and the number
+of the last barrier. Numbers only grow, so flags are never reset, and no call needs a number from its host. A
+rank may be one barrier ahead of a peer, never two.
+
+Flags are written with release and read with acquire of system scope. A barrier is a kernel of its own between
+two others of a stream: the earlier one, with all that it sent, is over when a rank raises its flags, and the
+later one starts when all ranks have raised theirs.
+
+Annotations are evaluated here (no `from __future__`): TileLang reads those of its functions.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from ..problem.group_operator import of_ranks
+from ..problem.template import RANK
+
+Tensor = tuple[tuple[int, ...], str]  # shape and dtype
+
+MOST_RANKS = 8  # tensors of all ranks are arguments of a kernel, one by one
+FLAGS = "flags"  # of shared scratch
+MEET = "meet_ranks"
+LANES = 32
+
+RAISE_AND_WAIT = """
+__device__ __forceinline__ void raise_flag(int *flag, int number) {
+  asm volatile("st.release.sys.global.s32 [%0], %1;" : : "l"(flag), "r"(number) : "memory");
+}
+__device__ __forceinline__ int read_flag(const int *flag) {
+  int found;
+  asm volatile("ld.acquire.sys.global.s32 %0, [%1];" : "=r"(found) : "l"(flag) : "memory");
+  return found;
+}
+"""
+
+
+def shape_of_flags(world: int) -> Tensor:
+    """Shape and dtype of the flags of a rank."""
+    return (world + 1,), "int32"
+
+
+def barrier_function(world: int) -> str:
+    """The text of `MEET`, which one warp calls on each rank: returns when all ranks have called it.
+
+    Lane p raises this rank's flag at rank p, and waits for the flag of rank p here.
+    """
+    ranks = range(world)
+    parameters = ", ".join(f"int *flags_{rank}" for rank in ranks)
+
+    def chosen(index: str) -> str:
+        return "".join(f"{index} == {rank} ? flags_{rank} : " for rank in ranks[:-1]) + f"flags_{world - 1}"
+
+    # each kernel of a function brings the text along
+    return f"""
+#ifndef TILESIGHT_{MEET.upper()}
+#define TILESIGHT_{MEET.upper()}
+{RAISE_AND_WAIT}
+__device__ __forceinline__ void {MEET}(int rank, {parameters}) {{
+  int *own = {chosen("rank")};
+  const int lane = threadIdx.x;
+  const int number = (int)((unsigned int)read_flag(own + {world}) + 1u);
+  __syncwarp();
+  if (lane < {world}) {{
+    int *peer = {chosen("lane")};
+    __threadfence_system();
+    raise_flag(peer + rank, number);
+    while ((int)((unsigned int)read_flag(own + lane) - (unsigned int)number) < 0) {{
+    }}
+  }}
+  __syncwarp();
+  if (lane == 0) {{
+    raise_flag(own + {world}, number);
+  }}
+}}
+#endif
+"""
+
+
+def barrier_between_ranks(world: int) -> Any:
+    """A function `meet(flags, rank)` for a PrimFunc: the launch of a kernel that waits for all ranks.
+
+    `flags` are those of all ranks.
+    """
+    import tilelang.language as T  # noqa: N812
+
+    @T.macro
+    def meet(flags, rank):  # type: ignore[no-untyped-def]
+        with T.Kernel(1, threads=LANES):
+            T.import_source(barrier_function(world))
+            T.call_extern("handle", MEET, rank, *[T.access_ptr(one[0], "rw", world + 1) for one in flags])
+
+    return meet
+
+
+def kernel_of_ranks(
+    name: str,
+    own: Mapping[str, Tensor],
+    shared: Mapping[str, Tensor],
+    world: int,
+    body: Callable[..., None],
+    scratch: Mapping[str, Tensor] = MappingProxyType({}),
+) -> Any:
+    """A PrimFunc that takes own tensors, shared ones of all ranks, scratch, and its rank.
+
+    TileLang's decorator makes parameters from those of a Python function, whose number is fixed.
+
+    Args:
+        name: of the function.
+        own: shape and dtype of the rank's own tensors.
+        shared: shape and dtype of the shared tensors, outputs first.
+        world: number of ranks.
+        body: called with the own tensors, for each shared tensor a tuple of those of all ranks, the scratch,
+            and the rank. It calls macros that launch kernels.
+        scratch: shape and dtype of further tensors of the rank.
+    """
+    import tilelang.language as T  # noqa: N812
+    from tilelang.language.eager.builder import Builder
+
+    builder = Builder()
+    with builder.prim_func(name):
+        owned = [builder.arg(key, T.Tensor(*of)) for key, of in own.items()]
+        ranked = [
+            tuple(builder.arg(one, T.Tensor(*of)) for one in of_ranks(key, world))
+            for key, of in shared.items()
+        ]
+        further = [builder.arg(key, T.Tensor(*of)) for key, of in scratch.items()]
+        rank = builder.arg(RANK.name, T.int32())
+        body(*owned, *ranked, *further, rank)
+    return builder.get()
+
+
+def as_kernel_of_ranks(prim_func: Any, output: str, shared: Tensor, world: int) -> Any:
+    """A kernel of one device as a kernel of ranks, which takes a shared output and its rank, and uses neither.
+
+    Args:
+        prim_func: a traced function. What follows its inputs is scratch of the result.
+        output: name of its output, and of the shared one, which stands before it.
+        shared: shape and dtype of the shared output.
+        world: number of ranks.
+    """
+    import tilelang.language as T  # noqa: F401, N812
+    from tvm import tirx
+
+    parameters, buffers = [], dict(prim_func.buffer_map)
+    for parameter in prim_func.params:
+        if str(prim_func.buffer_map[parameter].name) == output:
+            for name in of_ranks(output, world):
+                handle = tirx.Var(name, "handle")
+                parameters.append(handle)
+                buffers[handle] = tirx.decl_buffer(*shared, name)
+        parameters.append(parameter)
+    parameters.append(tirx.Var(RANK.name, RANK.dtype))
+    return tirx.PrimFunc(parameters, prim_func.body, prim_func.ret_type, buffers, prim_func.attrs)
+
+
+def on_rank(rank: Any, tensors: Sequence[Any], act: Callable[[Any], Any]) -> None:
+    """Does `act` with the tensor of `rank`, among those of all ranks. For a macro."""
+    import tilelang.language as T  # noqa: N812
+
+    @T.macro
+    def choose(first):  # type: ignore[no-untyped-def]
+        if first == len(tensors) - 1:
+            act(tensors[first])
+        else:
+            if rank == first:
+                act(tensors[first])
+            else:
+                choose(first + 1)
+
+    choose(0)

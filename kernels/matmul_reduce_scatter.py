@@ -1,0 +1,205 @@
+"""matmul_reduce_scatter: the sum of A[m, k] B[k, n] over ranks, of which each rank gets its rows.
+
+It is the end of a layer whose weights are divided along k: each rank has the part A of the activations, and
+the part B of the weights. Rank r gets rows r m/world .. (r + 1) m/world of the sum, so m is a multiple of the
+world. m and n are those of all ranks, k is that of one rank. Sums over k are in float32, C has the dtype of
+the operands, and the products of ranks are rounded to it on their way.
+
+Annotations are evaluated here (no `from __future__`): TileLang reads those of its functions.
+"""
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ..dtypes import DTYPE_BYTES
+from ..problem.axes import Axes, Parts
+from ..problem.group_operator import WORLD
+from ..problem.operator import Tensors
+from ..problem.space import Config, SearchSpace, Value
+from ..problem.template import RANK, Collective, KernelTemplate
+from ..problem.workload import Workload
+from ..search_spaces import matmul_reduce_scatter as search_space
+from ..search_spaces.matmul_reduce_scatter import ADD, PUSH
+from ..search_spaces.rank_products import SEQUENTIAL, product_config, product_workload
+from ..target.spec import Target
+from ._rank_products import RankProduct, exact_sums, layers
+from ._rank_rows import sums_of_ranks, zeros
+from ._rank_tiles import RankTiles, product_to_ranks
+from ._ranks import (
+    FLAGS,
+    as_kernel_of_ranks,
+    barrier_between_ranks,
+    kernel_of_ranks,
+    on_rank,
+    shape_of_flags,
+)
+from .matmul import MatmulGpu
+
+if TYPE_CHECKING:
+    import torch
+
+STAGING, PRODUCT = "staging", "product"
+
+
+class MatmulReduceScatter(RankProduct):
+    name = "matmul_reduce_scatter"
+    axes: ClassVar[Axes] = {"A": ("m", "k"), "B": ("k", "n"), "C": (Parts("m", WORLD), "n")}
+    shared = ("C",)
+    divided = ("k",)
+    # o_proj and down_proj, whole: of Llama 3.1 8B, 70B and 405B, Qwen3 32B and DeepSeek-V3 (its dense layers),
+    # for 8192 tokens; and of Llama 3.1 70B for 512 and 64 tokens of decoding
+    named: ClassVar[Mapping[str, Mapping[str, Value]]] = layers(
+        {
+            "L8O": (8192, 4096, 4096),
+            "L8D": (8192, 4096, 14336),
+            "L70O": (8192, 8192, 8192),
+            "L70D": (8192, 8192, 28672),
+            "L405O": (8192, 16384, 16384),
+            "L405D": (8192, 16384, 53248),
+            "Q32O": (8192, 5120, 8192),
+            "Q32D": (8192, 5120, 25600),
+            "DSO": (8192, 7168, 16384),
+            "DSD": (8192, 7168, 18432),
+            "L70D512": (512, 8192, 28672),
+            "L70D64": (64, 8192, 28672),
+        }
+    )
+    default_names = ("L70O", "L70D", "DSO")
+
+    def validate(self, workload: Workload) -> None:
+        super().validate(workload)
+        self.check_shards(workload)
+
+    def group_reference(
+        self, workload: Workload, inputs: Sequence[Tensors]
+    ) -> "list[dict[str, torch.Tensor]]":
+        rows = workload.dims["m"] // workload.dims[WORLD]
+        found = []
+        for rank, own in enumerate(inputs):
+            total = exact_sums(inputs, slice(rank * rows, (rank + 1) * rows))
+            found.append({"C": total.to(own["A"].device)})
+        return found
+
+    def vendor_scratch(self, workload: Workload) -> Mapping[str, tuple[tuple[int, ...], str]]:
+        return {PRODUCT: ((workload.dims["m"], workload.dims["n"]), workload.dtype)}
+
+    def vendor_collective(self, workload: Workload) -> Collective:
+        size = workload.dims["m"] * workload.dims["n"] * DTYPE_BYTES[workload.dtype]
+        return Collective("reduce_scatter", PRODUCT, "C", "after", size)
+
+
+OPERATOR = MatmulReduceScatter()
+
+
+class MatmulReduceScatterGpu(KernelTemplate):
+    """The product of one device and the library's reduce-scatter, or tiles that go to their ranks at once.
+
+    A call of the latter is several kernels: a barrier of all ranks, so that outputs and staging may be
+    written; the product; a barrier, after which everything has arrived; and, of `push`, sums.
+    """
+
+    operator = OPERATOR
+    name = "matmul_reduce_scatter"
+    target_kinds = ("cuda",)
+    dtypes = ("bfloat16", "float16")
+    static_reasons: ClassVar[Mapping[str, str]] = {
+        "m": "tiles are divided among the ranks when the kernel is built",
+        "n": "rows of B and C are n elements apart, and the copies need rows that start at whole 16 bytes",
+        "k": "rows of A are k elements apart, and the copies need rows that start at whole 16 bytes",
+        WORLD: "the tensors of all ranks are arguments of the kernel",
+    }
+    numbers = (RANK,)
+
+    def space(self, workload: Workload, target: Target) -> SearchSpace:
+        return search_space.space(workload, target)
+
+    def for_config(self, config: Config) -> KernelTemplate:
+        if config["algorithm"] != ADD:
+            return self
+        adding = copy.copy(self)
+        adding.deterministic = False
+        return adding
+
+    def scratch(self, workload: Workload, config: Config) -> Mapping[str, tuple[tuple[int, ...], str]]:
+        if config["algorithm"] != SEQUENTIAL:
+            return {}
+        product = product_workload(workload, workload.dims["m"])
+        whole = {PRODUCT: ((workload.dims["m"], workload.dims["n"]), workload.dtype)}
+        return {**whole, **PRODUCT_TEMPLATE.scratch(product, product_config(config))}
+
+    def shared_scratch(
+        self, workload: Workload, config: Config
+    ) -> Mapping[str, tuple[tuple[int, ...], str]]:
+        if config["algorithm"] == SEQUENTIAL:
+            return {}
+        world = workload.dims[WORLD]
+        found = {FLAGS: shape_of_flags(world)}
+        if config["algorithm"] == PUSH:
+            rows = workload.dims["m"] // world
+            found[STAGING] = ((world, rows, workload.dims["n"]), workload.dtype)
+        return found
+
+    def collective(self, workload: Workload, config: Config) -> Collective | None:
+        return self.operator.vendor_collective(workload) if config["algorithm"] == SEQUENTIAL else None
+
+    def default_config(self, workload: Workload, target: Target) -> Config | None:
+        """The product's own default, one after the other with the collective.
+
+        For tiles of ranks on most cores, `push` with large tiles.
+        """
+        space = self.space(workload, target)
+        large: dict[str, Value] = {
+            **{p.name: p.default for p in space.parameters if p.default is not None},
+            **{"algorithm": PUSH, "block_m": 128, "block_n": 256, "block_k": 64, "num_stages": 4},
+            **{"threads": 256, "policy": "full_row", "epilogue": "shared", "swizzle": 8},
+            **{"persistent": target.int("core.count"), "schedule": "overlapped"},
+        }
+        wanted = space.config(large)
+        if wanted in space:
+            return wanted
+        product = product_workload(workload, workload.dims["m"])
+        alone = PRODUCT_TEMPLATE.default_config(product, target.device_target)
+        return None if alone is None else space.closest(space.config({"algorithm": SEQUENTIAL, **alone}))
+
+    def build(self, workload: Workload, config: Config) -> Any:
+        import tilelang.language as T  # noqa: N812
+
+        m, n, k, world = (workload.dims[d] for d in self.operator.dims)
+        dtype, way, rows = workload.dtype, config["algorithm"], m // world
+        if way == SEQUENTIAL:
+            product = PRODUCT_TEMPLATE.build(product_workload(workload, m), product_config(config))
+            return as_kernel_of_ranks(product, "C", ((rows, n), dtype), world)
+        meet = barrier_between_ranks(world)
+        clear, add = zeros(rows, n, dtype), sums_of_ranks(rows, n, world, dtype)
+
+        def send_part(target: Any, shard: Any, part: Any, at: Any) -> None:
+            peers, rank = target
+            if way == ADD:
+                on_rank(shard, peers, lambda peer: T.atomic_add(peer[at[0], at[1]], part, use_tma=True))
+            else:
+                on_rank(shard, peers, lambda peer: T.tma_copy(part, peer[rank, at[0], at[1]]))
+
+        product = product_to_ranks(RankTiles(rows, n, k, world, config, dtype), send_part)
+
+        def body(a: Any, b: Any, c: Any, flags: Any, *rest: Any) -> None:
+            *staging, rank = rest
+            if way == ADD:
+                clear(c, rank)
+            meet(flags, rank)
+            product(a, b, (c if way == ADD else staging[0], rank), rank)
+            meet(flags, rank)
+            if way == PUSH:
+                add(staging[0], c, rank)
+
+        return kernel_of_ranks(
+            self.name,
+            {"A": ((m, k), dtype), "B": ((k, n), dtype)},
+            {"C": ((rows, n), dtype), **self.shared_scratch(workload, config)},
+            world,
+            body,
+        )
+
+
+PRODUCT_TEMPLATE = MatmulGpu()
+TEMPLATES = (MatmulReduceScatterGpu(),)

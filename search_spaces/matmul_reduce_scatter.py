@@ -1,0 +1,23 @@
+"""Search space of matmul_reduce_scatter: the ways to bring each tile of the product to its rank."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..problem.group_operator import WORLD
+from ..problem.space import SearchSpace
+from ..problem.workload import Workload
+from ..target.spec import Target
+from .rank_products import product_workload, rows_within, space_of_ways
+
+ADD, PUSH = "add", "push"
+WAYS: Mapping[str, str] = {
+    ADD: "each tile is added to its rank's output by TMA, in the dtype of the output and in changing order",
+    PUSH: "each tile is stored at its rank by TMA, which adds those of all ranks in float32",
+}
+
+
+def space(workload: Workload, target: Target) -> SearchSpace:
+    """The search space of `workload` on `target`."""
+    m, shard = workload.dims["m"], workload.dims["m"] // workload.dims[WORLD]
+    return space_of_ways(product_workload(workload, m), target, WAYS, (rows_within("a rank", shard),))

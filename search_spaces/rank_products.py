@@ -1,0 +1,211 @@
+"""What search spaces of products of several ranks share: the way, and the rules of tiles that go to ranks.
+
+One space has all ways to compute an operator. `sequential` is the product of one device with all its
+schedules, and the library's collective. Of the other ways each block stays and walks over tiles.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from ..dtypes import DTYPE_BYTES
+from ..problem.space import Config, Constraint, Parameter, SearchSpace, Value
+from ..problem.workload import Workload
+from ..target.spec import Target
+from . import matmul
+from .matrix_unit import is_hopper
+
+SEQUENTIAL = "sequential"
+ORDERS = ("last", "spread")
+# rules of the product alone that tiles for ranks do not have: they stay on their cores in any case
+_OF_ONE_DEVICE = ("persistent blocks", "block_m within m", "grid")
+_ALIGNED = 16  # bytes at which rows begin that TMA copies
+ANOTHER_WAY = "way"  # rule: a way has its own values
+FEWEST_TILES = 16  # for which tiles go to ranks
+ROWS_OF_FUSED = 128  # of tiles: two warpgroups of computing threads, one above the other
+
+
+def product_workload(workload: Workload, m: int) -> Workload:
+    """The product of one rank, of `m` rows, as a workload of matmul."""
+    dims = {"m": m, "n": workload.dims["n"], "k": workload.dims["k"]}
+    return Workload("matmul", dims, workload.dtype)
+
+
+def product_config(config: Config) -> Config:
+    """The part of a config that matmul's template has."""
+    return Config({name: value for name, value in config.items() if name not in ("algorithm", "order")})
+
+
+class SpaceOfWays(SearchSpace):
+    """A space whose ways have different parameters.
+
+    All combinations of all values would be many, of which next to none is legal. So the legal ones are looked
+    for among the values that each way may have. `constraints` have rules for the others.
+    """
+
+    def __init__(
+        self,
+        parameters: Sequence[Parameter],
+        constraints: Sequence[Constraint],
+        of_ways: Sequence[Mapping[str, tuple[Value, ...]]],
+    ) -> None:
+        """`of_ways`: values of the parameters that a way may have, in the order of the ways."""
+        super().__init__(parameters, constraints)
+        self._of_ways = of_ways
+
+    def _enumerate(self) -> tuple[list[tuple[int, ...]], Counter[str]]:
+        points: list[tuple[int, ...]] = []
+        rejected: Counter[str] = Counter()
+        left = self.size
+        for values in self._of_ways:
+            part = SearchSpace(
+                [Parameter(p.name, values[p.name], default=p.default) for p in self.parameters],
+                self.constraints,
+            )
+            for config in part.configs():
+                found = [(p, p.of(config)) for p in self.parameters]
+                points.append(
+                    tuple(next(i for i, v in enumerate(p.values) if v == value) for p, value in found)
+                )
+            rejected.update(part.census().rejected)
+            left -= part.size
+        rejected[ANOTHER_WAY] += left
+        return points, +rejected
+
+
+def space_of_ways(
+    product: Workload,
+    target: Target,
+    ways: Mapping[str, str],
+    rules: Sequence[Constraint] = (),
+    more: Sequence[Parameter] = (),
+) -> SearchSpace:
+    """The space of all ways.
+
+    Args:
+        product: the product of one rank (`product_workload`).
+        target: the target.
+        ways: the ways beside `sequential`, with their meaning.
+        rules: further rules.
+        more: further parameters, which have defaults and are of the ways beside `sequential`.
+    """
+    alone = matmul.space(product, target)
+    own = {parameter.name: parameter for parameter in alone.parameters}
+    fused = tuple(ways) if _can_fuse(product, target) else ()
+    # of tiles for ranks: blocks stay, and copy ahead of the next tile
+    fixed: dict[str, Value] = {name: p.default for name, p in own.items() if p.default is not None}
+    fixed |= {"persistent": target.int("core.count"), "schedule": "overlapped"}
+    fixed |= {"epilogue": "shared", "policy": "full_row"}
+    meanings = "; ".join(["the product, then the library's collective", *(ways[way] for way in fused)])
+    added = (
+        Parameter(
+            "order",
+            ORDERS if fused else ORDERS[:1],
+            "tiles of the own rank at the end, or tiles of all ranks in turns",
+            default=ORDERS[0],
+        ),
+        *more,
+    )
+    parameters = (
+        Parameter("algorithm", (SEQUENTIAL, *fused), meanings),
+        *(_widened(p, fixed.get(p.name)) if fused else p for p in own.values()),
+        *added,
+    )
+
+    def of_ranks(config: Config) -> str | None:
+        """Tiles that go to ranks are copied ahead, and computed by two warpgroups."""
+        if config["algorithm"] == SEQUENTIAL:
+            return None
+        if config.int("num_stages") < matmul.LEAST_AHEAD:
+            return f"num_stages={config['num_stages']} copies too late: take num_stages={matmul.LEAST_AHEAD}"
+        if config.int("block_m") < ROWS_OF_FUSED:
+            return f"block_m={config['block_m']} has no rows for 2 warpgroups: take {ROWS_OF_FUSED} or more"
+        return None
+
+    of_alone = {**{p.name: p.values for p in own.values()}, **{p.name: p.values[:1] for p in added}}
+    of_fused = {name: (value,) for name, value in fixed.items()}
+    constraints = (
+        *(_own_values(p, of_alone, of_fused) for p in parameters[1:]),
+        Constraint("tiles for ranks", of_ranks),
+        *rules,
+        *(_adapted(constraint) for constraint in alone.constraints),
+    )
+    every = {p.name: p.values for p in parameters}
+    return SpaceOfWays(
+        parameters,
+        constraints,
+        [
+            {**every, **of_alone, "algorithm": (SEQUENTIAL,)},
+            *({**every, **of_fused, "algorithm": (way,)} for way in fused),
+        ],
+    )
+
+
+def _can_fuse(product: Workload, target: Target) -> bool:
+    """Whether tiles can go to ranks: TMA copies whole rows, and there are tiles for more than a few cores."""
+    m, n = product.dims["m"], product.dims["n"]
+    aligned = all(
+        product.dims[dim] * DTYPE_BYTES[product.dtype] % _ALIGNED == 0 for dim in ("n", "k")
+    )
+    tiles = -(-m // ROWS_OF_FUSED) * -(-n // ROWS_OF_FUSED)
+    return is_hopper(target) and aligned and tiles >= FEWEST_TILES
+
+
+def _widened(parameter: Parameter, value: Value | None) -> Parameter:
+    """A parameter with one more value."""
+    if value is None or value in parameter.values:
+        return parameter
+    return replace(parameter, values=(*parameter.values, value))
+
+
+def _own_values(
+    parameter: Parameter,
+    of_alone: Mapping[str, tuple[Value, ...]],
+    of_fused: Mapping[str, tuple[Value, ...]],
+) -> Constraint:
+    """A way has its own values of a parameter. One rule for each, so that it reads no others."""
+
+    def violation(config: Config) -> str | None:
+        alone = config["algorithm"] == SEQUENTIAL
+        values = (of_alone if alone else of_fused).get(parameter.name, parameter.values)
+        value = parameter.of(config)
+        if value in values:
+            return None
+        what = "of tiles that go to 1 rank each" if alone else "of products of 1 device"
+        return (
+            f"{parameter.name}={value} is {what}: take {parameter.name}={str(values[0]).lower()} with "
+            f"algorithm={config['algorithm']}"
+        )
+
+    return Constraint(ANOTHER_WAY, violation)
+
+
+def _adapted(constraint: Constraint) -> Constraint:
+    """A rule of matmul's space, for the ways that it holds for."""
+    of_all = constraint.name not in _OF_ONE_DEVICE
+
+    def violation(config: Config) -> str | None:
+        if not of_all and config["algorithm"] != SEQUENTIAL:
+            return None
+        return constraint.violation(config)
+
+    return Constraint(constraint.name, violation, constraint.is_waste)
+
+
+def rows_within(name: str, rows: int) -> Constraint:
+    """Tiles that go to ranks are no higher than what they cover.
+
+    Args:
+        name: of what has these rows, for messages.
+        rows: the rows that they may cover together.
+    """
+    least = next((tile for tile in matmul.GPU_TILES if tile >= max(rows, ROWS_OF_FUSED)), max(matmul.GPU_TILES))
+
+    def violation(config: Config) -> str | None:
+        if config["algorithm"] == SEQUENTIAL or config.int("block_m") <= least:
+            return None
+        return f"block_m={config['block_m']} is wasted on the {rows} rows of {name}: {least} covers them"
+
+    return Constraint("rows within shard", violation, is_waste=True)

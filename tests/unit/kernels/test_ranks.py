@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tilesight.kernels._rank_tiles import RankTiles
+from tilesight.kernels._ranks import MEET, RAISE_AND_WAIT, barrier_function
+from tilesight.machine.toolchain import find_cxx
+from tilesight.problem.space import Config
+
+# flags as atomic variables, lanes as threads: the text of the device function runs on the CPU
+SHIM = """
+#include <atomic>
+#include <barrier>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <thread>
+#include <vector>
+#define __device__
+#define __forceinline__ inline
+struct Lane { int x; };
+static thread_local Lane threadIdx;
+static thread_local std::barrier<> *warp;
+static void __syncwarp() { warp->arrive_and_wait(); }
+static void __threadfence_system() {}
+static void raise_flag(int *flag, int number) {
+  std::atomic_ref<int>(*flag).store(number, std::memory_order_release);
+}
+static int read_flag(const int *flag) {
+  return std::atomic_ref<int>(*const_cast<int *>(flag)).load(std::memory_order_acquire);
+}
+"""
+# each rank writes a number for every peer, and reads those for it between two barriers
+PROGRAM = """
+static int flags[WORLD][WORLD + 1], sent[WORLD][WORLD];
+static void delay(int rank, int call) {
+  if ((rank * 7 + call * 5) % 11 == 0) std::this_thread::sleep_for(std::chrono::microseconds(300));
+}
+int main() {
+  std::vector<std::thread> threads;
+  static std::atomic<int> wrong{0};
+  for (int rank = 0; rank < WORLD; ++rank) {
+    for (int i = 0; i <= WORLD; ++i) flags[rank][i] = FIRST;
+  }
+  for (int rank = 0; rank < WORLD; ++rank) {
+    auto *own = new std::barrier<>(WORLD);
+    for (int lane = 0; lane < WORLD; ++lane) {
+      threads.emplace_back([=] {
+        threadIdx.x = lane;
+        warp = own;
+        for (int call = 1; call <= 40; ++call) {
+          if (lane == 0) {
+            delay(rank, call);
+            for (int peer = 0; peer < WORLD; ++peer) sent[peer][rank] = call;
+          }
+          FIRST_BARRIER;
+          __syncwarp();
+          if (lane == 0) {
+            delay(rank + 3, call);
+            for (int peer = 0; peer < WORLD; ++peer) wrong += sent[rank][peer] != call;
+          }
+          meet_ranks(rank, POINTERS);
+          __syncwarp();
+        }
+      });
+    }
+  }
+  for (auto &thread : threads) thread.join();
+  std::printf("%d", wrong.load());
+}
+"""
+
+
+def run(tmp_path: Path, world: int, first: int, barrier: str) -> subprocess.CompletedProcess[str]:
+    compiler = find_cxx()
+    if compiler is None:
+        pytest.skip("no compiler")
+    function = barrier_function(world).replace(RAISE_AND_WAIT, "")
+    assert "asm" not in function
+    pointers = ", ".join(f"flags[{rank}]" for rank in range(world))
+    program = (
+        PROGRAM.replace("FIRST_BARRIER", barrier)
+        .replace("WORLD", str(world))
+        .replace("POINTERS", pointers)
+        .replace("FIRST", str(first))
+    )
+    source, binary = tmp_path / "barrier.cpp", tmp_path / "barrier"
+    source.write_text(SHIM + function + program, encoding="utf-8")
+    command = [str(compiler), "-std=c++20", "-O1", "-g", "-fsanitize=thread", "-pthread"]
+    built = subprocess.run(
+        [*command, str(source), "-o", str(binary)], capture_output=True, text=True, check=False
+    )
+    if "tsan" in built.stderr:
+        pytest.skip("no thread sanitizer")
+    assert built.returncode == 0, built.stderr
+    return subprocess.run([str(binary)], capture_output=True, text=True, check=False, timeout=120)
+
+
+@pytest.mark.parametrize(("world", "first"), [(2, 0), (4, 2**31 - 5)])
+def test_a_barrier_orders_what_ranks_write_and_read(tmp_path: Path, world: int, first: int) -> None:
+    """Numbers of barriers may pass the largest whole number."""
+    done = run(tmp_path, world, first, f"{MEET}(rank, POINTERS)".replace("meet_ranks", MEET))
+    assert (done.returncode, done.stdout) == (0, "0"), done.stderr
+
+
+def test_a_missing_barrier_shows(tmp_path: Path) -> None:
+    done = run(tmp_path, 2, 0, "")
+    assert done.returncode != 0 or done.stdout != "0"
+
+
+def test_flags_have_release_and_acquire_of_system_scope() -> None:
+    assert "st.release.sys" in RAISE_AND_WAIT
+    assert "ld.acquire.sys" in RAISE_AND_WAIT
+
+
+@pytest.mark.parametrize("order", ["last", "spread"])
+@pytest.mark.parametrize("swizzle", [0, 4])
+@pytest.mark.parametrize("rank", [0, 2])
+def test_every_tile_is_at_one_place_and_the_own_ones_come_last(order: str, swizzle: int, rank: int) -> None:
+    config = Config(
+        {"block_m": 128, "block_n": 64, "block_k": 64, "swizzle": swizzle, "order": order, "persistent": 4}
+    )
+    tiles = RankTiles(rows=300, columns=200, depth=100, world=3, config=config, dtype="bfloat16")
+    assert (tiles.shard_tiles, tiles.tile_columns, tiles.tiles, tiles.depths) == (3, 4, 36, 2)
+    places = [tuple(int(part) for part in tiles.place(tile, rank)) for tile in range(36)]
+    assert set(places) == {(c, s, r) for c in range(4) for s in range(3) for r in range(3)}
+    shards = [shard for _, shard, _ in places]
+    assert shards[0] != rank
+    if order == "last" and swizzle == 0:
+        assert shards[-12:] == [rank] * 12
+    if order == "spread":
+        assert set(shards[:12]) == {0, 1, 2}
