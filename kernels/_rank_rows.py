@@ -4,7 +4,6 @@ Annotations are evaluated here (no `from __future__`): TileLang reads those of i
 """
 
 import math
-from collections.abc import Callable, Sequence
 from typing import Any
 
 from ._ranks import on_rank
@@ -31,9 +30,7 @@ def zeros(rows: int, columns: int, dtype: str) -> Any:
     return launch
 
 
-def sums_of_ranks(
-    rows: int, columns: int, world: int, dtype: str
-) -> Any:
+def sums_of_ranks(rows: int, columns: int, world: int, dtype: str) -> Any:
     """A function `launch(parts, results, rank)` for a PrimFunc: adds the parts that this rank has of all.
 
     `parts` are of shape (world, rows, columns), those of all ranks like `results`. Sums are in float32 and in

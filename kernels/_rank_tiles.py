@@ -7,7 +7,7 @@ and a tile lies in one shard.
 Annotations are evaluated here (no `from __future__`): TileLang reads those of its functions.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,9 +83,7 @@ class RankTiles:
         return column, (row // self.shard_tiles + rank + 1) % self.world, row % self.shard_tiles
 
 
-def product_to_ranks(
-    tiles: RankTiles, send_part: Callable[[Any, Any, Any, Any], Any]
-) -> Any:
+def product_to_ranks(tiles: RankTiles, send_part: Callable[[Any, Any, Any, Any], Any]) -> Any:
     """A function `launch(A, B, others, rank)` for a PrimFunc: the launch of a kernel with these tiles.
 
     Args:
@@ -110,9 +108,7 @@ def product_to_ranks(
         first = shard * tiles.rows + row * block_m
         rows, deeps = slice(first, first + block_m), slice(depth * block_k, depth * block_k + block_k)
         columns = slice(column * block_n, column * block_n + block_n)
-        T.tma_copy(
-            tensors[0][rows, deeps], a_tile[stage, :, :], barrier=full[stage], leader_scope_threads=32
-        )
+        T.tma_copy(tensors[0][rows, deeps], a_tile[stage, :, :], barrier=full[stage], leader_scope_threads=32)
         T.tma_copy(
             tensors[1][deeps, columns], b_tile[stage, :, :], barrier=full[stage], leader_scope_threads=32
         )
@@ -121,7 +117,7 @@ def product_to_ranks(
         return T.wgmma_gemm(a, b, total, False, False, policy=policy, clear_accum=clear)
 
     @T.macro
-    def fill(where, c_sum, first, c_parts, slot):  # type: ignore[no-untyped-def]
+    def fill(_, c_sum, first, c_parts, slot):  # type: ignore[no-untyped-def]
         T.copy(c_sum[:, first : first + width], c_parts[slot, :, :])
 
     @T.macro

@@ -15,14 +15,13 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from ..problem.group_operator import of_ranks
+from ..problem.group_operator import MEET, of_ranks
 from ..problem.template import RANK
 
 Tensor = tuple[tuple[int, ...], str]  # shape and dtype
 
 MOST_RANKS = 8  # tensors of all ranks are arguments of a kernel, one by one
 FLAGS = "flags"  # of shared scratch
-MEET = "meet_ranks"
 LANES = 32
 
 RAISE_AND_WAIT = """
@@ -133,7 +132,7 @@ def kernel_of_ranks(
 
 
 def as_kernel_of_ranks(prim_func: Any, output: str, shared: Tensor, world: int) -> Any:
-    """A kernel of one device as a kernel of ranks, which takes a shared output and its rank, and uses neither.
+    """A kernel of one device as a kernel of ranks, which takes a shared output and its rank and uses neither.
 
     Args:
         prim_func: a traced function. What follows its inputs is scratch of the result.

@@ -47,8 +47,8 @@ class MatmulReduceScatter(RankProduct):
     axes: ClassVar[Axes] = {"A": ("m", "k"), "B": ("k", "n"), "C": (Parts("m", WORLD), "n")}
     shared = ("C",)
     divided = ("k",)
-    # o_proj and down_proj, whole: of Llama 3.1 8B, 70B and 405B, Qwen3 32B and DeepSeek-V3 (its dense layers),
-    # for 8192 tokens; and of Llama 3.1 70B for 512 and 64 tokens of decoding
+    # o_proj and down_proj, whole: of Llama 3.1 8B, 70B and 405B, Qwen3 32B and DeepSeek-V3 (its dense
+    # layers), for 8192 tokens; and of Llama 3.1 70B for 512 and 64 tokens of decoding
     named: ClassVar[Mapping[str, Mapping[str, Value]]] = layers(
         {
             "L8O": (8192, 4096, 4096),
@@ -128,9 +128,7 @@ class MatmulReduceScatterGpu(KernelTemplate):
         whole = {PRODUCT: ((workload.dims["m"], workload.dims["n"]), workload.dtype)}
         return {**whole, **PRODUCT_TEMPLATE.scratch(product, product_config(config))}
 
-    def shared_scratch(
-        self, workload: Workload, config: Config
-    ) -> Mapping[str, tuple[tuple[int, ...], str]]:
+    def shared_scratch(self, workload: Workload, config: Config) -> Mapping[str, tuple[tuple[int, ...], str]]:
         if config["algorithm"] == SEQUENTIAL:
             return {}
         world = workload.dims[WORLD]
