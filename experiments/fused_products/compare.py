@@ -57,11 +57,9 @@ def kernel(m: int, n: int, k: int, world: int, fused: bool) -> Any:
             else:
                 T.copy(c_tile, outputs[by * BLOCK_M, bx * BLOCK_N])
 
-    own = {"A": ((m, k), DTYPE), "B": ((k, n), DTYPE)}
-    if fused:
-        return kernel_of_ranks("fused", own, {"C": ((rows, n), DTYPE)}, world, product)
-    whole = {"whole": ((m, n), DTYPE)}
-    return kernel_of_ranks("plain", own, {}, world, product, whole)
+    output = ("C", ((rows, n), DTYPE), True) if fused else ("C", ((m, n), DTYPE), False)
+    arguments = (("A", ((m, k), DTYPE), False), ("B", ((k, n), DTYPE), False), output)
+    return kernel_of_ranks("trial", arguments, world, product)
 
 
 def predicted_us(name: str, m: int, n: int, k: int, fused: bool) -> float:

@@ -25,17 +25,15 @@ SENT = 4096 * 4096 * 2 * 3 / 4  # bytes of the tiles of peers
 
 
 @cache
-def profiles(way: str) -> tuple[KernelProfile, ...]:
-    ours = operator("matmul_reduce_scatter")
+def profiles(way: str, name: str = "matmul_reduce_scatter") -> tuple[KernelProfile, ...]:
+    ours = operator(name)
     assert isinstance(ours, GroupOperator)
     template = template_for(ours.name, NODE, "bfloat16")
     workload = ours.workload_on(NODE, SHAPE)
     space, default = template.space(workload, NODE), template.default_config(workload, NODE)
     assert default is not None
-    config = space.closest(space.config({**default, "algorithm": way}))
-    if way == "sequential":
-        config = next(c for c in space.configs() if c["algorithm"] == way and c.int("block_m") == 128)
-    assert config is not None
+    assert default in space
+    config = next(c for c in space.configs() if c["algorithm"] == way and c.int("block_m") == 128)
     assert config["algorithm"] == way
     found = lower_and_profile(Candidate(workload, NODE, template, config))
     assert isinstance(found, Profiled)
@@ -62,6 +60,51 @@ def test_bytes_to_peers_are_read_off_the_ir(way: str, mechanism: str) -> None:
     assert all(not kernel.unknown_calls and not kernel.notes for kernel in kernels)
     # the kernels of one rank alone: zeros, or sums of what has arrived
     assert sum(not kernel.communicates for kernel in kernels) == 1
+
+
+def written(kernels: tuple[KernelProfile, ...]) -> float:
+    """Bytes that bulk copies store, at the own rank and at peers."""
+    return sum(
+        access.bytes * phase.trips.mean * kernel.blocks
+        for kernel in kernels
+        for role in kernel.roles
+        for phase in role.phases
+        for access in phase.work.accesses
+        if access.mechanism == "tma" and access.write and access.space == "global"
+    )
+
+
+WHOLE = 4096 * 4096 * 2  # bytes of C
+
+
+@pytest.mark.parametrize(
+    ("name", "way", "peers", "stored"),
+    [
+        # each tile goes to one rank, or to all
+        ("matmul_reduce_scatter", "push", {"tma_store": SENT}, WHOLE),
+        ("matmul_all_reduce", "one_shot", {"tma_store": 3 * WHOLE}, 4 * WHOLE),
+        ("matmul_all_reduce", "two_shot", {"tma_store": SENT, "store": SENT}, WHOLE),
+        # each of 16 or more columns of tiles reads the rows of three peers again
+        ("all_gather_matmul", "pull", {"tma_load": None}, WHOLE),
+    ],
+)
+def test_every_tile_leaves_its_block(
+    name: str, way: str, peers: dict[str, float | None], stored: float
+) -> None:
+    kernels = profiles(way, name)
+    found: dict[str, float] = {}
+    for kernel in kernels:
+        found |= sent(kernel)
+    assert found.keys() == peers.keys()
+    for mechanism, size in peers.items():
+        if size is None:
+            product = next(kernel for kernel in kernels if sent(kernel))
+            columns = found[mechanism] / (4096 * 1024 * 2 * 3 / 4)
+            assert columns == pytest.approx(round(columns), rel=0.04)
+            assert columns >= 16, product.grid
+        else:
+            assert found[mechanism] == pytest.approx(size, rel=0.04)
+    assert written(kernels) == pytest.approx(stored, rel=0.04)
 
 
 @pytest.mark.parametrize("way", ["sequential", "push", "add"])
