@@ -94,9 +94,9 @@ def product_to_ranks(
 
     Args:
         tiles: the tiles.
-        send_part: `(others, shard, part, place)` returns the copy of a part of a tile. `place` is its slice
-            of rows within the shard, and its slice of columns. The copy may end later. `others` is a tuple, so
-            that tensors keep their names.
+        send_part: `(others, shard, part, at)` returns the copy of a part of a tile to the slices `at`, of
+            rows within the shard and of columns. The copy may end later. `others` is a tuple, so that tensors
+            keep their names.
         load_rows: `(A, shard, at, copy)` calls `copy` with a part of A: the slices `at` of rows of the shard
             and of depths. None: A has all shards.
     """

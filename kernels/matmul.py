@@ -413,8 +413,11 @@ class MatmulGpu(KernelTemplate):
             "split_k": parts,
             "swapped": True,
         }
-        if m <= FEW_ROWS and (found := space.config({**given, **few})) in space:
-            return found
+        # two blocks add their sums faster than a second kernel; clusters of more leave cores idle
+        together: dict[str, Value] = {"reduce": "cluster"} if parts == 2 else {}
+        for more in (together, {}):
+            if m <= FEW_ROWS and (found := space.config({**given, **few, **more})) in space:
+                return found
         # of more tiles than cores, blocks that stay and copy ahead
         stays: dict[str, Value] = {"threads": 2 * GROUP, "policy": "full_row", "swizzle": 8}
         ahead: dict[str, Value] = {"persistent": cores, "schedule": "overlapped"}

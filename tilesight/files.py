@@ -20,29 +20,30 @@ from .errors import InputError
 _ABANDONED_S = 24 * 3600  # age without a change after which a partial file counts as abandoned
 
 
-def check_out(out: Path, suffix: str, what: str) -> None:
+def check_out(out: Path, suffix: str, what: str, option: str = "--out") -> None:
     """Check an output file, without creating it.
 
     Args:
         out: The file.
         suffix: The suffix that it must have.
         what: The kind of files, in the plural, for messages.
+        option: That names the file, for messages.
 
     Raises:
         InputError: The suffix is wrong, or the file cannot be written.
     """
     if out.suffix != suffix:
-        raise InputError(f"--out {out} must end in {suffix}, as {what} do")
+        raise InputError(f"{option} {out} must end in {suffix}, as {what} do")
     if not out.parent.is_dir():
-        raise InputError(f"--out {out}: there is no folder '{out.parent}'; make it, or name another file")
+        raise InputError(f"{option} {out}: there is no folder '{out.parent}'; make it, or name another file")
     if out.is_dir():
-        raise InputError(f"--out {out} is a folder; name a file in it")
+        raise InputError(f"{option} {out} is a folder; name a file in it")
     try:
         with TemporaryFile(dir=out.parent):
             pass
     except OSError as error:
         raise InputError(
-            f"--out {out}: nothing can be written in folder '{out.parent}': {error.strerror or error}; "
+            f"{option} {out}: nothing can be written in folder '{out.parent}': {error.strerror or error}; "
             "name another file"
         ) from error
 

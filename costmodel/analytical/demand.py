@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from ...profile.values import Access, MatrixWork, Space, Work
+from ...profile.values import PEER, Access, MatrixWork, Space, Work
 from ...target.spec import Target
 from .constants import Constants
 from .gathers import SECTOR_BYTES
 
 L2_WRITES = "device.memory.l2.write_gb_per_s"
 HELD_BYTES = 32 * 1024  # that the first-level cache holds for sure until the next loads of a statement
+CLUSTER_RATE = "cluster.network.bytes_per_cycle"
 L2_UPDATES = "device.memory.l2.update_gb_per_s"
-RESOURCES = ("matrix", "shared", "vector", "special", "issue", "copy", "l2")
+RESOURCES = ("matrix", "shared", "vector", "special", "issue", "copy", "l2", "cluster")
 
 # Warp instructions beside those in the IR. Each wgmma builds the descriptors of its operands (four to six
 # moves and two additions on the uniform path). A wait is a loop of tests of a barrier's phase, which is
@@ -33,6 +34,7 @@ class Demand:
     issue: float = 0.0  # warp schedulers
     copy: float = 0.0  # bulk copy engine, row by row
     l2: float = 0.0  # this core's share of L2 bandwidth
+    cluster: float = 0.0  # network between the cores of a cluster
 
     def __add__(self, other: Demand) -> Demand:
         return Demand(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(Demand)))
@@ -55,6 +57,7 @@ def demand(
     cores_busy: float,
     edge_weight: float = 0.0,
     threads: float = 0.0,
+    blocks: int = 1,
 ) -> Demand:
     """Busy cycles of each resource of one core for one execution of `work`, at the rates of the target.
 
@@ -69,6 +72,7 @@ def demand(
         edge_weight: weight of the block that hangs over the edge of its tensor most, against the mean block.
             1 in a grid of one wave, where all blocks wait for it.
         threads: threads of the role.
+        blocks: blocks of a cluster.
     """
     warp = target["warp.threads"]
     integer_ops = work.integer_ops
@@ -113,7 +117,17 @@ def demand(
         issue=instructions / target["core.issue_per_cycle"],
         copy=sum(copy_cycles(a, constants, edge_weight) for a in work.accesses if _is_bulk(a)),
         l2=_l2_cycles(work, target, constants, cores_busy),
+        cluster=_cluster_cycles(work, target, blocks),
     )
+
+
+def _cluster_cycles(work: Work, target: Target, blocks: int) -> float:
+    """Cycles of a core's link to the other cores of its cluster.
+
+    Accesses of lanes to the shared memory of all `blocks` of the cluster alike: one part is the core's own.
+    """
+    moved = sum(a.bytes for a in work.accesses if a.mechanism.endswith(PEER)) * (1 - 1 / blocks)
+    return moved / target[CLUSTER_RATE] if moved else 0.0
 
 
 def _l2_cycles(work: Work, target: Target, constants: Constants, cores_busy: float) -> float:

@@ -240,6 +240,7 @@ GPU_LIMITS: dict[str, Change] = {
     "special": _work(lambda work: replace(work, special_ops=0.0)),
     "issue": _figures("core.", "issue_per_cycle", FREE),
     "copy": _constants(0.0, "copy_row_cycles", "outside_row_cycles"),
+    "cluster": _figures("cluster.network.", "bytes_per_cycle", FREE),
     "load latency": _all(
         _figures("device.memory.", "latency_ns", 0.0), _constants(0.0, "copy_start_cycles"), _phases(_deep)
     ),

@@ -65,7 +65,9 @@ class KernelTerms:
 
     @property
     def cores(self) -> int:
-        return self.target.int("core.count")
+        """Cores that blocks of this kernel can run on at once: clusters leave parts of a GPC empty."""
+        count = self.target.int("core.count")
+        return round(self.target.get("cluster.large_cores", count)) if self.profile.cluster > 2 else count
 
     @cached_property
     def resident(self) -> int:
@@ -164,11 +166,22 @@ class KernelTerms:
         """Cycles of block start and end and of pipeline fills, which the resident blocks overlap."""
         return (self.constants.block_cycles + sum(time.fill for _, _, time in timed)) / max(1.0, resident)
 
+    @cached_property
+    def _tail_blocks(self) -> int:
+        """Blocks of the last wave, if there are full waves before it, of blocks of equal length; else 0."""
+        together = self.cores * self.resident
+        return self.profile.blocks % together if self._is_uniform and self.profile.blocks > together else 0
+
+    @cached_property
+    def _tail_cycles(self) -> float:
+        return self.block_cycles(-(-self._tail_blocks // self.cores)) if self._tail_blocks else 0.0
+
+    @property
+    def _is_uniform(self) -> bool:
+        return not any(p.trips.axes for r in self.profile.roles for p in r.phases)
+
     def _makespan_cycles(self) -> float:
-        axes: frozenset[str] = frozenset().union(
-            *(p.trips.axes for r in self.profile.roles for p in r.phases)
-        )
-        if not axes:
+        if self._is_uniform:
             return uniform_makespan(self.profile.blocks, self.cores, self.resident, self.block_cycles)
         timed = self._together
         durations = np.full(self.profile.blocks, self._overhead_cycles(timed, self.resident))
@@ -190,18 +203,13 @@ class KernelTerms:
         contended_us = atomic_us(self.profile, self.target)
         dispatch_us = self.profile.blocks * self.constants.dispatch_cycles / clock_mhz
         norm = self.constants.memory_norm if total.matrix else self.constants.streaming_norm
+        llc_us = self.traffic.llc / (llc * 1e3) if llc else 0.0
+        shared = [dram_us, l2_us, contended_us, dispatch_us, llc_us]
+        tail, tail_share = self._tail_cycles / clock_mhz, self._tail_blocks / self.profile.blocks
+        # while the last blocks run on a part of the cores, what all cores share is used by them alone
+        busy_us = p_norm([core_us - tail, *(us * (1 - tail_share) for us in shared)], norm)
+        busy_us += p_norm([tail, *(us * tail_share for us in shared)], norm)
         sent_us, last_us = network_us(self.profile, self.target)
-        busy_us = p_norm(
-            [
-                core_us,
-                dram_us,
-                l2_us,
-                contended_us,
-                dispatch_us,
-                self.traffic.llc / (llc * 1e3) if llc else 0.0,
-            ],
-            norm,
-        )
         if sent_us:
             busy_us = p_norm([busy_us, sent_us], NETWORK_NORM)
         fill_us = self._fill_us(dram_us / busy_us if busy_us else 0.0)

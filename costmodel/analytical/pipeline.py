@@ -137,7 +137,13 @@ class CorePipeline:
         # unique
         if id(phase) not in self._demands:
             self._demands[id(phase)] = demand(
-                phase.work, self.target, self.constants, self.cores_busy, self.edge_weight, threads
+                phase.work,
+                self.target,
+                self.constants,
+                self.cores_busy,
+                self.edge_weight,
+                threads,
+                self.profile.cluster,
             )
         return self._demands[id(phase)]
 

@@ -60,7 +60,9 @@ class Waves:
 
 @lru_cache(maxsize=16)
 def tile_coordinates(grid: Grid, rasterization: Rasterization) -> dict[str, NDArray[Any]]:
-    """Tile indices along x, y and z of each block in launch order (x fastest), after rasterization.
+    """Tile indices along x, y and z of each block in launch order, after rasterization.
+
+    x is fastest, but for the blocks of a cluster along z.
 
     Source: TileLang's `rasterization2DRow` and `rasterization2DColumn` (tl_templates, threadblock_swizzle.h):
     panels of `factor` rows (columns) are walked column by column (row by row), every other panel backwards.
@@ -73,7 +75,10 @@ def tile_coordinates(grid: Grid, rasterization: Rasterization) -> dict[str, NDAr
         y, x = _panels(linear, gy, gx, rasterization.factor)
     else:
         x, y = linear % gx, linear // gx
-    found = {"x": np.tile(x, gz), "y": np.tile(y, gz), "z": np.repeat(np.arange(gz), gx * gy)}
+    depth = rasterization.depth if gz % rasterization.depth == 0 else 1
+    x, y = (np.tile(np.repeat(values, depth), gz // depth) for values in (x, y))
+    first, inner = np.repeat(np.arange(0, gz, depth), gx * gy * depth), np.arange(gx * gy * gz) % depth
+    found = {"x": x, "y": y, "z": first + inner}
     for values in found.values():
         values.flags.writeable = False  # the cache shares it
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ...lowering.lower import Lowered
@@ -99,7 +100,7 @@ def _read(
         shared_bytes=_static_shared(function) + (int(dynamic) if dynamic is not None else 0),
         roles=reader.roles,
         tensors=tuple(reader.memory.tensors.values()),
-        rasterization=reader.rasterization,
+        rasterization=replace(reader.rasterization, depth=cluster[2] if len(cluster) > 2 else 1),
         unknown_calls=tuple(sorted(reader.unknown_calls)),
         notes=tuple(dict.fromkeys((*reader.notes, *_chosen_by_data(reader)))),
     )

@@ -55,12 +55,14 @@ class PointerUse:
         write: Stores, not loads.
         times: How many.
         bytes: Of one access; 0: those of the pointer's element.
+        peer: In the shared memory of any block of the cluster, at the same place as in the block's own.
     """
 
     argument: int
     write: bool
     times: float
     bytes: float
+    peer: bool = False
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,9 @@ def work_of_call(source: str, name: str, constants: tuple[float | None, ...]) ->
         return None
     reader = _Reader(functions)
     reader.call(name, constants, 1.0, {i: i for i in range(len(constants))}, 0)
-    uses = tuple(PointerUse(i, write, n, size) for (i, write, size), n in sorted(reader.uses.items()))
+    uses = tuple(
+        PointerUse(i, write, n, size, peer) for (i, write, size, peer), n in sorted(reader.uses.items())
+    )
     return FunctionWork(
         dict(reader.counts), uses, tuple(sorted(reader.assumed)), tuple(sorted(reader.unread))
     )
@@ -143,7 +147,7 @@ class _Reader:
 
     functions: Mapping[str, Node]
     counts: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    uses: dict[tuple[int, bool, float], float] = field(default_factory=lambda: defaultdict(float))
+    uses: dict[tuple[int, bool, float, bool], float] = field(default_factory=lambda: defaultdict(float))
     assumed: set[str] = field(default_factory=set)
     unread: set[str] = field(default_factory=set)
 
@@ -292,7 +296,7 @@ class _Reader:
         argument = frame.pointers.get(_base(node))
         if argument is not None:
             cast = _POINTER_CAST.search(text(node))
-            self.uses[argument, write, _CAST_BYTES.get(cast[1], 0.0) if cast else 0.0] += times
+            self.uses[argument, write, _CAST_BYTES.get(cast[1], 0.0) if cast else 0.0, False] += times
 
     def _call_expression(self, node: Node, frame: _Frame, times: float) -> None:
         name = function_name(text(node.child_by_field_name("function")))

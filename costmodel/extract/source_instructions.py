@@ -73,14 +73,18 @@ def work_of_ptx(mnemonic: str) -> Work | None:
     return None
 
 
-def access_of_ptx(mnemonic: str) -> tuple[bool, float] | None:
-    """Of a PTX load or store of each thread: whether it stores, and its bytes; None of others."""
+def access_of_ptx(mnemonic: str) -> tuple[bool, float, bool] | None:
+    """Of a PTX load or store of each thread; None of others.
+
+    Returns:
+        Whether it stores, its bytes, and whether the shared memory of the whole cluster is addressed.
+    """
     operation, *modifiers = mnemonic.split(".")
     bits = _PTX_BITS_OF.fullmatch(modifiers[-1]) if modifiers else None
     if operation not in ("ld", "st") or bits is None:
         return None
     wide = next((int(m[1:]) for m in modifiers if _PTX_VECTOR.fullmatch(m)), 1)
-    return operation == "st", wide * int(bits[1]) / 8
+    return operation == "st", wide * int(bits[1]) / 8, "shared::cluster" in modifiers
 
 
 def work_of_operator(symbol: str, *, is_real: bool) -> Work:

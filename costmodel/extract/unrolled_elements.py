@@ -16,26 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .expressions import UnevaluableError, constant, evaluate, identity, variables
+from .mathematics import MATH_NAMES
 
 MOST_ITERATIONS = 4096  # of the loops together; beyond that, all elements count as used
 _ARITHMETIC = frozenset(("Add", "Sub", "Mul", "Div", "Min", "Max"))
-_FUNCTIONS = frozenset(
-    f"tirx.{name}"
-    for name in (
-        "exp",
-        "exp2",
-        "log",
-        "log2",
-        "sqrt",
-        "rsqrt",
-        "tanh",
-        "sigmoid",
-        "fabs",
-        "sin",
-        "cos",
-        "pow",
-    )
-)
 
 
 @dataclass
@@ -121,7 +105,7 @@ def transformed_buffer(value: Any) -> int | None:
             return visit(node.value)
         if kind == "Call":
             name = str(getattr(node.op, "name", ""))
-            return name in _FUNCTIONS and all(map(visit, node.args))
+            return name.partition(".")[2] in MATH_NAMES and all(map(visit, node.args))
         if kind in ("FloatImm", "IntImm"):
             return True
         return kind in _ARITHMETIC and visit(node.a) and visit(node.b)

@@ -80,7 +80,7 @@ class LevelNetwork:
         if ranks != self.level.devices:
             self._mark_derived(paths.values())
         size = sent_bytes / sent_share(collective, self.level.devices)
-        whole = _on_curve(points, size)
+        whole = on_curve(points, size)
         fixed = min(points[0][1], whole)
         return fixed, whole - fixed
 
@@ -130,7 +130,7 @@ def sent_share(collective: str, ranks: int) -> float:
     return (2 if collective == "all_reduce" else 1) * (ranks - 1) / ranks
 
 
-def _on_curve(points: Sequence[tuple[float, float]], size: float) -> float:
+def on_curve(points: Sequence[tuple[float, float]], size: float) -> float:
     """The time at `size` between `points` of (size, time)."""
     if size <= points[0][0]:
         return points[0][1]

@@ -151,7 +151,9 @@ def test_calibration_of_the_network(gpu_target: Target) -> None:
     rows: dict[NetworkStep, tuple[Times, ...]] = {}
     result = calibrate_network(node, found[: node.world], "calibrated", print, rows.__setitem__)
     print(result.text())
-    assert result.notes == ()
+    # small differences of times, and copies that may meet: what the samples do not settle is left out
+    unsettled = ("half_bytes:", "copy_engine.gb_per_s:")
+    assert all(note.startswith("left out") and any(one in note for one in unsettled) for note in result.notes)
     target = parse_target(result.text(), "calibrated.toml")
     assert target == result.target
     link = target["node.network.link_gb_per_s"]

@@ -15,6 +15,7 @@ from . import options, output
 
 if TYPE_CHECKING:
     from ..calibration import Calibration
+    from ..calibration.network.steps import NetworkStep, Times
     from ..machine.devices import Device
 
 
@@ -40,6 +41,13 @@ if TYPE_CHECKING:
         type=click.Path(path_type=Path),
         help="Target file to write. [default: NAME.toml in the current folder]",
     ),
+    click.option(
+        "--rows",
+        metavar="FILE",
+        type=click.Path(path_type=Path),
+        help="Also write all samples of all GPUs there, one line of JSON a step, as they come; for several "
+        "GPUs.",
+    ),
     options.as_json,
     options.database,
     options.debug,
@@ -49,6 +57,7 @@ def calibrate(
     number: int | None,
     name: str | None,
     out: Path | None,
+    rows: Path | None,
     as_json: bool,
     database: str | None,
 ) -> None:
@@ -73,6 +82,8 @@ def calibrate(
     base = named_target(target, predicts=False)
     if base.levels:
         check_network(base)
+    if rows is not None:
+        _check_rows(rows, base)
     name = name or f"{base.name}-calibrated"
     check_name(name)
     check_kind(base)
@@ -83,7 +94,7 @@ def calibrate(
     device = devices[0]
     notice_load(devices, output.print_hint)
     with open_store(database or load_settings().database_url) as store:
-        found = _measure(base, devices, name)
+        found = _measure(base, devices, name, rows)
         try:
             out.write_text(found.text(), encoding="utf-8")
         except OSError as error:
@@ -105,16 +116,34 @@ def calibrate(
     _print(found, calibrated, out)
 
 
-def _measure(base: Target, devices: list[Device], name: str) -> Calibration:
+def _measure(base: Target, devices: list[Device], name: str, rows: Path | None) -> Calibration:
     from ..calibration import calibrate as calibrate_device
-    from ..calibration.network import calibrate_network
+    from ..calibration.network import calibrate_network, row_line
 
     def progress(title: str) -> None:
         click.echo(f"measuring: {title}", err=True)
 
-    if base.levels:
+    if not base.levels:
+        return calibrate_device(base, devices[0], name, progress)
+    if rows is None:
         return calibrate_network(base, devices, name, progress)
-    return calibrate_device(base, devices[0], name, progress)
+    try:
+        with rows.open("w", encoding="utf-8", buffering=1) as file:  # each line as it comes
+
+            def observe(step: NetworkStep, row: tuple[Times, ...]) -> None:
+                file.write(row_line(step, row) + "\n")
+
+            return calibrate_network(base, devices, name, progress, observe)
+    except OSError as error:
+        raise InputError(
+            f"'{rows}' cannot be written: {error.strerror or error}; name another file with --rows"
+        ) from error
+
+
+def _check_rows(rows: Path, base: Target) -> None:
+    if not base.levels:
+        raise InputError(f"--rows is for several GPUs, and target {base.name} is one device: leave it out")
+    check_out(rows, ".jsonl", "files of samples", "--rows")
 
 
 def _check_file(out: Path, name: str) -> None:

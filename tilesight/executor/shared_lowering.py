@@ -27,7 +27,10 @@ def with_rasterization(base: Profiled, rasterization: Rasterization) -> Profiled
     The fingerprint follows from the base's and the rasterization.
     """
     code = f"{base.fingerprint}|{rasterization.order}|{rasterization.factor}"
-    kernels = tuple(replace(kernel, rasterization=rasterization) for kernel in base.kernels)
+    kernels = tuple(
+        replace(kernel, rasterization=replace(rasterization, depth=kernel.rasterization.depth))
+        for kernel in base.kernels
+    )
     return Profiled(kernels, hashlib.sha256(code.encode()).hexdigest()[:16], base.seconds)
 
 

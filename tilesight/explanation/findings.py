@@ -34,6 +34,7 @@ MEANING: Mapping[str, str] = {
     "special": "special functions",
     "issue": "instruction issue",
     "copy": "the bulk copy engine",
+    "cluster": "the network to the shared memory of neighbours in a cluster",
     "load latency": "waiting for loads",
     "waits": "barriers, waits and lane exchanges",
     "spills": "register spills",

@@ -35,6 +35,9 @@ class MatrixWork:
     dtype: str = "bfloat16"
 
 
+PEER = "_peer"  # ends the mechanism of accesses to the shared memory of any block of a cluster
+
+
 @dataclass(frozen=True, slots=True)
 class Access:
     """Memory accesses of one kind by one statement, for the whole block.
@@ -47,7 +50,7 @@ class Access:
     space: Space
     tensor: str  # label of the tensor within this profile; predictions do not depend on it
     write: bool
-    mechanism: str  # ld, st, cp_async, tma, ldmatrix, stmatrix, atomic, ...
+    mechanism: str  # ld, st, cp_async, tma, ldmatrix, stmatrix, atomic, ld_peer (see `PEER`), ...
     bytes: float
     transactions: float
     instructions: float

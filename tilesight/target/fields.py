@@ -174,8 +174,15 @@ FIGURES: Mapping[str, FigureRule] = MappingProxyType(
             (),
             most=1024,
         ),
+        "cluster.large_cores": _count(
+            "cores",
+            "cores that clusters of more than two blocks can use at once: some parts of a GPC are too small",
+            (),
+            most=1 << 20,
+        ),
         "cluster.memory.l2.bytes": _bytes("L2 of one cluster", (), least=64 * KIB),
         "cluster.network.latency_cycles": _cycles("from load of another core's shared memory to use", ()),
+        "cluster.network.bytes_per_cycle": _width("loads of one core from other cores' shared memory", ()),
         "device.memory.l2.bytes": _bytes("L2, all clusters together", least=64 * KIB),
         "device.memory.l2.gb_per_s": _rate("L2 to cores, all together", least=50),
         "device.memory.l2.shared_gb_per_s": _rate(

@@ -13,7 +13,8 @@ from tests.unit.calibration.fake_gpu import FIGURES, FakeGpu
 from tests.unit.calibration.network.fake_network import FakeNetwork
 from tests.unit.cli.documented import check_fields
 from tilesight.calibration import Calibration, calibration, cpu, loads
-from tilesight.calibration.network import calibrate_network
+from tilesight.calibration.network import calibrate_network, rows_of
+from tilesight.calibration.network.steps import SAMPLES, plan
 from tilesight.cli.calibrate import calibrate
 from tilesight.database import open_store
 from tilesight.errors import DatabaseError, InputError, TileSightError, ToolchainError
@@ -139,9 +140,11 @@ def test_the_network_of_several_gpus(machine: list[Device], monkeypatch: pytest.
     machine[:] = [replace(H200, uuid=f"GPU-{number}", index=number) for number in range(4)]
     seen: list[Device] = []
 
-    def measured(base: Target, devices: list[Device], name: str, *_: object) -> Calibration:
+    def measured(
+        base: Target, devices: list[Device], name: str, progress: Any, observe: Any = None
+    ) -> Calibration:
         seen.extend(devices)
-        return calibrate_network(base, devices, name, runner=FakeNetwork(2).run)
+        return calibrate_network(base, devices, name, progress, observe, FakeNetwork(2).run)
 
     monkeypatch.setattr("tilesight.calibration.network.calibrate_network", measured)
     result = run("--target", "h200x2", "--name", "mine", "--json")
@@ -151,8 +154,8 @@ def test_the_network_of_several_gpus(machine: list[Device], monkeypatch: pytest.
     assert seen == machine[:2]
     figures = {figure["path"]: figure for figure in found["figures"]}
     flag, point = figures["node.network.flag_us"], figures["node.network.library.all_reduce.us.1MiB"]
-    assert (flag["value"], flag["before"], flag["unit"]) == (0.7, 0.6, "us")
-    assert point["before"] is None
+    assert (flag["value"], flag["before"], flag["unit"]) == (0.7, 1.185, "us")
+    assert point["before"] == load_target("h200x2")["node.network.library.all_reduce.us.1MiB"]
     target = load_target("./mine.toml")
     assert (target.world, target["node.network.flag_us"]) == (2, 0.7)
     with open_store(load_settings().database_url) as store:
@@ -160,6 +163,21 @@ def test_the_network_of_several_gpus(machine: list[Device], monkeypatch: pytest.
     assert recorded.figures["node.network.flag_us"] == 0.7
     result = run("--target", "h200x2", "--name", "mine")
     assert result.stdout.splitlines()[0].startswith("2 x NVIDIA H200, driver 580.159.04")
+    assert run("--target", "h200x2", "--name", "mine", "--rows", "samples.jsonl").exit_code == 0
+    rows = rows_of(Path("samples.jsonl").read_text(encoding="utf-8").splitlines())
+    steps = plan(132, 2, True)
+    assert list(rows) == [replace(step, title="", samples=SAMPLES) for step in steps]
+    assert [len(row[1].us) for row in rows.values()] == [step.samples for step in steps]
+
+
+def test_rows_are_those_of_several_gpus(machine: list[Device]) -> None:
+    machine[:] = [H200]
+    assert "--rows is for several GPUs, and target h200 is one device: leave it out" in str(
+        refused("--target", "h200", "--rows", "samples.jsonl")
+    )
+    assert "--rows samples.txt must end in .jsonl, as files of samples do" in str(
+        refused("--target", "h200x2", "--rows", "samples.txt")
+    )
 
 
 def test_networks_that_cannot_be_measured_here(machine: list[Device]) -> None:

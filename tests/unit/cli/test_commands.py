@@ -349,7 +349,7 @@ def test_targets_of_several_devices(real_shell: Shell, terminal: Terminal) -> No
     assert "core.clock_mhz" not in out
     row = next(line.split() for line in out.splitlines() if line.startswith("all_reduce"))
     predicted = tilesight.predict_collective("all_reduce", 64 << 20, "h200x4")
-    assert (row[4], row[-1]) == (f"{predicted.latency_us:.1f}", "derived")
+    assert (row[4], row[-1]) == (f"{predicted.latency_us:.1f}", "measured")
     assert real_shell("targets", "h200", "--world", "4")[1] == out
     three = real_shell("targets", "h200", "--world", "3")[1]
     assert "on 3 devices, in us" in three

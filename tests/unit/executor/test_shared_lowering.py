@@ -63,6 +63,13 @@ def test_variants_differ_in_their_rasterization_and_fingerprint() -> None:
     assert replace(kernel, rasterization=PROFILED.kernels[0].rasterization) == PROFILED.kernels[0]
 
 
+def test_variants_of_clusters_along_z_keep_their_depth() -> None:
+    (kernel,) = PROFILED.kernels
+    cluster = replace(PROFILED, kernels=(replace(kernel, rasterization=Rasterization(depth=2)),))
+    (variant,) = with_rasterization(cluster, Rasterization("row", 8)).kernels
+    assert variant.rasterization == Rasterization("row", 8, depth=2)
+
+
 def test_variants_of_a_failed_base_fail_and_are_tried_again() -> None:
     failure = Failure(FailureKind.LOWER_ERROR, "no layout")
     shared, run = SharedLowering(), Lowerer(failure)

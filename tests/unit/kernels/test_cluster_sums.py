@@ -15,7 +15,7 @@ from tilesight.costmodel.extract import read_profiles
 from tilesight.kernels import operator, templates
 from tilesight.lowering.lower import Lowered, lower
 from tilesight.problem.space import Config, Value
-from tilesight.profile.values import Access, KernelProfile, Space
+from tilesight.profile.values import PEER, Access, KernelProfile, Space
 from tilesight.search_spaces.cluster_sums import row_elements
 from tilesight.target.spec import load_target
 
@@ -111,12 +111,15 @@ def test_the_model_sees_the_sums_of_all_parts_pass_through_shared_memory(parts: 
     assert profile.cluster == parts
     assert not profile.unknown_calls
     tile = 32 * 64 * 4
-    by_threads = [a for a in accesses(profile, Space.SHARED) if a.mechanism in ("ld", "st")]
-    assert sum(a.bytes for a in by_threads if a.write) == tile
-    # a share of the rows, of every part
-    assert sum(a.bytes for a in by_threads if not a.write) == tile
-    stored = [a for a in accesses(profile, Space.GLOBAL) if a.write]
-    assert sum(a.bytes for a in stored) == 32 * 64 * 2 / parts
+    assert profile.rasterization.depth == parts
+    stored, loaded = (
+        sum(a.bytes for a in accesses(profile, Space.SHARED) if a.mechanism == mechanism)
+        for mechanism in ("st", "ld" + PEER)
+    )
+    assert stored == tile
+    assert loaded == tile  # a share of the rows, of every part
+    written = [a for a in accesses(profile, Space.GLOBAL) if a.write]
+    assert sum(a.bytes for a in written) == 32 * 64 * 2 / parts
 
 
 def test_a_cluster_is_predicted_to_save_the_time_of_the_second_kernel() -> None:

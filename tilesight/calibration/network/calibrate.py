@@ -15,6 +15,7 @@ from ...kernels import template_for
 from ...machine.devices import Device
 from ...problem.candidate import Candidate
 from ...settings import load_settings
+from ...target.network import MECHANISMS
 from ...target.spec import Target
 from ...workers import Done, WorkerPool
 from ..calibration import (
@@ -26,13 +27,15 @@ from ..calibration import (
     check_name,
     compile_probes,
 )
+from ..readings import Reading
 from .device import MOST_RANKS, RankSetup, time_steps
-from .figures import readings
+from .figures import Rows, findings, unsettled_steps
 from .ranks import Collected, RankLimits, run_ranks
-from .steps import Kind, NetworkStep, Times, plan
+from .steps import Kind, NetworkStep, Times, joined, plan
 
 PRODUCT = "m=8192,n=8192,k=4096"
 TOTAL_S, BUILD_S = 110.0, 60.0  # of building and measuring together; of building
+REPEATS, MORE_SAMPLES, REPEAT_S = 2, 4, 30.0  # rounds; further samples for each; the least time for a round
 Row = tuple[Times, ...]
 Observer = Callable[[NetworkStep, Row], None]
 # runs steps, and hands on a row when all ranks have started, and one for each step
@@ -74,6 +77,9 @@ def calibrate_network(
 ) -> Calibration:
     """Measure the network between `devices`, in less than two minutes, with their locks held.
 
+    Steps whose samples do not settle a figure are repeated with more samples, by new processes, as long as
+    there is time. What they do not settle then is left out, and a note says so.
+
     Args:
         base: The target to calibrate: several devices of one host.
         devices: As many of its devices.
@@ -107,11 +113,22 @@ def calibrate_network(
                 locks.enter_context(alone_on_device(device.uuid, report_step))
             kernel = None if isinstance(product, str) else product
             runner = partial(_run, tuple(devices), code, kernel)
-        measured = measure(steps, runner, report_step, observe or (lambda *_: None), left_s)
-    found = readings(measured.rows, base.levels[0].name, measured.library)
-    if not found:
-        raise ToolchainError(f"calibration of {base.name}: nothing was measured; {'; '.join(measured.notes)}")
-    result = calibration_of(base, devices[0], name, found, (*notes, *measured.notes))
+        observer = observe or (lambda *_: None)
+        deadline = time.monotonic() + left_s
+        level = base.levels[0].name
+        measured = measure(steps, runner, report_step, observer, left_s)
+        measured = repeated(
+            measured,
+            lambda rows: unsettled_steps(findings(rows, level)),
+            partial(measure, runner=runner, report_step=report_step, observe=observer),
+            deadline,
+        )
+    found = findings(measured.rows, level, measured.library)
+    notes += [*measured.notes, *(one.refusal for one in found if one.refusal)]
+    settled = _with_partner([one.reading for one in found if not one.refusal], base)
+    if not settled:
+        raise ToolchainError(f"calibration of {base.name}: nothing was measured; {'; '.join(notes)}")
+    result = calibration_of(base, devices[0], name, settled, notes)
     return replace(result, superseded=superseded(base, [r.path for r in result.readings]))
 
 
@@ -169,6 +186,48 @@ def measure(
             notes.append(f"not measured for lack of time: {', '.join(rest)}")
             break
     return Measured(rows, tuple(notes), library)
+
+
+def repeated(
+    measured: Measured,
+    unsettled: Callable[[Rows], list[NetworkStep]],
+    again: Callable[..., Measured],
+    deadline: float,
+) -> Measured:
+    """`measured` with further samples of steps that do not settle a figure.
+
+    Args:
+        measured: The first samples.
+        unsettled: Finds those steps.
+        again: Measures steps: `measure`, but for `steps` and `total_s`.
+        deadline: Of all rounds, on the monotonic clock.
+    """
+    rows, notes = dict(measured.rows), list(measured.notes)
+    for _ in range(REPEATS):
+        left_s = deadline - time.monotonic()
+        wanted = unsettled(rows)
+        if not wanted or left_s < REPEAT_S:
+            break
+        more = {
+            replace(step, title=f"more of {step.title}", samples=MORE_SAMPLES * len(rows[step][0].us)): step
+            for step in wanted
+        }
+        found = again(tuple(more), total_s=left_s)
+        for step, row in found.rows.items():
+            rows[more[step]] = joined(rows[more[step]], row)
+        notes += found.notes
+    return Measured(rows, tuple(notes), measured.library)
+
+
+def _with_partner(found: Sequence[Reading], base: Target) -> list[Reading]:
+    """`found` without figures that no file may have: those of a mechanism whose bandwidth nobody knows."""
+    known = {*base.figures, *(one.path for one in found)}
+    mechanisms = tuple(f"{base.levels[0].name}.network.{name}." for name in MECHANISMS)
+    return [
+        one
+        for one in found
+        if not one.path.startswith(mechanisms) or f"{one.path.rpartition('.')[0]}.gb_per_s" in known
+    ]
 
 
 def superseded(base: Target, measured: Sequence[str]) -> frozenset[str]:

@@ -136,6 +136,10 @@ class _Rank:
 
     def _samples(self, call: Call, count: int) -> tuple[float, ...]:
         """Times of `call` in us, each after a barrier of all ranks."""
+        # the first call of a collective connects the ranks, which can take a second: no sample waits for it
+        call()
+        self._gpu.synchronize("a first transfer")
+        self._dist.barrier()
         events = [self._sample(call) for _ in range(WARM_UPS + count)][WARM_UPS:]
         self._gpu.synchronize("a transfer")
         return tuple(1e3 * begin.elapsed_time(end) for begin, end in events)

@@ -80,6 +80,14 @@ class Times:
     library: str = ""
 
 
+def joined(first: tuple[Times, ...], further: tuple[Times, ...]) -> tuple[Times, ...]:
+    """The samples of all ranks in one step, with further ones."""
+    return tuple(
+        Times(one.us + other.us, one.pushed_gb_per_s + other.pushed_gb_per_s, one.library)
+        for one, other in zip(first, further, strict=True)
+    )
+
+
 def plan(cores: int, world: int, has_bulk_copies: bool) -> list[NetworkStep]:
     """The steps for `world` devices of `cores` cores."""
     others = world - 1

@@ -6,7 +6,7 @@ import ctypes
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,20 @@ from tests.unit.target.test_network import NODE, POD
 from tilesight.calibration.calibration import Calibration, compile_probes
 from tilesight.calibration.network import calibrate, calibrate_network, check_network, device
 from tilesight.calibration.network.calibrate import measure, product_candidate
-from tilesight.calibration.network.figures import readings, slowest
+from tilesight.calibration.network.figures import findings, slowest, unsettled_steps
 from tilesight.calibration.network.ranks import Collected, RankLimits
-from tilesight.calibration.network.steps import CURVE_POWERS, SLICE_BYTES, Kind, NetworkStep, Times, plan
+from tilesight.calibration.network.rows import row_line, rows_of
+from tilesight.calibration.network.steps import (
+    COPIED_BYTES,
+    CURVE_POWERS,
+    SAMPLES,
+    SLICE_BYTES,
+    Kind,
+    NetworkStep,
+    Times,
+    joined,
+    plan,
+)
 from tilesight.costmodel.network.collectives import predict_collective
 from tilesight.errors import InputError, ToolchainError
 from tilesight.machine.devices import Device
@@ -113,7 +124,13 @@ def test_the_time_is_that_of_the_slowest_rank() -> None:
     size = "node.network.library.all_reduce.us.1MiB"
     assert late[size] == pytest.approx(fake.library_us(1 << 20) + 3)
     assert late["node.network.flag_us"] == pytest.approx(fake.FLAG_US)  # a constant drops out
-    assert slowest((Times((1.0, 9.0, 1.0)), Times((2.0, 2.0, 2.0)), Times(()))).us == (2.0, 2.0, 2.0)
+
+
+def test_the_slowest_rank_is_that_of_each_sample() -> None:
+    late = slowest(
+        (Times((1.0, 9.0, 1.0), (5.0, 6.0, 7.0)), Times((2.0, 2.0, 2.0), (8.0, 8.0, 8.0)), Times())
+    )
+    assert late == Times((2.0, 9.0, 2.0), (8.0, 6.0, 8.0))
 
 
 def test_spread_and_samples_of_a_rate() -> None:
@@ -124,10 +141,144 @@ def test_spread_and_samples_of_a_rate() -> None:
         short: (Times((10.0, 10.0, 10.0)),),
         long: (Times((10 + bytes_ / 100e3, 10 + bytes_ / 200e3, 10 + bytes_ / 125e3)),),
     }
-    (rate,) = readings(rows, "node")
+    (found,) = findings(rows, "node")
+    rate = found.reading
+    assert (found.steps, found.is_unsettled) == ((short, long), True)
     assert rate.path == "node.network.copy_engine.gb_per_s"
     assert rate.samples == pytest.approx((100, 200, 125))
     assert (rate.value, rate.spread) == (pytest.approx(125), pytest.approx(0.8))
+    short_too = {
+        short: (Times((10.0, 10.0 + bytes_ / 1e6, 10.0)),),
+        long: (Times((10 + bytes_ / 100e3,) * 3),),
+    }
+    assert findings(short_too, "node")[0].reading.samples == pytest.approx((100, 1e3 / 9, 100))
+
+
+@dataclass(frozen=True)
+class NoisyNetwork(FakeNetwork):
+    """Times of one mechanism scatter: in a step's first samples, or by turns in all of them."""
+
+    name: str = "copy_engine"
+    first: int = 0
+    turns: bool = False
+    asked: list[NetworkStep] = field(default_factory=list)
+
+    def row(self, step: NetworkStep) -> Row:
+        self.asked.append(step)
+        row = super().row(step)
+        if step.name != self.name or step.size_bytes == COPIED_BYTES[0]:
+            return row
+        # the first of all samples, or every second one, take twice as long
+        same = [
+            one for one in self.asked[:-1] if (one.size_bytes, one.peers) == (step.size_bytes, step.peers)
+        ]
+        begun = sum(one.samples for one in same)
+        places = range(begun, begun + step.samples)
+        late = [place % 2 == 0 if self.turns else place < self.first for place in places]
+        return tuple(
+            Times(tuple(us * (1 + flag) for us, flag in zip(one.us, late, strict=True))) for one in row
+        )
+
+
+def test_steps_that_settle_no_figure_are_repeated_with_more_samples() -> None:
+    network, told = NoisyNetwork(4, first=7), []
+    base = load_target("h200x4")
+    found = calibrate_network(base, DEVICES[:4], "mine", told.append, runner=network.run)
+    assert found.notes == ()
+    rate = {r.path: r for r in found.readings}["node.network.copy_engine.gb_per_s"]
+    assert (rate.value, rate.spread) == (pytest.approx(fake.COPY_RATE), 0)
+    assert len(rate.samples) == 15 + 60
+    more = network.asked[len(plan(132, 4, True)) :]
+    assert {(step.name, step.samples) for step in more} == {("copy_engine", 60)}
+    assert [(step.size_bytes, step.peers) for step in more] == [(size, 3) for size in COPIED_BYTES]
+    assert told[-1] == f"more of {MECHANISMS['copy_engine']}"
+
+
+def test_a_figure_that_never_settles_is_left_out_with_its_reason() -> None:
+    network, base = NoisyNetwork(4, turns=True), load_target("h200x4")
+    found = calibrate_network(base, DEVICES[:4], "mine", runner=network.run)
+    path = "node.network.copy_engine.gb_per_s"
+    assert path not in {r.path for r in found.readings}
+    assert found.target.figures[path] == base.figures[path]
+    (note,) = (note for note in found.notes if path in note)
+    assert re.fullmatch(
+        rf"left out: {path}: [\d.]+ is the median of 375 samples, which tell it to \d+% and not to 10%", note
+    )
+
+
+def test_nothing_is_repeated_without_time_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibrate, "TOTAL_S", calibrate.REPEAT_S - 1)
+    network = NoisyNetwork(4, first=7)
+    found = calibrate_network(load_target("h200x4"), DEVICES[:4], "mine", runner=network.run)
+    assert len(network.asked) == len(plan(132, 4, True))
+    assert any("copy_engine.gb_per_s" in note and "15 samples" in note for note in found.notes)
+
+
+def test_a_fault_while_steps_are_repeated_keeps_what_was_measured() -> None:
+    network = NoisyNetwork(4, first=7)
+
+    def run(steps: tuple[NetworkStep, ...], limits: RankLimits, on_row: Callable[[Row], None]) -> Collected:
+        if not network.asked:
+            return network.run(steps, limits, on_row)
+        return Collected(fault="rank 0 did not start within 60 s")
+
+    found = calibrate_network(load_target("h200x4"), DEVICES[:4], "mine", runner=run)
+    assert "rank 0 did not start within 60 s" in found.notes
+    assert any("copy_engine.gb_per_s" in note and "15 samples" in note for note in found.notes)
+    assert {r.path for r in found.readings} > {"node.network.flag_us", "node.network.store.gb_per_s"}
+
+
+def test_one_late_sample_is_no_spread() -> None:
+    """A host that stands still for a millisecond delays one sample, and no figure."""
+    step = NetworkStep("t", Kind.LIBRARY, "all_to_all", size_bytes=16 << 10)
+    times = tuple(10 + 0.01 * place for place in range(14))
+    (found,) = findings({step: (Times((*times, 1046.0)),)}, "node")
+    assert found.refusal == ""
+    assert found.reading.spread < 0.01
+
+
+def test_ends_that_hide_behind_the_end_of_a_kernel_are_no_figure() -> None:
+    class Hidden(FakeNetwork):
+        def row(self, step: NetworkStep) -> Row:
+            empty = step.kind is Kind.MOVE and step.name == "store" and not step.rounds
+            return (Times((9.0,) * step.samples),) * self.world if empty else super().row(step)
+
+    network = Hidden(4)
+    found = calibrated(network=network)
+    path = "node.network.store.half_bytes"
+    assert found.notes == (
+        f"left out: {path}: cannot be told, since a transfer of no bytes takes no longer than a kernel that "
+        "moves nothing: 5.5 and 9 us",
+    )
+    assert path not in found.target.figures
+    rows = {step: network.row(step) for step in plan(132, 4, True)}
+    assert unsettled_steps(findings(rows, "node")) == [], "more samples would change nothing"
+
+
+def test_figures_without_their_partner_are_left_out() -> None:
+    """A mechanism of which a base knows nothing, and whose bandwidth the samples do not settle."""
+    text = NODE.replace('unit = "h100"', 'unit = "h200"')
+    base = parse_target(text, "mine.toml")
+    network = NoisyNetwork(4, turns=True)
+    network = replace(network, name="load")
+    found = calibrate_network(base, DEVICES[:4], "calibrated", runner=network.run)
+    assert not [r.path for r in found.readings if ".network.load." in r.path]
+    assert parse_target(found.text(), "calibrated.toml") == found.target
+
+
+def test_rows_as_lines() -> None:
+    steps = [step for step in plan(132, 2, True) if step.kind in (Kind.PRODUCT, Kind.COPY)]
+    network = FakeNetwork(2, lag_us=0.0123)
+    rows = {replace(step, title="", samples=SAMPLES): network.row(step) for step in steps}
+    lines = ['{"gpus": "two of mine"}', *(row_line(step, row) for step, row in rows.items())]
+    again = rows_of(lines)
+    assert list(again) == list(rows)
+    for step, row in rows.items():
+        for one, other in zip(again[step], row, strict=True):
+            assert one.us == pytest.approx(other.us, abs=1e-3)
+            assert one.pushed_gb_per_s == other.pushed_gb_per_s
+    twice = rows_of([*lines, *lines])
+    assert all(twice[step] == joined(again[step], again[step]) for step in rows)
 
 
 def test_bytes_that_take_no_time_are_left_out_with_a_note() -> None:

@@ -135,11 +135,21 @@ def test_each_sample_begins_after_a_barrier_on_the_device(log: Log) -> None:
     assert {(rank, rounds, delay) for _, rank, _, rounds, delay in barriers} == {(RANK, 1, device.HOST_NS)}
 
 
+def test_no_sample_waits_for_the_first_call_of_a_collective(log: Log) -> None:
+    """It connects the ranks, which can take a second: all end it before the first sample is launched."""
+    run(NetworkStep("t", Kind.LIBRARY, "all_to_all", size_bytes=1 << 14, samples=1))
+    first = log.calls.index("all_to_all_single")
+    sample = ["barrier", "event", "all_to_all_single", "event"]
+    # the barrier of the host, then samples, each with one of the device
+    assert log.calls[first + 1 : first + 6] == ["barrier", *sample]
+    assert log.calls.count("all_to_all_single") == 2 + device.WARM_UPS
+
+
 def test_flags_never_repeat(log: Log) -> None:
     run(*(NetworkStep("t", kind, rounds=100, samples=1) for kind in (Kind.FLAG, Kind.BARRIER, Kind.FLAG)))
     passed = [arguments for kernel, _, arguments in log.launches if kernel == "pass_flag"]
     assert [(first, rounds) for _, _, first, rounds, _ in passed] == [
-        (1 + 100 * place, 100) for place in range(2 * (1 + device.WARM_UPS))
+        (1 + 100 * place, 100) for place in range(2 * (2 + device.WARM_UPS))
     ]
     assert {leads for *_, leads in passed} == {0}, "of ranks 0 and 1 the first leads"
     used = [(first, rounds) for _, _, first, rounds, _ in

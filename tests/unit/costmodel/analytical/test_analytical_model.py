@@ -224,6 +224,28 @@ def test_one_block_too_many_costs_a_wave() -> None:
     assert over.terms_us["makespan"] > full.terms_us["makespan"]
 
 
+def test_large_clusters_leave_cores_idle() -> None:
+    work = Work(vector_ops=128 * 1e5)
+    pair, four = (replace(plain(work, blocks=132, shared=150_000), cluster=c) for c in (2, 4))
+    assert predict(four).terms_us["makespan"] == pytest.approx(
+        2 * predict(pair).terms_us["makespan"], rel=0.1
+    )
+    assert AnalyticalModel().predict([four], load_target("a100")).latency_us > 0
+
+
+def test_the_last_wave_of_kernels_that_wait_for_memory_takes_its_own_time() -> None:
+    """Few blocks of a last wave do not fill the memory: they take as long as a block takes alone."""
+    work = Work(accesses=(stream(2.0**22),), vector_ops=128 * 2e4)
+
+    def time(blocks: int) -> Prediction:
+        return predict(plain(work, blocks=blocks, shared=200_000))
+
+    full, over = time(132), time(140)
+    alone = over.terms_us["makespan"] - full.terms_us["makespan"]
+    assert full.limiting == "dram"
+    assert over.latency_us - full.latency_us == pytest.approx(alone, rel=0.1)
+
+
 def test_prediction_is_explained_by_its_terms() -> None:
     (p,) = read_profiles(
         lower(kernels.matmul(1024, 1024, 1024, 128, 128, 64, 3, 256), H200, only_read=True), H200

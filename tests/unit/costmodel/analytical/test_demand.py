@@ -59,3 +59,15 @@ def test_bulk_stores_and_targets_without_the_figure_take_that_of_reads() -> None
     assert l2_cycles(moving("tma", write=True)) == read < 0.6 * l2_cycles(moving("st", write=True))
     assert L2_WRITES not in A100.figures
     assert l2_cycles(moving("st", write=True), A100) == l2_cycles(moving("ld", write=False), A100)
+
+
+def test_a_cluster_reads_its_neighbours_over_its_network() -> None:
+    """Of four blocks that read all sums, each has a quarter itself."""
+    peer = replace(moving("ld_peer", write=False), space=Space.SHARED)
+    found = demand(Work(accesses=(peer,)), H200, DEFAULT, CORES, blocks=4)
+    assert found.cluster == pytest.approx(0.75 * peer.bytes / H200["cluster.network.bytes_per_cycle"])
+    assert (
+        demand(Work(accesses=(replace(peer, mechanism="ld"),)), H200, DEFAULT, CORES, blocks=4).cluster == 0
+    )
+    # targets without clusters have no such figure, and no such access
+    assert l2_cycles(moving("ld", write=False), A100) > 0

@@ -177,6 +177,28 @@ def test_a_short_last_panel_is_walked_at_its_own_height() -> None:
     assert sorted(c["x"][16:]) == [0, 1, 2, 3]
 
 
+def test_blocks_of_a_cluster_along_z_are_launched_together() -> None:
+    c = tile_coordinates((3, 2, 4), Rasterization(depth=2))
+    assert list(c["z"]) == [0, 1] * 6 + [2, 3] * 6
+    assert list(c["x"]) == [0, 0, 1, 1, 2, 2] * 4
+    assert list(c["y"]) == ([0] * 6 + [1] * 6) * 2
+    assert len(set(zip(c["x"], c["y"], c["z"], strict=True))) == 24
+
+
+def test_parts_of_a_cluster_keep_rows_of_blocks_apart_in_time() -> None:
+    """Two rows of blocks of two parts: a wave has both rows, or both parts and reads all of `b` twice."""
+    tile, steps, columns = 16384.0, 4096, 64
+    tensors = (Tensor("b", int(2 * columns * steps * tile), 2),)
+
+    def dram(order: Rasterization) -> float:
+        p = kernel((columns, 2, 2), (read("b", tile, "xz"),), steps, tensors, order)
+        return traffic(p, load_target("h200"), 2 * columns).dram_read
+
+    whole = tensors[0].bytes
+    assert dram(LINEAR) <= 1.5 * whole  # rows are launched 64 blocks apart, so some tiles are fetched again
+    assert dram(Rasterization(depth=2)) == pytest.approx(2 * whole)
+
+
 def test_full_waves_and_tail() -> None:
     def time_of(resident: float) -> float:
         return 10 * resident

@@ -267,7 +267,7 @@ def test_python_interface() -> None:
     found = tilesight.predict_collective("all_reduce", 1 << 20, "h200", world=4)
     assert found == tilesight.predict_collective("all_reduce", 1 << 20, "h200x4")
     assert found == tilesight.predict_collective("all_reduce", 1 << 20, load_target("h200x4"), world=4)
-    assert (found.world, found.provenance) == (4, "derived")
+    assert (found.world, found.provenance) == (4, "measured")
     three = tilesight.predict_collective("all_gather", 3 << 20, "h100", world=3, algorithm="direct")
     assert (three.world, three.phases[0].sent_bytes) == (3, 2 << 20)
     with pytest.raises(InputError, match="target h200 is one device; state the world"):
