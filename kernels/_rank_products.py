@@ -12,8 +12,11 @@ from ..problem.axes import shape
 from ..problem.group_operator import WORLD, GroupOperator
 from ..problem.operator import Tensors
 from ..problem.rounding import SecondInputs
-from ..problem.space import Value
+from ..problem.space import Config, SearchSpace, Value
+from ..problem.template import KernelTemplate
 from ..problem.workload import MAX_DIMENSION, Workload
+from ..search_spaces.rank_products import SEQUENTIAL, product_workload
+from ..target.spec import Target
 from ._exact_products import exact_products
 from ._ranks import MOST_RANKS
 
@@ -149,3 +152,30 @@ def exact_sums(inputs: Sequence[Tensors], rows: slice) -> torch.Tensor:
 def layers(shapes: Mapping[str, tuple[int, int, int]]) -> dict[str, Mapping[str, Value]]:
     """Published shapes by name, from (m, n, k)."""
     return {name: {"m": m, "n": n, "k": k} for name, (m, n, k) in shapes.items()}
+
+
+def default_of_ways(
+    space: SearchSpace, workload: Workload, target: Target, way: str | None, product: KernelTemplate
+) -> Config | None:
+    """A config with large tiles that go to ranks; the default of the product where that is not legal.
+
+    Args:
+        space: of all ways.
+        workload: of the operator.
+        target: the target.
+        way: of the tiles; None: the product's default.
+        product: the template of the product of one device.
+    """
+    if way is not None:
+        large: dict[str, Value] = {
+            **{p.name: p.default for p in space.parameters if p.default is not None},
+            **{"algorithm": way, "block_m": 128, "block_n": 256, "block_k": 64, "num_stages": 4},
+            **{"threads": 256, "policy": "full_row", "epilogue": "shared", "swizzle": 8},
+            **{"persistent": target.int("core.count"), "schedule": "overlapped"},
+        }
+        wanted = space.config(large)
+        if wanted in space:
+            return wanted
+    one = product_workload(workload, workload.dims["m"])
+    alone = product.default_config(one, target.device_target)
+    return None if alone is None else space.closest(space.config({"algorithm": SEQUENTIAL, **alone}))

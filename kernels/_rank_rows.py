@@ -4,7 +4,7 @@ Annotations are evaluated here (no `from __future__`): TileLang reads those of i
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ._ranks import on_rank
@@ -31,9 +31,40 @@ def zeros(rows: int, columns: int, dtype: str) -> Any:
     return launch
 
 
-def sums_of_ranks(
-    rows: int, columns: int, world: int, dtype: str
-) -> Any:
+def sums_to_all(rows: int, columns: int, world: int, dtype: str) -> Any:
+    """As `sums_of_ranks`, for results of all rows of all ranks: each rank stores its sums at all of them."""
+    import tilelang.language as T  # noqa: N812
+
+    height = math.gcd(rows, ROWS)
+
+    @T.macro
+    def store(result, total, first, bx):  # type: ignore[no-untyped-def]
+        for i, j in T.Parallel(height, COLUMNS):
+            result[first + i, bx * COLUMNS + j] = T.cast(total[i, j], dtype)
+
+    def store_at(results: Sequence[Any], total: Any, first: Any, bx: Any) -> None:
+        # a plain function, so that ranks are constants
+        for result in results:
+            store(result, total, first, bx)
+
+    @T.macro
+    def add(own, results, rank, by, bx):  # type: ignore[no-untyped-def]
+        total = T.alloc_fragment((height, COLUMNS), "float32")
+        T.clear(total)
+        for source in T.unroll(world):
+            for i, j in T.Parallel(height, COLUMNS):
+                total[i, j] += T.cast(own[source, by * height + i, bx * COLUMNS + j], "float32")
+        store_at(results, total, rank * rows + by * height, bx)
+
+    @T.macro
+    def launch(parts, results, rank):  # type: ignore[no-untyped-def]
+        with T.Kernel(T.ceildiv(columns, COLUMNS), rows // height, threads=THREADS) as (bx, by):
+            on_rank(rank, parts, lambda own: add(own, results, rank, by, bx))
+
+    return launch
+
+
+def sums_of_ranks(rows: int, columns: int, world: int, dtype: str) -> Any:
     """A function `launch(parts, results, rank)` for a PrimFunc: adds the parts that this rank has of all.
 
     `parts` are of shape (world, rows, columns), those of all ranks like `results`. Sums are in float32 and in

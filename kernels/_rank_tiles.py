@@ -7,7 +7,7 @@ and a tile lies in one shard.
 Annotations are evaluated here (no `from __future__`): TileLang reads those of its functions.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,9 +31,9 @@ class RankTiles:
         depth: of the product.
         world: number of shards.
         config: block_m, block_n, block_k, num_stages, threads, policy, swizzle, persistent and `order`:
-            `last` leaves the rank's own shard for the end, and begins with that of the next rank; `spread`
-            takes tiles of all ranks in turns.
+            `last` takes one shard after the other, `spread` tiles of all shards in turns.
         dtype: of the operands and of what leaves.
+        begin: the shard that comes first is that of so many ranks later; with 1 the own one is the last.
     """
 
     rows: int
@@ -42,6 +42,7 @@ class RankTiles:
     world: int
     config: Config
     dtype: str
+    begin: int = 1
 
     @property
     def block_m(self) -> int:
@@ -79,19 +80,25 @@ class RankTiles:
         inner = tile % (panel * self.tile_columns)
         column, row = inner // height, first + inner % height
         if self.config.str("order", ORDERS[0]) == "spread":
-            return column, (row + rank + 1) % self.world, row // self.world
-        return column, (row // self.shard_tiles + rank + 1) % self.world, row % self.shard_tiles
+            return column, (row + rank + self.begin) % self.world, row // self.world
+        shard = (row // self.shard_tiles + rank + self.begin) % self.world
+        return column, shard, row % self.shard_tiles
 
 
 def product_to_ranks(
-    tiles: RankTiles, send_part: Callable[[Any, Any, Any, Any], Any]
+    tiles: RankTiles,
+    send_part: Callable[[Any, Any, Any, Any], Any],
+    load_rows: Callable[[Any, Any, Any, Any], Any] | None = None,
 ) -> Any:
     """A function `launch(A, B, others, rank)` for a PrimFunc: the launch of a kernel with these tiles.
 
     Args:
         tiles: the tiles.
-        send_part: `(others, shard, part, place)` stores a part of a tile. `place` is its slice of rows within
-            the shard, and its slice of columns. The copy may end later.
+        send_part: `(others, shard, part, at)` returns the copy of a part of a tile to the slices `at`, of
+            rows within the shard and of columns. The copy may end later. `others` is a tuple, so that tensors
+            keep their names.
+        load_rows: `(A, shard, at, copy)` calls `copy` with a part of A: the slices `at` of rows of the shard
+            and of depths. None: A has all shards.
     """
     import tilelang.language as T  # noqa: N812
 
@@ -104,14 +111,23 @@ def product_to_ranks(
     )
     policy, width = warp_policy(config.str("policy")), part_columns(block_n, DTYPE_BYTES[dtype])
 
+    def of_all(a: Any, shard: Any, at: tuple[slice, slice], copy: Callable[[Any], Any]) -> Any:
+        first = shard * tiles.rows
+        return copy(a[first + at[0].start : first + at[0].stop, at[1]])
+
+    read = of_all if load_rows is None else load_rows
+
     @T.macro
     def load(tensors, place, depth, a_tile, b_tile, stage, full):  # type: ignore[no-untyped-def]
         column, shard, row = place
-        first = shard * tiles.rows + row * block_m
-        rows, deeps = slice(first, first + block_m), slice(depth * block_k, depth * block_k + block_k)
+        rows = slice(row * block_m, row * block_m + block_m)
+        deeps = slice(depth * block_k, depth * block_k + block_k)
         columns = slice(column * block_n, column * block_n + block_n)
-        T.tma_copy(
-            tensors[0][rows, deeps], a_tile[stage, :, :], barrier=full[stage], leader_scope_threads=32
+        read(
+            tensors[0],
+            shard,
+            (rows, deeps),
+            lambda part: T.tma_copy(part, a_tile[stage, :, :], barrier=full[stage], leader_scope_threads=32),
         )
         T.tma_copy(
             tensors[1][deeps, columns], b_tile[stage, :, :], barrier=full[stage], leader_scope_threads=32
@@ -121,7 +137,7 @@ def product_to_ranks(
         return T.wgmma_gemm(a, b, total, False, False, policy=policy, clear_accum=clear)
 
     @T.macro
-    def fill(where, c_sum, first, c_parts, slot):  # type: ignore[no-untyped-def]
+    def fill(_, c_sum, first, c_parts, slot):  # type: ignore[no-untyped-def]
         T.copy(c_sum[:, first : first + width], c_parts[slot, :, :])
 
     @T.macro

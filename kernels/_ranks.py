@@ -11,18 +11,16 @@ later one starts when all ranks have raised theirs.
 Annotations are evaluated here (no `from __future__`): TileLang reads those of its functions.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..problem.group_operator import of_ranks
+from ..problem.group_operator import MEET, of_ranks
 from ..problem.template import RANK
 
 Tensor = tuple[tuple[int, ...], str]  # shape and dtype
 
 MOST_RANKS = 8  # tensors of all ranks are arguments of a kernel, one by one
 FLAGS = "flags"  # of shared scratch
-MEET = "meet_ranks"
 LANES = 32
 
 RAISE_AND_WAIT = """
@@ -96,63 +94,58 @@ def barrier_between_ranks(world: int) -> Any:
 
 
 def kernel_of_ranks(
-    name: str,
-    own: Mapping[str, Tensor],
-    shared: Mapping[str, Tensor],
-    world: int,
-    body: Callable[..., None],
-    scratch: Mapping[str, Tensor] = MappingProxyType({}),
+    name: str, arguments: Sequence[tuple[str, Tensor, bool]], world: int, body: Callable[..., None]
 ) -> Any:
-    """A PrimFunc that takes own tensors, shared ones of all ranks, scratch, and its rank.
+    """A PrimFunc that takes tensors of its rank, shared ones of all ranks, and its rank.
 
     TileLang's decorator makes parameters from those of a Python function, whose number is fixed.
 
     Args:
         name: of the function.
-        own: shape and dtype of the rank's own tensors.
-        shared: shape and dtype of the shared tensors, outputs first.
+        arguments: name, shape and dtype of each tensor, and whether it is shared.
         world: number of ranks.
-        body: called with the own tensors, for each shared tensor a tuple of those of all ranks, the scratch,
-            and the rank. It calls macros that launch kernels.
-        scratch: shape and dtype of further tensors of the rank.
+        body: called with the tensors, each shared one as a tuple of those of all ranks, and the rank. It
+            calls macros that launch kernels.
     """
     import tilelang.language as T  # noqa: N812
     from tilelang.language.eager.builder import Builder
 
     builder = Builder()
+
+    def tensor(key: str, of: Tensor) -> Any:
+        return builder.arg(key, T.Tensor(*of))
+
     with builder.prim_func(name):
-        owned = [builder.arg(key, T.Tensor(*of)) for key, of in own.items()]
-        ranked = [
-            tuple(builder.arg(one, T.Tensor(*of)) for one in of_ranks(key, world))
-            for key, of in shared.items()
+        tensors = [
+            tuple(tensor(one, of) for one in of_ranks(key, world)) if shared else tensor(key, of)
+            for key, of, shared in arguments
         ]
-        further = [builder.arg(key, T.Tensor(*of)) for key, of in scratch.items()]
-        rank = builder.arg(RANK.name, T.int32())
-        body(*owned, *ranked, *further, rank)
+        body(*tensors, builder.arg(RANK.name, T.int32()))
     return builder.get()
 
 
-def as_kernel_of_ranks(prim_func: Any, output: str, shared: Tensor, world: int) -> Any:
-    """A kernel of one device as a kernel of ranks, which takes a shared output and its rank, and uses neither.
+def as_kernel_of_ranks(prim_func: Any, order: Sequence[str | tuple[str, Tensor]]) -> Any:
+    """A kernel of one device as a kernel of ranks, which takes further tensors and its rank and uses neither.
 
     Args:
-        prim_func: a traced function. What follows its inputs is scratch of the result.
-        output: name of its output, and of the shared one, which stands before it.
-        shared: shape and dtype of the shared output.
-        world: number of ranks.
+        prim_func: a traced function.
+        order: of its arguments: names of those that it has, and names with shape and dtype of further ones.
+            Those that are not named follow.
     """
     import tilelang.language as T  # noqa: F401, N812
     from tvm import tirx
 
-    parameters, buffers = [], dict(prim_func.buffer_map)
-    for parameter in prim_func.params:
-        if str(prim_func.buffer_map[parameter].name) == output:
-            for name in of_ranks(output, world):
-                handle = tirx.Var(name, "handle")
-                parameters.append(handle)
-                buffers[handle] = tirx.decl_buffer(*shared, name)
-        parameters.append(parameter)
-    parameters.append(tirx.Var(RANK.name, RANK.dtype))
+    buffers = dict(prim_func.buffer_map)
+    known = {str(buffers[parameter].name): parameter for parameter in prim_func.params}
+    parameters = []
+    for one in order:
+        if isinstance(one, str):
+            parameters.append(known.pop(one))
+            continue
+        handle = tirx.Var(one[0], "handle")
+        parameters.append(handle)
+        buffers[handle] = tirx.decl_buffer(*one[1], one[0])
+    parameters += [*known.values(), tirx.Var(RANK.name, RANK.dtype)]
     return tirx.PrimFunc(parameters, prim_func.body, prim_func.ret_type, buffers, prim_func.attrs)
 
 
@@ -171,3 +164,16 @@ def on_rank(rank: Any, tensors: Sequence[Any], act: Callable[[Any], Any]) -> Non
                 choose(first + 1)
 
     choose(0)
+
+
+def on_each(tensors: Sequence[Any], act: Callable[[Any], Any]) -> None:
+    """Does `act` with the tensor of each rank. For a macro, which alone makes statements of calls."""
+    import tilelang.language as T  # noqa: N812
+
+    @T.macro
+    def go_on(first):  # type: ignore[no-untyped-def]
+        act(tensors[first])
+        if first < len(tensors) - 1:
+            go_on(first + 1)
+
+    go_on(0)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..dtypes import DTYPE_BYTES
 from ..problem.axes import Axes, Parts
-from ..problem.group_operator import WORLD
+from ..problem.group_operator import WORLD, of_ranks
 from ..problem.operator import Tensors
 from ..problem.space import Config, SearchSpace, Value
 from ..problem.template import RANK, Collective, KernelTemplate
@@ -23,7 +23,7 @@ from ..search_spaces import matmul_reduce_scatter as search_space
 from ..search_spaces.matmul_reduce_scatter import ADD, PUSH
 from ..search_spaces.rank_products import SEQUENTIAL, product_config, product_workload
 from ..target.spec import Target
-from ._rank_products import RankProduct, exact_sums, layers
+from ._rank_products import RankProduct, default_of_ways, exact_sums, layers
 from ._rank_rows import sums_of_ranks, zeros
 from ._rank_tiles import RankTiles, product_to_ranks
 from ._ranks import (
@@ -47,8 +47,8 @@ class MatmulReduceScatter(RankProduct):
     axes: ClassVar[Axes] = {"A": ("m", "k"), "B": ("k", "n"), "C": (Parts("m", WORLD), "n")}
     shared = ("C",)
     divided = ("k",)
-    # o_proj and down_proj, whole: of Llama 3.1 8B, 70B and 405B, Qwen3 32B and DeepSeek-V3 (its dense layers),
-    # for 8192 tokens; and of Llama 3.1 70B for 512 and 64 tokens of decoding
+    # o_proj and down_proj, whole: of Llama 3.1 8B, 70B and 405B, Qwen3 32B and DeepSeek-V3 (its dense
+    # layers), for 8192 tokens; and of Llama 3.1 70B for 512 and 64 tokens of decoding
     named: ClassVar[Mapping[str, Mapping[str, Value]]] = layers(
         {
             "L8O": (8192, 4096, 4096),
@@ -128,9 +128,7 @@ class MatmulReduceScatterGpu(KernelTemplate):
         whole = {PRODUCT: ((workload.dims["m"], workload.dims["n"]), workload.dtype)}
         return {**whole, **PRODUCT_TEMPLATE.scratch(product, product_config(config))}
 
-    def shared_scratch(
-        self, workload: Workload, config: Config
-    ) -> Mapping[str, tuple[tuple[int, ...], str]]:
+    def shared_scratch(self, workload: Workload, config: Config) -> Mapping[str, tuple[tuple[int, ...], str]]:
         if config["algorithm"] == SEQUENTIAL:
             return {}
         world = workload.dims[WORLD]
@@ -148,19 +146,7 @@ class MatmulReduceScatterGpu(KernelTemplate):
 
         For tiles of ranks on most cores, `push` with large tiles.
         """
-        space = self.space(workload, target)
-        large: dict[str, Value] = {
-            **{p.name: p.default for p in space.parameters if p.default is not None},
-            **{"algorithm": PUSH, "block_m": 128, "block_n": 256, "block_k": 64, "num_stages": 4},
-            **{"threads": 256, "policy": "full_row", "epilogue": "shared", "swizzle": 8},
-            **{"persistent": target.int("core.count"), "schedule": "overlapped"},
-        }
-        wanted = space.config(large)
-        if wanted in space:
-            return wanted
-        product = product_workload(workload, workload.dims["m"])
-        alone = PRODUCT_TEMPLATE.default_config(product, target.device_target)
-        return None if alone is None else space.closest(space.config({"algorithm": SEQUENTIAL, **alone}))
+        return default_of_ways(self.space(workload, target), workload, target, PUSH, PRODUCT_TEMPLATE)
 
     def build(self, workload: Workload, config: Config) -> Any:
         import tilelang.language as T  # noqa: N812
@@ -169,7 +155,8 @@ class MatmulReduceScatterGpu(KernelTemplate):
         dtype, way, rows = workload.dtype, config["algorithm"], m // world
         if way == SEQUENTIAL:
             product = PRODUCT_TEMPLATE.build(product_workload(workload, m), product_config(config))
-            return as_kernel_of_ranks(product, "C", ((rows, n), dtype), world)
+            shared = [(name, ((rows, n), dtype)) for name in of_ranks("C", world)]
+            return as_kernel_of_ranks(product, ["A", "B", *shared])
         meet = barrier_between_ranks(world)
         clear, add = zeros(rows, n, dtype), sums_of_ranks(rows, n, world, dtype)
 
@@ -192,13 +179,13 @@ class MatmulReduceScatterGpu(KernelTemplate):
             if way == PUSH:
                 add(staging[0], c, rank)
 
-        return kernel_of_ranks(
-            self.name,
-            {"A": ((m, k), dtype), "B": ((k, n), dtype)},
-            {"C": ((rows, n), dtype), **self.shared_scratch(workload, config)},
-            world,
-            body,
+        arguments = (
+            ("A", ((m, k), dtype), False),
+            ("B", ((k, n), dtype), False),
+            ("C", ((rows, n), dtype), True),
+            *((name, of, True) for name, of in self.shared_scratch(workload, config).items()),
         )
+        return kernel_of_ranks(self.name, arguments, world, body)
 
 
 PRODUCT_TEMPLATE = MatmulGpu()

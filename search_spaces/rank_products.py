@@ -146,9 +146,7 @@ def space_of_ways(
 def _can_fuse(product: Workload, target: Target) -> bool:
     """Whether tiles can go to ranks: TMA copies whole rows, and there are tiles for more than a few cores."""
     m, n = product.dims["m"], product.dims["n"]
-    aligned = all(
-        product.dims[dim] * DTYPE_BYTES[product.dtype] % _ALIGNED == 0 for dim in ("n", "k")
-    )
+    aligned = all(product.dims[dim] * DTYPE_BYTES[product.dtype] % _ALIGNED == 0 for dim in ("n", "k"))
     tiles = -(-m // ROWS_OF_FUSED) * -(-n // ROWS_OF_FUSED)
     return is_hopper(target) and aligned and tiles >= FEWEST_TILES
 
@@ -201,7 +199,9 @@ def rows_within(name: str, rows: int) -> Constraint:
         name: of what has these rows, for messages.
         rows: the rows that they may cover together.
     """
-    least = next((tile for tile in matmul.GPU_TILES if tile >= max(rows, ROWS_OF_FUSED)), max(matmul.GPU_TILES))
+    least = next(
+        (tile for tile in matmul.GPU_TILES if tile >= max(rows, ROWS_OF_FUSED)), max(matmul.GPU_TILES)
+    )
 
     def violation(config: Config) -> str | None:
         if config["algorithm"] == SEQUENTIAL or config.int("block_m") <= least:

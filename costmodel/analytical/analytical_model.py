@@ -20,6 +20,7 @@ from .constants import DEFAULT, Constants
 from .first_level import with_held_sectors
 from .gathers import with_stores_once
 from .kernel_terms import KernelTerms
+from .network import library_collective, meeting
 from .occupancy import misfit
 
 # Share of the launch cost that a further kernel of a function adds: its launch waits in the queue while the
@@ -55,15 +56,16 @@ class AnalyticalModel:
             return parts[0]
         parts = [parts[0], *(_following(part) for part in parts[1:])]
         total = sum(p.latency_us for p in parts)
+        resources = dict.fromkeys(r for p in parts for r in p.utilization)
+        terms = dict.fromkeys(t for p in parts for t in p.terms_us)
         longest = max(parts, key=lambda p: p.latency_us)
         return Prediction(
             latency_us=total,
             utilization={
-                r: sum(p.utilization.get(r, 0.0) * p.latency_us for p in parts) / total
-                for r in longest.utilization
+                r: sum(p.utilization.get(r, 0.0) * p.latency_us for p in parts) / total for r in resources
             },
             limiting=longest.limiting,
-            terms_us={t: sum(p.terms_us.get(t, 0.0) for p in parts) for t in longest.terms_us},
+            terms_us={t: sum(p.terms_us.get(t, 0.0) for p in parts) for t in terms},
             uncertainty=max(p.uncertainty for p in parts),
             notes=tuple(dict.fromkeys(n for p in parts for n in p.notes)),
             model=self.version,
@@ -73,6 +75,10 @@ class AnalyticalModel:
     def _one(self, profile: KernelProfile, target: Target, built: Mapping[str, int] | None) -> Prediction:
         if profile.kind == "cpu":
             return cpu.predict(profile, target, self.version)
+        if profile.collective is not None:
+            return library_collective(profile.collective, target, self.version)
+        if profile.meetings:
+            return meeting(profile, target, self.version)
         reason = misfit(profile, target)
         if reason is not None:
             raise ValueError(f"kernel {reason}")

@@ -19,6 +19,7 @@ from ...target.spec import Target
 from .clocks import sustained_mhz
 from .constants import FITTED_ARCHS, Constants
 from .demand import RESOURCES, Demand, l2_gb_per_s, rate_is_known
+from .network import NETWORK, NETWORK_NORM, NETWORK_UNCERTAINTY, network_us
 from .norms import p_norm
 from .occupancy import Occupancy, occupancy
 from .pipeline import CorePipeline, PhaseTime
@@ -208,9 +209,12 @@ class KernelTerms:
         # while the last blocks run on a part of the cores, what all cores share is used by them alone
         busy_us = p_norm([core_us - tail, *(us * (1 - tail_share) for us in shared)], norm)
         busy_us += p_norm([tail, *(us * tail_share for us in shared)], norm)
+        sent_us, last_us = network_us(self.profile, self.target)
+        if sent_us:
+            busy_us = p_norm([busy_us, sent_us], NETWORK_NORM)
         fill_us = self._fill_us(dram_us / busy_us if busy_us else 0.0)
         launch_us = self.target["device.launch_us"]
-        latency = launch_us + fill_us + busy_us
+        latency = launch_us + fill_us + busy_us + last_us
         terms = {
             "launch": launch_us,
             "fill": fill_us,
@@ -225,8 +229,10 @@ class KernelTerms:
             "spills": sum(t.spills * p.trips.mean for _, p, t in self._together) * self._waves() / clock_mhz,
             "atomics": contended_us,
             "makespan": core_us,
+            **({NETWORK: sent_us} if sent_us else {}),
         }
-        utilization = {r: min(1.0, terms[r] / latency) for r in (*RESOURCES, "dram")}
+        resources = (*RESOURCES, "dram", *((NETWORK,) if sent_us else ()))
+        utilization = {r: min(1.0, terms[r] / latency) for r in resources}
         return Prediction(
             latency_us=latency,
             utilization=utilization,
@@ -335,6 +341,8 @@ class KernelTerms:
 
     def _limiting(self, terms: dict[str, float], dram_us: float) -> str:
         resource = max(RESOURCES, key=lambda r: terms[r])
+        if terms.get(NETWORK, 0.0) > max(terms["makespan"], dram_us):
+            return NETWORK
         if terms["atomics"] > max(terms["makespan"], dram_us):
             return "atomics"
         if terms["launch"] + terms["fill"] > max(terms["makespan"], dram_us):
@@ -353,6 +361,7 @@ class KernelTerms:
         total += UNKNOWN_CALL_UNCERTAINTY**2 if set(self._notes()) - understood else 0.0
         total += SPILL_UNCERTAINTY**2 if self.occupancy.spilled else 0.0
         total += UNMEASURED_UNCERTAINTY**2 if self._target_notes() else 0.0
+        total += NETWORK_UNCERTAINTY**2 if self.profile.communicates else 0.0
         return float(total**0.5)
 
     def _spill_notes(self) -> list[str]:

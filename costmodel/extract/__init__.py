@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from .launch_geometry import LaunchGeometry, with_ranks
 from .loops import visit
 from .mathematics import is_fast
 from .memory import chosen_by_data, parameter_sizes
+from .peers import peer_tensors, with_peers
 from .walk import KernelReader
 
 __all__ = ["read_profiles", "variable_names"]
@@ -46,8 +47,9 @@ def read_profiles(
         return tuple(read_nest(function, target) for function in lowered.device.functions.values())
     descriptors = read_descriptors(lowered.host)
     sizes = parameter_sizes(lowered.traced)
+    peers = peer_tensors(lowered.traced)
     profiles = tuple(
-        _read(function, descriptors, sizes, target, data, flags)
+        with_peers(*_read(function, descriptors, sizes, target, data, flags), function, peers)
         for function in lowered.device.functions.values()
     )
     if not profiles:
@@ -77,7 +79,8 @@ def _read(
     target: Target,
     data: RunTimeData,
     flags: Sequence[str],
-) -> KernelProfile:
+) -> tuple[KernelProfile, Mapping[str, str]]:
+    """The profile, and the names of the kernel's parameters by label."""
     attributes = function.attrs or {}
     cluster = tuple(int(extent) for extent in attributes.get("cluster_dims") or ())
     if math.prod(cluster) > 1:
@@ -88,7 +91,7 @@ def _read(
     reader.read(function)
     reader.memory.fill_sizes(function, sizes)
     dynamic = attributes.get("dyn_shared_memory_buf")
-    return KernelProfile(
+    profile = KernelProfile(
         kind=target.kind,
         arch=target.arch,
         grid=launch.grid,
@@ -101,6 +104,7 @@ def _read(
         unknown_calls=tuple(sorted(reader.unknown_calls)),
         notes=tuple(dict.fromkeys((*reader.notes, *_chosen_by_data(reader)))),
     )
+    return profile, reader.memory.names
 
 
 def _chosen_by_data(reader: KernelReader) -> list[str]:

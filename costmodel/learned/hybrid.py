@@ -13,6 +13,7 @@ from ...records.trial import ORDER_TERM, Prediction
 from ...target.spec import Target
 from ..analytical.analytical_model import AnalyticalModel
 from ..analytical.kernel_terms import BASE_UNCERTAINTY, UNKNOWN_CALL_UNCERTAINTY, UNMEASURED_UNCERTAINTY
+from ..analytical.network import NOTE as SEVERAL_DEVICES
 from ..model import CostModel, fast_part
 from .features import feature_matrix
 from .model_file import LearnedModel
@@ -82,6 +83,9 @@ class HybridModel:
             return []
         if not target.is_gpu or target.arch not in self.learned.archs:
             return [self._unseen(p, target) for p in analytical]
+        if any(kernel.communicates for kernels in candidates for kernel in kernels):
+            # the ways of one operator must be comparable: none of them is corrected
+            return [self._of_several_devices(p) for p in analytical]
         target_notes = self._target_notes(target)
         rows = feature_matrix(
             [(kernels, target, p) for kernels, p in zip(candidates, analytical, strict=True)]
@@ -92,6 +96,9 @@ class HybridModel:
             self._one(p, time, sigma, trust, order, target_notes)
             for p, (time, sigma, trust, order) in zip(analytical, parts, strict=True)
         ]
+
+    def _of_several_devices(self, analytical: Prediction) -> Prediction:
+        return replace(analytical, model=self.version, notes=(*analytical.notes, SEVERAL_DEVICES))
 
     def _unseen(self, analytical: Prediction, target: Target) -> Prediction:
         if not target.is_gpu:

@@ -8,13 +8,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import Failure, FailureKind
 from ..problem.candidate import Candidate
-from ..profile.values import KernelProfile
+from ..profile.values import KernelProfile, LibraryCollective
 from ..records.trial import BuildResult, Measurement
 
 if TYPE_CHECKING:
@@ -95,9 +95,30 @@ def lower_and_profile(candidate: Candidate) -> Profiled | Failure:
         return Failure(
             FailureKind.PROFILE_ERROR, f"its lowered IR could not be read: {type(error).__name__}: {error}"
         )
+    kernels = with_collective(kernels, candidate)
     return fit_failure(kernels, candidate.target) or Profiled(
         kernels, lowered.fingerprint, time.perf_counter() - begin
     )
+
+
+def with_collective(kernels: tuple[KernelProfile, ...], candidate: Candidate) -> tuple[KernelProfile, ...]:
+    """The profiles of a candidate's whole call: with the library's collective, if it has one."""
+    found = candidate.template.collective(candidate.workload, candidate.config)
+    if found is None:
+        return kernels
+    call = replace(
+        kernels[0],
+        grid=(1, 1, 1),
+        block_threads=1,
+        cluster=1,
+        shared_bytes=0,
+        roles=(),
+        tensors=(),
+        unknown_calls=(),
+        notes=(),
+        collective=LibraryCollective(found.name, found.size_bytes),
+    )
+    return (call, *kernels) if found.when == "before" else (*kernels, call)
 
 
 def fit_failure(kernels: Iterable[KernelProfile], target: Target) -> Failure | None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .template import Collective
 
 WORLD = "world"
+MEET = "meet_ranks"  # device function in which all ranks wait for each other
 
 
 class GroupOperator(Operator):

@@ -83,6 +83,8 @@ class Access:
     warp_share: float = 1.0
     # shared memory: instructions of a warp one after another, all loads or all stores
     in_row: float = 1.0
+    # the memory of a peer: how its network moves the bytes (`target.network.MECHANISMS`)
+    peer: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +175,24 @@ class Tensor:
 
 
 @dataclass(frozen=True, slots=True)
+class LibraryCollective:
+    """A collective of the vendor's library, in place of a kernel.
+
+    Attributes:
+        name: as `predict_collective` takes it.
+        size_bytes: of the whole tensor.
+    """
+
+    name: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class KernelProfile:
-    """The work of one kernel launch. A function with several kernels has several profiles."""
+    """The work of one kernel launch. A function with several kernels has several profiles.
+
+    Of several devices it is the work of rank 0, from which that of other ranks differs in its order only.
+    """
 
     kind: str  # cuda | hip | cpu
     arch: str
@@ -187,6 +205,17 @@ class KernelProfile:
     rasterization: Rasterization = field(default_factory=Rasterization)
     unknown_calls: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()  # assumptions made while reading the IR
+    meetings: int = 0  # barriers of all ranks
+    collective: LibraryCollective | None = None  # then there is no other work
+
+    @property
+    def communicates(self) -> bool:
+        """Whether it needs the network between devices."""
+        return bool(
+            self.meetings
+            or self.collective
+            or any(a.peer for role in self.roles for phase in role.phases for a in phase.work.accesses)
+        )
 
     def with_phases(self, change: Callable[[Phase], Phase]) -> KernelProfile:
         """The profile with each phase of each role changed."""

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from tilesight.kernels._rank_tiles import RankTiles
-from tilesight.kernels._ranks import MEET, RAISE_AND_WAIT, barrier_function
+from tilesight.kernels._ranks import RAISE_AND_WAIT, barrier_function
 from tilesight.machine.toolchain import find_cxx
+from tilesight.problem.group_operator import MEET
 from tilesight.problem.space import Config
 
 # flags as atomic variables, lanes as threads: the text of the device function runs on the CPU

@@ -1,0 +1,103 @@
+"""Accesses to memory of peers, and barriers of ranks, in kernels that several devices run together.
+
+Such a function takes its rank as a number, and the shared tensors of all ranks as `c_0`, `c_1`, ... It is
+read as rank 0 runs it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from ...problem.group_operator import MEET
+from ...problem.template import RANK
+from ...profile.values import Access, KernelProfile, Space
+
+_OF_RANK = re.compile(r"(?P<tensor>.+)_(?P<rank>\d+)")
+
+
+def peer_tensors(traced: Any) -> frozenset[str]:
+    """Names of the parameters that are tensors of other ranks than 0; none of a function for one device."""
+    numbers = [str(p.name) for p in traced.params if p not in traced.buffer_map]
+    if RANK.name not in numbers:
+        return frozenset()
+    names = {str(buffer.data.name) for buffer in traced.buffer_map.values()}
+    found = {name: match for name in names if (match := _OF_RANK.fullmatch(name))}
+    return frozenset(
+        name for name, match in found.items() if int(match["rank"]) and f"{match['tensor']}_0" in found
+    )
+
+
+def with_peers(
+    profile: KernelProfile, names: Mapping[str, str], function: Any, peers: frozenset[str]
+) -> KernelProfile:
+    """The profile with accesses to `peers` marked, and with barriers of ranks as such.
+
+    Args:
+        profile: of one kernel.
+        names: of its parameters, by label.
+        function: the kernel.
+        peers: names of the tensors of peers.
+    """
+    if not peers:
+        return profile
+    adding = _adding(function)
+
+    def marked(access: Access) -> Access:
+        if access.space is not Space.GLOBAL or names.get(access.tensor) not in peers:
+            return access
+        return replace(access, peer=_mechanism(access, adding))
+
+    marked_profile = profile.with_phases(lambda phase: phase.with_accesses(marked))
+    meetings = _calls(function, MEET)
+    if not meetings:
+        return marked_profile
+    # what that function does is to wait, for a time that the network has a figure for
+    return replace(
+        marked_profile,
+        meetings=meetings,
+        roles=(),
+        unknown_calls=(),
+        notes=tuple(note for note in profile.notes if MEET not in note),
+    )
+
+
+def _mechanism(access: Access, adding: bool) -> str:
+    if access.mechanism == "tma":
+        return ("tma_add" if adding else "tma_store") if access.write else "tma_load"
+    return "store" if access.write else "load"
+
+
+def _adding(function: Any) -> bool:
+    """Whether bulk stores of a kernel add."""
+    found = False
+
+    def look(node: Any) -> None:
+        nonlocal found
+        if type(node).__name__ == "Call" and str(getattr(node.op, "name", "")) == "tl.tma_store":
+            # (descriptor, shared pointer, coordinates..., reduce, eviction)
+            found = found or int(node.args[-2]) == 1
+
+    _visit(function, look)
+    return found
+
+
+def _calls(function: Any, name: str) -> int:
+    """How often a kernel calls a device function of that name."""
+    count = 0
+
+    def look(node: Any) -> None:
+        nonlocal count
+        if type(node).__name__ == "Call" and node.args and str(node.args[0]).strip('"') == name:
+            count += 1
+
+    _visit(function, look)
+    return count
+
+
+def _visit(function: Any, look: Any) -> None:
+    from tvm.tirx.stmt_functor import post_order_visit
+
+    post_order_visit(function.body, look)

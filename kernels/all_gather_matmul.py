@@ -1,0 +1,173 @@
+"""all_gather_matmul: C[m, n] = A[m, k] B[k, n], where each rank has its rows of A.
+
+It is the begin of a layer whose weights are divided along n: each rank has the rows r m/world ..
+(r + 1) m/world of the activations, and the part B of the weights. m is that of all ranks, a multiple of the
+world; n and k are those of one rank. Sums are in float32, C has the dtype of the operands.
+
+Annotations are evaluated here (no `from __future__`): TileLang reads those of its functions.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ..dtypes import DTYPE_BYTES
+from ..problem.axes import Axes, Parts
+from ..problem.group_operator import WORLD, of_ranks
+from ..problem.operator import Tensors
+from ..problem.space import Config, SearchSpace, Value
+from ..problem.template import RANK, Collective, KernelTemplate
+from ..problem.workload import Workload
+from ..search_spaces import all_gather_matmul as search_space
+from ..search_spaces.rank_products import SEQUENTIAL, product_config, product_workload
+from ..target.spec import Target
+from ._exact_products import exact_products
+from ._rank_products import RankProduct, default_of_ways, layers
+from ._rank_tiles import RankTiles, product_to_ranks
+from ._ranks import (
+    FLAGS,
+    as_kernel_of_ranks,
+    barrier_between_ranks,
+    kernel_of_ranks,
+    on_rank,
+    shape_of_flags,
+)
+from .matmul import MatmulGpu
+
+if TYPE_CHECKING:
+    import torch
+
+GATHERED = "gathered"
+
+
+class AllGatherMatmul(RankProduct):
+    name = "all_gather_matmul"
+    summed = False
+    axes: ClassVar[Axes] = {"A": (Parts("m", WORLD), "k"), "B": ("k", "n"), "C": ("m", "n")}
+    shared = ("A",)
+    divided = ("n",)
+    # the products of queries, keys and values, and of gate and up, whole: of Llama 3.1 8B, 70B and 405B,
+    # Qwen3 32B and DeepSeek-V3 (its dense layers), for 8192 tokens; and of Llama 3.1 70B for 512 and 64
+    named: ClassVar[Mapping[str, Mapping[str, Value]]] = layers(
+        {
+            "L8Q": (8192, 6144, 4096),
+            "L8G": (8192, 28672, 4096),
+            "L70Q": (8192, 10240, 8192),
+            "L70G": (8192, 57344, 8192),
+            "L405Q": (8192, 18432, 16384),
+            "L405G": (8192, 106496, 16384),
+            "Q32Q": (8192, 10240, 5120),
+            "Q32G": (8192, 51200, 5120),
+            "DSG": (8192, 36864, 7168),
+            "L70G512": (512, 57344, 8192),
+            "L70G64": (64, 57344, 8192),
+        }
+    )
+    default_names = ("L70Q", "L70G", "DSG")
+
+    def validate(self, workload: Workload) -> None:
+        super().validate(workload)
+        self.check_shards(workload)
+
+    def group_reference(
+        self, workload: Workload, inputs: Sequence[Tensors]
+    ) -> "list[dict[str, torch.Tensor]]":
+        import torch
+
+        found = []
+        with exact_products():
+            for own in inputs:
+                b = own["B"].float()
+                shards = [one["A"].to(b.device).float() @ b for one in inputs]
+                found.append({"C": torch.cat(shards)})
+        return found
+
+    def vendor_scratch(self, workload: Workload) -> Mapping[str, tuple[tuple[int, ...], str]]:
+        return {GATHERED: ((workload.dims["m"], workload.dims["k"]), workload.dtype)}
+
+    def vendor_collective(self, workload: Workload) -> Collective:
+        size = workload.dims["m"] * workload.dims["k"] * DTYPE_BYTES[workload.dtype]
+        return Collective("all_gather", "A", GATHERED, "before", size)
+
+    @property
+    def vendor_operands(self) -> tuple[str, str, str]:
+        return GATHERED, "B", "C"
+
+
+OPERATOR = AllGatherMatmul()
+
+
+class AllGatherMatmulGpu(KernelTemplate):
+    """The library's all-gather and the product of one device, or tiles that read the rows of peers.
+
+    A call of the latter is three kernels: a barrier of all ranks, so that all rows are there; the product;
+    and a barrier, after which the rows may be written again.
+    """
+
+    operator = OPERATOR
+    name = "all_gather_matmul"
+    target_kinds = ("cuda",)
+    dtypes = ("bfloat16", "float16")
+    static_reasons: ClassVar[Mapping[str, str]] = {
+        "m": "tiles are divided among the ranks when the kernel is built",
+        "n": "rows of B and C are n elements apart, and the copies need rows that start at whole 16 bytes",
+        "k": "rows of A are k elements apart, and the copies need rows that start at whole 16 bytes",
+        WORLD: "the tensors of all ranks are arguments of the kernel",
+    }
+    numbers = (RANK,)
+
+    def space(self, workload: Workload, target: Target) -> SearchSpace:
+        return search_space.space(workload, target)
+
+    def scratch(self, workload: Workload, config: Config) -> Mapping[str, tuple[tuple[int, ...], str]]:
+        if config["algorithm"] != SEQUENTIAL:
+            return {}
+        product = product_workload(workload, workload.dims["m"])
+        whole = self.operator.vendor_scratch(workload)
+        return {**whole, **PRODUCT_TEMPLATE.scratch(product, product_config(config))}
+
+    def shared_scratch(self, workload: Workload, config: Config) -> Mapping[str, tuple[tuple[int, ...], str]]:
+        return {} if config["algorithm"] == SEQUENTIAL else {FLAGS: shape_of_flags(workload.dims[WORLD])}
+
+    def collective(self, workload: Workload, config: Config) -> Collective | None:
+        return self.operator.vendor_collective(workload) if config["algorithm"] == SEQUENTIAL else None
+
+    def default_config(self, workload: Workload, target: Target) -> Config | None:
+        """The library's all-gather, and the product's own default: rows of peers are read many times else."""
+        return default_of_ways(self.space(workload, target), workload, target, None, PRODUCT_TEMPLATE)
+
+    def build(self, workload: Workload, config: Config) -> Any:
+        import tilelang.language as T  # noqa: N812
+
+        m, n, k, world = (workload.dims[d] for d in self.operator.dims)
+        dtype, rows = workload.dtype, m // world
+        if config["algorithm"] == SEQUENTIAL:
+            product = PRODUCT_TEMPLATE.build(product_workload(workload, m), product_config(config))
+            shards = [(name, ((rows, k), dtype)) for name in of_ranks("A", world)]
+            return as_kernel_of_ranks(product, [*shards, "B", "C"])
+        meet = barrier_between_ranks(world)
+
+        def load_rows(shards: Any, shard: Any, at: Any, copy: Any) -> None:
+            on_rank(shard, shards, lambda own: copy(own[at[0], at[1]]))
+
+        def send_part(c: Any, shard: Any, part: Any, at: Any) -> Any:
+            return T.tma_copy(part, c[0][shard, at[0], at[1]])
+
+        tiles = RankTiles(rows, n, k, world, config, dtype, begin=0)
+        product = product_to_ranks(tiles, send_part, load_rows)
+
+        def body(a: Any, b: Any, c: Any, flags: Any, rank: Any) -> None:
+            meet(flags, rank)
+            product(a, b, (c,), rank)
+            meet(flags, rank)
+
+        arguments = (
+            ("A", ((rows, k), dtype), True),
+            ("B", ((k, n), dtype), False),
+            ("C", ((world, rows, n), dtype), False),  # the last tile of a shard ends with it
+            (FLAGS, shape_of_flags(world), True),
+        )
+        return kernel_of_ranks(self.name, arguments, world, body)
+
+
+PRODUCT_TEMPLATE = MatmulGpu()
+TEMPLATES = (AllGatherMatmulGpu(),)

@@ -1,0 +1,176 @@
+"""matmul_all_reduce: the sum of A[m, k] B[k, n] over ranks, on all ranks.
+
+It is the end of a layer whose weights are divided along k, as of `matmul_reduce_scatter`, where each rank
+goes on with all rows. m and n are those of all ranks, k is that of one rank. Sums over k are in float32, C
+has the dtype of the operands, and the products of ranks are rounded to it on their way.
+
+Annotations are evaluated here (no `from __future__`): TileLang reads those of its functions.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ..dtypes import DTYPE_BYTES
+from ..problem.axes import Axes
+from ..problem.group_operator import WORLD, of_ranks
+from ..problem.operator import Tensors
+from ..problem.space import Config, SearchSpace, Value
+from ..problem.template import RANK, Collective, KernelTemplate
+from ..problem.workload import Workload
+from ..search_spaces import matmul_all_reduce as search_space
+from ..search_spaces.matmul_all_reduce import ONE_SHOT, TWO_SHOT
+from ..search_spaces.rank_products import SEQUENTIAL, product_config, product_workload
+from ..target.spec import Target
+from ._rank_products import RankProduct, default_of_ways, exact_sums, layers
+from ._rank_rows import sums_of_ranks, sums_to_all
+from ._rank_tiles import RankTiles, product_to_ranks
+from ._ranks import (
+    FLAGS,
+    as_kernel_of_ranks,
+    barrier_between_ranks,
+    kernel_of_ranks,
+    on_each,
+    on_rank,
+    shape_of_flags,
+)
+from .matmul import MatmulGpu
+
+if TYPE_CHECKING:
+    import torch
+
+STAGING, PRODUCT = "staging", "product"
+MANY_ROWS = 512
+
+
+class MatmulAllReduce(RankProduct):
+    name = "matmul_all_reduce"
+    axes: ClassVar[Axes] = {"A": ("m", "k"), "B": ("k", "n"), "C": ("m", "n")}
+    shared = ("C",)
+    divided = ("k",)
+    # o_proj and down_proj, whole: of Llama 3.1 8B, 70B and 405B, Qwen3 32B and DeepSeek-V3 (its dense
+    # layers), for 16 and 64 tokens of decoding and 8192 of a prompt
+    named: ClassVar[Mapping[str, Mapping[str, Value]]] = layers(
+        {
+            "L8O16": (16, 4096, 4096),
+            "L8D16": (16, 4096, 14336),
+            "L70O16": (16, 8192, 8192),
+            "L70D16": (16, 8192, 28672),
+            "L70D64": (64, 8192, 28672),
+            "L405O16": (16, 16384, 16384),
+            "L405D16": (16, 16384, 53248),
+            "Q32D64": (64, 5120, 25600),
+            "DSO64": (64, 7168, 16384),
+            "L70O": (8192, 8192, 8192),
+            "L70D": (8192, 8192, 28672),
+            "DSD": (8192, 7168, 18432),
+        }
+    )
+    default_names = ("L70O16", "L70D64", "L70O")
+
+    def group_reference(
+        self, workload: Workload, inputs: Sequence[Tensors]
+    ) -> "list[dict[str, torch.Tensor]]":
+        total = exact_sums(inputs, slice(0, workload.dims["m"]))
+        return [{"C": total.to(one["A"].device)} for one in inputs]
+
+    def vendor_scratch(self, workload: Workload) -> Mapping[str, tuple[tuple[int, ...], str]]:
+        return {PRODUCT: ((workload.dims["m"], workload.dims["n"]), workload.dtype)}
+
+    def vendor_collective(self, workload: Workload) -> Collective:
+        size = workload.dims["m"] * workload.dims["n"] * DTYPE_BYTES[workload.dtype]
+        return Collective("all_reduce", PRODUCT, "C", "after", size)
+
+
+OPERATOR = MatmulAllReduce()
+
+
+class MatmulAllReduceGpu(KernelTemplate):
+    """The product of one device and the library's all-reduce, or tiles that go to one rank or to all.
+
+    A call of the latter is several kernels, with barriers of all ranks before the product, after it, and
+    after sums that go to peers.
+    """
+
+    operator = OPERATOR
+    name = "matmul_all_reduce"
+    target_kinds = ("cuda",)
+    dtypes = ("bfloat16", "float16")
+    static_reasons: ClassVar[Mapping[str, str]] = {
+        "m": "tiles are divided among the ranks when the kernel is built",
+        "n": "rows of B and C are n elements apart, and the copies need rows that start at whole 16 bytes",
+        "k": "rows of A are k elements apart, and the copies need rows that start at whole 16 bytes",
+        WORLD: "the tensors of all ranks are arguments of the kernel",
+    }
+    numbers = (RANK,)
+
+    def space(self, workload: Workload, target: Target) -> SearchSpace:
+        return search_space.space(workload, target)
+
+    def scratch(self, workload: Workload, config: Config) -> Mapping[str, tuple[tuple[int, ...], str]]:
+        if config["algorithm"] != SEQUENTIAL:
+            return {}
+        product = product_workload(workload, workload.dims["m"])
+        whole = {PRODUCT: ((workload.dims["m"], workload.dims["n"]), workload.dtype)}
+        return {**whole, **PRODUCT_TEMPLATE.scratch(product, product_config(config))}
+
+    def shared_scratch(self, workload: Workload, config: Config) -> Mapping[str, tuple[tuple[int, ...], str]]:
+        if config["algorithm"] == SEQUENTIAL:
+            return {}
+        world, m = workload.dims[WORLD], workload.dims["m"]
+        rows = m if config["algorithm"] == ONE_SHOT else m // world
+        return {
+            FLAGS: shape_of_flags(world),
+            STAGING: ((world, rows, workload.dims["n"]), workload.dtype),
+        }
+
+    def collective(self, workload: Workload, config: Config) -> Collective | None:
+        return self.operator.vendor_collective(workload) if config["algorithm"] == SEQUENTIAL else None
+
+    def default_config(self, workload: Workload, target: Target) -> Config | None:
+        """Many rows: `two_shot` with large tiles. Few: the product's own default, then the collective."""
+        way = TWO_SHOT if workload.dims["m"] >= MANY_ROWS else None
+        return default_of_ways(self.space(workload, target), workload, target, way, PRODUCT_TEMPLATE)
+
+    def build(self, workload: Workload, config: Config) -> Any:
+        import tilelang.language as T  # noqa: N812
+
+        m, n, k, world = (workload.dims[d] for d in self.operator.dims)
+        dtype, way = workload.dtype, config["algorithm"]
+        if way == SEQUENTIAL:
+            product = PRODUCT_TEMPLATE.build(product_workload(workload, m), product_config(config))
+            shared = [(name, ((m, n), dtype)) for name in of_ranks("C", world)]
+            return as_kernel_of_ranks(product, ["A", "B", *shared])
+        to_all = way == ONE_SHOT
+        shards = 1 if to_all else world
+        tiles = RankTiles(m // shards, n, k, shards, config, dtype)
+        meet = barrier_between_ranks(world)
+        add = (sums_of_ranks if to_all else sums_to_all)(tiles.rows, n, world, dtype)
+
+        def send_part(target: Any, shard: Any, part: Any, at: Any) -> None:
+            peers, rank = target
+            if to_all:
+                on_each(peers, lambda peer: T.tma_copy(part, peer[rank, at[0], at[1]]))
+            else:
+                on_rank(shard, peers, lambda peer: T.tma_copy(part, peer[rank, at[0], at[1]]))
+
+        product = product_to_ranks(tiles, send_part)
+
+        def body(a: Any, b: Any, c: Any, flags: Any, staging: Any, rank: Any) -> None:
+            meet(flags, rank)
+            product(a, b, (staging, rank), rank)
+            meet(flags, rank)
+            add(staging, c, rank)
+            if not to_all:
+                meet(flags, rank)
+
+        arguments = (
+            ("A", ((m, k), dtype), False),
+            ("B", ((k, n), dtype), False),
+            ("C", ((m, n), dtype), True),
+            *((name, of, True) for name, of in self.shared_scratch(workload, config).items()),
+        )
+        return kernel_of_ranks(self.name, arguments, world, body)
+
+
+PRODUCT_TEMPLATE = MatmulGpu()
+TEMPLATES = (MatmulAllReduceGpu(),)

@@ -1,0 +1,24 @@
+"""Search space of matmul_all_reduce: the ways to add the products of all ranks on all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..problem.group_operator import WORLD
+from ..problem.space import SearchSpace
+from ..problem.workload import Workload
+from ..target.spec import Target
+from .rank_products import product_workload, rows_within, space_of_ways
+
+ONE_SHOT, TWO_SHOT = "one_shot", "two_shot"
+WAYS: Mapping[str, str] = {
+    ONE_SHOT: "each tile is stored at all ranks by TMA, and each rank adds those of all in float32",
+    TWO_SHOT: "each tile is stored at one rank by TMA, which adds those of all and stores the sum at all",
+}
+
+
+def space(workload: Workload, target: Target) -> SearchSpace:
+    """The search space of `workload` on `target`. Rows are divided among ranks for `two_shot`, evenly."""
+    m, world = workload.dims["m"], workload.dims[WORLD]
+    ways = {way: meaning for way, meaning in WAYS.items() if way == ONE_SHOT or m % world == 0}
+    return space_of_ways(product_workload(workload, m), target, ways, (rows_within("a rank", m),))

@@ -1,0 +1,172 @@
+"""Predictions for kernels that several devices run together."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from tilesight.costmodel.analytical.analytical_model import AnalyticalModel
+from tilesight.costmodel.analytical.network import NETWORK, NOTE
+from tilesight.costmodel.learned.hybrid import HybridModel
+from tilesight.costmodel.learned.model_file import LearnedModel
+from tilesight.costmodel.network.collectives import predict_collective
+from tilesight.executor.tasks import Profiled, lower_and_profile
+from tilesight.kernels import operator, template_for
+from tilesight.problem.candidate import Candidate
+from tilesight.problem.group_operator import GroupOperator
+from tilesight.profile.codec import profiles_of, profiles_text
+from tilesight.profile.values import KernelProfile
+from tilesight.target.spec import load_target
+
+NODE = load_target("h100x4")
+SHAPE = "m=4096,n=4096,k=1024"
+SENT = 4096 * 4096 * 2 * 3 / 4  # bytes of the tiles of peers
+
+
+@cache
+def profiles(way: str, name: str = "matmul_reduce_scatter") -> tuple[KernelProfile, ...]:
+    ours = operator(name)
+    assert isinstance(ours, GroupOperator)
+    template = template_for(ours.name, NODE, "bfloat16")
+    workload = ours.workload_on(NODE, SHAPE)
+    space, default = template.space(workload, NODE), template.default_config(workload, NODE)
+    assert default is not None
+    assert default in space
+    config = next(c for c in space.configs() if c["algorithm"] == way and c.int("block_m") == 128)
+    assert config["algorithm"] == way
+    found = lower_and_profile(Candidate(workload, NODE, template, config))
+    assert isinstance(found, Profiled)
+    return found.kernels
+
+
+def sent(kernel: KernelProfile) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for role in kernel.roles:
+        for phase in role.phases:
+            for access in phase.work.accesses:
+                if access.peer:
+                    size = access.bytes * phase.trips.mean * kernel.blocks
+                    found[access.peer] = found.get(access.peer, 0.0) + size
+    return found
+
+
+@pytest.mark.parametrize(("way", "mechanism"), [("push", "tma_store"), ("add", "tma_add")])
+def test_bytes_to_peers_are_read_off_the_ir(way: str, mechanism: str) -> None:
+    kernels = profiles(way)
+    product = next(kernel for kernel in kernels if sent(kernel))
+    assert sent(product) == {mechanism: pytest.approx(SENT, rel=0.04)}
+    assert [kernel.meetings for kernel in kernels].count(1) == 2
+    assert all(not kernel.unknown_calls and not kernel.notes for kernel in kernels)
+    # the kernels of one rank alone: zeros, or sums of what has arrived
+    assert sum(not kernel.communicates for kernel in kernels) == 1
+
+
+def written(kernels: tuple[KernelProfile, ...]) -> float:
+    """Bytes that bulk copies store, at the own rank and at peers."""
+    return sum(
+        access.bytes * phase.trips.mean * kernel.blocks
+        for kernel in kernels
+        for role in kernel.roles
+        for phase in role.phases
+        for access in phase.work.accesses
+        if access.mechanism == "tma" and access.write and access.space == "global"
+    )
+
+
+WHOLE = 4096 * 4096 * 2  # bytes of C
+
+
+@pytest.mark.parametrize(
+    ("name", "way", "peers", "stored"),
+    [
+        # each tile goes to one rank, or to all
+        ("matmul_reduce_scatter", "push", {"tma_store": SENT}, WHOLE),
+        ("matmul_all_reduce", "one_shot", {"tma_store": 3 * WHOLE}, 4 * WHOLE),
+        ("matmul_all_reduce", "two_shot", {"tma_store": SENT, "store": SENT}, WHOLE),
+        # each of 16 or more columns of tiles reads the rows of three peers again
+        ("all_gather_matmul", "pull", {"tma_load": None}, WHOLE),
+    ],
+)
+def test_every_tile_leaves_its_block(
+    name: str, way: str, peers: dict[str, float | None], stored: float
+) -> None:
+    kernels = profiles(way, name)
+    found: dict[str, float] = {}
+    for kernel in kernels:
+        found |= sent(kernel)
+    assert found.keys() == peers.keys()
+    for mechanism, size in peers.items():
+        if size is None:
+            product = next(kernel for kernel in kernels if sent(kernel))
+            columns = found[mechanism] / (4096 * 1024 * 2 * 3 / 4)
+            assert columns == pytest.approx(round(columns), rel=0.04)
+            assert columns >= 16, product.grid
+        else:
+            assert found[mechanism] == pytest.approx(size, rel=0.04)
+    assert written(kernels) == pytest.approx(stored, rel=0.04)
+
+
+@pytest.mark.parametrize("way", ["sequential", "push", "add"])
+def test_profiles_travel(way: str) -> None:
+    assert profiles_of(profiles_text(profiles(way))) == profiles(way)
+
+
+def test_one_after_the_other_is_the_product_and_the_librarys_collective() -> None:
+    model, (product, library) = AnalyticalModel(), profiles("sequential")
+    assert not product.communicates
+    collective = predict_collective(NODE, "reduce_scatter", 4096 * 4096 * 2).latency_us
+    alone = model.predict([product], NODE).latency_us
+    both = model.predict([product, library], NODE)
+    assert both.latency_us == pytest.approx(alone + collective)
+    assert both.terms_us[NETWORK] == pytest.approx(collective)
+
+
+def test_tiles_that_leave_cost_less_than_one_after_the_other_and_more_than_nothing() -> None:
+    model = AnalyticalModel()
+    product = next(kernel for kernel in profiles("push") if sent(kernel))
+    alone = product.with_phases(lambda phase: phase.with_accesses(lambda access: replace(access, peer="")))
+    quiet, loud = model.predict([alone], NODE), model.predict([product], NODE)
+    network = loud.terms_us[NETWORK]
+    assert network == pytest.approx(SENT / NODE["node.network.tma_store.gb_per_s"] / 1e3, rel=0.04)
+    assert NETWORK not in quiet.terms_us
+    assert max(quiet.latency_us, network) < loud.latency_us < quiet.latency_us + network + 5
+    assert loud.uncertainty > quiet.uncertainty
+
+
+def test_the_network_limits_what_sends_more_than_it_computes() -> None:
+    product = next(kernel for kernel in profiles("push") if sent(kernel))
+    more = product.with_phases(
+        lambda phase: phase.with_accesses(
+            lambda access: replace(access, bytes=access.bytes * (20 if access.peer else 1))
+        )
+    )
+    assert AnalyticalModel().predict([more], NODE).limiting == NETWORK
+
+
+def test_a_barrier_takes_its_launch_and_a_flag() -> None:
+    meeting = next(kernel for kernel in profiles("push") if kernel.meetings)
+    found = AnalyticalModel().predict([meeting], NODE)
+    assert found.terms_us[NETWORK] == NODE["node.network.barrier_us"]
+    assert found.latency_us == pytest.approx(sum(found.terms_us.values()))
+    assert found.limiting == NETWORK
+
+
+def test_one_device_cannot_run_them() -> None:
+    for way in ("sequential", "push"):
+        with pytest.raises(ValueError, match="needs several devices"):
+            AnalyticalModel().predict(profiles(way), load_target("h100"))
+
+
+def test_the_learned_model_leaves_them_alone() -> None:
+    analytical = AnalyticalModel()
+    learned = SimpleNamespace(analytical_version=analytical.version, version="learned", archs=("sm_90a",))
+    model = HybridModel(analytical, cast(LearnedModel, learned))
+    for way in ("sequential", "push"):
+        found = model.predict(profiles(way), NODE)
+        assert found.latency_us == analytical.predict(profiles(way), NODE).latency_us
+        assert NOTE in found.notes
+        assert found.uncertainty > 0.2
