@@ -14,9 +14,9 @@ from tests.support.group_kernels import sum_candidate
 from tilesight.builder.build import build_kernel
 from tilesight.errors import Failure, FailureKind
 from tilesight.executor import tasks
-from tilesight.executor.local import GROUP_ENVIRONMENT
 from tilesight.kernels import operator, operators, template_for
 from tilesight.machine.devices import NoDevice, find_devices, groups_for, restricted_to
+from tilesight.machine.group_environment import GROUP_ENVIRONMENT
 from tilesight.problem.candidate import Candidate
 from tilesight.records.protocol import MeasurementProtocol
 from tilesight.records.session import Comparison
