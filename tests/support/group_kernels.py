@@ -1,6 +1,7 @@
 """Kernels that two ranks run together, right ones and faulty ones, for processors and GPUs.
 
 Each rank has a vector x and gets the sum of both. Ranks pull the vectors of their peers, or push their own.
+Two meetings are enough for either: memory may be written again after the last one.
 
 Annotations are evaluated here (no `from __future__`): TileLang reads those of its functions.
 """
@@ -26,6 +27,12 @@ MEETINGS: Mapping[str, int] = {"meets": 0, "only raises": 1, "waits for ever": 2
 
 _CPU = """
 #include <sched.h>
+#include <time.h>
+extern "C" int32_t linger(int32_t rank, int32_t us) {
+  struct timespec duration = {0, 1000L * us};
+  if (rank == 1 && us > 0) nanosleep(&duration, 0);
+  return 0;
+}
 extern "C" int32_t meet(int32_t *flags_0, int32_t *flags_1, int32_t rank, int32_t mode) {
   int32_t *flags[2] = {flags_0, flags_1}, *own = flags[rank], value = ++own[2];
   for (int peer = 0; peer < 2; ++peer) __atomic_store_n(flags[peer] + rank, value, __ATOMIC_RELEASE);
@@ -35,6 +42,17 @@ extern "C" int32_t meet(int32_t *flags_0, int32_t *flags_1, int32_t rank, int32_
 }
 """
 _CUDA = """
+__device__ unsigned long long nanoseconds() {
+  unsigned long long t;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t)::"memory");
+  return t;
+}
+__device__ int linger(int rank, int us) {
+  if (rank == 1)
+    for (unsigned long long begin = nanoseconds(); nanoseconds() - begin < 1000ull * us;) __nanosleep(1000);
+  __syncthreads();
+  return 0;
+}
 __device__ int meet(int *flags_0, int *flags_1, int rank, int mode) {
   __syncthreads();
   if (threadIdx.x == 0) {
@@ -105,7 +123,9 @@ OPERATOR = SumOfRanks()
 
 
 class SumTemplate(KernelTemplate):
-    """`way`: pull or push, or the library's collective after a copy. `factor`: of the sum; 1 is right."""
+    """`way`: pull or push, or the library's collective after a copy. `factor`: of the sum; 1 is right.
+    `slow_us`: how long rank 1 waits, when all have met, before it reads.
+    """
 
     operator = OPERATOR
     name = "sum_of_ranks"
@@ -119,9 +139,10 @@ class SumTemplate(KernelTemplate):
             [
                 Parameter("way", ("pull", "push", "library")),
                 Parameter("code", (target.kind,)),
-                Parameter("first", ("meets",)),  # before sums are read
+                Parameter("first", ("meets",)),  # before vectors are read
                 Parameter("last", ("meets",)),
                 Parameter("factor", (1, 2)),
+                Parameter("slow_us", (0,)),
             ]
         )
 
@@ -145,17 +166,18 @@ class SumTemplate(KernelTemplate):
     def build(self, workload: Workload, config: Config) -> Any:
         n, factor = workload.dims["n"], config.int("factor")
         first, last = MEETINGS[config.str("first")], MEETINGS[config.str("last")]
+        slow_us = config.int("slow_us")
         prelude = _CPU if config["code"] == "cpu" else _CUDA
         if config["way"] == "library":
             return _copy(n, factor)
         return (
-            _pull(n, factor, prelude, last)
+            _pull(n, factor, prelude, first, last, slow_us)
             if config["way"] == "pull"
-            else _push(n, factor, prelude, first, last)
+            else _push(n, factor, prelude, first, last, slow_us)
         )
 
 
-def _pull(n: int, factor: int, prelude: str, last: int) -> Any:
+def _pull(n: int, factor: int, prelude: str, first: int, last: int, slow_us: int) -> Any:
     import tilelang.language as T  # noqa: N812
 
     @T.prim_func
@@ -168,6 +190,12 @@ def _pull(n: int, factor: int, prelude: str, last: int) -> Any:
         rank: T.int32,
     ):
         with T.Kernel(1, threads=128, prelude=prelude):
+            T.evaluate(
+                T.call_extern(
+                    "int32", "meet", T.address_of(flags_0[0]), T.address_of(flags_1[0]), rank, first
+                )
+            )
+            T.evaluate(T.call_extern("int32", "linger", rank, slow_us))
             for i in T.Parallel(n):
                 y[i] = (x_0[i] + x_1[i]) * factor
             T.evaluate(
@@ -177,7 +205,7 @@ def _pull(n: int, factor: int, prelude: str, last: int) -> Any:
     return main
 
 
-def _push(n: int, factor: int, prelude: str, first: int, last: int) -> Any:
+def _push(n: int, factor: int, prelude: str, first: int, last: int, slow_us: int) -> Any:
     import tilelang.language as T  # noqa: N812
 
     @T.prim_func
@@ -201,6 +229,7 @@ def _push(n: int, factor: int, prelude: str, first: int, last: int) -> Any:
                     "int32", "meet", T.address_of(flags_0[0]), T.address_of(flags_1[0]), rank, first
                 )
             )
+            T.evaluate(T.call_extern("int32", "linger", rank, slow_us))
             for i in T.Parallel(n):
                 y[i] = (
                     T.if_then_else(rank == 0, box_0[0, i], box_1[0, i])
@@ -231,8 +260,12 @@ def _copy(n: int, factor: int) -> Any:
     return main
 
 
-def config(way: str, code: str, first: str = "meets", last: str = "meets", factor: int = 1) -> Config:
-    return Config({"way": way, "code": code, "first": first, "last": last, "factor": factor})
+def config(
+    way: str, code: str, first: str = "meets", last: str = "meets", factor: int = 1, slow_us: int = 0
+) -> Config:
+    return Config(
+        {"way": way, "code": code, "first": first, "last": last, "factor": factor, "slow_us": slow_us}
+    )
 
 
 def cpu_pair(folder: Path) -> Target:

@@ -12,6 +12,7 @@ from ..builder.kernel_cache import check_folder
 from ..errors import Failure, FailureKind, ProgramError, ToolchainError
 from ..machine.device_lock import PROCESSOR_LOCK, alone_on, holder_of
 from ..machine.devices import Device, restricted_to
+from ..machine.group_environment import GROUP_ENVIRONMENT
 from ..problem.candidate import Candidate
 from ..records.trial import BuildResult, Measurement
 from ..workers import (
@@ -43,9 +44,6 @@ from .jobs import (
     MeasureJob,
 )
 from .tasks import Answer
-
-# figures of targets are without NVLink multicast, and so are all times
-GROUP_ENVIRONMENT = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"}
 
 # seconds that one job may take at first; limits adapt to the times of jobs that succeed
 LIMITS: Mapping[type[Job], float] = {

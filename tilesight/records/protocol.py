@@ -107,17 +107,21 @@ class MeasurementProtocol:
         if not target.is_gpu:
             held = MeasurementProtocol(name, "warm", "call", burst_ms=0.0, rest=0.0, warmup_ms=10.0)
             return replace(held, min_samples=6, max_samples=50, precision=0.01, stretch_us=1000.0)
-        if name == "serving" and target.levels:
-            raise InputError(
-                f"protocol serving replays graphs, each on one device, and target {target.name} is "
-                f"{target.world}: kernels of several devices are measured with protocol default"
-            )
         if name == "serving":
             # warm up until the power limit acts; samples so long that the host's part of a replay is
             # negligible
             held = MeasurementProtocol(name, "warm", "graph", burst_ms=0.0, rest=0.0, warmup_ms=100.0)
+            held.check_for(target)
             return replace(held, min_samples=12, max_samples=60, stretch_us=400.0)
         return MeasurementProtocol(name)
+
+    def check_for(self, target: Target) -> None:
+        """Raises `InputError` if kernels for the target cannot be measured in this way."""
+        if self.launch == "graph" and target.levels:
+            raise InputError(
+                f"protocol {self.name} replays graphs, each on one device, and target {target.name} is "
+                f"{target.world}: kernels of several devices are measured with protocol default"
+            )
 
     def careful(self) -> MeasurementProtocol:
         """The same conditions with the effort for finalists and reported times."""

@@ -46,6 +46,7 @@ def run_failure(error: BaseException) -> Failure:
     return Failure(kind, headline(text or type(error).__name__), text)
 
 
+DEVICE_LOST = f"{NOT_MEASURED}a kernel that ran before it left the device unusable"
 _LARGEST = 1e30  # of a recorded error: databases hold no infinity
 
 
@@ -80,9 +81,7 @@ class KernelRun:
         if self.build.artifact is None:
             raise ValueError("a kernel that was not built cannot be measured")
         if not self.bench.is_usable():
-            self.failure = Failure(
-                FailureKind.RUN_ERROR, f"{NOT_MEASURED}a kernel that ran before it left the device unusable"
-            )
+            self.failure = Failure(FailureKind.RUN_ERROR, DEVICE_LOST)
             return
         self.observed |= {
             "input_seed": float(case.seed),

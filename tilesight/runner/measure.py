@@ -23,7 +23,7 @@ from .bench import Bench, BenchCase, bench_for
 from .decide import Finalist, decide, settled
 from .group.group_bench import GroupBench, group_bench_for
 from .group.group_run import GroupRun
-from .kernel_run import RUN_FAULTS, KernelRun, run_failure
+from .kernel_run import DEVICE_LOST, RUN_FAULTS, KernelRun, run_failure
 from .turns import TurnSamples, collect_samples
 from .vendors import vendor_calls
 
@@ -119,6 +119,8 @@ def _measure_in_turns(runs: Sequence[KernelRun]) -> Comparison:
         run.prepare(case)
         if run.failure is not None and bench.is_usable() and case.overwritten() is not None:
             case.restore()  # for the next kernel
+    if bench.timer.broken:
+        raise RuntimeError(DEVICE_LOST)
     correct = [run for run in runs if run.failure is None]
     calls, notes = vendor_calls(bench, case)
     taken = collect_samples(
@@ -164,7 +166,13 @@ def _record(runs: Sequence[KernelRun], taken: TurnSamples, bench: Bench) -> None
 
 
 def _close(runs: Sequence[KernelRun], bench: Bench) -> None:
-    """Free the runs' memory, and request a fresh process if the device is unusable."""
+    """Free the runs' memory, and request a fresh process if the device is unusable.
+
+    If it is known to be, nothing is freed: unloading a kernel waits for a device, which may wait for ever.
+    """
+    if bench.timer.broken:
+        retire()
+        return
     for run in runs:
         run.close()
     failures = [run.failure for run in runs if run.failure is not None]
@@ -173,5 +181,5 @@ def _close(runs: Sequence[KernelRun], bench: Bench) -> None:
     if any(failure.kind is FailureKind.RUN_MEMORY for failure in failures):
         with suppress(RuntimeError):  # the device is unusable: handled below
             bench.free_memory()
-    if bench.timer.broken or (failures and not bench.is_usable()):
+    if failures and not bench.is_usable():
         retire()

@@ -2,36 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from tests.support.group_kernels import cpu_pair, sum_candidate
+from tests.support.group_kernels import SumOfRanks, cpu_pair, sum_candidate
 from tests.unit.runner.test_measure import FAST
+from tilesight.builder import device_code
 from tilesight.builder.build import build_kernel
-from tilesight.errors import FailureKind, InputError
+from tilesight.builder.loaded_kernel import LoadedKernel
+from tilesight.calibration.network import device as of_calibration
+from tilesight.errors import FailureKind, InputError, LaunchError
+from tilesight.kernels import _ranks as of_kernels
 from tilesight.problem.candidate import Candidate
+from tilesight.problem.rounding import SecondInputs
+from tilesight.problem.workload import Workload
 from tilesight.records.protocol import MeasurementProtocol
 from tilesight.records.trial import BuildResult, Measurement
 from tilesight.runner.group import group_bench
+from tilesight.runner.group import ranks as ranks_module
 from tilesight.runner.group.collectives import collective_call
 from tilesight.runner.group.group_bench import by_rank, group_bench_for, of_all
 from tilesight.runner.group.ranks import ThreadRanks
+from tilesight.runner.kernel_run import DEVICE_LOST
 from tilesight.runner.measure import measure_kernel, measure_together
+from tilesight.runner.timers import Call
 from tilesight.target.spec import Target, load_target
 from tilesight.workers.worker import _State
 
-RIGHT: Mapping[str, dict[str, object]] = {
+RIGHT: Mapping[str, dict[str, Any]] = {
     "pull": {"way": "pull"},
     "push": {"way": "push"},
     "library": {"way": "library"},
+    "reads slowly": {"way": "push", "slow_us": 3000},
 }
-FAULTY: Mapping[str, dict[str, object]] = {
+FAULTY: Mapping[str, dict[str, Any]] = {
     "wrong": {"way": "pull", "factor": 2},
     "reads before it was sent": {"way": "push", "first": "only raises"},
-    "ends while others read": {"way": "pull", "last": "only raises"},
+    "reads before others begin": {"way": "pull", "first": "only raises"},
+    "ends while others read": {"way": "pull", "last": "only raises", "slow_us": 3000},
+    "sends while others read": {"way": "push", "last": "only raises", "slow_us": 3000},
 }
 
 
@@ -84,14 +100,38 @@ def test_a_faulty_kernel_is_found(name: str, kernels: dict[str, tuple[BuildResul
     assert measure(kernels["pull"]).failure is None, "the next kernel is measured right"
 
 
-def test_a_rank_that_others_still_read_must_not_end(
-    kernels: dict[str, tuple[BuildResult, Candidate]],
+@pytest.mark.parametrize("name", ["reads before others begin", "ends while others read"])
+def test_inputs_are_read_only_while_their_rank_is_in_the_call(
+    name: str, kernels: dict[str, tuple[BuildResult, Candidate]]
 ) -> None:
-    """Without a late rank this kernel is right."""
-    found = measure(kernels["ends while others read"])
+    found = measure(kernels[name])
     assert found.failure is not None
     assert found.failure.message.startswith("with rank ")
     assert " late by " in found.failure.message
+
+
+def test_a_call_must_not_send_while_others_read_what_the_one_before_sent(
+    kernels: dict[str, tuple[BuildResult, Candidate]],
+) -> None:
+    """Single calls of this kernel are right."""
+    found = measure(kernels["sends while others read"])
+    assert found.failure is not None
+    assert found.failure.message.startswith("in call ")
+    assert " of 6 in a row, with rank 0 late by " in found.failure.message
+
+
+def test_an_operator_with_one_set_of_inputs_and_second_ones_is_checked_with_both(
+    kernels: dict[str, tuple[BuildResult, Candidate]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def second(self: SumOfRanks, workload: Workload, rank: int, device: str, seed: int) -> SecondInputs:
+        return SecondInputs(self.rank_inputs(workload, rank, device, seed))
+
+    monkeypatch.setattr(SumOfRanks, "rank_second_inputs", second)
+    one = replace(FAST, input_sets=1)
+    found = measure_kernel(*kernels["sends while others read"], one)
+    assert found.failure is not None
+    assert found.failure.message.startswith("in call ")
+    assert measure_kernel(*kernels["reads slowly"], one).failure is None
 
 
 def test_finalists_are_compared_with_the_library(kernels: dict[str, tuple[BuildResult, Candidate]]) -> None:
@@ -152,16 +192,110 @@ def test_collectives(name: str, size: int, wanted: list[list[int]]) -> None:
     assert [result.tolist() for result in results] == wanted
 
 
-def test_ranks_run_at_once_and_their_errors_are_raised() -> None:
+def test_ranks_run_at_once() -> None:
     ranks, seen = ThreadRanks(2), []
 
-    def refuse() -> None:
-        raise RuntimeError("rank 1 has no memory")
+    def late() -> None:
+        ranks.wait(0, 20_000)
+        seen.append(0)
 
     ranks.together([lambda: seen.append(0), lambda: seen.append(1)])()
     assert sorted(seen) == [0, 1]
     seen.clear()
-    ranks.together([lambda: seen.append(0), lambda: seen.append(1)], late=0, late_us=20_000)()
+    ranks.together([late, lambda: seen.append(1)])()
     assert seen == [1, 0]
-    with pytest.raises(RuntimeError, match="rank 1 has no memory"):
+
+
+def test_each_rank_has_a_thread_of_its_own() -> None:
+    ranks, seen = ThreadRanks(2), []
+
+    def note(rank: int) -> None:
+        seen.append((rank, threading.get_ident()))
+
+    for _ in range(4):
+        ranks.together([partial(note, 0), partial(note, 1)])()
+    assert len(set(seen)) == 2
+
+
+def test_an_error_of_one_rank_is_raised_though_another_never_returns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranks_module, "_GRACE_S", 0.01)
+    ranks, returned = ThreadRanks(2), threading.Event()
+
+    def refuse() -> None:
+        raise LaunchError("rank 1 has no memory")
+
+    try:
+        with pytest.raises(LaunchError, match="rank 1 has no memory"):
+            ranks.together([returned.wait, refuse])()
+    finally:
+        returned.set()
+    with pytest.raises(LaunchError, match="rank 1 has no memory"):
         ranks.together([lambda: None, refuse])()
+
+
+class Refusing(ThreadRanks):
+    """Ranks, of which the last one refuses a launch; `touched` lists what is asked of them afterwards."""
+
+    def __init__(self, refused: int) -> None:
+        super().__init__(2)
+        self.left, self.touched = refused, list[str]()
+
+    def together(self, calls: Sequence[Call]) -> Call:
+        def refuse() -> None:
+            raise LaunchError("rank 1 has no memory")
+
+        right, wrong = super().together(calls), super().together([lambda: None, refuse])
+
+        def call() -> None:
+            self.left -= 1
+            if self.left < 0:
+                self.touched.append("launch")
+            (wrong if self.left == 0 else right)()
+
+        return call
+
+    def unload(self, rank: int, kernel: LoadedKernel) -> None:
+        self.touched.append("unload")
+
+
+@pytest.mark.parametrize("refused", [1, 8])
+def test_devices_are_left_alone_after_a_launch_was_refused(
+    refused: int,
+    pair: Target,
+    kernels: dict[str, tuple[BuildResult, Candidate]],
+) -> None:
+    """Kernels of the other ranks may wait for ever: the process is replaced, and the message is kept."""
+    bench = group_bench_for(pair, FAST)
+    bench.ranks = ranks = Refusing(refused)
+    found = measure(kernels["pull"])
+    assert found.failure is not None
+    assert (found.failure.kind, found.failure.message) == (FailureKind.RUN_ERROR, "rank 1 has no memory")
+    assert _State.retires
+    assert ranks.touched == []
+    assert not bench.is_usable()
+
+
+def test_finalists_are_not_compared_after_a_launch_was_refused(
+    pair: Target, kernels: dict[str, tuple[BuildResult, Candidate]]
+) -> None:
+    group_bench_for(pair, FAST).ranks = ranks = Refusing(1)
+    found = measure_together([kernels["pull"], kernels["push"]], FAST)
+    messages = [m.failure.message for m in found.measurements if m.failure]
+    assert messages == ["rank 1 has no memory", DEVICE_LOST]
+    assert (found.baselines, _State.retires, ranks.touched) == ((), True, [])
+
+
+def test_a_kernel_that_cannot_be_loaded_costs_no_process(
+    kernels: dict[str, tuple[BuildResult, Candidate]],
+) -> None:
+    build, candidate = kernels["pull"]
+    found = measure_kernel(replace(build, entry="missing"), candidate, FAST)
+    assert found.failure is not None
+    assert not _State.retires
+    assert measure(kernels["pull"]).failure is None
+
+
+def test_all_agree_on_the_most_ranks() -> None:
+    flags = Path(device_code.__file__).with_name("flags.cuh").read_text(encoding="utf-8")
+    assert f"MOST_PEERS = {ranks_module.MOST_RANKS};" in flags
+    assert ranks_module.MOST_RANKS == of_kernels.MOST_RANKS == of_calibration.MOST_RANKS

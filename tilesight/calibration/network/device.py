@@ -16,6 +16,7 @@ from typing import Any
 
 from ...builder.loaded_kernel import LoadedKernel
 from ...machine.devices import Device
+from ...machine.group_environment import GROUP_ENVIRONMENT
 from ...problem.candidate import Candidate
 from ..calibration import torch_index
 from ..gpu import CudaGpu, u32, u64
@@ -30,8 +31,6 @@ LANES, BULK_LANES, BULK_SHARED = 1024, 128, 64 << 10
 OCCUPIED_SHARED = 160 << 10  # so much shared memory of a core that no block of a product fits beside it
 HOST_NS = 200_000  # in which the host launches one sample
 WARM_UPS = 3
-# no NVLink multicast: figures are without it
-ENVIRONMENT = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"}
 
 Call = Callable[[], object]
 
@@ -64,7 +63,7 @@ def time_steps(rank: int, setup: RankSetup, send: Send) -> None:
 
     Sends `Times` without samples when the rank is ready, and then those of each step.
     """
-    os.environ.update(ENVIRONMENT)
+    os.environ.update(GROUP_ENVIRONMENT)
     import torch
     import torch.distributed as dist
 

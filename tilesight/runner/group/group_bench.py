@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 from ...builder.device_code import compile_device_code
 from ...errors import InputError, ToolchainError
 from ...machine.devices import find_devices, links_between
+from ...machine.group_environment import GROUP_ENVIRONMENT
 from ...problem.group_operator import GroupOperator
 from ...problem.operator import Operator
 from ...problem.workload import Workload
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     import torch
 
 T = TypeVar("T")
-_NO_MULTICAST = {"NCCL_NVLS_ENABLE": "0"}  # figures of targets are without it
 
 
 def name_of_rank(name: str, rank: int) -> str:
@@ -252,11 +252,7 @@ def group_bench_for(target: Target, protocol: MeasurementProtocol) -> GroupBench
         ToolchainError: torch does not see as many devices of that target, or they cannot reach each other;
             they are AMD's.
     """
-    if target.is_gpu and protocol.launch != "eager":
-        raise InputError(
-            f"protocol {protocol.name} replays graphs, each on one device: kernels of several devices are "
-            "measured with protocol default"
-        )
+    protocol.check_for(target)
     if target.kind == "hip":
         raise ToolchainError(f"target {target.name}: kernels of several AMD GPUs cannot be measured yet")
     return _group_bench(target, timer_conditions(target, protocol))
@@ -273,7 +269,7 @@ def _group_bench(target: Target, protocol: MeasurementProtocol) -> GroupBench:
         )
     import torch
 
-    os.environ.update(_NO_MULTICAST)
+    os.environ.update(GROUP_ENVIRONMENT)
     seen = torch_indices(target)
     if len(seen) < target.world:
         raise ToolchainError(

@@ -1,17 +1,21 @@
 """One built kernel on the devices of a group: as `KernelRun`, with a library and memory of each rank.
 
 A kernel is correct if, beside what is asked of a kernel of one device, it is correct while one rank is late,
-for each rank: its outputs must be complete when the call has ended on their rank, and the other ranks must no
-longer read that rank's shared inputs.
+for each rank: other ranks must not read that rank's shared inputs before the call has begun on it, nor after
+the call has ended on it, and its outputs must then be complete. It must also be correct in calls that follow
+each other with nothing between them: memory that ranks share is used again while the call before may still
+run on other ranks.
 """
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +25,7 @@ from ..bench import BenchCase, InputSet
 from ..compare import poison
 from ..kernel_run import KernelRun, new_scratch
 from ..timers import Call
-from ..verify import Verdict, check_outputs
+from ..verify import Verdict, check_outputs, check_repeat
 from .collectives import collective_call
 from .group_bench import GroupBench, by_rank, communicating, name_of_rank, new_tensors, of_all
 
@@ -29,6 +33,10 @@ if TYPE_CHECKING:
     import torch
 
 LEAST_LATE_US, MOST_LATE_US = 100.0, 5000.0  # how late a rank comes; in between as long as a call takes
+CALLS_IN_A_ROW = 6
+LATE_CALL = 2  # of those; the calls before it and after it overlap with it
+
+Stage = Call | Sequence[Call]  # one for all ranks, or one of each rank
 
 
 @dataclass
@@ -37,6 +45,7 @@ class GroupRun(KernelRun):
 
     _kernels: list[LoadedKernel] = field(default_factory=list)  # of each rank
     _rough_us: float = 0.0  # time of a call, with launches and waiting
+    _has_launched: bool = False
 
     @property
     def _group(self) -> GroupBench:
@@ -67,26 +76,13 @@ class GroupRun(KernelRun):
         self._kernels.clear()
 
     def _bind(self, given: InputSet, outputs: dict[str, torch.Tensor]) -> Call:
-        return self._call(given, outputs)
+        return self._launches(self._stages(given.inputs, outputs))
 
-    def _call(
-        self,
-        given: InputSet,
-        outputs: Mapping[str, torch.Tensor],
-        late: int | None = None,
-        after: Callable[[int], None] | None = None,
-    ) -> Call:
-        """The call of all ranks: the kernel, and the library's collective before or after it.
-
-        Args:
-            given: the inputs.
-            outputs: written by the call.
-            late: a rank that begins after the others.
-            after: what each rank does when its part has ended.
-        """
+    def _stages(self, inputs: Mapping[str, torch.Tensor], outputs: Mapping[str, torch.Tensor]) -> list[Stage]:
+        """The parts of a call: the kernel, and the library's collective before or after it."""
         candidate, ranks = self.candidate, self._group.ranks
         template, workload, config = candidate.template, candidate.workload, candidate.config
-        tensors = {**given.inputs, **outputs, **self._scratch}
+        tensors = {**inputs, **outputs, **self._scratch}
         names = argument_names(
             communicating(template.operator),
             workload,
@@ -102,23 +98,53 @@ class GroupRun(KernelRun):
             for rank, kernel in enumerate(self._kernels)
         ]
         collective = template.collective(workload, config)
-        library = None
-        if collective is not None:
-            source, result = (
-                [tensors[name_of_rank(name, rank)] for rank in range(ranks.world)]
-                for name in (collective.source, collective.result)
-            )
-            library = collective_call(collective.name, source, result)
-        ends = [_end_of_rank(rank, after) for rank in range(ranks.world)] if after else []
-        is_last = library is not None and collective is not None and collective.when == "after"
-        if ends and not is_last:
-            calls = [_in_order(one, end) for one, end in zip(calls, ends, strict=True)]
-        steps: list[Call] = [ranks.together(calls, late, self._late_us)]
-        if library is not None:
-            steps = [*steps, library] if is_last else [library, *steps]
-        if ends and is_last:
-            steps.append(ranks.together(ends))
-        return steps[0] if len(steps) == 1 else _in_order(*steps)
+        if collective is None:
+            return [calls]
+        source, result = (
+            [tensors[name_of_rank(name, rank)] for rank in range(ranks.world)]
+            for name in (collective.source, collective.result)
+        )
+        library = collective_call(collective.name, source, result)
+        return [calls, library] if collective.when == "after" else [library, calls]
+
+    def _launches(self, stages: Sequence[Stage]) -> Call:
+        """A call that launches the stages in order. On each rank, its own ones follow each other at once.
+
+        After an error in it, kernels of other ranks may wait for ever: the process cannot go on.
+        """
+        steps: list[Call] = []
+        for is_common, group in itertools.groupby(stages, callable):
+            if is_common:
+                steps.extend(stage for stage in group if callable(stage))
+                continue
+            of_ranks = zip(*(stage for stage in group if not callable(stage)), strict=True)
+            steps.append(self._group.ranks.together([_in_order(*calls) for calls in of_ranks]))
+        launch = _in_order(*steps)
+
+        def call() -> None:
+            self._has_launched = True
+            try:
+                launch()
+            except BaseException:
+                self.bench.timer.broken = True
+                raise
+
+        return call
+
+    def _lateness(self, late: int) -> Stage:
+        """A stage in which one rank is occupied."""
+        ranks, late_us = self._group.ranks, self._late_us
+        return _on_each(ranks.world, lambda rank: ranks.wait(rank, late_us) if rank == late else None)
+
+    def fail(self, error: BaseException) -> None:
+        """Record an error. If it may be one of a kernel, those of other ranks may wait for ever, and the
+        devices must not be touched again.
+        """
+        import torch
+
+        super().fail(error)
+        if self._has_launched and not isinstance(error, MemoryError | torch.OutOfMemoryError):
+            self.bench.timer.broken = True
 
     @property
     def _late_us(self) -> float:
@@ -166,33 +192,45 @@ class GroupRun(KernelRun):
         )
 
     def _check_further(self, case: BenchCase) -> None:
-        """Run with each rank late in turn. A wait that is missing shows."""
-        given, outputs = case.sets[0], self._outputs[0]
+        """Run with each rank late in turn, alone and in a row of calls. A wait that is missing shows."""
+        self._once(case, self._outputs[0], self._bind(case.sets[0], self._outputs[0]))
+        rough_us = self._rough_us  # how long a call takes, when all is loaded
+        for check in (self._check_late, self._check_row):
+            if self.failure is None:
+                check(case)
+            self._rough_us = rough_us
+        self.observed["late_us"] = self._late_us
+
+    def _check_late(self, case: BenchCase) -> None:
+        """Single calls. Each rank gets its shared inputs on its own stream, just before its part begins."""
+        given, outputs, world = case.sets[0], self._outputs[0], self._group.world
         kept = {name: tensor.clone() for name, tensor in outputs.items()}
         shared = {
-            name_of_rank(name, rank)
-            for name in communicating(case.operator).shared
-            for rank in range(self._group.world)
+            name_of_rank(name, rank) for name in communicating(case.operator).shared for rank in range(world)
         }
         inputs = {name: tensor for name, tensor in given.inputs.items() if name in shared}
         saved = {name: tensor.clone() for name, tensor in inputs.items()}
-        of_rank = [by_rank(tensors, self._group.world) for tensors in (kept, outputs, inputs)]
+        of_rank = [by_rank(tensors, world) for tensors in (kept, outputs, inputs, saved)]
+
+        def before(rank: int) -> None:
+            _, _, read, written = (part[rank] for part in of_rank)
+            for name, tensor in read.items():
+                tensor.copy_(written[name])
 
         def after(rank: int) -> None:
             """Keep the outputs as they are at the end of the call; write over what others may not need."""
-            kept_own, own, read = (part[rank] for part in of_rank)
+            kept_own, own, read, _ = (part[rank] for part in of_rank)
             for name, tensor in own.items():
                 kept_own[name].copy_(tensor)
             poison({**own, **{f"input {name}": tensor for name, tensor in read.items()}})
 
-        self._once(case, outputs, self._call(given, outputs))  # how long a call takes, when all is loaded
-        for late in range(self._group.world):
-            rough_us = self._rough_us
-            try:
-                self._once(case, outputs, self._call(given, outputs, late, after))
-            finally:
-                for name, tensor in saved.items():
-                    inputs[name].copy_(tensor)
+        rough_us = self._rough_us
+        for late in range(world):
+            poison(inputs)
+            stages = [_on_each(world, before), *self._stages(given.inputs, outputs), _on_each(world, after)]
+            self._once(case, outputs, self._launches([self._lateness(late), *stages]))
+            for name, tensor in saved.items():
+                inputs[name].copy_(tensor)
             self._rough_us = rough_us
             outputs_at_end, self._outputs[0] = self._outputs[0], kept
             self._compare_with_first(case, 0)
@@ -200,14 +238,58 @@ class GroupRun(KernelRun):
             self._say_when(f"with rank {late} late by {self._late_us:.0f} us")
             if self.failure is not None:
                 return
-        self.observed["late_us"] = self._late_us
+
+    def _check_row(self, case: BenchCase) -> None:
+        """Calls in a row with inputs in turn, and memory for the outputs of each."""
+        others = (*case.sets[1:], *([case.second] if case.second else []))
+        sets = (case.sets[0], *others[:1])
+        first = [self._first_of(case, index, given) for index, given in enumerate(sets)]
+        if self.failure is not None:
+            return
+        turns = [number % len(sets) for number in range(CALLS_IN_A_ROW)]
+        rows = [case.outputs() for _ in turns]
+        rough_us = self._rough_us
+        for late in range(self._group.world):
+            self._rough_us = rough_us
+            stages: list[Stage] = []
+            for number, (turn, outputs) in enumerate(zip(turns, rows, strict=True)):
+                if number == LATE_CALL:
+                    stages.append(self._lateness(late))
+                stages.extend(self._stages(sets[turn].inputs, outputs))
+                self._preset(case, outputs)
+            self._launches(stages)()
+            self.bench.timer.synchronize()
+            for number, (turn, outputs) in enumerate(zip(turns, rows, strict=True)):
+                if self.candidate.template.deterministic:
+                    self.failure = check_repeat(outputs, first[turn])
+                else:
+                    self._compare(case, sets[turn], outputs)
+                self._say_when(
+                    f"in call {number + 1} of {CALLS_IN_A_ROW} in a row, with rank {late} late by "
+                    f"{self._late_us:.0f} us before call {LATE_CALL + 1}"
+                )
+                if self.failure is not None:
+                    return
+
+    def _first_of(self, case: BenchCase, index: int, given: InputSet) -> Mapping[str, torch.Tensor]:
+        """The outputs of a single call that was right."""
+        if index < len(self._first):
+            return self._first[index]
+        outputs = case.outputs()
+        self._once(case, outputs, self._bind(given, outputs))
+        self._compare(case, given, outputs)
+        self._say_when("on second inputs")
+        return outputs
 
 
-def _end_of_rank(rank: int, after: Callable[[int], None]) -> Call:
-    return lambda: after(rank)
+def _on_each(world: int, function: Callable[[int], None]) -> list[Call]:
+    return [partial(function, rank) for rank in range(world)]
 
 
 def _in_order(*calls: Call) -> Call:
+    if len(calls) == 1:
+        return calls[0]
+
     def call() -> None:
         for one in calls:
             one()

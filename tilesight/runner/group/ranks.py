@@ -7,7 +7,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import Any
 
 from ...builder.loaded_kernel import LoadedKernel
@@ -18,6 +18,7 @@ from .device_kernels import DeviceKernels, let_reach
 MOST_RANKS = 8  # addresses that a kernel of ours takes, as in flags.cuh
 _FLAG_BYTES = 128  # as in flags.cuh
 _READY_LIMIT_NS = 100_000_000  # after which ranks no longer wait for the host
+_GRACE_S = 1.0  # in which the other ranks' launches should return after one was refused
 
 
 class Ranks(ABC):
@@ -32,33 +33,41 @@ class Ranks(ABC):
 
     def __init__(self, devices: Sequence[str]) -> None:
         self.devices = tuple(devices)
-        self._threads = ThreadPoolExecutor(len(devices), thread_name_prefix="rank")
+        self._threads = [
+            ThreadPoolExecutor(1, thread_name_prefix=f"rank-{rank}") for rank in range(len(devices))
+        ]
 
     @property
     def world(self) -> int:
         return len(self.devices)
 
-    def together(self, calls: Sequence[Call], late: int | None = None, late_us: float = 0.0) -> Call:
+    def together(self, calls: Sequence[Call]) -> Call:
         """A call that makes the call of each rank on its device, so that all can run at once.
 
-        Args:
-            calls: that of each rank.
-            late: a rank that begins `late_us` after the others; None: no rank does.
-            late_us: microseconds.
+        It returns when all ranks have made theirs. If one is refused, it raises that error when the others
+        have returned, or after a while: a launch may wait for a kernel that waits for the refused one.
         """
 
         def of_rank(rank: int, one: Call) -> None:
             self._enter(rank)
-            if rank == late:
-                self._wait(rank, late_us)
             one()
 
         def call() -> None:
-            running = [self._threads.submit(of_rank, rank, one) for rank, one in enumerate(calls)]
-            for each in running:
-                each.result()
+            running = [
+                thread.submit(of_rank, rank, one)
+                for rank, (thread, one) in enumerate(zip(self._threads, calls, strict=True))
+            ]
+            done, _ = wait(running, return_when=FIRST_EXCEPTION)
+            error = next((error for each in running if each in done and (error := each.exception())), None)
+            if error is not None:
+                wait(running, _GRACE_S)
+                raise error
 
         return call
+
+    @abstractmethod
+    def wait(self, rank: int, duration_us: float) -> None:
+        """Let what follows on a rank begin later. Called on that rank's thread."""
 
     @abstractmethod
     def load(self, rank: int, path: str, entry: str) -> LoadedKernel:
@@ -78,10 +87,6 @@ class Ranks(ABC):
     @abstractmethod
     def _enter(self, rank: int) -> None:
         """Make this thread that of a rank."""
-
-    @abstractmethod
-    def _wait(self, rank: int, duration_us: float) -> None:
-        """Let what follows on a rank begin later."""
 
 
 class ThreadRanks(Ranks):
@@ -106,7 +111,7 @@ class ThreadRanks(Ranks):
     def _enter(self, rank: int) -> None:
         self._start.wait()
 
-    def _wait(self, rank: int, duration_us: float) -> None:
+    def wait(self, rank: int, duration_us: float) -> None:
         time.sleep(duration_us / 1e6)
 
 
@@ -159,7 +164,7 @@ class GpuRanks(Ranks):
     def _enter(self, rank: int) -> None:
         self._torch.cuda.set_device(self._indices[rank])
 
-    def _wait(self, rank: int, duration_us: float) -> None:
+    def wait(self, rank: int, duration_us: float) -> None:
         duration = ctypes.c_uint64(int(1e3 * duration_us))
         self._kernels[rank].launch("wait_ns", 1, self.stream(rank), duration)
 

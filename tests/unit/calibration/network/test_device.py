@@ -18,6 +18,7 @@ from tilesight.calibration.network import device
 from tilesight.calibration.network.device import RankSetup, time_steps
 from tilesight.calibration.network.steps import Kind, NetworkStep, Times, plan
 from tilesight.machine.devices import Device
+from tilesight.machine.group_environment import GROUP_ENVIRONMENT
 
 WORLD, RANK = 4, 1
 DEVICES = tuple(Device("NVIDIA H200", f"GPU-{n}", "1", "cuda", n, 1 << 30) for n in range(WORLD))
@@ -94,7 +95,7 @@ def log(monkeypatch: pytest.MonkeyPatch) -> Log:
         )),
     ):  # fmt: skip
         monkeypatch.setattr(owner, name, value)
-    for name in device.ENVIRONMENT:
+    for name in GROUP_ENVIRONMENT:
         monkeypatch.setenv(name, "as before")
     return FakeGpu.log
 
@@ -117,7 +118,7 @@ def test_every_step_sends_its_samples(log: Log) -> None:
 @pytest.mark.usefixtures("log")
 def test_multicast_is_off() -> None:
     run()
-    assert {name: os.environ[name] for name in device.ENVIRONMENT} == {
+    assert {name: os.environ[name] for name in GROUP_ENVIRONMENT} == {
         "NCCL_NVLS_ENABLE": "0",
         "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
     }
