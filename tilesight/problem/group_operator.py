@@ -184,7 +184,12 @@ def parse_world(shape: str) -> Mapping[str, str]:
 
 def of_ranks(name: str, world: int) -> tuple[str, ...]:
     """Names of a shared tensor of all ranks, as a kernel's function has them."""
-    return tuple(f"{name}_{rank}" for rank in range(world))
+    return tuple(of_rank(name, rank) for rank in range(world))
+
+
+def of_rank(name: str, rank: int) -> str:
+    """Name of a shared tensor of one rank, as a kernel's function has it."""
+    return f"{name}_{rank}"
 
 
 def argument_names(
