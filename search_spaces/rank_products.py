@@ -192,19 +192,21 @@ def _adapted(constraint: Constraint) -> Constraint:
     return Constraint(constraint.name, violation, constraint.is_waste)
 
 
-def rows_within(name: str, rows: int) -> Constraint:
+def rows_within(name: str, rows: int, way: str | None = None) -> Constraint:
     """Tiles that go to ranks are no higher than what they cover.
 
     Args:
         name: of what has these rows, for messages.
         rows: the rows that they may cover together.
+        way: the way whose tiles they are; None: all but `sequential`.
     """
     least = next(
         (tile for tile in matmul.GPU_TILES if tile >= max(rows, ROWS_OF_FUSED)), max(matmul.GPU_TILES)
     )
 
     def violation(config: Config) -> str | None:
-        if config["algorithm"] == SEQUENTIAL or config.int("block_m") <= least:
+        is_meant = config["algorithm"] != SEQUENTIAL if way is None else config["algorithm"] == way
+        if not is_meant or config.int("block_m") <= least:
             return None
         return f"block_m={config['block_m']} is wasted on the {rows} rows of {name}: {least} covers them"
 
