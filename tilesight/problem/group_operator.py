@@ -46,6 +46,10 @@ class GroupOperator(Operator):
     shared: ClassVar[tuple[str, ...]] = ()
     divided: ClassVar[tuple[str, ...]] = ()
 
+    @property
+    def stated_dims(self) -> tuple[str, ...]:
+        return tuple(dim for dim in self.dims if dim != WORLD)
+
     @abstractmethod
     def rank_inputs(self, workload: Workload, rank: int, device: str, seed: int) -> dict[str, torch.Tensor]:
         """Random inputs of one rank, as `inputs`. Those of other ranks have other values."""

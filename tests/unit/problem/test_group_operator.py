@@ -108,8 +108,9 @@ def test_a_world_that_is_missing_or_another_is_refused(call: Callable[[], object
 
 
 def test_an_unknown_published_shape_is_refused_by_its_name() -> None:
-    with pytest.raises(UnknownNameError, match="S1"):
+    with pytest.raises(UnknownNameError, match="S1") as caught:
         SUM.workload_on(NODE, "S1")
+    assert str(caught.value).endswith("--shape m=...,k=...")
 
 
 def test_a_kernel_takes_shared_tensors_of_all_ranks() -> None:
