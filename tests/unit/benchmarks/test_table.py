@@ -101,5 +101,5 @@ def test_a_picture_without_ratios_says_so(tmp_path: Path) -> None:
 
 
 def test_kernels_of_one_device_and_of_several_are_not_mixed() -> None:
-    with pytest.raises(InputError, match="matmul_reduce_scatter runs on several .* and matmul on one"):
+    with pytest.raises(InputError, match=r"matmul_reduce_scatter runs on several .* and matmul on one"):
         tilesight.bench(["matmul:M0", "matmul_reduce_scatter"], "h200x2", effort="predict")

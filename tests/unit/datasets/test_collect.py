@@ -631,7 +631,7 @@ class TestCollect:
         with pytest.raises(UnknownNameError, match="unknown sum_of_ranks shape 'S7'"):
             collect(["sum_of_ranks"], path, 2, "h100x4", shapes=["S7"])
         file.write_text("sum_of_ranks m=8,k=5,world=2")
-        with pytest.raises(InputError, match="line 1: .*states world=2, and target h100x4 has 4 devices"):
+        with pytest.raises(InputError, match=r"line 1: .*states world=2, and target h100x4 has 4 devices"):
             collect([], path, 2, "h100x4", workloads=file)
         file.write_text("# nothing")
         with pytest.raises(NoCandidateError, match="none of the workloads"):
