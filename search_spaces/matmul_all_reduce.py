@@ -21,4 +21,5 @@ def space(workload: Workload, target: Target) -> SearchSpace:
     """The search space of `workload` on `target`. Rows are divided among ranks for `two_shot`, evenly."""
     m, world = workload.dims["m"], workload.dims[WORLD]
     ways = {way: meaning for way, meaning in WAYS.items() if way == ONE_SHOT or m % world == 0}
-    return space_of_ways(product_workload(workload, m), target, ways, (rows_within("a rank", m),))
+    rules = rows_within("a rank", m, ONE_SHOT), rows_within("a shard", m // world, TWO_SHOT)
+    return space_of_ways(product_workload(workload, m), target, ways, rules)

@@ -6,11 +6,11 @@ schedules, and the library's collective. Of the other ways each block stays and 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ..dtypes import DTYPE_BYTES
+from ..problem.rejections import Rejected
 from ..problem.space import Config, Constraint, Parameter, SearchSpace, Value
 from ..problem.workload import Workload
 from ..target.spec import Target
@@ -55,9 +55,9 @@ class SpaceOfWays(SearchSpace):
         super().__init__(parameters, constraints)
         self._of_ways = of_ways
 
-    def _enumerate(self) -> tuple[list[tuple[int, ...]], Counter[str]]:
+    def _enumerate(self) -> tuple[list[tuple[int, ...]], Rejected]:
         points: list[tuple[int, ...]] = []
-        rejected: Counter[str] = Counter()
+        rejected = Rejected()
         left = self.size
         for values in self._of_ways:
             part = SearchSpace(
@@ -69,10 +69,25 @@ class SpaceOfWays(SearchSpace):
                 points.append(
                     tuple(next(i for i, v in enumerate(p.values) if v == value) for p, value in found)
                 )
-            rejected.update(part.census().rejected)
+            of_part = part.rejected()
+            for name, count in of_part.counts.items():
+                rejected.add(name, count, of_part.examples[name])
             left -= part.size
-        rejected[ANOTHER_WAY] += left
-        return points, +rejected
+        if left:
+            rejected.add(ANOTHER_WAY, left, self._with_a_value_of_another_way())
+        return points, rejected
+
+    def _with_a_value_of_another_way(self) -> str:
+        """The reason given for a config that has a value of another way."""
+        for values in self._of_ways:
+            own = {p.name: values[p.name][0] for p in self.parameters}
+            for parameter in self.parameters:
+                for value in parameter.values:
+                    config = self.config({**own, parameter.name: value})
+                    for broken in self.violations(config)[:1]:
+                        if broken.constraint == ANOTHER_WAY:
+                            return broken.reason
+        raise AssertionError("no rule refuses what no way has")
 
 
 def space_of_ways(
@@ -192,19 +207,21 @@ def _adapted(constraint: Constraint) -> Constraint:
     return Constraint(constraint.name, violation, constraint.is_waste)
 
 
-def rows_within(name: str, rows: int) -> Constraint:
+def rows_within(name: str, rows: int, way: str | None = None) -> Constraint:
     """Tiles that go to ranks are no higher than what they cover.
 
     Args:
         name: of what has these rows, for messages.
         rows: the rows that they may cover together.
+        way: the way whose tiles they are; None: all but `sequential`.
     """
     least = next(
         (tile for tile in matmul.GPU_TILES if tile >= max(rows, ROWS_OF_FUSED)), max(matmul.GPU_TILES)
     )
 
     def violation(config: Config) -> str | None:
-        if config["algorithm"] == SEQUENTIAL or config.int("block_m") <= least:
+        is_meant = config["algorithm"] != SEQUENTIAL if way is None else config["algorithm"] == way
+        if not is_meant or config.int("block_m") <= least:
             return None
         return f"block_m={config['block_m']} is wasted on the {rows} rows of {name}: {least} covers them"
 

@@ -17,9 +17,9 @@ from ...profile.values import KernelProfile, Phase, Role, Space, Work
 from ...records.trial import Prediction
 from ...target.spec import Target
 from .clocks import sustained_mhz
-from .constants import FITTED_ARCHS, Constants
+from .constants import FITTED_ARCHS, UNMEASURED_UNCERTAINTY, Constants
 from .demand import RESOURCES, Demand, l2_gb_per_s, rate_is_known
-from .network import NETWORK, NETWORK_NORM, NETWORK_UNCERTAINTY, network_us
+from .network import NETWORK, NETWORK_NORM, NetworkUse, network_uncertainty, network_use
 from .norms import p_norm
 from .occupancy import Occupancy, occupancy
 from .pipeline import CorePipeline, PhaseTime
@@ -31,11 +31,6 @@ from .traffic import Traffic, atomic_us, traffic
 BASE_UNCERTAINTY = 0.15
 UNKNOWN_CALL_UNCERTAINTY = 0.5
 SPILL_UNCERTAINTY = 0.30
-# Of targets whose figures nobody measured here, and whose instruction set the constants were not fitted to.
-# With the base it gives 30 %, by which predictions for an MI300X differ from published results
-# (experiments/public_bands). Of it, figures of another chip and constants that were not fitted add 6 %
-# (experiments/evaluation, between an H200 and an H100); the rest is the other instruction set.
-UNMEASURED_UNCERTAINTY = 0.26
 # Share of `device.block_start_us` that grows with the cores that get a block: 1.7 us for a few blocks and 2.2
 # for a block a core, read off 230 kernels of an H200 that take less than 6 us (experiments/outside).
 SMALL_GRID_SHARE = 0.22
@@ -79,6 +74,10 @@ class KernelTerms:
         return traffic(
             self.profile, self.target, min(self.profile.blocks, self.cores * self.resident), self.constants
         )
+
+    @cached_property
+    def _network(self) -> NetworkUse:
+        return network_use(self.profile, self.target)
 
     @cached_property
     def pipeline(self) -> CorePipeline:
@@ -209,7 +208,7 @@ class KernelTerms:
         # while the last blocks run on a part of the cores, what all cores share is used by them alone
         busy_us = p_norm([core_us - tail, *(us * (1 - tail_share) for us in shared)], norm)
         busy_us += p_norm([tail, *(us * tail_share for us in shared)], norm)
-        sent_us, last_us = network_us(self.profile, self.target)
+        sent_us, last_us = self._network.sent_us, self._network.last_us
         if sent_us:
             busy_us = p_norm([busy_us, sent_us], NETWORK_NORM)
         fill_us = self._fill_us(dram_us / busy_us if busy_us else 0.0)
@@ -357,11 +356,11 @@ class KernelTerms:
 
     def _uncertainty(self) -> float:
         total = BASE_UNCERTAINTY**2
-        understood = {*self._spill_notes(), *self._target_notes()}
+        understood = {*self._spill_notes(), *self._target_notes(), *self._network.notes}
         total += UNKNOWN_CALL_UNCERTAINTY**2 if set(self._notes()) - understood else 0.0
         total += SPILL_UNCERTAINTY**2 if self.occupancy.spilled else 0.0
         total += UNMEASURED_UNCERTAINTY**2 if self._target_notes() else 0.0
-        total += NETWORK_UNCERTAINTY**2 if self.profile.communicates else 0.0
+        total += network_uncertainty(self._network.notes) ** 2 if self.profile.communicates else 0.0
         return float(total**0.5)
 
     def _spill_notes(self) -> list[str]:
@@ -397,4 +396,4 @@ class KernelTerms:
             f"{self.target.name} gives no matrix rate for {m.dtype}: charged as fp16, which may be too fast"
             for m in matrix
         )
-        return (*self.profile.notes, *unknown, *spills, *rates, *self._target_notes())
+        return (*self.profile.notes, *unknown, *spills, *rates, *self._target_notes(), *self._network.notes)

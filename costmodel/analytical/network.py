@@ -7,13 +7,19 @@ as if all stores were local, and the network is counted beside it.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
 from ...profile.values import KernelProfile, LibraryCollective
 from ...records.trial import Prediction
 from ...target.spec import Target
 from ..network.collectives import predict_collective
 from ..network.transfers import LevelNetwork
+from .constants import UNMEASURED_UNCERTAINTY
 
 NETWORK = "network"
+_PREDICTED = "predicted"  # the least certain provenance of a figure
 # How a kernel and what it sends add up: between one after the other (1) and beside each other (large). Fitted
 # to 11 fused products on two and four H100s (experiments/fused_products).
 NETWORK_NORM = 1.6
@@ -32,11 +38,28 @@ def network_of(target: Target) -> LevelNetwork:
     return LevelNetwork(target.levels[0], target.name)
 
 
-def network_us(profile: KernelProfile, target: Target) -> tuple[float, float]:
-    """The time in which a kernel's bytes cross the network, and that of the end of the last transfer.
+@dataclass(frozen=True, slots=True)
+class NetworkUse:
+    """What a kernel needs of the network; nothing for a kernel without peers.
 
-    Both are 0 for a kernel without peers.
+    Attributes:
+        sent_us: The time in which its bytes cross the network.
+        last_us: The time of the end of the last transfer.
+        notes: Which of the target's figures are predicted.
     """
+
+    sent_us: float = 0.0
+    last_us: float = 0.0
+    notes: tuple[str, ...] = ()
+
+
+def network_uncertainty(notes: Sequence[str]) -> float:
+    """The uncertainty of the network's times, with the notes on its figures."""
+    return math.hypot(NETWORK_UNCERTAINTY, UNMEASURED_UNCERTAINTY) if notes else NETWORK_UNCERTAINTY
+
+
+def network_use(profile: KernelProfile, target: Target) -> NetworkUse:
+    """What a kernel needs of the network of `target`."""
     sent: dict[str, float] = {}
     for role in profile.roles:
         for phase in role.phases:
@@ -45,19 +68,24 @@ def network_us(profile: KernelProfile, target: Target) -> tuple[float, float]:
                     times = phase.trips.mean * profile.blocks
                     sent[access.peer] = sent.get(access.peer, 0.0) + access.bytes * times
     if not sent:
-        return 0.0, 0.0
+        return NetworkUse()
     network = network_of(target)
     cores = min(profile.blocks, target.int("core.count"))
     busy = sum(size / network.gb_per_s(how, cores) / 1e3 for how, size in sent.items())
-    return busy, max(network.transfer_us(0, how, cores) for how in sent)
+    last = max(network.transfer_us(0, how, cores) for how in sent)
+    return NetworkUse(busy, last, _notes_of(network))
 
 
 def meeting(profile: KernelProfile, target: Target, version: str) -> Prediction:
     """A kernel in which all ranks wait for each other."""
     launch_us, start_us = target["device.launch_us"], target.get("device.block_start_us")
-    waits_us = profile.meetings * network_of(target).barrier_us
+    network = network_of(target)
+    waits_us = profile.meetings * network.barrier_us
     return _prediction(
-        {"launch": launch_us, "fill": start_us, NETWORK: waits_us}, version, launch_us + start_us + waits_us
+        {"launch": launch_us, "fill": start_us, NETWORK: waits_us},
+        version,
+        launch_us + start_us + waits_us,
+        _notes_of(network),
     )
 
 
@@ -65,17 +93,39 @@ def library_collective(collective: LibraryCollective, target: Target, version: s
     """A collective of the vendor's library."""
     network_of(target)
     found = predict_collective(target, collective.name, collective.size_bytes)
-    return _prediction({NETWORK: found.latency_us}, version, found.latency_us)
+    predicted = found.provenance == _PREDICTED
+    paths = (
+        [f"{level.name}.network.library.{collective.name}" for level in target.levels] if predicted else []
+    )
+    return _prediction({NETWORK: found.latency_us}, version, found.latency_us, _notes(paths, target.name))
 
 
-def _prediction(terms: dict[str, float], version: str, latency_us: float) -> Prediction:
+def _notes_of(network: LevelNetwork) -> tuple[str, ...]:
+    """A note on the predicted figures among those that were read."""
+    predicted = (path for path, figure in network.used.items() if figure.provenance == _PREDICTED)
+    return _notes(predicted, network.target_name)
+
+
+def _notes(paths: Iterable[str], target_name: str) -> tuple[str, ...]:
+    named = ", ".join(paths)
+    if not named:
+        return ()
+    return (
+        f"not measured on {target_name} but predicted from other targets: {named}; one sigma is wider by "
+        f"{UNMEASURED_UNCERTAINTY:.0%} (added as squares)",
+    )
+
+
+def _prediction(
+    terms: dict[str, float], version: str, latency_us: float, notes: tuple[str, ...]
+) -> Prediction:
     return Prediction(
         latency_us=latency_us,
         utilization={NETWORK: min(1.0, terms[NETWORK] / latency_us)},
         limiting=NETWORK,
         terms_us=terms,
-        uncertainty=NETWORK_UNCERTAINTY,
-        notes=(),
+        uncertainty=network_uncertainty(notes),
+        notes=notes,
         model=version,
         expected={},
     )

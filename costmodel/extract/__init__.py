@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,24 +18,32 @@ from .launch_geometry import LaunchGeometry, with_ranks
 from .loops import visit
 from .mathematics import is_fast
 from .memory import chosen_by_data, parameter_sizes
-from .peers import peer_tensors, with_peers
+from .peers import with_peers
 from .walk import KernelReader
 
 __all__ = ["read_profiles", "variable_names"]
 
 
 def read_profiles(
-    lowered: Lowered, target: Target, data: RunTimeData = NOTHING_KNOWN, *, flags: Sequence[str] = ()
+    lowered: Lowered,
+    target: Target,
+    data: RunTimeData = NOTHING_KNOWN,
+    *,
+    flags: Sequence[str] = (),
+    peers: Collection[str] = (),
 ) -> tuple[KernelProfile, ...]:
     """Read one profile for each kernel of a lowered function.
 
-    Only the device IR and the TMA descriptors of the host part are read: no config values and no names.
+    Only the device IR and the TMA descriptors of the host part are read: no config values, and no names but
+    those of `peers`.
 
     Args:
         lowered: the IR of one function, without dynamic dimensions (see `lowering.dynamic.at`).
         target: the target for which the function was lowered.
         data: what is known of the data that the kernels meet at run time.
         flags: options of the device compiler; fast math changes the costs of functions.
+        peers: names of the parameters that are tensors of other devices, of a function that several run
+            together (`Candidate.peer_tensors`).
 
     Returns:
         The profiles, in the order of the kernels.
@@ -47,7 +55,6 @@ def read_profiles(
         return tuple(read_nest(function, target) for function in lowered.device.functions.values())
     descriptors = read_descriptors(lowered.host)
     sizes = parameter_sizes(lowered.traced)
-    peers = peer_tensors(lowered.traced)
     profiles = tuple(
         with_peers(*_read(function, descriptors, sizes, target, data, flags), function, peers)
         for function in lowered.device.functions.values()

@@ -1,37 +1,21 @@
 """Accesses to memory of peers, and barriers of ranks, in kernels that several devices run together.
 
-Such a function takes its rank as a number, and the shared tensors of all ranks as `c_0`, `c_1`, ... It is
-read as rank 0 runs it.
+Such a function takes the shared tensors of all ranks. It is read as rank 0 runs it. Which tensors these are
+only its operator knows: the names of parameters say nothing.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
 from ...problem.group_operator import MEET
-from ...problem.template import RANK
 from ...profile.values import Access, KernelProfile, Space
-
-_OF_RANK = re.compile(r"(?P<tensor>.+)_(?P<rank>\d+)")
-
-
-def peer_tensors(traced: Any) -> frozenset[str]:
-    """Names of the parameters that are tensors of other ranks than 0; none of a function for one device."""
-    numbers = [str(p.name) for p in traced.params if p not in traced.buffer_map]
-    if RANK.name not in numbers:
-        return frozenset()
-    names = {str(buffer.data.name) for buffer in traced.buffer_map.values()}
-    found = {name: match for name in names if (match := _OF_RANK.fullmatch(name))}
-    return frozenset(
-        name for name, match in found.items() if int(match["rank"]) and f"{match['tensor']}_0" in found
-    )
 
 
 def with_peers(
-    profile: KernelProfile, names: Mapping[str, str], function: Any, peers: frozenset[str]
+    profile: KernelProfile, names: Mapping[str, str], function: Any, peers: Collection[str]
 ) -> KernelProfile:
     """The profile with accesses to `peers` marked, and with barriers of ranks as such.
 
@@ -39,7 +23,7 @@ def with_peers(
         profile: of one kernel.
         names: of its parameters, by label.
         function: the kernel.
-        peers: names of the tensors of peers.
+        peers: names of the tensors of peers; none of a function for one device.
     """
     if not peers:
         return profile

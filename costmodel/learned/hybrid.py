@@ -12,7 +12,8 @@ from ...profile.values import KernelProfile
 from ...records.trial import ORDER_TERM, Prediction
 from ...target.spec import Target
 from ..analytical.analytical_model import AnalyticalModel
-from ..analytical.kernel_terms import BASE_UNCERTAINTY, UNKNOWN_CALL_UNCERTAINTY, UNMEASURED_UNCERTAINTY
+from ..analytical.constants import UNMEASURED_UNCERTAINTY
+from ..analytical.kernel_terms import BASE_UNCERTAINTY, UNKNOWN_CALL_UNCERTAINTY
 from ..analytical.network import NOTE as SEVERAL_DEVICES
 from ..model import CostModel, fast_part
 from .features import feature_matrix

@@ -19,6 +19,7 @@ from tilesight.costmodel.extract import read_profiles
 from tilesight.kernels._ranks import kernel_of_ranks, on_rank
 from tilesight.lowering.dynamic import at
 from tilesight.lowering.lower import lower
+from tilesight.problem.group_operator import of_ranks
 from tilesight.target.spec import load_target
 
 ROWS = Path(__file__).parents[1] / "collectives"
@@ -65,7 +66,8 @@ def kernel(m: int, n: int, k: int, world: int, fused: bool) -> Any:
 def predicted_us(name: str, m: int, n: int, k: int, fused: bool) -> float:
     target = load_target(name)
     lowered = lower(kernel(m, n, k, target.world, fused), target, only_read=True)
-    kernels = read_profiles(at(lowered, {}, {"rank": 0}), target)
+    peers = of_ranks("C", target.world)[1:] if fused else ()
+    kernels = read_profiles(at(lowered, {}, {"rank": 0}), target, peers=peers)
     return AnalyticalModel().predict(kernels, target).latency_us
 
 

@@ -17,7 +17,7 @@ from ..records.session import Effort
 from ..target.spec import Target
 from ..tuner.observers import Observer
 from ..tuner.options import TuneOptions
-from ..tuner.resolve import Shape, find_operator, find_workloads
+from ..tuner.resolve import Shape, communicate, find_operator, find_workloads
 from .table import BenchRow, BenchTable
 
 
@@ -73,8 +73,7 @@ def run_bench(
     if shape is not None and (len(kernels) != 1 or ":" in kernels[0]):
         raise InputError("shapes belong to one kernel: name it, or leave the shapes out")
     named = [find_operator(text.partition(":")[0]) for text in kernels]
-    communicates = bool(named) and all(operator.communicates for operator in named)
-    placement = locate(target, measures=options.measures, communicates=communicates)
+    placement = locate(target, measures=options.measures, communicates=communicate(named))
     work = _work(kernels, placement.target, shape, dtype)
     budget = SharedBudget(options.budget_s)
     rows: list[BenchRow] = []

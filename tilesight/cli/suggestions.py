@@ -67,7 +67,7 @@ def _shapes(known: Sequence[Operator], incomplete: str) -> Iterable[str]:
     for operator in known:
         if not comma:
             yield from operator.named
-        for dim in (*operator.dims, *operator.attrs):
+        for dim in (*operator.stated_dims, *operator.attrs):
             if dim not in given:
                 yield f"{before}{comma}{dim}="
 

@@ -6,6 +6,7 @@ import os
 import platform
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,7 +27,14 @@ from ..search.stratified import stratified
 from ..settings import available_cores, load_settings
 from ..target.spec import Target
 from ..tuner.observers import Observer
-from ..tuner.resolve import check_budget, check_workers, find_operator, find_template, find_workloads
+from ..tuner.resolve import (
+    check_budget,
+    check_workers,
+    communicate,
+    find_operator,
+    find_template,
+    find_workloads,
+)
 from .collector import CollectionCase, CollectionResult, Collector
 from .writer import DatasetWriter
 
@@ -44,7 +52,7 @@ class WorkloadRequest:
 
 @dataclass(frozen=True, slots=True)
 class CollectOptions:
-    """Workloads of one operator to collect, before the target is known.
+    """Workloads of one operator to collect, before the devices are known.
 
     Attributes:
         shapes: shapes as text; empty for the operator's default set.
@@ -59,12 +67,22 @@ class CollectOptions:
     samples: int
     origin: str = ""
 
-    def check(self) -> None:
-        """Raise `InputError` for a shape or dtype that is wrong on every target."""
-        if not self.shapes:
+    @contextmanager
+    def named_in_errors(self) -> Iterator[None]:
+        """`InputError`s name the line that the options come from."""
+        try:
+            yield
+        except InputError as error:
+            if not self.origin:
+                raise
+            raise InputError(f"{self.origin}: {error}") from error
+
+    def check(self, node: Target | None) -> None:
+        """Raise `InputError` for a shape or dtype that is wrong on every target, or on `node`."""
+        if not self.shapes and node is None:
             self.operator.default_workloads(self.dtype)
         for shape in self.shapes:
-            self.operator.workload(shape, self.dtype)
+            _workload(self.operator, shape, self.dtype, node)
 
 
 def collect(
@@ -129,14 +147,19 @@ def collect(
     budget_s = settings.budget_s if budget_s is None else budget_s
     observer = observer or Observer()
     if workloads is None:
-        options = list(_named(names, shapes, dtypes, samples))
+        operators = _operators(names, samples)
+        node = _node(target, operators)
+        options = list(_named(operators, shapes, dtypes, samples or 0, node))
     elif names or shapes or dtypes:
         raise InputError("a file of workloads replaces kernels, shapes and dtypes; give one or the other")
     else:
         options = list(_listed(Path(workloads), samples))
+        node = _node(target, [option.operator for option in options])
+    for option in options:
+        with option.named_in_errors():
+            option.check(node)
     check_out(Path(out), ".parquet", "datasets")
-    communicates = all(option.operator.communicates for option in options)
-    placement = locate(target, measures=True, predicts=False, communicates=communicates)
+    placement = locate(node or target, measures=True, predicts=False, communicates=node is not None)
     if placement.device is None:
         raise ToolchainError(f"a dataset needs measurements: {'; '.join(placement.messages)}")
     requests = list(_workloads(options, placement.target))
@@ -206,30 +229,45 @@ def _cases(
 
 def _workloads(options: Iterable[CollectOptions], target: Target) -> Iterator[WorkloadRequest]:
     for option in options:
-        try:
-            for workload in find_workloads(option.operator, target, option.shapes or None, option.dtype):
-                yield WorkloadRequest(option.operator, workload, option.samples)
-        except InputError as error:
-            if not option.origin:
-                raise
-            raise InputError(f"{option.origin}: {error}") from error
+        with option.named_in_errors():
+            found = find_workloads(option.operator, target, option.shapes or None, option.dtype)
+        for workload in found:
+            yield WorkloadRequest(option.operator, workload, option.samples)
 
 
-def _named(
-    names: Sequence[str], shapes: Sequence[str], dtypes: Sequence[str], samples: int | None
-) -> Iterator[CollectOptions]:
+def _operators(names: Sequence[str], samples: int | None) -> list[Operator]:
     operators = [find_operator(name) for name in dict.fromkeys(names)]
     if not operators:
         raise InputError(f"no kernel was named; known: {', '.join(kernels.operators())}")
     if samples is None:
         raise InputError("the number of samples of each workload is missing")
+    return operators
+
+
+def _node(target: str | Target | None, operators: Sequence[Operator]) -> Target | None:
+    """The target if it is several devices that compute these operators together: shapes depend on it.
+
+    For operators of one device None: their arguments are checked before a GPU is looked for.
+    """
+    if not communicate(operators):
+        return None
+    return locate(target, measures=False, predicts=False, communicates=True).target
+
+
+def _named(
+    operators: Sequence[Operator],
+    shapes: Sequence[str],
+    dtypes: Sequence[str],
+    samples: int,
+    node: Target | None,
+) -> Iterator[CollectOptions]:
     shapes_of = {
-        operator.name: [s for s in shapes if s != ALL_SHAPES and _knows(operator, s)]
+        operator.name: [s for s in shapes if s != ALL_SHAPES and _knows(operator, s, node)]
         for operator in operators
     }
     for shape in shapes:
         if shape != ALL_SHAPES and not any(shape in of for of in shapes_of.values()):
-            operators[0].workload(shape)  # raises
+            _workload(operators[0], shape, None, node)  # raises
     for operator in operators:
         if ALL_SHAPES in shapes:
             shapes_of[operator.name] = [*operator.named, *shapes_of[operator.name]]
@@ -239,9 +277,7 @@ def _named(
                 "`all`"
             )
         for dtype in dtypes or (None,):
-            option = CollectOptions(operator, tuple(shapes_of[operator.name]), dtype, samples)
-            option.check()
-            yield option
+            yield CollectOptions(operator, tuple(shapes_of[operator.name]), dtype, samples)
 
 
 def _listed(path: Path, samples: int | None) -> Iterator[CollectOptions]:
@@ -263,18 +299,19 @@ def _listed(path: Path, samples: int | None) -> Iterator[CollectOptions]:
                 "gives it, or --samples"
             )
         try:
-            option = CollectOptions(
-                find_operator(words[0]), (words[1],), words[2] if len(words) > 2 else None, int(count), origin
-            )
-            option.check()
+            operator = find_operator(words[0])
         except InputError as error:
             raise InputError(f"{origin}: {error}") from error
-        yield option
+        yield CollectOptions(operator, (words[1],), words[2] if len(words) > 2 else None, int(count), origin)
 
 
-def _knows(operator: Operator, shape: str) -> bool:
+def _workload(operator: Operator, shape: str, dtype: str | None, node: Target | None) -> Workload:
+    return operator.workload(shape, dtype) if node is None else operator.workload_on(node, shape, dtype)
+
+
+def _knows(operator: Operator, shape: str, node: Target | None) -> bool:
     try:
-        operator.workload(shape)
+        _workload(operator, shape, None, node)
     except TileSightError:
         return False
     return True

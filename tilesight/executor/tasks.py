@@ -89,7 +89,11 @@ def lower_and_profile(candidate: Candidate) -> Profiled | Failure:
         data = RunTimeData(contents=candidate.template.operator.contents(candidate.workload))
         flags = candidate.template.compile_flags.get(candidate.target.kind, ())
         kernels = read_profiles(
-            at(lowered, candidate.workload.dims, numbers), candidate.target, data, flags=flags
+            at(lowered, candidate.workload.dims, numbers),
+            candidate.target,
+            data,
+            flags=flags,
+            peers=candidate.peer_tensors,
         )
     except Exception as error:
         return Failure(

@@ -144,7 +144,7 @@ def _several_needed(chip: Target) -> str:
     nodes = [node for node in map(load_target, node_names()) if node.chip == chip]
     names = " or ".join(node.name for node in sorted(nodes, key=lambda node: node.world))
     offer = (
-        f"name a target of several, {names}, or state their number: --world {nodes[0].world}"
+        f"name a target of several, {names}"
         if nodes
         else "describe several in a file of their own (--target ./mynode.toml)"
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ..target.spec import Target
+from .group_operator import GroupOperator, argument_names, of_rank
 from .space import Config
 from .template import RANK, KernelTemplate
 from .workload import Workload
@@ -40,6 +41,17 @@ class Candidate:
             for number in self.template.numbers
         )
         return (*self.dynamic_sizes, *(number.slot for number in numbers))
+
+    @property
+    def peer_tensors(self) -> frozenset[str]:
+        """Names of the kernel's parameters that are tensors of other ranks than 0."""
+        operator = self.template.operator
+        if not isinstance(operator, GroupOperator):
+            return frozenset()
+        shared = self.template.shared_scratch(self.workload, self.config)
+        own = self.template.scratch(self.workload, self.config)
+        arguments = argument_names(operator, self.workload, shared, own)
+        return frozenset(of_rank(name, rank) for name, rank in arguments if rank)
 
     @property
     def key(self) -> str:

@@ -46,6 +46,10 @@ class GroupOperator(Operator):
     shared: ClassVar[tuple[str, ...]] = ()
     divided: ClassVar[tuple[str, ...]] = ()
 
+    @property
+    def stated_dims(self) -> tuple[str, ...]:
+        return tuple(dim for dim in self.dims if dim != WORLD)
+
     @abstractmethod
     def rank_inputs(self, workload: Workload, rank: int, device: str, seed: int) -> dict[str, torch.Tensor]:
         """Random inputs of one rank, as `inputs`. Those of other ranks have other values."""
@@ -184,7 +188,12 @@ def parse_world(shape: str) -> Mapping[str, str]:
 
 def of_ranks(name: str, world: int) -> tuple[str, ...]:
     """Names of a shared tensor of all ranks, as a kernel's function has them."""
-    return tuple(f"{name}_{rank}" for rank in range(world))
+    return tuple(of_rank(name, rank) for rank in range(world))
+
+
+def of_rank(name: str, rank: int) -> str:
+    """Name of a shared tensor of one rank, as a kernel's function has it."""
+    return f"{name}_{rank}"
 
 
 def argument_names(

@@ -133,6 +133,11 @@ class Operator(ABC):
         return {}
 
     @property
+    def stated_dims(self) -> tuple[str, ...]:
+        """The dimensions that a shape states; others come from the target."""
+        return self.dims
+
+    @property
     def identity(self) -> str:
         """Key of this operator in a measuring process."""
         return self.name
@@ -178,7 +183,7 @@ class Operator(ABC):
         else:
             by_folded = {name.lower(): name for name in self.named}
             if shape.lower() not in by_folded:
-                example = ",".join(f"{d}=..." for d in self.dims)
+                example = ",".join(f"{d}=..." for d in self.stated_dims)
                 raise UnknownNameError(
                     f"{self.name} shape", shape, self.named, f"Or give its dimensions: --shape {example}"
                 )
@@ -187,7 +192,7 @@ class Operator(ABC):
         raw = self.completed(raw)
         missing = [d for d in self.dims if d not in raw]
         if missing:
-            needed = ", ".join(d for d in self.dims if d not in self.dim_defaults)
+            needed = ", ".join(d for d in self.stated_dims if d not in self.dim_defaults)
             raise WorkloadError(f"{self.name}: shape '{shape}' lacks {', '.join(missing)}; it needs {needed}")
         workload = Workload(
             operator=self.name,

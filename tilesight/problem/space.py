@@ -6,7 +6,6 @@ import hashlib
 import itertools
 import json
 import random
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 from ..errors import ConfigError, UnknownNameError
 from ..reports.report import Report, Reported
 from .config import Config, TrackedConfig, Value, read_config
+from .rejections import Rejected
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -101,7 +101,7 @@ class SearchSpace(Reported):
         self._defaults = {p.name: p.default for p in self.parameters if p.default is not None}
         self._points: list[tuple[int, ...]] = []
         self._legal: tuple[Config, ...] | None = None
-        self._rejected: Counter[str] = Counter()
+        self._rejected = Rejected()
 
     def __repr__(self) -> str:
         return f"SearchSpace({', '.join(p.name for p in self.parameters)}: {self.size} configs)"
@@ -166,7 +166,12 @@ class SearchSpace(Reported):
 
     def census(self) -> Census:
         legal = len(self.configs())
-        return Census(self.size, legal, MappingProxyType(dict(self._rejected)))
+        return Census(self.size, legal, MappingProxyType(dict(self._rejected.counts)))
+
+    def rejected(self) -> Rejected:
+        """The configs that are not legal, by the constraint that each breaks first."""
+        self.configs()
+        return self._rejected
 
     def sample(self, count: int, seed: int = 0) -> list[Config]:
         """Up to `count` distinct legal configs, drawn uniformly; one seed gives one sample."""
@@ -252,8 +257,8 @@ class SearchSpace(Reported):
         types = {p.name: type(p.values[0]) for p in self.parameters}
         return self.config(read_config(text, types))
 
-    def _enumerate(self) -> tuple[list[tuple[int, ...]], Counter[str]]:
-        """The legal points, and the number of other points by the first constraint that each breaks.
+    def _enumerate(self) -> tuple[list[tuple[int, ...]], Rejected]:
+        """The legal points, and the other points by the first constraint that each breaks.
 
         A point is a tuple of positions in the parameters' values. A constraint is evaluated once for each
         combination of the values that it reads; the result holds for all points with these values.
@@ -264,7 +269,7 @@ class SearchSpace(Reported):
             return self._enumerate_listed()
         sizes = tuple(len(p.values) for p in self.parameters)
         legal = np.ones(sizes, dtype=bool)
-        rejected: Counter[str] = Counter()
+        rejected = Rejected()
         for constraint in self.constraints:
             pending = legal.copy()
             flat = pending.reshape(-1)
@@ -274,25 +279,28 @@ class SearchSpace(Reported):
                 config = TrackedConfig(
                     self._kept({p.name: p.values[i] for p, i in zip(self.parameters, point, strict=True)})
                 )
-                broken = constraint.violation(config) is not None
+                reason = constraint.violation(config)
                 alike = tuple(
                     i if p.name in config.read_names else slice(None)
                     for p, i in zip(self.parameters, point, strict=True)
                 )
                 pending[alike] = False
-                if broken:
-                    rejected[constraint.name] += int(np.count_nonzero(legal[alike]))
+                if reason is not None:
+                    rejected.add(constraint.name, int(np.count_nonzero(legal[alike])), reason)
                     legal[alike] = False
         return [tuple(map(int, point)) for point in np.argwhere(legal)], rejected
 
-    def _enumerate_listed(self) -> tuple[list[tuple[int, ...]], Counter[str]]:
+    def _enumerate_listed(self) -> tuple[list[tuple[int, ...]], Rejected]:
         # values of other types may be equal: True and 1
         positions = [{(type(v), v): at for at, v in enumerate(p.values)} for p in self.parameters]
-        points, rejected = [], Counter[str]()
+        points, rejected = [], Rejected()
         for config in self._listed or ():
-            broken = next((c.name for c in self.constraints if c.violation(config) is not None), None)
+            broken = next(
+                ((c.name, reason) for c in self.constraints if (reason := c.violation(config)) is not None),
+                None,
+            )
             if broken is not None:
-                rejected[broken] += 1
+                rejected.add(broken[0], 1, broken[1])
                 continue
             values = [value for p in self.parameters if (value := p.of(config)) is not None]
             points.append(tuple(at[type(v), v] for at, v in zip(positions, values, strict=True)))

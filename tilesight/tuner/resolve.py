@@ -43,6 +43,22 @@ def find_operator_of_one(name: str, subject: str) -> Operator:
     return found
 
 
+def communicate(operators: Sequence[Operator]) -> bool:
+    """Whether several devices compute these operators together; for one call, which has one target.
+
+    Raises:
+        InputError: several devices compute some of them, and one device computes others.
+    """
+    together = [operator.name for operator in operators if operator.communicates]
+    alone = [operator.name for operator in operators if not operator.communicates]
+    if together and alone:
+        raise InputError(
+            f"{together[0]} runs on several devices together, and {alone[0]} on one: name kernels of both "
+            "kinds in calls of their own"
+        )
+    return bool(together)
+
+
 def find_effort(name: str) -> Effort:
     """Raises `UnknownNameError`."""
     if name not in list(Effort):
@@ -87,7 +103,7 @@ def find_workloads(
             raise InputError("no shape was given; leave it out for the default set")
         wrong = [s for s in shapes if not isinstance(s, str | Mapping)]
         if wrong:
-            first, names = operator.dims[0], ", ".join(operator.dims)
+            first, names = operator.stated_dims[0], ", ".join(operator.stated_dims)
             takes = f"must be text ('{first}=...,...' or a published name) or a mapping of {names}"
             raise InputError(f"{operator.name}: shape {wrong[0]!r} {takes}")
         found = [operator.workload_on(target, s if isinstance(s, str) else _text(s), known) for s in shapes]

@@ -56,6 +56,34 @@ def rows(width: int) -> Any:
 open_rows = rows(128)
 
 
+N = 1 << 16
+
+
+@T.prim_func
+def two_weights(
+    w_0: T.Tensor((N,), "float32"),
+    w_1: T.Tensor((N,), "float32"),
+    out: T.Tensor((N,), "float32"),
+    rank: T.int32,
+):
+    """Of one device, with names that kernels of several devices have too."""
+    with T.Kernel(N // 1024, threads=256) as b:
+        for i in T.Parallel(1024):
+            out[b * 1024 + i] = w_0[b * 1024 + i] * rank + w_1[b * 1024 + i]
+
+
+@T.prim_func
+def other_names(
+    w: T.Tensor((N,), "float32"),
+    v: T.Tensor((N,), "float32"),
+    out: T.Tensor((N,), "float32"),
+    factor: T.int32,
+):
+    with T.Kernel(N // 1024, threads=256) as b:
+        for i in T.Parallel(1024):
+            out[b * 1024 + i] = w[b * 1024 + i] * factor + v[b * 1024 + i]
+
+
 def pairs() -> Any:
     """The length of its tensors is twice a number that is known at run time."""
     n = T.dynamic("n")

@@ -74,6 +74,15 @@ def test_fast_math_is_read_wherever_tilelang_takes_it(options: dict[str, Any]) -
     assert operations(tilelang.jit(**options)(user.exponentials)) < operations(user.exponentials)
 
 
+@pytest.mark.parametrize("target", ["h100", "h100x2"])
+def test_names_make_no_kernel_of_several_devices(target: str) -> None:
+    """A kernel of one device may have tensors x_0 and x_1, and a number named rank."""
+    found = tilesight.predict(user.two_weights, target, {"rank": 1})
+    other = tilesight.predict(user.other_names, target, {"factor": 1})
+    assert found == other
+    assert "network" not in found.terms_us
+
+
 def test_sizes_of_run_time_are_given() -> None:
     few, many = (tilesight.predict(user.open_rows, "h200", f"m={m},offset=1") for m in (1024, 1 << 20))
     assert many.latency_us > 20 * few.latency_us

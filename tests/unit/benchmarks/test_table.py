@@ -98,3 +98,8 @@ def test_a_picture_without_ratios_says_so(tmp_path: Path) -> None:
     write_picture(tmp_path / "none.svg", table(row(1, 4.0)))
     write_picture(tmp_path / "some.png", table(row(1, 4.0, cublas=8.0), row(2, 4.0, cublas=3.0, triton=5.0)))
     assert (tmp_path / "some.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_kernels_of_one_device_and_of_several_are_not_mixed() -> None:
+    with pytest.raises(InputError, match=r"matmul_reduce_scatter runs on several .* and matmul on one"):
+        tilesight.bench(["matmul:M0", "matmul_reduce_scatter"], "h200x2", effort="predict")

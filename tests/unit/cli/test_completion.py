@@ -26,7 +26,7 @@ def offered(*words: str) -> list[str]:
 
 def test_commands_kernels_targets_and_choices() -> None:
     assert "tune" in offered("tu")
-    assert offered("rank", "mat") == ["matmul"]
+    assert offered("rank", "gem") == ["gemv"]
     assert set(target_names()) < set(offered("tune", "matmul", "--target", ""))
     assert offered("tune", "matmul", "--effort", "q") == ["quick"]
     assert offered("space", "gemv", "--dtype", "b") == ["bfloat16"]
@@ -40,6 +40,7 @@ def test_shapes_are_published_names_and_dimensions_that_are_left() -> None:
     assert offered("tune", "gemv", "--shape", "n=64,") == ["n=64,k="]
     assert {"m=64,n=", "m=64,k=", "m=64,layout="} <= set(offered("tune", "matmul", "--shape", "m=64,"))
     assert offered("tune", "matmul", "--shape", "m=6") == []
+    assert offered("tune", "matmul_all_reduce", "--shape", "w") == []  # the target decides the world
     assert offered("plan", "matmul", "--vary", "m") == ["m="]
     assert offered("tune", "matmul", "--dynamic", "n") == ["n"]
     assert "causal=" in offered("rank", "flash_attention", "--shape", "c")
@@ -84,7 +85,7 @@ def test_a_key_press_runs_no_code_of_the_current_folder(
     (tmp_path / "mine.py").write_text("open('ran', 'w').close()")
     monkeypatch.chdir(tmp_path)
     path = os.pathsep.join([str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")])
-    assert ask(["tilesight", "rank", "mat"], PYTHONPATH=path).stdout.split() == ["plain,matmul"]
+    assert ask(["tilesight", "rank", "gem"], PYTHONPATH=path).stdout.split() == ["plain,gemv"]
     assert not (tmp_path / "ran").exists()
 
 

@@ -22,6 +22,7 @@ from tests.support.fakes import (
     true_us,
 )
 from tests.unit.conftest import FakeLine
+from tests.unit.problem.test_group_operator import Sum
 from tilesight.datasets.collect import collect
 from tilesight.datasets.collector import CollectionCase, CollectionResult, Collector
 from tilesight.datasets.writer import DatasetWriter
@@ -574,7 +575,68 @@ def line(fake_line: FakeLine, monkeypatch: pytest.MonkeyPatch) -> Device:
     return device
 
 
+class SumTemplate(AxpyTemplate):
+    name = "sum_of_ranks"
+    operator = Sum()
+    target_kinds = ("cuda",)
+    dtypes = ("bfloat16",)
+
+
+@pytest.fixture
+def group_line(line: Device, monkeypatch: pytest.MonkeyPatch) -> Device:
+    """`collect` with `axpy`, and with the kernel `sum_of_ranks` on four GPUs."""
+    registry = (
+        {"axpy": AxpyTemplate.operator, "sum_of_ranks": SumTemplate.operator},
+        {"axpy": AxpyTemplate(), "sum_of_ranks": SumTemplate()},
+    )
+    monkeypatch.setattr("tilesight.kernels._registry", lambda: registry)
+    gpus = [chip("NVIDIA H100 80GB HBM3", index) for index in range(4)]
+    monkeypatch.setattr("tilesight.machine.placement.find_devices", lambda: gpus)
+    return line
+
+
 class TestCollect:
+    @pytest.mark.parametrize("listed", [False, True])
+    def test_operators_of_several_devices(self, group_line: Device, tmp_path: Path, listed: bool) -> None:
+        """Their shapes state no world, and a published one is that of one device of the target."""
+        if listed:
+            file = tmp_path / "workloads"
+            file.write_text("sum_of_ranks m=8,k=5\nsum_of_ranks S0\n")
+            found = collect([], tmp_path / "d.parquet", 3, "h100x4", workloads=file)
+        else:
+            shapes = ["m=8,k=5", "s0"]
+            found = collect(["sum_of_ranks"], tmp_path / "d.parquet", 3, "h100x4", shapes=shapes)
+        assert [case.workload.key for case in found.cases] == [
+            "sum_of_ranks(m=8,k=5,world=4;dtype=bfloat16)",
+            "sum_of_ranks(m=8,k=3,world=4;dtype=bfloat16)",
+        ]
+        assert {case.target.name for case in found.cases} == {"h100x4"}
+        assert len(found.dataset) == 6
+
+    def test_default_and_all_shapes_of_several_devices(self, group_line: Device, tmp_path: Path) -> None:
+        for name, shapes in (("d", ()), ("e", ("all",))):
+            found = collect(["sum_of_ranks"], tmp_path / f"{name}.parquet", 2, "h100x4", shapes=shapes)
+            assert [case.workload.name for case in found.cases] == ["S0"]
+
+    def test_wrong_arguments_for_several_devices(self, group_line: Device, tmp_path: Path) -> None:
+        path, file = tmp_path / "d.parquet", tmp_path / "workloads"
+        with pytest.raises(
+            InputError, match="target h100 is one: name a target of several, h100x2 or h100x4"
+        ):
+            collect(["sum_of_ranks"], path, 2, "h100")
+        with pytest.raises(
+            InputError, match="sum_of_ranks runs on several devices together, and axpy on one"
+        ):
+            collect(["axpy", "sum_of_ranks"], path, 2, "h100x4")
+        with pytest.raises(UnknownNameError, match="unknown sum_of_ranks shape 'S7'"):
+            collect(["sum_of_ranks"], path, 2, "h100x4", shapes=["S7"])
+        file.write_text("sum_of_ranks m=8,k=5,world=2")
+        with pytest.raises(InputError, match=r"line 1: .*states world=2, and target h100x4 has 4 devices"):
+            collect([], path, 2, "h100x4", workloads=file)
+        file.write_text("# nothing")
+        with pytest.raises(NoCandidateError, match="none of the workloads"):
+            collect([], path, 2, "h100", workloads=file)
+
     def test_shapes_and_dtypes_multiply(self, line: Device, tmp_path: Path) -> None:
         found = collect(
             ["axpy", "triad"],

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 import pytest
 
 from tilesight.errors import UnknownNameError, WorkloadError
+from tilesight.kernels import template_for
 from tilesight.problem.axes import Axes
 from tilesight.problem.candidate import Candidate
 from tilesight.problem.group_operator import GroupOperator, argument_names, of_ranks
@@ -64,6 +65,11 @@ class Template(KernelTemplate):
         raise NotImplementedError
 
 
+class WithFlags(Template):
+    def shared_scratch(self, workload: Workload, config: Config) -> Mapping[str, tuple[tuple[int, ...], str]]:
+        return {"flags": ((workload.dims["world"],), "int32")}
+
+
 NODE = load_target("h100x4")
 SUM = Sum()
 
@@ -102,8 +108,9 @@ def test_a_world_that_is_missing_or_another_is_refused(call: Callable[[], object
 
 
 def test_an_unknown_published_shape_is_refused_by_its_name() -> None:
-    with pytest.raises(UnknownNameError, match="S1"):
+    with pytest.raises(UnknownNameError, match="S1") as caught:
         SUM.workload_on(NODE, "S1")
+    assert str(caught.value).endswith("--shape m=...,k=...")
 
 
 def test_a_kernel_takes_shared_tensors_of_all_ranks() -> None:
@@ -117,6 +124,15 @@ def test_a_kernel_takes_shared_tensors_of_all_ranks() -> None:
         ("whole", None),
     )
     assert of_ranks("c", 2) == ("c_0", "c_1")
+
+
+def test_tensors_of_peers_are_shared_ones_of_other_ranks() -> None:
+    workload, config = SUM.workload_on(NODE, "m=8,k=2"), Config({})
+    found = Candidate(workload, NODE, WithFlags(), config).peer_tensors
+    assert found == {f"{name}_{rank}" for name in ("c", "flags") for rank in (1, 2, 3)}
+    matmul = template_for("matmul", NODE, "bfloat16")
+    alone = Candidate(matmul.operator.workload("m=64,n=64,k=64"), NODE, matmul, config)
+    assert alone.peer_tensors == frozenset()
 
 
 def test_inputs_are_those_of_rank_0_and_there_is_no_reference_of_one_rank() -> None:

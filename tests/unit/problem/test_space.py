@@ -119,6 +119,13 @@ def test_constraints_are_evaluated_once_per_values_they_read() -> None:
     asked.clear()
     assert divided.configs() == tuple(point for point in points if first[point] is None)
     assert divided.census().rejected == Counter(name for name in first.values() if name)
+    examples = {name: divided.rejected().examples[name] for name in divided.census().rejected}
+    assert examples["by_value"] == "slow takes depth=1"
+    assert (examples["whole"], examples["by_hash"], examples["by_get"]) == (
+        "no such three",
+        "this one",
+        "large",
+    )
     assert set(divided.census().rejected) == {"by_value", "whole", "by_hash", "by_get"}
     assert len(asked) == 1 + 3 * 2, "fast is one question, slow one for each depth and flag"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ...costmodel.training.evaluation import FEWEST_ROWS
 from ...errors import FailureKind, InputError, TileSightError
 from ...problem.config import parameter_names
+from ...problem.rejections import Rejected
 from ...problem.space import Config, Constraint, Parameter, SearchSpace, Value
 from ...records.dataset import Dataset
 from ...records.trial import Status
@@ -83,7 +83,7 @@ class RecordedSpace(SearchSpace):
         )
         self._recorded = recorded
 
-    def _enumerate(self) -> tuple[list[tuple[int, ...]], Counter[str]]:
+    def _enumerate(self) -> tuple[list[tuple[int, ...]], Rejected]:
         positions = [{_typed(value): i for i, value in enumerate(p.values)} for p in self.parameters]
         points = [
             tuple(
@@ -93,7 +93,9 @@ class RecordedSpace(SearchSpace):
             )
             for config in self._recorded
         ]
-        return sorted(points), Counter({"recorded": self.size - len(points)})
+        rejected = Rejected()
+        rejected.add("recorded", self.size - len(points), "the others were not recorded")
+        return sorted(points), rejected
 
 
 def replayable_rows(dataset: Dataset) -> pd.DataFrame:

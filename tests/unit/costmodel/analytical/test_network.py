@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import cache
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ from typing import cast
 import pytest
 
 from tilesight.costmodel.analytical.analytical_model import AnalyticalModel
+from tilesight.costmodel.analytical.constants import UNMEASURED_UNCERTAINTY
 from tilesight.costmodel.analytical.network import NETWORK, NOTE
 from tilesight.costmodel.learned.hybrid import HybridModel
 from tilesight.costmodel.learned.model_file import LearnedModel
@@ -170,3 +172,28 @@ def test_the_learned_model_leaves_them_alone() -> None:
         assert found.latency_us == analytical.predict(profiles(way), NODE).latency_us
         assert NOTE in found.notes
         assert found.uncertainty > 0.2
+
+
+@pytest.mark.parametrize(
+    ("way", "figures"),
+    [
+        ("push", ["node.network.tma_store.gb_per_s", "node.network.barrier_us"]),
+        ("sequential", ["node.network.library.reduce_scatter"]),
+    ],
+)
+def test_figures_that_are_predicted_are_named_and_widen_sigma(way: str, figures: list[str]) -> None:
+    model, predicted = AnalyticalModel(), load_target("h100x8")
+    assert predicted["node.network.barrier_us"] != NODE["node.network.barrier_us"]
+    sure, unsure = model.predict(profiles(way), NODE), model.predict(profiles(way), predicted)
+    assert not any("predicted from" in note for note in sure.notes)
+    notes = [note for note in unsure.notes if note.startswith("not measured on h100x8")]
+    for figure in figures:
+        assert any(figure in note for note in notes)
+    each = [
+        (model.predict([kernel], NODE).uncertainty, model.predict([kernel], predicted).uncertainty)
+        for kernel in profiles(way)
+        if kernel.communicates
+    ]
+    assert each
+    for measured, wider in each:
+        assert wider == pytest.approx(math.hypot(measured, UNMEASURED_UNCERTAINTY))

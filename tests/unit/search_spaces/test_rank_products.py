@@ -1,0 +1,60 @@
+"""Spaces of products of several ranks."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.unit.cli.test_commands import Shell
+from tilesight.kernels import template_for
+from tilesight.problem.group_operator import GroupOperator
+from tilesight.problem.rejections import rejections
+from tilesight.problem.space import SearchSpace
+from tilesight.search_spaces.rank_products import ANOTHER_WAY
+from tilesight.target.spec import load_target
+
+NODE = load_target("h200x4")
+WAYS = ("one_shot", "two_shot")
+
+
+def space(name: str, shape: str) -> SearchSpace:
+    template = template_for(name, NODE, "bfloat16")
+    assert isinstance(template.operator, GroupOperator)
+    return template.space(template.operator.workload_on(NODE, shape), NODE)
+
+
+def test_tiles_of_two_shot_are_no_higher_than_a_shard_and_those_of_one_shot_than_all_rows() -> None:
+    found = space("matmul_all_reduce", "m=512,n=8192,k=2048")
+    tall = {way: {c.int("block_m") for c in found.configs() if c["algorithm"] == way} for way in WAYS}
+    assert tall == {"one_shot": {128, 192, 256}, "two_shot": {128}}
+    config = next(c for c in found.configs() if c["algorithm"] == "one_shot" and c["block_m"] == 256)
+    (broken,) = found.violations(found.config({**config, "algorithm": "two_shot"}))
+    assert broken.reason == "block_m=256 is wasted on the 128 rows of a shard: 128 covers them"
+
+
+@pytest.mark.parametrize("name", ["all_gather_matmul", "matmul_all_reduce", "matmul_reduce_scatter"])
+def test_each_rule_has_an_example_without_a_walk_over_all_points(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There are millions of points, of which all but some thousands belong to no way."""
+    found = space(name, "m=4096,n=8192,k=2048")
+    monkeypatch.setattr(SearchSpace, "points", lambda _: pytest.fail("walks over all points"))
+    broken = {rejection.constraint: rejection for rejection in rejections(found)}
+    census = found.census()
+    assert {key: one.count for key, one in broken.items()} == census.rejected
+    assert sum(census.rejected.values()) + census.legal == census.size
+    assert ANOTHER_WAY in broken
+    assert all(one.example for one in broken.values())
+    assert "take " in broken[ANOTHER_WAY].example
+
+
+def test_the_command_names_each_rule(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = Shell(capsys)(
+        "space", "matmul_reduce_scatter", "--target", "h200x2", "--shape", "L70O", "--json"
+    )
+    assert code == 0
+    rejected = json.loads(out)["rejected"]
+    assert sum(rule["count"] for rule in rejected) + json.loads(out)["legal"] == json.loads(out)["size"]
+    assert {"way", "tiles for ranks"} <= {rule["constraint"] for rule in rejected}
+    assert all(rule["example"] for rule in rejected)
