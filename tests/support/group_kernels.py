@@ -33,6 +33,7 @@ extern "C" int32_t linger(int32_t rank, int32_t us) {
   if (rank == 1 && us > 0) nanosleep(&duration, 0);
   return 0;
 }
+extern "C" float peek(const float *place) { return *place; }
 extern "C" int32_t meet(int32_t *flags_0, int32_t *flags_1, int32_t rank, int32_t mode) {
   int32_t *flags[2] = {flags_0, flags_1}, *own = flags[rank], value = ++own[2];
   for (int peer = 0; peer < 2; ++peer) __atomic_store_n(flags[peer] + rank, value, __ATOMIC_RELEASE);
@@ -52,6 +53,12 @@ __device__ int linger(int rank, int us) {
     for (unsigned long long begin = nanoseconds(); nanoseconds() - begin < 1000ull * us;) __nanosleep(1000);
   __syncthreads();
   return 0;
+}
+// What a kernel only reads is `const __restrict__`: the compiler may load it before the ranks have met.
+__device__ float peek(const float *place) {
+  float found;
+  asm volatile("ld.relaxed.sys.global.f32 %0, [%1];" : "=f"(found) : "l"(place) : "memory");
+  return found;
 }
 __device__ int meet(int *flags_0, int *flags_1, int rank, int mode) {
   __syncthreads();
@@ -197,7 +204,10 @@ def _pull(n: int, factor: int, prelude: str, first: int, last: int, slow_us: int
             )
             T.evaluate(T.call_extern("int32", "linger", rank, slow_us))
             for i in T.Parallel(n):
-                y[i] = (x_0[i] + x_1[i]) * factor
+                y[i] = (
+                    T.call_extern("float32", "peek", T.address_of(x_0[i]))
+                    + T.call_extern("float32", "peek", T.address_of(x_1[i]))
+                ) * factor
             T.evaluate(
                 T.call_extern("int32", "meet", T.address_of(flags_0[0]), T.address_of(flags_1[0]), rank, last)
             )
