@@ -151,7 +151,7 @@ def test_every_tile_is_at_one_place_and_the_own_ones_come_last(order: str, swizz
     ],
 )
 def test_a_product_ends_when_all_that_it_sent_is_there(name: str, way: str) -> None:
-    """Bulk stores may still be under way when a kernel without that wait ends, and a barrier comes too early."""
+    """A kernel without that wait may end before its bulk stores do, and the barrier then comes too early."""
     node = load_target("h100x2")
     template = template_for(name, node, "bfloat16")
     workload = template.operator.workload_on(node, "m=1024,n=2048,k=512")
