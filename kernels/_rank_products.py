@@ -1,4 +1,4 @@
-"""What products of several ranks have in common: operands, references, and the vendor's product."""
+"""What products of several ranks have in common: operands, references, the vendor's product, templates."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from ..problem.group_operator import WORLD, GroupOperator
 from ..problem.operator import Tensors
 from ..problem.rounding import SecondInputs
 from ..problem.space import Config, SearchSpace, Value
-from ..problem.template import KernelTemplate
+from ..problem.template import RANK, Collective, KernelTemplate
 from ..problem.workload import MAX_DIMENSION, Workload
-from ..search_spaces.rank_products import SEQUENTIAL, product_workload
+from ..search_spaces.rank_products import SEQUENTIAL, product_config, product_workload
 from ..target.spec import Target
 from ._exact_products import exact_products
 from ._ranks import MOST_RANKS
+from .matmul import MatmulGpu
 
 if TYPE_CHECKING:
     import torch
@@ -135,6 +136,35 @@ class RankProduct(GroupOperator):
     def vendor_operands(self) -> tuple[str, str, str]:
         """Names of the operands and of the result of the vendor's product."""
         return "A", "B", "product"
+
+
+class RankProductTemplate(KernelTemplate):
+    """Kernels of a product of several ranks. Of each, `sequential` is a way.
+
+    That is the kernel of `product` and the library's collective, as the vendor's libraries have it.
+    """
+
+    operator: RankProduct
+    target_kinds = ("cuda",)
+    dtypes = ("bfloat16", "float16")
+    static_reasons: ClassVar[Mapping[str, str]] = {
+        "m": "tiles are divided among the ranks when the kernel is built",
+        "n": "rows of B and C are n elements apart, and the copies need rows that start at whole 16 bytes",
+        "k": "rows of A are k elements apart, and the copies need rows that start at whole 16 bytes",
+        WORLD: "the tensors of all ranks are arguments of the kernel",
+    }
+    numbers = (RANK,)
+    product: ClassVar[KernelTemplate] = MatmulGpu()
+
+    def scratch(self, workload: Workload, config: Config) -> Mapping[str, tuple[tuple[int, ...], str]]:
+        if config["algorithm"] != SEQUENTIAL:
+            return {}
+        alone = product_workload(workload, workload.dims["m"])
+        whole = self.operator.vendor_scratch(workload)
+        return {**whole, **self.product.scratch(alone, product_config(config))}
+
+    def collective(self, workload: Workload, config: Config) -> Collective | None:
+        return self.operator.vendor_collective(workload) if config["algorithm"] == SEQUENTIAL else None
 
 
 def exact_sums(inputs: Sequence[Tensors], rows: slice) -> torch.Tensor:

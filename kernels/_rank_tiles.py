@@ -13,12 +13,11 @@ from typing import Any
 
 from ..dtypes import DTYPE_BYTES
 from ..problem.space import Config
+from ..search_spaces.rank_products import ORDERS, SPREAD
 from ..search_spaces.stored_parts import part_columns
 from ._scheduled_tiles import GROUP, in_order, scheduled_tiles
 from ._stored_parts import stored_by_parts
 from ._warp_policy import warp_policy
-
-ORDERS = ("last", "spread")
 
 
 @dataclass(frozen=True)
@@ -79,7 +78,7 @@ class RankTiles:
         height = T.min(panel, total - first)
         inner = tile % (panel * self.tile_columns)
         column, row = inner // height, first + inner % height
-        if self.config.str("order", ORDERS[0]) == "spread":
+        if self.config.str("order", ORDERS[0]) == SPREAD:
             return column, (row + rank + self.begin) % self.world, row // self.world
         shard = (row // self.shard_tiles + rank + self.begin) % self.world
         return column, shard, row % self.shard_tiles

@@ -1,6 +1,6 @@
 """all_gather_matmul: C[m, n] = A[m, k] B[k, n], where each rank has its rows of A.
 
-It is the begin of a layer whose weights are divided along n: each rank has the rows r m/world ..
+It is the beginning of a layer whose weights are divided along n: each rank has the rows r m/world ..
 (r + 1) m/world of the activations, and the part B of the weights. m is that of all ranks, a multiple of the
 world; n and k are those of one rank. Sums are in float32, C has the dtype of the operands.
 
@@ -15,13 +15,13 @@ from ..problem.axes import Axes, Parts
 from ..problem.group_operator import WORLD, of_ranks
 from ..problem.operator import Tensors
 from ..problem.space import Config, SearchSpace, Value
-from ..problem.template import RANK, Collective, KernelTemplate
+from ..problem.template import Collective
 from ..problem.workload import Workload
 from ..search_spaces import all_gather_matmul as search_space
 from ..search_spaces.rank_products import SEQUENTIAL, product_config, product_workload
 from ..target.spec import Target
 from ._exact_products import exact_products
-from ._rank_products import RankProduct, default_of_ways, layers
+from ._rank_products import RankProduct, RankProductTemplate, default_of_ways, layers
 from ._rank_tiles import RankTiles, product_to_ranks
 from ._ranks import (
     FLAGS,
@@ -31,7 +31,6 @@ from ._ranks import (
     on_rank,
     shape_of_flags,
 )
-from .matmul import MatmulGpu
 
 if TYPE_CHECKING:
     import torch
@@ -96,7 +95,7 @@ class AllGatherMatmul(RankProduct):
 OPERATOR = AllGatherMatmul()
 
 
-class AllGatherMatmulGpu(KernelTemplate):
+class AllGatherMatmulGpu(RankProductTemplate):
     """The library's all-gather and the product of one device, or tiles that read the rows of peers.
 
     A call of the latter is three kernels: a barrier of all ranks, so that all rows are there; the product;
@@ -105,35 +104,19 @@ class AllGatherMatmulGpu(KernelTemplate):
 
     operator = OPERATOR
     name = "all_gather_matmul"
-    target_kinds = ("cuda",)
-    dtypes = ("bfloat16", "float16")
-    static_reasons: ClassVar[Mapping[str, str]] = {
-        "m": "tiles are divided among the ranks when the kernel is built",
-        "n": "rows of B and C are n elements apart, and the copies need rows that start at whole 16 bytes",
-        "k": "rows of A are k elements apart, and the copies need rows that start at whole 16 bytes",
-        WORLD: "the tensors of all ranks are arguments of the kernel",
-    }
-    numbers = (RANK,)
 
     def space(self, workload: Workload, target: Target) -> SearchSpace:
         return search_space.space(workload, target)
 
-    def scratch(self, workload: Workload, config: Config) -> Mapping[str, tuple[tuple[int, ...], str]]:
-        if config["algorithm"] != SEQUENTIAL:
-            return {}
-        product = product_workload(workload, workload.dims["m"])
-        whole = self.operator.vendor_scratch(workload)
-        return {**whole, **PRODUCT_TEMPLATE.scratch(product, product_config(config))}
-
     def shared_scratch(self, workload: Workload, config: Config) -> Mapping[str, tuple[tuple[int, ...], str]]:
         return {} if config["algorithm"] == SEQUENTIAL else {FLAGS: shape_of_flags(workload.dims[WORLD])}
 
-    def collective(self, workload: Workload, config: Config) -> Collective | None:
-        return self.operator.vendor_collective(workload) if config["algorithm"] == SEQUENTIAL else None
-
     def default_config(self, workload: Workload, target: Target) -> Config | None:
-        """The library's all-gather, and the product's own default: rows of peers are read many times else."""
-        return default_of_ways(self.space(workload, target), workload, target, None, PRODUCT_TEMPLATE)
+        """The library's all-gather, and the product's own default.
+
+        Otherwise each row of a peer is read many times.
+        """
+        return default_of_ways(self.space(workload, target), workload, target, None, self.product)
 
     def build(self, workload: Workload, config: Config) -> Any:
         import tilelang.language as T  # noqa: N812
@@ -141,7 +124,7 @@ class AllGatherMatmulGpu(KernelTemplate):
         m, n, k, world = (workload.dims[d] for d in self.operator.dims)
         dtype, rows = workload.dtype, m // world
         if config["algorithm"] == SEQUENTIAL:
-            product = PRODUCT_TEMPLATE.build(product_workload(workload, m), product_config(config))
+            product = self.product.build(product_workload(workload, m), product_config(config))
             shards = [(name, ((rows, k), dtype)) for name in of_ranks("A", world)]
             return as_kernel_of_ranks(product, [*shards, "B", "C"])
         meet = barrier_between_ranks(world)
@@ -169,5 +152,4 @@ class AllGatherMatmulGpu(KernelTemplate):
         return kernel_of_ranks(self.name, arguments, world, body)
 
 
-PRODUCT_TEMPLATE = MatmulGpu()
 TEMPLATES = (AllGatherMatmulGpu(),)

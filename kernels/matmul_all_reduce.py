@@ -15,13 +15,13 @@ from ..problem.axes import Axes
 from ..problem.group_operator import WORLD, of_ranks
 from ..problem.operator import Tensors
 from ..problem.space import Config, SearchSpace, Value
-from ..problem.template import RANK, Collective, KernelTemplate
+from ..problem.template import Collective
 from ..problem.workload import Workload
 from ..search_spaces import matmul_all_reduce as search_space
 from ..search_spaces.matmul_all_reduce import ONE_SHOT, TWO_SHOT
 from ..search_spaces.rank_products import SEQUENTIAL, product_config, product_workload
 from ..target.spec import Target
-from ._rank_products import RankProduct, default_of_ways, exact_sums, layers
+from ._rank_products import RankProduct, RankProductTemplate, default_of_ways, exact_sums, layers
 from ._rank_rows import sums_of_ranks, sums_to_all
 from ._rank_tiles import RankTiles, product_to_ranks
 from ._ranks import (
@@ -33,7 +33,6 @@ from ._ranks import (
     on_rank,
     shape_of_flags,
 )
-from .matmul import MatmulGpu
 
 if TYPE_CHECKING:
     import torch
@@ -84,7 +83,7 @@ class MatmulAllReduce(RankProduct):
 OPERATOR = MatmulAllReduce()
 
 
-class MatmulAllReduceGpu(KernelTemplate):
+class MatmulAllReduceGpu(RankProductTemplate):
     """The product of one device and the library's all-reduce, or tiles that go to one rank or to all.
 
     A call of the latter is several kernels, with barriers of all ranks before the product, after it, and
@@ -93,25 +92,9 @@ class MatmulAllReduceGpu(KernelTemplate):
 
     operator = OPERATOR
     name = "matmul_all_reduce"
-    target_kinds = ("cuda",)
-    dtypes = ("bfloat16", "float16")
-    static_reasons: ClassVar[Mapping[str, str]] = {
-        "m": "tiles are divided among the ranks when the kernel is built",
-        "n": "rows of B and C are n elements apart, and the copies need rows that start at whole 16 bytes",
-        "k": "rows of A are k elements apart, and the copies need rows that start at whole 16 bytes",
-        WORLD: "the tensors of all ranks are arguments of the kernel",
-    }
-    numbers = (RANK,)
 
     def space(self, workload: Workload, target: Target) -> SearchSpace:
         return search_space.space(workload, target)
-
-    def scratch(self, workload: Workload, config: Config) -> Mapping[str, tuple[tuple[int, ...], str]]:
-        if config["algorithm"] != SEQUENTIAL:
-            return {}
-        product = product_workload(workload, workload.dims["m"])
-        whole = {PRODUCT: ((workload.dims["m"], workload.dims["n"]), workload.dtype)}
-        return {**whole, **PRODUCT_TEMPLATE.scratch(product, product_config(config))}
 
     def shared_scratch(self, workload: Workload, config: Config) -> Mapping[str, tuple[tuple[int, ...], str]]:
         if config["algorithm"] == SEQUENTIAL:
@@ -123,13 +106,10 @@ class MatmulAllReduceGpu(KernelTemplate):
             STAGING: ((world, rows, workload.dims["n"]), workload.dtype),
         }
 
-    def collective(self, workload: Workload, config: Config) -> Collective | None:
-        return self.operator.vendor_collective(workload) if config["algorithm"] == SEQUENTIAL else None
-
     def default_config(self, workload: Workload, target: Target) -> Config | None:
         """Many rows: `two_shot` with large tiles. Few: the product's own default, then the collective."""
         way = TWO_SHOT if workload.dims["m"] >= MANY_ROWS else None
-        return default_of_ways(self.space(workload, target), workload, target, way, PRODUCT_TEMPLATE)
+        return default_of_ways(self.space(workload, target), workload, target, way, self.product)
 
     def build(self, workload: Workload, config: Config) -> Any:
         import tilelang.language as T  # noqa: N812
@@ -137,7 +117,7 @@ class MatmulAllReduceGpu(KernelTemplate):
         m, n, k, world = (workload.dims[d] for d in self.operator.dims)
         dtype, way = workload.dtype, config["algorithm"]
         if way == SEQUENTIAL:
-            product = PRODUCT_TEMPLATE.build(product_workload(workload, m), product_config(config))
+            product = self.product.build(product_workload(workload, m), product_config(config))
             shared = [(name, ((m, n), dtype)) for name in of_ranks("C", world)]
             return as_kernel_of_ranks(product, ["A", "B", *shared])
         to_all = way == ONE_SHOT
@@ -172,5 +152,4 @@ class MatmulAllReduceGpu(KernelTemplate):
         return kernel_of_ranks(self.name, arguments, world, body)
 
 
-PRODUCT_TEMPLATE = MatmulGpu()
 TEMPLATES = (MatmulAllReduceGpu(),)

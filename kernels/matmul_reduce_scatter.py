@@ -17,13 +17,13 @@ from ..problem.axes import Axes, Parts
 from ..problem.group_operator import WORLD, of_ranks
 from ..problem.operator import Tensors
 from ..problem.space import Config, SearchSpace, Value
-from ..problem.template import RANK, Collective, KernelTemplate
+from ..problem.template import Collective, KernelTemplate
 from ..problem.workload import Workload
 from ..search_spaces import matmul_reduce_scatter as search_space
 from ..search_spaces.matmul_reduce_scatter import ADD, PUSH
 from ..search_spaces.rank_products import SEQUENTIAL, product_config, product_workload
 from ..target.spec import Target
-from ._rank_products import RankProduct, default_of_ways, exact_sums, layers
+from ._rank_products import RankProduct, RankProductTemplate, default_of_ways, exact_sums, layers
 from ._rank_rows import sums_of_ranks, zeros
 from ._rank_tiles import RankTiles, product_to_ranks
 from ._ranks import (
@@ -34,7 +34,6 @@ from ._ranks import (
     on_rank,
     shape_of_flags,
 )
-from .matmul import MatmulGpu
 
 if TYPE_CHECKING:
     import torch
@@ -92,7 +91,7 @@ class MatmulReduceScatter(RankProduct):
 OPERATOR = MatmulReduceScatter()
 
 
-class MatmulReduceScatterGpu(KernelTemplate):
+class MatmulReduceScatterGpu(RankProductTemplate):
     """The product of one device and the library's reduce-scatter, or tiles that go to their ranks at once.
 
     A call of the latter is several kernels: a barrier of all ranks, so that outputs and staging may be
@@ -101,15 +100,6 @@ class MatmulReduceScatterGpu(KernelTemplate):
 
     operator = OPERATOR
     name = "matmul_reduce_scatter"
-    target_kinds = ("cuda",)
-    dtypes = ("bfloat16", "float16")
-    static_reasons: ClassVar[Mapping[str, str]] = {
-        "m": "tiles are divided among the ranks when the kernel is built",
-        "n": "rows of B and C are n elements apart, and the copies need rows that start at whole 16 bytes",
-        "k": "rows of A are k elements apart, and the copies need rows that start at whole 16 bytes",
-        WORLD: "the tensors of all ranks are arguments of the kernel",
-    }
-    numbers = (RANK,)
 
     def space(self, workload: Workload, target: Target) -> SearchSpace:
         return search_space.space(workload, target)
@@ -121,13 +111,6 @@ class MatmulReduceScatterGpu(KernelTemplate):
         adding.deterministic = False
         return adding
 
-    def scratch(self, workload: Workload, config: Config) -> Mapping[str, tuple[tuple[int, ...], str]]:
-        if config["algorithm"] != SEQUENTIAL:
-            return {}
-        product = product_workload(workload, workload.dims["m"])
-        whole = {PRODUCT: ((workload.dims["m"], workload.dims["n"]), workload.dtype)}
-        return {**whole, **PRODUCT_TEMPLATE.scratch(product, product_config(config))}
-
     def shared_scratch(self, workload: Workload, config: Config) -> Mapping[str, tuple[tuple[int, ...], str]]:
         if config["algorithm"] == SEQUENTIAL:
             return {}
@@ -138,15 +121,12 @@ class MatmulReduceScatterGpu(KernelTemplate):
             found[STAGING] = ((world, rows, workload.dims["n"]), workload.dtype)
         return found
 
-    def collective(self, workload: Workload, config: Config) -> Collective | None:
-        return self.operator.vendor_collective(workload) if config["algorithm"] == SEQUENTIAL else None
-
     def default_config(self, workload: Workload, target: Target) -> Config | None:
         """The product's own default, one after the other with the collective.
 
         For tiles of ranks on most cores, `push` with large tiles.
         """
-        return default_of_ways(self.space(workload, target), workload, target, PUSH, PRODUCT_TEMPLATE)
+        return default_of_ways(self.space(workload, target), workload, target, PUSH, self.product)
 
     def build(self, workload: Workload, config: Config) -> Any:
         import tilelang.language as T  # noqa: N812
@@ -154,7 +134,7 @@ class MatmulReduceScatterGpu(KernelTemplate):
         m, n, k, world = (workload.dims[d] for d in self.operator.dims)
         dtype, way, rows = workload.dtype, config["algorithm"], m // world
         if way == SEQUENTIAL:
-            product = PRODUCT_TEMPLATE.build(product_workload(workload, m), product_config(config))
+            product = self.product.build(product_workload(workload, m), product_config(config))
             shared = [(name, ((rows, n), dtype)) for name in of_ranks("C", world)]
             return as_kernel_of_ranks(product, ["A", "B", *shared])
         meet = barrier_between_ranks(world)
@@ -188,5 +168,4 @@ class MatmulReduceScatterGpu(KernelTemplate):
         return kernel_of_ranks(self.name, arguments, world, body)
 
 
-PRODUCT_TEMPLATE = MatmulGpu()
 TEMPLATES = (MatmulReduceScatterGpu(),)

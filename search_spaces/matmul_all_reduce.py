@@ -8,7 +8,7 @@ from ..problem.group_operator import WORLD
 from ..problem.space import SearchSpace
 from ..problem.workload import Workload
 from ..target.spec import Target
-from .rank_products import product_workload, rows_within, space_of_ways
+from .rank_products import LAST, product_workload, rows_within, space_of_ways
 
 ONE_SHOT, TWO_SHOT = "one_shot", "two_shot"
 WAYS: Mapping[str, str] = {
@@ -22,4 +22,6 @@ def space(workload: Workload, target: Target) -> SearchSpace:
     m, world = workload.dims["m"], workload.dims[WORLD]
     ways = {way: meaning for way, meaning in WAYS.items() if way == ONE_SHOT or m % world == 0}
     rules = rows_within("a rank", m, ONE_SHOT), rows_within("a shard", m // world, TWO_SHOT)
-    return space_of_ways(product_workload(workload, m), target, ways, rules)
+    # each tile of `one_shot` goes to all ranks, so there is no order of ranks
+    fewer = {ONE_SHOT: {"order": (LAST,)}}
+    return space_of_ways(product_workload(workload, m), target, ways, rules, fewer)

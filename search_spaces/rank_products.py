@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from ..dtypes import DTYPE_BYTES
 from ..problem.rejections import Rejected
@@ -18,7 +19,8 @@ from . import matmul
 from .matrix_unit import is_hopper
 
 SEQUENTIAL = "sequential"
-ORDERS = ("last", "spread")
+LAST, SPREAD = "last", "spread"
+ORDERS = (LAST, SPREAD)
 # rules of the product alone that tiles for ranks do not have: they stay on their cores in any case
 _OF_ONE_DEVICE = ("persistent blocks", "block_m within m", "grid")
 _ALIGNED = 16  # bytes at which rows begin that TMA copies
@@ -95,7 +97,7 @@ def space_of_ways(
     target: Target,
     ways: Mapping[str, str],
     rules: Sequence[Constraint] = (),
-    more: Sequence[Parameter] = (),
+    fewer: Mapping[str, Mapping[str, tuple[Value, ...]]] = MappingProxyType({}),
 ) -> SearchSpace:
     """The space of all ways.
 
@@ -104,7 +106,7 @@ def space_of_ways(
         target: the target.
         ways: the ways beside `sequential`, with their meaning.
         rules: further rules.
-        more: further parameters, which have defaults and are of the ways beside `sequential`.
+        fewer: by way and parameter the only values of that way, where others give the same kernel.
     """
     alone = matmul.space(product, target)
     own = {parameter.name: parameter for parameter in alone.parameters}
@@ -114,19 +116,16 @@ def space_of_ways(
     fixed |= {"persistent": target.int("core.count"), "schedule": "overlapped"}
     fixed |= {"epilogue": "shared", "policy": "full_row"}
     meanings = "; ".join(["the product, then the library's collective", *(ways[way] for way in fused)])
-    added = (
-        Parameter(
-            "order",
-            ORDERS if fused else ORDERS[:1],
-            "tiles of the own rank at the end, or tiles of all ranks in turns",
-            default=ORDERS[0],
-        ),
-        *more,
+    order = Parameter(
+        "order",
+        ORDERS if fused else ORDERS[:1],
+        "tiles of the own rank at the end, or tiles of all ranks in turns",
+        default=ORDERS[0],
     )
     parameters = (
         Parameter("algorithm", (SEQUENTIAL, *fused), meanings),
         *(_widened(p, fixed.get(p.name)) if fused else p for p in own.values()),
-        *added,
+        order,
     )
 
     def of_ranks(config: Config) -> str | None:
@@ -139,22 +138,20 @@ def space_of_ways(
             return f"block_m={config['block_m']} has no rows for 2 warpgroups: take {ROWS_OF_FUSED} or more"
         return None
 
-    of_alone = {**{p.name: p.values for p in own.values()}, **{p.name: p.values[:1] for p in added}}
+    every = {p.name: p.values for p in parameters}
     of_fused = {name: (value,) for name, value in fixed.items()}
+    of_ways = {
+        SEQUENTIAL: {**{p.name: p.values for p in own.values()}, order.name: order.values[:1]},
+        **{way: {**every, **of_fused, **fewer.get(way, {})} for way in fused},
+    }
     constraints = (
-        *(_own_values(p, of_alone, of_fused) for p in parameters[1:]),
+        *(_own_values(p, of_ways) for p in parameters[1:]),
         Constraint("tiles for ranks", of_ranks),
         *rules,
         *(_adapted(constraint) for constraint in alone.constraints),
     )
-    every = {p.name: p.values for p in parameters}
     return SpaceOfWays(
-        parameters,
-        constraints,
-        [
-            {**every, **of_alone, "algorithm": (SEQUENTIAL,)},
-            *({**every, **of_fused, "algorithm": (way,)} for way in fused),
-        ],
+        parameters, constraints, [{**values, "algorithm": (way,)} for way, values in of_ways.items()]
     )
 
 
@@ -173,23 +170,19 @@ def _widened(parameter: Parameter, value: Value | None) -> Parameter:
     return replace(parameter, values=(*parameter.values, value))
 
 
-def _own_values(
-    parameter: Parameter,
-    of_alone: Mapping[str, tuple[Value, ...]],
-    of_fused: Mapping[str, tuple[Value, ...]],
-) -> Constraint:
+def _own_values(parameter: Parameter, of_ways: Mapping[str, Mapping[str, tuple[Value, ...]]]) -> Constraint:
     """A way has its own values of a parameter. One rule for each, so that it reads no others."""
 
     def violation(config: Config) -> str | None:
-        alone = config["algorithm"] == SEQUENTIAL
-        values = (of_alone if alone else of_fused).get(parameter.name, parameter.values)
-        value = parameter.of(config)
+        way, value = config.str("algorithm"), parameter.of(config)
+        values = of_ways[way][parameter.name]
         if value in values:
             return None
-        what = "of tiles that go to 1 rank each" if alone else "of products of 1 device"
+        is_alone = way != SEQUENTIAL and value in of_ways[SEQUENTIAL][parameter.name]
+        what = "of products of 1 device" if is_alone else "of tiles that go to 1 rank each"
         return (
             f"{parameter.name}={value} is {what}: take {parameter.name}={str(values[0]).lower()} with "
-            f"algorithm={config['algorithm']}"
+            f"algorithm={way}"
         )
 
     return Constraint(ANOTHER_WAY, violation)

@@ -5,11 +5,15 @@ from pathlib import Path
 
 import pytest
 
+from tilesight.kernels import template_for
 from tilesight.kernels._rank_tiles import RankTiles
 from tilesight.kernels._ranks import RAISE_AND_WAIT, barrier_function
+from tilesight.lowering.dynamic import lower_candidate
 from tilesight.machine.toolchain import find_cxx
+from tilesight.problem.candidate import Candidate
 from tilesight.problem.group_operator import MEET
 from tilesight.problem.space import Config
+from tilesight.target.spec import load_target
 
 # flags as atomic variables, lanes as threads: the text of the device function runs on the CPU
 SHIM = """
@@ -134,3 +138,36 @@ def test_every_tile_is_at_one_place_and_the_own_ones_come_last(order: str, swizz
         assert shards[-12:] == [rank] * 12
     if order == "spread":
         assert set(shards[:12]) == {0, 1, 2}
+
+
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [
+        ("all_gather_matmul", "pull"),
+        ("matmul_all_reduce", "one_shot"),
+        ("matmul_all_reduce", "two_shot"),
+        ("matmul_reduce_scatter", "add"),
+        ("matmul_reduce_scatter", "push"),
+    ],
+)
+def test_a_product_ends_when_all_that_it_sent_is_there(name: str, way: str) -> None:
+    """A kernel without that wait may end before its bulk stores do, and the barrier then comes too early."""
+    node = load_target("h100x2")
+    template = template_for(name, node, "bfloat16")
+    workload = template.operator.workload_on(node, "m=1024,n=2048,k=512")
+    config = next(
+        c
+        for c in template.space(workload, node).configs()
+        if (c["algorithm"], c["block_m"], c["block_n"]) == (way, 128, 128)
+    )
+    lowered = lower_candidate(Candidate(workload, node, template, config), only_read=True)
+    kernels = [function.script() for function in lowered.device.functions.values()]
+    products = [
+        [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+        for text in kernels
+        if "T.tma_store(" in text
+    ]
+    assert len(products) == 1
+    (launch,) = (line for line in products[0] if '"blockIdx.x"' in line and "launch_thread" in line)
+    outermost = launch[: len(launch) - len(launch.lstrip())]
+    assert products[0][-1] == f"{outermost}T.tma_store_wait(0, T.bool(False))"

@@ -58,3 +58,15 @@ def test_the_command_names_each_rule(capsys: pytest.CaptureFixture[str]) -> None
     assert sum(rule["count"] for rule in rejected) + json.loads(out)["legal"] == json.loads(out)["size"]
     assert {"way", "tiles for ranks"} <= {rule["constraint"] for rule in rejected}
     assert all(rule["example"] for rule in rejected)
+
+
+def test_one_shot_has_no_order_of_ranks() -> None:
+    found = space("matmul_all_reduce", "m=512,n=8192,k=2048")
+    order = next(p for p in found.parameters if p.name == "order")
+    orders = {way: {order.of(c) for c in found.configs() if c["algorithm"] == way} for way in WAYS}
+    assert orders == {"one_shot": {"last"}, "two_shot": {"last", "spread"}}
+    config = next(c for c in found.configs() if c["algorithm"] == "one_shot")
+    (broken,) = found.violations(found.config({**config, "order": "spread"}))
+    assert broken.reason == (
+        "order=spread is of tiles that go to 1 rank each: take order=last with algorithm=one_shot"
+    )
