@@ -33,7 +33,7 @@ extern "C" int32_t linger(int32_t rank, int32_t us) {
   if (rank == 1 && us > 0) nanosleep(&duration, 0);
   return 0;
 }
-extern "C" float peek(const float *place) { return *place; }
+extern "C" float peek(float *place) { return *place; }
 extern "C" int32_t meet(int32_t *flags_0, int32_t *flags_1, int32_t rank, int32_t mode) {
   int32_t *flags[2] = {flags_0, flags_1}, *own = flags[rank], value = ++own[2];
   for (int peer = 0; peer < 2; ++peer) __atomic_store_n(flags[peer] + rank, value, __ATOMIC_RELEASE);

@@ -61,7 +61,7 @@ def test_keys_differ_by_target_and_world(tmp_path: Path) -> None:
     [
         ("cpu", "n=64", InputError, "runs on several devices together, and target cpu is one"),
         ("pair", "n=64,world=3", WorkloadError, "states world=3, and target cpux2 has 2 devices"),
-        ("h200", "n=64", InputError, "h200x2 or h200x4 or h200x8, or state their number: --world 2"),
+        ("h200", "n=64", InputError, "name a target of several, h200x2 or h200x4 or h200x8"),
     ],
 )
 def test_a_target_or_shape_that_does_not_fit_is_refused(
