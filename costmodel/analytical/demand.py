@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from ...profile.values import PEER, Access, MatrixWork, Space, Work
+from ...profile.values import CLUSTER, Access, MatrixWork, Space, Work
 from ...target.spec import Target
 from .constants import Constants
 from .gathers import SECTOR_BYTES
@@ -126,7 +126,7 @@ def _cluster_cycles(work: Work, target: Target, blocks: int) -> float:
 
     Accesses of lanes to the shared memory of all `blocks` of the cluster alike: one part is the core's own.
     """
-    moved = sum(a.bytes for a in work.accesses if a.mechanism.endswith(PEER)) * (1 - 1 / blocks)
+    moved = sum(a.bytes for a in work.accesses if a.mechanism.endswith(CLUSTER)) * (1 - 1 / blocks)
     return moved / target[CLUSTER_RATE] if moved else 0.0
 
 

@@ -23,7 +23,7 @@ from .network import NETWORK, NETWORK_NORM, NetworkUse, network_uncertainty, net
 from .norms import p_norm
 from .occupancy import Occupancy, occupancy
 from .pipeline import CorePipeline, PhaseTime
-from .schedule import list_makespan, uniform_makespan
+from .schedule import last_wave, list_makespan, uniform_makespan
 from .spills import local_footprint, share_beyond_l2
 from .tiles import trips_in_launch_order
 from .traffic import Traffic, atomic_us, traffic
@@ -165,15 +165,11 @@ class KernelTerms:
         """Cycles of block start and end and of pipeline fills, which the resident blocks overlap."""
         return (self.constants.block_cycles + sum(time.fill for _, _, time in timed)) / max(1.0, resident)
 
-    @cached_property
-    def _tail_blocks(self) -> int:
-        """Blocks of the last wave, if there are full waves before it, of blocks of equal length; else 0."""
-        together = self.cores * self.resident
-        return self.profile.blocks % together if self._is_uniform and self.profile.blocks > together else 0
-
-    @cached_property
-    def _tail_cycles(self) -> float:
-        return self.block_cycles(-(-self._tail_blocks // self.cores)) if self._tail_blocks else 0.0
+    def _tail(self) -> tuple[int, float]:
+        """Blocks and cycles of a last wave after full ones, of blocks of equal length; else nothing."""
+        if not self._is_uniform or self.profile.blocks < self.cores * self.resident:
+            return 0, 0.0
+        return last_wave(self.profile.blocks, self.cores, self.resident, self.block_cycles)
 
     @property
     def _is_uniform(self) -> bool:
@@ -204,7 +200,8 @@ class KernelTerms:
         norm = self.constants.memory_norm if total.matrix else self.constants.streaming_norm
         llc_us = self.traffic.llc / (llc * 1e3) if llc else 0.0
         shared = [dram_us, l2_us, contended_us, dispatch_us, llc_us]
-        tail, tail_share = self._tail_cycles / clock_mhz, self._tail_blocks / self.profile.blocks
+        tail_blocks, tail_cycles = self._tail()
+        tail, tail_share = tail_cycles / clock_mhz, tail_blocks / self.profile.blocks
         # while the last blocks run on a part of the cores, what all cores share is used by them alone
         busy_us = p_norm([core_us - tail, *(us * (1 - tail_share) for us in shared)], norm)
         busy_us += p_norm([tail, *(us * tail_share for us in shared)], norm)

@@ -19,13 +19,16 @@ def uniform_makespan(blocks: int, cores: int, resident: int, time_of: Callable[[
         resident: blocks that a core holds at once.
         time_of: the time of a core for a number of resident blocks that run together.
     """
-    together = cores * resident
-    full, left = divmod(blocks, together)
+    full = blocks // (cores * resident)
     total = full * time_of(resident) if full else 0.0
-    if left:
-        # the blocks of the tail share the cores as evenly as possible
-        total += time_of(math.ceil(left / cores))
-    return total
+    return total + last_wave(blocks, cores, resident, time_of)[1]
+
+
+def last_wave(blocks: int, cores: int, resident: int, time_of: Callable[[float], float]) -> tuple[int, float]:
+    """The blocks that are left after full waves, and their time; arguments as of `uniform_makespan`."""
+    left = blocks % (cores * resident)
+    # they share the cores as evenly as possible
+    return (left, time_of(math.ceil(left / cores))) if left else (0, 0.0)
 
 
 def list_makespan(durations: Sequence[float], places: int) -> float:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...problem.run_time_data import function_name
-from ...profile.values import PEER, Space
+from ...profile.values import CLUSTER, Space
 from .accesses import AccessSite, lane_access
 from .copy_calls import atomic, bulk_fill, cp_async, pointer_access, tma_load, tma_load_multicast, tma_store
 from .counting import CountingContext, Handler, count_math, text
@@ -187,7 +187,7 @@ def _imported(context: CountingContext, name: str, call: Any, scope: Scope) -> b
         vector = max(1, round(use.bytes / site.element_bytes))
         widened = AccessSite(site.space, site.tensor, site.index, site.element_bytes, vector)
         repeated = replace(scope, times=scope.times * use.times)
-        mechanism = ("st" if use.write else "ld") + (PEER if use.peer else "")
+        mechanism = ("st" if use.write else "ld") + (CLUSTER if use.cluster else "")
         context.phase.accesses.append(lane_access(repeated, widened, write=use.write, mechanism=mechanism))
     for assumption in work.assumed:
         context.add_note(f"{name}: {assumption}")

@@ -55,14 +55,14 @@ class PointerUse:
         write: Stores, not loads.
         times: How many.
         bytes: Of one access; 0: those of the pointer's element.
-        peer: In the shared memory of any block of the cluster, at the same place as in the block's own.
+        cluster: In the shared memory of any block of the cluster, at the same place as in the block's own.
     """
 
     argument: int
     write: bool
     times: float
     bytes: float
-    peer: bool = False
+    cluster: bool = False
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def work_of_call(source: str, name: str, constants: tuple[float | None, ...]) ->
     reader = _Reader(functions)
     reader.call(name, constants, 1.0, {i: i for i in range(len(constants))}, 0)
     uses = tuple(
-        PointerUse(i, write, n, size, peer) for (i, write, size, peer), n in sorted(reader.uses.items())
+        PointerUse(i, write, n, size, cluster) for (i, write, size, cluster), n in sorted(reader.uses.items())
     )
     return FunctionWork(
         dict(reader.counts), uses, tuple(sorted(reader.assumed)), tuple(sorted(reader.unread))

@@ -12,6 +12,7 @@ from typing import Any
 
 from ...problem.group_operator import MEET
 from ...profile.values import Access, KernelProfile, Space
+from .loops import visit
 
 
 def with_peers(
@@ -58,13 +59,13 @@ def _adding(function: Any) -> bool:
     """Whether bulk stores of a kernel add."""
     found = False
 
-    def look(node: Any) -> None:
+    def look(node: Any, kind: str) -> None:
         nonlocal found
-        if type(node).__name__ == "Call" and str(getattr(node.op, "name", "")) == "tl.tma_store":
+        if kind == "Call" and str(getattr(node.op, "name", "")) == "tl.tma_store":
             # (descriptor, shared pointer, coordinates..., reduce, eviction)
             found = found or int(node.args[-2]) == 1
 
-    _visit(function, look)
+    visit(function.body, look)
     return found
 
 
@@ -72,16 +73,10 @@ def _calls(function: Any, name: str) -> int:
     """How often a kernel calls a device function of that name."""
     count = 0
 
-    def look(node: Any) -> None:
+    def look(node: Any, kind: str) -> None:
         nonlocal count
-        if type(node).__name__ == "Call" and node.args and str(node.args[0]).strip('"') == name:
+        if kind == "Call" and node.args and str(node.args[0]).strip('"') == name:
             count += 1
 
-    _visit(function, look)
+    visit(function.body, look)
     return count
-
-
-def _visit(function: Any, look: Any) -> None:
-    from tvm.tirx.stmt_functor import post_order_visit
-
-    post_order_visit(function.body, look)

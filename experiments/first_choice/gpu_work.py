@@ -130,7 +130,7 @@ def measure_shape(task: ShapeTask) -> list[Timed]:
             runs[library] = run = KernelRun(entrant.build, entrant.candidate, bench, protocol)
             run.prepare(case)
             if run.failure is not None and bench.is_usable() and case.overwritten() is not None:
-                case.restore()
+                bench.restore(case)
         run = runs[library]
         one.relative_error = run.relative_error
         if run.failure is not None:

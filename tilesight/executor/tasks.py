@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -110,18 +110,9 @@ def with_collective(kernels: tuple[KernelProfile, ...], candidate: Candidate) ->
     found = candidate.template.collective(candidate.workload, candidate.config)
     if found is None:
         return kernels
-    call = replace(
-        kernels[0],
-        grid=(1, 1, 1),
-        block_threads=1,
-        cluster=1,
-        shared_bytes=0,
-        roles=(),
-        tensors=(),
-        unknown_calls=(),
-        notes=(),
-        collective=LibraryCollective(found.name, found.size_bytes),
-    )
+    target = candidate.target
+    collective = LibraryCollective(found.name, found.size_bytes)
+    call = KernelProfile(target.kind, target.arch, (1, 1, 1), 1, 1, 0, (), (), collective=collective)
     return (call, *kernels) if found.when == "before" else (*kernels, call)
 
 

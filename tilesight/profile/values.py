@@ -35,7 +35,7 @@ class MatrixWork:
     dtype: str = "bfloat16"
 
 
-PEER = "_peer"  # ends the mechanism of accesses to the shared memory of any block of a cluster
+CLUSTER = "_cluster"  # ends the mechanism of accesses to the shared memory of any block of a cluster
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Access:
     space: Space
     tensor: str  # label of the tensor within this profile; predictions do not depend on it
     write: bool
-    mechanism: str  # ld, st, cp_async, tma, ldmatrix, stmatrix, atomic, ld_peer (see `PEER`), ...
+    mechanism: str  # ld, st, cp_async, tma, ldmatrix, stmatrix, atomic, ld_cluster (see `CLUSTER`), ...
     bytes: float
     transactions: float
     instructions: float

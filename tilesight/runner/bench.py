@@ -61,14 +61,15 @@ class BenchCase:
 
     def outputs(self) -> dict[str, torch.Tensor]:
         """New memory for a kernel's outputs."""
-        import torch
-
         known = (*self.sets[0].inputs.values(), *self.sets[0].reference.values())
-        found = {}
-        for name, shape in self.operator.outputs(self.workload).items():
-            dtype = getattr(torch, self.operator.dtype_of(name, self.workload))
-            found[name] = torch.empty(shape, dtype=dtype, device=known[0].device)
-        return found
+        return new_tensors(self.wanted_outputs(), str(known[0].device))
+
+    def wanted_outputs(self) -> dict[str, tuple[tuple[int, ...], str]]:
+        """Shape and dtype of each output of one device."""
+        return {
+            name: (shape, self.operator.dtype_of(name, self.workload))
+            for name, shape in self.operator.outputs(self.workload).items()
+        }
 
     def overwritten(self) -> str | None:
         """The name of an input that a kernel has written to, if there is one."""
@@ -77,14 +78,6 @@ class BenchCase:
                 if total != input_set.sums[name]:
                     return name
         return None
-
-    def restore(self) -> None:
-        """Draw all inputs and compute all references again, in the same memory."""
-        for index, input_set in enumerate(self.sets):
-            _copy(self._draw_set(self.seed + index), input_set)
-        drawn_second = self._draw_second(self.seed) if self.second else None
-        if self.second and drawn_second:
-            _copy(drawn_second, self.second)
 
     def vendor(self) -> list[Mapping[str, Call]]:
         """Calls of the vendor's implementations by name, for each set; they return their results."""
@@ -97,16 +90,6 @@ class BenchCase:
     def results(self, found: object) -> list[object]:
         """The result of a call of the vendor for each device that computes."""
         return [found]
-
-    @property
-    def _device(self) -> str:
-        return str(next(iter(self.sets[0].inputs.values())).device)
-
-    def _draw_set(self, seed: int) -> InputSet:
-        return draw_set(self.operator, self.workload, self._device, seed)
-
-    def _draw_second(self, seed: int) -> InputSet | None:
-        return draw_second(self.operator, self.workload, self._device, seed)
 
 
 @dataclass
@@ -141,6 +124,14 @@ class Bench:
             case = self._case = self.new_case(operator, workload, seed, sets, second)
             self._case_options = options
         return case
+
+    def restore(self, case: BenchCase) -> None:
+        """Draw all inputs of a case and compute all references again, in the same memory."""
+        for index, input_set in enumerate(case.sets):
+            _copy(self.draw_set(case.operator, case.workload, case.seed + index), input_set)
+        drawn = self.draw_second(case.operator, case.workload, case.seed) if case.second else None
+        if case.second and drawn:
+            _copy(drawn, case.second)
 
     def draw_set(self, operator: Operator, workload: Workload, seed: int) -> InputSet:
         """Random inputs with their reference."""
@@ -212,6 +203,19 @@ class Bench:
         except RuntimeError:
             return False
         return True
+
+
+def new_tensors(
+    wanted: Mapping[str, tuple[tuple[int, ...], str]], device: str, *, zeroed: bool = False
+) -> dict[str, torch.Tensor]:
+    """New memory on a device, by name."""
+    import torch
+
+    make = torch.zeros if zeroed else torch.empty
+    return {
+        name: make(shape, dtype=getattr(torch, dtype), device=device)
+        for name, (shape, dtype) in wanted.items()
+    }
 
 
 def draw_set(operator: Operator, workload: Workload, device: str, seed: int) -> InputSet:

@@ -18,7 +18,7 @@ from ..errors import Failure, FailureKind, headline
 from ..problem.candidate import Candidate
 from ..records.protocol import MeasurementProtocol
 from ..records.trial import NOT_MEASURED, BuildResult, Measurement
-from .bench import Bench, BenchCase, InputSet
+from .bench import Bench, BenchCase, InputSet, new_tensors
 from .compare import poison
 from .timers import Call
 from .verify import Verdict, check_outputs, check_repeat
@@ -219,13 +219,7 @@ class KernelRun:
 
 def new_scratch(candidate: Candidate, device: str) -> dict[str, torch.Tensor]:
     """New memory for what a kernel needs beside its tensors (`KernelTemplate.scratch`)."""
-    import torch
-
-    wanted = candidate.template.scratch(candidate.workload, candidate.config)
-    return {
-        name: torch.empty(shape, dtype=getattr(torch, dtype), device=device)
-        for name, (shape, dtype) in wanted.items()
-    }
+    return new_tensors(candidate.template.scratch(candidate.workload, candidate.config), device)
 
 
 def in_turn(calls: Sequence[Call]) -> Call:

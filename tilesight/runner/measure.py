@@ -118,7 +118,7 @@ def _measure_in_turns(runs: Sequence[KernelRun]) -> Comparison:
     for run in runs:
         run.prepare(case)
         if run.failure is not None and bench.is_usable() and case.overwritten() is not None:
-            case.restore()  # for the next kernel
+            bench.restore(case)  # for the next kernel
     if bench.timer.broken:
         raise RuntimeError(DEVICE_LOST)
     correct = [run for run in runs if run.failure is None]

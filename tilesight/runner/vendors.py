@@ -50,7 +50,7 @@ def vendor_calls(bench: Bench, case: BenchCase) -> tuple[dict[str, Call], tuple[
         finally:
             bench.timer.release()
         if written := case.overwritten():
-            case.restore()
+            bench.restore(case)
             fault = f"it writes to the input '{written}'"
         if fault:
             notes.append(f"{name} was left out: {fault}")

@@ -15,7 +15,7 @@ from tilesight.costmodel.extract import read_profiles
 from tilesight.kernels import operator, templates
 from tilesight.lowering.lower import Lowered, lower
 from tilesight.problem.space import Config, Value
-from tilesight.profile.values import PEER, Access, KernelProfile, Space
+from tilesight.profile.values import CLUSTER, Access, KernelProfile, Space
 from tilesight.search_spaces.cluster_sums import row_elements
 from tilesight.target.spec import load_target
 
@@ -114,7 +114,7 @@ def test_the_model_sees_the_sums_of_all_parts_pass_through_shared_memory(parts: 
     assert profile.rasterization.depth == parts
     stored, loaded = (
         sum(a.bytes for a in accesses(profile, Space.SHARED) if a.mechanism == mechanism)
-        for mechanism in ("st", "ld" + PEER)
+        for mechanism in ("st", "ld" + CLUSTER)
     )
     assert stored == tile
     assert loaded == tile  # a share of the rows, of every part

@@ -151,7 +151,7 @@ def test_each_rank_has_inputs_of_its_own(pair: Target) -> None:
     assert set(case.outputs()) == {"y of rank 0", "y of rank 1"}
     case.sets[0].inputs["x of rank 1"][0] += 1
     assert case.overwritten() == "x of rank 1"
-    case.restore()
+    bench.restore(case)
     assert case.overwritten() is None
     assert bench.case(candidate.template.operator, candidate.workload, FAST) is case
 

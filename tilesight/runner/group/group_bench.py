@@ -26,6 +26,7 @@ from ..bench import (
     BenchCase,
     InputSet,
     cache_sizes,
+    new_tensors,
     processor_parts,
     spin_up,
     sums_of,
@@ -77,11 +78,7 @@ class GroupCase(BenchCase):
         return communicating(self.operator)
 
     def outputs(self) -> dict[str, torch.Tensor]:
-        shapes = {
-            name: (shape, self.operator.dtype_of(name, self.workload))
-            for name, shape in self.operator.outputs(self.workload).items()
-        }
-        return of_all(new_tensors(shapes, device) for device in self.devices)
+        return of_all(new_tensors(self.wanted_outputs(), device) for device in self.devices)
 
     def parts(self, tensors: Mapping[str, torch.Tensor]) -> list[Mapping[str, torch.Tensor]]:
         return by_rank(tensors, len(self.devices))
@@ -127,12 +124,6 @@ class GroupCase(BenchCase):
             [one[collective.result] for one in tensors],
         )
         return VendorCall([operator.vendor_part(workload, one) for one in tensors]), VendorCall([library])
-
-    def _draw_set(self, seed: int) -> InputSet:
-        return draw_group(self.group_operator, self.workload, self.devices, seed)
-
-    def _draw_second(self, seed: int) -> InputSet | None:
-        return draw_second_group(self.group_operator, self.workload, self.devices, seed)
 
 
 @dataclass(frozen=True)
@@ -192,19 +183,6 @@ def communicating(operator: Operator) -> GroupOperator:
     if isinstance(operator, GroupOperator):
         return operator
     raise InputError(f"{operator.name} runs on one device: measure it for the chip of the target")
-
-
-def new_tensors(
-    wanted: Mapping[str, tuple[tuple[int, ...], str]], device: str, *, zeroed: bool = False
-) -> dict[str, torch.Tensor]:
-    """New memory on a device, by name."""
-    import torch
-
-    make = torch.zeros if zeroed else torch.empty
-    return {
-        name: make(shape, dtype=getattr(torch, dtype), device=device)
-        for name, (shape, dtype) in wanted.items()
-    }
 
 
 def draw_group(operator: GroupOperator, workload: Workload, devices: Sequence[str], seed: int) -> InputSet:

@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING
 
 from ...builder.loaded_kernel import LoadedKernel
 from ...problem.group_operator import argument_names
-from ..bench import BenchCase, InputSet
+from ..bench import BenchCase, InputSet, new_tensors
 from ..compare import poison
 from ..kernel_run import KernelRun, new_scratch
 from ..timers import Call
 from ..verify import Verdict, check_outputs, check_repeat
 from .collectives import collective_call
-from .group_bench import GroupBench, by_rank, communicating, name_of_rank, new_tensors, of_all
+from .group_bench import GroupBench, by_rank, communicating, name_of_rank, of_all
 
 if TYPE_CHECKING:
     import torch

@@ -63,11 +63,12 @@ def test_bulk_stores_and_targets_without_the_figure_take_that_of_reads() -> None
 
 def test_a_cluster_reads_its_neighbours_over_its_network() -> None:
     """Of four blocks that read all sums, each has a quarter itself."""
-    peer = replace(moving("ld_peer", write=False), space=Space.SHARED)
-    found = demand(Work(accesses=(peer,)), H200, DEFAULT, CORES, blocks=4)
-    assert found.cluster == pytest.approx(0.75 * peer.bytes / H200["cluster.network.bytes_per_cycle"])
+    neighbours = replace(moving("ld_cluster", write=False), space=Space.SHARED)
+    found = demand(Work(accesses=(neighbours,)), H200, DEFAULT, CORES, blocks=4)
+    assert found.cluster == pytest.approx(0.75 * neighbours.bytes / H200["cluster.network.bytes_per_cycle"])
     assert (
-        demand(Work(accesses=(replace(peer, mechanism="ld"),)), H200, DEFAULT, CORES, blocks=4).cluster == 0
+        demand(Work(accesses=(replace(neighbours, mechanism="ld"),)), H200, DEFAULT, CORES, blocks=4).cluster
+        == 0
     )
     # targets without clusters have no such figure, and no such access
     assert l2_cycles(moving("ld", write=False), A100) > 0

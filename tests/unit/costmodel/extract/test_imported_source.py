@@ -107,7 +107,7 @@ def test_loads_and_stores_in_ptx_go_through_the_pointers_whose_addresses_they_ta
     found = work(body, None, None, None)
     assert found.uses == (
         PointerUse(0, False, 1.0, 0.0),  # x[0]
-        PointerUse(0, False, 1.0, 16.0, peer=True),
+        PointerUse(0, False, 1.0, 16.0, cluster=True),
         PointerUse(1, True, 1.0, 2.0),
     )
     assert dict(found.counts) == {"integer_ops": 1.0}
