@@ -124,10 +124,24 @@ def pick(frame: Any, per_case: int, done: set[int]) -> list[Item]:
     return items
 
 
+def libraries(cache_dir: Path) -> dict[str, str]:
+    """The libraries in the kernel cache by the identity of their binary."""
+    found = {}
+    for path in (cache_dir / "kernels").glob("*.json"):
+        library = path.with_suffix(".so")
+        if library.exists():
+            found[str(json.loads(path.read_text())["binary"])] = str(library)
+    return found
+
+
 def build(
     items: Sequence[Item], frame: Any, cache_dir: Path, workers: int, until: float
 ) -> Iterator[Item | tuple[int, str]]:
-    """Each item with its built library, in order, or (number, reason) if it could not be built."""
+    """Each item with its built library, in order, or (number, reason) if it could not be built.
+
+    A library in the kernel cache is found by the binary of the dataset's row, which takes no lowering.
+    """
+    from tilesight.builder.build import ENTRY
     from dataclasses import replace
 
     from tilesight.executor.jobs import BuildDone, BuildJob, SingleLaneSource
@@ -139,6 +153,8 @@ def build(
 
     numbers: dict[str, Item] = {}
     candidates = []
+    cached = libraries(cache_dir)
+    built: dict[int, Item] = {}
     for item in items:
         row = frame.loc[item.number]
         target = load_target(row["target"])
@@ -153,9 +169,12 @@ def build(
             continue
         candidate = Candidate(workload, target, template, Config(json.loads(row["config"])))
         scratch = tuple(template.scratch(workload, candidate.config).values())
+        library = cached.get(row["binary"])
+        if library is not None:
+            built[item.number] = replace(item, scratch=scratch, artifact=library, entry=ENTRY)
+            continue
         numbers[candidate.key] = replace(item, scratch=scratch)
         candidates.append(candidate)
-    built: dict[int, Item] = {}
     with (
         LocalExecutor(workers, cache_dir) as executor,
         closing(executor.stream(SingleLaneSource(map(BuildJob, candidates)))) as events,
