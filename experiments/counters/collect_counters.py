@@ -141,9 +141,9 @@ def build(
 
     A library in the kernel cache is found by the binary of the dataset's row, which takes no lowering.
     """
-    from tilesight.builder.build import ENTRY
     from dataclasses import replace
 
+    from tilesight.builder.build import ENTRY
     from tilesight.executor.jobs import BuildDone, BuildJob, SingleLaneSource
     from tilesight.executor.local import LocalExecutor
     from tilesight.kernels import operator, template_for
