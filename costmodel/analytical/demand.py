@@ -89,8 +89,8 @@ def demand(
     instructions = lane_ops / warp + sum(a.instructions for a in work.accesses) + matrix_instructions
     instructions += WAIT_INSTRUCTIONS * (work.barrier_waits + work.matrix_waits) * threads / warp
     vector = (
-        work.vector_ops / target["core.unit.vector.fp32_lanes"]
-        + integer_ops / target["core.unit.vector.int32_lanes"]
+        (work.vector_ops - work.selections) / target["core.unit.vector.fp32_lanes"]
+        + (integer_ops + work.selections) / target["core.unit.vector.int32_lanes"]
         + work.convert_ops / target["core.unit.vector.convert_lanes"]
     )
     wavefronts = sum(

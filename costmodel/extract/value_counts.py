@@ -18,6 +18,8 @@ from .scope import Scope
 # both sides of their branches, which the lanes of a warp take together.
 SOFTWARE_NARROWING, SOFTWARE_WIDENING = 48, 22
 
+# Expressions of floats that compare or select; fewer lanes do that than multiply and add.
+_SELECTIONS = frozenset(("Max", "Min", "EQ", "NE", "LT", "LE", "GT", "GE", "Select"))
 _LEAVES = (
     "IntImm",
     "FloatImm",
@@ -78,9 +80,10 @@ def _arithmetic(context: CountingContext, node: Any, scope: Scope, function: str
             count_function(context, function, lanes)
     elif operands.kind == "float":
         # two 16-bit elements of a vector share an instruction
-        context.phase.counts["vector_ops"] += lanes * (
-            0.5 if operands.bits == 16 and operands.lanes > 1 else 1
-        )
+        lanes *= 0.5 if operands.bits == 16 and operands.lanes > 1 else 1
+        context.phase.counts["vector_ops"] += lanes
+        if type(node).__name__ in _SELECTIONS:
+            context.phase.counts["selections"] += lanes
     elif operands.kind in ("int", "bool"):
         context.phase.counts["integer_ops"] += lanes * (8 if function == "divide" else 1)
 
@@ -186,9 +189,9 @@ def _selection(context: CountingContext, node: Any, scope: Scope) -> None:
     together = shared_values.uniform_copies(condition, scope) if _is_index(condition) else 1.0
     if not (_is_index(condition) and shared_values.is_constant(condition, scope)):
         # whole registers are selected, with all their elements
-        context.phase.counts["vector_ops"] += (
-            scope.issued_lanes / together * max(1.0, dtype.lanes * dtype.bytes / 4)
-        )
+        lanes = scope.issued_lanes / together * max(1.0, dtype.lanes * dtype.bytes / 4)
+        context.phase.counts["vector_ops"] += lanes
+        context.phase.counts["selections"] += lanes
     if together > 1.0:
         scope = replace(scope, apart=identity(node))
     for part, branch in (
@@ -197,6 +200,36 @@ def _selection(context: CountingContext, node: Any, scope: Scope) -> None:
     ):
         if branch is not None:
             count_value(context, part, branch)
+
+
+def count_selected_moves(context: CountingContext, branch: Any, scope: Scope) -> None:
+    """Count a selection for each value that a branch only moves between registers.
+
+    The compiler makes selections of a branch that stores to registers alone. An operation whose result is
+    stored takes its place in the branch, so it needs no selection.
+
+    Args:
+        context: the counting context.
+        branch: the statement under the condition.
+        scope: the scope of the condition: lanes for which it is false take the selections, too.
+    """
+    stores = _register_stores(context, branch)
+    moves = sum(
+        type(store.value).__name__ in (*_LEAVES, "BufferLoad") or _is_index(store.value)
+        for store in stores or ()
+    )
+    context.phase.counts["vector_ops"] += moves * scope.issued_lanes
+    context.phase.counts["selections"] += moves * scope.issued_lanes
+
+
+def _register_stores(context: CountingContext, statement: Any) -> list[Any] | None:
+    """The stores to registers that a statement consists of; None if it has another part."""
+    kind = type(statement).__name__
+    if kind == "SeqStmt":
+        parts = [_register_stores(context, part) for part in statement.seq]
+        return None if None in parts else [store for part in parts for store in part or ()]
+    is_store = kind == "BufferStore" and context.memory.is_in_registers(statement.buffer)
+    return [statement] if is_store else None
 
 
 def _is_index(node: Any) -> bool:

@@ -34,7 +34,7 @@ from .shared_memory_order import follows_shared_index, rewrites_shared
 from .tables import tables_of
 from .trip_guesses import guessed_trips
 from .unrolled_elements import UnrolledElements, transformed_buffer
-from .value_counts import count_address, count_value
+from .value_counts import count_address, count_selected_moves, count_value
 
 UNROLLED_AT_MOST = 64  # the device compiler unrolls loops with constant extents up to this
 WHILE = -1  # the variable that numbers the iterations of a while loop
@@ -552,6 +552,8 @@ class KernelReader:
             ):
                 self._note_data_branch()
                 inside = inside.in_share_of_warps(1.0 if self.data.density is None else self.data.density)
+            if inside is not None and not inside.knows(condition):
+                count_selected_moves(self, body, scope)
             return self.statement(body, inside) if inside is not None else None
         share = trips.of_condition(condition, scope)
         inside = scope.with_condition(condition) if share is None else scope.with_given(condition)

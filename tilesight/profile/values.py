@@ -110,6 +110,7 @@ class Work:
     unknown: Mapping[str, float] = field(default_factory=dict)  # executions of unknown calls, by name
     load_branches: float = 0.0  # branches of warps that each wait for their loads from device memory
     exchange_steps: float = 0.0  # of reductions over threads, each of which waits for the step before
+    selections: float = 0.0  # of `vector_ops`, those that compare or select: fewer lanes do that
     matrix_in_flight: float = 0.0  # share of `matrix` beside which the warps that issued it go on
 
 

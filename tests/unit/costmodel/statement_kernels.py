@@ -129,3 +129,37 @@ def counted(used, threads=128):
             Y[bx] = number[0] if used else 0
 
     return main
+
+
+def largest_element(written):
+    """Each of 128 threads searches 16 elements for the largest one.
+
+    `written` says how: "maximum" by an expression; "branch" by storing the value and its place to registers;
+    "memory" by storing the value to device memory, which makes no selection.
+    """
+
+    @T.prim_func
+    def main(X: T.Tensor((128, 16), "float32"), Y: T.Tensor((128,), "float32"), Z: T.Tensor((128,), "int32")):
+        with T.Kernel(1, threads=128):
+            tx = T.get_thread_binding()
+            part = T.alloc_local((16,), "float32")
+            best = T.alloc_local((1,), "float32")
+            place = T.alloc_local((1,), "int32")
+            best[0] = 0.0
+            place[0] = 0
+            for j in T.unroll(16):
+                part[j] = X[tx, j]
+            for j in T.unroll(16):
+                if written == "maximum":
+                    best[0] = T.max(best[0], part[j])
+                elif written == "branch":
+                    if part[j] > best[0]:
+                        best[0] = part[j]
+                        place[0] = j
+                else:
+                    if part[j] > best[0]:
+                        Y[tx] = part[j]
+            Y[tx] = best[0]
+            Z[tx] = place[0]
+
+    return main

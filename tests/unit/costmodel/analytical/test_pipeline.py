@@ -289,3 +289,12 @@ def test_groups_that_leave_matrix_work_in_flight_compute_beside_it() -> None:
     assert time(0.0) > time(0.5) > time(1.0) > longest
     assert time(0.0) > 1.5 * longest
     assert time(1.0) < 1.15 * longest
+
+
+def test_fewer_lanes_select_than_add() -> None:
+    def vector_us(selections: float) -> float:
+        work = replace(FED.work, selections=selections)
+        return AnalyticalModel().predict([specialised(replace(FED, work=work))], H200).terms_us["vector"]
+
+    lanes = H200["core.unit.vector.fp32_lanes"] / H200["core.unit.vector.int32_lanes"]
+    assert vector_us(FED.work.vector_ops) == pytest.approx(lanes * vector_us(0.0), rel=0.1)

@@ -100,3 +100,10 @@ def test_loads_beside_divisions_wait_in_each_iteration() -> None:
 def test_an_expression_loads_an_element_once() -> None:
     (load,) = accesses(read(kernels.leaky()))
     assert load.bytes == 128 * 4
+
+
+@pytest.mark.parametrize(("written", "each"), [("maximum", 1), ("branch", 3), ("memory", 1)])
+def test_comparisons_and_moves_under_a_condition_are_selections(written: str, each: int) -> None:
+    profile = read(kernels.largest_element(written))
+    assert total(profile, "selections") == each * 128 * 16
+    assert total(profile, "vector_ops") == each * 128 * 16
