@@ -269,6 +269,7 @@ const Charts = (() => {
     const box = { left: room + 12, right: frame.width - 62, top: 8, bottom: frame.height - 44 };
     const x = scale([0, ...found.flatMap((bar) => [bar.value, bar.high])], false, box.left, box.right,
       frame.compact ? 52 : 70);
+    const zero = x.at(0);
     axes(frame, box, x, null, { x: axis.title });
     const band = (box.bottom - box.top) / Math.max(1, labels.length);
     const size = Math.min(26, (band * 0.78) / Math.max(1, series));
@@ -284,16 +285,17 @@ const Charts = (() => {
     for (const bar of found) {
       const middle = box.top + band * (bar.group + 0.5);
       const top = middle + (filled[bar.group]++ - totals[bar.group] / 2) * size + 1;
-      const end = x.at(bar.value), height = size - 2;
+      const end = x.at(bar.value), start = Math.min(zero, end), length = Math.max(1, Math.abs(end - zero)), height = size - 2;
       if (isHollow(bar.source)) {
-        hatch(context, box.left, top, end - box.left, height, colour[bar.source]);
+        hatch(context, start, top, length, height, colour[bar.source]);
+        context.lineWidth = 1;
         context.strokeStyle = colour[bar.source];
-        context.strokeRect(box.left + 0.5, top + 0.5, end - box.left - 1, height - 1);
+        context.strokeRect(start + 0.5, top + 0.5, Math.max(1, length - 1), height - 1);
       } else {
         context.fillStyle = colour[bar.source];
-        context.fillRect(box.left, top, Math.max(1, end - box.left), height);
+        context.fillRect(start, top, length, height);
       }
-      let edge = end;
+      let edge = Math.max(zero, end);
       if (bar.low !== null && bar.high !== null && bar.low !== undefined && bar.high !== undefined) {
         const at = top + height / 2;
         context.strokeStyle = colour.text;
@@ -306,7 +308,7 @@ const Charts = (() => {
           context.lineTo(x.at(whisker), at + 4);
         }
         context.stroke();
-        edge = Math.max(end, x.at(bar.high));
+        edge = Math.max(edge, x.at(bar.high));
       }
       context.fillStyle = colour.text;
       context.textAlign = "left";
