@@ -48,9 +48,14 @@ def session(session_id: int, *, database: str | None = None) -> RecordedSession:
         InputError: the database has no session of this id.
         DatabaseError: the database cannot be read, or does not exist.
     """
-    with _opened(database) as store:
-        found = store.recorded_session(session_id)
+    found = undescribed_session(session_id, database)
     return replace(found, result=_described(found.result))
+
+
+def undescribed_session(session_id: int, database: str | None = None) -> RecordedSession:
+    """A session without what only its text says of its template. Raises what `session` raises."""
+    with _opened(database) as store:
+        return store.recorded_session(session_id)
 
 
 def best_records(kernel: str, target: str | None = None, database: str | None = None) -> list[Best]:

@@ -110,9 +110,9 @@ def report_page(
 
 def _session(session_id: int, database: str | None) -> Page:
     from ..pages.session_page import session_page
-    from .history import session
+    from .history import undescribed_session
 
-    return session_page(session(session_id, database=database))
+    return session_page(undescribed_session(session_id, database))
 
 
 def _table(path: Path, database: str | None) -> Page:

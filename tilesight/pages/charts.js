@@ -114,6 +114,21 @@ const Charts = (() => {
 
   const isHollow = (source) => source === "predicted" || source === "noisy";
 
+  // A mark drawn once, to be copied: thousands of paths would take long.
+  function stampOf(frame, source, size, alpha) {
+    const across = Math.ceil(size * 3.4), ratio = frame.context.getTransform().a, canvas = document.createElement("canvas");
+    canvas.width = canvas.height = Math.ceil(across * ratio);
+    const context = canvas.getContext("2d");
+    context.scale(ratio, ratio);
+    context.globalAlpha = alpha;
+    context.strokeStyle = context.fillStyle = frame.colour[source];
+    context.lineWidth = 1.3;
+    context.beginPath();
+    mark(context, source, across / 2, across / 2, size);
+    if (isHollow(source)) context.stroke(); else context.fill();
+    return { canvas, across };
+  }
+
   function hatch(context, x, y, width, height, colour) {
     context.save();
     context.beginPath();
@@ -242,17 +257,14 @@ const Charts = (() => {
         context.lineTo(at, y.at(layer.y[i] / (1 + sigma)));
       }
       context.stroke();
+      context.globalAlpha = 1;
     }
-    context.globalAlpha = count > 1500 ? 0.6 : 0.85;
-    context.lineWidth = 1.3;
-    context.beginPath();
+    const stamp = stampOf(frame, layer.source, size, count > 1500 ? 0.6 : 0.85), half = stamp.across / 2;
     for (let i = 0; i < count; i++) {
       const at = x.at(layer.x[i]), height = y.at(layer.y[i]);
-      mark(context, layer.source, at, height, size);
+      context.drawImage(stamp.canvas, at - half, height - half, stamp.across, stamp.across);
       spots.push({ x: at, y: height, row: layer.row[i] });
     }
-    if (isHollow(layer.source)) context.stroke(); else context.fill();
-    context.globalAlpha = 1;
     if (layer.label && count <= 60) {
       font(frame, 11);
       context.fillStyle = frame.colour.text;
@@ -270,6 +282,7 @@ const Charts = (() => {
     const x = scale([0, ...found.flatMap((bar) => [bar.value, bar.high])], false, box.left, box.right,
       frame.compact ? 52 : 70);
     const zero = x.at(0);
+    if (found.every((bar) => Number.isInteger(bar.value))) x.ticks = x.ticks.filter(Number.isInteger);
     axes(frame, box, x, null, { x: axis.title });
     const band = (box.bottom - box.top) / Math.max(1, labels.length);
     const size = Math.min(26, (band * 0.78) / Math.max(1, series));
