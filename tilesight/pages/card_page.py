@@ -62,9 +62,9 @@ def _held_out(card: Mapping[str, Any]) -> Table:
     titles = {
         "name": ("held out", "", Source.PLAIN),
         "cases": ("cases", "", Source.PLAIN),
-        "analytical_mape": ("mean error, analytical model alone", "%", Source.LIMIT),
+        "analytical_mape": ("mean error, analytical model alone", "%", Source.PLAIN),
         "both_mape": ("mean error, with the learned correction", "%", Source.PREDICTED),
-        "analytical_top1": ("first choice, analytical model alone", "%", Source.LIMIT),
+        "analytical_top1": ("first choice, analytical model alone", "%", Source.PLAIN),
         "both_top1": ("first choice, with the learned correction", "%", Source.PREDICTED),
         "worst": ("first choice in the worst case", "%", Source.PREDICTED),
         "one_sigma": ("within one sigma", "%", Source.PREDICTED),
@@ -104,7 +104,7 @@ def _features(card: Mapping[str, Any]) -> Table:
 def _figures() -> Iterator[Figure]:
     def compared(key: str, title: str, text: str, axis: str, of: str, extra: tuple[str, ...] = ()) -> Figure:
         series = (
-            Bar("analytical model alone", Source.LIMIT, f"analytical_{of}"),
+            Bar("analytical model alone", Source.PLAIN, f"analytical_{of}"),
             Bar("with the learned correction", Source.PREDICTED, f"both_{of}"),
         )
         columns = ("name", "cases", f"analytical_{of}", f"both_{of}", *extra)

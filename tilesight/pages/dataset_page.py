@@ -72,7 +72,7 @@ def dataset_page(name: str, dataset: Dataset, model: CostModel) -> Page:
     if failures := _failures(dataset):
         tables[FAILURES] = failures
         parts.append(_failure_figure())
-    parts += [*_runs(dataset), _marks()]
+    parts += [_runs(dataset), _marks()]
     return Page(f"Dataset {name}", f"Predictions by {model.version}", parts, tables)
 
 
@@ -440,15 +440,17 @@ def _failure_figure() -> Figure:
     )
 
 
-def _runs(dataset: Dataset) -> Iterator[Facts]:
+def _runs(dataset: Dataset) -> Facts:
+    """A line for each run: date, program, environment."""
+    rows = []
     for name, run in dataset.runs.items():
-        if not isinstance(run, Mapping):
-            continue
-        facts = [(key, str(run[key])) for key in ("date", "program", "seed") if key in run]
-        environment = run.get("environment")
+        known = run if isinstance(run, Mapping) else {}
+        environment = known.get("environment")
+        facts = [str(known[key]) for key in ("date", "program") if key in known]
         if isinstance(environment, Mapping):
-            facts += [(str(key), str(value)) for key, value in environment.items()]
-        yield Facts(f"Run {name}", facts)
+            facts += [f"{key} {value}" for key, value in environment.items()]
+        rows.append((str(name), ", ".join(facts) or "nothing is known of it"))
+    return Facts("Runs", rows)
 
 
 def _marks() -> Texts:

@@ -14,6 +14,7 @@ from .values import Axis, Bar, Bars, Column, Facts, Figure, Page, Source, Table,
 if TYPE_CHECKING:
     from ..database.lookups.best import Best
 
+LEAST_GAIN = 0.001  # share of the time
 RECORDS, LIMITS, TERMS, BUSY = "records", "limits", "terms", "busy"
 
 
@@ -127,7 +128,8 @@ def _busy(view: CandidateView) -> Table:
 
 
 def _limits(view: CandidateView) -> Table:
-    found = [*view.limits.limits, *view.limits.wastes]
+    known = [*view.limits.limits, *view.limits.wastes]
+    found = [each for each in known if each.gain >= LEAST_GAIN] or known[:1]
     return Table(
         "limits and wastes",
         {
@@ -155,7 +157,7 @@ def _view_figures() -> list[Figure]:
             "limits",
             "What would be left without each limit",
             "The predicted time if one limit of the hardware or one waste of the kernel cost nothing. The "
-            "shortest bar is what is worth most work.",
+            "shortest bar is what is worth most work. What gains nothing is left out.",
             LIMITS,
             {"": Bars(Axis("predicted time", "us"), "name", (Bar("time left", Source.PREDICTED, "left_us"),))},
             ("name", "left_us", "gain"),

@@ -30,7 +30,7 @@
   }
 
   function chooser(label, options, value, onchange) {
-    const select = make("select", { onchange: () => onchange(select.value) },
+    const select = make("select", { "aria-label": label, onchange: () => onchange(select.value) },
       ...options.map(([key, text]) => make("option", { value: key }, text)));
     select.value = value;
     return make("label", {}, make("span", {}, label), select);
@@ -366,7 +366,10 @@
     fillControls();
     draw();
     drawn.push(draw);
-    new ResizeObserver(() => { if (Math.abs(Math.max(240, plot.clientWidth) - width) > 1) draw(); }).observe(plot);
+    // in the next frame: a new height within the observation would count as an error
+    new ResizeObserver(() => requestAnimationFrame(() => {
+      if (Math.abs(Math.max(240, plot.clientWidth) - width) > 1) draw();
+    })).observe(plot);
   }
 
   function hintLines(figure, table, row) {

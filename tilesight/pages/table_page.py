@@ -21,7 +21,7 @@ def table_page(table: DispatchTable, vendor_us: Mapping[int, float]) -> Page:
     evidence = sorted(table.evidence, key=lambda piece: piece.size)
     tables = {SEGMENTS: _segments(table)}
     parts: list[Figure | Facts | Texts] = [_summary(table, evidence)]
-    if not all(piece.chosen_measured and piece.best_measured for piece in evidence):
+    if not evidence or not all(piece.chosen_measured and piece.best_measured for piece in evidence):
         parts.append(Texts("What to know first", [_unmeasured(evidence)], is_warning=True))
     parts.append(_segment_figure(table))
     if evidence:
