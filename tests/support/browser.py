@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
-REQUIRED = "TILESIGHT_TEST_CHROMIUM"  # .ci/run sets it: then a missing browser is an error
+REQUIRED = "REQUIRE_CHROMIUM"  # .ci/run sets it: then a missing browser is an error
 ARGUMENTS = (
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
@@ -62,11 +62,13 @@ class Visit:
     def colours(self, figure: str) -> int:
         """The number of colours in a figure; an empty one has very few."""
         script = """key => {
-            const canvas = document.querySelector(`[data-figure='${key}'] canvas`), copy = document.createElement('canvas');
+            const canvas = document.querySelector(`[data-figure='${key}'] canvas`);
+            const copy = document.createElement('canvas');
             [copy.width, copy.height] = [canvas.width, canvas.height];
             const context = copy.getContext('2d', { willReadFrequently: true });
             context.drawImage(canvas, 0, 0);
-            return new Set(new Uint32Array(context.getImageData(0, 0, copy.width, copy.height).data.buffer)).size;
+            const data = context.getImageData(0, 0, copy.width, copy.height).data;
+            return new Set(new Uint32Array(data.buffer)).size;
         }"""
         return int(self.page.evaluate(script, figure))
 

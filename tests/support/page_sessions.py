@@ -38,7 +38,9 @@ PARAMETERS = {
     "split_k": (1, 2),
     "persistent": (False, True),
 }
-HOSTILE = '</script><script>alert("hostile")</script><img src=x onerror=alert(1)> & "quoted" \'single\' \x1b[31m'
+HOSTILE = (
+    '</script><script>alert("hostile")</script><img src=x onerror=alert(1)> & "quoted" \'single\' \x1b[31m'
+)
 
 
 def recorded_session(
@@ -88,7 +90,9 @@ def _trials(count: int, measured: int, hostile: str) -> Iterator[tuple[Config, T
         trial = TrialRecord(config, Status.PREDICTED, _prediction(chosen, draw))
         if place % 20 == 7:
             kind = FailureKind.DOES_NOT_FIT if place % 40 == 7 else FailureKind.LOWER_ERROR
-            trial = TrialRecord(config, Status.FAILED, failure=Failure(kind, f"too much shared memory {hostile}"))
+            trial = TrialRecord(
+                config, Status.FAILED, failure=Failure(kind, f"too much shared memory {hostile}")
+            )
         elif place % every == 0 and measured:
             trial = _measured(trial, place < 6 * every, draw)
         yield config, trial

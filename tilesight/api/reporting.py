@@ -18,7 +18,8 @@ DEFAULT_OUT = "report.html"
 MODEL = "model"  # the subject that stands for the model that ships
 _HEAD = 2048  # characters of a file that tell whether it is a page of ours
 KINDS = (
-    "a session's id, the name of a kernel, kernel.py:name, a dispatch table (.json), a dataset (a .parquet file or "
+    "a session's id, the name of a kernel, kernel.py:name, a dispatch table (.json), a dataset (a "
+    ".parquet file or "
     "a folder of them), a folder of a trained model, or the word model"
 )
 
@@ -35,9 +36,9 @@ def write_report(
     """Write a report: one HTML file that loads nothing, so that it can be mailed and opened offline.
 
     Args:
-        subject: What it is about: the id of a session, the name of a kernel (its best records), a kernel in a
-            file (`kernel.py:name`, what limits it), the path of a dispatch table or of a dataset, the folder of
-            a trained model, or "model" for the model that ships.
+        subject: What it is about: the id of a session, the name of a kernel (its best records), a kernel in
+            a file (`kernel.py:name`, what limits it), the path of a dispatch table or of a dataset, the folder
+            of a trained model, or "model" for the model that ships.
         out: The file, which ends in .html. A report that is there already is replaced; other files are not.
         target, arguments, dims: Of a kernel in a file, as for `explain`.
         database: As for `tune`.

@@ -26,7 +26,9 @@ def next_limit(prediction: Prediction) -> tuple[str, float] | None:
     """
     terms = prediction.terms_us
     others = {
-        name: us for name, us in terms.items() if name not in _NO_LIMIT and name != prediction.limiting and us > 0
+        name: us
+        for name, us in terms.items()
+        if name not in _NO_LIMIT and name != prediction.limiting and us > 0
     }
     if not others:
         return None
@@ -39,7 +41,7 @@ def candidate_table(found: RecordedSession, levels: Sequence[Level]) -> Table:
     """All candidates, one row each, in the order of the result."""
     result = found.result
     trials, floor = result.trials, result.limit
-    limits = [t.prediction and next_limit(t.prediction) for t in trials]
+    limits = [next_limit(t.prediction) if t.prediction else None for t in trials]
     columns: dict[str, Column] = {
         "rank": Column("rank", range(1, len(trials) + 1)),
         "status": Column("status", [t.status.value for t in trials]),
@@ -53,11 +55,14 @@ def candidate_table(found: RecordedSession, levels: Sequence[Level]) -> Table:
             Source.PREDICTED,
         ),
         "limiting": Column(
-            "limiting", [t.prediction.limiting if t.prediction else None for t in trials], "", Source.PREDICTED
+            "limiting",
+            [t.prediction.limiting if t.prediction else None for t in trials],
+            "",
+            Source.PREDICTED,
         ),
-        "next_limit": Column("next limit", [n and n[0] for n in limits], "", Source.PREDICTED),
+        "next_limit": Column("next limit", [n[0] if n else None for n in limits], "", Source.PREDICTED),
         "left_us": Column(
-            "left at least without what limits", [n and n[1] for n in limits], "us", Source.PREDICTED
+            "left at least without what limits", [n[1] if n else None for n in limits], "us", Source.PREDICTED
         ),
     }
     if result.flops:
@@ -70,15 +75,15 @@ def candidate_table(found: RecordedSession, levels: Sequence[Level]) -> Table:
         for level in levels:
             columns[level.key] = Column(
                 f"operations per byte of {level.name}",
-                [t.prediction and level.intensity(t.prediction, result.flops) for t in trials],
+                [level.intensity(t.prediction, result.flops) if t.prediction else None for t in trials],
                 "FLOP/B",
                 Source.PREDICTED,
             )
     columns |= _progress(trials, found.trial_times, found.summary.started_at)
     failures = [t.failure for t in trials]
     if any(failures):
-        columns["failure"] = Column("failure", [f and f.kind.value for f in failures])
-        columns["message"] = Column("message", [f and f.message for f in failures])
+        columns["failure"] = Column("failure", [f.kind.value if f else None for f in failures])
+        columns["message"] = Column("message", [f.message if f else None for f in failures])
     for name in dict.fromkeys(name for t in trials for name in t.config):
         values = [t.config.get(name) for t in trials]
         columns[PARAMETER + name] = Column(name, values, is_parameter=True)
@@ -93,8 +98,8 @@ def _progress(
     for key, source in (("predicted", Source.PREDICTED), ("measured", Source.MEASURED)):
         timed: list[tuple[datetime, int, float]] = []
         for place, trial in enumerate(trials):
-            known = times.get(trial.config)
-            at = known and (known.predicted_at if key == "predicted" else known.measured_at)
+            known = times.get(trial.config, TrialTimes())
+            at = known.predicted_at if key == "predicted" else known.measured_at
             us = trial.predicted_us if key == "predicted" else trial.measured_us
             if at is not None and us is not None:
                 timed.append((at, place, us))
@@ -112,6 +117,3 @@ def _progress(
             f"{key}_best_us": Column(f"best {key} time so far", best, "us", source),
         }
     return columns
-
-
-__all__ = ["PARAMETER", "candidate_table", "next_limit"]

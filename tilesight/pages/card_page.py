@@ -17,10 +17,12 @@ def card_page(card: Mapping[str, Any]) -> Page:
     """The page of a card. Raises `InputError` if the card lacks what it needs."""
     try:
         tables = {HELD_OUT: _held_out(card), DATA: _data(card), FEATURES: _features(card)}
-        parts = [_summary(card), *_figures(), _software(card)]
+        parts: list[Figure | Facts | Texts] = [_summary(card), *_figures(), _software(card)]
         title = f"Learned cost model {card['version']}"
     except (KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"the model's card cannot be shown: {error} is missing or of a wrong kind") from error
+        raise InputError(
+            f"the model's card cannot be shown: {error} is missing or of a wrong kind"
+        ) from error
     if not len(tables[HELD_OUT]):
         parts = [part for part in parts if not (isinstance(part, Figure) and part.table == HELD_OUT)]
         parts.insert(1, Texts("What to know first", ["The card has no held-out errors."], is_warning=True))
@@ -73,7 +75,8 @@ def _held_out(card: Mapping[str, Any]) -> Table:
         "two_sigma_expected": ("expected within two sigma", "%", Source.LIMIT),
     }
     columns = {
-        key: Column(title, [row[key] for row in rows], unit, source) for key, (title, unit, source) in titles.items()
+        key: Column(title, [row[key] for row in rows], unit, source)
+        for key, (title, unit, source) in titles.items()
     }
     return Table("held-out results", columns)
 
@@ -121,7 +124,8 @@ def _figures() -> Iterator[Figure]:
     yield compared(
         "choices",
         "The first choice",
-        "Best measured time over the measured time of the candidate that is predicted to be fastest: geometric "
+        "Best measured time over the measured time of the candidate that is predicted to be fastest: "
+        "geometric "
         "mean over the cases. 100 % is the best candidate.",
         "speed of the first choice",
         "top1",
@@ -141,7 +145,8 @@ def _figures() -> Iterator[Figure]:
     yield Figure(
         "sigma",
         "Calibration of sigma",
-        "The share of held-out candidates whose measured time lies within one or two sigma of the prediction. "
+        "The share of held-out candidates whose measured time lies within one or two sigma of the "
+        "prediction. "
         "More than expected: sigma is too wide. Less: it is too narrow.",
         HELD_OUT,
         covered,
@@ -151,7 +156,8 @@ def _figures() -> Iterator[Figure]:
     yield Figure(
         "data",
         "Training data by operator",
-        "Verified candidates, by operator. Predictions for operators that are unlike all of these are less sure.",
+        "Verified candidates, by operator. Predictions for operators that are unlike all of these are "
+        "less sure.",
         DATA,
         {
             name: Bars(Axis(name), "operator", (Bar(name, Source.PLAIN, key),))
@@ -175,5 +181,7 @@ def _software(card: Mapping[str, Any]) -> Facts:
         (f"constants of the analytical model, by {entry['split']}", str(entry["constants"]))
         for entry in card["held_out"]
     ]
-    parameters = ", ".join(f"{k}={number(v) if isinstance(v, float) else v}" for k, v in card["parameters"].items())
+    parameters = ", ".join(
+        f"{k}={number(v) if isinstance(v, float) else v}" for k, v in card["parameters"].items()
+    )
     return Facts("How it was made", [*constants, ("parameters", parameters), *card["software"].items()])

@@ -1,4 +1,4 @@
-"""The page of a kernel: the best records of an operator, or what limits a kernel of which only its IR is known."""
+"""The page of a kernel: the best records of an operator, or what limits a kernel in a file."""
 
 from __future__ import annotations
 
@@ -38,14 +38,28 @@ def records_page(kernel: str, records: Sequence[Best]) -> Page:
         Figure(
             "records",
             "Best known times",
-            "Of each workload on each target, under each protocol: the best config, with a predicted time only "
+            "Of each workload on each target, under each protocol: the best config, with a predicted "
+            "time only "
             "where nothing was measured, and the fastest other implementation.",
             RECORDS,
             {"": Bars(Axis("time", "us"), "name", series)},
-            ("name", "measured_us", "predicted_us", "vendor_us", "ratio", "limiting", "session", "device", "protocol", "config"),
+            (
+                "name",
+                "measured_us",
+                "predicted_us",
+                "vendor_us",
+                "ratio",
+                "limiting",
+                "session",
+                "device",
+                "protocol",
+                "config",
+            ),
         )
     ]
-    return Page(kernel, "Best known configs", [Facts("Records", facts), *figures], {RECORDS: _records(records)})
+    return Page(
+        kernel, "Best known configs", [Facts("Records", facts), *figures], {RECORDS: _records(records)}
+    )
 
 
 def _records(records: Sequence[Best]) -> Table:
@@ -59,7 +73,10 @@ def _records(records: Sequence[Best]) -> Table:
         {
             "name": Column("workload", names),
             "measured_us": Column(
-                "measured time", [r.latency_us if _is_measured(r) else None for r in records], "us", Source.MEASURED
+                "measured time",
+                [r.latency_us if _is_measured(r) else None for r in records],
+                "us",
+                Source.MEASURED,
             ),
             "predicted_us": Column(
                 "predicted time",
@@ -114,7 +131,9 @@ def explanation_page(found: Explanation) -> Page:
         parts.append(Texts("How reliable the prediction is", reasons, is_warning=True))
     parts += [figure for figure in _view_figures() if len(tables[figure.table])]
     parts += _work(view)
-    return Page(f"{found.title} on {found.target.title}", "Nothing here was measured: all is predicted", parts, tables)
+    return Page(
+        f"{found.title} on {found.target.title}", "Nothing here was measured: all is predicted", parts, tables
+    )
 
 
 def _busy(view: CandidateView) -> Table:
@@ -122,7 +141,9 @@ def _busy(view: CandidateView) -> Table:
         "resources",
         {
             "resource": Column("resource", [use.resource for use in view.uses]),
-            "share": Column("busy share, predicted", [100 * use.share for use in view.uses], "%", Source.PREDICTED),
+            "share": Column(
+                "busy share, predicted", [100 * use.share for use in view.uses], "%", Source.PREDICTED
+            ),
         },
     )
 
@@ -134,7 +155,9 @@ def _limits(view: CandidateView) -> Table:
         "limits and wastes",
         {
             "name": Column("without", [f"{each.name} ({each.kind})" for each in found]),
-            "left_us": Column("time that is left", [each.without_us for each in found], "us", Source.PREDICTED),
+            "left_us": Column(
+                "time that is left", [each.without_us for each in found], "us", Source.PREDICTED
+            ),
             "gain": Column("saved share", [100 * each.gain for each in found], "%", Source.PREDICTED),
         },
     )
@@ -159,7 +182,11 @@ def _view_figures() -> list[Figure]:
             "The predicted time if one limit of the hardware or one waste of the kernel cost nothing. The "
             "shortest bar is what is worth most work. What gains nothing is left out.",
             LIMITS,
-            {"": Bars(Axis("predicted time", "us"), "name", (Bar("time left", Source.PREDICTED, "left_us"),))},
+            {
+                "": Bars(
+                    Axis("predicted time", "us"), "name", (Bar("time left", Source.PREDICTED, "left_us"),)
+                )
+            },
             ("name", "left_us", "gain"),
         ),
         Figure(
@@ -167,7 +194,11 @@ def _view_figures() -> list[Figure]:
             "Utilization",
             "The predicted share of the kernel's time in which each resource is busy.",
             BUSY,
-            {"": Bars(Axis("busy share, predicted", "%"), "resource", (Bar("busy", Source.PREDICTED, "share"),))},
+            {
+                "": Bars(
+                    Axis("busy share, predicted", "%"), "resource", (Bar("busy", Source.PREDICTED, "share"),)
+                )
+            },
             ("resource", "share"),
         ),
         Figure(

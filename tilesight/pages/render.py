@@ -65,7 +65,7 @@ def html(page: Page) -> str:
 </ul></nav></details>
 </header>
 <main id="main" tabindex="-1">
-<noscript><p class="warning">The figures need JavaScript, which is off here. The facts are below.</p></noscript>
+<noscript><p class="warning">Figures need JavaScript, which is off here. The facts are below.</p></noscript>
 {body}
 </main>
 <script type="application/json" id="data">{_json(_data(page))}</script>

@@ -116,7 +116,9 @@ def _sizes(table: DispatchTable, evidence: Sequence[Evidence], vendor_us: Mappin
             "size": Column(table.vary, [piece.size for piece in evidence]),
             "kernel": Column("kernel", [piece.kernel for piece in evidence]),
             "chosen_us": Column("time of its kernel, measured", chosen(True), "us", Source.MEASURED),
-            "chosen_predicted_us": Column("time of its kernel, predicted", chosen(False), "us", Source.PREDICTED),
+            "chosen_predicted_us": Column(
+                "time of its kernel, predicted", chosen(False), "us", Source.PREDICTED
+            ),
             "best_us": Column("best known time, measured", best(True), "us", Source.MEASURED),
             "best_predicted_us": Column("best known time, predicted", best(False), "us", Source.PREDICTED),
             "vendor_us": Column("time of the fastest other implementation", vendor, "us", Source.VENDOR),
@@ -184,7 +186,8 @@ def _conditions(table: DispatchTable) -> Facts:
 
 def _marks() -> Texts:
     line = (
-        "Filled blue circles are measured times of kernels, hollow orange diamonds are predicted, green squares "
+        "Filled blue circles are measured times of kernels, hollow orange diamonds are predicted, green "
+        "squares "
         "are measured times of other implementations."
     )
     return Texts("Marks and colours", (line,))

@@ -209,7 +209,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """Paragraphs under a title; none of them may be missed by a reader of the figures if they are warnings."""
+    """Paragraphs under a title. A warning is what a reader of the figures must not miss."""
 
     title: str
     lines: Sequence[str]

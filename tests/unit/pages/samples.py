@@ -24,7 +24,13 @@ OPERATORS = ("matmul", "rms_norm")
 
 def profile(blocks: int = 264) -> KernelProfile:
     loads = Access(
-        Space.GLOBAL, tensor="A", mechanism="ld", write=False, bytes=32768.0, instructions=64.0, transactions=1024.0
+        Space.GLOBAL,
+        tensor="A",
+        mechanism="ld",
+        write=False,
+        bytes=32768.0,
+        instructions=64.0,
+        transactions=1024.0,
     )
     work = Work(matrix=(MatrixWork("wgmma.m64n256k16.bf16", 8, 524288.0, warps=4),), accesses=(loads,))
     role = Role("all", 128, (Phase(Trips((64.0,)), work, is_loop=True),))
@@ -57,10 +63,16 @@ def _row(number: int) -> dict[str, Any]:
         "run": "run-1",
     }
     if number in (5, 6):
-        return {**row, "status": "failed", "failure_kind": FailureKind.BUILD_ERROR, "failure": "too few registers"}
+        return {
+            **row,
+            "status": "failed",
+            "failure_kind": FailureKind.BUILD_ERROR,
+            "failure": "too few registers",
+        }
     measured_us = predicted.latency_us * (0.9 + 0.02 * (number % 10))
     counters = {
-        "duration_us": measured_us, "tensor_active": 0.5, "dram_read_bytes": 2e6, "l2_hit": 0.7, "occupancy": 0.25,
+        "duration_us": measured_us, "tensor_active": 0.5, "dram_read_bytes": 2e6, "l2_hit": 0.7,
+        "occupancy": 0.25,
     }  # fmt: skip
     return {
         **row,
@@ -86,7 +98,8 @@ def table() -> DispatchTable:
         operator="matmul", dtype="bfloat16", attrs={}, dims=("m", "n", "k"), fixed={"n": 4096, "k": 4096},
         vary="m", dynamic=("m",), template="matmul", template_version="v1", target="h200",
         target_fingerprint="f" * 12, arch="sm_90a", device="NVIDIA H200", protocol="default",
-        software={"tilelang": "0.1.15"}, model="model-1", kernels=kernels, segments=segments, evidence=evidence,
+        software={"tilelang": "0.1.15"}, model="model-1", kernels=kernels, segments=segments,
+        evidence=evidence,
     )  # fmt: skip
 
 
@@ -96,4 +109,6 @@ def card() -> dict[str, Any]:
 
 
 def explanation() -> Explanation:
-    return explain_profiles("kernel of <others>", [replace(profile(), notes=("a note",))], load_target("h200"))
+    return explain_profiles(
+        "kernel of <others>", [replace(profile(), notes=("a note",))], load_target("h200")
+    )

@@ -1,4 +1,6 @@
-"""Pages in a headless Chromium: what they show at each width, what clicks and keys change, what a reload keeps."""
+"""Pages in a headless Chromium: what they show at each width, what clicks and keys change, what a reload
+keeps.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +83,7 @@ def test_nothing_is_empty_or_overflows(browser: Any, files: dict[str, Path], kin
                 assert "Nothing to draw" not in (note.text_content() or ""), f"{figure}: {where}"
 
 
-@pytest.mark.parametrize("kind", ("small", "table", "card", "dataset", "kernel"))
+@pytest.mark.parametrize("kind", ["small", "table", "card", "dataset", "kernel"])
 def test_axe_finds_nothing_serious(browser: Any, files: dict[str, Path], kind: str) -> None:
     try:
         from axe_playwright_python.sync_playwright import Axe
@@ -106,7 +108,9 @@ def reloaded(visit: Visit) -> None:
     visit.page.wait_for_function("() => document.documentElement.dataset.drawn !== undefined")
 
 
-def test_level_selector_changes_the_roofline_and_a_reload_keeps_it(browser: Any, files: dict[str, Path]) -> None:
+def test_level_selector_changes_the_roofline_and_a_reload_keeps_it(
+    browser: Any, files: dict[str, Path]
+) -> None:
     with visiting(browser, files["session"]) as visit:
         before = visit.picture("roofline")
         visit.section("roofline").get_by_label("memory level").select_option("shared memory")
@@ -141,7 +145,8 @@ def test_axes_change_their_scale(browser: Any, files: dict[str, Path]) -> None:
 
 
 def first_cells(visit: Visit, figure: str, column: int) -> list[str]:
-    script = "([key, n]) => [...document.querySelectorAll(`[data-figure='${key}'] tbody tr`)].map(r => r.cells[n].textContent)"
+    script = """([key, n]) =>
+        [...document.querySelectorAll(`[data-figure='${key}'] tbody tr`)].map(row => row.cells[n].textContent)"""
     found: list[str] = visit.page.evaluate(script, [figure, column])
     return found
 
@@ -196,7 +201,9 @@ def test_keys_alone_reach_and_operate_everything(browser: Any, files: dict[str, 
         seen = set()
         for _ in range(16):
             page.keyboard.press("Tab")
-            seen.add(page.evaluate("() => document.activeElement.tagName + ' ' + document.activeElement.className"))
+            seen.add(
+                page.evaluate("() => document.activeElement.tagName + ' ' + document.activeElement.className")
+            )
             if page.evaluate("() => document.activeElement.classList.contains('plot')"):
                 break
         assert page.evaluate("() => document.activeElement.classList.contains('plot')")
@@ -288,7 +295,7 @@ def test_hostile_texts_are_shown_as_text(browser: Any, files: dict[str, Path]) -
             plot.press("End")
         assert page.locator("img").count() == 0
         assert page.locator("script").count() == 3
-        assert '<img src=x onerror=alert(1)>' in page.locator("main").inner_text()
+        assert "<img src=x onerror=alert(1)>" in page.locator("main").inner_text()
 
 
 def test_page_without_anything_measured(browser: Any, tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ from tests.unit.pages.samples import card, dataset, explanation, table
 from tests.unit.pages.test_session_page import facts, figures, warnings
 from tilesight.costmodel.analytical.analytical_model import AnalyticalModel
 from tilesight.errors import InputError
-from tilesight.pages import dataset_page as dataset_pages
+from tilesight.pages import predicted_rows
 from tilesight.pages.card_page import card_page
-from tilesight.pages.dataset_page import chosen_rows, dataset_page
+from tilesight.pages.dataset_page import dataset_page
 from tilesight.pages.kernel_page import explanation_page, records_page
 from tilesight.pages.table_page import table_page
 from tilesight.pages.values import Source
@@ -101,7 +101,7 @@ def test_rows_of_unknown_targets_are_not_predicted() -> None:
     frame = whole.frame.assign(target=["h200", "strange"] * (len(whole) // 2))
     page = dataset_page("sample", Dataset(frame, whole.metadata), MODEL)
     assert set(page.tables["rows"].columns["target"].values) == {"h200"}
-    assert "targets that are not known here" in warnings(page)
+    assert "targets that are unknown here" in warnings(page)
     nothing = dataset_page("sample", Dataset(frame.assign(target="strange"), whole.metadata), MODEL)
     assert "There is nothing to predict" in warnings(nothing)
 
@@ -116,12 +116,12 @@ def test_training_rows_are_named() -> None:
 
 
 def test_rows_are_taken_in_turns_of_the_cases(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dataset_pages, "MOST_PREDICTED", 16)
+    monkeypatch.setattr(predicted_rows, "MOST_PREDICTED", 16)
     whole = dataset(40)
-    chosen = chosen_rows(whole).frame
+    chosen = predicted_rows.chosen_rows(whole).frame
     assert len(chosen) == 16
-    monkeypatch.setattr(dataset_pages, "MOST_PREDICTED", 30)
-    chosen = chosen_rows(whole).frame
+    monkeypatch.setattr(predicted_rows, "MOST_PREDICTED", 30)
+    chosen = predicted_rows.chosen_rows(whole).frame
     assert chosen["counters"].notna().sum() == whole.verified().frame["counters"].notna().sum()
     assert len(chosen[["workload"]].drop_duplicates()) == len(whole.frame[["workload"]].drop_duplicates())
     assert "of 38 verified rows are predicted" in warnings(dataset_page("sample", whole, MODEL))
@@ -164,7 +164,9 @@ def test_an_explanation_shows_what_is_left_without_each_limit() -> None:
     assert left.source is Source.PREDICTED
     assert all(float(str(us)) < found.this.prediction.latency_us for us in left.values)
     assert facts(page, "Result")["limiting, predicted"] == found.this.prediction.limiting
-    assert all(each.source is not Source.MEASURED for t in page.tables.values() for each in t.columns.values())
+    assert all(
+        each.source is not Source.MEASURED for t in page.tables.values() for each in t.columns.values()
+    )
 
 
 def test_a_kernel_without_records_is_refused() -> None:

@@ -33,7 +33,9 @@ def facts(page: Page, title: str) -> dict[str, str]:
 
 
 def warnings(page: Page) -> str:
-    return " ".join(line for part in page.parts if isinstance(part, Texts) and part.is_warning for line in part.lines)
+    return " ".join(
+        line for part in page.parts if isinstance(part, Texts) and part.is_warning for line in part.lines
+    )
 
 
 def data(page: Page) -> dict[str, Any]:
@@ -54,7 +56,14 @@ def test_it_has_every_figure() -> None:
 
 
 def test_the_next_limit_is_the_longest_other_term_after_what_is_added() -> None:
-    terms = {"launch": 2.0, "fill": 1.0, "dram": 40.0, "matrix": 60.0, "makespan": 70.0, "learned correction": 50.0}
+    terms = {
+        "launch": 2.0,
+        "fill": 1.0,
+        "dram": 40.0,
+        "matrix": 60.0,
+        "makespan": 70.0,
+        "learned correction": 50.0,
+    }
     assert next_limit(Prediction(73.0, {}, "matrix", terms)) == ("dram", 43.0)
     assert next_limit(Prediction(73.0, {}, "dram", terms)) == ("matrix", 63.0)
     # never more than the whole time
@@ -135,7 +144,9 @@ def test_failures_are_counted_by_kind_and_message() -> None:
 
 def test_finalists_have_intervals_and_the_vendor_beside_them() -> None:
     table = session_page(recorded_session(200)).tables["finalists"]
-    rows = zip(*(table.columns[k].values for k in ("measured_us", "vendor_us", "low_us", "high_us")), strict=True)
+    rows = zip(
+        *(table.columns[k].values for k in ("measured_us", "vendor_us", "low_us", "high_us")), strict=True
+    )
     for measured, vendor, low, high in rows:
         us = measured if measured is not None else vendor
         assert isinstance(us, float)
@@ -151,7 +162,9 @@ def test_landscape_offers_the_parameters_that_vary() -> None:
     assert isinstance(chart, Matrix)
     assert "parameter block_m" in chart.rows
     same = tuple(replace(t, config=Config({**t.config, "stages": 3})) for t in found.result.trials[:20])
-    chart = figures(session_page(replace(found, result=replace(found.result, trials=same))))["landscape"].charts[""]
+    chart = figures(session_page(replace(found, result=replace(found.result, trials=same))))[
+        "landscape"
+    ].charts[""]
     assert isinstance(chart, Matrix)
     assert "parameter stages" not in chart.rows
 
