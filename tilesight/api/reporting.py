@@ -37,8 +37,8 @@ def write_report(
 
     Args:
         subject: What it is about: the id of a session, the name of a kernel (its best records), a kernel in
-            a file (`kernel.py:name`, what limits it), the path of a dispatch table or of a dataset, the folder
-            of a trained model, or "model" for the model that ships.
+            a file (`kernel.py:name`, what limits it), the path of a dispatch table or dataset, the folder of
+            a trained model, or "model" for the model that ships.
         out: The file, which ends in .html. A report that is there already is replaced; other files are not.
         target, arguments, dims: Of a kernel in a file, as for `explain`.
         database: As for `tune`.

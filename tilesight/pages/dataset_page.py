@@ -92,10 +92,11 @@ def _warnings(dataset: Dataset, chosen: Dataset, rows: Sequence[PredictedRow]) -
     verified = dataset.verified()
     known = int(verified.frame["target"].isin(target_names()).sum())
     if known < len(verified):
-        yield f"{len(verified) - known} verified rows are of targets that are unknown here; they are left out."
+        yield f"{len(verified) - known} verified rows are of targets that are unknown here: left out."
     if len(chosen) < known:
         yield (
-            f"{len(chosen)} of {known} verified rows are predicted: those with counters, then in turns of the "
+            f"{len(chosen)} of {known} verified rows are predicted: those with counters, then in turns "
+            f"of the "
             "cases."
         )
     if len(rows) < len(chosen):

@@ -146,7 +146,8 @@ def test_axes_change_their_scale(browser: Any, files: dict[str, Path]) -> None:
 
 def first_cells(visit: Visit, figure: str, column: int) -> list[str]:
     script = """([key, n]) =>
-        [...document.querySelectorAll(`[data-figure='${key}'] tbody tr`)].map(row => row.cells[n].textContent)"""
+        [...document.querySelectorAll(`[data-figure='${key}'] tbody tr`)]
+            .map(row => row.cells[n].textContent)"""
     found: list[str] = visit.page.evaluate(script, [figure, column])
     return found
 
