@@ -125,8 +125,7 @@ def _figures() -> Iterator[Figure]:
         "choices",
         "The first choice",
         "Best measured time over the measured time of the candidate that is predicted to be fastest: "
-        "geometric "
-        "mean over the cases. 100 % is the best candidate.",
+        "geometric mean over the cases. 100 % is the best candidate.",
         "speed of the first choice",
         "top1",
         ("worst",),
@@ -146,8 +145,7 @@ def _figures() -> Iterator[Figure]:
         "sigma",
         "Calibration of sigma",
         "The share of held-out candidates whose measured time lies within one or two sigma of the "
-        "prediction. "
-        "More than expected: sigma is too wide. Less: it is too narrow.",
+        "prediction. More than expected: sigma is too wide. Less: it is too narrow.",
         HELD_OUT,
         covered,
         ("name", "cases", "one_sigma", "one_sigma_expected", "two_sigma", "two_sigma_expected"),
@@ -156,8 +154,8 @@ def _figures() -> Iterator[Figure]:
     yield Figure(
         "data",
         "Training data by operator",
-        "Verified candidates, by operator. Predictions for operators that are unlike all of these are "
-        "less sure.",
+        "Verified candidates, by operator. Predictions for operators that are unlike all of these are less "
+        "sure.",
         DATA,
         {
             name: Bars(Axis(name), "operator", (Bar(name, Source.PLAIN, key),))

@@ -393,24 +393,45 @@ const Charts = (() => {
     const at = (axis) => box.left + gap * axis;
     const low = log ? Math.log(time.low) : time.low, high = log ? Math.log(time.high) : time.high;
     const spots = [];
+    const inkOf = (value) => {
+      const share = ((log ? Math.log(value) : value) - low) / (high - low || 1);
+      return css(sequential(colour.isDark ? 1 - 0.85 * share : 0.8 * share));
+    };
+    const ways = lines.map((line) => {
+      const way = line.at.map((place, axis) => [at(axis), place === null ? null : box.bottom - place * (box.bottom - box.top)]);
+      return [...way.filter(([, y]) => y !== null), [box.right, time.at(line.value)]];
+    });
+    const isCrowded = lines.length > 800, parts = new Map();
     for (const isMeasured of [false, true]) {
-      context.globalAlpha = isMeasured ? 0.9 : Math.max(0.12, Math.min(0.6, 60 / lines.length));
+      context.globalAlpha = isMeasured ? 0.9 : 0.55;
       context.lineWidth = isMeasured ? 1.6 : 1;
-      context.setLineDash(isMeasured || lines.length > 800 ? [] : [5, 3]);
-      for (const line of lines) {
-        if ((line.source !== "predicted") !== isMeasured) continue;
-        const share = ((log ? Math.log(line.value) : line.value) - low) / (high - low || 1);
-        const rgb = sequential(colour.isDark ? 1 - 0.85 * share : 0.8 * share);
-        context.strokeStyle = css(rgb);
+      context.setLineDash(isMeasured || isCrowded ? [] : [5, 3]);
+      lines.forEach((line, i) => {
+        if ((line.source !== "predicted") !== isMeasured) return;
+        const way = ways[i], ink = inkOf(line.value);
+        spots.push({ x: box.right, y: time.at(line.value), row: line.row });
+        if (isCrowded && !isMeasured) {
+          // most parts lie on each other: each is drawn once, in the colour of the best line, which comes last
+          way.slice(1).forEach((end, n) => {
+            const key = [...way[n], ...end].map(Math.round).join(" ");
+            parts.delete(key);
+            parts.set(key, [way[n], end, ink]);
+          });
+          return;
+        }
+        context.strokeStyle = ink;
         context.beginPath();
-        line.at.forEach((place, axis) => {
-          if (place !== null) context.lineTo(at(axis), box.bottom - place * (box.bottom - box.top));
-        });
-        const end = time.at(line.value);
-        context.lineTo(box.right, end);
+        way.forEach(([x, y]) => context.lineTo(x, y));
         context.stroke();
-        spots.push({ x: box.right, y: end, row: line.row });
+      });
+      for (const [start, end, ink] of parts.values()) {
+        context.strokeStyle = ink;
+        context.beginPath();
+        context.moveTo(...start);
+        context.lineTo(...end);
+        context.stroke();
       }
+      parts.clear();
     }
     context.setLineDash([]);
     context.globalAlpha = 1;

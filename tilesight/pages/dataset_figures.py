@@ -102,9 +102,8 @@ def operator_figure() -> Figure:
     return Figure(
         "operators",
         "Errors by operator",
-        "The factor between the predicted and the measured time, less one. The bias is above zero where "
-        "the model "
-        "predicts too much time.",
+        "The factor between the predicted and the measured time, less one. The bias is above zero where the "
+        "model predicts too much time.",
         OPERATORS,
         {
             "median error": bars("median", "median error"),
@@ -164,9 +163,8 @@ def sigma_figure() -> Figure:
     return Figure(
         "sigma",
         "Calibration of sigma",
-        "For multiples of sigma: the share of rows whose measured time lies within, against the share "
-        "that should. "
-        "Above the line sigma is too wide, below it is too narrow.",
+        "For multiples of sigma: the share of rows whose measured time lies within, against the share that "
+        "should. Above the line sigma is too wide, below it is too narrow.",
         SIGMA,
         {"": Plane(Axis("expected within the multiple of sigma", "%"), Axis("rows within it", "%"), layers)},
         ("multiple", "expected", "observed"),
@@ -282,9 +280,8 @@ def case_figure(table: Table) -> Figure:
     return Figure(
         "cases",
         "Beside other implementations",
-        "Above the line the fastest candidate of a case is faster than the fastest other "
-        "implementation. Datasets "
-        "are samples, not searches: the best candidate of a space need not be among them.",
+        "Above the line the fastest candidate of a case is faster than the fastest other implementation. "
+        "Datasets are samples, not searches: the best candidate of a space need not be among them.",
         CASES,
         {"": Plane(*axes, layers)},
         ("operator", "shape", "dtype", "target", "best_us", "vendor_us", "ratio", "count"),

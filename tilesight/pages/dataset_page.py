@@ -85,9 +85,8 @@ def _warnings(dataset: Dataset, chosen: Dataset, rows: Sequence[PredictedRow]) -
     trained = sum(row.is_training_row for row in rows)
     if trained:
         yield (
-            f"The model was trained on {trained} of the {len(rows)} predicted rows: its errors there "
-            f"are smaller "
-            "than on kernels that it has not seen. `tilesight report model` shows held-out errors."
+            f"The model was trained on {trained} of the {len(rows)} predicted rows: its errors there are "
+            "smaller than on kernels that it has not seen. `tilesight report model` shows held-out errors."
         )
     verified = dataset.verified()
     known = int(verified.frame["target"].isin(target_names()).sum())
@@ -95,9 +94,8 @@ def _warnings(dataset: Dataset, chosen: Dataset, rows: Sequence[PredictedRow]) -
         yield f"{len(verified) - known} verified rows are of targets that are unknown here: left out."
     if len(chosen) < known:
         yield (
-            f"{len(chosen)} of {known} verified rows are predicted: those with counters, then in turns "
-            f"of the "
-            "cases."
+            f"{len(chosen)} of {known} verified rows are predicted: those with counters, then in turns of "
+            "the cases."
         )
     if len(rows) < len(chosen):
         yield f"The model refuses {len(chosen) - len(rows)} of them, as kernels that do not fit their target."
@@ -123,7 +121,6 @@ def _runs(dataset: Dataset) -> Facts:
 def _marks() -> Texts:
     line = (
         "Hollow orange diamonds and hatched bars show predictions, against a measured or counted value. "
-        "Green "
-        "squares are measured times beside those of other implementations."
+        "Green squares are measured times beside those of other implementations."
     )
     return Texts("Marks and colours", (line,))

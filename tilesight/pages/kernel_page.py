@@ -38,9 +38,8 @@ def records_page(kernel: str, records: Sequence[Best]) -> Page:
         Figure(
             "records",
             "Best known times",
-            "Of each workload on each target, under each protocol: the best config, with a predicted "
-            "time only "
-            "where nothing was measured, and the fastest other implementation.",
+            "Of each workload on each target, under each protocol: the best config, with a predicted time "
+            "only where nothing was measured, and the fastest other implementation.",
             RECORDS,
             {"": Bars(Axis("time", "us"), "name", series)},
             (

@@ -66,7 +66,7 @@ def roofline(result: SessionResult, table: Table, where: Sequence[Level]) -> Ite
         "Roofline",
         "How far each candidate is from the limits of the hardware. Left of the bend the bandwidth of the "
         "level limits, right of it the arithmetic. Bytes are always the model's count: the busy time of the "
-        f"level times its bandwidth. Hints say what limits a candidate, and the least time without "
+        "level times its bandwidth. Hints say what limits a candidate, and the least time without "
         f"it.{typical}",
         CANDIDATES,
         charts,
@@ -117,8 +117,7 @@ def finalist_figure() -> Figure:
         "finalists",
         "Finalists and other implementations",
         "Timed in turns on the same inputs. Whiskers are 95 % intervals of the median; six samples are "
-        "needed "
-        "for one. Finalists whose samples cannot be told apart are decided by simplicity.",
+        "needed for one. Finalists whose samples cannot be told apart are decided by simplicity.",
         FINALISTS,
         {"": Bars(Axis("time", "us"), "name", series)},
         ("name", "measured_us", "noisy_us", "vendor_us", "low_us", "high_us", "samples", "config"),
@@ -155,10 +154,9 @@ def error_figure(result: SessionResult, table: Table) -> Figure:
     return Figure(
         "errors",
         "Predicted against measured",
-        f"{inside} of {len(both)} measured candidates ({percent(inside / len(both))}) lie within their "
-        f"own one "
-        "sigma; 68 % are expected. The measured ones were chosen for their predictions, so they are no even "
-        "sample of the space.",
+        f"{inside} of {len(both)} measured candidates ({percent(inside / len(both))}) lie within their own "
+        "one sigma; 68 % are expected. The measured ones were chosen for their predictions, so they are no "
+        "even sample of the space.",
         CANDIDATES,
         {"": Plane(*axes, layers)},
         (*_ABOUT, *table.parameters),
@@ -184,10 +182,8 @@ def progress_figures(table: Table) -> Iterator[Figure]:
             "progress",
             "Best so far",
             "Each candidate when it was predicted or measured, and the best until then; predictions and "
-            "measurements are counted separately. Results that the "
-            "session recalled from earlier ones stand at its beginning. Finalists stand where they were "
-            "timed "
-            "last.",
+            "measurements are counted separately. Results that the session recalled from earlier ones stand "
+            "at its beginning. Finalists stand where they were timed last.",
             CANDIDATES,
             charts,
             ("rank", "status", "measured_us", "predicted_us", *moments, *table.parameters),
@@ -243,11 +239,9 @@ def landscape_figures(table: Table) -> Iterator[Figure]:
         yield Figure(
             "landscape",
             "Landscape over two parameters",
-            "The best time of all candidates with these two values. A measured time stands for a cell "
-            "that has "
-            "one; otherwise the cell is hatched and shows a predicted time, with ~ before it. The "
-            "brighter a cell, "
-            "the faster.",
+            "The best time of all candidates with these two values. A measured time stands for a cell that "
+            "has one; otherwise the cell is hatched and shows a predicted time, with ~ before it. The "
+            "brighter a cell, the faster.",
             CANDIDATES,
             {"": Matrix(varied, varied, values, "best time", "us")},
             columns,
@@ -256,9 +250,9 @@ def landscape_figures(table: Table) -> Iterator[Figure]:
         yield Figure(
             "parallel",
             "Parallel coordinates",
-            "A line for each candidate: its parameters, and its time at the right. Solid lines end at a "
-            "measured "
-            "time, thin dashed ones at a predicted time. The filters apply to all figures of candidates.",
+            "A line for each candidate: its parameters, and its time at the right. Thick lines end at a "
+            "measured time, thin ones at a predicted time; those are dashed where there is room. The "
+            "filters apply to all figures of candidates.",
             CANDIDATES,
             {"": Parallel(varied, values, "time", "us")},
             columns,

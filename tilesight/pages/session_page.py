@@ -38,8 +38,8 @@ def session_page(found: RecordedSession) -> Page:
     result, summary = found.result, found.summary
     if not result.trials:
         raise InputError(
-            f"session {summary.id} has no candidates yet: there is nothing to draw; "
-            "`tilesight sessions` lists the sessions with the number of their candidates"
+            f"session {summary.id} has no candidates yet: there is nothing to draw; `tilesight sessions` "
+            "lists the sessions with the number of their candidates"
         )
     chip = result.chip
     where = levels(chip) if chip is not None else ()
@@ -175,10 +175,9 @@ def _legend() -> Texts:
     return Texts(
         "Marks and colours",
         (
-            "A filled blue circle or bar is a measured time of a candidate whose results were checked. "
-            "A hollow "
-            "orange diamond, a dashed line or a hatched cell is predicted and was never measured. Green "
-            "squares "
-            "are measured times of other implementations. Grey lines are limits, from figures of the target.",
+            "A filled blue circle or bar is a measured time of a candidate whose results were checked. A "
+            "hollow orange diamond, a dashed line or a hatched cell is predicted and was never measured. "
+            "Green squares are measured times of other implementations. Grey lines are limits, from figures "
+            "of the target.",
         ),
     )

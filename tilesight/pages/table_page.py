@@ -187,7 +187,6 @@ def _conditions(table: DispatchTable) -> Facts:
 def _marks() -> Texts:
     line = (
         "Filled blue circles are measured times of kernels, hollow orange diamonds are predicted, green "
-        "squares "
-        "are measured times of other implementations."
+        "squares are measured times of other implementations."
     )
     return Texts("Marks and colours", (line,))
