@@ -9,8 +9,8 @@ from ..costmodel.learned.hybrid import CORRECTION
 from ..problem.config import Config
 from ..records.recorded_session import RecordedSession, TrialTimes
 from ..records.trial import ORDER_TERM, Prediction, TrialRecord
-from .levels import Level
-from .values import Cell, Column, Source, Table
+from .levels import MemoryLevel
+from .values import Cell, PageColumn, PageTable, Source
 
 # terms that precede all others, contain others, or are none of the hardware
 _NO_LIMIT = frozenset({"launch", "fill", "makespan", "loops", CORRECTION, ORDER_TERM})
@@ -37,43 +37,47 @@ def next_limit(prediction: Prediction) -> tuple[str, float] | None:
     return name, min(prediction.latency_us, added + others[name])
 
 
-def candidate_table(found: RecordedSession, levels: Sequence[Level]) -> Table:
+def candidate_table(found: RecordedSession, levels: Sequence[MemoryLevel]) -> PageTable:
     """All candidates, one row each, in the order of the result."""
     result = found.result
     trials, floor = result.trials, result.limit
     limits = [next_limit(t.prediction) if t.prediction else None for t in trials]
-    columns: dict[str, Column] = {
-        "rank": Column("rank", range(1, len(trials) + 1)),
-        "status": Column("status", [t.status.value for t in trials]),
-        "measured_us": Column("measured time", [t.measured_us for t in trials], "us", Source.MEASURED),
-        "noisy_us": Column("noisy time", [t.noisy_us for t in trials], "us", Source.NOISY),
-        "predicted_us": Column("predicted time", [t.predicted_us for t in trials], "us", Source.PREDICTED),
-        "sigma": Column(
+    columns: dict[str, PageColumn] = {
+        "rank": PageColumn("rank", range(1, len(trials) + 1)),
+        "status": PageColumn("status", [t.status.value for t in trials]),
+        "measured_us": PageColumn("measured time", [t.measured_us for t in trials], "us", Source.MEASURED),
+        "noisy_us": PageColumn("noisy time", [t.noisy_us for t in trials], "us", Source.NOISY),
+        "predicted_us": PageColumn(
+            "predicted time", [t.predicted_us for t in trials], "us", Source.PREDICTED
+        ),
+        "sigma": PageColumn(
             "one sigma, share of the time",
             [t.prediction.uncertainty if t.prediction else None for t in trials],
             "",
             Source.PREDICTED,
         ),
-        "limiting": Column(
+        "limiting": PageColumn(
             "limiting",
             [t.prediction.limiting if t.prediction else None for t in trials],
             "",
             Source.PREDICTED,
         ),
-        "next_limit": Column("next limit", [n[0] if n else None for n in limits], "", Source.PREDICTED),
-        "left_us": Column(
+        "next_limit": PageColumn("next limit", [n[0] if n else None for n in limits], "", Source.PREDICTED),
+        "left_us": PageColumn(
             "left at least without what limits", [n[1] if n else None for n in limits], "us", Source.PREDICTED
         ),
     }
     if result.flops:
         measured = [t.measured_us and floor.tflops(t.measured_us) for t in trials]
         predicted = [t.predicted_us and floor.tflops(t.predicted_us) for t in trials]
+        noisy = [t.noisy_us and floor.tflops(t.noisy_us) for t in trials]
         columns |= {
-            "measured_rate": Column("measured rate", measured, "TFLOP/s", Source.MEASURED),
-            "predicted_rate": Column("predicted rate", predicted, "TFLOP/s", Source.PREDICTED),
+            "measured_rate": PageColumn("measured rate", measured, "TFLOP/s", Source.MEASURED),
+            "noisy_rate": PageColumn("noisy rate", noisy, "TFLOP/s", Source.NOISY),
+            "predicted_rate": PageColumn("predicted rate", predicted, "TFLOP/s", Source.PREDICTED),
         }
         for level in levels:
-            columns[level.key] = Column(
+            columns[level.key] = PageColumn(
                 f"operations per byte of {level.name}",
                 [level.intensity(t.prediction, result.flops) if t.prediction else None for t in trials],
                 "FLOP/B",
@@ -82,19 +86,19 @@ def candidate_table(found: RecordedSession, levels: Sequence[Level]) -> Table:
     columns |= _progress(trials, found.trial_times, found.summary.started_at)
     failures = [t.failure for t in trials]
     if any(failures):
-        columns["failure"] = Column("failure", [f.kind.value if f else None for f in failures])
-        columns["message"] = Column("message", [f.message if f else None for f in failures])
+        columns["failure"] = PageColumn("failure", [f.kind.value if f else None for f in failures])
+        columns["message"] = PageColumn("message", [f.message if f else None for f in failures])
     for name in dict.fromkeys(name for t in trials for name in t.config):
         values = [t.config.get(name) for t in trials]
-        columns[PARAMETER + name] = Column(name, values, is_parameter=True)
-    return Table("candidates", columns)
+        columns[PARAMETER + name] = PageColumn(name, values, is_parameter=True)
+    return PageTable("candidates", columns)
 
 
 def _progress(
     trials: Sequence[TrialRecord], times: Mapping[Config, TrialTimes], started_at: datetime
-) -> dict[str, Column]:
+) -> dict[str, PageColumn]:
     """Place and second in which each candidate was predicted and measured, and the best so far."""
-    columns: dict[str, Column] = {}
+    columns: dict[str, PageColumn] = {}
     for key, source in (("predicted", Source.PREDICTED), ("measured", Source.MEASURED)):
         timed: list[tuple[datetime, int, float]] = []
         for place, trial in enumerate(trials):
@@ -112,8 +116,8 @@ def _progress(
             number[place], best[place] = count, best_us
             second[place] = max(0.0, (at - started_at).total_seconds())
         columns |= {
-            f"{key}_number": Column(f"{key} as number", number),
-            f"{key}_second": Column(f"{key} at", second, "s"),
-            f"{key}_best_us": Column(f"best {key} time so far", best, "us", source),
+            f"{key}_number": PageColumn(f"{key} as number", number),
+            f"{key}_second": PageColumn(f"{key} at", second, "s"),
+            f"{key}_best_us": PageColumn(f"best {key} time so far", best, "us", source),
         }
     return columns

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..errors import InputError
 from ..reports.numbers import number
-from .values import Axis, Bar, Bars, Column, Facts, Figure, Page, Source, Table, Texts
+from .values import Axis, Bar, BarChart, Facts, Page, PageColumn, PageFigure, PageTable, Source, Texts
 
 HELD_OUT, DATA, FEATURES = "held_out", "data", "features"
 EXPECTED = {"one_sigma": 68.3, "two_sigma": 95.4}  # per cent of a normal distribution
@@ -17,14 +17,14 @@ def card_page(card: Mapping[str, Any]) -> Page:
     """The page of a card. Raises `InputError` if the card lacks what it needs."""
     try:
         tables = {HELD_OUT: _held_out(card), DATA: _data(card), FEATURES: _features(card)}
-        parts: list[Figure | Facts | Texts] = [_summary(card), *_figures(), _software(card)]
+        parts: list[PageFigure | Facts | Texts] = [_summary(card), *_figures(), _software(card)]
         title = f"Learned cost model {card['version']}"
     except (KeyError, TypeError, AttributeError) as error:
         raise InputError(
             f"the model's card cannot be shown: {error} is missing or of a wrong kind"
         ) from error
     if not len(tables[HELD_OUT]):
-        parts = [part for part in parts if not (isinstance(part, Figure) and part.table == HELD_OUT)]
+        parts = [part for part in parts if not (isinstance(part, PageFigure) and part.table == HELD_OUT)]
         parts.insert(1, Texts("What to know first", ["The card has no held-out errors."], is_warning=True))
     return Page(title, f"Corrects {card['analytical']}", parts, tables)
 
@@ -44,7 +44,7 @@ def _summary(card: Mapping[str, Any]) -> Facts:
     )
 
 
-def _held_out(card: Mapping[str, Any]) -> Table:
+def _held_out(card: Mapping[str, Any]) -> PageTable:
     """One row for each split and target."""
     rows: list[dict[str, Any]] = []
     for entry in card["held_out"]:
@@ -75,43 +75,47 @@ def _held_out(card: Mapping[str, Any]) -> Table:
         "two_sigma_expected": ("expected within two sigma", "%", Source.LIMIT),
     }
     columns = {
-        key: Column(title, [row[key] for row in rows], unit, source)
+        key: PageColumn(title, [row[key] for row in rows], unit, source)
         for key, (title, unit, source) in titles.items()
     }
-    return Table("held-out results", columns)
+    return PageTable("held-out results", columns)
 
 
-def _data(card: Mapping[str, Any]) -> Table:
+def _data(card: Mapping[str, Any]) -> PageTable:
     operators = card["data"]["operators"]
-    return Table(
+    return PageTable(
         "operators",
         {
-            "operator": Column("operator", list(operators)),
-            "cases": Column("cases", [of["cases"] for of in operators.values()]),
-            "rows": Column("candidates", [of["rows"] for of in operators.values()]),
+            "operator": PageColumn("operator", list(operators)),
+            "cases": PageColumn("cases", [of["cases"] for of in operators.values()]),
+            "rows": PageColumn("candidates", [of["rows"] for of in operators.values()]),
         },
     )
 
 
-def _features(card: Mapping[str, Any]) -> Table:
+def _features(card: Mapping[str, Any]) -> PageTable:
     found = sorted(card.get("importances", {}).items(), key=lambda item: -item[1])
-    return Table(
+    return PageTable(
         "features",
         {
-            "feature": Column("feature", [name for name, _ in found]),
-            "share": Column("importance", [100 * share for _, share in found], "%"),
+            "feature": PageColumn("feature", [name for name, _ in found]),
+            "share": PageColumn("importance", [100 * share for _, share in found], "%"),
         },
     )
 
 
-def _figures() -> Iterator[Figure]:
-    def compared(key: str, title: str, text: str, axis: str, of: str, extra: tuple[str, ...] = ()) -> Figure:
+def _figures() -> Iterator[PageFigure]:
+    def compared(
+        key: str, title: str, text: str, axis: str, of: str, extra: tuple[str, ...] = ()
+    ) -> PageFigure:
         series = (
             Bar("analytical model alone", Source.PLAIN, f"analytical_{of}"),
             Bar("with the learned correction", Source.PREDICTED, f"both_{of}"),
         )
         columns = ("name", "cases", f"analytical_{of}", f"both_{of}", *extra)
-        return Figure(key, title, text, HELD_OUT, {"": Bars(Axis(axis, "%"), "name", series)}, columns)
+        return PageFigure(
+            key, title, text, HELD_OUT, {"": BarChart(Axis(axis, "%"), "name", series)}, columns
+        )
 
     yield compared(
         "errors",
@@ -131,7 +135,7 @@ def _figures() -> Iterator[Figure]:
         ("worst",),
     )
     covered = {
-        f"{word} sigma": Bars(
+        f"{word} sigma": BarChart(
             Axis(f"candidates within {word} sigma", "%"),
             "name",
             (
@@ -141,7 +145,7 @@ def _figures() -> Iterator[Figure]:
         )
         for word in ("one", "two")
     }
-    yield Figure(
+    yield PageFigure(
         "sigma",
         "Calibration of sigma",
         "The share of held-out candidates whose measured time lies within one or two sigma of the "
@@ -151,25 +155,25 @@ def _figures() -> Iterator[Figure]:
         ("name", "cases", "one_sigma", "one_sigma_expected", "two_sigma", "two_sigma_expected"),
         choice="within",
     )
-    yield Figure(
+    yield PageFigure(
         "data",
         "Training data by operator",
         "Verified candidates, by operator. Predictions for operators that are unlike all of these are less "
         "sure.",
         DATA,
         {
-            name: Bars(Axis(name), "operator", (Bar(name, Source.PLAIN, key),))
+            name: BarChart(Axis(name), "operator", (Bar(name, Source.PLAIN, key),))
             for name, key in (("candidates", "rows"), ("cases", "cases"))
         },
         ("operator", "cases", "rows"),
         choice="count",
     )
-    yield Figure(
+    yield PageFigure(
         "importances",
         "What the correction looks at",
         "Importance of each feature of a kernel's profile in the trees.",
         FEATURES,
-        {"": Bars(Axis("importance", "%"), "feature", (Bar("importance", Source.PLAIN, "share"),))},
+        {"": BarChart(Axis("importance", "%"), "feature", (Bar("importance", Source.PLAIN, "share"),))},
         ("feature", "share"),
     )
 

@@ -62,7 +62,7 @@ const Charts = (() => {
       if (low >= 0 && low - pad < 0) low = 0; else low -= pad;
       high += pad;
     }
-    const most = Math.max(2, Math.floor(Math.abs(to - from) / room));
+    const most = Math.max(3, Math.floor(Math.abs(to - from) / room));
     const place = isLog ? Math.log : (value) => value;
     const start = place(low), factor = (to - from) / (place(high) - start);
     return {

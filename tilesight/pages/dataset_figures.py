@@ -13,7 +13,20 @@ from ..records.dataset import Dataset
 from ..reports.numbers import percent
 from ..target.spec import Target, load_target
 from .predicted_rows import PredictedRow
-from .values import Axis, Band, Bar, Bars, Cell, Column, Figure, Line, Plane, Points, Source, Table
+from .values import (
+    Axis,
+    Band,
+    Bar,
+    BarChart,
+    Cell,
+    Line,
+    PageColumn,
+    PageFigure,
+    PageTable,
+    Plane,
+    Points,
+    Source,
+)
 
 ROWS, OPERATORS, SIGMA, CASES, FAILURES, COUNTED = (
     "rows",
@@ -26,35 +39,39 @@ ROWS, OPERATORS, SIGMA, CASES, FAILURES, COUNTED = (
 _SHARES = range(5, 100, 5)  # per cent of the rows that should lie within a multiple of sigma
 
 
-def row_table(rows: Sequence[PredictedRow]) -> Table:
-    return Table(
+def row_table(rows: Sequence[PredictedRow]) -> PageTable:
+    return PageTable(
         "rows",
         {
-            "operator": Column("operator", [row.operator for row in rows]),
-            "shape": Column("shape", [row.shape for row in rows]),
-            "dtype": Column("element type", [row.dtype for row in rows]),
-            "target": Column("target", [row.target for row in rows]),
-            "measured_us": Column("measured time", [row.measured_us for row in rows], "us", Source.MEASURED),
-            "predicted_us": Column(
+            "operator": PageColumn("operator", [row.operator for row in rows]),
+            "shape": PageColumn("shape", [row.shape for row in rows]),
+            "dtype": PageColumn("element type", [row.dtype for row in rows]),
+            "target": PageColumn("target", [row.target for row in rows]),
+            "measured_us": PageColumn(
+                "measured time", [row.measured_us for row in rows], "us", Source.MEASURED
+            ),
+            "predicted_us": PageColumn(
                 "predicted time", [row.prediction.latency_us for row in rows], "us", Source.PREDICTED
             ),
-            "sigma": Column(
+            "sigma": PageColumn(
                 "one sigma, share of the time",
                 [row.prediction.uncertainty for row in rows],
                 "",
                 Source.PREDICTED,
             ),
-            "error": Column(
+            "error": PageColumn(
                 "error, predicted over measured", [100 * math.expm1(row.log_error) for row in rows], "%"
             ),
-            "limiting": Column("limiting", [row.prediction.limiting for row in rows], "", Source.PREDICTED),
-            "trained": Column("training row", [row.is_training_row for row in rows]),
-            "config": Column("config", [row.config for row in rows]),
+            "limiting": PageColumn(
+                "limiting", [row.prediction.limiting for row in rows], "", Source.PREDICTED
+            ),
+            "trained": PageColumn("training row", [row.is_training_row for row in rows]),
+            "config": PageColumn("config", [row.config for row in rows]),
         },
     )
 
 
-def operator_table(rows: Sequence[PredictedRow]) -> Table:
+def operator_table(rows: Sequence[PredictedRow]) -> PageTable:
     groups: dict[str, list[PredictedRow]] = {}
     for row in sorted(rows, key=lambda row: row.operator):
         groups.setdefault(row.operator, []).append(row)
@@ -65,27 +82,27 @@ def operator_table(rows: Sequence[PredictedRow]) -> Table:
     def errors(group: Sequence[PredictedRow]) -> list[float]:
         return [100 * math.expm1(abs(row.log_error)) for row in group]
 
-    return Table(
+    return PageTable(
         "operators",
         {
-            "operator": Column("operator", list(groups)),
-            "rows": Column("rows", of(len)),
-            "cases": Column("cases", of(lambda g: len({(r.shape, r.dtype, r.target) for r in g}))),
-            "median": Column("median error", of(lambda g: median(errors(g))), "%", Source.PREDICTED),
-            "mean": Column("mean error", of(lambda g: sum(errors(g)) / len(g)), "%", Source.PREDICTED),
-            "bias": Column(
+            "operator": PageColumn("operator", list(groups)),
+            "rows": PageColumn("rows", of(len)),
+            "cases": PageColumn("cases", of(lambda g: len({(r.shape, r.dtype, r.target) for r in g}))),
+            "median": PageColumn("median error", of(lambda g: median(errors(g))), "%", Source.PREDICTED),
+            "mean": PageColumn("mean error", of(lambda g: sum(errors(g)) / len(g)), "%", Source.PREDICTED),
+            "bias": PageColumn(
                 "predicted over measured, geometric mean",
                 of(lambda g: 100 * math.expm1(sum(r.log_error for r in g) / len(g))),
                 "%",
                 Source.PREDICTED,
             ),
-            "one": Column(
+            "one": PageColumn(
                 "within one sigma",
                 of(lambda g: 100 * sum(r.sigmas <= 1 for r in g) / len(g)),
                 "%",
                 Source.PREDICTED,
             ),
-            "two": Column(
+            "two": PageColumn(
                 "within two sigma",
                 of(lambda g: 100 * sum(r.sigmas <= 2 for r in g) / len(g)),
                 "%",
@@ -95,11 +112,11 @@ def operator_table(rows: Sequence[PredictedRow]) -> Table:
     )
 
 
-def operator_figure() -> Figure:
-    def bars(key: str, axis: str) -> Bars:
-        return Bars(Axis(axis, "%"), "operator", (Bar(axis, Source.PREDICTED, key),))
+def operator_figure() -> PageFigure:
+    def bars(key: str, axis: str) -> BarChart:
+        return BarChart(Axis(axis, "%"), "operator", (Bar(axis, Source.PREDICTED, key),))
 
-    return Figure(
+    return PageFigure(
         "operators",
         "Errors by operator",
         "The factor between the predicted and the measured time, less one. The bias is above zero where the "
@@ -116,7 +133,7 @@ def operator_figure() -> Figure:
     )
 
 
-def row_figure(rows: Sequence[PredictedRow]) -> Figure:
+def row_figure(rows: Sequence[PredictedRow]) -> PageFigure:
     times = [us for row in rows for us in (row.measured_us, row.prediction.latency_us)]
     sigma = median(row.prediction.uncertainty for row in rows)
     ends = (min(times) / 1.1, max(times) * 1.1)
@@ -127,7 +144,7 @@ def row_figure(rows: Sequence[PredictedRow]) -> Figure:
         Points("predicted time of a measured candidate", Source.PREDICTED, "measured_us", "predicted_us"),
     )
     axes = Axis("measured time", "us", is_log=True), Axis("predicted time", "us", is_log=True)
-    return Figure(
+    return PageFigure(
         "errors",
         "Predicted against measured",
         "Every predicted row.",
@@ -140,27 +157,27 @@ def row_figure(rows: Sequence[PredictedRow]) -> Figure:
     )
 
 
-def sigma_table(rows: Sequence[PredictedRow]) -> Table:
+def sigma_table(rows: Sequence[PredictedRow]) -> PageTable:
     """Of a normal distribution, `expected` per cent lie within `multiple` sigma; how many rows do."""
     multiples = [NormalDist().inv_cdf((1 + share / 100) / 2) for share in _SHARES]
     sigmas = sorted(row.sigmas for row in rows)
     observed = [100 * sum(s <= multiple for s in sigmas) / len(rows) for multiple in multiples]
-    return Table(
+    return PageTable(
         "multiples of sigma",
         {
-            "multiple": Column("multiple of sigma", multiples),
-            "expected": Column("expected within it", list(_SHARES), "%", Source.LIMIT),
-            "observed": Column("rows within it", observed, "%", Source.PREDICTED),
+            "multiple": PageColumn("multiple of sigma", multiples),
+            "expected": PageColumn("expected within it", list(_SHARES), "%", Source.LIMIT),
+            "observed": PageColumn("rows within it", observed, "%", Source.PREDICTED),
         },
     )
 
 
-def sigma_figure() -> Figure:
+def sigma_figure() -> PageFigure:
     layers = (
         Line("sigma is right", Source.LIMIT, ((0.0, 0.0), (100.0, 100.0)), is_dashed=True),
         Points("rows", Source.PREDICTED, "expected", "observed"),
     )
-    return Figure(
+    return PageFigure(
         "sigma",
         "Calibration of sigma",
         "For multiples of sigma: the share of rows whose measured time lies within, against the share that "
@@ -171,7 +188,7 @@ def sigma_figure() -> Figure:
     )
 
 
-def counter_table(rows: Sequence[PredictedRow]) -> Table | None:
+def counter_table(rows: Sequence[PredictedRow]) -> PageTable | None:
     """Counters beside their predicted values: two columns for each counter, a row for each candidate."""
     counted = [row for row in rows if row.counters]
     if not counted:
@@ -182,31 +199,33 @@ def counter_table(rows: Sequence[PredictedRow]) -> Table | None:
         for row in counted
     ]
     columns = {
-        "operator": Column("operator", [row.operator for row in counted]),
-        "shape": Column("shape", [row.shape for row in counted]),
-        "target": Column("target", [row.target for row in counted]),
-        "limiting": Column("limiting", [row.prediction.limiting for row in counted], "", Source.PREDICTED),
+        "operator": PageColumn("operator", [row.operator for row in counted]),
+        "shape": PageColumn("shape", [row.shape for row in counted]),
+        "target": PageColumn("target", [row.target for row in counted]),
+        "limiting": PageColumn(
+            "limiting", [row.prediction.limiting for row in counted], "", Source.PREDICTED
+        ),
     }
     for name in dict.fromkeys(name for row in found for name in row):
         scale = [100.0 if name in row and row[name].is_share else 1.0 for row in found]
         unit = "%" if max(scale) == 100 else ""
-        columns[f"predicted {name}"] = Column(
+        columns[f"predicted {name}"] = PageColumn(
             f"{name}, predicted",
             [s * row[name].predicted if name in row else None for s, row in zip(scale, found, strict=True)],
             unit,
             Source.PREDICTED,
         )
-        columns[f"counted {name}"] = Column(
+        columns[f"counted {name}"] = PageColumn(
             f"{name}, counted",
             [s * row[name].counted if name in row else None for s, row in zip(scale, found, strict=True)],
             unit,
             Source.MEASURED,
         )
-    columns["config"] = Column("config", [row.config for row in counted])
-    return Table("rows with counters", columns)
+    columns["config"] = PageColumn("config", [row.config for row in counted])
+    return PageTable("rows with counters", columns)
 
 
-def counter_figure(table: Table) -> Figure:
+def counter_figure(table: PageTable) -> PageFigure:
     charts = {}
     for key in (key for key in table.columns if key.startswith("counted ")):
         name = key.removeprefix("counted ")
@@ -226,7 +245,7 @@ def counter_figure(table: Table) -> Figure:
             Axis(f"{name}, predicted", counted.unit, is_log),
             layers,
         )
-    return Figure(
+    return PageFigure(
         "counters",
         "Counters against terms",
         "What hardware counters showed of one launch, and what the model predicts for them.",
@@ -237,7 +256,7 @@ def counter_figure(table: Table) -> Figure:
     )
 
 
-def case_table(dataset: Dataset) -> Table | None:
+def case_table(dataset: Dataset) -> PageTable | None:
     """The fastest measured candidate of each case beside the fastest other implementation."""
     rows: list[tuple[str, str, str, str, float, float | None, int]] = []
     for case in dataset.cases():
@@ -251,22 +270,22 @@ def case_table(dataset: Dataset) -> Table | None:
         return None
     operator, shape, dtype, target, best, vendors, counts = zip(*rows, strict=True)
     ratios = [None if v is None else v / b for v, b in zip(vendors, best, strict=True)]
-    return Table(
+    return PageTable(
         "cases",
         {
-            "operator": Column("operator", operator),
-            "shape": Column("shape", shape),
-            "dtype": Column("element type", dtype),
-            "target": Column("target", target),
-            "best_us": Column("fastest measured candidate", best, "us", Source.MEASURED),
-            "vendor_us": Column("fastest other implementation", vendors, "us", Source.VENDOR),
-            "ratio": Column("times as fast as that", ratios),
-            "count": Column("measured candidates", counts),
+            "operator": PageColumn("operator", operator),
+            "shape": PageColumn("shape", shape),
+            "dtype": PageColumn("element type", dtype),
+            "target": PageColumn("target", target),
+            "best_us": PageColumn("fastest measured candidate", best, "us", Source.MEASURED),
+            "vendor_us": PageColumn("fastest other implementation", vendors, "us", Source.VENDOR),
+            "ratio": PageColumn("times as fast as that", ratios),
+            "count": PageColumn("measured candidates", counts),
         },
     )
 
 
-def case_figure(table: Table) -> Figure:
+def case_figure(table: PageTable) -> PageFigure:
     times = [v for key in ("best_us", "vendor_us") for v in table.columns[key].values if isinstance(v, float)]
     ends = (min(times), max(times))
     layers = (
@@ -277,7 +296,7 @@ def case_figure(table: Table) -> Figure:
         Axis("fastest measured candidate", "us", is_log=True),
         Axis("fastest other implementation", "us", is_log=True),
     )
-    return Figure(
+    return PageFigure(
         "cases",
         "Beside other implementations",
         "Above the line the fastest candidate of a case is faster than the fastest other implementation. "
@@ -288,7 +307,7 @@ def case_figure(table: Table) -> Figure:
     )
 
 
-def failure_table(dataset: Dataset) -> Table | None:
+def failure_table(dataset: Dataset) -> PageTable | None:
     failed = dataset.frame[dataset.frame["failure_kind"].notna()]
     counted = Counter(
         (row["failure_kind"], row["operator"], row["failure"] if isinstance(row["failure"], str) else "")
@@ -297,24 +316,24 @@ def failure_table(dataset: Dataset) -> Table | None:
     if not counted:
         return None
     rows = counted.most_common()
-    return Table(
+    return PageTable(
         "failures",
         {
-            "kind": Column("kind of failure", [kind for (kind, _, _), _ in rows]),
-            "operator": Column("operator", [operator for (_, operator, _), _ in rows]),
-            "count": Column("rows", [count for _, count in rows]),
-            "message": Column("message", [message for (_, _, message), _ in rows]),
+            "kind": PageColumn("kind of failure", [kind for (kind, _, _), _ in rows]),
+            "operator": PageColumn("operator", [operator for (_, operator, _), _ in rows]),
+            "count": PageColumn("rows", [count for _, count in rows]),
+            "message": PageColumn("message", [message for (_, _, message), _ in rows]),
         },
     )
 
 
-def failure_figure() -> Figure:
+def failure_figure() -> PageFigure:
     series = (Bar("rows", Source.PLAIN, "count"),)
-    return Figure(
+    return PageFigure(
         "failures",
         "Failures by kind",
         "Rows without a time, by stage and kind of the failure.",
         FAILURES,
-        {"": Bars(Axis("rows"), "kind", series)},
+        {"": BarChart(Axis("rows"), "kind", series)},
         ("kind", "operator", "count", "message"),
     )

@@ -33,7 +33,7 @@ from .dataset_figures import (
     sigma_table,
 )
 from .predicted_rows import PredictedRow, chosen_rows, predicted_rows
-from .values import Facts, Figure, Page, Table, Texts
+from .values import Facts, Page, PageFigure, PageTable, Texts
 
 
 def dataset_page(name: str, dataset: Dataset, model: CostModel) -> Page:
@@ -42,8 +42,8 @@ def dataset_page(name: str, dataset: Dataset, model: CostModel) -> Page:
         raise InputError(f"dataset '{name}' has no rows; `tilesight collect` writes some")
     chosen = chosen_rows(dataset)
     rows = predicted_rows(chosen, model)
-    tables: dict[str, Table] = {}
-    parts: list[Figure | Facts | Texts] = [_summary(dataset, rows)]
+    tables: dict[str, PageTable] = {}
+    parts: list[PageFigure | Facts | Texts] = [_summary(dataset, rows)]
     parts.append(Texts("What to know first", list(_warnings(dataset, chosen, rows)), is_warning=True))
     if rows:
         tables |= {ROWS: row_table(rows), OPERATORS: operator_table(rows), SIGMA: sigma_table(rows)}

@@ -9,7 +9,7 @@ from ..errors import InputError
 from ..explanation import CandidateView, Explanation
 from ..records.trial import Status
 from ..reports.numbers import number, percent
-from .values import Axis, Bar, Bars, Column, Facts, Figure, Page, Source, Table, Texts
+from .values import Axis, Bar, BarChart, Facts, Page, PageColumn, PageFigure, PageTable, Source, Texts
 
 if TYPE_CHECKING:
     from ..database.lookups.best import Best
@@ -35,13 +35,13 @@ def records_page(kernel: str, records: Sequence[Best]) -> Page:
         Bar("other implementation, measured", Source.VENDOR, "vendor_us"),
     )
     figures = [
-        Figure(
+        PageFigure(
             "records",
             "Best known times",
             "Of each workload on each target, under each protocol: the best config, with a predicted time "
             "only where nothing was measured, and the fastest other implementation.",
             RECORDS,
-            {"": Bars(Axis("time", "us"), "name", series)},
+            {"": BarChart(Axis("time", "us"), "name", series)},
             (
                 "name",
                 "measured_us",
@@ -61,37 +61,37 @@ def records_page(kernel: str, records: Sequence[Best]) -> Page:
     )
 
 
-def _records(records: Sequence[Best]) -> Table:
+def _records(records: Sequence[Best]) -> PageTable:
     names = [_label(record) for record in records]
     ratios = [
         record.vendor_us / record.latency_us if record.vendor_us and _is_measured(record) else None
         for record in records
     ]
-    return Table(
+    return PageTable(
         "records",
         {
-            "name": Column("workload", names),
-            "measured_us": Column(
+            "name": PageColumn("workload", names),
+            "measured_us": PageColumn(
                 "measured time",
                 [r.latency_us if _is_measured(r) else None for r in records],
                 "us",
                 Source.MEASURED,
             ),
-            "predicted_us": Column(
+            "predicted_us": PageColumn(
                 "predicted time",
                 [None if _is_measured(r) else r.latency_us for r in records],
                 "us",
                 Source.PREDICTED,
             ),
-            "vendor_us": Column(
+            "vendor_us": PageColumn(
                 "time of another implementation", [r.vendor_us for r in records], "us", Source.VENDOR
             ),
-            "ratio": Column("times as fast as that", ratios),
-            "limiting": Column("limiting", [r.limiting for r in records], "", Source.PREDICTED),
-            "session": Column("session", [str(r.session_id) for r in records]),
-            "device": Column("device", [r.device or None for r in records]),
-            "protocol": Column("protocol", [r.protocol_key or None for r in records]),
-            "config": Column("config", [str(r.config) for r in records]),
+            "ratio": PageColumn("times as fast as that", ratios),
+            "limiting": PageColumn("limiting", [r.limiting for r in records], "", Source.PREDICTED),
+            "session": PageColumn("session", [str(r.session_id) for r in records]),
+            "device": PageColumn("device", [r.device or None for r in records]),
+            "protocol": PageColumn("protocol", [r.protocol_key or None for r in records]),
+            "config": PageColumn("config", [str(r.config) for r in records]),
         },
     )
 
@@ -122,7 +122,7 @@ def explanation_page(found: Explanation) -> Page:
         *((name.replace("_", " "), f"{amount:g}") for name, amount in view.launch.items()),
         ("model", prediction.model),
     ]
-    parts: list[Figure | Facts | Texts] = [Facts("Result", facts)]
+    parts: list[PageFigure | Facts | Texts] = [Facts("Result", facts)]
     if view.findings:
         parts.append(Texts("What costs time", view.findings))
     reasons = (*view.caveats, *([found.verdict] if found.verdict else []), *found.notes)
@@ -135,77 +135,77 @@ def explanation_page(found: Explanation) -> Page:
     )
 
 
-def _busy(view: CandidateView) -> Table:
-    return Table(
+def _busy(view: CandidateView) -> PageTable:
+    return PageTable(
         "resources",
         {
-            "resource": Column("resource", [use.resource for use in view.uses]),
-            "share": Column(
+            "resource": PageColumn("resource", [use.resource for use in view.uses]),
+            "share": PageColumn(
                 "busy share, predicted", [100 * use.share for use in view.uses], "%", Source.PREDICTED
             ),
         },
     )
 
 
-def _limits(view: CandidateView) -> Table:
+def _limits(view: CandidateView) -> PageTable:
     known = [*view.limits.limits, *view.limits.wastes]
     found = [each for each in known if each.gain >= LEAST_GAIN] or known[:1]
-    return Table(
+    return PageTable(
         "limits and wastes",
         {
-            "name": Column("without", [f"{each.name} ({each.kind})" for each in found]),
-            "left_us": Column(
+            "name": PageColumn("without", [f"{each.name} ({each.kind})" for each in found]),
+            "left_us": PageColumn(
                 "time that is left", [each.without_us for each in found], "us", Source.PREDICTED
             ),
-            "gain": Column("saved share", [100 * each.gain for each in found], "%", Source.PREDICTED),
+            "gain": PageColumn("saved share", [100 * each.gain for each in found], "%", Source.PREDICTED),
         },
     )
 
 
-def _terms(view: CandidateView) -> Table:
+def _terms(view: CandidateView) -> PageTable:
     terms = view.prediction.terms_us
-    return Table(
+    return PageTable(
         "terms",
         {
-            "term": Column("term", list(terms)),
-            "us": Column("time", list(terms.values()), "us", Source.PREDICTED),
+            "term": PageColumn("term", list(terms)),
+            "us": PageColumn("time", list(terms.values()), "us", Source.PREDICTED),
         },
     )
 
 
-def _view_figures() -> list[Figure]:
+def _view_figures() -> list[PageFigure]:
     return [
-        Figure(
+        PageFigure(
             "limits",
             "What would be left without each limit",
             "The predicted time if one limit of the hardware or one waste of the kernel cost nothing. The "
             "shortest bar is what is worth most work. What gains nothing is left out.",
             LIMITS,
             {
-                "": Bars(
+                "": BarChart(
                     Axis("predicted time", "us"), "name", (Bar("time left", Source.PREDICTED, "left_us"),)
                 )
             },
             ("name", "left_us", "gain"),
         ),
-        Figure(
+        PageFigure(
             "busy",
             "Utilization",
             "The predicted share of the kernel's time in which each resource is busy.",
             BUSY,
             {
-                "": Bars(
+                "": BarChart(
                     Axis("busy share, predicted", "%"), "resource", (Bar("busy", Source.PREDICTED, "share"),)
                 )
             },
             ("resource", "share"),
         ),
-        Figure(
+        PageFigure(
             "terms",
             "Terms of the model",
             "Terms overlap or contain one another, so they do not add up. A correction may be below zero.",
             TERMS,
-            {"": Bars(Axis("predicted time", "us"), "term", (Bar("term", Source.PREDICTED, "us"),))},
+            {"": BarChart(Axis("predicted time", "us"), "term", (Bar("term", Source.PREDICTED, "us"),))},
             ("term", "us"),
         ),
     ]

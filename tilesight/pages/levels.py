@@ -10,7 +10,7 @@ from ..target.spec import Target
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class MemoryLevel:
     """A level of memory. `key` is the model's term of it, `gb_per_s` the bandwidth that the term counts."""
 
     key: str
@@ -23,19 +23,19 @@ class Level:
         return flops / (us * self.gb_per_s * 1e3) if us > 0 else None
 
 
-def levels(target: Target) -> tuple[Level, ...]:
+def levels(target: Target) -> tuple[MemoryLevel, ...]:
     """The levels of a target whose times are terms of its predictions, the largest memory first."""
     if not target.is_gpu:
         # a kernel runs on one core
         l2 = target["core.memory.l2.bytes_per_cycle"] * target["core.clock_mhz"] / 1e3
         return (
-            Level("dram", "device memory", target.dram_gb_per_s),
-            Level("llc", "last-level cache", target["device.memory.llc.gb_per_s"]),
-            Level("l2", "L2", l2),
+            MemoryLevel("dram", "device memory", target.dram_gb_per_s),
+            MemoryLevel("llc", "last-level cache", target["device.memory.llc.gb_per_s"]),
+            MemoryLevel("l2", "L2", l2),
         )
     cycles_per_ns = target["core.clock_mhz"] * target["core.count"] / 1e3
     return (
-        Level("dram", "device memory", target.dram_gb_per_s),
-        Level("l2", "L2", l2_gb_per_s(target)),
-        Level("shared", "shared memory", target["core.memory.shared.bytes_per_cycle"] * cycles_per_ns),
+        MemoryLevel("dram", "device memory", target.dram_gb_per_s),
+        MemoryLevel("l2", "L2", l2_gb_per_s(target)),
+        MemoryLevel("shared", "shared memory", target["core.memory.shared.bytes_per_cycle"] * cycles_per_ns),
     )

@@ -193,11 +193,11 @@
     return ["parallel", { axes: axes.map((axis) => ({ title: axis.title, labels: axis.labels.map(String) })), lines, title, log: true }];
   }
 
-  const READERS = { Plane: planeOf, Bars: barsOf, Matrix: matrixOf, Parallel: parallelOf };
+  const READERS = { Plane: planeOf, BarChart: barsOf, Matrix: matrixOf, Parallel: parallelOf };
 
   function legendOf(chart) {
     if (chart.kind === "Plane") return chart.layers.map((l) => [l.name, l.source, l.is_dashed ? "dashed" : l.kind]);
-    if (chart.kind === "Bars" && chart.series.length > 1) return chart.series.map((one) => [one.name, one.source, "Bar"]);
+    if (chart.kind === "BarChart" && chart.series.length > 1) return chart.series.map((one) => [one.name, one.source, "Bar"]);
     return [];
   }
 
@@ -301,7 +301,7 @@
       copy.getContext("2d").drawImage(canvas, 0, 0);
     };
 
-    plot.addEventListener("pointermove", (event) => {
+    const point = (event) => {
       remember();
       const edge = plot.getBoundingClientRect(), x = event.clientX - edge.left, y = event.clientY - edge.top;
       let best = -1, least = event.pointerType === "touch" ? 1600 : 700;
@@ -310,7 +310,9 @@
         if (distance < least) [best, least] = [index, distance];
       });
       if (best !== place) { if (best < 0) redraw(); show(best, false); }
-    });
+    };
+    plot.addEventListener("pointermove", point);
+    plot.addEventListener("pointerdown", point);
     plot.addEventListener("pointerleave", () => { redraw(); show(-1, false); });
     plot.addEventListener("blur", () => { redraw(); show(-1, false); });
     plot.addEventListener("keydown", (event) => {

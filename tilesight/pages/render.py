@@ -1,7 +1,7 @@
 """A page as the text of one HTML file, which loads nothing: its scripts, styles and data are in it.
 
 All texts of records are data. Python escapes those in the HTML; the scripts write the others as text, never
-as HTML. The policy in the file lets a browser run these two scripts only, and load nothing.
+as HTML. The policy in the file lets a browser use these scripts and styles only, and load nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 from ..reports.numbers import value as value_text
 from ..version import __version__
-from .values import Bar, Cell, Column, Facts, Figure, Page, Table, Texts
+from .values import Bar, Cell, Facts, Page, PageColumn, PageFigure, PageTable, Texts
 
 GENERATOR = "TileSight"
 DIGITS = 5  # significant digits of numbers in the file
@@ -34,9 +34,11 @@ def is_page(head: str) -> bool:
 
 def html(page: Page) -> str:
     """The text of the page's file."""
-    scripts = [_asset(name) for name in _SCRIPTS]
-    hashes = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
-    policy = f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:"
+    scripts, styles = [_asset(name) for name in _SCRIPTS], "\n" + _asset("page.css")
+    script_hashes = " ".join(map(_digest, scripts))
+    policy = (
+        f"default-src 'none'; script-src {script_hashes}; style-src {_digest(styles)}; img-src data: blob:"
+    )
     body = "\n".join(_part(part, number) for number, part in enumerate(page.parts))
     contents = "\n".join(
         f'<li><a href="#part-{number}">{_text(part.title)}</a></li>' for number, part in enumerate(page.parts)
@@ -50,8 +52,7 @@ def html(page: Page) -> str:
 {_MARK} {_text(__version__)}">
 <title>{_text(page.title)}</title>
 <link rel="icon" href="data:,">
-<style>
-{_asset("page.css")}</style>
+<style>{styles}</style>
 </head>
 <body>
 <a class="skip" href="#main">Skip to the content</a>
@@ -76,10 +77,10 @@ def html(page: Page) -> str:
 """
 
 
-def _part(part: Figure | Facts | Texts, number: int) -> str:
+def _part(part: PageFigure | Facts | Texts, number: int) -> str:
     heading = f'<h2 id="heading-{number}">{_text(part.title)}</h2>'
     opening = f'<section id="part-{number}" aria-labelledby="heading-{number}"'
-    if isinstance(part, Figure):
+    if isinstance(part, PageFigure):
         return f'{opening} data-figure="{_text(part.key)}">{heading}<p>{_text(part.text)}</p></section>'
     if isinstance(part, Facts):
         rows = "".join(f"<dt>{_text(name)}</dt><dd>{_breaking(value)}</dd>" for name, value in part.rows)
@@ -93,16 +94,16 @@ def _data(page: Page) -> dict[str, Any]:
     return {
         "title": page.title,
         "tables": {key: _table(table) for key, table in page.tables.items()},
-        "figures": [_plain(part) for part in page.parts if isinstance(part, Figure)],
+        "figures": [_plain(part) for part in page.parts if isinstance(part, PageFigure)],
     }
 
 
-def _table(table: Table) -> dict[str, Any]:
+def _table(table: PageTable) -> dict[str, Any]:
     columns = {key: _column(column) for key, column in table.columns.items()}
     return {"rows": table.rows, "length": len(table), "columns": columns}
 
 
-def _column(column: Column) -> dict[str, Any]:
+def _column(column: PageColumn) -> dict[str, Any]:
     found = {
         "title": column.title,
         "unit": column.unit,
@@ -163,8 +164,9 @@ def _asset(name: str) -> str:
     return files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
-def _digest(script: str) -> str:
-    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+def _digest(text: str) -> str:
+    """The source of a policy that allows this text."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
 __all__ = ["GENERATOR", "html", "is_page"]

@@ -10,22 +10,22 @@ from ..records.intervals import median_interval
 from ..records.session import SessionResult
 from ..records.trial import Status
 from ..reports.numbers import number, percent
-from .levels import Level
+from .levels import MemoryLevel
 from .values import (
     Axis,
     Band,
     Bar,
-    Bars,
-    Column,
-    Figure,
+    BarChart,
     Line,
     Matrix,
+    PageColumn,
+    PageFigure,
+    PageTable,
     Parallel,
     Plane,
     Points,
     Source,
     Steps,
-    Table,
 )
 
 MOST_SHOWN = 12  # candidates in the figure of utilization
@@ -33,7 +33,7 @@ CANDIDATES, FINALISTS, FAILURES, UTILIZATION = "candidates", "finalists", "failu
 _ABOUT = ("rank", "status", "measured_us", "predicted_us", "sigma", "limiting", "next_limit", "left_us")
 
 
-def roofline(result: SessionResult, table: Table, where: Sequence[Level]) -> Iterator[Figure]:
+def roofline(result: SessionResult, table: PageTable, where: Sequence[MemoryLevel]) -> Iterator[PageFigure]:
     """The roofline at each level, if operations are counted and the target is known."""
     chip = result.chip
     if not result.flops or chip is None:
@@ -47,21 +47,23 @@ def roofline(result: SessionResult, table: Table, where: Sequence[Level]) -> Ite
         ridge = 1e3 * peak / level.gb_per_s
         first, last = min(*known, ridge) / 2, max(*known, ridge) * 2
         roof = ((first, first * level.gb_per_s / 1e3), (ridge, peak), (last, peak))
-        layers = (
+        layers: list[Points | Steps | Line | Band] = [
             Line(f"limit: {number(level.gb_per_s)} GB/s, {number(peak)} TFLOP/s", Source.LIMIT, roof),
             Points(
                 "predicted, not measured", Source.PREDICTED, level.key, "predicted_rate", unless="measured_us"
             ),
             Points("measured", Source.MEASURED, level.key, "measured_rate"),
-        )
+        ]
+        if any(trial.noisy_us is not None for trial in result.trials):
+            layers.append(Points("noisy", Source.NOISY, level.key, "noisy_rate"))
         x = Axis(f"operations per byte of {level.name}, as the model counts them", "FLOP/B", is_log=True)
-        charts[level.name] = Plane(x, Axis("rate", "TFLOP/s", is_log=True), layers)
+        charts[level.name] = Plane(x, Axis("rate", "TFLOP/s", is_log=True), tuple(layers))
     if not charts:
         return
     typical = (
         "" if result.limit.is_known else " The limits are those of a typical processor, not of this one."
     )
-    yield Figure(
+    yield PageFigure(
         "roofline",
         "Roofline",
         "How far each candidate is from the limits of the hardware. Left of the bend the bandwidth of the "
@@ -75,7 +77,7 @@ def roofline(result: SessionResult, table: Table, where: Sequence[Level]) -> Ite
     )
 
 
-def finalist_table(result: SessionResult) -> Table | None:
+def finalist_table(result: SessionResult) -> PageTable | None:
     """Finalists, which were timed in turns, and other implementations, with intervals of their medians."""
     rows: list[tuple[str, str, Source, Sequence[float]]] = []
     for place, trial in enumerate(result.trials, 1):
@@ -92,39 +94,39 @@ def finalist_table(result: SessionResult) -> Table | None:
     def of(*sources: Source) -> list[float | None]:
         return [us if row[2] in sources else None for row, us in zip(rows, times, strict=True)]
 
-    return Table(
+    return PageTable(
         "implementations",
         {
-            "name": Column("implementation", [name for name, *_ in rows]),
-            "measured_us": Column("measured time", of(Source.MEASURED), "us", Source.MEASURED),
-            "noisy_us": Column("noisy time", of(Source.NOISY), "us", Source.NOISY),
-            "vendor_us": Column("time of another implementation", of(Source.VENDOR), "us", Source.VENDOR),
-            "low_us": Column("95 % interval from", [low for low, _ in intervals], "us"),
-            "high_us": Column("to", [high for _, high in intervals], "us"),
-            "samples": Column("samples", [len(samples) for *_, samples in rows]),
-            "config": Column("config", [config or None for _, config, *_ in rows]),
+            "name": PageColumn("implementation", [name for name, *_ in rows]),
+            "measured_us": PageColumn("measured time", of(Source.MEASURED), "us", Source.MEASURED),
+            "noisy_us": PageColumn("noisy time", of(Source.NOISY), "us", Source.NOISY),
+            "vendor_us": PageColumn("time of another implementation", of(Source.VENDOR), "us", Source.VENDOR),
+            "low_us": PageColumn("95 % interval from", [low for low, _ in intervals], "us"),
+            "high_us": PageColumn("to", [high for _, high in intervals], "us"),
+            "samples": PageColumn("samples", [len(samples) for *_, samples in rows]),
+            "config": PageColumn("config", [config or None for _, config, *_ in rows]),
         },
     )
 
 
-def finalist_figure() -> Figure:
+def finalist_figure() -> PageFigure:
     series = (
         Bar("candidate, measured", Source.MEASURED, "measured_us", "low_us", "high_us"),
         Bar("candidate, noisy", Source.NOISY, "noisy_us", "low_us", "high_us"),
         Bar("other implementation, measured", Source.VENDOR, "vendor_us", "low_us", "high_us"),
     )
-    return Figure(
+    return PageFigure(
         "finalists",
         "Finalists and other implementations",
         "Timed in turns on the same inputs. Whiskers are 95 % intervals of the median; six samples are "
         "needed for one. Finalists whose samples cannot be told apart are decided by simplicity.",
         FINALISTS,
-        {"": Bars(Axis("time", "us"), "name", series)},
+        {"": BarChart(Axis("time", "us"), "name", series)},
         ("name", "measured_us", "noisy_us", "vendor_us", "low_us", "high_us", "samples", "config"),
     )
 
 
-def error_figure(result: SessionResult, table: Table) -> Figure:
+def error_figure(result: SessionResult, table: PageTable) -> PageFigure:
     """Predicted against measured times with the band of one sigma."""
     both = [
         (t.measured_us, t.predicted_us, t.prediction.uncertainty)
@@ -151,7 +153,7 @@ def error_figure(result: SessionResult, table: Table) -> Figure:
         ),
     )
     axes = Axis("measured time", "us", is_log=True), Axis("predicted time", "us", is_log=True)
-    return Figure(
+    return PageFigure(
         "errors",
         "Predicted against measured",
         f"{inside} of {len(both)} measured candidates ({percent(inside / len(both))}) lie within their own "
@@ -163,7 +165,7 @@ def error_figure(result: SessionResult, table: Table) -> Figure:
     )
 
 
-def progress_figures(table: Table) -> Iterator[Figure]:
+def progress_figures(table: PageTable) -> Iterator[PageFigure]:
     """The best so far, if it is known when candidates were predicted or measured."""
     charts = {}
     for choice, unit, key in (("candidates", "", "number"), ("seconds", "s", "second")):
@@ -178,7 +180,7 @@ def progress_figures(table: Table) -> Iterator[Figure]:
             charts[choice] = Plane(axis, Axis("time of the candidate", "us", is_log=True), tuple(layers))
     if charts:
         moments = [f"{n}_{k}" for n in ("predicted", "measured") for k in ("number", "second", "best_us")]
-        yield Figure(
+        yield PageFigure(
             "progress",
             "Best so far",
             "Each candidate when it was predicted or measured, and the best until then; predictions and "
@@ -191,7 +193,7 @@ def progress_figures(table: Table) -> Iterator[Figure]:
         )
 
 
-def utilization_table(result: SessionResult) -> Table | None:
+def utilization_table(result: SessionResult) -> PageTable | None:
     """The predicted busy share of each resource, of the best candidates."""
     shown = [t for t in result.trials if t.prediction is not None and t.status is not Status.FAILED]
     rows = [
@@ -204,15 +206,15 @@ def utilization_table(result: SessionResult) -> Table | None:
         return None
     names = ("candidate", "resource", "busy", "limiting", "config")
     columns = {
-        name: Column(name, values) for name, values in zip(names, zip(*rows, strict=True), strict=True)
+        name: PageColumn(name, values) for name, values in zip(names, zip(*rows, strict=True), strict=True)
     }
-    columns["busy"] = Column("busy share, predicted", columns["busy"].values, "%", Source.PREDICTED)
-    return Table("resources of candidates", columns)
+    columns["busy"] = PageColumn("busy share, predicted", columns["busy"].values, "%", Source.PREDICTED)
+    return PageTable("resources of candidates", columns)
 
 
-def utilization_figure() -> Figure:
+def utilization_figure() -> PageFigure:
     values = (Bar("predicted busy share", Source.PREDICTED, "busy"),)
-    return Figure(
+    return PageFigure(
         "utilization",
         "Utilization of the best candidates",
         "The predicted share of the kernel's time in which each resource is busy, of the best candidates in "
@@ -227,7 +229,7 @@ def utilization_figure() -> Figure:
     )
 
 
-def landscape_figures(table: Table) -> Iterator[Figure]:
+def landscape_figures(table: PageTable) -> Iterator[PageFigure]:
     """The landscape over two parameters, and parallel coordinates, of parameters with several values."""
     varied = tuple(key for key in table.parameters if len(set(table.columns[key].values)) > 1)
     values = (
@@ -236,7 +238,7 @@ def landscape_figures(table: Table) -> Iterator[Figure]:
     )
     columns = ("rank", "status", "measured_us", "predicted_us", "limiting", *table.parameters)
     if len(varied) > 1:
-        yield Figure(
+        yield PageFigure(
             "landscape",
             "Landscape over two parameters",
             "The best time of all candidates with these two values. A measured time stands for a cell that "
@@ -247,7 +249,7 @@ def landscape_figures(table: Table) -> Iterator[Figure]:
             columns,
         )
     if varied:
-        yield Figure(
+        yield PageFigure(
             "parallel",
             "Parallel coordinates",
             "A line for each candidate: its parameters, and its time at the right. Thick lines end at a "
@@ -259,29 +261,29 @@ def landscape_figures(table: Table) -> Iterator[Figure]:
         )
 
 
-def failure_table(result: SessionResult) -> Table | None:
+def failure_table(result: SessionResult) -> PageTable | None:
     """Failures by kind and message, the most frequent first."""
     counted = Counter((t.failure.kind.value, t.failure.message) for t in result.trials if t.failure)
     if not counted:
         return None
     rows = counted.most_common()
-    return Table(
+    return PageTable(
         "failures",
         {
-            "kind": Column("kind of failure", [kind for (kind, _), _ in rows]),
-            "count": Column("candidates", [count for _, count in rows]),
-            "message": Column("message", [message for (_, message), _ in rows]),
+            "kind": PageColumn("kind of failure", [kind for (kind, _), _ in rows]),
+            "count": PageColumn("candidates", [count for _, count in rows]),
+            "message": PageColumn("message", [message for (_, message), _ in rows]),
         },
     )
 
 
-def failure_figure() -> Figure:
+def failure_figure() -> PageFigure:
     series = (Bar("candidates", Source.PLAIN, "count"),)
-    return Figure(
+    return PageFigure(
         "failures",
         "Failures by kind",
         "Candidates that failed, by stage and kind, with the messages in the table.",
         FAILURES,
-        {"": Bars(Axis("candidates"), "kind", series)},
+        {"": BarChart(Axis("candidates"), "kind", series)},
         ("kind", "count", "message"),
     )

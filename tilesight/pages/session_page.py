@@ -30,7 +30,7 @@ from .session_figures import (
     utilization_figure,
     utilization_table,
 )
-from .values import Facts, Figure, Page, Texts
+from .values import Facts, Page, PageFigure, Texts
 
 
 def session_page(found: RecordedSession) -> Page:
@@ -44,7 +44,7 @@ def session_page(found: RecordedSession) -> Page:
     chip = result.chip
     where = levels(chip) if chip is not None else ()
     tables = {CANDIDATES: candidate_table(found, where)}
-    parts: list[Figure | Facts | Texts] = [_summary(found)]
+    parts: list[PageFigure | Facts | Texts] = [_summary(found)]
     if warnings := list(_warnings(found)):
         parts.append(Texts("What to know first", warnings, is_warning=True))
     parts += roofline(result, tables[CANDIDATES], where)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from ..dispatch.table.dispatch_table import DispatchTable, Evidence
 from ..reports.numbers import percent
-from .values import Axis, Column, Facts, Figure, Page, Plane, Points, Source, Steps, Table, Texts
+from .values import Axis, Facts, Page, PageColumn, PageFigure, PageTable, Plane, Points, Source, Steps, Texts
 
 SEGMENTS, SIZES = "segments", "sizes"
 
@@ -20,7 +20,7 @@ def table_page(table: DispatchTable, vendor_us: Mapping[int, float]) -> Page:
     """
     evidence = sorted(table.evidence, key=lambda piece: piece.size)
     tables = {SEGMENTS: _segments(table)}
-    parts: list[Figure | Facts | Texts] = [_summary(table, evidence)]
+    parts: list[PageFigure | Facts | Texts] = [_summary(table, evidence)]
     if not evidence or not all(piece.chosen_measured and piece.best_measured for piece in evidence):
         parts.append(Texts("What to know first", [_unmeasured(evidence)], is_warning=True))
     parts.append(_segment_figure(table))
@@ -60,29 +60,29 @@ def _unmeasured(evidence: Sequence[Evidence]) -> str:
     )
 
 
-def _segments(table: DispatchTable) -> Table:
+def _segments(table: DispatchTable) -> PageTable:
     """Both ends of each segment, in order."""
     ends = [(size, segment) for segment in table.segments for size in (segment.first, segment.last)]
     names = dict.fromkeys(name for config in table.kernels for name in config)
     columns = {
-        "size": Column(table.vary, [size for size, _ in ends]),
-        "kernel": Column("kernel", [segment.kernel for _, segment in ends]),
-        "first": Column("first size of the segment", [segment.first for _, segment in ends]),
-        "last": Column("last size", [segment.last for _, segment in ends]),
+        "size": PageColumn(table.vary, [size for size, _ in ends]),
+        "kernel": PageColumn("kernel", [segment.kernel for _, segment in ends]),
+        "first": PageColumn("first size of the segment", [segment.first for _, segment in ends]),
+        "last": PageColumn("last size", [segment.last for _, segment in ends]),
     }
     for name in names:
         values = [table.kernels[segment.kernel].get(name) for _, segment in ends]
-        columns[f"parameter {name}"] = Column(name, values, is_parameter=True)
-    return Table("ends of segments", columns)
+        columns[f"parameter {name}"] = PageColumn(name, values, is_parameter=True)
+    return PageTable("ends of segments", columns)
 
 
-def _segment_figure(table: DispatchTable) -> Figure:
+def _segment_figure(table: DispatchTable) -> PageFigure:
     layers = (
         Steps("kernel that serves a size", Source.PLAIN, "size", "kernel"),
         Points("end of a segment", Source.PLAIN, "size", "kernel"),
     )
     parameters = tuple(f"parameter {name}" for name in dict.fromkeys(n for c in table.kernels for n in c))
-    return Figure(
+    return PageFigure(
         "segments",
         "Which kernel serves which sizes",
         "Each level is a kernel; its config is in the hints and in the table.",
@@ -92,7 +92,7 @@ def _segment_figure(table: DispatchTable) -> Figure:
     )
 
 
-def _sizes(table: DispatchTable, evidence: Sequence[Evidence], vendor_us: Mapping[int, float]) -> Table:
+def _sizes(table: DispatchTable, evidence: Sequence[Evidence], vendor_us: Mapping[int, float]) -> PageTable:
     def chosen(is_measured: bool) -> list[float | None]:
         return [piece.chosen_us if piece.chosen_measured is is_measured else None for piece in evidence]
 
@@ -110,27 +110,29 @@ def _sizes(table: DispatchTable, evidence: Sequence[Evidence], vendor_us: Mappin
         us / piece.chosen_us if us is not None and piece.chosen_measured else None
         for us, piece in zip(vendor, evidence, strict=True)
     ]
-    return Table(
+    return PageTable(
         "sizes",
         {
-            "size": Column(table.vary, [piece.size for piece in evidence]),
-            "kernel": Column("kernel", [piece.kernel for piece in evidence]),
-            "chosen_us": Column("time of its kernel, measured", chosen(True), "us", Source.MEASURED),
-            "chosen_predicted_us": Column(
+            "size": PageColumn(table.vary, [piece.size for piece in evidence]),
+            "kernel": PageColumn("kernel", [piece.kernel for piece in evidence]),
+            "chosen_us": PageColumn("time of its kernel, measured", chosen(True), "us", Source.MEASURED),
+            "chosen_predicted_us": PageColumn(
                 "time of its kernel, predicted", chosen(False), "us", Source.PREDICTED
             ),
-            "best_us": Column("best known time, measured", best(True), "us", Source.MEASURED),
-            "best_predicted_us": Column("best known time, predicted", best(False), "us", Source.PREDICTED),
-            "vendor_us": Column("time of the fastest other implementation", vendor, "us", Source.VENDOR),
-            "ratio": Column("times as fast as that", ratios),
-            "loss": Column("loss, measured", loss(True), "%", Source.MEASURED),
-            "loss_predicted": Column("loss, from predictions", loss(False), "%", Source.PREDICTED),
-            "config": Column("config", [str(table.kernels[piece.kernel]) for piece in evidence]),
+            "best_us": PageColumn("best known time, measured", best(True), "us", Source.MEASURED),
+            "best_predicted_us": PageColumn(
+                "best known time, predicted", best(False), "us", Source.PREDICTED
+            ),
+            "vendor_us": PageColumn("time of the fastest other implementation", vendor, "us", Source.VENDOR),
+            "ratio": PageColumn("times as fast as that", ratios),
+            "loss": PageColumn("loss, measured", loss(True), "%", Source.MEASURED),
+            "loss_predicted": PageColumn("loss, from predictions", loss(False), "%", Source.PREDICTED),
+            "config": PageColumn("config", [str(table.kernels[piece.kernel]) for piece in evidence]),
         },
     )
 
 
-def _size_figures(table: DispatchTable, vendor_us: Mapping[int, float]) -> list[Figure]:
+def _size_figures(table: DispatchTable, vendor_us: Mapping[int, float]) -> list[PageFigure]:
     size = Axis(table.vary, is_log=True)
     columns = (
         *("size", "kernel", "chosen_us", "chosen_predicted_us", "best_us", "best_predicted_us"),
@@ -151,7 +153,7 @@ def _size_figures(table: DispatchTable, vendor_us: Mapping[int, float]) -> list[
         else "The database has no time of another implementation of these workloads."
     )
     return [
-        Figure(
+        PageFigure(
             "losses",
             "Loss over the range",
             "The additional time of the kernel that serves a size, as a share of the best known time there.",
@@ -159,7 +161,7 @@ def _size_figures(table: DispatchTable, vendor_us: Mapping[int, float]) -> list[
             {"": Plane(size, Axis("loss", "%"), losses)},
             columns,
         ),
-        Figure(
+        PageFigure(
             "times",
             "Times over the range",
             f"The time of the kernel that serves each sampled size. {beside}",

@@ -25,7 +25,7 @@ class Source(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class PageColumn:
     """A column of a table. `unit` is empty for texts and counts; `parameters` are columns of a config."""
 
     title: str
@@ -36,11 +36,11 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class PageTable:
     """Columns of one length, by key. `rows` says what its rows are, in the plural."""
 
     rows: str
-    columns: Mapping[str, Column]
+    columns: Mapping[str, PageColumn]
 
     def __post_init__(self) -> None:
         lengths = {key: len(column.values) for key, column in self.columns.items()}
@@ -124,7 +124,7 @@ class Plane:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """Bars of one series: keys of the columns with its values and, if known, their intervals."""
+    """BarChart of one series: keys of the columns with its values and, if known, their intervals."""
 
     name: str
     source: Source
@@ -134,7 +134,7 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
-class Bars:
+class BarChart:
     """Horizontal bars, one of each series for each row; `label` is the key of the column with their names."""
 
     axis: Axis
@@ -173,11 +173,11 @@ class Parallel:
     unit: str
 
 
-Chart = Plane | Bars | Matrix | Parallel
+Chart = Plane | BarChart | Matrix | Parallel
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class PageFigure:
     """A plot with its table.
 
     Attributes:
@@ -222,12 +222,12 @@ class Page:
 
     title: str
     subtitle: str
-    parts: Sequence[Figure | Facts | Texts]
-    tables: Mapping[str, Table] = field(default_factory=dict)
+    parts: Sequence[PageFigure | Facts | Texts]
+    tables: Mapping[str, PageTable] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for part in self.parts:
-            if isinstance(part, Figure):
+            if isinstance(part, PageFigure):
                 unknown = set(part.columns) - set(self.tables[part.table].columns)
                 if unknown:
                     raise ValueError(f"figure {part.key}: table {part.table} has no column {unknown}")

@@ -15,7 +15,18 @@ from tilesight.pages.candidates import candidate_table, next_limit
 from tilesight.pages.levels import levels
 from tilesight.pages.render import html, is_page
 from tilesight.pages.session_page import session_page
-from tilesight.pages.values import Column, Facts, Figure, Matrix, Page, Plane, Points, Source, Table, Texts
+from tilesight.pages.values import (
+    Facts,
+    Matrix,
+    Page,
+    PageColumn,
+    PageFigure,
+    PageTable,
+    Plane,
+    Points,
+    Source,
+    Texts,
+)
 from tilesight.problem.config import Config
 from tilesight.records.session import SessionState
 from tilesight.records.trial import Measurement, Prediction, Status
@@ -24,8 +35,8 @@ from tilesight.target.spec import load_target
 H200 = load_target("h200")
 
 
-def figures(page: Page) -> dict[str, Figure]:
-    return {part.key: part for part in page.parts if isinstance(part, Figure)}
+def figures(page: Page) -> dict[str, PageFigure]:
+    return {part.key: part for part in page.parts if isinstance(part, PageFigure)}
 
 
 def facts(page: Page, title: str) -> dict[str, str]:
@@ -235,8 +246,8 @@ def test_the_file_names_no_other_file() -> None:
 
 
 def test_numbers_in_the_file_are_rounded_and_finite() -> None:
-    column = Column("time", [1.23456789, float("inf"), float("nan"), None, 3.0, 12345678, True])
-    page = Page("t", "s", [], {"one": Table("rows", {"us": column})})
+    column = PageColumn("time", [1.23456789, float("inf"), float("nan"), None, 3.0, 12345678, True])
+    page = Page("t", "s", [], {"one": PageTable("rows", {"us": column})})
     values = data(page)["tables"]["one"]["columns"]["us"]
     assert [values["texts"][c] if c is not None else None for c in values["codes"]] == [
         *("1.2346", None, None, None, "3", "12345678", "true"),
@@ -245,10 +256,10 @@ def test_numbers_in_the_file_are_rounded_and_finite() -> None:
 
 def test_columns_of_a_table_have_one_length() -> None:
     with pytest.raises(ValueError, match="differ in length"):
-        Table("rows", {"a": Column("a", [1]), "b": Column("b", [])})
+        PageTable("rows", {"a": PageColumn("a", [1]), "b": PageColumn("b", [])})
 
 
 def test_a_figure_shows_columns_that_exist() -> None:
-    table = Table("rows", {"a": Column("a", [1])})
+    table = PageTable("rows", {"a": PageColumn("a", [1])})
     with pytest.raises(ValueError, match="has no column"):
-        Page("t", "s", [Figure("f", "f", "", "one", {}, ("b",))], {"one": table})
+        Page("t", "s", [PageFigure("f", "f", "", "one", {}, ("b",))], {"one": table})
