@@ -438,7 +438,7 @@
           fill();
           const again = [...body.querySelectorAll("th button")][figure.columns.indexOf(name)];
           again.focus();
-        } }, column.heading + (isSorted ? (now[0] === "-" ? " ▼" : " ▲") : ""));
+        } }, headingOf(column) + (isSorted ? (now[0] === "-" ? " ▼" : " ▲") : ""));
         return make("th", { scope: "col", "aria-sort": isSorted ? (now[0] === "-" ? "descending" : "ascending") : "none" }, button);
       });
       const lines = rows.slice(0, limit).map((row) => make("tr", {}, ...figure.columns.map((name) => {
