@@ -29,6 +29,7 @@ from .values import (
 )
 
 MOST_SHOWN = 12  # candidates in the figure of utilization
+MOST_ALONE = 5  # candidates beside other implementations, if no finalists were compared
 CANDIDATES, FINALISTS, FAILURES, UTILIZATION = "candidates", "finalists", "failures", "utilization"
 _ABOUT = ("rank", "status", "measured_us", "predicted_us", "sigma", "limiting", "next_limit", "left_us")
 
@@ -78,13 +79,25 @@ def roofline(result: SessionResult, table: PageTable, where: Sequence[MemoryLeve
 
 
 def finalist_table(result: SessionResult) -> PageTable | None:
-    """Finalists, which were timed in turns, and other implementations, with intervals of their medians."""
-    rows: list[tuple[str, str, Source, Sequence[float]]] = []
-    for place, trial in enumerate(result.trials, 1):
-        measured = trial.measurement
-        if measured is not None and measured.samples_us and measured.observed.get("in_turns"):
-            source = Source.NOISY if trial.status is Status.NOISY else Source.MEASURED
-            rows.append((f"candidate {place}", str(trial.config), source, measured.samples_us))
+    """Finalists and other implementations, with intervals of their medians.
+
+    If no finalists were compared, the best measured candidates, which were timed alone.
+    """
+    timed = [
+        (place, trial, trial.measurement)
+        for place, trial in enumerate(result.trials, 1)
+        if trial.measurement is not None and trial.measurement.samples_us
+    ]
+    compared = [each for each in timed if each[2].observed.get("in_turns")]
+    rows: list[tuple[str, str, Source, Sequence[float]]] = [
+        (
+            f"candidate {place}" if compared else f"candidate {place}, timed alone",
+            str(trial.config),
+            Source.NOISY if trial.status is Status.NOISY else Source.MEASURED,
+            measurement.samples_us,
+        )
+        for place, trial, measurement in compared or timed[:MOST_ALONE]
+    ]
     rows += [(b.name, "", Source.VENDOR, b.samples_us) for b in result.baselines]
     if not rows:
         return None
@@ -118,8 +131,9 @@ def finalist_figure() -> PageFigure:
     return PageFigure(
         "finalists",
         "Finalists and other implementations",
-        "Timed in turns on the same inputs. Whiskers are 95 % intervals of the median; six samples are "
-        "needed for one. Finalists whose samples cannot be told apart are decided by simplicity.",
+        "Timed in turns on the same inputs, unless a name says otherwise. Whiskers are 95 % intervals of "
+        "the median; six samples are needed for one. Finalists whose samples cannot be told apart are "
+        "decided by simplicity.",
         FINALISTS,
         {"": BarChart(Axis("time", "us"), "name", series)},
         ("name", "measured_us", "noisy_us", "vendor_us", "low_us", "high_us", "samples", "config"),

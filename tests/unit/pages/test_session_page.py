@@ -167,6 +167,17 @@ def test_finalists_have_intervals_and_the_vendor_beside_them() -> None:
     assert table.columns["name"].values[-1] == "cuBLAS "
 
 
+def test_without_a_comparison_the_best_candidates_stand_beside_the_vendor() -> None:
+    found = recorded_session(200)
+    alone = tuple(
+        replace(t, measurement=replace(t.measurement, observed={})) if t.measurement else t
+        for t in found.result.trials
+    )
+    page = session_page(replace(found, result=replace(found.result, trials=alone)))
+    names = page.tables["finalists"].columns["name"].values
+    assert list(names) == [*(f"candidate {place}, timed alone" for place in range(1, 6)), "cuBLAS "]
+
+
 def test_landscape_offers_the_parameters_that_vary() -> None:
     found = recorded_session(60, 6)
     chart = figures(session_page(found))["landscape"].charts[""]
