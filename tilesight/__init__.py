@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .api.misses import tune_misses
     from .api.planning import plan
     from .api.prediction import predict
+    from .api.reporting import write_report
     from .api.tuning import rank, tune
     from .benchmarks.run import bench
     from .benchmarks.table import BenchRow, BenchTable
@@ -59,6 +60,7 @@ _HOMES = {
     "api.misses": ("tune_misses",),
     "api.planning": ("plan",),
     "api.prediction": ("predict",),
+    "api.reporting": ("write_report",),
     "api.tuning": ("rank", "tune"),
     "benchmarks.run": ("bench",),
     "benchmarks.table": ("BenchRow", "BenchTable"),
@@ -149,6 +151,7 @@ __all__ = [
     "target_names",
     "tune",
     "tune_misses",
+    "write_report",
     "write_table",
 ]
 

@@ -18,6 +18,7 @@ from ...records.session import Context, Effort, SessionState
 from ..schema import tables as schema
 from ..tables.session_rows import stored_result
 from ..tables.trial_rows import sound
+from .trial_times import trial_times
 
 _S, _T = schema.sessions.c, schema.trials.c
 
@@ -46,7 +47,7 @@ def recorded_session(connection: Connection, session_id: int) -> RecordedSession
         )
     summary = _summary(connection, row)
     result = replace(stored_result(connection, row, summary.context), state=summary.state)
-    return RecordedSession(summary, result)
+    return RecordedSession(summary, result, trial_times(connection, session_id))
 
 
 def _sessions() -> Any:

@@ -125,6 +125,12 @@ def test_wheel_finds_its_code_and_data(installed: Path) -> None:
     assert names[5:] == ["h100x2", "h100x4", "h100x8", "h200x2", "h200x4", "h200x8"]
 
 
+def test_wheel_has_the_files_of_pages(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    assert {f"tilesight/pages/{name}" for name in ("page.css", "page.js", "charts.js")} <= names
+
+
 def test_wheel_has_the_command(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         entry_points = archive.read(f"tilesight-{tilesight.__version__}.dist-info/entry_points.txt").decode()

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..errors import UnknownNameError
+from ..errors import InputError, UnknownNameError
 from ..records.recorded_session import RecordedSession, SessionComparison, SessionSummary
 from ..records.session import SessionResult
 from ..settings import load_settings
 
 if TYPE_CHECKING:
+    from ..database.lookups.best import Best
     from ..database.store import Store
 
 
@@ -47,9 +48,30 @@ def session(session_id: int, *, database: str | None = None) -> RecordedSession:
         InputError: the database has no session of this id.
         DatabaseError: the database cannot be read, or does not exist.
     """
-    with _opened(database) as store:
-        found = store.recorded_session(session_id)
+    found = undescribed_session(session_id, database)
     return replace(found, result=_described(found.result))
+
+
+def undescribed_session(session_id: int, database: str | None = None) -> RecordedSession:
+    """A session without what only its text says of its template. Raises what `session` raises."""
+    with _opened(database) as store:
+        return store.recorded_session(session_id)
+
+
+def best_records(kernel: str, target: str | None = None, database: str | None = None) -> list[Best]:
+    """The best known config of each workload of a kernel; none without a database or records.
+
+    Raises `DatabaseError` if the database cannot be read.
+    """
+    from ..database.engine.connection import exists, parse_url
+
+    if not exists(parse_url(database or load_settings().database_url)):
+        return []
+    with _opened(database) as store:
+        try:
+            return store.best(kernel, target)
+        except InputError:  # it has no record of them
+            return []
 
 
 def compare_sessions(first: int, second: int, *, database: str | None = None) -> SessionComparison:

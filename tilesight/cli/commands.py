@@ -29,6 +29,7 @@ COMMANDS = {
     "targets": "List targets, or show one with all its figures.",
     "space": "Show a search space, or why a config is not in it.",
     "model": "Train, evaluate and show the learned cost model.",
+    "report": "Write a session, kernel, table, dataset or model as one HTML file.",
     "sessions": "List recorded sessions, show one, compare two.",
     "db": "Query, move and maintain the performance database.",
     "doctor": "Check packages, compilers, GPUs and the database.",

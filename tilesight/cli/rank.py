@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from . import options, output, report
+from . import options, output, printed_results
 
 if TYPE_CHECKING:
     from ..tuner.options import TuneOptions
@@ -56,7 +56,7 @@ def rank(
     """
     from ..api.tuning import tune_shapes
 
-    report.show(
+    printed_results.show(
         "rank",
         lambda observer: tune_shapes(kernel, target, shapes or None, dtype, session, observer, world),
         top,

@@ -1,67 +1,74 @@
-"""The reports of tuning sessions, printed as they come: a table for people, fields for programs."""
+"""`tilesight report`: a session, kernel, dispatch table, dataset or model card as one HTML file."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any
 
-from ..errors import NoCandidateError
-from ..records.session import SessionResult
-from ..records.session_fields import session_fields
-from ..tuner.observers import Observer, Observers
-from . import output
+import click
+
+from . import options, output
+
+DEFAULT_OUT = "report.html"
 
 
-class _Results(Observer):
-    """Collects the fields of each result; prints the result at once unless JSON was requested."""
-
-    def __init__(self, top: int, variants: bool, prints: bool) -> None:
-        self._top, self._variants, self._prints = top, variants, prints
-        self.fields: list[dict[str, Any]] = []
-        self.is_new = False  # whether anything was recorded
-
-    def answered(self, result: SessionResult) -> None:
-        if self._prints:
-            if self.fields:
-                output.print_text()
-            output.print_report(result.report(self._top, variants=self._variants))
-        self.fields.append(session_fields(result, self._top))
-        self.is_new = self.is_new or not result.from_database
-
-
-def show(
-    kind: str,
-    run: Callable[[Observer], object],
-    top: int,
-    variants: bool,
-    verbosity: output.Verbosity,
+@click.command()
+@options.with_options(
+    click.argument("subject", metavar="SUBJECT"),
+    click.option(
+        "--out",
+        "-o",
+        metavar="FILE",
+        default=DEFAULT_OUT,
+        show_default=True,
+        help="The file to write; it ends in .html. A report there is replaced, another file is not.",
+    ),
+    click.option(
+        "--target",
+        metavar="T",
+        help="Of kernel.py:name: the target. [default: TILESIGHT_TARGET, or auto]",
+    ),
+    click.option(
+        "--dims", metavar="D", help="Of kernel.py:name: sizes that it takes at run time, as k=v,..."
+    ),
+    options.arguments,
+    options.as_json,
+    options.database,
+    options.debug,
+)
+def report(
+    subject: str,
+    out: str,
+    target: str | None,
+    dims: str | None,
+    arguments: Mapping[str, Any],
     as_json: bool,
-    more: Callable[[], dict[str, Any]] = dict,
+    database: str | None,
 ) -> None:
-    """Run sessions, show their progress and print their results.
+    """Write a report on SUBJECT: one HTML file that works offline and can be mailed.
 
-    Args:
-        kind: Value of the JSON field `kind`.
-        run: Runs the sessions and reports them to the observer.
-        top: Number of candidates to show of each session.
-        variants: Show configs that differ only in the order of blocks as rows of their own.
-        verbosity: How much of the progress to show.
-        as_json: Print one JSON object instead of tables.
-        more: Returns further JSON fields beside `sessions`.
+    \b
+    SUBJECT is
+      the id of a session   (`tilesight sessions`): roofline, errors, search, landscape, conditions
+      the name of a kernel  its best known config of each workload, beside other implementations
+      kernel.py:name        what limits a TileLang kernel in a Python file
+      a dispatch table      (.json, of `tilesight plan`): which kernel serves which sizes, at what loss
+      a dataset             (.parquet, or a folder of them): errors by operator, sigma, counters
+      model                 the card of the model that ships, or the folder of another one
+
+    The file has figures with hints, tables, and downloads as PNG and CSV. Predicted numbers are marked as
+    predicted everywhere.
+
+    \b
+    tilesight report 3677777799376769 -o matmul.html
+    tilesight report matmul.json
+    tilesight report model
     """
-    results = _Results(top, variants, prints=not as_json)
-    try:
-        with output.progress(verbosity) as progress:
-            run(Observers([progress, results]))
-    except NoCandidateError:
-        if as_json and results.fields:
-            output.print_json(kind, sessions=results.fields)
-        raise
-    if results.is_new and verbosity is not output.Verbosity.QUIET and not as_json:
-        output.print_hint(
-            "recorded: the same command is answered from the database now; with the same arguments, "
-            "`tilesight explain` tells what limits the best config, and `tilesight space` lists the rules of "
-            "the space"
-        )
+    from ..api.reporting import write_report
+
+    path = write_report(subject, out, target=target, arguments=arguments, dims=dims, database=database)
+    size = path.stat().st_size
     if as_json:
-        output.print_json(kind, sessions=results.fields, **more())
+        output.print_json("report", subject=subject, out=str(path), bytes=size)
+    else:
+        output.print_line(f"report: {path} ({size / 1e6:.2f} MB)")

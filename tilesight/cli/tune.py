@@ -9,7 +9,7 @@ import click
 from ..errors import InputError
 from ..records.session import Effort
 from ..records.winners import Gain
-from . import options, output, report, suggestions
+from . import options, output, printed_results, suggestions
 from .output import number
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def tune(
     if limit is not None:
         raise InputError("--limit needs --misses")
     name = kernel
-    report.show(
+    printed_results.show(
         "tune",
         lambda observer: tune_shapes(name, target, shapes or None, dtype, session, observer, world),
         top,
@@ -138,7 +138,7 @@ def _tune_misses(
     from ..api.misses import tune_missed_workloads
 
     gains: list[Gain] = []
-    report.show(
+    printed_results.show(
         "tune",
         lambda observer: gains.extend(tune_missed_workloads(kernel, target, limit, session, observer)),
         top,

@@ -43,7 +43,7 @@ def view(
     )
     limited = limits(kernels, target, prediction.latency_us, compiled_figures(compiled or {}))
     facts = launch_facts(kernels, target)
-    counted = tuple(_counted(prediction, target, counters)) if counters else ()
+    counted = tuple(compare_counters(prediction, target, counters)) if counters else ()
     made = CandidateView(
         config,
         prediction,
@@ -78,7 +78,7 @@ def launch_facts(kernels: Sequence[KernelProfile], target: Target) -> dict[str, 
     return facts
 
 
-def _counted(
+def compare_counters(
     prediction: Prediction, target: Target, counters: Mapping[str, float]
 ) -> list[CounterComparison]:
     """The terms that both the model and the counters have (keys of `Prediction.expected`)."""

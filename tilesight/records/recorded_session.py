@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from ..problem.space import Config
@@ -42,12 +42,21 @@ class SessionSummary:
     is_measured: bool
 
 
+@dataclass(frozen=True, slots=True)
+class TrialTimes:
+    """When a candidate was predicted and measured, in UTC. Recalled facts are older than the session."""
+
+    predicted_at: datetime | None = None
+    measured_at: datetime | None = None
+
+
 @dataclass(frozen=True, repr=False)
 class RecordedSession(Reported):
     """A session with its candidates. `print` shows it as `tilesight sessions show` does."""
 
     summary: SessionSummary
     result: SessionResult
+    trial_times: Mapping[Config, TrialTimes] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"RecordedSession({self.summary.id}: {self.result.summary})"

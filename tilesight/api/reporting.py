@@ -1,0 +1,175 @@
+"""`write_report`: a session, kernel, dispatch table, dataset or model card as one HTML file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InputError
+from ..files import check_out, replacing
+from ..target.spec import Target
+from .run_time_facts import RunTimeFacts
+
+if TYPE_CHECKING:
+    from ..pages.values import Page
+
+DEFAULT_OUT = "report.html"
+MODEL = "model"  # the subject that stands for the model that ships
+_HEAD = 2048  # characters of a file that tell whether it is a page of ours
+KINDS = (
+    "a session's id, the name of a kernel, kernel.py:name, a dispatch table (.json), a dataset (a "
+    ".parquet file or "
+    "a folder of them), a folder of a trained model, or the word model"
+)
+
+
+def write_report(
+    subject: str | int | Path,
+    out: str | Path = DEFAULT_OUT,
+    *,
+    target: str | Target | None = None,
+    arguments: Mapping[str, Any] | None = None,
+    dims: str | Mapping[str, int] | None = None,
+    database: str | None = None,
+) -> Path:
+    """Write a report: one HTML file that loads nothing, so that it can be mailed and opened offline.
+
+    Args:
+        subject: What it is about: the id of a session, the name of a kernel (its best records), a kernel in
+            a file (`kernel.py:name`, what limits it), the path of a dispatch table or dataset, the folder of
+            a trained model, or "model" for the model that ships.
+        out: The file, which ends in .html. A report that is there already is replaced; other files are not.
+        target, arguments, dims: Of a kernel in a file, as for `explain`.
+        database: As for `tune`.
+
+    Returns:
+        `out` as a path.
+
+    Raises:
+        InputError: there is no such subject, it is empty, or `out` cannot be written.
+        DatabaseError: the database cannot be read, or does not exist.
+        ToolchainError: a package that the subject needs is missing.
+    """
+    from ..pages.render import html
+
+    path = Path(out)
+    check_report_out(path)
+    text = html(report_page(subject, target=target, arguments=arguments, dims=dims, database=database))
+    with replacing(path, f"report '{path}' cannot be written") as partial_path:
+        partial_path.write_text(text, encoding="utf-8")
+    return path
+
+
+def check_report_out(path: Path) -> None:
+    """Raise `InputError` if no report can be written there, or if another file is there."""
+    from ..pages.render import is_page
+
+    check_out(path, ".html", "reports")
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            head = file.read(_HEAD)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise InputError(f"--out {path}: the file there cannot be read: {error.strerror or error}") from error
+    if head and not is_page(head):
+        raise InputError(f"--out {path} is there and no report of TileSight; name another file, or remove it")
+
+
+def report_page(
+    subject: str | int | Path,
+    *,
+    target: str | Target | None = None,
+    arguments: Mapping[str, Any] | None = None,
+    dims: str | Mapping[str, int] | None = None,
+    database: str | None = None,
+) -> Page:
+    """The page of a subject. Arguments and exceptions are those of `write_report`."""
+    text = str(subject)
+    of_file = ".py:" in text
+    given = {"target": target, "arguments": arguments or None, "dims": dims}
+    if not of_file and (unused := [name for name, value in given.items() if value is not None]):
+        raise InputError(
+            f"report of {text} takes no {', '.join(unused)}: these are for a kernel in a file, kernel.py:name"
+        )
+    if text.isdecimal():
+        return _session(int(text), database)
+    if of_file:
+        return _file_kernel(text, target, arguments, dims)
+    path = Path(text)
+    if text == MODEL or (path / "card.json").is_file():
+        return _model(None if text == MODEL else path)
+    if path.suffix == ".json":
+        return _table(path, database)
+    if path.suffix == ".parquet" or path.is_dir():
+        return _dataset(path)
+    if path.exists() or "/" in text:
+        raise InputError(f"'{text}' is nothing that a report can show: give {KINDS}")
+    return _kernel(text, database)
+
+
+def _session(session_id: int, database: str | None) -> Page:
+    from ..pages.session_page import session_page
+    from .history import undescribed_session
+
+    return session_page(undescribed_session(session_id, database))
+
+
+def _table(path: Path, database: str | None) -> Page:
+    from ..dispatch.table.table_file import read_table
+    from ..pages.table_page import table_page
+    from .history import best_records
+
+    table = read_table(path)
+    sizes = {table.workload(piece.size).key: piece.size for piece in table.evidence}
+    vendor_us = {
+        sizes[record.workload]: record.vendor_us
+        for record in best_records(table.operator, table.target, database)
+        if record.workload in sizes
+        and record.vendor_us is not None
+        and (record.device, record.protocol_key) == (table.device, table.protocol)
+    }
+    return table_page(table, vendor_us)
+
+
+def _dataset(path: Path) -> Page:
+    from ..costmodel import default_model
+    from ..pages.dataset_page import dataset_page
+    from ..records.dataset import read_dataset
+
+    return dataset_page(path.name or str(path), read_dataset(path), default_model())
+
+
+def _model(folder: Path | None) -> Page:
+    from ..costmodel.learned.model_file import read_card, shipped
+    from ..pages.card_page import card_page
+
+    return card_page(read_card(folder or shipped()))
+
+
+def _kernel(name: str, database: str | None) -> Page:
+    from ..kernels import operators
+    from ..pages.kernel_page import records_page
+    from ..tuner.resolve import find_operator
+    from .history import best_records
+
+    records = best_records(name, None, database)
+    if not records and name not in operators():
+        try:
+            find_operator(name)  # a template, or a name that offers the nearest ones
+        except InputError as error:
+            raise InputError(f"{error} A report can show {KINDS}.") from error
+    return records_page(name, records)
+
+
+def _file_kernel(
+    place: str,
+    target: str | Target | None,
+    arguments: Mapping[str, Any] | None,
+    dims: str | Mapping[str, int] | None,
+) -> Page:
+    from ..pages.kernel_page import explanation_page
+    from .kernel_files import explain_file
+
+    return explanation_page(explain_file(place, target, RunTimeFacts(dims), arguments))
