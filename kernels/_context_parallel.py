@@ -330,7 +330,7 @@ class ContextParallelTemplate(KernelTemplate):
                 up_to_own = length - (parts.q_len - 1) + query
                 return T.if_then_else(rank == world - 1, up_to_own, length)
 
-            attend = self.alone.parts(share, config, in_parts=True, end=end)
+            attend = self.alone.parts(share, config, in_parts=True, end=end if parts.q_len > 1 else None)
             attend(found)
             scratch, outputs = (found["PartO"], found["PartLSE"]), (found["O"], found.get("LSE"))
             if config["algorithm"] == PUSH:

@@ -214,7 +214,7 @@ def exchange(parts: RankParts, split_k: int) -> Any:
         with T.Kernel(sending + waiting, threads=COMBINE_THREADS) as block:
             T.import_source(flag_functions(parts))
             # peers write what is read here
-            T.annotate_restrict_buffers(*staging)
+            T.annotate_restrict_buffers(*staging, *flags)
             number = T.alloc_var("int32")
             if block < sending:
                 # own tiles come last, since they need no way
