@@ -40,7 +40,9 @@ SEEDS = 64  # ranks that draw from one seed, at most
 
 
 class ContextParallelOperator(GroupOperator):
-    """The operator `alone` with the keys of each item spread over ranks. kv_len and pages are those of a rank.
+    """The operator `alone` with the keys of each item spread over ranks.
+
+    kv_len and pages are those of one rank, the other dimensions those of all.
 
     Attributes:
         alone: the operator of one device.
@@ -340,4 +342,4 @@ class ContextParallelTemplate(KernelTemplate):
                 after_gather(parts)(found[GATHERED], outputs, rank)
 
         arguments = [(name, of, name in shared) for name, of in {**tensors, **shared, **own}.items()]
-        return kernel_of_ranks(self.name, arguments, world, body)
+        return kernel_of_ranks(self.name, arguments, world, body, self.numbers[1:])

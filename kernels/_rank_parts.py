@@ -182,7 +182,9 @@ def _result_of_all(parts: RankParts) -> Any:
         heads, columns = slice(head, head + COMBINE_ROWS), slice(0, parts.columns)
         sum_up(
             lambda rank, weight: choose(lambda one: read_lse(one, row_of(rank, item), query, head, weight)),
-            lambda rank, part: choose(lambda one: T.copy(one[row_of(rank, item), query, heads, columns], part)),
+            lambda rank, part: choose(
+                lambda one: T.copy(one[row_of(rank, item), query, heads, columns], part)
+            ),
             lambda o_sum: T.copy(o_sum, out[item, query, heads, columns]),
             None if lse is None else lambda found: T.copy(found, lse[item, query, heads]),
         )

@@ -91,9 +91,7 @@ class GroupOperator(Operator):
         """As `vendor_part`, where that depends on the rank."""
         return self.vendor_part(workload, tensors)
 
-    def vendor_finish(
-        self, workload: Workload, rank: int, tensors: Tensors
-    ) -> Callable[[], object] | None:
+    def vendor_finish(self, workload: Workload, rank: int, tensors: Tensors) -> Callable[[], object] | None:
         """What follows a collective that is between two parts, on one rank."""
         return None
 
