@@ -3,12 +3,12 @@
 A rank sends its result for some heads to their owner, in rows of the output's columns in float32 and the
 logarithm of the sum of weights behind them, and each owner combines what it has of all ranks.
 
-`exchange` does all of it in one kernel. Its first blocks combine the parts of a tile, which a kernel before it
-has left, store the result at the tile's owner and raise a flag there. They wait for nothing. Its last blocks,
-fewer than any device has cores, wait for the flags of a tile and combine what came. So all blocks that wait
-are resident while others run, and every wait ends. No wait is needed before results of the next call are
-sent: they go to other memory (`SLOTS`). The call after that may use the first memory again, since a rank ends
-a call when all peers have begun to send in it, and they have then ended the call before.
+`exchange` does all of it in one kernel. Its first blocks combine the parts of a tile, which a kernel before
+it has left, store the result at the tile's owner and raise a flag there. They wait for nothing. Its last
+blocks, fewer than a device has cores, wait for the flags of a tile and combine what came. So all blocks that
+wait leave room for those that do not, and every wait ends. No wait is needed before results of the next call
+are sent: they go to other memory (`SLOTS`). The call after that may use the first memory again: a rank ends
+a call after all its peers have sent in it, which they do when they have ended the call before.
 
 Numbers of calls are counted beside the flags, one for each tile, so that no host has to give them.
 
@@ -72,7 +72,7 @@ class RankParts:
 
     @property
     def flags(self) -> Tensor:
-        """Of an owner: numbers that ranks raise for its tiles. Then the calls of each tile, sent and merged."""
+        """Numbers that ranks raise for the tiles of an owner; then calls of each tile, sent and merged."""
         return ((2 * self.world + 1) * self.tiles,), "int32"
 
     @property
@@ -193,8 +193,8 @@ def _result_of_all(parts: RankParts) -> Any:
 
 
 def exchange(parts: RankParts, split_k: int) -> Any:
-    """A function for a PrimFunc: the launch of the kernel that sends results, waits for those of all ranks, and
-    combines them.
+    """A function for a PrimFunc: the launch of the kernel that sends results, waits for those of all ranks,
+    and combines them.
 
     It takes the scratch of `_split_kv.partials`, staging and flags of all ranks, O and LSE (or None), and the
     rank.
@@ -210,6 +210,15 @@ def exchange(parts: RankParts, split_k: int) -> Any:
 
     def row(number: Any, source: Any, item: Any) -> Any:
         return (T.bitwise_and(number, SLOTS - 1) * world + source) * parts.batch + item
+
+    @T.macro
+    def receive(tile, staging, number, outputs, rank):  # type: ignore[no-untyped-def]
+        merge(
+            tile,
+            lambda act: on_rank(rank, staging, act),
+            lambda source, item: row(number, source, item),
+            *outputs,
+        )
 
     @T.macro
     def launch(scratch, staging, flags, outputs, rank):  # type: ignore[no-untyped-def]
@@ -235,12 +244,7 @@ def exchange(parts: RankParts, split_k: int) -> Any:
                     mine = turn * waiting + block - sending
                     number = call("int32", NUMBER, flags, rank, 2 * world * tiles + mine)
                     call("handle", AWAIT_TILE, flags, rank, mine, number)
-                    merge(
-                        mine,
-                        lambda act: on_rank(rank, staging, act),
-                        lambda source, item: row(number, source, item),
-                        *outputs,
-                    )
+                    receive(mine, staging, number, outputs, rank)
 
     return launch
 

@@ -1,7 +1,7 @@
-"""context_parallel_flash_decoding: `flash_decoding` with the keys and values of each item spread over ranks.
+"""context_parallel_flash_decoding: `flash_decoding` with the keys of each item spread over ranks.
 
-Serving systems call it decode context parallelism, or a kv cache sharded along the sequence; the kernel of one
-rank is flash decoding. See `_context_parallel` for what each rank has and gets.
+Serving systems call it decode context parallelism, or a kv cache sharded along the sequence; the kernel of
+one rank is flash decoding. See `_context_parallel` for what each rank has and gets.
 """
 
 from collections.abc import Callable, Mapping

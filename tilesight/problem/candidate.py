@@ -35,7 +35,7 @@ class Candidate:
         return (*self.dynamic_sizes, *(number.slot for number in self.template.numbers))
 
     def slots_of_rank(self, rank: int, launches: int = -1) -> tuple[int, ...]:
-        """As `run_time_slots`, for the device `rank` of several, and for some of the launches (`LAUNCHES`)."""
+        """As `run_time_slots`, for the device `rank` of several, and some of the launches (`LAUNCHES`)."""
         values = {RANK.name: rank, LAUNCHES.name: launches}
         numbers = (
             replace(number, value=values.get(number.name, number.value)) for number in self.template.numbers

@@ -75,7 +75,8 @@ class GroupOperator(Operator):
     def vendor_collective(self, workload: Workload) -> Collective:
         """The collective of the vendor's library before or after `vendor_part`, one after the other.
 
-        If it is between two parts, `vendor_finish` is the second. It reads and writes inputs, outputs and `vendor_scratch`.
+        If it is between two parts, `vendor_finish` is the second. It reads and writes inputs, outputs and
+        `vendor_scratch`.
         """
 
     @abstractmethod
