@@ -150,7 +150,9 @@ def _own_result(parts: RankParts, split_k: int) -> Any:
     def send(scratch, owner, tile, choose, row_of):  # type: ignore[no-untyped-def]
         item, query, head = parts.place(tile)
         heads, columns = slice(head, head + COMBINE_ROWS), slice(0, parts.columns)
-        read_lse, read = parts_of(*scratch, item, query, owner * parts.heads + head, parts.columns)
+        read_lse, read = parts_of(
+            scratch[0], scratch[1], item, query, owner * parts.heads + head, parts.columns
+        )
         sum_up(
             read_lse,
             read,
