@@ -81,7 +81,8 @@ def shipped(pair: Target) -> dict[str, Candidate]:
     """A small kernel of each algorithm of each operator that communicates."""
     found: dict[str, Candidate] = {}
     communicating = [name for name in operators() if operator(name).communicates]
-    for name, shape in ((name, s) for name in communicating for s in SHAPES.get(name, OF_PRODUCTS)):
+    cases = [(name, shape) for name in communicating for shape in SHAPES.get(name, OF_PRODUCTS)]
+    for name, shape in cases:
         one = operator(name)
         workload = one.workload_on(pair, shape)
         template = template_for(name, pair, workload.dtype)
