@@ -238,7 +238,7 @@ class ContextParallelOperator(GroupOperator):
         kept = tensors[PARTIAL].view(parts.world, parts.batch, parts.q_len, parts.heads, parts.width)
 
         def by_owner(found: "torch.Tensor") -> "torch.Tensor":
-            heads = found.view(batch, kv_heads, parts.q_len, rows // parts.q_len, -1).transpose(1, 2)
+            heads = found.reshape(batch, kv_heads, parts.q_len, rows // parts.q_len, -1).transpose(1, 2)
             return heads.reshape(batch, parts.q_len, parts.world, parts.heads, -1).movedim(2, 0)
 
         def call() -> None:

@@ -130,7 +130,7 @@ def all_of_ours(
             [found] = tune(
                 case.operator,
                 target,
-                case.workload.dims,
+                {**case.workload.dims, **case.workload.attrs},
                 dtype=case.workload.dtype,
                 effort=effort,
                 budget_s=budget_s,
