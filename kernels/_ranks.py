@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..problem.group_operator import MEET, of_ranks
-from ..problem.template import RANK
+from ..problem.template import RANK, RunTimeNumber
 
 Tensor = tuple[tuple[int, ...], str]  # shape and dtype
 
@@ -94,7 +94,11 @@ def barrier_between_ranks(world: int) -> Any:
 
 
 def kernel_of_ranks(
-    name: str, arguments: Sequence[tuple[str, Tensor, bool]], world: int, body: Callable[..., None]
+    name: str,
+    arguments: Sequence[tuple[str, Tensor, bool]],
+    world: int,
+    body: Callable[..., None],
+    more: Sequence[RunTimeNumber] = (),
 ) -> Any:
     """A PrimFunc that takes tensors of its rank, shared ones of all ranks, and its rank.
 
@@ -106,6 +110,7 @@ def kernel_of_ranks(
         world: number of ranks.
         body: called with the tensors, each shared one as a tuple of those of all ranks, and the rank. It
             calls macros that launch kernels.
+        more: numbers that follow the rank and that no kernel reads.
     """
     import tilelang.language as T  # noqa: N812
     from tilelang.language.eager.builder import Builder
@@ -120,7 +125,10 @@ def kernel_of_ranks(
             tuple(tensor(one, of) for one in of_ranks(key, world)) if shared else tensor(key, of)
             for key, of, shared in arguments
         ]
-        body(*tensors, builder.arg(RANK.name, T.int32()))
+        rank = builder.arg(RANK.name, T.int32())
+        for number in more:
+            builder.arg(number.name, getattr(T, number.dtype)())
+        body(*tensors, rank)
     return builder.get()
 
 

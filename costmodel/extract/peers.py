@@ -10,9 +10,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from ...problem.group_operator import MEET
+from ...problem.group_operator import AWAIT_TILE, MEET, RAISE_TILE, of_rank
 from ...profile.values import Access, KernelProfile, Space
 from .loops import visit
+from .memory import chosen_by_data
 
 
 def with_peers(
@@ -38,7 +39,7 @@ def with_peers(
     marked_profile = profile.with_phases(lambda phase: phase.with_accesses(marked))
     meetings = _calls(function, MEET)
     if not meetings:
-        return marked_profile
+        return _with_flags(marked_profile, function, peers)
     # what that function does is to wait, for a time that the network has a figure for
     return replace(
         marked_profile,
@@ -46,6 +47,28 @@ def with_peers(
         roles=(),
         unknown_calls=(),
         notes=tuple(note for note in profile.notes if MEET not in note),
+    )
+
+
+def _with_flags(profile: KernelProfile, function: Any, peers: Collection[str]) -> KernelProfile:
+    """The profile without notes on what the network has figures for: the wait for the flag of a transfer.
+
+    Such a kernel stores to one of several places of its peers in turn, which the number of its call chooses.
+    The places cost the same.
+    """
+    names = [name for name in (RAISE_TILE, AWAIT_TILE) if _calls(function, name)]
+    if not names:
+        return profile
+    shared = {one for name in peers for one in (name, of_rank(name.rpartition("_")[0], 0))}
+    in_turn = {chosen_by_data(name, write=write) for name in shared for write in (False, True)}
+
+    def is_known(text: str) -> bool:
+        return text in in_turn or any(name in text for name in names)
+
+    return replace(
+        profile,
+        unknown_calls=tuple(call for call in profile.unknown_calls if not is_known(call)),
+        notes=tuple(note for note in profile.notes if not is_known(note)),
     )
 
 

@@ -45,6 +45,8 @@ class RunTimeNumber:
 
 # the rank of the device that runs a kernel; models and lowering take that of rank 0
 RANK = RunTimeNumber("rank", "int32", 0)
+# which launches of a function are done, as bits from the lowest; all of them in a call of its own
+LAUNCHES = RunTimeNumber("launches", "int32", -1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +57,9 @@ class Collective:
         name: `all_reduce`, `all_gather`, `reduce_scatter` or `all_to_all`.
         source: the tensor of each rank that it reads: an input, an output or scratch of the kernel.
         result: the tensor of each rank that it writes; of an all-reduce it may be `source`.
-        when: `before` the kernel or `after` it.
+        when: `before` the kernel or `after` it, or `between` its launches: it then takes `LAUNCHES`.
         size_bytes: of the whole tensor, as `predict_collective` takes it.
+        launches: the launches that come first, if it is `between`.
     """
 
     name: str
@@ -64,6 +67,7 @@ class Collective:
     result: str
     when: str
     size_bytes: int
+    launches: int = 0
 
 
 # element types of numbers among a kernel's arguments, with their formats in `struct`

@@ -79,6 +79,25 @@ def written(kernels: tuple[KernelProfile, ...]) -> float:
     )
 
 
+def test_results_go_to_the_owners_of_their_heads_in_one_kernel_of_two() -> None:
+    ours = operator("context_parallel_flash_decoding")
+    template = template_for(ours.name, NODE, "bfloat16")
+    workload = ours.workload_on(NODE, "batch=4,heads=32,kv_heads=8,kv_len=2048,head_dim=128")
+    default = template.default_config(workload, NODE)
+    assert default is not None
+    assert default["algorithm"] == "push"
+    found = lower_and_profile(Candidate(workload, NODE, template, default))
+    assert isinstance(found, Profiled)
+    parts, exchange = found.kernels
+    assert not parts.communicates
+    # of 3 ranks of 4 the sums of a row in float32, and their logarithms
+    assert sent(exchange) == {"store": pytest.approx(4 * 32 * (128 + 1) * 4 * 3 / 4, rel=0.04)}
+    assert not exchange.unknown_calls
+    assert not exchange.notes
+    prediction = AnalyticalModel().predict([exchange], NODE)
+    assert prediction.terms_us[NETWORK] > 0
+
+
 WHOLE = 4096 * 4096 * 2  # bytes of C
 
 
