@@ -68,6 +68,7 @@ class _Argument:
         self.name, self._of = name, of
         self._shared, self._exchange, self._label = shared, exchange, label
         self.known: BoundedDict[int, tuple[int, ...]] = BoundedDict(PLACES_LIMIT)  # by own address
+        self._use = f"copy of {name}"
         self._spare: Place | None = None
 
     def place(self, tensor: torch.Tensor) -> Place:
@@ -81,15 +82,16 @@ class _Argument:
         if self._spare is None:
 
             def make_copy() -> Step[None]:
-                _refuse_capture(tensor, self._label)
+                if not self._shared.has_spare(self._use, bytes_of(self._of)):
+                    _refuse_capture(tensor, self._label)
                 return Step(None, {f"the place of {self.name}": "ordinary memory"})
 
             self._exchange.attempt(what, make_copy)
             say_once(
-                f"{self._label.split()[0]}: {self.name} is an ordinary tensor, which other ranks cannot reach: each "
-                f"call copies it; to avoid that take memory of the dispatcher: empty('{self.name}', ...)"
+                f"{self._label.split()[0]}: {self.name} is an ordinary tensor, which other ranks cannot "
+                f"reach: each call copies it; take memory of the dispatcher: empty('{self.name}', ...)"
             )
-            self._spare = self._shared.spare(f"copy of {self.name}", bytes_of(self._of))
+            self._spare = self._shared.spare(self._use, bytes_of(self._of))
         return self._spare
 
     def copy(self, place: Place) -> torch.Tensor:

@@ -164,18 +164,20 @@ class Watch:
                     self._poll.unregister(descriptor)
                     self._note(self._ranks[descriptor])
                 if self._ended:
-                    self._end_if_stuck(next(iter(self._ended.values())))
+                    if self._end_if_stuck(next(iter(self._ended.values()))):
+                        return
                     continue
                 waiting = self._ask()
                 late = {rank: late.get(rank, time.monotonic()) for rank in waiting}
-                oldest = next(
-                    (r for r, since in late.items() if time.monotonic() - since > self._late_s), None
-                )
-                if oldest is not None:
-                    self._end_if_stuck(
-                        f"rank {oldest} does this: {waiting[oldest]}; and rank {self._rank} waits in another "
-                        "call; all ranks must make the same calls, with the same shapes, in the same order"
-                    )
+                limit = time.monotonic() - self._late_s
+                oldest = next((rank for rank, since in late.items() if since < limit), None)
+                if oldest is None:
+                    continue
+                if self._end_if_stuck(
+                    f"rank {oldest} does this: {waiting[oldest]}; and rank {self._rank} waits in another "
+                    "call; all ranks must make the same calls, with the same shapes, in the same order"
+                ):
+                    return
         finally:
             for descriptor in (*self._ranks, self._wake, self._alarm):
                 os.close(descriptor)
@@ -186,13 +188,14 @@ class Watch:
         except GroupError:  # the store has ended, and soon a process
             return {}
 
-    def _end_if_stuck(self, why: str) -> None:
+    def _end_if_stuck(self, why: str) -> bool:
         since = self._waiting_since
         if since is not None:
             if time.monotonic() - since < self._stuck_s:
-                return
+                return False
         elif self._settles(self._stuck_s):
-            return
+            return False
         with suppress(GroupError):
             self._refuse(why)
         self._end(f"{why}. Rank {self._rank} waits for it and cannot go on, so its process ends too")
+        return True

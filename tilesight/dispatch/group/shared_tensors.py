@@ -79,12 +79,17 @@ class SharedTensors:
         """
         return {name: self._carve(bytes_of(of)) for name, of in wanted.items()}
 
+    def has_spare(self, use: str, size: int) -> bool:
+        """Whether `spare` allocates nothing."""
+        number = self._spare.get(use)
+        return number is not None and self._allocations[number].own.nbytes >= size
+
     def spare(self, use: str, size: int) -> Place:
         """Memory for one use by all kernels. A step of all ranks if it must grow."""
-        number = self._spare.get(use)
-        if number is None or self._allocations[number].own.nbytes < size:
-            before = 0 if number is None else self._allocations[number].own.nbytes
-            number = self._spare[use] = self._new(max(size, 2 * before))
+        if not self.has_spare(use, size):
+            before = self._allocations[self._spare[use]].own.nbytes if use in self._spare else 0
+            self._spare[use] = self._new(max(size, 2 * before))
+        number = self._spare[use]
         return Place(number, 0, self._allocations[number])
 
     @property
