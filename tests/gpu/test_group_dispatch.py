@@ -77,7 +77,11 @@ def built(pair: Target) -> None:
 
 
 @pytest.fixture(scope="module")
-def said(pair: Target, built: None, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def said(
+    pair: Target,
+    built: None,  # noqa: ARG001
+    tmp_path_factory: pytest.TempPathFactory,
+) -> list[dict[str, Any]]:
     """What the ranks of one program under `torchrun` say."""
     folder = tmp_path_factory.mktemp("torchrun")
     begin = time.monotonic()
@@ -117,10 +121,9 @@ def test_wrong_calls_are_refused_by_all_with_one_message(said: list[dict[str, An
         assert text in first, what
 
 
+@pytest.mark.usefixtures("built")
 @pytest.mark.parametrize("program", ["killed_in_kernel", "killed_before_call", "killed_before_shape"])
-def test_the_others_end_when_a_process_is_killed(
-    program: str, pair: Target, built: None, tmp_path: Path
-) -> None:
+def test_the_others_end_when_a_process_is_killed(program: str, pair: Target, tmp_path: Path) -> None:
     first, second = start(program, pair, tmp_path)
     second.communicate(timeout=LIMIT_S)
     begin = time.monotonic()
@@ -132,7 +135,8 @@ def test_the_others_end_when_a_process_is_killed(
         assert first.returncode == 1
 
 
-def test_torchrun_ends_when_a_process_is_killed(pair: Target, built: None, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("built")
+def test_torchrun_ends_when_a_process_is_killed(pair: Target, tmp_path: Path) -> None:
     process = torchrun("killed_before_call", pair, tmp_path)
     while not (tmp_path / "killed").exists():
         assert process.poll() is None, process.communicate()[0][-3000:]
@@ -316,7 +320,7 @@ def drawn(
 
 
 def same(result: torch.Tensor, wanted: torch.Tensor) -> bool:
-    return torch.equal(result.float(), wanted.to(result.dtype).float())
+    return bool(torch.equal(result.float(), wanted.to(result.dtype).float()))
 
 
 def host_us(made: GroupDispatcher, m: int) -> float:
@@ -365,7 +369,7 @@ def ready(rank: int, pair: Target) -> tuple[GroupDispatcher, Callable[[int], tor
     b = torch.zeros(k, n, dtype=torch.bfloat16, device="cuda")
 
     def call(rows: int) -> torch.Tensor:
-        return made(torch.zeros(rows, k, dtype=torch.bfloat16, device="cuda"), b)  # type: ignore[no-any-return]
+        return made(torch.zeros(rows, k, dtype=torch.bfloat16, device="cuda"), b)
 
     call(m)
     torch.cuda.synchronize()

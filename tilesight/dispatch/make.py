@@ -118,7 +118,7 @@ def dispatcher(
         ToolchainError: `auto` finds no GPU.
     """
 
-    def make(seat: Seat | None) -> Parts:
+    def make(seat: Seat | None) -> DispatcherParts:
         return _make_parts(
             kernel,
             target,
@@ -149,7 +149,7 @@ def dispatcher(
 
 
 @dataclass(frozen=True)
-class Parts:
+class DispatcherParts:
     """What a dispatcher consists of.
 
     Attributes:
@@ -181,7 +181,7 @@ def _make_parts(
     config: Mapping[str, Value] | None,
     dims: dict[str, int],
     seat: Seat | None,
-) -> Parts:
+) -> DispatcherParts:
     """As `dispatcher`. `seat`: of this process in its group, if there is one."""
     policy = on_miss_named(on_miss)
     check_workers(workers)
@@ -254,7 +254,9 @@ def _make_parts(
             log = MissLog(store, placement.target.name, context.device, chosen.name)
         shapes = ShapeTable(selector, builder, improver, log, policy, notes)
         depends_on = _conditions(problem, context, checked_table, given, policy)
-        made = Parts(shapes, lambda: WinnerIndex.read(store, problem, context), store.close, depends_on)
+        made = DispatcherParts(
+            shapes, lambda: WinnerIndex.read(store, problem, context), store.close, depends_on
+        )
         opened.pop_all()
     return made
 

@@ -20,7 +20,7 @@ WAIT_S = 600.0  # for ranks that are alive and late: they may load data meanwhil
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.001, 0.02
 
 
-class Store(Protocol):
+class GroupStore(Protocol):
     """What is used of a store of torch.distributed."""
 
     def set(self, key: str, value: str, /) -> None: ...
@@ -35,7 +35,7 @@ class Store(Protocol):
 
 
 @dataclass(frozen=True)
-class Step(Generic[T]):
+class RankStep(Generic[T]):
     """What a rank has done.
 
     Attributes:
@@ -59,7 +59,7 @@ class Exchange:
         wait_s: the longest wait for another rank.
     """
 
-    def __init__(self, store: Store, rank: int, world: int, wait_s: float = WAIT_S) -> None:
+    def __init__(self, store: GroupStore, rank: int, world: int, wait_s: float = WAIT_S) -> None:
         self.rank, self.world, self.wait_s = rank, world, wait_s
         self.check_others: Callable[[], None] = lambda: None  # raises `GroupError` if one has ended
         self._store = store
@@ -68,7 +68,7 @@ class Exchange:
         self._number = 0  # of the next exchange
         self._is_busy = False
 
-    def attempt(self, what: str, work: Callable[[], Step[T]]) -> tuple[T, list[Any]]:
+    def attempt(self, what: str, work: Callable[[], RankStep[T]]) -> tuple[T, list[Any]]:
         """Do `work` on all ranks, and go on if it succeeds on all, with the same facts.
 
         Args:

@@ -25,7 +25,7 @@ from ..kernels.loaded import INVALID_CONTEXT, make_current
 from ..notices import say_once
 from ..problem import ALIGNMENT, DispatchProblem
 from .collectives import is_in_place, run_collective
-from .exchange import Exchange, Step
+from .exchange import Exchange, RankStep
 from .shared_tensors import Place, SharedTensors, Tensor, bytes_of
 
 PLACES_LIMIT = 8192  # addresses of shared tensors in memory, by call and tensor
@@ -76,15 +76,15 @@ class _Argument:
         found = self._shared.find(tensor)
         what = f"{self._label}: {self.name}"
         if found is not None:
-            self._exchange.attempt(what, lambda: Step(None, {f"the place of {self.name}": found.label}))
+            self._exchange.attempt(what, lambda: RankStep(None, {f"the place of {self.name}": found.label}))
             self.known[tensor.data_ptr()] = found.addresses
             return found
         if self._spare is None:
 
-            def make_copy() -> Step[None]:
+            def make_copy() -> RankStep[None]:
                 if not self._shared.has_spare(self._use, bytes_of(self._of)):
                     _refuse_capture(tensor, self._label)
-                return Step(None, {f"the place of {self.name}": "ordinary memory"})
+                return RankStep(None, {f"the place of {self.name}": "ordinary memory"})
 
             self._exchange.attempt(what, make_copy)
             say_once(

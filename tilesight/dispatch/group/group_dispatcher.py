@@ -23,7 +23,7 @@ from ..problem import ShapeKey
 from ..select.choice import Choice, ChoiceSource
 from ..select.winner_index import WinnerIndex
 from ..shape_table import ShapeTable
-from .exchange import Step
+from .exchange import RankStep
 from .group_call import CallOrder, Seat, bind_group_call
 from .members import Watch
 from .shared_tensors import Place, SharedTensors
@@ -70,7 +70,7 @@ class GroupDispatcher(Dispatcher):
         problem = self.problem
         operator = problem.operator
 
-        def check() -> Step[tuple[int, ...]]:
+        def check() -> RankStep[tuple[int, ...]]:
             if name not in problem.axes:
                 raise UnknownNameError(f"tensor of {operator.name}", name, problem.axes)
             if name not in self._names():
@@ -81,7 +81,7 @@ class GroupDispatcher(Dispatcher):
                 )
             workload = problem.workload(problem.key(dims))
             shape = shape_of(problem.axes[name], workload.dims, problem.attrs)
-            return Step(shape, {"tensor": name, "shape": str(shape)})
+            return RankStep(shape, {"tensor": name, "shape": str(shape)})
 
         shape, _ = self._seat.exchange.attempt(f"{operator.name}: allocate {name}", check)
         return self._shared.empty(shape, problem.dtype_of(name))
@@ -104,7 +104,7 @@ class GroupDispatcher(Dispatcher):
         problem = self.problem
         is_capturing = self._device.type != "cpu" and torch.cuda.is_current_stream_capturing()
 
-        def read() -> Step[tuple[dict[str, int], ShapeKey]]:
+        def read() -> RankStep[tuple[dict[str, int], ShapeKey]]:
             self._check_open()
             dims = problem.read(inputs)
             if inputs[0].device != self._device:
@@ -121,7 +121,7 @@ class GroupDispatcher(Dispatcher):
                     f"{problem.operator.name}: no kernel for {sizes or 'this workload'} is loaded, and none "
                     f"is while a CUDA graph is captured; before the capture call prepare({sizes})"
                 )
-            return Step((dims, key), {"the shape": problem.workload(key).label})
+            return RankStep((dims, key), {"the shape": problem.workload(key).label})
 
         (_, key), _ = self._seat.exchange.attempt(f"{problem.operator.name}: call", read)
         if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs):
@@ -165,23 +165,23 @@ class GroupDispatcher(Dispatcher):
         """The kernels of new shapes: chosen and built by rank 0, loaded by all. A step of all ranks."""
         problem, exchange = self.problem, self._seat.exchange
 
-        def choose() -> Step[None]:
+        def choose() -> RankStep[None]:
             if self._seat.rank:
-                return Step(None)
+                return RankStep(None)
             if len(keys) > 1:
                 self._shapes.prepare(keys)
             chosen = [self._shapes.activate(key)[1].choice for key in keys]
-            return Step(None, told=[_to_json(choice) for choice in chosen])
+            return RankStep(None, told=[_to_json(choice) for choice in chosen])
 
         _, told = exchange.attempt(f"{problem.operator.name}: choose and build kernels", choose)
 
-        def load() -> Step[list[tuple[Choice, LoadedKernel]]]:
+        def load() -> RankStep[list[tuple[Choice, LoadedKernel]]]:
             found = []
             for key, fields in zip(keys, told[0], strict=True):
                 choice = _from_json(problem.workload(key), fields)
                 kernel = self._shapes.activate(key)[1] if self._seat.rank == 0 else self._shapes.adopt(choice)
                 found.append((choice, self._load(key, kernel, self._device)))
-            return Step(found)
+            return RankStep(found)
 
         kernels, _ = exchange.attempt(f"{problem.operator.name}: load kernels", load)
         for key, (choice, library) in zip(keys, kernels, strict=True):
@@ -208,11 +208,11 @@ class GroupDispatcher(Dispatcher):
     def prepare(self, **sizes: int | Sequence[int]) -> list[Choice]:
         """As `Dispatcher.prepare`. A step of all ranks."""
 
-        def read() -> Step[list[ShapeKey]]:
+        def read() -> RankStep[list[ShapeKey]]:
             self._check_open()
             keys = self._keys(sizes)
             labels = [self.problem.workload(key).label for key in keys]
-            return Step(keys, {"the shapes": ", ".join(labels)})
+            return RankStep(keys, {"the shapes": ", ".join(labels)})
 
         keys, _ = self._seat.exchange.attempt(f"{self.problem.operator.name}: prepare", read)
         new = [key for key in keys if key not in self._loaded]

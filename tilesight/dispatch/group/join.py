@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ...errors import InputError
-from .exchange import Exchange, Step, Store
+from .exchange import Exchange, RankStep, GroupStore
 from .group_call import Seat
 from .group_dispatcher import GroupDispatcher
-from .members import Member, Watch, check_members, own_member
+from .members import RankProcess, Watch, check_members, own_member
 from .shared_memory import check_access, device_identity, shared_memory_for
 from .shared_tensors import SharedTensors
 
 if TYPE_CHECKING:
-    from ..make import Parts
+    from ..make import DispatcherParts
     from ..problem import DispatchProblem
 
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 class _Joining:
     """What this process brings to the group."""
 
-    parts: Parts
+    parts: DispatcherParts
     device: torch.device
 
 
-def join(kernel: str, group: Any, make: Callable[[Seat], Parts]) -> GroupDispatcher:
+def join(kernel: str, group: Any, make: Callable[[Seat], DispatcherParts]) -> GroupDispatcher:
     """The dispatcher of this process. A step of all ranks.
 
     Args:
@@ -42,23 +42,23 @@ def join(kernel: str, group: Any, make: Callable[[Seat], Parts]) -> GroupDispatc
         GroupError: the ranks disagree, or one has failed.
     """
     seat = take_seat(kernel, group)
-    made: list[Parts] = []
+    made: list[DispatcherParts] = []
 
-    def bring() -> Step[_Joining]:
+    def bring() -> RankStep[_Joining]:
         made.append(parts := make(seat))
         device = _own_device(parts.shapes.problem)
         conditions = {**parts.conditions, "version of torch": str(torch.__version__)}
-        return Step(_Joining(parts, device), conditions, own_member(device_identity(device)).to_json())
+        return RankStep(_Joining(parts, device), conditions, own_member(device_identity(device)).to_json())
 
-    def accept(device: torch.device, members: Sequence[Member]) -> Step[None]:
+    def accept(device: torch.device, members: Sequence[RankProcess]) -> RankStep[None]:
         check_members(members)
         check_access(device, members)
-        return Step(None)
+        return RankStep(None)
 
     try:
         what = f"{kernel}: make a dispatcher"
         own, told = seat.exchange.attempt(what, bring)
-        members = [Member(**fields) for fields in told]
+        members = [RankProcess(**fields) for fields in told]
         seat.exchange.attempt(what, lambda: accept(own.device, members))
     except BaseException:
         for parts in made:
@@ -94,10 +94,12 @@ def take_seat(kernel: str, group: Any) -> Seat:
     return Seat(group, rank, world, Exchange(_store_of(group), rank, world))
 
 
-def _store_of(group: Any) -> Store:
+def _store_of(group: Any) -> GroupStore:
     from torch.distributed import distributed_c10d
 
-    found: Store = distributed_c10d._get_process_group_store(group)  # its keys are those of this group only
+    found: GroupStore = distributed_c10d._get_process_group_store(
+        group
+    )  # its keys are those of this group only
     return found
 
 

@@ -27,7 +27,7 @@ EXIT_CODE = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class RankProcess:
     """A process of a group. `space`: host and namespace in which its number is valid."""
 
     pid: int
@@ -38,9 +38,9 @@ class Member:
         return asdict(self)
 
 
-def own_member(device: str) -> Member:
+def own_member(device: str) -> RankProcess:
     """This process; `device` identifies its GPU, "" for the processor."""
-    return Member(os.getpid(), _host(), device)
+    return RankProcess(os.getpid(), _host(), device)
 
 
 def _host() -> str:
@@ -49,7 +49,7 @@ def _host() -> str:
     return f"{boot} {os.readlink('/proc/self/ns/pid')}"
 
 
-def check_members(members: Sequence[Member]) -> None:
+def check_members(members: Sequence[RankProcess]) -> None:
     """Raise `InputError` unless all are on one host, each with a device of its own."""
     first: dict[str, int] = {}
     for rank, member in enumerate(members):
@@ -95,7 +95,7 @@ class Watch:
 
     def __init__(
         self,
-        members: Sequence[Member],
+        members: Sequence[RankProcess],
         rank: int,
         settles: Callable[[float], bool],
         waiting_ranks: Callable[[], Mapping[int, str]],
@@ -142,7 +142,7 @@ class Watch:
         if self._thread is not threading.current_thread():
             self._thread.join(self._look_s)
 
-    def _open(self, rank: int, member: Member) -> None:
+    def _open(self, rank: int, member: RankProcess) -> None:
         try:
             descriptor = os.pidfd_open(member.pid)
         except ProcessLookupError:

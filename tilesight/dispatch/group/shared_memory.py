@@ -17,8 +17,8 @@ from typing import Any
 import torch
 
 from ...errors import ToolchainError
-from .exchange import Exchange, Step
-from .members import Member
+from .exchange import Exchange, RankStep
+from .members import RankProcess
 
 WHAT = "allocate memory that all ranks reach"
 
@@ -69,13 +69,13 @@ class SymmetricMemory(SharedMemory):
     def allocate(self, size: int) -> Allocation:
         import torch.distributed._symmetric_memory as symmetric
 
-        def make() -> Step[torch.Tensor]:
+        def make() -> RankStep[torch.Tensor]:
             own = symmetric.empty(size, dtype=torch.uint8, device=self.device)
             own.zero_()
             torch.cuda.synchronize(self.device)
-            return Step(own, {"size": str(size)})
+            return RankStep(own, {"size": str(size)})
 
-        def meet(own: torch.Tensor) -> Step[Allocation]:
+        def meet(own: torch.Tensor) -> RankStep[Allocation]:
             with self.waiting():
                 handle = symmetric.rendezvous(own, group=self._group)
             parts = [
@@ -83,7 +83,7 @@ class SymmetricMemory(SharedMemory):
                 for rank in range(self.exchange.world)
             ]
             addresses = tuple(part.data_ptr() for part in parts)
-            return Step(Allocation(own, addresses, (handle, parts)))
+            return RankStep(Allocation(own, addresses, (handle, parts)))
 
         with torch.cuda.device(self.device):
             own, _ = self.exchange.attempt(WHAT, make)
@@ -109,15 +109,15 @@ class MappedMemory(SharedMemory):
     """Memory of processes of one host, for ranks on its processor."""
 
     def allocate(self, size: int) -> Allocation:
-        def make() -> Step[int]:
+        def make() -> RankStep[int]:
             descriptor = os.memfd_create("tilesight")
             os.ftruncate(descriptor, size)
-            return Step(descriptor, {"size": str(size)}, f"/proc/{os.getpid()}/fd/{descriptor}")
+            return RankStep(descriptor, {"size": str(size)}, f"/proc/{os.getpid()}/fd/{descriptor}")
 
-        def map_all(paths: Sequence[str]) -> Step[Allocation]:
+        def map_all(paths: Sequence[str]) -> RankStep[Allocation]:
             parts = [_mapped(path, size) for path in paths]
             addresses = tuple(part.data_ptr() for part in parts)
-            return Step(Allocation(parts[self.exchange.rank], addresses, parts))
+            return RankStep(Allocation(parts[self.exchange.rank], addresses, parts))
 
         descriptor, paths = self.exchange.attempt(WHAT, make)
         try:
@@ -144,7 +144,7 @@ def shared_memory_for(device: torch.device, exchange: Exchange, group: Any) -> S
     return SymmetricMemory(device, exchange, group)
 
 
-def check_access(device: torch.device, members: Sequence[Member]) -> None:
+def check_access(device: torch.device, members: Sequence[RankProcess]) -> None:
     """Raise `ToolchainError` if this GPU cannot reach that of another rank. GPUs that this process does not
     see are left out: then torch's symmetric memory refuses them.
     """

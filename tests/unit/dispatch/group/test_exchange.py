@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from torch.distributed import HashStore
 
-from tilesight.dispatch.group.exchange import Exchange, Step
-from tilesight.dispatch.group.members import Member, Watch, check_members, own_member
+from tilesight.dispatch.group.exchange import Exchange, RankStep
+from tilesight.dispatch.group.members import RankProcess, Watch, check_members, own_member
 from tilesight.errors import GroupError, InputError
 
 WORLD = 3
@@ -44,25 +44,25 @@ def on_each(exchanges: list[Exchange], work: Callable[[int, Exchange], Any]) -> 
 def test_each_rank_gets_its_result_and_what_all_tell(exchanges: list[Exchange]) -> None:
     found = on_each(
         exchanges,
-        lambda rank, one: [one.attempt("step", lambda: Step(rank, {"a": "b"}, 10 * rank)) for _ in "12"],
+        lambda rank, one: [one.attempt("step", lambda: RankStep(rank, {"a": "b"}, 10 * rank)) for _ in "12"],
     )
     assert found == [[(rank, [0, 10, 20])] * 2 for rank in range(WORLD)]
 
 
 def test_a_difference_is_one_message_that_names_rank_and_value(exchanges: list[Exchange]) -> None:
     found = on_each(
-        exchanges, lambda rank, one: one.attempt("step", lambda: Step(rank, {"size": str(rank // 2)}))
+        exchanges, lambda rank, one: one.attempt("step", lambda: RankStep(rank, {"size": str(rank // 2)}))
     )
     assert set(found) == {
         "GroupError: step: refused by all ranks, because they disagree: size is 1 on rank 2 and 0 on rank 0; "
         "give all ranks the same"
     }
-    assert on_each(exchanges, lambda _, one: one.attempt("next", lambda: Step(1))[0]) == [1] * WORLD
+    assert on_each(exchanges, lambda _, one: one.attempt("next", lambda: RankStep(1))[0]) == [1] * WORLD
 
 
 def test_what_only_some_ranks_have_is_a_difference(exchanges: list[Exchange]) -> None:
     found = on_each(
-        exchanges, lambda rank, one: one.attempt("step", lambda: Step(0, {"x": "1"} if rank else {}))
+        exchanges, lambda rank, one: one.attempt("step", lambda: RankStep(0, {"x": "1"} if rank else {}))
     )
     assert all("x is 1 on rank 1 and none on rank 0" in text for text in found)
 
@@ -70,10 +70,10 @@ def test_what_only_some_ranks_have_is_a_difference(exchanges: list[Exchange]) ->
 @pytest.mark.parametrize("error", [InputError("a wrong size"), ZeroDivisionError("by zero")])
 def test_an_error_of_one_rank_is_that_of_all(error: Exception, exchanges: list[Exchange]) -> None:
     def work(rank: int, one: Exchange) -> Any:
-        def step() -> Step[int]:
+        def step() -> RankStep[int]:
             if rank == 1:
                 raise error
-            return Step(rank)
+            return RankStep(rank)
 
         return one.attempt("step", step)
 
@@ -83,7 +83,7 @@ def test_an_error_of_one_rank_is_that_of_all(error: Exception, exchanges: list[E
 
 
 def test_an_error_that_all_have_is_raised_as_it_is(exchanges: list[Exchange]) -> None:
-    def fails() -> Step[int]:
+    def fails() -> RankStep[int]:
         raise InputError("wrong everywhere")
 
     found = on_each(exchanges, lambda _, one: one.attempt("step", fails))
@@ -91,14 +91,16 @@ def test_an_error_that_all_have_is_raised_as_it_is(exchanges: list[Exchange]) ->
 
 
 def test_another_step_is_named(exchanges: list[Exchange]) -> None:
-    found = on_each(exchanges, lambda rank, one: one.attempt("call" if rank else "prepare", lambda: Step(0)))
+    found = on_each(
+        exchanges, lambda rank, one: one.attempt("call" if rank else "prepare", lambda: RankStep(0))
+    )
     assert all(text.startswith("GroupError: rank 1 does this: call; and rank 0: prepare; ") for text in found)
 
 
 def test_a_rank_that_does_not_come_is_named(exchanges: list[Exchange]) -> None:
     for one in exchanges:
         one.wait_s = 0.05
-    found = on_each(exchanges[:2], lambda _, one: one.attempt("step", lambda: Step(0)))
+    found = on_each(exchanges[:2], lambda _, one: one.attempt("step", lambda: RankStep(0)))
     assert found[0].startswith(
         "GroupError: step: rank 2 has not come within 0.05 s, and rank 0 waits for it; "
     )
@@ -106,7 +108,7 @@ def test_a_rank_that_does_not_come_is_named(exchanges: list[Exchange]) -> None:
 
 def test_a_waiting_rank_is_seen_and_can_be_refused(exchanges: list[Exchange]) -> None:
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(on_each, exchanges[:1], lambda _, one: one.attempt("call", lambda: Step(0)))
+        waiting = pool.submit(on_each, exchanges[:1], lambda _, one: one.attempt("call", lambda: RankStep(0)))
         while not exchanges[1].waiting_ranks():
             time.sleep(0.01)
         assert exchanges[1].waiting_ranks() == {0: "call"}
@@ -116,7 +118,7 @@ def test_a_waiting_rank_is_seen_and_can_be_refused(exchanges: list[Exchange]) ->
 
 def test_old_values_are_deleted(exchanges: list[Exchange]) -> None:
     for _ in range(5):
-        on_each(exchanges, lambda _, one: one.attempt("step", lambda: Step(0)))
+        on_each(exchanges, lambda _, one: one.attempt("step", lambda: RankStep(0)))
     store: Any = exchanges[0]._store
     assert store.num_keys() == 2 * WORLD  # the last values, and the numbers of dispatchers
 
@@ -130,16 +132,16 @@ def test_a_store_that_ends_is_said(exchanges: list[Exchange]) -> None:
     with pytest.raises(
         GroupError, match=r"cannot reach the store of its process group.*: Connection reset by peer$"
     ):
-        exchanges[0].attempt("step", lambda: Step(0))
+        exchanges[0].attempt("step", lambda: RankStep(0))
 
 
 def test_members_share_a_host_and_no_gpu() -> None:
-    check_members([Member(1, "host", "a"), Member(2, "host", "b")])
-    check_members([Member(1, "host"), Member(2, "host")])
+    check_members([RankProcess(1, "host", "a"), RankProcess(2, "host", "b")])
+    check_members([RankProcess(1, "host"), RankProcess(2, "host")])
     with pytest.raises(InputError, match="rank 1 runs on another host"):
-        check_members([Member(1, "host"), Member(2, "other")])
+        check_members([RankProcess(1, "host"), RankProcess(2, "other")])
     with pytest.raises(InputError, match="rank 2 uses the same GPU as rank 0"):
-        check_members([Member(1, "host", "a"), Member(2, "host", "b"), Member(3, "host", "a")])
+        check_members([RankProcess(1, "host", "a"), RankProcess(2, "host", "b"), RankProcess(3, "host", "a")])
 
 
 @pytest.fixture
@@ -158,7 +160,7 @@ def watch_of(sleeper: subprocess.Popen[bytes], **changes: Any) -> tuple[Watch, l
         ended.set()
 
     given = {"settles": lambda _: True, "waiting_ranks": dict, "refuse": lambda _: None, **changes}
-    members = [own_member(""), Member(sleeper.pid, "host")]
+    members = [own_member(""), RankProcess(sleeper.pid, "host")]
     return Watch(members, 0, end=end, look_s=0.02, stuck_s=0.1, late_s=0.1, **given), said, ended
 
 

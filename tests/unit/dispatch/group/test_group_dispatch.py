@@ -11,6 +11,9 @@ import pytest
 from tests.support.group_programs import LIMIT_S, results, start, start_torchrun
 from tilesight import dispatcher
 from tilesight.errors import InputError
+from tilesight.kernels import template_for
+from tilesight.problem.space import Config
+from tilesight.target.spec import load_target
 
 
 @pytest.fixture(scope="module")
@@ -156,6 +159,17 @@ def test_under_torchrun(folder: Path) -> None:
     output, error = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 0, error
     assert output.count('"goes on": true') == 2
+
+
+def test_the_line_of_python_of_a_config_has_the_group() -> None:
+    target = load_target("h200x2")
+    template = template_for("matmul_all_reduce", target, "bfloat16")
+    workload = template.operator.workload_on(target, "m=16,n=8192,k=4096")
+    line = template.usage(workload, target, Config({"algorithm": "sequential"}))
+    assert line == (
+        'matmul_all_reduce = tilesight.dispatcher("matmul_all_reduce", target="h200x2", dtype="bfloat16", '
+        "m=16, n=8192, k=4096, group=torch.distributed.group.WORLD, config={'algorithm': 'sequential'})"
+    )
 
 
 def test_an_operator_of_several_devices_needs_a_group() -> None:
