@@ -15,9 +15,10 @@ import socket
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from datetime import timedelta
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +113,7 @@ def test_wrong_calls_are_refused_by_all_with_one_message(said: list[dict[str, An
         "other target": "make a dispatcher for that device's target",
         "shape": "they disagree: the shape is ",
         "version": "they disagree: version of tilesight is 9.1 on rank 1",
-        "new while captured": "before the capture call prepare(",
+        "new while captured": "call it once before the capture",
         "rows": "cannot be divided evenly among world=2 devices",
     }
     for what, text in expected.items():
@@ -187,6 +188,7 @@ def launched(arguments: list[str], variables: dict[str, str]) -> subprocess.Pope
 # ---- cases, the same in all processes
 
 
+@cache
 def cases(pair: Target) -> list[Case]:
     """A config of each algorithm of each operator of these dimensions, at each shape."""
     found: list[Case] = []
@@ -265,7 +267,7 @@ def unlike(name: str, pair: Target) -> bool:
     return node.world == WORLD and node.kind == "cuda" and node.chip != pair.chip
 
 
-def config_of(pair: Target, name: str) -> Config:
+def config_of(name: str) -> Config:
     """A config in which tiles go to peers."""
     return next(config for n, way, _, config in cases(pair) if n == name and way != "sequential")
 
@@ -418,7 +420,11 @@ def main() -> None:
     program, target, folder = sys.argv[1:]
     chosen = next(one for one in PROGRAMS if one.__name__ == program)
     dist.init_process_group("nccl", timeout=timedelta(seconds=LIMIT_S))
-    chosen(dist.get_rank(), load_target(target), Path(folder))
+    try:
+        chosen(dist.get_rank(), load_target(target), Path(folder))
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)  # a normal end could wait for the GPU
     dist.destroy_process_group()
 
 

@@ -119,7 +119,7 @@ class GroupDispatcher(Dispatcher):
                 sizes = problem.prepare_arguments(problem.workload(key))
                 raise InputError(
                     f"{problem.operator.name}: no kernel for {sizes or 'this workload'} is loaded, and none "
-                    f"is while a CUDA graph is captured; before the capture call prepare({sizes})"
+                    "is while a CUDA graph is captured; call it once before the capture"
                 )
             return RankStep((dims, key), {"the shape": problem.workload(key).label})
 

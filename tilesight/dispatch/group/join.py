@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ...errors import InputError
-from .exchange import Exchange, RankStep, GroupStore
+from .exchange import Exchange, GroupStore, RankStep
 from .group_call import Seat
 from .group_dispatcher import GroupDispatcher
 from .members import RankProcess, Watch, check_members, own_member

@@ -23,6 +23,7 @@ LOOK_S = 2.0  # between looks at ranks that wait
 STUCK_S = 12.0  # after which this process is taken to wait for ever, if a rank has ended
 LATE_S = 20.0  # as long as another rank may wait in an exchange before this process is looked at
 FLUSH_S = 1.0
+CLOSE_S = 5.0  # within which the thread ends
 EXIT_CODE = 1
 
 
@@ -140,7 +141,7 @@ class Watch:
         with suppress(OSError):
             os.write(self._alarm, b"x")
         if self._thread is not threading.current_thread():
-            self._thread.join(self._look_s)
+            self._thread.join(CLOSE_S)
 
     def _open(self, rank: int, member: RankProcess) -> None:
         try:

@@ -91,9 +91,8 @@ def test_an_error_that_all_have_is_raised_as_it_is(exchanges: list[Exchange]) ->
 
 
 def test_another_step_is_named(exchanges: list[Exchange]) -> None:
-    found = on_each(
-        exchanges, lambda rank, one: one.attempt("call" if rank else "prepare", lambda: RankStep(0))
-    )
+    steps = ["prepare", "call", "call"]
+    found = on_each(exchanges, lambda rank, one: one.attempt(steps[rank], lambda: RankStep(0)))
     assert all(text.startswith("GroupError: rank 1 does this: call; and rank 0: prepare; ") for text in found)
 
 

@@ -23,13 +23,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def called(folder: Path) -> list[Any]:
-    return results(start("calls", folder / "calls"))
+def said(folder: Path) -> list[dict[str, Any]]:
+    """What each rank says of calls, tables and disagreements."""
+    return results(start("all_of_them", folder / "all"))
 
 
 @pytest.fixture(scope="module")
-def refused(folder: Path) -> list[Any]:
-    return results(start("disagreements", folder / "disagreements"))
+def called(said: list[dict[str, Any]]) -> list[Any]:
+    return [found["calls"] for found in said]
+
+
+@pytest.fixture(scope="module")
+def refused(said: list[dict[str, Any]]) -> list[Any]:
+    return [found["disagreements"] for found in said]
 
 
 @pytest.mark.parametrize("way", ["pull", "push", "library"])
@@ -110,6 +116,7 @@ def test_a_group_must_have_this_process_in_it(refused: list[Any]) -> None:
     assert all("group='world' is no process group" in said["text"] for said in refused)
 
 
+@pytest.mark.ci
 def test_records_of_rank_0_decide(folder: Path) -> None:
     first, second = results(start("recorded", folder / "recorded"))
     assert first == second
@@ -119,8 +126,8 @@ def test_records_of_rank_0_decide(folder: Path) -> None:
     assert first["other"] == "neighbour"
 
 
-def test_a_table_decides(folder: Path) -> None:
-    first, second = results(start("tabled", folder / "tabled"))
+def test_a_table_decides(said: list[dict[str, Any]]) -> None:
+    first, second = (found["tabled"] for found in said)
     assert first == second
     assert first["choices"] == [["table", "push"], ["table", "pull"]]
     assert first["right"] == [True, True]
