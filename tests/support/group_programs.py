@@ -122,16 +122,7 @@ def calls(rank: int, folder: Path) -> Any:
         said["refused"] = refused_calls(made, rank)
         own, total = vectors(30)
         said["goes on"] = torch.allclose(made(own[rank]), total)
-    return said
-
-
-def all_of_them(rank: int, folder: Path) -> Any:
-    """What needs no process to end."""
-    return {
-        "calls": calls(rank, folder),
-        "tabled": tabled(rank, folder),
-        "disagreements": disagreements(rank, folder),
-    }
+    return {**said, "tabled": tabled(rank, folder)}
 
 
 def right_calls(made: GroupDispatcher, rank: int, sizes: Sequence[int]) -> list[bool]:

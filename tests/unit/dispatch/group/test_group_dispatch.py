@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,98 +21,62 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("groups")
 
 
-@pytest.fixture(scope="module")
-def said(folder: Path) -> list[dict[str, Any]]:
-    """What each rank says of calls, tables and disagreements."""
-    return results(start("all_of_them", folder / "all"))
+REFUSED_CALLS = {
+    "shape": "GroupError: sum_of_ranks: call: refused by all ranks, because they disagree: the shape is ",
+    "own fault": "GroupError: sum_of_ranks: call: refused by all ranks, because rank 1 failed: ",
+    "all at fault": "WorkloadError: sum_of_ranks: x has 2 axes",
+    "other call": "GroupError: rank 1 does this: sum_of_ranks: allocate x; and rank 0: sum_of_ranks: call; ",
+    "place": "GroupError: sum_of_ranks n=64 world=2 float32: x: refused by all ranks, because ",
+    "part of it": "GroupError: sum_of_ranks n=64 world=2 float32: x: refused by all ranks, because they ",
+    "out": "GroupError: sum_of_ranks: call: refused by all ranks, because rank 1 failed: ",
+    "not shared": "InputError: sum_of_ranks: y is reached by its own rank only",
+    "improve": "InputError: sum_of_ranks: a dispatcher in a process group measures nothing",
+    "refresh": "InputError: sum_of_ranks: a dispatcher in a process group reads records when",
+}
+REFUSED_DISPATCHERS = {
+    "config": "they disagree: config is code=cpu,factor=2",
+    "fixed": "they disagree: fixed dimensions is {'n': 513, 'world': 2} on rank 1 and {'n': 512, ",
+    "table": "they disagree: table is ",
+    "version": "they disagree: version of tilesight is 9.1 on rank 1 and 9.0 on rank 0; give all ranks",
+    "argument": "because rank 1 failed: unknown on_miss 'never'",
+    "serve": "on_miss='serve' would let ranks go on with different kernels",
+    "explore": "explore would let ranks go on with different kernels",
+    "world": "world=3, and the process group has 2 processes; leave world out",
+    "one device": "matmul runs on one device, so its dispatcher has no group",
+    "target": "target h100x4 is 4 devices, and the process group has 2 processes: start 4 with `torchrun",
+    "table of another world": "is for sum_of_ranks world=2 float32 for any n",
+}
 
 
-@pytest.fixture(scope="module")
-def called(said: list[dict[str, Any]]) -> list[Any]:
-    return [found["calls"] for found in said]
+# One test for each program: tests that share what it says would let each process of pytest run it.
 
 
-@pytest.fixture(scope="module")
-def refused(said: list[dict[str, Any]]) -> list[Any]:
-    return [found["disagreements"] for found in said]
+def test_calls(folder: Path) -> None:
+    """With ordinary tensors, shared ones and parts of them; refused ones; kernels of a table."""
+    said = results(start("calls", folder / "calls"))
+    for found in said:
+        assert {way: found[way] for way in ("pull", "push", "library")} == {
+            way: [True] * 8 for way in ("pull", "push", "library")
+        }
+    assert said[0]["choices"] == said[1]["choices"], "all ranks have the kernel that rank 0 chose"
+    assert len(said[0]["choices"]) == 2
+    assert said[1]["explained"].endswith("rank 1 of 2; shared memory: 2.0 MiB of each rank; rank 0 chooses")
+    for what, message in REFUSED_CALLS.items():
+        assert said[0]["refused"][what] == said[1]["refused"][what]
+        assert said[0]["refused"][what].startswith(message)
+    assert [found["goes on"] for found in said] == [True, True], "calls go on after a refusal"
+    tabled = {"choices": [["table", "push"], ["table", "pull"]], "right": [True, True]}
+    assert [found["tabled"] for found in said] == [tabled, tabled]
 
 
-@pytest.mark.parametrize("way", ["pull", "push", "library"])
-def test_calls_are_right_with_ordinary_tensors_shared_ones_and_parts_of_them(
-    way: str, called: list[Any]
-) -> None:
-    assert [said[way] for said in called] == [[True] * 8] * 2
-
-
-def test_all_ranks_have_the_kernel_that_rank_0_chose(called: list[Any]) -> None:
-    assert called[0]["choices"] == called[1]["choices"]
-    assert len(called[0]["choices"]) == 2
-    assert called[1]["explained"].endswith("rank 1 of 2; shared memory: 2.0 MiB of each rank; rank 0 chooses")
-
-
-@pytest.mark.parametrize(
-    ("what", "message"),
-    [
-        (
-            "shape",
-            "GroupError: sum_of_ranks: call: refused by all ranks, because they disagree: the shape is ",
-        ),
-        ("own fault", "GroupError: sum_of_ranks: call: refused by all ranks, because rank 1 failed: "),
-        ("all at fault", "WorkloadError: sum_of_ranks: x has 2 axes"),
-        (
-            "other call",
-            "GroupError: rank 1 does this: sum_of_ranks: allocate x; and rank 0: sum_of_ranks: call; ",
-        ),
-        ("place", "GroupError: sum_of_ranks n=64 world=2 float32: x: refused by all ranks, "),
-        ("part of it", "GroupError: sum_of_ranks n=64 world=2 float32: x: refused by all ranks, "),
-        (
-            "out",
-            "GroupError: sum_of_ranks: call: refused by all ranks, because rank 1 failed: sum_of_ranks: out",
-        ),
-        ("not shared", "InputError: sum_of_ranks: y is reached by its own rank only"),
-        ("improve", "InputError: sum_of_ranks: a dispatcher in a process group measures nothing"),
-        ("refresh", "InputError: sum_of_ranks: a dispatcher in a process group reads records when"),
-    ],
-)
-def test_all_ranks_refuse_a_call_with_the_same_message(what: str, message: str, called: list[Any]) -> None:
-    first, second = (said["refused"][what] for said in called)
-    assert first == second
-    assert first.startswith(message)
-
-
-def test_calls_go_on_after_a_refusal(called: list[Any]) -> None:
-    assert [said["goes on"] for said in called] == [True, True]
-
-
-@pytest.mark.parametrize(
-    ("what", "message"),
-    [
-        ("config", "they disagree: config is code=cpu,factor=2"),
-        ("fixed", "they disagree: fixed dimensions is {'n': 513, 'world': 2} on rank 1 and {'n': 512, "),
-        ("table", "they disagree: table is "),
-        ("version", "they disagree: version of tilesight is 9.1 on rank 1 and 9.0 on rank 0; give all ranks"),
-        ("argument", "because rank 1 failed: unknown on_miss 'never'"),
-        ("serve", "on_miss='serve' would let ranks go on with different kernels"),
-        ("explore", "explore would let ranks go on with different kernels"),
-        ("world", "world=3, and the process group has 2 processes; leave world out"),
-        ("one device", "matmul runs on one device, so its dispatcher has no group"),
-        (
-            "target",
-            "target h100x4 is 4 devices, and the process group has 2 processes: start 4 with `torchrun",
-        ),
-        ("table of another world", "is for sum_of_ranks world=2 float32 for any n"),
-    ],
-)
-def test_all_ranks_refuse_to_make_a_dispatcher(what: str, message: str, refused: list[Any]) -> None:
-    first, second = (said[what] for said in refused)
-    assert first == second
-    assert message in first
-
-
-def test_a_group_must_have_this_process_in_it(refused: list[Any]) -> None:
-    assert "target cpux2 is 2 devices, and the process group has 1 processes" in refused[0]["other group"]
-    assert "is no process group with this process in it" in refused[1]["other group"]
-    assert all("group='world' is no process group" in said["text"] for said in refused)
+def test_disagreements(folder: Path) -> None:
+    first, second = results(start("disagreements", folder / "disagreements"))
+    for what, message in REFUSED_DISPATCHERS.items():
+        assert first[what] == second[what]
+        assert message in first[what]
+    assert "target cpux2 is 2 devices, and the process group has 1 processes" in first["other group"]
+    assert "is no process group with this process in it" in second["other group"]
+    assert all("group='world' is no process group" in found["text"] for found in (first, second))
 
 
 @pytest.mark.ci
@@ -124,13 +87,6 @@ def test_records_of_rank_0_decide(folder: Path) -> None:
     assert first["is best"]
     assert first["right"]
     assert first["other"] == "neighbour"
-
-
-def test_a_table_decides(said: list[dict[str, Any]]) -> None:
-    first, second = (found["tabled"] for found in said)
-    assert first == second
-    assert first["choices"] == [["table", "push"], ["table", "pull"]]
-    assert first["right"] == [True, True]
 
 
 def test_a_rank_that_waits_in_a_kernel_for_a_killed_one_ends(folder: Path) -> None:
