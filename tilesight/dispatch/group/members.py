@@ -7,6 +7,7 @@ with a message.
 
 from __future__ import annotations
 
+import atexit
 import os
 import select
 import sys
@@ -120,7 +121,9 @@ class Watch:
             if other != rank:
                 self._open(other, member)
         self._thread = threading.Thread(target=self._run, name="tilesight group", daemon=True)
+        self._is_closed, self._owner = False, os.getpid()
         self._thread.start()
+        atexit.register(self.close)
 
     def check(self) -> None:
         """Raise `GroupError` if a process has ended."""
@@ -138,8 +141,11 @@ class Watch:
 
     def close(self) -> None:
         """End the thread. The end of other processes is no fault from now on."""
-        with suppress(OSError):
-            os.write(self._alarm, b"x")
+        if self._is_closed or os.getpid() != self._owner:  # a fork has no thread, and the same pipe
+            return
+        self._is_closed = True
+        atexit.unregister(self.close)
+        os.write(self._alarm, b"x")
         if self._thread is not threading.current_thread():
             self._thread.join(CLOSE_S)
 
@@ -180,6 +186,7 @@ class Watch:
                 ):
                     return
         finally:
+            self._is_closed = True
             for descriptor in (*self._ranks, self._wake, self._alarm):
                 os.close(descriptor)
 

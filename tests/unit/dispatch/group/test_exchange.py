@@ -201,3 +201,20 @@ def test_a_closed_watch_keeps_no_descriptor(sleeper: subprocess.Popen[bytes]) ->
     for _ in range(3):
         watch_of(sleeper)[0].close()
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_fork_does_not_end_the_watch(sleeper: subprocess.Popen[bytes]) -> None:
+    watch, _, _ = watch_of(sleeper)
+    if not (pid := os.fork()):
+        watch.close()
+        os._exit(0)
+    os.waitpid(pid, 0)
+    sleeper.kill()
+    for _ in range(100):
+        if watch._ended:
+            break
+        time.sleep(0.05)
+    with pytest.raises(GroupError, match="rank 1 of the group"):
+        watch.check()
+    watch.close()
+    watch.close()
