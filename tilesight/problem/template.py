@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from ..code_hash import definition_hash, recorded_version
 from ..errors import InputError, UnknownNameError
-from ..target.spec import Target, target_names
+from ..target.spec import Target, node_names, target_names
 from .operator import Operator
 from .rasterization import Rasterization
 from .space import Config, SearchSpace
@@ -175,15 +175,18 @@ class KernelTemplate(ABC):
 
         Sizes that the kernel takes at run time (`dynamic`) are left out.
         """
-        if not self.operator.axes or self.operator.communicates:  # no dispatcher takes it
+        if not self.operator.axes:  # no dispatcher takes it
             return ""
         name = self.operator.name
         # a shipped target by its name, one of the user by the file that `tilesight calibrate` names after it
-        where = target.name if target.name in target_names() else f"{target.name}.toml"
-        sizes = {**{d: size for d, size in workload.dims.items() if d not in dynamic}, **workload.attrs}
+        where = target.name if target.name in (*target_names(), *node_names()) else f"{target.name}.toml"
+        stated = self.operator.stated_dims
+        dims = {d: size for d, size in workload.dims.items() if d in stated and d not in dynamic}
+        sizes = {**dims, **workload.attrs}
         given = [f'"{name}"', f'target="{where}"', f'dtype="{workload.dtype}"']
         given += [f"{size}={value!r}" for size, value in sizes.items()]
         given += [f"dynamic={tuple(dynamic)}"] if dynamic else []
+        given += ["group=torch.distributed.group.WORLD"] if self.operator.communicates else []
         return f"{name} = tilesight.dispatcher({', '.join(given)}, config={self.arguments(config)})"
 
     def check_dynamic(self, dims: str | Sequence[str]) -> tuple[str, ...]:
