@@ -84,10 +84,26 @@ class RankTiles:
         return column, shard, row % self.shard_tiles
 
 
+@dataclass(frozen=True)
+class Feeding:
+    """Blocks of the product's kernel that compute nothing and bring rows of A to ranks.
+
+    Attributes:
+        blocks: their number. They are the first ones, so that each has a core when tiles begin to wait.
+        send: a macro `(A, block)`: all that such a block does, nothing of others.
+        wait: a macro `(A, shard, first, count)` for one warp: returns when `count` rows of a shard are there.
+    """
+
+    blocks: int
+    send: Callable[[Any, Any], Any]
+    wait: Callable[[Any, Any, Any, Any], Any]
+
+
 def product_to_ranks(
     tiles: RankTiles,
     send_part: Callable[[Any, Any, Any, Any], Any],
     load_rows: Callable[[Any, Any, Any, Any], Any] | None = None,
+    feeding: Feeding | None = None,
 ) -> Any:
     """A function `launch(A, B, others, rank)` for a PrimFunc: the launch of a kernel with these tiles.
 
@@ -98,16 +114,15 @@ def product_to_ranks(
             keep their names.
         load_rows: `(A, shard, at, copy)` calls `copy` with a part of A: the slices `at` of rows of the shard
             and of depths. None: A has all shards.
+        feeding: the blocks that bring rows of A; None: all are there.
     """
     import tilelang.language as T  # noqa: N812
 
     config, dtype = tiles.config, tiles.dtype
     block_m, block_n, block_k = tiles.block_m, tiles.block_n, config.int("block_k")
-    num_stages, threads, blocks = (
-        config.int("num_stages"),
-        config.int("threads"),
-        min(config.int("persistent"), tiles.tiles),
-    )
+    num_stages, threads = config.int("num_stages"), config.int("threads")
+    feeders = feeding.blocks if feeding else 0
+    workers = min(config.int("persistent") - feeders, tiles.tiles)
     policy, width = warp_policy(config.str("policy")), part_columns(block_n, DTYPE_BYTES[dtype])
 
     def of_all(a: Any, shard: Any, at: tuple[slice, slice], copy: Callable[[Any], Any]) -> Any:
@@ -122,6 +137,9 @@ def product_to_ranks(
         rows = slice(row * block_m, row * block_m + block_m)
         deeps = slice(depth * block_k, depth * block_k + block_k)
         columns = slice(column * block_n, column * block_n + block_n)
+        if feeding is not None:  # noqa: SIM102 (of Python, the next one of the kernel)
+            if depth == 0:
+                feeding.wait(tensors[0], shard, row * block_m, block_m)
         read(
             tensors[0],
             shard,
@@ -156,9 +174,10 @@ def product_to_ranks(
     @T.macro
     def walk(role, tensors, buffers, barriers, where):  # type: ignore[no-untyped-def]
         block, rank = where
-        for turn in T.serial((tiles.tiles + blocks - 1 - block) // blocks):
+        turns = (tiles.tiles + workers - 1 - (block - feeders)) // workers
+        for turn in T.serial(turns if feeding is None else T.if_then_else(block < feeders, 0, turns)):
             # the model evaluates turns that the last blocks do not have
-            tile = T.min(turn * blocks + block, tiles.tiles - 1)
+            tile = T.min(turn * workers + block - feeders, tiles.tiles - 1)
             place = tiles.place(tile, rank)
             role(tensors, buffers, barriers, place, (0, tiles.depths), turn * tiles.depths, None)
 
@@ -166,7 +185,9 @@ def product_to_ranks(
 
     @T.macro
     def launch(A, B, others, rank):  # type: ignore[no-untyped-def]  # noqa: N803
-        with T.Kernel(blocks, threads=threads + GROUP) as block:
+        with T.Kernel(feeders + workers, threads=threads + GROUP) as block:
+            if feeding is not None:
+                feeding.send(A, block)
             a_tile = T.alloc_shared((num_stages, block_m, block_k), dtype)
             b_tile = T.alloc_shared((num_stages, block_k, block_n), dtype)
             c_sum = T.alloc_fragment((block_m, block_n), "float32")

@@ -36,8 +36,8 @@ def product_workload(workload: Workload, m: int) -> Workload:
 
 
 def product_config(config: Config) -> Config:
-    """The part of a config that matmul's template has."""
-    return Config({name: value for name, value in config.items() if name not in ("algorithm", "order")})
+    """A config of `sequential`, which leaves out parameters of other ways, as one of matmul's template."""
+    return Config({name: value for name, value in config.items() if name != "algorithm"})
 
 
 class SpaceOfWays(SearchSpace):
@@ -98,6 +98,7 @@ def space_of_ways(
     ways: Mapping[str, str],
     rules: Sequence[Constraint] = (),
     fewer: Mapping[str, Mapping[str, tuple[Value, ...]]] = MappingProxyType({}),
+    further: Sequence[Parameter] = (),
 ) -> SearchSpace:
     """The space of all ways.
 
@@ -107,6 +108,7 @@ def space_of_ways(
         ways: the ways beside `sequential`, with their meaning.
         rules: further rules.
         fewer: by way and parameter the only values of that way, where others give the same kernel.
+        further: parameters of single ways, which `fewer` names. Elsewhere they have their default.
     """
     alone = matmul.space(product, target)
     own = {parameter.name: parameter for parameter in alone.parameters}
@@ -126,6 +128,7 @@ def space_of_ways(
         Parameter("algorithm", (SEQUENTIAL, *fused), meanings),
         *(_widened(p, fixed.get(p.name)) if fused else p for p in own.values()),
         order,
+        *(p if fused else replace(p, values=(p.default,)) for p in further if p.default is not None),
     )
 
     def of_ranks(config: Config) -> str | None:
@@ -140,9 +143,10 @@ def space_of_ways(
 
     every = {p.name: p.values for p in parameters}
     of_fused = {name: (value,) for name, value in fixed.items()}
+    plain: dict[str, tuple[Value, ...]] = {p.name: (p.default,) for p in further if p.default is not None}
     of_ways = {
-        SEQUENTIAL: {**{p.name: p.values for p in own.values()}, order.name: order.values[:1]},
-        **{way: {**every, **of_fused, **fewer.get(way, {})} for way in fused},
+        SEQUENTIAL: {**{p.name: p.values for p in own.values()}, order.name: order.values[:1], **plain},
+        **{way: {**every, **of_fused, **plain, **fewer.get(way, {})} for way in fused},
     }
     constraints = (
         *(_own_values(p, of_ways) for p in parameters[1:]),
@@ -179,9 +183,16 @@ def _own_values(parameter: Parameter, of_ways: Mapping[str, Mapping[str, tuple[V
         if value in values:
             return None
         is_alone = way != SEQUENTIAL and value in of_ways[SEQUENTIAL][parameter.name]
-        what = "of products of 1 device" if is_alone else "of tiles that go to 1 rank each"
+        what = "is of products of 1 device"
+        if not is_alone:
+            others = [other for other, known in of_ways.items() if value in known[parameter.name]]
+            what = f"is of algorithm={' or '.join(others)}"
+        elif parameter.name == "persistent":
+            what = (
+                "has a block a tile, and blocks that wait for ranks hold their cores, so all must be resident"
+            )
         return (
-            f"{parameter.name}={value} is {what}: take {parameter.name}={str(values[0]).lower()} with "
+            f"{parameter.name}={value} {what}: take {parameter.name}={str(values[0]).lower()} with "
             f"algorithm={way}"
         )
 

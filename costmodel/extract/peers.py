@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from ...problem.group_operator import MEET
+from ...problem.group_operator import ANNOUNCE, AWAIT, MEET
 from ...profile.values import Access, KernelProfile, Space
 from .loops import visit
 
@@ -35,18 +35,17 @@ def with_peers(
             return access
         return replace(access, peer=_mechanism(access, adding))
 
-    marked_profile = profile.with_phases(lambda phase: phase.with_accesses(marked))
     meetings = _calls(function, MEET)
-    if not meetings:
-        return marked_profile
-    # what that function does is to wait, for a time that the network has a figure for
-    return replace(
-        marked_profile,
+    # what these functions do is to raise flags and to wait, for times that the network has figures for
+    known = (MEET, ANNOUNCE, AWAIT)
+    found = replace(
+        profile.with_phases(lambda phase: phase.with_accesses(marked)),
         meetings=meetings,
-        roles=(),
-        unknown_calls=(),
-        notes=tuple(note for note in profile.notes if MEET not in note),
+        waits=_calls(function, AWAIT),
+        unknown_calls=tuple(one for one in profile.unknown_calls if not any(name in one for name in known)),
+        notes=tuple(note for note in profile.notes if not any(name in note for name in known)),
     )
+    return replace(found, roles=()) if meetings else found
 
 
 def _mechanism(access: Access, adding: bool) -> str:

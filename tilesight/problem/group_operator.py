@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from .template import Collective
 
 WORLD = "world"
-MEET = "meet_ranks"  # device function in which all ranks wait for each other
+# device functions: all ranks wait for each other; a block has sent a chunk; a warp waits for chunks of a peer
+MEET, ANNOUNCE, AWAIT = "meet_ranks", "announce_chunk", "await_chunks"
 
 
 class GroupOperator(Operator):

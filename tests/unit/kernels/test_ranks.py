@@ -144,6 +144,7 @@ def test_every_tile_is_at_one_place_and_the_own_ones_come_last(order: str, swizz
     ("name", "way"),
     [
         ("all_gather_matmul", "pull"),
+        ("all_gather_matmul", "push"),
         ("matmul_all_reduce", "one_shot"),
         ("matmul_all_reduce", "two_shot"),
         ("matmul_reduce_scatter", "add"),

@@ -60,6 +60,28 @@ def test_the_command_names_each_rule(capsys: pytest.CaptureFixture[str]) -> None
     assert all(rule["example"] for rule in rejected)
 
 
+def test_chunks_divide_the_rows_of_a_rank() -> None:
+    found = space("all_gather_matmul", "m=1920,n=8192,k=2048")  # 480 rows of each of four
+    pushes = [c for c in found.configs() if c["algorithm"] == "push"]
+    assert {c.int("chunk_rows") for c in pushes} == {32}
+    (broken,) = found.violations(found.config({**pushes[0], "chunk_rows": 64}))
+    assert broken.reason == "chunk_rows=64 does not divide the 480 rows of a rank: take 32"
+    none = space("all_gather_matmul", "m=2000,n=8192,k=2048")
+    assert none.parameters[0].values == ("sequential", "pull")
+
+
+def test_only_push_has_blocks_that_send() -> None:
+    found = space("all_gather_matmul", "m=2048,n=8192,k=2048")
+    for config in found.configs():
+        assert (config["algorithm"] == "push") == ("senders" in config) == ("chunk_rows" in config)
+    config = next(c for c in found.configs() if c["algorithm"] == "push")
+    assert config["persistent"] == NODE.int("core.count")
+    broken = found.violations(found.config({**config, "persistent": 0}))
+    assert "blocks that wait for ranks hold their cores, so all must be resident" in broken[0].reason
+    [waste] = found.violations(found.config({**config, "order": "spread"}))
+    assert waste.reason.endswith("take order=last with algorithm=push")
+
+
 def test_one_shot_has_no_order_of_ranks() -> None:
     found = space("matmul_all_reduce", "m=512,n=8192,k=2048")
     order = next(p for p in found.parameters if p.name == "order")
@@ -67,6 +89,4 @@ def test_one_shot_has_no_order_of_ranks() -> None:
     assert orders == {"one_shot": {"last"}, "two_shot": {"last", "spread"}}
     config = next(c for c in found.configs() if c["algorithm"] == "one_shot")
     (broken,) = found.violations(found.config({**config, "order": "spread"}))
-    assert broken.reason == (
-        "order=spread is of tiles that go to 1 rank each: take order=last with algorithm=one_shot"
-    )
+    assert broken.reason == "order=spread is of algorithm=two_shot: take order=last with algorithm=one_shot"
