@@ -17,9 +17,9 @@ from typing import Any
 
 from ..dtypes import DTYPE_BYTES
 from ..problem.group_operator import ANNOUNCE, AWAIT
+from ._rank_tiles import RankTiles
 from ._ranks import RAISE_AND_WAIT, Tensor, chosen_pointer, on_rank, pointer_parameters
 
-ARRIVED = "arrived"  # of shared scratch: the flags of chunks
 VECTOR_BYTES = 16  # of a lane's access
 VECTORS = 8  # that a thread has in flight
 
@@ -29,27 +29,23 @@ class Chunks:
     """The chunks of the rows of each rank.
 
     Attributes:
-        rows: of a rank.
-        columns: of a row.
-        height: rows of a chunk, which divide `rows`.
-        world: number of ranks.
+        tiles: of the product. A chunk has whole rows of A.
+        height: rows of a chunk, which divide those of a rank.
         senders: blocks that copy.
-        threads: of such a block.
-        dtype: of the elements.
     """
 
-    rows: int
-    columns: int
+    tiles: RankTiles
     height: int
-    world: int
     senders: int
-    threads: int
-    dtype: str
+
+    @property
+    def world(self) -> int:
+        return self.tiles.world
 
     @property
     def number(self) -> int:
         """Chunks of a rank."""
-        return self.rows // self.height
+        return self.tiles.rows // self.height
 
     @property
     def sent(self) -> int:
@@ -65,7 +61,7 @@ class Chunks:
         import tilelang.language as T  # noqa: N812
 
         begin = first // self.height
-        return begin, (T.min(first + count, self.rows) - 1) // self.height + 1 - begin
+        return begin, (T.min(first + count, self.tiles.rows) - 1) // self.height + 1 - begin
 
 
 def shape_of_arrivals(chunks: Chunks) -> Tensor:
@@ -131,17 +127,18 @@ class Gathering:
 
 
 def chunks_to_peers(chunks: Chunks) -> tuple[Callable[[Gathering, Any], Any], Callable[..., Any]]:
-    """Two macros: `send(gathering, block)`, all that a block copies, none of blocks that compute, and
+    """Two macros: `send(gathering, _, block)`, all that a block copies, none of blocks that compute, and
     `wait(gathering, shard, first, count)`, which waits for `count` rows of a rank.
 
     Lanes copy words of 16 bytes, of which each thread has several in flight.
     """
     import tilelang.language as T  # noqa: N812
 
-    width = VECTOR_BYTES // DTYPE_BYTES[chunks.dtype]
-    of_row = chunks.columns // width  # words
+    dtype, threads = chunks.tiles.dtype, chunks.tiles.threads
+    width = VECTOR_BYTES // DTYPE_BYTES[dtype]
+    of_row = chunks.tiles.depth // width  # words
     words = chunks.height * of_row
-    step = VECTORS * chunks.threads
+    step = VECTORS * threads
     functions = chunk_functions(chunks.world, chunks.number)
 
     def all_flags(gathering: Gathering) -> list[Any]:
@@ -154,7 +151,7 @@ def chunks_to_peers(chunks: Chunks) -> tuple[Callable[[Gathering, Any], Any], Ca
     @T.macro
     def fetch(own, first, last, held):  # type: ignore[no-untyped-def]
         for i in T.unroll(VECTORS):
-            word = first + i * chunks.threads + T.get_thread_binding()
+            word = first + i * threads + T.get_thread_binding()
             if word < last:
                 for lane in T.vectorized(width):
                     held[i, lane] = own[word // of_row, word % of_row * width + lane]
@@ -162,7 +159,7 @@ def chunks_to_peers(chunks: Chunks) -> tuple[Callable[[Gathering, Any], Any], Ca
     @T.macro
     def store(peer, rank, first, last, held):  # type: ignore[no-untyped-def]
         for i in T.unroll(VECTORS):
-            word = first + i * chunks.threads + T.get_thread_binding()
+            word = first + i * threads + T.get_thread_binding()
             if word < last:
                 for lane in T.vectorized(width):
                     peer[rank, word // of_row, word % of_row * width + lane] = held[i, lane]
@@ -174,10 +171,10 @@ def chunks_to_peers(chunks: Chunks) -> tuple[Callable[[Gathering, Any], Any], Ca
         on_rank(peer, gathering.gathered, lambda there: store(there, rank, first, last, held))
 
     @T.macro
-    def send(gathering, block):  # type: ignore[no-untyped-def]
+    def send(gathering, _, block):  # type: ignore[no-untyped-def]
         T.import_source(functions)
         rank = gathering.rank
-        held = T.alloc_local((VECTORS, width), chunks.dtype)
+        held = T.alloc_local((VECTORS, width), dtype)
         mine = (chunks.sent + chunks.senders - 1 - block) // chunks.senders
         for turn in T.serial(T.if_then_else(block < chunks.senders, mine, 0)):
             # the model evaluates turns that the last blocks do not have

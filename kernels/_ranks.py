@@ -20,7 +20,7 @@ from ..problem.template import RANK
 Tensor = tuple[tuple[int, ...], str]  # shape and dtype
 
 MOST_RANKS = 8  # tensors of all ranks are arguments of a kernel, one by one
-FLAGS = "flags"  # of shared scratch
+FLAGS, ARRIVED = "flags", "arrived"  # of shared scratch: those of barriers, and of what peers send meanwhile
 LANES = 32
 
 RAISE_AND_WAIT = """

@@ -22,10 +22,11 @@ from ..search_spaces.all_gather_matmul import PUSH
 from ..search_spaces.rank_products import SEQUENTIAL, product_config, product_workload
 from ..target.spec import Target
 from ._exact_products import exact_products
-from ._rank_chunks import ARRIVED, Chunks, Gathering, chunks_to_peers, shape_of_arrivals
+from ._rank_chunks import Chunks, Gathering, chunks_to_peers, shape_of_arrivals
 from ._rank_products import RankProduct, RankProductTemplate, default_of_ways, layers
-from ._rank_tiles import Feeding, RankTiles, product_to_ranks
+from ._rank_tiles import Beside, RankTiles, product_to_ranks
 from ._ranks import (
+    ARRIVED,
     FLAGS,
     as_kernel_of_ranks,
     barrier_between_ranks,
@@ -33,7 +34,6 @@ from ._ranks import (
     on_rank,
     shape_of_flags,
 )
-from ._scheduled_tiles import GROUP
 
 if TYPE_CHECKING:
     import torch
@@ -119,17 +119,17 @@ class AllGatherMatmulGpu(RankProductTemplate):
         world = workload.dims[WORLD]
         found = {FLAGS: shape_of_flags(world)}
         if config["algorithm"] == PUSH:
-            chunks = self.chunks(workload, config)
+            chunks = self._chunks(workload, config)
             found[ARRIVED] = shape_of_arrivals(chunks)
-            found[GATHERED] = ((world, chunks.rows, chunks.columns), workload.dtype)
+            found[GATHERED] = ((world, chunks.tiles.rows, workload.dims["k"]), workload.dtype)
         return found
 
-    def chunks(self, workload: Workload, config: Config) -> Chunks:
-        """The chunks of `push`."""
-        world = workload.dims[WORLD]
-        rows, threads = workload.dims["m"] // world, config.int("threads") + GROUP
-        height, senders = config.int("chunk_rows"), config.int("senders")
-        return Chunks(rows, workload.dims["k"], height, world, senders, threads, workload.dtype)
+    def _tiles(self, workload: Workload, config: Config) -> RankTiles:
+        m, n, k, world = (workload.dims[d] for d in self.operator.dims)
+        return RankTiles(m // world, n, k, world, config, workload.dtype, begin=0)
+
+    def _chunks(self, workload: Workload, config: Config) -> Chunks:
+        return Chunks(self._tiles(workload, config), config.int("chunk_rows"), config.int("senders"))
 
     def default_config(self, workload: Workload, target: Target) -> Config | None:
         """The library's all-gather, and the product's own default.
@@ -148,7 +148,7 @@ class AllGatherMatmulGpu(RankProductTemplate):
             shards = [(name, ((rows, k), dtype)) for name in of_ranks("A", world)]
             return as_kernel_of_ranks(product, [*shards, "B", "C"])
         meet = barrier_between_ranks(world)
-        tiles = RankTiles(rows, n, k, world, config, dtype, begin=0)
+        tiles = self._tiles(workload, config)
         pushes = config["algorithm"] == PUSH
 
         def send_part(c: Any, shard: Any, part: Any, at: Any) -> Any:
@@ -165,9 +165,9 @@ class AllGatherMatmulGpu(RankProductTemplate):
                 on_rank(a.rank, a.gathered, lambda one: copy(one[shard, at[0], at[1]]))
 
         if pushes:
-            chunks = self.chunks(workload, config)
-            feeding = Feeding(chunks.senders, *chunks_to_peers(chunks))
-            product = product_to_ranks(tiles, send_part, load_gathered, feeding)
+            chunks = self._chunks(workload, config)
+            beside = Beside(chunks.senders, *chunks_to_peers(chunks))
+            product = product_to_ranks(tiles, send_part, load_gathered, beside)
         else:
             product = product_to_ranks(tiles, send_part, load_rows)
 

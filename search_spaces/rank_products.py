@@ -26,6 +26,13 @@ _OF_ONE_DEVICE = ("persistent blocks", "block_m within m", "grid")
 _ALIGNED = 16  # bytes at which rows begin that TMA copies
 ANOTHER_WAY = "way"  # rule: a way has its own values
 FEWEST_TILES = 16  # for which tiles go to ranks
+SUMMERS = (0, 2, 4, 8, 16)
+SUMS = Parameter(
+    "summers",
+    SUMMERS,
+    "blocks that add tiles of all ranks meanwhile; 0: a kernel of its own adds all at the end",
+    default=0,
+)
 ROWS_OF_FUSED = 128  # of tiles: two warpgroups of computing threads, one above the other
 
 
@@ -38,6 +45,28 @@ def product_workload(workload: Workload, m: int) -> Workload:
 def product_config(config: Config) -> Config:
     """A config of `sequential`, which leaves out parameters of other ways, as one of matmul's template."""
     return Config({name: value for name, value in config.items() if name != "algorithm"})
+
+
+def sums_in_turns(world: int) -> Constraint:
+    """Tiles that are added beside the product come in the same order from all ranks."""
+
+    def violation(config: Config) -> str | None:
+        summers, panel = config.int("summers", 0), config.int("swizzle")
+        if not summers:
+            return None
+        if config.str("order", ORDERS[0]) != SPREAD:
+            return (
+                f"summers={summers} would wait for the tiles of the own rank, which are computed at the end "
+                f"with order={LAST}: take order={SPREAD} or summers=0"
+            )
+        if panel % world:
+            return (
+                f"swizzle={panel} walks over rows of some of {world} ranks together, and summers={summers} "
+                f"add tiles in the order in which all ranks have computed them: take swizzle=0 or summers=0"
+            )
+        return None
+
+    return Constraint("sums in turns", violation)
 
 
 class SpaceOfWays(SearchSpace):

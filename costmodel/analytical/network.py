@@ -81,23 +81,26 @@ def network_uncertainty(notes: Sequence[str]) -> float:
 def network_use(profile: KernelProfile, target: Target) -> NetworkUse:
     """What a kernel needs of the network of `target`."""
     sent: dict[str, float] = {}
-    senders = turns = 0.0
+    senders: dict[str, float] = {}  # blocks, by mechanism
+    turns = 0.0
     for phase in (phase for role in profile.roles for phase in role.phases):
         if not sends(phase):
             continue
         trips = phase.trips.per_block
-        senders = max(senders, profile.blocks * sum(count > 0 for count in trips) / len(trips))
+        blocks = profile.blocks * sum(count > 0 for count in trips) / len(trips)
         turns = max(turns, phase.trips.largest)
         for access in phase.work.accesses:
             if access.peer:
                 times = phase.trips.mean * profile.blocks
                 sent[access.peer] = sent.get(access.peer, 0.0) + access.bytes * times
+                senders[access.peer] = max(senders.get(access.peer, 0.0), blocks)
     if not sent:
         return NetworkUse()
     network = network_of(target)
-    cores = max(1, min(round(senders), target.int("core.count")))
-    busy = sum(size / network.gb_per_s(how, cores) / 1e3 for how, size in sent.items())
-    last = max(network.transfer_us(0, how, cores) for how in sent)
+    most = target.int("core.count")
+    cores = {how: max(1, min(round(number), most)) for how, number in senders.items()}
+    busy = sum(size / network.gb_per_s(how, cores[how]) / 1e3 for how, size in sent.items())
+    last = max(network.transfer_us(0, how, cores[how]) for how in sent)
     if not profile.waits:
         return NetworkUse(busy, last, _notes_of(network))
     # every rank has an equal part, and its senders are done with their last ones at about the same time

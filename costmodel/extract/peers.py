@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from ...problem.group_operator import ANNOUNCE, AWAIT, MEET
+from ...problem.group_operator import ANNOUNCE, ANNOUNCE_TILE, AWAIT, AWAIT_TILE, MEET
 from ...profile.values import Access, KernelProfile, Space
 from .loops import visit
 
@@ -37,7 +37,7 @@ def with_peers(
 
     meetings = _calls(function, MEET)
     # what these functions do is to raise flags and to wait, for times that the network has figures for
-    known = (MEET, ANNOUNCE, AWAIT)
+    known = (MEET, ANNOUNCE, AWAIT, ANNOUNCE_TILE, AWAIT_TILE)
     found = replace(
         profile.with_phases(lambda phase: phase.with_accesses(marked)),
         meetings=meetings,

@@ -25,8 +25,10 @@ if TYPE_CHECKING:
     from .template import Collective
 
 WORLD = "world"
-# device functions: all ranks wait for each other; a block has sent a chunk; a warp waits for chunks of a peer
+# device functions: all ranks wait for each other; a block has sent a chunk of rows; a warp waits for chunks
 MEET, ANNOUNCE, AWAIT = "meet_ranks", "announce_chunk", "await_chunks"
+# a thread has sent a tile; a block waits for a tile of all ranks
+ANNOUNCE_TILE, AWAIT_TILE = "announce_tile", "await_tile"
 
 
 class GroupOperator(Operator):

@@ -9,19 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.kernels.test_ranks import SHIM
+from tests.support.rank_programs import FENCE, pointers, run_program
 from tilesight.executor.tasks import Profiled, lower_and_profile
 from tilesight.kernels import template_for
 from tilesight.kernels._rank_chunks import Chunks, chunk_functions
-from tilesight.kernels._ranks import RAISE_AND_WAIT, barrier_function
+from tilesight.kernels._rank_tiles import RankTiles
+from tilesight.kernels._ranks import barrier_function
 from tilesight.lowering.dynamic import lower_candidate
-from tilesight.machine.toolchain import find_cxx
 from tilesight.problem.candidate import Candidate
 from tilesight.problem.group_operator import ANNOUNCE, AWAIT, MEET
+from tilesight.problem.space import Config
 from tilesight.target.spec import load_target
 
 NODE = load_target("h100x2")
-FENCE = 'asm volatile("fence.proxy.async;" ::: "memory");'
 NUMBER = 6  # chunks of a rank, of two words each
 # Each rank has a block of two lanes that sends, and a warp of two lanes that waits and reads. A kernel ends
 # when both are done. Words are plain numbers, so the thread sanitizer sees reads that nothing orders.
@@ -88,25 +88,15 @@ WORLD = 2  # lanes of a block that sends are those of a barrier between ranks
 
 
 def run(tmp_path: Path, functions: str, wait: str = WAIT, first: int = 0) -> subprocess.CompletedProcess[str]:
-    compiler = find_cxx()
-    if compiler is None:
-        pytest.skip("no compiler")
-    functions = (barrier_function(WORLD) + functions).replace(RAISE_AND_WAIT, "").replace(FENCE, "")
-    text = PROGRAM.replace("FUNCTIONS", functions).replace("WAIT", wait)
-    for name in ("flags", "arrived"):
-        text = text.replace(name.upper(), ", ".join(f"{name}[{rank}]" for rank in range(WORLD)))
-    text = text.replace("WORLD", str(WORLD)).replace("NUMBER", str(NUMBER)).replace("FIRST", str(first))
-    assert "asm" not in text
-    source, binary = tmp_path / "chunks.cpp", tmp_path / "chunks"
-    source.write_text(SHIM + text, encoding="utf-8")
-    command = [str(compiler), "-std=c++20", "-O1", "-g", "-fsanitize=thread", "-pthread"]
-    built = subprocess.run(
-        [*command, str(source), "-o", str(binary)], capture_output=True, text=True, check=False
-    )
-    if "tsan" in built.stderr:
-        pytest.skip("no thread sanitizer")
-    assert built.returncode == 0, built.stderr
-    return subprocess.run([str(binary)], capture_output=True, text=True, check=False, timeout=60)
+    values = {
+        "WAIT": wait,
+        "FLAGS": pointers("flags", WORLD),
+        "ARRIVED": pointers("arrived", WORLD),
+        "WORLD": WORLD,
+        "NUMBER": NUMBER,
+        "FIRST": first,
+    }
+    return run_program(tmp_path, barrier_function(WORLD) + functions, PROGRAM, values)
 
 
 def is_right(done: subprocess.CompletedProcess[str]) -> bool:
@@ -144,9 +134,14 @@ def test_what_tma_reads_is_fenced_after_the_wait() -> None:
     assert body.index("read_flag(here") < body.index("__syncwarp();") < body.index(FENCE)
 
 
+def tiles(rows: int, world: int) -> RankTiles:
+    config = Config({"block_m": 128, "block_n": 128, "block_k": 64, "threads": 256, "swizzle": 8})
+    return RankTiles(rows, 256, 64, world, config, "bfloat16", begin=0)
+
+
 @pytest.mark.parametrize(("world", "rank"), [(2, 0), (2, 1), (4, 0), (4, 3)])
 def test_each_chunk_goes_to_each_peer_once_and_to_one_peer_at_a_time(world: int, rank: int) -> None:
-    chunks = Chunks(256, 64, 64, world, 3, 384, "bfloat16")
+    chunks = Chunks(tiles(256, world), 64, 3)
     order = [chunks.place(index, rank) for index in range(chunks.sent)]
     assert len(set(order)) == len(order) == (world - 1) * 4
     peers = [(rank - step) % world for step in range(1, world)]
@@ -157,7 +152,7 @@ def test_each_chunk_goes_to_each_peer_once_and_to_one_peer_at_a_time(world: int,
 
 @pytest.mark.parametrize("height", [32, 64, 160])
 def test_tiles_wait_for_all_chunks_that_have_rows_of_theirs(height: int) -> None:
-    chunks = Chunks(320, 64, height, 2, 4, 384, "bfloat16")
+    chunks = Chunks(tiles(320, 2), height, 4)
     for first in range(0, 320, 192):
         begin, number = (int(value) for value in chunks.of_rows(first, 192))
         wanted = {row // height for row in range(first, min(first + 192, 320))}
