@@ -126,7 +126,7 @@ class Gathering:
     rank: Any
 
 
-def chunks_to_peers(chunks: Chunks) -> tuple[Callable[[Gathering, Any], Any], Callable[..., Any]]:
+def chunks_to_peers(chunks: Chunks) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Two macros: `send(gathering, _, block)`, all that a block copies, none of blocks that compute, and
     `wait(gathering, shard, first, count)`, which waits for `count` rows of a rank.
 

@@ -19,7 +19,7 @@ from ._rank_tiles import RankTiles
 from ._ranks import RAISE_AND_WAIT, Tensor, chosen_pointer, on_each, on_rank, pointer_parameters
 
 VECTOR_BYTES = 16  # of a lane's access
-VECTORS = 8  # that a thread has in flight
+VECTORS = 16  # that a thread has in flight
 LATE_ROWS, LATE_THREADS = 16, 128  # of a block that adds the last tiles
 
 

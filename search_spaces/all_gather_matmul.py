@@ -16,7 +16,7 @@ WAYS: Mapping[str, str] = {
     PUSH: "some blocks copy the own rows to all peers, once, and tiles wait for them, the own ones first",
 }
 # 7 to 20 cores fill the link of an H100 or H200
-SENDERS = (4, 8, 12, 16, 20)
+SENDERS = (2, 4, 8, 12, 16, 20)
 CHUNK_ROWS = (32, 64, 128, 256)
 
 
@@ -41,9 +41,19 @@ def space(workload: Workload, target: Target) -> SearchSpace:
             f"{' or '.join(map(str, heights))}"
         )
 
+    def busy(config: Config) -> str | None:
+        senders, height = config.int("senders", 0), config.int("chunk_rows", 0)
+        if not senders or not height:
+            return None
+        sent = (workload.dims[WORLD] - 1) * (shard // height)
+        if senders <= sent:
+            return None
+        return f"senders={senders} have {sent} chunks of chunk_rows={height} to send: take fewer of them"
+
     fewer: dict[str, Mapping[str, tuple[Value, ...]]] = {
         # own rows are there at once, and those of peers come in the order of the ranks
         PUSH: {"order": (LAST,), "senders": SENDERS, "chunk_rows": CHUNK_ROWS},
     }
     rules = rows_within("a rank", shard), Constraint("chunks of a shard", divides)
+    rules = (*rules, Constraint("busy senders", busy, is_waste=True))
     return space_of_ways(product_workload(workload, m), target, ways, rules, fewer, own)

@@ -16,6 +16,7 @@ from .rank_products import (
     rows_within,
     space_of_ways,
     sums_in_turns,
+    sums_meanwhile,
 )
 
 ONE_SHOT, TWO_SHOT = "one_shot", "two_shot"
@@ -33,6 +34,7 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         rows_within("a rank", m, ONE_SHOT),
         rows_within("a shard", m // world, TWO_SHOT),
         sums_in_turns(world),
+        sums_meanwhile(workload),
     )
     # each tile of `one_shot` goes to all ranks, so there is no order of ranks
     fewer: dict[str, Mapping[str, tuple[Value, ...]]] = {

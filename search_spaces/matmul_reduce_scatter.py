@@ -8,7 +8,15 @@ from ..problem.group_operator import WORLD
 from ..problem.space import SearchSpace
 from ..problem.workload import Workload
 from ..target.spec import Target
-from .rank_products import SUMMERS, SUMS, product_workload, rows_within, space_of_ways, sums_in_turns
+from .rank_products import (
+    SUMMERS,
+    SUMS,
+    product_workload,
+    rows_within,
+    space_of_ways,
+    sums_in_turns,
+    sums_meanwhile,
+)
 
 ADD, PUSH = "add", "push"
 WAYS: Mapping[str, str] = {
@@ -20,6 +28,6 @@ WAYS: Mapping[str, str] = {
 def space(workload: Workload, target: Target) -> SearchSpace:
     """The search space of `workload` on `target`."""
     m, world = workload.dims["m"], workload.dims[WORLD]
-    rules = rows_within("a rank", m // world), sums_in_turns(world)
+    rules = rows_within("a rank", m // world), sums_in_turns(world), sums_meanwhile(workload)
     fewer = {PUSH: {SUMS.name: SUMMERS}}
     return space_of_ways(product_workload(workload, m), target, WAYS, rules, fewer, (SUMS,))

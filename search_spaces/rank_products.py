@@ -11,6 +11,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from ..dtypes import DTYPE_BYTES
+from ..problem.group_operator import WORLD
 from ..problem.rejections import Rejected
 from ..problem.space import Config, Constraint, Parameter, SearchSpace, Value
 from ..problem.workload import Workload
@@ -67,6 +68,23 @@ def sums_in_turns(world: int) -> Constraint:
         return None
 
     return Constraint("sums in turns", violation)
+
+
+def sums_meanwhile(workload: Workload) -> Constraint:
+    """Tiles are added beside the product if their block computes a further one."""
+    dims = workload.dims
+    rows, world, columns = dims["m"] // dims[WORLD], dims[WORLD], dims["n"]
+
+    def violation(config: Config) -> str | None:
+        summers = config.int("summers", 0)
+        if not summers:
+            return None
+        tiles = world * -(-rows // config.int("block_m")) * -(-columns // config.int("block_n"))
+        if tiles > config.int("persistent") - summers:
+            return None
+        return f"summers={summers} have nothing to add before all {tiles} tiles are computed: take summers=0"
+
+    return Constraint("sums meanwhile", violation, is_waste=True)
 
 
 class SpaceOfWays(SearchSpace):

@@ -10,7 +10,7 @@ from tests.unit.cli.test_commands import Shell
 from tilesight.kernels import template_for
 from tilesight.problem.group_operator import GroupOperator
 from tilesight.problem.rejections import rejections
-from tilesight.problem.space import SearchSpace
+from tilesight.problem.space import Config, SearchSpace
 from tilesight.search_spaces.rank_products import ANOTHER_WAY
 from tilesight.target.spec import load_target
 
@@ -68,6 +68,32 @@ def test_chunks_divide_the_rows_of_a_rank() -> None:
     assert broken.reason == "chunk_rows=64 does not divide the 480 rows of a rank: take 32"
     none = space("all_gather_matmul", "m=2000,n=8192,k=2048")
     assert none.parameters[0].values == ("sequential", "pull")
+
+
+def test_blocks_beside_a_product_have_something_to_do() -> None:
+    found = space("all_gather_matmul", "m=1024,n=8192,k=2048")  # 256 rows of each of four
+    config = next(c for c in found.configs() if c["algorithm"] == "push" and c["chunk_rows"] == 128)
+    assert config.int("senders") <= 6
+    (broken,) = found.violations(found.config({**config, "senders": 8}))
+    assert broken.reason == "senders=8 have 6 chunks of chunk_rows=128 to send: take fewer of them"
+    found = space("matmul_all_reduce", "m=1024,n=1024,k=2048")
+    adding = [c for c in found.configs() if "summers" in c]
+    assert adding == []
+    config = next(c for c in found.configs() if c["algorithm"] == "two_shot" and c["order"] == "spread")
+    assert config["block_m"] == 128
+    broken = found.violations(found.config({**config, "swizzle": 0, "block_n": 128, "summers": 4}))[-1]
+    assert broken.reason == ("summers=4 have nothing to add before all 64 tiles are computed: take summers=0")
+
+
+def test_sums_are_in_turns_of_the_ranks() -> None:
+    found = space("matmul_reduce_scatter", "m=8192,n=8192,k=2048")
+    adding = [c for c in found.configs() if "summers" in c]
+    assert {(c["algorithm"], c["order"]) for c in adding} == {("push", "spread")}
+    assert {c.int("summers") for c in adding} == {2, 4, 8, 16}
+    (broken,) = found.violations(Config({k: v for k, v in adding[0].items() if k != "order"}))
+    assert broken.reason.startswith(
+        f"summers={adding[0]['summers']} would wait for the tiles of the own rank"
+    )
 
 
 def test_only_push_has_blocks_that_send() -> None:
