@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..dtypes import DTYPE_BYTES
-from ..problem.group_operator import ANNOUNCE, AWAIT
+from ..problem.group_operator import ANNOUNCE, ANNOUNCE_TILE, AWAIT
 from ._rank_tiles import RankTiles
-from ._ranks import RAISE_AND_WAIT, Tensor, chosen_pointer, on_rank, pointer_parameters
+from ._ranks import Tensor, announcement, chosen_pointer, on_rank, pointer_parameters
 
 VECTOR_BYTES = 16  # of a lane's access
 VECTORS = 8  # that a thread has in flight
@@ -32,11 +32,14 @@ class Chunks:
         tiles: of the product. A chunk has whole rows of A.
         height: rows of a chunk, which divide those of a rank.
         senders: blocks that copy.
+        by_tma: whether they copy boxes of the size of tiles of A through shared memory, by one warp; else
+            words, by all threads.
     """
 
     tiles: RankTiles
     height: int
     senders: int
+    by_tma: bool = False
 
     @property
     def world(self) -> int:
@@ -78,18 +81,15 @@ def chunk_functions(world: int, number: int) -> str:
     """
 
     flags = f"{pointer_parameters('flags', world)}, {pointer_parameters('arrived', world)}"
+    arguments = flags.replace("int *", "")
     return f"""
+{announcement(world, number)}
 #ifndef TILESIGHT_{ANNOUNCE.upper()}
 #define TILESIGHT_{ANNOUNCE.upper()}
-{RAISE_AND_WAIT}
 __device__ __forceinline__ void {ANNOUNCE}(int rank, int peer, int chunk, {flags}) {{
-  const int *own = {chosen_pointer("flags", "rank", world)};
-  int *there = {chosen_pointer("arrived", "peer", world)};
   __syncthreads();
   if (threadIdx.x == 0) {{
-    const int number = read_flag(own + {world});
-    __threadfence_system();
-    raise_flag(there + rank * {number} + chunk, number);
+    {ANNOUNCE_TILE}(rank, peer, chunk, {arguments});
   }}
 }}
 __device__ __forceinline__ void {AWAIT}(int rank, int from, int chunk, int count, {flags}) {{
@@ -127,10 +127,44 @@ class Gathering:
 
 
 def chunks_to_peers(chunks: Chunks) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Two macros: `send(gathering, _, block)`, all that a block copies, none of blocks that compute, and
-    `wait(gathering, shard, first, count)`, which waits for `count` rows of a rank.
+    """Two macros: `send(gathering, _, stages, block)`, all that a block copies, none of blocks that compute,
+    and `wait(gathering, shard, first, count)`, which waits for `count` rows of a rank.
+    """
+    import tilelang.language as T  # noqa: N812
 
-    Lanes copy words of 16 bytes, of which each thread has several in flight.
+    functions = chunk_functions(chunks.world, chunks.number)
+
+    def all_flags(gathering: Gathering) -> list[Any]:
+        return [
+            *(T.access_ptr(one[0], "rw", chunks.world + 1) for one in gathering.flags),
+            *(T.access_ptr(one[0, 0], "rw", chunks.world, chunks.number) for one in gathering.arrived),
+        ]
+
+    copy = (boxes_to_peers if chunks.by_tma else words_to_peers)(chunks, all_flags)
+
+    @T.macro
+    def send(gathering, _, stages, block):  # type: ignore[no-untyped-def]
+        T.import_source(functions)
+        rank = gathering.rank
+        mine = (chunks.sent + chunks.senders - 1 - block) // chunks.senders
+        for turn in T.serial(T.if_then_else(block < chunks.senders, mine, 0)):
+            # the model evaluates turns that the last blocks do not have
+            peer, chunk = chunks.place(T.min(turn * chunks.senders + block, chunks.sent - 1), rank)
+            copy(gathering, stages, turn, peer, chunk)
+
+    @T.macro
+    def wait(gathering, shard, first, count):  # type: ignore[no-untyped-def]
+        if shard != gathering.rank:
+            begin, number = chunks.of_rows(first, count)
+            T.call_extern("handle", AWAIT, gathering.rank, shard, begin, number, *all_flags(gathering))
+
+    return send, wait
+
+
+def words_to_peers(chunks: Chunks, all_flags: Callable[[Gathering], list[Any]]) -> Any:
+    """A macro `copy(gathering, _, _, peer, chunk)`: all threads of a block copy words of 16 bytes.
+
+    Each thread has several in flight.
     """
     import tilelang.language as T  # noqa: N812
 
@@ -139,13 +173,6 @@ def chunks_to_peers(chunks: Chunks) -> tuple[Callable[..., Any], Callable[..., A
     of_row = chunks.tiles.depth // width  # words
     words = chunks.height * of_row
     step = VECTORS * threads
-    functions = chunk_functions(chunks.world, chunks.number)
-
-    def all_flags(gathering: Gathering) -> list[Any]:
-        return [
-            *(T.access_ptr(one[0], "rw", chunks.world + 1) for one in gathering.flags),
-            *(T.access_ptr(one[0, 0], "rw", chunks.world, chunks.number) for one in gathering.arrived),
-        ]
 
     # buffers keep the names of the kernel's arguments, so there are no views of them
     @T.macro
@@ -171,23 +198,66 @@ def chunks_to_peers(chunks: Chunks) -> tuple[Callable[..., Any], Callable[..., A
         on_rank(peer, gathering.gathered, lambda there: store(there, rank, first, last, held))
 
     @T.macro
-    def send(gathering, _, block):  # type: ignore[no-untyped-def]
-        T.import_source(functions)
-        rank = gathering.rank
+    def copy(gathering, _, turn, peer, chunk):  # type: ignore[no-untyped-def]  # noqa: ARG001
         held = T.alloc_local((VECTORS, width), dtype)
-        mine = (chunks.sent + chunks.senders - 1 - block) // chunks.senders
-        for turn in T.serial(T.if_then_else(block < chunks.senders, mine, 0)):
-            # the model evaluates turns that the last blocks do not have
-            peer, chunk = chunks.place(T.min(turn * chunks.senders + block, chunks.sent - 1), rank)
-            begin = chunk * words
-            for part in T.serial((words + step - 1) // step):
-                move(gathering, peer, begin + part * step, begin + words, held)
-            T.call_extern("handle", ANNOUNCE, rank, peer, chunk, *all_flags(gathering))
+        begin = chunk * words
+        for part in T.serial((words + step - 1) // step):
+            move(gathering, peer, begin + part * step, begin + words, held)
+        T.call_extern("handle", ANNOUNCE, gathering.rank, peer, chunk, *all_flags(gathering))
+
+    return copy
+
+
+def boxes_to_peers(chunks: Chunks, all_flags: Callable[[Gathering], list[Any]]) -> Any:
+    """A macro `copy(gathering, stages, turn, peer, chunk)`: one warp copies boxes by TMA.
+
+    `stages` are those of A in shared memory and their barriers, of which a block that sends has no other use.
+    A box is read while the ones before it are stored.
+    """
+    import tilelang.language as T  # noqa: N812
+
+    tiles = chunks.tiles
+    rows, depth, number = tiles.block_m, tiles.config.int("block_k"), tiles.config.int("num_stages")
+    boxes = chunks.height // rows * tiles.depths  # of a chunk
+    ahead = number - 2  # boxes that are being read. One may be stored, and the one before it has been
+
+    def place(chunk: Any, box: Any) -> tuple[slice, slice]:
+        row = chunk * chunks.height + box // tiles.depths * rows
+        column = box % tiles.depths * depth
+        return slice(row, row + rows), slice(column, column + depth)
 
     @T.macro
-    def wait(gathering, shard, first, count):  # type: ignore[no-untyped-def]
-        if shard != gathering.rank:
-            begin, number = chunks.of_rows(first, count)
-            T.call_extern("handle", AWAIT, gathering.rank, shard, begin, number, *all_flags(gathering))
+    def read(own, at, stages, box):  # type: ignore[no-untyped-def]
+        a_tile, full = stages
+        slot = box % number
+        T.tma_copy(own[at[0], at[1]], a_tile[slot, :, :], barrier=full[slot], leader_scope_threads=32)
 
-    return send, wait
+    @T.macro
+    def write(there, rank, at, stages, box):  # type: ignore[no-untyped-def]
+        T.tma_copy(stages[0][box % number, :, :], there[rank, at[0], at[1]], leader_scope_threads=32)
+
+    @T.macro
+    def copy_box(gathering, stages, done, peer, chunk, step):  # type: ignore[no-untyped-def]
+        rank, full = gathering.rank, stages[1]
+        if step < boxes:
+            T.tma_store_wait(1)
+            on_rank(rank, gathering.own, lambda own: read(own, place(chunk, step), stages, done + step))
+            if T.shuffle_elect(32):
+                T.mbarrier_arrive(full[(done + step) % number])
+        if step >= ahead:
+            box = done + step - ahead
+            T.mbarrier_wait_parity(full[box % number], box // number % 2)
+            at = place(chunk, step - ahead)
+            on_rank(peer, gathering.gathered, lambda there: write(there, rank, at, stages, box))
+
+    @T.macro
+    def copy(gathering, stages, turn, peer, chunk):  # type: ignore[no-untyped-def]
+        if T.get_thread_binding() < 32:
+            for step in T.serial(boxes + ahead):
+                copy_box(gathering, stages, turn * boxes, peer, chunk, step)
+            if T.shuffle_elect(32):
+                # of the thread that has issued the copies
+                T.tma_store_wait(0, read=False)
+                T.call_extern("handle", ANNOUNCE_TILE, gathering.rank, peer, chunk, *all_flags(gathering))
+
+    return copy

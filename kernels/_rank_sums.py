@@ -16,7 +16,7 @@ from typing import Any
 from ..dtypes import DTYPE_BYTES
 from ..problem.group_operator import ANNOUNCE_TILE, AWAIT_TILE
 from ._rank_tiles import RankTiles
-from ._ranks import RAISE_AND_WAIT, Tensor, chosen_pointer, on_each, on_rank, pointer_parameters
+from ._ranks import Tensor, announcement, chosen_pointer, on_each, on_rank, pointer_parameters
 
 VECTOR_BYTES = 16  # of a lane's access
 VECTORS = 16  # that a thread has in flight
@@ -112,16 +112,9 @@ def tile_functions(world: int, number: int) -> str:
     """
     parameters = f"{pointer_parameters('flags', world)}, {pointer_parameters('arrived', world)}"
     return f"""
-#ifndef TILESIGHT_{ANNOUNCE_TILE.upper()}
-#define TILESIGHT_{ANNOUNCE_TILE.upper()}
-{RAISE_AND_WAIT}
-__device__ __forceinline__ void {ANNOUNCE_TILE}(int rank, int peer, int tile, {parameters}) {{
-  const int *own = {chosen_pointer("flags", "rank", world)};
-  int *there = {chosen_pointer("arrived", "peer", world)};
-  const int number = read_flag(own + {world});
-  __threadfence_system();
-  raise_flag(there + rank * {number} + tile, number);
-}}
+{announcement(world, number)}
+#ifndef TILESIGHT_{AWAIT_TILE.upper()}
+#define TILESIGHT_{AWAIT_TILE.upper()}
 __device__ __forceinline__ void {AWAIT_TILE}(int rank, int tile, {parameters}) {{
   const int *own = {chosen_pointer("flags", "rank", world)};
   const int *here = {chosen_pointer("arrived", "rank", world)};
@@ -140,9 +133,9 @@ __device__ __forceinline__ void {AWAIT_TILE}(int rank, int tile, {parameters}) {
 def sums_of_tiles(sums: TileSums) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
     """Three macros of the product's kernel and of the one after it.
 
-    `add(sending, block)` is all that a block adds beside the product, nothing of blocks that compute.
-    `report(sending, place)` raises the flag of a tile that the block has sent. `launch(sending)` launches the
-    kernel that adds the other tiles.
+    `add(_, sending, stages, block)` is all that a block adds beside the product, nothing of blocks that
+    compute. `report(sending, place)` raises the flag of a tile that the block has sent. `launch(sending)`
+    launches the kernel that adds the other tiles.
     """
     import tilelang.language as T  # noqa: N812
 
@@ -221,7 +214,7 @@ def sums_of_tiles(sums: TileSums) -> tuple[Callable[..., Any], Callable[..., Any
             )
 
     @T.macro
-    def add(_, sending, block):  # type: ignore[no-untyped-def]
+    def add(_, sending, stages, block):  # type: ignore[no-untyped-def]  # noqa: ARG001
         T.import_source(functions)
         T.annotate_restrict_buffers(*sending.staging)
         held = T.alloc_local((words, world, width), dtype)

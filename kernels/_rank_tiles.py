@@ -109,7 +109,8 @@ class Beside:
 
     Attributes:
         blocks: their number. They are the first ones, so that each has a core when tiles begin to wait.
-        act: a macro `(A, others, block)`: all that such a block does, nothing of blocks that compute.
+        act: a macro `(A, others, stages, block)`: all that such a block does, nothing of blocks that compute.
+            `stages` are those of A and their barriers, which it may use.
         wait: a macro `(A, shard, first, count)` for one warp: returns when `count` rows of a shard are there.
             None: they are there.
         report: a macro `(others, place)` for the threads that compute, when they have sent a tile and
@@ -117,7 +118,7 @@ class Beside:
     """
 
     blocks: int
-    act: Callable[[Any, Any, Any], Any]
+    act: Callable[[Any, Any, Any, Any], Any]
     wait: Callable[[Any, Any, Any, Any], Any] | None = None
     report: Callable[[Any, Any], Any] | None = None
 
@@ -215,13 +216,13 @@ def product_to_ranks(
     @T.macro
     def launch(A, B, sent_to, rank):  # type: ignore[no-untyped-def]  # noqa: N803
         with T.Kernel(others + workers, threads=threads + GROUP) as block:
-            if beside is not None:
-                beside.act(A, sent_to, block)
             a_tile = T.alloc_shared((num_stages, block_m, block_k), dtype)
             b_tile = T.alloc_shared((num_stages, block_k, block_n), dtype)
             c_sum = T.alloc_fragment((block_m, block_n), "float32")
             full = T.alloc_barrier([1] * num_stages)
             free = T.alloc_barrier([threads // 32] * num_stages)
+            if beside is not None:
+                beside.act(A, sent_to, (a_tile, full), block)
             run((A, B, sent_to), (a_tile, b_tile, c_sum), (full, free), walk, (block, rank))
             # what it has sent is at the peers, and not only read
             T.tma_store_wait(0, read=False)

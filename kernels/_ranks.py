@@ -14,7 +14,7 @@ Annotations are evaluated here (no `from __future__`): TileLang reads those of i
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..problem.group_operator import MEET, of_ranks
+from ..problem.group_operator import ANNOUNCE_TILE, MEET, of_ranks
 from ..problem.template import RANK
 
 Tensor = tuple[tuple[int, ...], str]  # shape and dtype
@@ -81,6 +81,27 @@ __device__ __forceinline__ void {MEET}(int rank, {pointer_parameters("flags", wo
   if (lane == 0) {{
     raise_flag(own + {world}, number);
   }}
+}}
+#endif
+"""
+
+
+def announcement(world: int, number: int) -> str:
+    """The text of `ANNOUNCE_TILE`, by which one thread raises one of `number` flags of its rank at a peer.
+
+    What it has sent is complete. The flag gets the number of the last barrier.
+    """
+    parameters = f"{pointer_parameters('flags', world)}, {pointer_parameters('arrived', world)}"
+    return f"""
+#ifndef TILESIGHT_{ANNOUNCE_TILE.upper()}
+#define TILESIGHT_{ANNOUNCE_TILE.upper()}
+{RAISE_AND_WAIT}
+__device__ __forceinline__ void {ANNOUNCE_TILE}(int rank, int peer, int tile, {parameters}) {{
+  const int *own = {chosen_pointer("flags", "rank", world)};
+  int *there = {chosen_pointer("arrived", "peer", world)};
+  const int number = read_flag(own + {world});
+  __threadfence_system();
+  raise_flag(there + rank * {number} + tile, number);
 }}
 #endif
 """

@@ -18,7 +18,7 @@ from ..problem.space import Config, SearchSpace, Value
 from ..problem.template import Collective
 from ..problem.workload import Workload
 from ..search_spaces import all_gather_matmul as search_space
-from ..search_spaces.all_gather_matmul import PUSH
+from ..search_spaces.all_gather_matmul import PUSH, STORE, TMA
 from ..search_spaces.rank_products import SEQUENTIAL, product_config, product_workload
 from ..target.spec import Target
 from ._exact_products import exact_products
@@ -129,7 +129,8 @@ class AllGatherMatmulGpu(RankProductTemplate):
         return RankTiles(m // world, n, k, world, config, workload.dtype, begin=0)
 
     def _chunks(self, workload: Workload, config: Config) -> Chunks:
-        return Chunks(self._tiles(workload, config), config.int("chunk_rows"), config.int("senders"))
+        by_tma = config.str("mechanism", STORE) == TMA
+        return Chunks(self._tiles(workload, config), config.int("chunk_rows"), config.int("senders"), by_tma)
 
     def default_config(self, workload: Workload, target: Target) -> Config | None:
         """The library's all-gather, and the product's own default.

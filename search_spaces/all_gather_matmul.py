@@ -11,6 +11,7 @@ from ..target.spec import Target
 from .rank_products import LAST, product_workload, rows_within, space_of_ways
 
 PULL, PUSH = "pull", "push"
+STORE, TMA = "store", "tma"
 WAYS: Mapping[str, str] = {
     PULL: "tiles read the rows of their rank by TMA, once for each column of tiles, the own ones first",
     PUSH: "some blocks copy the own rows to all peers, once, and tiles wait for them, the own ones first",
@@ -30,7 +31,22 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         Parameter(
             "chunk_rows", (0, *CHUNK_ROWS), "rows that are copied before tiles may read them", default=0
         ),
+        Parameter(
+            "mechanism",
+            (STORE, TMA),
+            "how rows are copied to peers: by ordinary stores of 16 bytes a lane, or by TMA",
+            default=STORE,
+        ),
     )
+
+    def whole(config: Config) -> str | None:
+        height, rows = config.int("chunk_rows", 0), config.int("block_m")
+        if config.str("mechanism", STORE) != TMA or height % rows == 0:
+            return None
+        return (
+            f"chunk_rows={height} has no whole boxes of block_m={rows} rows for mechanism={TMA}: take "
+            f"mechanism={STORE}, or a multiple of {rows}"
+        )
 
     def divides(config: Config) -> str | None:
         height = config.int("chunk_rows", 0)
@@ -52,8 +68,9 @@ def space(workload: Workload, target: Target) -> SearchSpace:
 
     fewer: dict[str, Mapping[str, tuple[Value, ...]]] = {
         # own rows are there at once, and those of peers come in the order of the ranks
-        PUSH: {"order": (LAST,), "senders": SENDERS, "chunk_rows": CHUNK_ROWS},
+        PUSH: {"order": (LAST,), "senders": SENDERS, "chunk_rows": CHUNK_ROWS, "mechanism": (STORE, TMA)},
     }
     rules = rows_within("a rank", shard), Constraint("chunks of a shard", divides)
+    rules = (*rules, Constraint("whole boxes", whole))
     rules = (*rules, Constraint("busy senders", busy, is_waste=True))
     return space_of_ways(product_workload(workload, m), target, ways, rules, fewer, own)

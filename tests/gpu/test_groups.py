@@ -101,7 +101,9 @@ def shipped(pair: Target) -> dict[str, Candidate]:
 
 def way_of(config: Config) -> str:
     """The algorithm, and what some of its blocks do beside the product."""
-    return " ".join([config.str("algorithm"), *(name for name in ("senders", "summers") if name in config)])
+    return " ".join(
+        [config.str("algorithm"), *(name for name in ("senders", "summers", "mechanism") if name in config)]
+    )
 
 
 def built(wanted: Mapping[str, Candidate], folder: Path) -> dict[str, Kernel]:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 WORLD = "world"
 # device functions: all ranks wait for each other; a block has sent a chunk of rows; a warp waits for chunks
 MEET, ANNOUNCE, AWAIT = "meet_ranks", "announce_chunk", "await_chunks"
-# a thread has sent a tile; a block waits for a tile of all ranks
+# a thread has sent a tile or a chunk; a block waits for a tile of all ranks
 ANNOUNCE_TILE, AWAIT_TILE = "announce_tile", "await_tile"
 
 

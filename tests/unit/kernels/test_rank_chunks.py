@@ -17,7 +17,7 @@ from tilesight.kernels._rank_tiles import RankTiles
 from tilesight.kernels._ranks import barrier_function
 from tilesight.lowering.dynamic import lower_candidate
 from tilesight.problem.candidate import Candidate
-from tilesight.problem.group_operator import ANNOUNCE, AWAIT, MEET
+from tilesight.problem.group_operator import ANNOUNCE, ANNOUNCE_TILE, AWAIT, MEET
 from tilesight.problem.space import Config
 from tilesight.target.spec import load_target
 
@@ -160,20 +160,22 @@ def test_tiles_wait_for_all_chunks_that_have_rows_of_theirs(height: int) -> None
 
 
 @cache
-def candidate(senders: int = 8) -> Candidate:
+def candidate(senders: int = 8, mechanism: str = "store") -> Candidate:
     template = template_for("all_gather_matmul", NODE, "bfloat16")
     workload = template.operator.workload_on(NODE, "m=4096,n=2048,k=512")
     wanted = {"algorithm": "push", "block_m": 128, "block_n": 128, "senders": senders, "chunk_rows": 128}
     config = next(
-        c for c in template.space(workload, NODE).configs() if wanted.items() <= dict(c.items()).items()
+        c
+        for c in template.space(workload, NODE).configs()
+        if wanted.items() <= dict(c.items()).items() and c.get("mechanism", "store") == mechanism
     )
     return Candidate(workload, NODE, template, config)
 
 
 @cache
-def product() -> str:
+def product(mechanism: str) -> str:
     """The kernel that sends and multiplies."""
-    lowered = lower_candidate(candidate(), only_read=True)
+    lowered = lower_candidate(candidate(mechanism=mechanism), only_read=True)
     [text] = (
         function.script() for function in lowered.device.functions.values() if MEET not in function.script()
     )
@@ -181,40 +183,70 @@ def product() -> str:
 
 
 def test_no_tile_of_a_peer_is_read_without_a_wait() -> None:
-    text = product()
+    text = product("store")
     assert text.index(ANNOUNCE) < text.index(AWAIT) < text.index("T.tma_load(")
     assert (text.count(f'"{ANNOUNCE}"'), text.count(f'"{AWAIT}"')) == (1, 1)
     reads = re.findall(r"T\.tma_load\((\w+)_desc", text)
     assert sorted(reads) == ["A_0", "A_1", "B", "gathered_0", "gathered_1"]
 
 
-def test_what_peers_write_is_not_read_as_constant() -> None:
+def test_boxes_are_complete_at_the_peer_when_their_flag_is_raised() -> None:
+    text = product("tma")
+    lines = [line.strip() for line in text.partition(AWAIT)[0].splitlines()]
+    (at,) = (i for i, line in enumerate(lines) if ANNOUNCE_TILE in line)
+    # by the thread that has issued the copies
+    assert lines[at - 2 : at] == ["if T.tl_shuffle_elect(32):", "T.tma_store_wait(0, T.bool(False))"]
+    stores = [i for i, line in enumerate(lines) if line.startswith("T.tma_store(gathered_")]
+    assert len(stores) == 2
+    for store in stores:
+        assert lines[store - 1] == "if T.tl_shuffle_elect(32):"
+        assert lines[store + 1] == "T.tma_store_arrive()"
+        assert store < at
+    # a slot is read again when the store from it has read it: with four slots, two boxes are read ahead
+    (wait,) = (i for i, line in enumerate(lines) if line == "T.tma_store_wait(1, T.bool(True))")
+    assert "if 2 <= step:" in lines
+    assert wait < min(i for i, line in enumerate(lines) if line.startswith("T.tma_load("))
+    reads = re.findall(r"T\.tma_load\((\w+)_desc", text)
+    assert sorted(reads) == ["A_0", "A_0", "A_1", "A_1", "B", "gathered_0", "gathered_1"]
+
+
+@pytest.mark.parametrize("mechanism", ["store", "tma"])
+def test_what_peers_write_is_not_read_as_constant(mechanism: str) -> None:
     """TileLang makes parameters that a kernel only reads `const __restrict__`, so loads may miss writes."""
-    text = product()
+    text = product(mechanism)
     parameters = re.findall(r"(\w+): T\.", re.search(r"def \w+\((.*)\):", text)[1])  # type: ignore[index]
     found = re.search(r'"tl.readonly_param_indices": \[([\d, ]*)\]', text)
     assert found is not None
     constant = {parameters[int(index)] for index in found[1].split(",")}
-    assert {name for name in constant if not name.endswith("_desc")} == {"A_0", "A_1"}
+    read = {name for name in constant if not name.endswith("_desc")}
+    assert read == ({"A_0", "A_1"} if mechanism == "store" else set())
 
 
-@pytest.mark.parametrize("senders", [4, 8])
-def test_blocks_send_or_compute_and_all_of_them_are_resident(senders: int) -> None:
-    found = lower_and_profile(candidate(senders))
+@pytest.mark.parametrize(("senders", "mechanism"), [(4, "store"), (8, "store"), (8, "tma")])
+def test_blocks_send_or_compute_and_all_of_them_are_resident(senders: int, mechanism: str) -> None:
+    found = lower_and_profile(candidate(senders, mechanism))
     assert isinstance(found, Profiled)
     meeting, kernel = found.kernels
     assert (meeting.meetings, kernel.meetings, bool(kernel.waits)) == (1, 0, True)
     assert kernel.blocks <= NODE.int("core.count")
+    assert not kernel.unknown_calls
+    assert not kernel.notes
     phases = [phase for role in kernel.roles for phase in role.phases if phase.is_loop]
     sending = [p for p in phases if any(a.peer for a in p.work.accesses)]
     computing = [p for p in phases if p.work.matrix]
     assert sending
     assert computing
-    for phase in sending:
-        assert [count > 0 for count in phase.trips.per_block] == [True] * senders + [False] * (
-            kernel.blocks - senders
-        )
-    for phase in computing:
-        assert [count > 0 for count in phase.trips.per_block] == [False] * senders + [True] * (
-            kernel.blocks - senders
-        )
+    for some, expected in ((sending, True), (computing, False)):
+        for phase in some:
+            assert [count > 0 for count in phase.trips.per_block] == [expected] * senders + [not expected] * (
+                kernel.blocks - senders
+            )
+    size = sum(
+        access.bytes * phase.trips.mean * kernel.blocks
+        for phase in sending
+        for access in phase.work.accesses
+        if access.peer
+    )
+    assert size == pytest.approx(2048 * 512 * 2, rel=0.05)
+    peers = {access.peer for phase in sending for access in phase.work.accesses if access.peer}
+    assert peers == {"store" if mechanism == "store" else "tma_store"}
