@@ -70,7 +70,10 @@ def space(workload: Workload, target: Target) -> SearchSpace:
         # own rows are there at once, and those of peers come in the order of the ranks
         PUSH: {"order": (LAST,), "senders": SENDERS, "chunk_rows": CHUNK_ROWS, "mechanism": (STORE, TMA)},
     }
-    rules = rows_within("a rank", shard), Constraint("chunks of a shard", divides)
-    rules = (*rules, Constraint("whole boxes", whole))
-    rules = (*rules, Constraint("busy senders", busy, is_waste=True))
+    rules = (
+        rows_within("a rank", shard),
+        Constraint("chunks of a shard", divides),
+        Constraint("whole boxes", whole),
+        Constraint("busy senders", busy, is_waste=True),
+    )
     return space_of_ways(product_workload(workload, m), target, ways, rules, fewer, own)
