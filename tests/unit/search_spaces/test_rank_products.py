@@ -79,7 +79,7 @@ def test_blocks_beside_a_product_have_something_to_do() -> None:
     found = space("matmul_all_reduce", "m=1024,n=1024,k=2048")
     adding = [c for c in found.configs() if "summers" in c]
     assert adding == []
-    config = next(c for c in found.configs() if c["algorithm"] == "two_shot" and c["order"] == "spread")
+    config = next(c for c in found.configs() if c["algorithm"] == "two_shot" and c.get("order") == "spread")
     assert config["block_m"] == 128
     broken = found.violations(found.config({**config, "swizzle": 0, "block_n": 128, "summers": 4}))[-1]
     assert broken.reason == ("summers=4 have nothing to add before all 64 tiles are computed: take summers=0")

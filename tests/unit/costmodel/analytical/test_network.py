@@ -38,7 +38,10 @@ def profiles(way: str, name: str = "matmul_reduce_scatter") -> tuple[KernelProfi
     space, default = template.space(workload, NODE), template.default_config(workload, NODE)
     assert default is not None
     assert default in space
-    config = next(c for c in space.configs() if c["algorithm"] == way and c.int("block_m") == 128)
+    wanted = {"algorithm": way, "block_m": 128, "senders": 8, "summers": 0, "mechanism": "store"}
+    config = next(
+        c for c in space.configs() if all(c.get(name, value) == value for name, value in wanted.items())
+    )
     assert config["algorithm"] == way
     found = lower_and_profile(Candidate(workload, NODE, template, config))
     assert isinstance(found, Profiled)
