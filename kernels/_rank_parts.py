@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..problem.group_operator import AWAIT_TILE, RAISE_TILE
+from ..problem.group_operator import AWAIT_RESULTS, ANNOUNCE_RESULT
 from ._ranks import RAISE_AND_WAIT, Tensor, on_rank
 from ._split_kv import COMBINE_ROWS, COMBINE_THREADS, combine, parts_of
 
@@ -89,8 +89,8 @@ class RankParts:
 def flag_functions(parts: RankParts) -> str:
     """The text of the device functions that all threads of a block call.
 
-    `NUMBER` gives the number of this call from that of the call before. `RAISE_TILE` says to an owner
-    that what the block has stored is there, and `AWAIT_TILE` waits until all ranks have said so; both then
+    `NUMBER` gives the number of this call from that of the call before. `ANNOUNCE_RESULT` says to an owner
+    that what the block has stored is there, and `AWAIT_RESULTS` waits until all ranks have said so; both then
     count the call.
     """
     world, tiles = parts.world, parts.tiles
@@ -106,7 +106,7 @@ __device__ __forceinline__ int {NUMBER}(int rank, int count, {flags}) {{
   const int *own = {chosen("rank")};
   return (int)((unsigned int)*(const volatile int *)(own + count) + 1u);
 }}
-__device__ __forceinline__ void {RAISE_TILE}(int rank, int owner, int tile, int number, {flags}) {{
+__device__ __forceinline__ void {ANNOUNCE_RESULT}(int rank, int owner, int tile, int number, {flags}) {{
   __syncthreads();
   if (threadIdx.x == 0) {{
     int *peer = {chosen("owner")};
@@ -116,7 +116,7 @@ __device__ __forceinline__ void {RAISE_TILE}(int rank, int owner, int tile, int 
     own[({world} + owner) * {tiles} + tile] = number;
   }}
 }}
-__device__ __forceinline__ void {AWAIT_TILE}(int rank, int tile, int number, {flags}) {{
+__device__ __forceinline__ void {AWAIT_RESULTS}(int rank, int tile, int number, {flags}) {{
   int *own = {chosen("rank")};
   if (threadIdx.x < {world}) {{
     const int *flag = own + threadIdx.x * {tiles} + tile;
@@ -240,12 +240,12 @@ def exchange(parts: RankParts, split_k: int) -> Any:
                     lambda act: on_rank(owner, staging, act),
                     lambda item: row(number, rank, item),
                 )
-                call("handle", RAISE_TILE, flags, rank, owner, tile, number)
+                call("handle", ANNOUNCE_RESULT, flags, rank, owner, tile, number)
             else:
                 for turn in T.serial((tiles + waiting - 1 - (block - sending)) // waiting):
                     mine = turn * waiting + block - sending
                     number = call("int32", NUMBER, flags, rank, 2 * world * tiles + mine)
-                    call("handle", AWAIT_TILE, flags, rank, mine, number)
+                    call("handle", AWAIT_RESULTS, flags, rank, mine, number)
                     receive(mine, staging, number, outputs, rank)
 
     return launch

@@ -19,7 +19,7 @@ from ...target.spec import Target
 from .clocks import sustained_mhz
 from .constants import FITTED_ARCHS, UNMEASURED_UNCERTAINTY, Constants
 from .demand import RESOURCES, Demand, l2_gb_per_s, rate_is_known
-from .network import NETWORK, NETWORK_NORM, NetworkUse, network_uncertainty, network_use
+from .network import NETWORK, NetworkUse, network_uncertainty, network_use, sends
 from .norms import p_norm
 from .occupancy import Occupancy, occupancy
 from .pipeline import CorePipeline, PhaseTime
@@ -98,10 +98,12 @@ class KernelTerms:
 
     def _timed(self, resident: float) -> list[tuple[Role, Phase, PhaseTime]]:
         if resident not in self._known:
+            # blocks that send for others to wait take the time that the network gives
             times = [
                 (r, p, self.pipeline.phase_time(r, p, resident))
                 for r in self._timed_roles()
                 for p in r.phases
+                if not (self.profile.waits and sends(p))
             ]
             self._known[resident] = self._side_by_side(times, resident)
         return self._known[resident]
@@ -205,12 +207,10 @@ class KernelTerms:
         # while the last blocks run on a part of the cores, what all cores share is used by them alone
         busy_us = p_norm([core_us - tail, *(us * (1 - tail_share) for us in shared)], norm)
         busy_us += p_norm([tail, *(us * tail_share for us in shared)], norm)
-        sent_us, last_us = self._network.sent_us, self._network.last_us
-        if sent_us:
-            busy_us = p_norm([busy_us, sent_us], NETWORK_NORM)
+        sent_us, busy_us = self._network.sent_us, self._network.beside(busy_us)
         fill_us = self._fill_us(dram_us / busy_us if busy_us else 0.0)
         launch_us = self.target["device.launch_us"]
-        latency = launch_us + fill_us + busy_us + last_us
+        latency = launch_us + fill_us + busy_us + self._network.end_us
         terms = {
             "launch": launch_us,
             "fill": fill_us,

@@ -10,10 +10,21 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from ...problem.group_operator import AWAIT_TILE, MEET, RAISE_TILE, of_rank
+from ...problem.group_operator import (
+    ANNOUNCE,
+    ANNOUNCE_RESULT,
+    ANNOUNCE_TILE,
+    AWAIT,
+    AWAIT_RESULTS,
+    AWAIT_TILE,
+    MEET,
+    of_rank,
+)
 from ...profile.values import Access, KernelProfile, Space
 from .loops import visit
 from .memory import chosen_by_data
+
+FLAG_FUNCTIONS = (MEET, ANNOUNCE, AWAIT, ANNOUNCE_TILE, AWAIT_TILE, ANNOUNCE_RESULT, AWAIT_RESULTS)
 
 
 def with_peers(
@@ -36,34 +47,30 @@ def with_peers(
             return access
         return replace(access, peer=_mechanism(access, adding))
 
-    marked_profile = profile.with_phases(lambda phase: phase.with_accesses(marked))
-    meetings = _calls(function, MEET)
-    if not meetings:
-        return _with_flags(marked_profile, function, peers)
-    # what that function does is to wait, for a time that the network has a figure for
-    return replace(
-        marked_profile,
-        meetings=meetings,
-        roles=(),
-        unknown_calls=(),
-        notes=tuple(note for note in profile.notes if MEET not in note),
+    meetings, waits = _calls(function, MEET), _calls(function, AWAIT)
+    found = replace(
+        profile.with_phases(lambda phase: phase.with_accesses(marked)), meetings=meetings, waits=waits
     )
+    found = _without_known_notes(found, function, peers)
+    return replace(found, roles=()) if meetings else found
 
 
-def _with_flags(profile: KernelProfile, function: Any, peers: Collection[str]) -> KernelProfile:
-    """The profile without notes on what the network has figures for: the wait for the flag of a transfer.
+def _without_known_notes(profile: KernelProfile, function: Any, peers: Collection[str]) -> KernelProfile:
+    """The profile without notes on functions that raise flags or wait: the network has figures for these.
 
-    Such a kernel stores to one of several places of its peers in turn, which the number of its call chooses.
-    The places cost the same.
+    A kernel that announces results stores them to one of several places of its peers in turn, which the
+    number of its call chooses. The places cost the same.
     """
-    names = [name for name in (RAISE_TILE, AWAIT_TILE) if _calls(function, name)]
-    if not names:
+    known = {name for name in FLAG_FUNCTIONS if _calls(function, name)}
+    if not known:
         return profile
-    shared = {one for name in peers for one in (name, of_rank(name.rpartition("_")[0], 0))}
-    in_turn = {chosen_by_data(name, write=write) for name in shared for write in (False, True)}
+    in_turn: set[str] = set()
+    if known & {ANNOUNCE_RESULT, AWAIT_RESULTS}:
+        shared = {one for name in peers for one in (name, of_rank(name.rpartition("_")[0], 0))}
+        in_turn = {chosen_by_data(name, write=write) for name in shared for write in (False, True)}
 
     def is_known(text: str) -> bool:
-        return text in in_turn or any(name in text for name in names)
+        return text in in_turn or any(name in text for name in known)
 
     return replace(
         profile,

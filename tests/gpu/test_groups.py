@@ -18,6 +18,7 @@ from tilesight.kernels import operator, operators, template_for
 from tilesight.machine.devices import NoDevice, find_devices, groups_for, restricted_to
 from tilesight.machine.group_environment import GROUP_ENVIRONMENT
 from tilesight.problem.candidate import Candidate
+from tilesight.problem.space import Config
 from tilesight.records.protocol import MeasurementProtocol
 from tilesight.records.session import Comparison
 from tilesight.records.trial import BuildResult, Measurement
@@ -44,7 +45,11 @@ SHAPES: Mapping[str, tuple[str, ...]] = {
         "batch=5,heads=64,kv_len=1024,page=64,lengths=mixed,lse=true",
     ),
 }
-OF_PRODUCTS = ("m=1024,n=1024,k=1024", "m=1000,n=1016,k=1000")
+OF_PRODUCTS = (
+    "m=1024,n=1024,k=1024",
+    "m=1000,n=1016,k=1000",  # fills no tile
+    "m=4032,n=4152,k=1000",  # as well, with several tiles for each block, and chunks of 32 rows
+)
 SAMPLED = 600  # configs of a space, among which all algorithms are
 KERNELS: Mapping[str, dict[str, object]] = {
     "pull": {"way": "pull"},
@@ -78,7 +83,11 @@ def kernels(pair: Target, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
 
 
 def shipped(pair: Target) -> dict[str, Candidate]:
-    """A small kernel of each algorithm of each operator that communicates."""
+    """Small kernels of each algorithm of each operator that communicates and has these dimensions.
+
+    Of algorithms with blocks that send or add beside the product, there is one with such blocks, and one
+    without if that is another way.
+    """
     found: dict[str, Candidate] = {}
     communicating = [name for name in operators() if operator(name).communicates]
     cases = [(name, shape) for name in communicating for shape in SHAPES.get(name, OF_PRODUCTS)]
@@ -89,15 +98,24 @@ def shipped(pair: Target) -> dict[str, Candidate]:
         default = template.default_config(workload, pair)
         space = template.space(workload, pair)
         configs = {
-            config.get("algorithm"): config
+            way_of(config): config
             for config in reversed([*([default] if default else []), *space.sample(SAMPLED)])
         }
         [algorithm] = (parameter for parameter in space.parameters if parameter.name == "algorithm")
-        assert set(configs) == set(algorithm.values), (name, shape)
+        assert {way.partition(" ")[0] for way in configs} == set(algorithm.values), (name, shape)
         for chosen, config in configs.items():
             candidate = Candidate(workload, pair, template.for_config(config), config)
             found[f"{name} {chosen} {shape}"] = candidate
+    assert any("summers" in name for name in found)
+    assert any("senders" in name for name in found)
     return found
+
+
+def way_of(config: Config) -> str:
+    """The algorithm, and what some of its blocks do beside the product."""
+    return " ".join(
+        [config.str("algorithm"), *(name for name in ("senders", "summers", "mechanism") if name in config)]
+    )
 
 
 def built(wanted: Mapping[str, Candidate], folder: Path) -> dict[str, Kernel]:

@@ -25,9 +25,12 @@ if TYPE_CHECKING:
     from .template import Collective
 
 WORLD = "world"
-MEET = "meet_ranks"  # device function in which all ranks wait for each other
-# device functions that raise a flag at a peer for what a block has sent, and wait for those of all ranks
-RAISE_TILE, AWAIT_TILE = "raise_tile", "await_tile"
+# device functions: all ranks wait for each other; a block has sent a chunk of rows; a warp waits for chunks
+MEET, ANNOUNCE, AWAIT = "meet_ranks", "announce_chunk", "await_chunks"
+# a thread has sent a tile or a chunk; a block waits for a tile of all ranks
+ANNOUNCE_TILE, AWAIT_TILE = "announce_tile", "await_tile"
+# a block has sent its part of a result to its owner, which waits for those of all ranks
+ANNOUNCE_RESULT, AWAIT_RESULTS = "announce_result", "await_results"
 
 
 class GroupOperator(Operator):

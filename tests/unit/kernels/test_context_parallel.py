@@ -15,7 +15,7 @@ from tilesight.kernels._ranks import RAISE_AND_WAIT
 from tilesight.lowering.dynamic import lower_candidate
 from tilesight.machine.toolchain import find_cxx
 from tilesight.problem.candidate import Candidate
-from tilesight.problem.group_operator import AWAIT_TILE, RAISE_TILE
+from tilesight.problem.group_operator import AWAIT_RESULTS, ANNOUNCE_RESULT
 from tilesight.problem.rejections import rejections
 from tilesight.search_spaces.context_parallel import LEAST_CORES
 from tilesight.target.spec import load_target
@@ -143,11 +143,11 @@ static void block(int rank, int call, int index) {
       delay(rank + index, call);
       staging[owner][number & (SLOTS - 1)][rank][tile] = call;
     }
-    raise_tile(rank, owner, tile, number, POINTERS);
+    announce_result(rank, owner, tile, number, POINTERS);
   } else {
     const int tile = index - WORLD * TILES;
     const int number = number_of_call(rank, 2 * WORLD * TILES + tile, POINTERS);
-    await_tile(rank, tile, number, POINTERS);
+    await_results(rank, tile, number, POINTERS);
     if (threadIdx.x == 0) {
       delay(rank + index + 3, call);
       for (int source = 0; source < WORLD; ++source)
@@ -244,5 +244,5 @@ def test_a_missing_wait_shows(tmp_path: Path, slots: int, changes: dict[str, str
 
 def test_the_exchange_calls_what_the_model_knows() -> None:
     text = flag_functions(RankParts(1, 1, 8, 64, 2))
-    assert f"void {RAISE_TILE}(" in text
-    assert f"void {AWAIT_TILE}(" in text
+    assert f"void {ANNOUNCE_RESULT}(" in text
+    assert f"void {AWAIT_RESULTS}(" in text
