@@ -19,6 +19,7 @@ from ..dtypes import DTYPE_BYTES
 from ..problem.group_operator import ANNOUNCE, ANNOUNCE_TILE, AWAIT
 from ._rank_tiles import RankTiles
 from ._ranks import Tensor, announcement, chosen_pointer, on_rank, pointer_parameters
+from ._scheduled_tiles import GROUP
 
 VECTOR_BYTES = 16  # of a lane's access
 VECTORS = 8  # that a thread has in flight
@@ -251,13 +252,20 @@ def boxes_to_peers(chunks: Chunks, all_flags: Callable[[Gathering], list[Any]]) 
             on_rank(peer, gathering.gathered, lambda there: write(there, rank, at, stages, box))
 
     @T.macro
+    def copy_all(gathering, stages, turn, peer, chunk):  # type: ignore[no-untyped-def]
+        for step in T.serial(boxes + ahead):
+            copy_box(gathering, stages, turn * boxes, peer, chunk, step)
+        if T.shuffle_elect(32):
+            # of the thread that has issued the copies
+            T.tma_store_wait(0, read=False)
+            T.call_extern("handle", ANNOUNCE_TILE, gathering.rank, peer, chunk, *all_flags(gathering))
+
+    @T.macro
     def copy(gathering, stages, turn, peer, chunk):  # type: ignore[no-untyped-def]
-        if T.get_thread_binding() < 32:
-            for step in T.serial(boxes + ahead):
-                copy_box(gathering, stages, turn * boxes, peer, chunk, step)
-            if T.shuffle_elect(32):
-                # of the thread that has issued the copies
-                T.tma_store_wait(0, read=False)
-                T.call_extern("handle", ANNOUNCE_TILE, gathering.rank, peer, chunk, *all_flags(gathering))
+        # Not the warp that copies for products, so that the model tells them apart. Bounds of a range:
+        # TileLang 0.1.15 lets all threads wait within a condition that it does not understand
+        if T.get_thread_binding() >= GROUP:  # noqa: SIM102
+            if T.get_thread_binding() < GROUP + 32:
+                copy_all(gathering, stages, turn, peer, chunk)
 
     return copy

@@ -202,7 +202,7 @@ def test_each_tile_is_added_once_beside_the_product_or_after_it(name: str, way: 
         for access in phase.work.accesses
         if access.mechanism == "ld" and access.space == "global"
     )
-    assert read == pytest.approx(size, rel=0.03)
+    assert read == pytest.approx(size, rel=0.05)  # conditions of the last words are sampled
     for phase in (phase for role in product.roles for phase in role.phases if phase.is_loop):
         sums = any(access.mechanism == "ld" for access in phase.work.accesses)
         some = [count > 0 for count in phase.trips.per_block]
