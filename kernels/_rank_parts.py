@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..problem.group_operator import AWAIT_RESULTS, ANNOUNCE_RESULT
+from ..problem.group_operator import ANNOUNCE_RESULT, AWAIT_RESULTS
 from ._ranks import RAISE_AND_WAIT, Tensor, on_rank
 from ._split_kv import COMBINE_ROWS, COMBINE_THREADS, combine, parts_of
 
@@ -68,7 +68,7 @@ class RankParts:
     @property
     def staging(self) -> Tensor:
         """Of an owner: the results of each rank, in turn."""
-        return (SLOTS * self.world * self.batch, self.q_len, self.heads, self.width), "float32"
+        return (SLOTS, self.world, self.batch, self.q_len, self.heads, self.width), "float32"
 
     @property
     def flags(self) -> Tensor:
@@ -78,12 +78,12 @@ class RankParts:
     @property
     def partial(self) -> Tensor:
         """The results of one rank, for all owners."""
-        return (self.world * self.batch, self.q_len, self.heads, self.width), "float32"
+        return (self.world, self.batch, self.q_len, self.heads, self.width), "float32"
 
     @property
     def gathered(self) -> Tensor:
         """The results of all ranks for all owners."""
-        return (self.world * self.world * self.batch, self.q_len, self.heads, self.width), "float32"
+        return (self.world, self.world, self.batch, self.q_len, self.heads, self.width), "float32"
 
 
 def flag_functions(parts: RankParts) -> str:
@@ -144,7 +144,7 @@ def _own_result(parts: RankParts, split_k: int) -> Any:
     @T.macro
     def write_lse(results, row, query, head, lse):  # type: ignore[no-untyped-def]
         for i in T.Parallel(COMBINE_ROWS):
-            results[row, query, head + i, parts.columns] = lse[i]
+            results[(*row, query, head + i, parts.columns)] = lse[i]
 
     @T.macro
     def send(scratch, owner, tile, choose, row_of):  # type: ignore[no-untyped-def]
@@ -156,7 +156,7 @@ def _own_result(parts: RankParts, split_k: int) -> Any:
         sum_up(
             read_lse,
             read,
-            lambda o_sum: choose(lambda one: T.copy(o_sum, one[row_of(item), query, heads, columns])),
+            lambda o_sum: choose(lambda one: T.copy(o_sum, one[(*row_of(item), query, heads, columns)])),
             lambda lse: choose(lambda one: write_lse(one, row_of(item), query, head, lse)),
         )
 
@@ -176,7 +176,7 @@ def _result_of_all(parts: RankParts) -> Any:
     @T.macro
     def read_lse(results, row, query, head, weight):  # type: ignore[no-untyped-def]
         for i in T.Parallel(COMBINE_ROWS):
-            weight[i] = results[row, query, head + i, parts.columns]
+            weight[i] = results[(*row, query, head + i, parts.columns)]
 
     @T.macro
     def merge(tile, choose, row_of, out, lse):  # type: ignore[no-untyped-def]
@@ -185,7 +185,7 @@ def _result_of_all(parts: RankParts) -> Any:
         sum_up(
             lambda rank, weight: choose(lambda one: read_lse(one, row_of(rank, item), query, head, weight)),
             lambda rank, part: choose(
-                lambda one: T.copy(one[row_of(rank, item), query, heads, columns], part)
+                lambda one: T.copy(one[(*row_of(rank, item), query, heads, columns)], part)
             ),
             lambda o_sum: T.copy(o_sum, out[item, query, heads, columns]),
             None if lse is None else lambda found: T.copy(found, lse[item, query, heads]),
@@ -211,7 +211,7 @@ def exchange(parts: RankParts, split_k: int) -> Any:
         return T.call_extern(kind, name, *values, *[T.access_ptr(one[0], "rw", size) for one in flags])
 
     def row(number: Any, source: Any, item: Any) -> Any:
-        return (T.bitwise_and(number, SLOTS - 1) * world + source) * parts.batch + item
+        return T.bitwise_and(number, SLOTS - 1), source, item
 
     @T.macro
     def receive(tile, staging, number, outputs, rank):  # type: ignore[no-untyped-def]
@@ -263,7 +263,7 @@ def before_gather(parts: RankParts, split_k: int) -> Any:
     @T.macro
     def launch(scratch, partial):  # type: ignore[no-untyped-def]
         with T.Kernel(parts.tiles, parts.world, threads=COMBINE_THREADS) as (tile, owner):
-            send(scratch, owner, tile, lambda act: act(partial), lambda item: owner * parts.batch + item)
+            send(scratch, owner, tile, lambda act: act(partial), lambda item: (owner, item))
 
     return launch
 
@@ -283,7 +283,7 @@ def after_gather(parts: RankParts) -> Any:
             merge(
                 tile,
                 lambda act: act(gathered),
-                lambda source, item: (source * parts.world + rank) * parts.batch + item,
+                lambda source, item: (source, rank, item),
                 *outputs,
             )
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.kernels.test_ranks import SHIM
+from tests.support.rank_programs import SHIM
 from tilesight.kernels import operator, template_for
 from tilesight.kernels._context_parallel import ContextParallelOperator
 from tilesight.kernels._rank_parts import SLOTS, WAITING, RankParts, flag_functions
@@ -15,7 +15,7 @@ from tilesight.kernels._ranks import RAISE_AND_WAIT
 from tilesight.lowering.dynamic import lower_candidate
 from tilesight.machine.toolchain import find_cxx
 from tilesight.problem.candidate import Candidate
-from tilesight.problem.group_operator import AWAIT_RESULTS, ANNOUNCE_RESULT
+from tilesight.problem.group_operator import ANNOUNCE_RESULT, AWAIT_RESULTS
 from tilesight.problem.rejections import rejections
 from tilesight.search_spaces.context_parallel import LEAST_CORES
 from tilesight.target.spec import load_target
