@@ -185,7 +185,11 @@ def layers(shapes: Mapping[str, tuple[int, int, int]]) -> dict[str, Mapping[str,
 
 
 def default_of_ways(
-    space: SearchSpace, workload: Workload, target: Target, way: str | None, product: KernelTemplate
+    space: SearchSpace,
+    workload: Workload,
+    target: Target,
+    way: Mapping[str, Value] | None,
+    product: KernelTemplate,
 ) -> Config | None:
     """A config with large tiles that go to ranks; the default of the product where that is not legal.
 
@@ -193,15 +197,16 @@ def default_of_ways(
         space: of all ways.
         workload: of the operator.
         target: the target.
-        way: of the tiles; None: the product's default.
+        way: parameters of the way that tiles go to ranks; None: the product's default.
         product: the template of the product of one device.
     """
     if way is not None:
         large: dict[str, Value] = {
             **{p.name: p.default for p in space.parameters if p.default is not None},
-            **{"algorithm": way, "block_m": 128, "block_n": 256, "block_k": 64, "num_stages": 4},
+            **{"block_m": 128, "block_n": 256, "block_k": 64, "num_stages": 4},
             **{"threads": 256, "policy": "full_row", "epilogue": "shared", "swizzle": 8},
             **{"persistent": target.int("core.count"), "schedule": "overlapped"},
+            **way,
         }
         wanted = space.config(large)
         if wanted in space:

@@ -133,11 +133,10 @@ class AllGatherMatmulGpu(RankProductTemplate):
         return Chunks(self._tiles(workload, config), config.int("chunk_rows"), config.int("senders"), by_tma)
 
     def default_config(self, workload: Workload, target: Target) -> Config | None:
-        """The library's all-gather, and the product's own default.
-
-        Otherwise each row of a peer is read many times.
-        """
-        return default_of_ways(self.space(workload, target), workload, target, None, self.product)
+        """`push` from four cores for each peer; the product's own default where that is not legal."""
+        senders = min(4 * (workload.dims["world"] - 1), max(search_space.SENDERS))
+        way: Mapping[str, Value] = {"algorithm": PUSH, "senders": senders, "chunk_rows": 128}
+        return default_of_ways(self.space(workload, target), workload, target, way, self.product)
 
     def build(self, workload: Workload, config: Config) -> Any:
         import tilelang.language as T  # noqa: N812

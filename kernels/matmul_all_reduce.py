@@ -19,7 +19,7 @@ from ..problem.template import Collective
 from ..problem.workload import Workload
 from ..search_spaces import matmul_all_reduce as search_space
 from ..search_spaces.matmul_all_reduce import ONE_SHOT, TWO_SHOT
-from ..search_spaces.rank_products import SEQUENTIAL, product_config, product_workload
+from ..search_spaces.rank_products import SEQUENTIAL, SPREAD, product_config, product_workload
 from ..target.spec import Target
 from ._rank_products import RankProduct, RankProductTemplate, default_of_ways, exact_sums, layers
 from ._rank_rows import sums_of_ranks, sums_to_all
@@ -122,7 +122,8 @@ class MatmulAllReduceGpu(RankProductTemplate):
 
     def default_config(self, workload: Workload, target: Target) -> Config | None:
         """Many rows: `two_shot` with large tiles. Few: the product's own default, then the collective."""
-        way = TWO_SHOT if workload.dims["m"] >= MANY_ROWS else None
+        is_large = workload.dims["m"] >= MANY_ROWS
+        way = {"algorithm": TWO_SHOT, "order": SPREAD} if is_large else None
         return default_of_ways(self.space(workload, target), workload, target, way, self.product)
 
     def build(self, workload: Workload, config: Config) -> Any:

@@ -21,7 +21,7 @@ from ..problem.template import Collective, KernelTemplate
 from ..problem.workload import Workload
 from ..search_spaces import matmul_reduce_scatter as search_space
 from ..search_spaces.matmul_reduce_scatter import ADD, PUSH
-from ..search_spaces.rank_products import SEQUENTIAL, product_config, product_workload
+from ..search_spaces.rank_products import SEQUENTIAL, SPREAD, product_config, product_workload
 from ..target.spec import Target
 from ._rank_products import RankProduct, RankProductTemplate, default_of_ways, exact_sums, layers
 from ._rank_rows import sums_of_ranks, zeros
@@ -138,7 +138,8 @@ class MatmulReduceScatterGpu(RankProductTemplate):
 
         For tiles of ranks on most cores, `push` with large tiles.
         """
-        return default_of_ways(self.space(workload, target), workload, target, PUSH, self.product)
+        way = {"algorithm": PUSH, "order": SPREAD}
+        return default_of_ways(self.space(workload, target), workload, target, way, self.product)
 
     def build(self, workload: Workload, config: Config) -> Any:
         import tilelang.language as T  # noqa: N812

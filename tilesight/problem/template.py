@@ -69,6 +69,12 @@ class Collective:
     size_bytes: int
     launches: int = 0
 
+    @property
+    def launch_masks(self) -> tuple[int, ...]:
+        """The values of `LAUNCHES`: one for all launches of a call, or two around what is between them."""
+        first = (1 << self.launches) - 1
+        return (first, ~first) if self.when == "between" else (-1,)
+
 
 # element types of numbers among a kernel's arguments, with their formats in `struct`
 NUMBER_FORMATS: Mapping[str, str] = {

@@ -137,7 +137,8 @@ def bind_group_call(
     assert isinstance(operator, GroupOperator)
     own_scratch = template.scratch(workload, candidate.config)
     collective = template.collective(workload, candidate.config)
-    slots = candidate.slots_of_rank(seat.rank)
+    masks = (-1,) if collective is None else collective.launch_masks
+    slots, *later = [candidate.slots_of_rank(seat.rank, mask) for mask in masks]
     expected = (
         len(argument_names(operator, workload, scratch, own_scratch)),
         len(slots),
@@ -224,9 +225,12 @@ def bind_group_call(
         held = {name: outputs[0] if name == alias else empty(*part) for name, part in spare.items()}
         if collective is not None and collective.when == "before":
             run_collective(collective, *_ends(collective, names, tensors, held), seat.group)
-        launch(pack(*addresses, *scratch_addresses, *(one.data_ptr() for one in held.values()), *slots))
-        if collective is not None and collective.when == "after":
+        given = (*addresses, *scratch_addresses, *(one.data_ptr() for one in held.values()))
+        launch(pack(*given, *slots))
+        if collective is not None and collective.when != "before":
             run_collective(collective, *_ends(collective, names, tensors, held), seat.group)
+        for more in later:
+            launch(pack(*given, *more))
         for tensor, copy in after:
             tensor.copy_(copy)
         return (outputs[0] if is_single else tuple(outputs)) if out is None else out

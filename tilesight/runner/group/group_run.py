@@ -108,10 +108,8 @@ class GroupRun(KernelRun):
             for name in (collective.source, collective.result)
         )
         library = collective_call(collective.name, source, result)
-        if collective.when == "between":
-            first = (1 << collective.launches) - 1
-            return [calls(first), library, calls(~first)]
-        return [calls(), library] if collective.when == "after" else [library, calls()]
+        begin, *end = [calls(mask) for mask in collective.launch_masks]
+        return [library, begin] if collective.when == "before" else [begin, library, *end]
 
     def _launches(self, stages: Sequence[Stage]) -> Call:
         """A call that launches the stages in order. On each rank, its own ones follow each other at once.
