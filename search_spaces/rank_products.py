@@ -1,7 +1,8 @@
 """What search spaces of products of several ranks share: the way, and the rules of tiles that go to ranks.
 
 One space has all ways to compute an operator. `sequential` is the product of one device with all its
-schedules, and the library's collective. Of the other ways each block stays and walks over tiles.
+schedules, and the library's collective. Of the other ways each block stays and walks over tiles. They reach
+the devices of one host only, so of a pod all but `sequential` are refused.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from ..dtypes import DTYPE_BYTES
+from ..problem.group_operator import MOST_RANKS
 from ..problem.rejections import Rejected
 from ..problem.space import Config, Constraint, Parameter, SearchSpace, Value
 from ..problem.workload import Workload
@@ -25,6 +27,7 @@ ORDERS = (LAST, SPREAD)
 _OF_ONE_DEVICE = ("persistent blocks", "block_m within m", "grid")
 _ALIGNED = 16  # bytes at which rows begin that TMA copies
 ANOTHER_WAY = "way"  # rule: a way has its own values
+WITHIN_REACH = "one host"  # rule: a kernel reaches the devices of its host
 FEWEST_TILES = 16  # for which tiles go to ranks
 ROWS_OF_FUSED = 128  # of tiles: two warpgroups of computing threads, one above the other
 
@@ -110,6 +113,9 @@ def space_of_ways(
     """
     alone = matmul.space(product, target)
     own = {parameter.name: parameter for parameter in alone.parameters}
+    beyond = _out_of_reach(target)
+    if beyond is not None:
+        return _space_of_hosts(alone, ways, beyond)
     fused = tuple(ways) if _can_fuse(product, target) else ()
     # of tiles for ranks: blocks stay, and copy ahead of the next tile
     fixed: dict[str, Value] = {name: p.default for name, p in own.items() if p.default is not None}
@@ -152,6 +158,40 @@ def space_of_ways(
     )
     return SpaceOfWays(
         parameters, constraints, [{**values, "algorithm": (way,)} for way, values in of_ways.items()]
+    )
+
+
+def _out_of_reach(target: Target) -> str | None:
+    """Why tiles cannot go to all ranks; None if they can."""
+    hosts = target.world // target.levels[0].devices if target.levels else 1
+    if hosts > 1:
+        return (
+            f"stores tiles at addresses of peers, which TileLang's kernels have within 1 host, and target "
+            f"{target.name} has {hosts}"
+        )
+    if target.world > MOST_RANKS:
+        return f"takes the tensors of {MOST_RANKS} ranks at most, and target {target.name} has {target.world}"
+    return None
+
+
+def _space_of_hosts(alone: SearchSpace, ways: Mapping[str, str], beyond: str) -> SearchSpace:
+    """The space of devices that tiles cannot reach: the product of one, then the library's collective."""
+    algorithm = Parameter(
+        "algorithm",
+        (SEQUENTIAL, *ways),
+        "the product, then the library's collective; of one host also tiles that go to ranks",
+    )
+    order = Parameter("order", (LAST,), "tiles of the own rank at the end", default=LAST)
+
+    def violation(config: Config) -> str | None:
+        way = config.str("algorithm")
+        return None if way == SEQUENTIAL else f"algorithm={way} {beyond}: take algorithm={SEQUENTIAL}"
+
+    values = {p.name: p.values for p in (*alone.parameters, order)}
+    return SpaceOfWays(
+        (algorithm, *alone.parameters, order),
+        (Constraint(WITHIN_REACH, violation), *alone.constraints),
+        [{**values, algorithm.name: (way,)} for way in algorithm.values],
     )
 
 

@@ -198,7 +198,9 @@ def _of_library(
     outer = networks[last]
     if not outer.level.spans_units or outer.level.has_library(collective):
         if len(active) > 1 and not outer.level.has_library(collective):
-            outer.required(SPANNING_ALL[0], "add what the library reaches between units, or name an algorithm")
+            outer.required(
+                SPANNING_ALL[0], "add what the library reaches between units, or name an algorithm"
+            )
         return [
             _phase(networks[place], what, ranks[place], size, "library", "", None)
             for place, what, size in _plan(networks, collective, ranks, size_bytes, "")

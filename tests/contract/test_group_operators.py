@@ -54,10 +54,6 @@ class TestGroupOperator:
         with pytest.raises(InputError, match="n="):
             group_operator(name).workload_on(NODE, f"m=64,n={value},k=64")
 
-    def test_more_devices_than_a_host_has_are_refused(self, name: str) -> None:
-        with pytest.raises(WorkloadError, match=r"world=16 is more than the 8 devices"):
-            group_operator(name).workload("m=64,n=64,k=64,world=16")
-
     def test_tensors_beyond_32_bit_indices_are_refused(self, name: str) -> None:
         with pytest.raises(WorkloadError, match="split"):
             group_operator(name).workload_on(NODE, shape(group_operator(name), 10**6))
