@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from ...profile.values import KernelProfile, LibraryCollective
 from ...records.trial import Prediction
+from ...target.network import Level
 from ...target.spec import Target
 from ..network.collectives import predict_collective
 from ..network.transfers import LevelNetwork
@@ -94,10 +95,14 @@ def library_collective(collective: LibraryCollective, target: Target, version: s
     network_of(target)
     found = predict_collective(target, collective.name, collective.size_bytes)
     predicted = found.provenance == _PREDICTED
-    paths = (
-        [f"{level.name}.network.library.{collective.name}" for level in target.levels] if predicted else []
-    )
+    paths = [_library_path(level, collective.name) for level in target.levels] if predicted else []
     return _prediction({NETWORK: found.latency_us}, version, found.latency_us, _notes(paths, target.name))
+
+
+def _library_path(level: Level, collective: str) -> str:
+    """The table of the figures that a collective of the library takes from a level."""
+    is_of_all = level.spans_units and not level.has_library(collective)
+    return f"{level.name}.network.library" + ("" if is_of_all else f".{collective}")
 
 
 def _notes_of(network: LevelNetwork) -> tuple[str, ...]:

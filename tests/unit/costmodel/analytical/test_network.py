@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
@@ -22,6 +23,7 @@ from tilesight.problem.candidate import Candidate
 from tilesight.problem.group_operator import GroupOperator
 from tilesight.profile.codec import profiles_of, profiles_text
 from tilesight.profile.values import KernelProfile
+from tilesight.target.part import part_of
 from tilesight.target.spec import load_target
 
 NODE = load_target("h100x4")
@@ -197,3 +199,27 @@ def test_figures_that_are_predicted_are_named_and_widen_sigma(way: str, figures:
     assert each
     for measured, wider in each:
         assert wider == pytest.approx(math.hypot(measured, UNMEASURED_UNCERTAINTY))
+
+
+@pytest.mark.parametrize(("world", "name"), [(16, "matmul_reduce_scatter"), (64, "all_gather_matmul")])
+def test_on_a_pod_the_product_and_the_collective_add_up(world: int, name: str) -> None:
+    pod = part_of(load_target(str(Path(__file__).parents[4] / "docs" / "pod.toml")), world)
+    ours, template = operator(name), template_for(name, pod, "bfloat16")
+    assert isinstance(ours, GroupOperator)
+    workload = ours.workload_on(pod, SHAPE)
+    config = template.default_config(workload, pod)
+    assert config is not None
+    found = lower_and_profile(Candidate(workload, pod, template, config))
+    assert isinstance(found, Profiled)
+    (call,) = (kernel for kernel in found.kernels if kernel.collective)
+    assert call.collective is not None
+    whole = AnalyticalModel().predict(found.kernels, pod)
+    library = predict_collective(pod, call.collective.name, call.collective.size_bytes)
+    assert library.world == world
+    assert whole.terms_us[NETWORK] == pytest.approx(library.latency_us)
+    alone = AnalyticalModel().predict([k for k in found.kernels if not k.collective], pod)
+    assert whole.latency_us == pytest.approx(alone.latency_us + library.latency_us, rel=0.02)
+    (note,) = (note for note in whole.notes if "predicted" in note)
+    collective = f"node.network.library.{call.collective.name}, pod.network.library;"
+    assert f"not measured on h100-pod-{world}" in note
+    assert collective in note
