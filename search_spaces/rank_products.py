@@ -163,11 +163,11 @@ def space_of_ways(
 
 def _out_of_reach(target: Target) -> str | None:
     """Why tiles cannot go to all ranks; None if they can."""
-    hosts = target.world // target.levels[0].devices if target.levels else 1
-    if hosts > 1:
+    level = target.unreached
+    if level is not None:
         return (
-            f"stores tiles at addresses of peers, which TileLang's kernels have within 1 host, and target "
-            f"{target.name} has {hosts}"
+            f"stores tiles at addresses of peers, which kernels have within 1 host, and level '{level.name}' "
+            f"of target {target.name} is {level.devices} of them"
         )
     if target.world > MOST_RANKS:
         return f"takes the tensors of {MOST_RANKS} ranks at most, and target {target.name} has {target.world}"

@@ -30,13 +30,13 @@ NOTE = (
 )
 
 
-def network_of(target: Target) -> LevelNetwork:
-    """The network of the innermost level. Raises `ValueError` if the target is one device."""
+def networks_of(target: Target) -> list[LevelNetwork]:
+    """The network of each level, from the inside out. Raises `ValueError` if the target is one device."""
     if not target.levels:
         raise ValueError(
             f"needs several devices, and target {target.name} is one: name a target of several, like h100x2"
         )
-    return LevelNetwork(target.levels[0], target.name)
+    return [LevelNetwork(level, target.name) for level in target.levels]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,29 +70,35 @@ def network_use(profile: KernelProfile, target: Target) -> NetworkUse:
                     sent[access.peer] = sent.get(access.peer, 0.0) + access.bytes * times
     if not sent:
         return NetworkUse()
-    network = network_of(target)
+    networks = networks_of(target)
     cores = min(profile.blocks, target.int("core.count"))
-    busy = sum(size / network.gb_per_s(how, cores) / 1e3 for how, size in sent.items())
-    last = max(network.transfer_us(0, how, cores) for how in sent)
-    return NetworkUse(busy, last, _notes_of(network))
+    busy, last, within = 0.0, 0.0, 1
+    for network in networks:  # each has links of its own, which work beside each other
+        peers = within * (network.level.devices - 1)
+        share = peers / (target.world - 1)  # all peers get as much
+        time = sum(share * size / network.gb_per_s(how, cores) / 1e3 for how, size in sent.items())
+        busy = max(busy, time)
+        last = max(last, *(network.transfer_us(0, how, cores) for how in sent))
+        within += peers
+    return NetworkUse(busy, last, _notes_of(networks))
 
 
 def meeting(profile: KernelProfile, target: Target, version: str) -> Prediction:
     """A kernel in which all ranks wait for each other."""
     launch_us, start_us = target["device.launch_us"], target.get("device.block_start_us")
-    network = network_of(target)
-    waits_us = profile.meetings * network.barrier_us
+    networks = networks_of(target)
+    waits_us = profile.meetings * max(network.barrier_us for network in networks)
     return _prediction(
         {"launch": launch_us, "fill": start_us, NETWORK: waits_us},
         version,
         launch_us + start_us + waits_us,
-        _notes_of(network),
+        _notes_of(networks),
     )
 
 
 def library_collective(collective: LibraryCollective, target: Target, version: str) -> Prediction:
     """A collective of the vendor's library."""
-    network_of(target)
+    networks_of(target)
     found = predict_collective(target, collective.name, collective.size_bytes)
     predicted = found.provenance == _PREDICTED
     paths = [_library_path(level, collective.name) for level in target.levels] if predicted else []
@@ -105,10 +111,10 @@ def _library_path(level: Level, collective: str) -> str:
     return f"{level.name}.network.library" + ("" if is_of_all else f".{collective}")
 
 
-def _notes_of(network: LevelNetwork) -> tuple[str, ...]:
+def _notes_of(networks: Sequence[LevelNetwork]) -> tuple[str, ...]:
     """A note on the predicted figures among those that were read."""
-    predicted = (path for path, figure in network.used.items() if figure.provenance == _PREDICTED)
-    return _notes(predicted, network.target_name)
+    used = [item for network in networks for item in network.used.items()]
+    return _notes([path for path, figure in used if figure.provenance == _PREDICTED], networks[0].target_name)
 
 
 def _notes(paths: Iterable[str], target_name: str) -> tuple[str, ...]:

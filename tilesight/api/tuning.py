@@ -191,7 +191,7 @@ def check_hosts(operator: Operator, target: Target, workloads: Sequence[Workload
     from ..costmodel.network.collectives import predict_collective
     from ..problem.group_operator import GroupOperator
 
-    if not isinstance(operator, GroupOperator) or len(target.levels) < 2:
+    if not isinstance(operator, GroupOperator) or target.unreached is None:
         return
     for workload in workloads:
         collective = operator.vendor_collective(workload)

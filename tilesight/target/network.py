@@ -188,6 +188,12 @@ class Level:
         """Whether it describes the library between its units, whichever collective and however many."""
         return SPANNING[0] in self.figures
 
+    @property
+    def has_addresses(self) -> bool:
+        """Whether kernels reach the memory of its parts by addresses, not only by network cards."""
+        names = (name for name in MECHANISMS if name not in WITHOUT_CORES)
+        return any(f"network.{name}.gb_per_s" in self.figures for name in names)
+
     def has_library(self, collective: str) -> bool:
         """Whether it gives times of this collective on all of its parts, as a curve or a line."""
         return f"network.library.{collective}.latency_us" in self.figures or bool(self.curve(collective))

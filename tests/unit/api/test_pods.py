@@ -67,8 +67,8 @@ def test_missing_figures_are_named_before_anything_is_lowered(
     rest = after.partition("\n\n")[2]
     path = tmp_path / "mypod.toml"
     path.write_text(before + rest)
-    assert head and load_target(str(path)).world == 512
+    assert head
+    assert load_target(str(path)).world == 512
     monkeypatch.setattr("tilesight.api.engine.Engine.__enter__", lambda _: pytest.fail("starts to work"))
     with pytest.raises(InputError, match=f"figure '{missing}' is missing; "):
         tilesight.rank(KERNEL, str(path), SHAPE, world=16)
-

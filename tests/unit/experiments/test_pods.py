@@ -38,7 +38,9 @@ def compare() -> Any:
         ("kernels", False, 5, 0.03),
     ],
 )
-def test_errors_are_those_of_the_page(compare: Any, kind: str, fitted: bool, number: int, most: float) -> None:
+def test_errors_are_those_of_the_page(
+    compare: Any, kind: str, fitted: bool, number: int, most: float
+) -> None:
     target = load_target(str(compare.POD))
     given = [point for point in compare.points() if (point.kind, point.is_fitted) == (kind, fitted)]
     assert len(given) == number

@@ -13,10 +13,11 @@ import pytest
 
 from tilesight.costmodel.analytical.analytical_model import AnalyticalModel
 from tilesight.costmodel.analytical.constants import UNMEASURED_UNCERTAINTY
-from tilesight.costmodel.analytical.network import NETWORK, NOTE
+from tilesight.costmodel.analytical.network import NETWORK, NOTE, network_use
 from tilesight.costmodel.learned.hybrid import HybridModel
 from tilesight.costmodel.learned.model_file import LearnedModel
 from tilesight.costmodel.network.collectives import predict_collective
+from tilesight.costmodel.network.transfers import LevelNetwork
 from tilesight.executor.tasks import Profiled, lower_and_profile
 from tilesight.kernels import operator, template_for
 from tilesight.problem.candidate import Candidate
@@ -223,3 +224,29 @@ def test_on_a_pod_the_product_and_the_collective_add_up(world: int, name: str) -
     collective = f"node.network.library.{call.collective.name}, pod.network.library;"
     assert f"not measured on h100-pod-{world}" in note
     assert collective in note
+
+
+def test_what_goes_to_other_units_crosses_their_network_beside_that_within() -> None:
+    """Of four ranks in two units of two, one of three peers is near and two are far."""
+    near, count = NODE.levels[0], replace(NODE.levels[0].figures["devices"], value=2)
+    inner = replace(near, figures={**near.figures, "devices": count})
+    slow = {
+        path: replace(figure, value=figure.value / 10)
+        for path, figure in inner.figures.items()
+        if path.startswith("network.tma_store.")
+    }
+    late = {"network.barrier_us": replace(near.figures["network.flag_us"], value=50.0)}
+    outer = replace(inner, name="wafer", figures={**inner.figures, **slow, **late})
+    wafer = replace(NODE, name="wafer", levels=(inner, outer))
+    assert wafer.world == 4
+    (product,) = (kernel for kernel in profiles("push") if sent(kernel))
+    one, two = network_use(product, NODE), network_use(product, wafer)
+    assert two.sent_us == pytest.approx(one.sent_us * 10 * 2 / 3)
+    same = replace(NODE, levels=(inner, replace(inner, name="wafer")))
+    assert network_use(product, same).sent_us == pytest.approx(one.sent_us * 2 / 3)
+    (first, *_) = (kernel for kernel in profiles("push") if kernel.meetings)
+    waits = [AnalyticalModel().predict([first], target).terms_us[NETWORK] for target in (same, wafer)]
+    assert waits[1] - waits[0] == pytest.approx(
+        first.meetings * (50.0 - LevelNetwork(inner, "").barrier_us), rel=1e-6
+    )
+    assert wafer.unreached is None
