@@ -32,8 +32,8 @@ def space(name: str, shape: str, target: Target = NODE) -> SearchSpace:
 @pytest.mark.parametrize(
     ("target", "reason"),
     [
-        (POD, "stores tiles at addresses of peers, which kernels have within 1 host, and level 'pod' of target "
-              "h100-pod-16 is 2 of them: take algorithm=sequential"),
+        (POD, "stores tiles at addresses of peers, which kernels have within 1 host, and level 'pod' of "
+              "target h100-pod-16 is 2 of them: take algorithm=sequential"),
         (LARGE_NODE, "takes the tensors of 8 ranks at most, and target mynode has 16: take "
                      "algorithm=sequential"),
     ],
