@@ -319,5 +319,10 @@ def test_the_example_of_the_guide_is_a_target() -> None:
     pod = parse_target(f"name = {example}", "pod.toml")
     assert [level.name for level in pod.levels] == ["node", "pod"]
     assert (pod.world, pod.chip) == (32, load_target("h100"))
-    found = predict_collective(pod, "all_reduce", 64 << 20, algorithm="two_shot", mechanism="store")
-    assert (len(found.phases), found.provenance, found.limiting) == (3, "predicted", "node network")
+    found = predict_collective(pod, "all_reduce", 64 << 20)
+    assert (len(found.phases), found.provenance, found.limiting) == (2, "predicted", "pod network")
+    # as the figures of the file that the guide names
+    shipped = load_target(str(Path(__file__).parents[3] / "docs" / "pod.toml")).levels[1]
+    given = {path: figure.value for path, figure in pod.levels[1].figures.items() if path != "devices"}
+    assert given == {path: shipped[path] for path in given}
+    assert pod.unreached is pod.levels[1]
