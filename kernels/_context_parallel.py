@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..errors import WorkloadError
 from ..problem.axes import Axes, Parts, shape
-from ..problem.group_operator import WORLD, GroupOperator
+from ..problem.group_operator import MOST_RANKS, WORLD, GroupOperator
 from ..problem.operator import Tensors
 from ..problem.rounding import Rounding, SecondInputs
 from ..problem.space import Config, SearchSpace, Value
@@ -28,7 +28,7 @@ from ..search_spaces.rank_products import SEQUENTIAL
 from ..target.spec import Target
 from ._kv_cache import CacheOperator, CacheTemplate
 from ._rank_parts import RankParts, after_gather, before_gather, exchange
-from ._ranks import FLAGS, MOST_RANKS, kernel_of_ranks
+from ._ranks import FLAGS, kernel_of_ranks
 from ._ranks import Tensor as RankTensor
 from ._split_kv import partials
 

@@ -18,7 +18,6 @@ from ..problem.workload import MAX_DIMENSION, Workload
 from ..search_spaces.rank_products import SEQUENTIAL, product_config, product_workload
 from ..target.spec import Target
 from ._exact_products import exact_products
-from ._ranks import MOST_RANKS
 from .matmul import MatmulGpu
 
 if TYPE_CHECKING:
@@ -42,12 +41,7 @@ class RankProduct(GroupOperator):
 
     def validate(self, workload: Workload) -> None:
         super().validate(workload)
-        m, n, k, world = (workload.dims[d] for d in self.dims)
-        if world > MOST_RANKS:
-            raise WorkloadError(
-                f"{self.name}: {WORLD}={world} is more than the {MOST_RANKS} devices of one host that its "
-                "kernels can reach"
-            )
+        m, n, k = (workload.dims[d] for d in self.stated_dims)
         for extents, size in (("m*k", m * k), ("k*n", k * n), ("m*n", m * n)):
             if size > MAX_DIMENSION:
                 raise WorkloadError(

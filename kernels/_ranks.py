@@ -14,12 +14,11 @@ Annotations are evaluated here (no `from __future__`): TileLang reads those of i
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..problem.group_operator import ANNOUNCE_TILE, MEET, of_ranks
+from ..problem.group_operator import ANNOUNCE_TILE, MEET, MOST_RANKS, of_ranks
 from ..problem.template import RANK, RunTimeNumber
 
 Tensor = tuple[tuple[int, ...], str]  # shape and dtype
 
-MOST_RANKS = 8  # tensors of all ranks are arguments of a kernel, one by one
 FLAGS, ARRIVED = "flags", "arrived"  # of shared scratch: those of barriers, and of what peers send meanwhile
 LANES = 32
 
@@ -165,6 +164,9 @@ def kernel_of_ranks(
 def as_kernel_of_ranks(prim_func: Any, order: Sequence[str | tuple[str, Tensor]]) -> Any:
     """A kernel of one device as a kernel of ranks, which takes further tensors and its rank and uses neither.
 
+    Further tensors of more ranks than kernels reach are left out: such a kernel is predicted only, and
+    TileLang takes minutes for hundreds of arguments.
+
     Args:
         prim_func: a traced function.
         order: of its arguments: names of those that it has, and names with shape and dtype of further ones.
@@ -176,9 +178,12 @@ def as_kernel_of_ranks(prim_func: Any, order: Sequence[str | tuple[str, Tensor]]
     buffers = dict(prim_func.buffer_map)
     known = {str(buffers[parameter].name): parameter for parameter in prim_func.params}
     parameters = []
+    is_reached = sum(not isinstance(one, str) for one in order) <= MOST_RANKS
     for one in order:
         if isinstance(one, str):
             parameters.append(known.pop(one))
+            continue
+        if not is_reached:
             continue
         handle = tirx.Var(one[0], "handle")
         parameters.append(handle)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from ..problem.space import Parameter, SearchSpace
 from ..target.spec import Target
-from .rank_products import SEQUENTIAL
+from .rank_products import SEQUENTIAL, within_reach
 
 PUSH = "push"
 WAYS: Mapping[str, str] = {
@@ -20,4 +20,5 @@ def space(alone: SearchSpace, target: Target) -> SearchSpace:
     """The search space on `target`, from that of the kernel of one rank."""
     ways = tuple(WAYS) if target.int("core.count") >= LEAST_CORES else (SEQUENTIAL,)
     meaning = "; ".join(WAYS[way] for way in ways)
-    return SearchSpace((Parameter("algorithm", ways, meaning), *alone.parameters), alone.constraints)
+    rules = (*within_reach(target), *alone.constraints)
+    return SearchSpace((Parameter("algorithm", ways, meaning), *alone.parameters), rules)

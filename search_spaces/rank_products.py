@@ -1,7 +1,8 @@
 """What search spaces of products of several ranks share: the way, and the rules of tiles that go to ranks.
 
 One space has all ways to compute an operator. `sequential` is the product of one device with all its
-schedules, and the library's collective. Of the other ways each block stays and walks over tiles.
+schedules, and the library's collective. Of the other ways each block stays and walks over tiles. They reach
+the devices of one host only, so of a pod all but `sequential` are refused.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from ..dtypes import DTYPE_BYTES
-from ..problem.group_operator import WORLD
+from ..problem.group_operator import MOST_RANKS, WORLD
 from ..problem.rejections import Rejected
 from ..problem.space import Config, Constraint, Parameter, SearchSpace, Value
 from ..problem.workload import Workload
@@ -26,6 +27,7 @@ ORDERS = (LAST, SPREAD)
 _OF_ONE_DEVICE = ("persistent blocks", "block_m within m", "grid")
 _ALIGNED = 16  # bytes at which rows begin that TMA copies
 ANOTHER_WAY = "way"  # rule: a way has its own values
+WITHIN_REACH = "one host"  # rule: a kernel reaches the devices of its host
 FEWEST_TILES = 16  # for which tiles go to ranks
 SUMMERS = (0, 2, 4, 8, 16)
 SUMS = Parameter(
@@ -159,6 +161,9 @@ def space_of_ways(
     """
     alone = matmul.space(product, target)
     own = {parameter.name: parameter for parameter in alone.parameters}
+    reach = within_reach(target)
+    if reach:
+        return _space_of_hosts(alone, ways, reach)
     fused = tuple(ways) if _can_fuse(product, target) else ()
     # of tiles for ranks: blocks stay, and copy ahead of the next tile
     fixed: dict[str, Value] = {name: p.default for name, p in own.items() if p.default is not None}
@@ -203,6 +208,49 @@ def space_of_ways(
     )
     return SpaceOfWays(
         parameters, constraints, [{**values, "algorithm": (way,)} for way, values in of_ways.items()]
+    )
+
+
+def within_reach(target: Target) -> tuple[Constraint, ...]:
+    """The rule that only `sequential` is legal, on a target of which a kernel does not reach all devices."""
+    beyond = _out_of_reach(target)
+
+    def violation(config: Config) -> str | None:
+        way = config.str("algorithm")
+        return None if way == SEQUENTIAL else f"algorithm={way} {beyond}: take algorithm={SEQUENTIAL}"
+
+    return (Constraint(WITHIN_REACH, violation),) if beyond else ()
+
+
+def _out_of_reach(target: Target) -> str | None:
+    """Why a kernel cannot store to all ranks; None if it can."""
+    level = target.unreached
+    if level is not None:
+        return (
+            f"stores at addresses of peers, which kernels have within 1 host, and level '{level.name}' "
+            f"of target {target.name} is {level.devices} of them"
+        )
+    if target.world > MOST_RANKS:
+        return f"takes the tensors of {MOST_RANKS} ranks at most, and target {target.name} has {target.world}"
+    return None
+
+
+def _space_of_hosts(
+    alone: SearchSpace, ways: Mapping[str, str], reach: tuple[Constraint, ...]
+) -> SearchSpace:
+    """The space of devices that tiles cannot reach: the product of one, then the library's collective."""
+    algorithm = Parameter(
+        "algorithm",
+        (SEQUENTIAL, *ways),
+        "the product, then the library's collective; of one host also tiles that go to ranks",
+    )
+    order = Parameter("order", (LAST,), "tiles of the own rank at the end", default=LAST)
+
+    values = {p.name: p.values for p in (*alone.parameters, order)}
+    return SpaceOfWays(
+        (algorithm, *alone.parameters, order),
+        (*reach, *alone.constraints),
+        [{**values, algorithm.name: (way,)} for way in algorithm.values],
     )
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from ...profile.values import KernelProfile, LibraryCollective, Phase
 from ...records.trial import Prediction
+from ...target.network import Level
 from ...target.spec import Target
 from ..network.collectives import predict_collective
 from ..network.transfers import LevelNetwork
@@ -33,13 +34,13 @@ NOTE = (
 )
 
 
-def network_of(target: Target) -> LevelNetwork:
-    """The network of the innermost level. Raises `ValueError` if the target is one device."""
+def networks_of(target: Target) -> list[LevelNetwork]:
+    """The network of each level, from the inside out. Raises `ValueError` if the target is one device."""
     if not target.levels:
         raise ValueError(
             f"needs several devices, and target {target.name} is one: name a target of several, like h100x2"
         )
-    return LevelNetwork(target.levels[0], target.name)
+    return [LevelNetwork(level, target.name) for level in target.levels]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,18 +97,25 @@ def network_use(profile: KernelProfile, target: Target) -> NetworkUse:
                 senders[access.peer] = max(senders.get(access.peer, 0.0), blocks)
     if not sent:
         return NetworkUse()
-    network = network_of(target)
+    networks = networks_of(target)
     most = target.int("core.count")
     cores = {how: max(1, min(round(number), most)) for how, number in senders.items()}
-    busy = sum(size / network.gb_per_s(how, cores[how]) / 1e3 for how, size in sent.items())
-    last = max(network.transfer_us(0, how, cores[how]) for how in sent)
+    busy, last, within = 0.0, 0.0, 1
+    for network in networks:  # each has links of its own, which work beside each other
+        peers = within * (network.level.devices - 1)
+        share = peers / (target.world - 1)  # all peers get as much
+        time = sum(share * size / network.gb_per_s(how, cores[how]) / 1e3 for how, size in sent.items())
+        busy = max(busy, time)
+        last = max(last, *(network.transfer_us(0, how, cores[how]) for how in sent))
+        within += peers
+    notes = _notes_of(networks)
     if not profile.waits:
-        return NetworkUse(busy, last, _notes_of(network))
+        return NetworkUse(busy, last, notes)
     # every rank has an equal part, and its senders are done with their last ones at about the same time
     last_share = (target.world - 1) / target.world / turns
-    share = network.figure("network.product_share")
-    last += network.flag_us
-    return NetworkUse(busy, last, _notes_of(network), last_share, 1.0 if share is None else share)
+    slowed = networks[0].figure("network.product_share")
+    last += max(network.flag_us for network in networks)
+    return NetworkUse(busy, last, notes, last_share, 1.0 if slowed is None else slowed)
 
 
 def sends(phase: Phase) -> bool:
@@ -118,31 +126,35 @@ def sends(phase: Phase) -> bool:
 def meeting(profile: KernelProfile, target: Target, version: str) -> Prediction:
     """A kernel in which all ranks wait for each other."""
     launch_us, start_us = target["device.launch_us"], target.get("device.block_start_us")
-    network = network_of(target)
-    waits_us = profile.meetings * network.barrier_us
+    networks = networks_of(target)
+    waits_us = profile.meetings * max(network.barrier_us for network in networks)
     return _prediction(
         {"launch": launch_us, "fill": start_us, NETWORK: waits_us},
         version,
         launch_us + start_us + waits_us,
-        _notes_of(network),
+        _notes_of(networks),
     )
 
 
 def library_collective(collective: LibraryCollective, target: Target, version: str) -> Prediction:
     """A collective of the vendor's library."""
-    network_of(target)
+    networks_of(target)
     found = predict_collective(target, collective.name, collective.size_bytes)
     predicted = found.provenance == _PREDICTED
-    paths = (
-        [f"{level.name}.network.library.{collective.name}" for level in target.levels] if predicted else []
-    )
+    paths = [_library_path(level, collective.name) for level in target.levels] if predicted else []
     return _prediction({NETWORK: found.latency_us}, version, found.latency_us, _notes(paths, target.name))
 
 
-def _notes_of(network: LevelNetwork) -> tuple[str, ...]:
+def _library_path(level: Level, collective: str) -> str:
+    """The table of the figures that a collective of the library takes from a level."""
+    is_of_all = level.spans_units and not level.has_library(collective)
+    return f"{level.name}.network.library" + ("" if is_of_all else f".{collective}")
+
+
+def _notes_of(networks: Sequence[LevelNetwork]) -> tuple[str, ...]:
     """A note on the predicted figures among those that were read."""
-    predicted = (path for path, figure in network.used.items() if figure.provenance == _PREDICTED)
-    return _notes(predicted, network.target_name)
+    used = [item for network in networks for item in network.used.items()]
+    return _notes([path for path, figure in used if figure.provenance == _PREDICTED], networks[0].target_name)
 
 
 def _notes(paths: Iterable[str], target_name: str) -> tuple[str, ...]:

@@ -1,8 +1,10 @@
 """Predicted times of collectives, from bytes, the number of devices, and the network of a target.
 
-A collective runs on the levels of a target in phases, each between the parts of one level. On a pod of nodes
-an all-reduce is a reduce-scatter within each node, an all-reduce between nodes, and an all-gather within each
-node. A phase takes a latency (steps, barriers) and its bytes over a bandwidth.
+A collective runs on the levels of a target in phases, each between the parts of one level. A phase takes a
+latency (steps, barriers) and its bytes over a bandwidth. On a pod of nodes an all-reduce of a kernel is a
+reduce-scatter within each node, an all-reduce between nodes, and an all-gather within each node, one after
+the other. The vendor's library does all at the same time where a level says what it reaches between its units
+(`spanning.py`).
 
 Not modelled: the arithmetic of sums and the traffic in local memory, which are ten times faster than the
 link, and ranks that begin late.
@@ -11,15 +13,19 @@ link, and ranks that begin late.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from ...errors import InputError, UnknownNameError
 from ...target.fields import Figure
-from ...target.network import COLLECTIVES, whole_world
+from ...target.network import COLLECTIVES, PUT, SPANNING_ALL, whole_world
 from ...target.spec import Target
+from .phases import CollectivePhase
+from .spanning import over_units
 from .transfers import LevelNetwork, hops, sent_share
+
+__all__ = ["ALGORITHMS", "CollectivePhase", "CollectivePrediction", "predict_collective", "ranks_of_levels"]
 
 # algorithms by collective; the first is the default
 ALGORITHMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -32,27 +38,6 @@ ALGORITHMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 _PULLED = ("one_shot", "two_shot")  # ranks read their peers' tensors; others write to their peers
 _CERTAINTY = ("measured", "spec", "public", "derived", "predicted")  # best first
-
-
-@dataclass(frozen=True, slots=True)
-class CollectivePhase:
-    """A part of a collective, on one level.
-
-    Attributes:
-        level: Name of the level.
-        collective: What its parts do.
-        ranks: Number of parts that take part.
-        sent_bytes: Bytes that each device sends or fetches.
-        latency_us: Steps, barriers and the ends of transfers; of the library everything but bytes.
-        transfer_us: Bytes over the bandwidth.
-    """
-
-    level: str
-    collective: str
-    ranks: int
-    sent_bytes: float
-    latency_us: float
-    transfer_us: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +101,7 @@ def predict_collective(
         world: Number of devices; None: all. The innermost level is filled first.
         algorithm: One of `ALGORITHMS[collective]`; None: the vendor's library.
         mechanism: How a kernel moves data; None: loads where ranks read their peers' tensors, else stores.
+            `put` on levels that are reached by nothing else.
         cores: Cores of each device that move data; None: all.
 
     Raises:
@@ -142,23 +128,27 @@ def predict_collective(
     mechanism = mechanism or ("load" if algorithm in _PULLED else "store")
     ranks = ranks_of_levels(target, world)
     networks = [LevelNetwork(level, target.name) for level in target.levels]
-    phases = [
-        _phase(networks[place], what, ranks[place], size, algorithm, mechanism, cores)
-        for place, what, size in _plan(collective, ranks, size_bytes)
-    ]
+    start_names = ("device.launch_us", "device.block_start_us")
+    start_us = sum(target.get(name) for name in start_names)
+    if algorithm == "library":
+        phases = _of_library(networks, ranks, collective, size_bytes, start_us)
+    else:
+        phases = [
+            _phase(networks[place], what, ranks[place], size, algorithm, mechanism, cores)
+            for place, what, size in _plan(networks, collective, ranks, size_bytes, mechanism)
+        ]
+        if collective == "all_to_all" and _writes_to_all(networks, ranks, mechanism):
+            phases = _beside_each_other(phases)
     used = [figure for network in networks for figure in network.used.values()]
-    launch_us = 0.0
     if algorithm != "library":
-        launch_us = target["device.launch_us"] + target.get("device.block_start_us")
-        names = ("device.launch_us", "device.block_start_us")
-        used += [target.figures[name] for name in names if name in target.figures]
+        used += [target.figures[name] for name in start_names if name in target.figures]
     return CollectivePrediction(
         collective=collective,
         size_bytes=size_bytes,
         world=math.prod(ranks),
         algorithm=algorithm,
         mechanism="" if algorithm == "library" else mechanism,
-        launch_us=launch_us,
+        launch_us=0.0 if algorithm == "library" else start_us,
         phases=tuple(phases),
         provenance=_least_certain(used),
     )
@@ -193,7 +183,40 @@ def ranks_of_levels(target: Target, world: int | None) -> tuple[int, ...]:
     return tuple(ranks)
 
 
-def _plan(collective: str, ranks: tuple[int, ...], size_bytes: float) -> list[tuple[int, str, float]]:
+def _of_library(
+    networks: Sequence[LevelNetwork],
+    ranks: tuple[int, ...],
+    collective: str,
+    size_bytes: float,
+    launch_us: float,
+) -> list[CollectivePhase]:
+    """The phases of a collective of the library."""
+    active = [place for place, count in enumerate(ranks) if count > 1]
+    if not active:
+        return []
+    last = active[-1]
+    outer = networks[last]
+    if not outer.level.spans_units or outer.level.has_library(collective):
+        if len(active) > 1 and not outer.level.has_library(collective):
+            outer.required(
+                SPANNING_ALL[0], "add what the library reaches between units, or name an algorithm"
+            )
+        return [
+            _phase(networks[place], what, ranks[place], size, "library", "", None)
+            for place, what, size in _plan(networks, collective, ranks, size_bytes, "")
+        ]
+    inner = ranks[:last]
+    within = _of_library(networks[:last], inner, collective, size_bytes, launch_us)
+    return over_units(outer, ranks[last], within, math.prod(inner), collective, size_bytes, launch_us)
+
+
+def _plan(
+    networks: Sequence[LevelNetwork],
+    collective: str,
+    ranks: tuple[int, ...],
+    size_bytes: float,
+    mechanism: str,
+) -> list[tuple[int, str, float]]:
     """The phases of a collective: place of the level, what its parts do, and the size of the tensor there.
 
     After a reduce-scatter within a unit each device holds one part, and the same parts of all units form a
@@ -203,6 +226,10 @@ def _plan(collective: str, ranks: tuple[int, ...], size_bytes: float) -> list[tu
     shares = [size_bytes / math.prod(ranks[:place]) for place in active]
     inward = list(zip(active, shares, strict=True))
     if collective == "all_to_all":
+        if _writes_to_all(networks, ranks, mechanism):
+            # what stays within a unit is a part of the tensor
+            stays = [size_bytes / math.prod(ranks[place + 1 :]) for place in active]
+            return [(place, collective, size) for place, size in zip(active, stays, strict=True)]
         # first within the unit to the device that has the same place as the receiver, then between units
         return [(place, collective, size_bytes) for place in active]
     if collective == "reduce_scatter":
@@ -215,6 +242,20 @@ def _plan(collective: str, ranks: tuple[int, ...], size_bytes: float) -> list[tu
         (last, "all_reduce", rest),
         *((place, "all_gather", share) for place, share in reversed(inner)),
     ]
+
+
+def _writes_to_all(networks: Sequence[LevelNetwork], ranks: tuple[int, ...], mechanism: str) -> bool:
+    """Whether each device writes to receivers in other units itself, by its network card."""
+    return any(
+        count > 1 and network.way_of(mechanism) == PUT
+        for network, count in zip(networks[1:], ranks[1:], strict=True)
+    )
+
+
+def _beside_each_other(phases: Sequence[CollectivePhase]) -> list[CollectivePhase]:
+    """Phases that move bytes at the same time: the longest takes its time, the others add none."""
+    longest = max(phases, key=lambda phase: phase.transfer_us)
+    return [phase if phase is longest else replace(phase, transfer_us=0.0) for phase in phases]
 
 
 def _phase(
@@ -238,6 +279,7 @@ def _phase(
         latency = network.required(f"network.library.{collective}.latency_us", way_out)
         rate = network.required(f"network.library.{collective}.gb_per_s", way_out)
         return CollectivePhase(network.level.name, collective, ranks, sent, latency, sent / rate / 1e3)
+    mechanism = network.way_of(mechanism)
     if algorithm == "ring":
         return _ring(network, collective, ranks, passes, once, mechanism, cores)
     # a barrier before the first pass, since peers must have their data, and one after each pass

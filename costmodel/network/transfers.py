@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from ...errors import InputError
 from ...target.fields import Figure
-from ...target.network import MECHANISMS, Level
+from ...target.network import ALL_MECHANISMS, PUT, WITHOUT_CORES, Level
 
 
 @dataclass
@@ -58,6 +58,12 @@ class LevelNetwork:
         given = self.figure("network.barrier_us")
         return self.flag_us if given is None else given
 
+    def way_of(self, mechanism: str) -> str:
+        """How a kernel that moves data by `mechanism` does it here: by `put` where that is all there is."""
+        has_own = f"network.{mechanism}.gb_per_s" in self.level.figures
+        has_put = f"network.{PUT}.gb_per_s" in self.level.figures
+        return PUT if has_put and not has_own else mechanism
+
     def library_us(self, collective: str, sent_bytes: float, ranks: int) -> tuple[float, float] | None:
         """The time of a library's collective on a curve of points: that of next to no bytes, and the rest.
 
@@ -93,16 +99,16 @@ class LevelNetwork:
         """The bandwidth at which one device sends or fetches long transfers.
 
         Args:
-            mechanism: A key of `MECHANISMS`.
+            mechanism: A key of `ALL_MECHANISMS`.
             cores: Cores that move data; None: all cores of the device.
             one_peer: All bytes go to one peer, or come from it; else to all peers at once.
 
         Raises:
             InputError: There is no such mechanism, or the target lacks its figures.
         """
-        if mechanism not in MECHANISMS:
-            raise InputError(f"unknown mechanism '{mechanism}'; known: {', '.join(MECHANISMS)}")
-        known = [name for name in MECHANISMS if f"network.{name}.gb_per_s" in self.level.figures]
+        if mechanism not in ALL_MECHANISMS:
+            raise InputError(f"unknown mechanism '{mechanism}'; known: {', '.join(ALL_MECHANISMS)}")
+        known = [name for name in ALL_MECHANISMS if f"network.{name}.gb_per_s" in self.level.figures]
         other = f"choose another mechanism ({', '.join(known) or 'this level has none'})"
         total = self.required(f"network.{mechanism}.gb_per_s", other)
         if one_peer:
@@ -111,8 +117,10 @@ class LevelNetwork:
             return total
         if cores < 1:
             raise InputError(f"cores={cores} must be at least 1")
-        if mechanism == "copy_engine":
-            raise InputError("mechanism 'copy_engine' uses no cores: leave the number of cores out")
+        if mechanism == PUT:
+            return total  # a core starts it, and the card moves the bytes
+        if mechanism in WITHOUT_CORES:
+            raise InputError(f"mechanism '{mechanism}' uses no cores: leave the number of cores out")
         return min(total, cores * self.required(f"network.{mechanism}.core_gb_per_s", "or use all cores"))
 
     def transfer_us(self, size_bytes: float, mechanism: str, cores: int | None = None) -> float:
@@ -149,7 +157,7 @@ def hops(topology: str, ranks: int) -> float:
 
     Bytes of exchanges between all parts use so many links each, and so much of the bandwidth of all parts.
     """
-    if topology == "switch" or ranks <= 2:
+    if topology in ("switch", "rails") or ranks <= 2:
         return 1.0
     if topology == "ring":
         return sum(min(step, ranks - step) for step in range(1, ranks)) / (ranks - 1)

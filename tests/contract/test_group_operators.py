@@ -68,10 +68,6 @@ class TestGroupOperator:
         with pytest.raises(InputError, match=f"{dim}="):
             group_operator(name).workload_on(NODE, text)
 
-    def test_more_devices_than_a_host_has_are_refused(self, name: str) -> None:
-        with pytest.raises(WorkloadError, match=r"world=16 is more than the 8 devices"):
-            group_operator(name).workload(f"{small(name)},world=16")
-
     def test_tensors_beyond_32_bit_indices_are_refused(self, name: str) -> None:
         with pytest.raises(WorkloadError, match="split"):
             group_operator(name).workload_on(NODE, shape(group_operator(name), 10**6))

@@ -28,10 +28,11 @@ def predict_collective(
             an all-to-all, and after an all-gather.
         target: Several devices by name (`h100x4`), by the path of their file or as a `Target`; or, with
             `world`, their chip (`h100`). None: that of the settings.
-        world: Number of devices that take part; None: all of the target.
+        world: Number of devices that take part; None: all of the target. Of several hosts the first ones.
         algorithm: `library`, the vendor's, or one of a kernel: `one_shot`, `two_shot`, `ring` or `direct`.
-        mechanism: How the kernel moves data: `store`, `load`, `tma_store`, `tma_load`, `tma_add` or
-            `copy_engine`; None: loads where ranks read their peers' tensors, else stores.
+        mechanism: How the kernel moves data: `store`, `load`, `tma_store`, `tma_load`, `tma_add`,
+            `copy_engine` or `put`; None: loads where ranks read their peers' tensors, else stores. Levels
+            that are reached by network cards only (`put`) are reached so in any case.
         cores: Cores of each device that move data; None: all.
 
     Raises:

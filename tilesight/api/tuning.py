@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from ..errors import InputError, NoCandidateError
 from ..records.session import Effort, SessionResult
@@ -11,6 +12,10 @@ from ..target.spec import Target
 from ..tuner.observers import Observer
 from ..tuner.options import TuneOptions
 from ..tuner.resolve import Shape, find_operator, find_template, find_workloads
+
+if TYPE_CHECKING:
+    from ..problem.operator import Operator
+    from ..problem.workload import Workload
 
 
 def tune(
@@ -161,6 +166,7 @@ def tune_shapes(
     workloads = find_workloads(operator, placement.target, shape, dtype)
     for workload in workloads:
         find_template(operator, placement.target, workload.dtype).check_dynamic(options.dynamic)
+    check_hosts(operator, placement.target, workloads)
     budget = SharedBudget(options.budget_s)
     results: list[SessionResult] = []
     failed: NoCandidateError | None = None
@@ -175,3 +181,18 @@ def tune_shapes(
     if failed is not None:
         raise failed
     return results
+
+
+def check_hosts(operator: Operator, target: Target, workloads: Sequence[Workload]) -> None:
+    """Raise `InputError` if a target of several hosts lacks figures of the library's collectives.
+
+    All candidates have one there, so none could be predicted.
+    """
+    from ..costmodel.network.collectives import predict_collective
+    from ..problem.group_operator import GroupOperator
+
+    if not isinstance(operator, GroupOperator) or target.unreached is None:
+        return
+    for workload in workloads:
+        collective = operator.vendor_collective(workload)
+        predict_collective(target, collective.name, collective.size_bytes)

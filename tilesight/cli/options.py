@@ -161,7 +161,10 @@ world = click.option(
     "--world",
     type=int,
     metavar="N",
-    help="Number of devices: --world 4 of h100 is the target h100x4. [default: those of the target]",
+    help=(
+        "Number of devices: --world 4 of h100 is the target h100x4, --world 32 of a pod four of its hosts. "
+        "[default: those of the target]"
+    ),
 )
 shapes = click.option(
     "--shape",

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from ..errors import InputError, ToolchainError
 from ..settings import load_settings
+from ..target.part import part_of
 from ..target.spec import Target, load_target, node_names, of_world, target_names
 from .devices import Device, NoDevice, find_devices, groups_for, target_for
 from .toolchain import missing_compiler
@@ -71,12 +72,14 @@ def target_of_world(target: str | Target | None, world: int | None, predicts: bo
     """The target that a caller names, of `world` devices. None: of as many as it has.
 
     Raises:
-        InputError: The target is several devices, and not so many; or no shipped target describes so many
-            devices of this chip.
+        InputError: The target is the devices of one host, and not so many; it is several hosts, and so many
+            devices are no whole hosts; or no shipped target describes so many devices of this chip.
     """
     named = named_target(target, predicts)
     if world is None or named.world == world:
         return named
+    if len(named.levels) > 1:
+        return part_of(named, world)
     if named.levels:
         raise InputError(
             f"target {named.name} is {named.world} devices and not {world}: leave the world out, or state it "

@@ -1,4 +1,7 @@
-"""Operators that several devices of one host compute together, each with its own part of the data.
+"""Operators that several devices compute together, each with its own part of the data.
+
+Kernels reach the devices of one host. Devices of several hosts are predicted only, with the library's
+collectives.
 
 Words: the world is the number of devices, a rank is the index of one, a peer is another rank. A shared tensor
 is one of every rank that the kernels of all ranks can reach. A kernel takes the shared tensors of all ranks.
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     from .template import Collective
 
 WORLD = "world"
+MOST_RANKS = 8  # that kernels reach: the tensors of all ranks are arguments of a kernel, one by one
 # device functions: all ranks wait for each other; a block has sent a chunk of rows; a warp waits for chunks
 MEET, ANNOUNCE, AWAIT = "meet_ranks", "announce_chunk", "await_chunks"
 # a thread has sent a tile or a chunk; a block waits for a tile of all ranks

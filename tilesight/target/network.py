@@ -28,6 +28,11 @@ MECHANISMS: Mapping[str, str] = MappingProxyType(
         "copy_engine": "copies by the copy engines",
     }
 )
+PUT = "put"  # of levels whose parts are hosts: their memory has no addresses for kernels of other hosts
+ALL_MECHANISMS: Mapping[str, str] = MappingProxyType(
+    {**MECHANISMS, PUT: "writes by a network card, started by a kernel (NVSHMEM, NCCL's device API)"}
+)
+WITHOUT_CORES = ("copy_engine", PUT)
 
 
 def size_name(size_bytes: int) -> str:
@@ -42,12 +47,16 @@ TOPOLOGIES: Mapping[str, str] = MappingProxyType(
         "switch": "each part reaches every other one with its whole bandwidth",
         "ring": "each part is connected with the next and the previous one",
         "mesh": "a square; each part is connected with its neighbours above, below and beside it",
+        "rails": "a switch for each place in a part; other places are reached over a further switch",
     }
 )
 # sizes of the whole tensor at which a file may give the time of a library's collective, by name
 CURVE_SIZES: Mapping[str, int] = MappingProxyType(
     {size_name(1 << power): 1 << power for power in range(10, 33)}
 )
+# of the library between units: with these its collectives are predicted for any number of units
+SPANNING = ("network.library.gb_per_s", "network.library.step_us", "network.library.fill_us")
+SPANNING_ALL = (*SPANNING, "network.library.fill_bytes")
 _MOST_PARTS, _MOST_DEVICES = 1 << 16, 1 << 20
 
 
@@ -68,8 +77,8 @@ def _us(meaning: str, required: tuple[str, ...] = ()) -> FigureRule:
 
 def _mechanism_figures() -> dict[str, FigureRule]:
     found = {}
-    for name, words in MECHANISMS.items():
-        if name != "copy_engine":
+    for name, words in ALL_MECHANISMS.items():
+        if name not in WITHOUT_CORES:
             found[f"network.{name}.core_gb_per_s"] = _gb_per_s(f"{words}, one core")
         found[f"network.{name}.gb_per_s"] = _gb_per_s(
             f"{words}, all cores of a device together, with all peers at once, each way"
@@ -98,6 +107,15 @@ def _library_figures() -> dict[str, FigureRule]:
         )
         for size in CURVE_SIZES:
             found[f"network.library.{name}.us.{size}"] = _us(f"{words}, whole tensor of {size}, all devices")
+    rate, step, fill, half = SPANNING_ALL
+    words = "collectives of the vendor's library between units"
+    found[rate] = _gb_per_s(f"{words}: bytes that a device sends to other units, over their time")
+    found[step] = _us(f"{words}: a message of next to no bytes from unit to unit")
+    found[fill] = _us(f"{words}: what a step takes longer for many bytes, which follow each other in pieces")
+    found[half] = FigureRule(
+        "bytes", f"{words}: whole tensor for which a step takes half of that longer", (), least=1,
+        most=1 << 40, whole=True,
+    )  # fmt: skip
     return found
 
 
@@ -164,6 +182,21 @@ class Level:
         """
         paths = {size: f"network.library.{collective}.us.{name}" for name, size in CURVE_SIZES.items()}
         return {size: path for size, path in paths.items() if path in self.figures}
+
+    @property
+    def spans_units(self) -> bool:
+        """Whether it describes the library between its units, whichever collective and however many."""
+        return SPANNING[0] in self.figures
+
+    @property
+    def has_addresses(self) -> bool:
+        """Whether kernels reach the memory of its parts by addresses, not only by network cards."""
+        names = (name for name in MECHANISMS if name not in WITHOUT_CORES)
+        return any(f"network.{name}.gb_per_s" in self.figures for name in names)
+
+    def has_library(self, collective: str) -> bool:
+        """Whether it gives times of this collective on all of its parts, as a curve or a line."""
+        return f"network.library.{collective}.latency_us" in self.figures or bool(self.curve(collective))
 
     def with_figures(self, figures: Mapping[str, Figure]) -> Level:
         """The level with those of `figures`, by their paths in the target, that are its own."""
@@ -249,18 +282,27 @@ def _check_names(table: Mapping[str, Any], subject: str) -> None:
     for key, entry in network.items():
         is_figure = f"network.{key}" in NETWORK_FIGURES
         if isinstance(entry, dict) and "value" not in entry and not is_figure and key not in (
-            *MECHANISMS, "library"
+            *ALL_MECHANISMS, "library"
         ):  # fmt: skip
-            raise TargetFileError(f"{subject}: unknown mechanism '{key}'; known: {', '.join(MECHANISMS)}")
+            raise TargetFileError(f"{subject}: unknown mechanism '{key}'; known: {', '.join(ALL_MECHANISMS)}")
     for key in library if isinstance(library, dict) else ():
-        if key not in COLLECTIVES:
+        if key not in COLLECTIVES and f"network.library.{key}" not in NETWORK_FIGURES:
             raise TargetFileError(f"{subject}: unknown collective '{key}'; known: {', '.join(COLLECTIVES)}")
 
 
 def _check_together(figures: Mapping[str, Figure], subject: str) -> None:
     """Raise `TargetFileError` for figures of one network that contradict each other or lack their partner."""
     link = figures["network.link_gb_per_s"].value
-    for name in MECHANISMS:
+    spanning = [path for path in SPANNING_ALL if path in figures]
+    if spanning and len(spanning) < len(SPANNING_ALL):
+        absent = next(path for path in SPANNING_ALL if path not in figures)
+        raise TargetFileError(f"{subject}: figure '{absent}' is missing, beside '{spanning[0]}'")
+    if spanning and figures[SPANNING[0]].value > 1.05 * link:
+        raise TargetFileError(
+            f"{subject}: '{SPANNING[0]}' of {figures[SPANNING[0]].value:g} is more than the {link:g} of "
+            "'network.link_gb_per_s'"
+        )
+    for name in ALL_MECHANISMS:
         given = [path for path in figures if path.startswith(f"network.{name}.")]
         total = figures.get(f"network.{name}.gb_per_s")
         if given and total is None:

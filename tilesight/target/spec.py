@@ -128,6 +128,11 @@ class Target:
         """The number of devices."""
         return math.prod(level.devices for level in self.levels)
 
+    @property
+    def unreached(self) -> Level | None:
+        """The innermost level, around the first one, whose units kernels do not reach: that around hosts."""
+        return next((level for level in self.levels[1:] if not level.has_addresses), None)
+
     def __getitem__(self, path: str) -> float:
         """The value of the figure at `path`. Raises `KeyError` if the target lacks it."""
         return self.figures[path].value

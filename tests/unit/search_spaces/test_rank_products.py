@@ -3,25 +3,60 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from tests.unit.cli.test_commands import Shell
+from tests.unit.target.test_network import NODE as NODE_OF_FOUR
 from tilesight.kernels import template_for
 from tilesight.problem.group_operator import GroupOperator
 from tilesight.problem.rejections import rejections
 from tilesight.problem.space import Config, SearchSpace
-from tilesight.search_spaces.rank_products import ANOTHER_WAY
-from tilesight.target.spec import load_target
+from tilesight.search_spaces.rank_products import ANOTHER_WAY, WITHIN_REACH
+from tilesight.target.part import part_of
+from tilesight.target.spec import Target, load_target, parse_target
 
 NODE = load_target("h200x4")
+POD = part_of(load_target(str(Path(__file__).parents[3] / "docs" / "pod.toml")), 16)
+LARGE_NODE = parse_target(NODE_OF_FOUR.replace("value = 4,", "value = 16,"), "large.toml")
 WAYS = ("one_shot", "two_shot")
 
 
-def space(name: str, shape: str) -> SearchSpace:
-    template = template_for(name, NODE, "bfloat16")
+def space(name: str, shape: str, target: Target = NODE) -> SearchSpace:
+    template = template_for(name, target, "bfloat16")
     assert isinstance(template.operator, GroupOperator)
-    return template.space(template.operator.workload_on(NODE, shape), NODE)
+    return template.space(template.operator.workload_on(target, shape), target)
+
+
+@pytest.mark.parametrize(
+    ("target", "reason"),
+    [
+        (POD, "stores at addresses of peers, which kernels have within 1 host, and level 'pod' of "
+              "target h100-pod-16 is 2 of them: take algorithm=sequential"),
+        (LARGE_NODE, "takes the tensors of 8 ranks at most, and target mynode has 16: take "
+                     "algorithm=sequential"),
+    ],
+    ids=["hosts", "ranks"],
+)  # fmt: skip
+@pytest.mark.parametrize("name", ["all_gather_matmul", "matmul_all_reduce", "matmul_reduce_scatter"])
+def test_tiles_go_to_ranks_of_one_host_only(name: str, target: Target, reason: str) -> None:
+    found = space(name, "m=4096,n=4096,k=512", target)
+    assert {config["algorithm"] for config in found.configs()} == {"sequential"}
+    (algorithm,) = (p for p in found.parameters if p.name == "algorithm")
+    template = template_for(name, target, "bfloat16")
+    assert isinstance(template.operator, GroupOperator)
+    workload = template.operator.workload_on(target, "m=4096,n=4096,k=512")
+    config = template.default_config(workload, target)
+    assert config is not None
+    assert config in found
+    assert template.collective(workload, config) is not None
+    for way in algorithm.values[1:]:
+        first, *_ = found.violations(found.config({**config, "algorithm": way}))
+        assert (first.constraint, first.reason) == (WITHIN_REACH, f"algorithm={way} {reason}")
+    census = found.census()
+    assert sum(census.rejected.values()) + census.legal == census.size
+    assert all(one.example for one in rejections(found))
 
 
 def test_tiles_of_two_shot_are_no_higher_than_a_shard_and_those_of_one_shot_than_all_rows() -> None:

@@ -201,6 +201,50 @@ def test_wrong_figures_of_the_library() -> None:
         parse_target(NODE + part.format("allreduce"), "mine.toml")
 
 
+LIBRARY = """
+[node.network.library]
+gb_per_s = { value = 40, provenance = "public" }
+step_us = { value = 8, provenance = "public" }
+fill_us = { value = 30, provenance = "public" }
+fill_bytes = { value = 2000000, provenance = "public" }
+"""
+
+
+def test_a_level_tells_what_the_library_reaches_between_its_units() -> None:
+    (level,) = parse_target(NODE + LIBRARY, "mine.toml").levels
+    assert level.spans_units
+    assert level["network.library.step_us"] == 8
+    assert not level.has_library("all_reduce")
+    (bare,) = parse_target(NODE, "mine.toml").levels
+    assert not bare.spans_units
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("step_us = { value = 8, provenance = \"public\" }\n", "",
+         "figure 'network.library.step_us' is missing, beside 'network.library.gb_per_s'"),
+        ("value = 40,", "value = 4000,", "'network.library.gb_per_s' of 4000 is more than the 450 of"),
+        ("step_us", "steps_us", "unknown collective 'steps_us'; known: all_reduce"),
+        ("value = 2000000,", "value = 0.5,", "network.library.fill_bytes'"),
+    ],
+)  # fmt: skip
+def test_wrong_figures_between_units(old: str, new: str, message: str) -> None:
+    text = LIBRARY.replace(old, new)
+    assert text != LIBRARY
+    with pytest.raises(TargetFileError, match=message):
+        parse_target(NODE + text, "mine.toml")
+
+
+def test_hosts_are_reached_by_put_and_have_rails() -> None:
+    text = 'name = "mypod"\ntitle = "pod"\nunit = "h100x8"\n' + POD.replace('"switch"', '"rails"')
+    put = '[pod.network.put]\n{} = {{ value = 45, provenance = "predicted" }}\n'
+    level = parse_target(text + put.format("gb_per_s"), "pod.toml").levels[1]
+    assert (level.topology, level["network.put.gb_per_s"]) == ("rails", 45)
+    with pytest.raises(TargetFileError, match=r"'pod.network.put.core_gb_per_s' is unknown"):
+        parse_target(text + put.format("core_gb_per_s"), "pod.toml")
+
+
 def test_several_levels_need_their_order() -> None:
     with pytest.raises(TargetFileError, match=r"from the inside out.*the file has \[node\], \[pod\]"):
         parse_target(NODE + POD, "mine.toml")
@@ -275,5 +319,10 @@ def test_the_example_of_the_guide_is_a_target() -> None:
     pod = parse_target(f"name = {example}", "pod.toml")
     assert [level.name for level in pod.levels] == ["node", "pod"]
     assert (pod.world, pod.chip) == (32, load_target("h100"))
-    found = predict_collective(pod, "all_reduce", 64 << 20, algorithm="two_shot", mechanism="store")
-    assert (len(found.phases), found.provenance, found.limiting) == (3, "predicted", "node network")
+    found = predict_collective(pod, "all_reduce", 64 << 20)
+    assert (len(found.phases), found.provenance, found.limiting) == (2, "predicted", "pod network")
+    # as the figures of the file that the guide names
+    shipped = load_target(str(Path(__file__).parents[3] / "docs" / "pod.toml")).levels[1]
+    given = {path: figure.value for path, figure in pod.levels[1].figures.items() if path != "devices"}
+    assert given == {path: shipped[path] for path in given}
+    assert pod.unreached is pod.levels[1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
@@ -12,16 +13,18 @@ import pytest
 
 from tilesight.costmodel.analytical.analytical_model import AnalyticalModel
 from tilesight.costmodel.analytical.constants import UNMEASURED_UNCERTAINTY
-from tilesight.costmodel.analytical.network import NETWORK, NOTE, sends
+from tilesight.costmodel.analytical.network import NETWORK, NOTE, network_use, sends
 from tilesight.costmodel.learned.hybrid import HybridModel
 from tilesight.costmodel.learned.model_file import LearnedModel
 from tilesight.costmodel.network.collectives import predict_collective
+from tilesight.costmodel.network.transfers import LevelNetwork
 from tilesight.executor.tasks import Profiled, lower_and_profile
 from tilesight.kernels import operator, template_for
 from tilesight.problem.candidate import Candidate
 from tilesight.problem.group_operator import GroupOperator
 from tilesight.profile.codec import profiles_of, profiles_text
 from tilesight.profile.values import KernelProfile
+from tilesight.target.part import part_of
 from tilesight.target.spec import load_target
 
 NODE = load_target("h100x4")
@@ -268,3 +271,53 @@ def test_figures_that_are_predicted_are_named_and_widen_sigma(way: str, figures:
     assert each
     for measured, wider in each:
         assert wider == pytest.approx(math.hypot(measured, UNMEASURED_UNCERTAINTY))
+
+
+@pytest.mark.parametrize(("world", "name"), [(16, "matmul_reduce_scatter"), (64, "all_gather_matmul")])
+def test_on_a_pod_the_product_and_the_collective_add_up(world: int, name: str) -> None:
+    pod = part_of(load_target(str(Path(__file__).parents[4] / "docs" / "pod.toml")), world)
+    ours, template = operator(name), template_for(name, pod, "bfloat16")
+    assert isinstance(ours, GroupOperator)
+    workload = ours.workload_on(pod, SHAPE)
+    config = template.default_config(workload, pod)
+    assert config is not None
+    found = lower_and_profile(Candidate(workload, pod, template, config))
+    assert isinstance(found, Profiled)
+    (call,) = (kernel for kernel in found.kernels if kernel.collective)
+    assert call.collective is not None
+    whole = AnalyticalModel().predict(found.kernels, pod)
+    library = predict_collective(pod, call.collective.name, call.collective.size_bytes)
+    assert library.world == world
+    assert whole.terms_us[NETWORK] == pytest.approx(library.latency_us)
+    alone = AnalyticalModel().predict([k for k in found.kernels if not k.collective], pod)
+    assert whole.latency_us == pytest.approx(alone.latency_us + library.latency_us, rel=0.02)
+    (note,) = (note for note in whole.notes if "predicted" in note)
+    collective = f"node.network.library.{call.collective.name}, pod.network.library;"
+    assert f"not measured on h100-pod-{world}" in note
+    assert collective in note
+
+
+def test_what_goes_to_other_units_crosses_their_network_beside_that_within() -> None:
+    """Of four ranks in two units of two, one of three peers is near and two are far."""
+    near, count = NODE.levels[0], replace(NODE.levels[0].figures["devices"], value=2)
+    inner = replace(near, figures={**near.figures, "devices": count})
+    slow = {
+        path: replace(figure, value=figure.value / 10)
+        for path, figure in inner.figures.items()
+        if path.startswith("network.tma_store.")
+    }
+    late = {"network.barrier_us": replace(near.figures["network.flag_us"], value=50.0)}
+    outer = replace(inner, name="wafer", figures={**inner.figures, **slow, **late})
+    wafer = replace(NODE, name="wafer", levels=(inner, outer))
+    assert wafer.world == 4
+    (product,) = (kernel for kernel in profiles("push") if sent(kernel))
+    one, two = network_use(product, NODE), network_use(product, wafer)
+    assert two.sent_us == pytest.approx(one.sent_us * 10 * 2 / 3)
+    same = replace(NODE, levels=(inner, replace(inner, name="wafer")))
+    assert network_use(product, same).sent_us == pytest.approx(one.sent_us * 2 / 3)
+    (first, *_) = (kernel for kernel in profiles("push") if kernel.meetings)
+    waits = [AnalyticalModel().predict([first], target).terms_us[NETWORK] for target in (same, wafer)]
+    assert waits[1] - waits[0] == pytest.approx(
+        first.meetings * (50.0 - LevelNetwork(inner, "").barrier_us), rel=1e-6
+    )
+    assert wafer.unreached is None
