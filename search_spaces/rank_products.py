@@ -29,7 +29,7 @@ _ALIGNED = 16  # bytes at which rows begin that TMA copies
 ANOTHER_WAY = "way"  # rule: a way has its own values
 WITHIN_REACH = "one host"  # rule: a kernel reaches the devices of its host
 FEWEST_TILES = 16  # for which tiles go to ranks
-SUMMERS = (0, 2, 4, 8, 16)
+SUMMERS = (0, 8, 16)  # fewer do not keep up with the product (experiments/groups)
 SUMS = Parameter(
     "summers",
     SUMMERS,

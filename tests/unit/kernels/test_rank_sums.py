@@ -149,7 +149,7 @@ def test_tiles_are_added_in_the_order_in_which_they_are_sent(
 
 
 @cache
-def candidate(name: str, way: str, summers: int = 4) -> Candidate:
+def candidate(name: str, way: str, summers: int = 8) -> Candidate:
     template = template_for(name, NODE, "bfloat16")
     workload = template.operator.workload_on(NODE, "m=4096,n=4096,k=512")
     wanted = {"algorithm": way, "block_m": 128, "block_n": 128, "summers": summers, "order": "spread"}
@@ -187,7 +187,7 @@ def test_flags_follow_complete_tiles_and_sums_follow_flags(name: str, way: str) 
 
 @pytest.mark.parametrize(("name", "way"), WAYS)
 def test_each_tile_is_added_once_beside_the_product_or_after_it(name: str, way: str) -> None:
-    summers = 4
+    summers = 8
     found = lower_and_profile(candidate(name, way, summers))
     assert isinstance(found, Profiled)
     assert all(not kernel.unknown_calls and not kernel.notes for kernel in found.kernels)
