@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from ...problem.group_operator import AWAIT_TILE, MEET, RAISE_TILE, of_rank
+from ...problem.group_operator import AWAIT_ALL, AWAIT_TILE, MEET, RAISE_TILE, of_rank
 from ...profile.values import Access, KernelProfile, Space
 from .loops import visit
 from .memory import chosen_by_data
@@ -56,7 +56,7 @@ def _with_flags(profile: KernelProfile, function: Any, peers: Collection[str]) -
     Such a kernel stores to one of several places of its peers in turn, which the number of its call chooses.
     The places cost the same.
     """
-    names = [name for name in (RAISE_TILE, AWAIT_TILE) if _calls(function, name)]
+    names = [name for name in (RAISE_TILE, AWAIT_TILE, AWAIT_ALL) if _calls(function, name)]
     if not names:
         return profile
     shared = {one for name in peers for one in (name, of_rank(name.rpartition("_")[0], 0))}

@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 
 WORLD = "world"
 MEET = "meet_ranks"  # device function in which all ranks wait for each other
-# device functions that raise a flag at a peer for what a block has sent, and wait for those of all ranks
-RAISE_TILE, AWAIT_TILE = "raise_tile", "await_tile"
+# device functions that raise a flag at a peer for what a block has sent, and wait for those of all ranks:
+# of one tile, or of all
+RAISE_TILE, AWAIT_TILE, AWAIT_ALL = "raise_tile", "await_tile", "await_all"
 
 
 class GroupOperator(Operator):
@@ -76,7 +77,7 @@ class GroupOperator(Operator):
         """The collective of the vendor's library before or after `vendor_part`, one after the other.
 
         If it is between two parts, `vendor_finish` is the second. It reads and writes inputs, outputs and
-        `vendor_scratch`.
+        `vendor_scratch`. Its `others` may stand on the other side of the part.
         """
 
     @abstractmethod

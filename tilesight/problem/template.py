@@ -60,6 +60,7 @@ class Collective:
         when: `before` the kernel or `after` it, or `between` its launches: it then takes `LAUNCHES`.
         size_bytes: of the whole tensor, as `predict_collective` takes it.
         launches: the launches that come first, if it is `between`.
+        others: further collectives of the call, which follow it where they stand at the same place.
     """
 
     name: str
@@ -68,6 +69,11 @@ class Collective:
     when: str
     size_bytes: int
     launches: int = 0
+    others: tuple[Collective, ...] = ()
+
+    def at(self, *places: str) -> list[Collective]:
+        """Those of it and its `others` that stand at one of these places (`when`), in order."""
+        return [one for one in (self, *self.others) if one.when in places]
 
 
 # element types of numbers among a kernel's arguments, with their formats in `struct`
@@ -146,7 +152,7 @@ class KernelTemplate(ABC):
         return {}
 
     def collective(self, workload: Workload, config: Config) -> Collective | None:
-        """The collective of the vendor's library that is part of a call, before or after the kernel."""
+        """The collective of the vendor's library that is part of a call, with its `others`."""
         return None
 
     def default_config(self, workload: Workload, target: Target) -> Config | None:
