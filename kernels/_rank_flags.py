@@ -31,7 +31,7 @@ class TileFlags:
 
     @property
     def tensor(self) -> Tensor:
-        """Of an owner: numbers that ranks raise for its tiles; then calls of each tile sent, and of readers."""
+        """Of an owner: numbers that ranks raise for its tiles, then calls of tiles sent and of readers."""
         return (2 * self.world * self.tiles + self.readers,), "int32"
 
     def functions(self) -> str:

@@ -36,7 +36,7 @@ from ..search_spaces.all_to_all_grouped_matmul import PUSH, of_first, of_second
 from ..search_spaces.rank_products import SEQUENTIAL
 from ..target.spec import Target
 from ._exact_products import exact_products
-from ._expert_rows import VECTOR, ExpertRows, give_back, place, send, spread, weighted_sums
+from ._expert_rows import ExpertRows, give_back, place, send, spread, weighted_sums
 from ._ranks import FLAGS, MOST_RANKS, kernel_of_ranks
 from ._ranks import Tensor as RankTensor
 from .grouped_matmul import GroupedMatmulGpu
@@ -120,14 +120,9 @@ class AllToAllGroupedMatmul(GroupOperator):
                 f"{self.name}: topk={topk} must be 1 to {min(experts * world, MOST_CHOSEN)}: there are "
                 f"{experts * world} experts, and a thread keeps at most {MOST_CHOSEN} choices"
             )
-        for name, size in (("hidden", hidden), ("inner", inner)):
-            if size % VECTOR:
-                raise WorkloadError(
-                    f"{self.name}: {name}={size} must be a multiple of {VECTOR}: rows are copied by 16 bytes"
-                )
         rows = self.rows(workload)
-        sizes = {"rows of experts": rows.capacity * max(hidden, inner), "GateUp": 2 * experts * inner * hidden}
-        for name, size in sizes.items():
+        most_rows, weights = rows.capacity * max(hidden, inner), 2 * experts * inner * hidden
+        for name, size in (("rows of experts", most_rows), ("GateUp", weights)):
             if size > MAX_DIMENSION:
                 raise WorkloadError(
                     f"{self.name}: {name} would have {size} elements, and the kernels index at most "
@@ -167,7 +162,7 @@ class AllToAllGroupedMatmul(GroupOperator):
         rows = np.empty(whole.size, np.int32)
         rows[order] = np.arange(whole.size, dtype=np.int32)
         row_of = np.where(whole < experts, rows.reshape(whole.shape), -1).astype(np.int32)
-        of_all = {name: whole for name in (CHOICES, of_rank(CHOICES, 0))}
+        of_all = dict.fromkeys((CHOICES, of_rank(CHOICES, 0)), whole)
         return {"Ids": chosen[0], **of_all, ENDS: ends, ROW_OF: row_of}
 
     def outputs(self, workload: Workload) -> dict[str, tuple[int, ...]]:
@@ -325,7 +320,7 @@ class AllToAllGroupedMatmulGpu(KernelTemplate):
     product: ClassVar[GroupedMatmulGpu] = GroupedMatmulGpu()
     static_reasons: ClassVar[Mapping[str, str]] = {
         "tokens": "tokens of a rank have places of their own at its peers",
-        "hidden": "rows are copied by 16 bytes",
+        "hidden": "rows are copied by whole vectors",
         "inner": "rows of Down are inner elements apart, and the copies need rows that start at 16 bytes",
         "experts": "the search for a tile's expert has a fixed number of steps",
         "topk": "a thread keeps all choices of a token",

@@ -1,4 +1,4 @@
-"""Search space of all_to_all_grouped_matmul: that of the grouped product of one rank, and the ways of rows."""
+"""Search space of all_to_all_grouped_matmul: that of a rank's grouped products, and the ways of rows."""
 
 from __future__ import annotations
 
