@@ -21,7 +21,7 @@ from ._rank_flags import TileFlags
 from ._ranks import Tensor, on_rank
 
 CHOICES = 8  # that a thread reads at once
-VECTOR = 8  # elements of 2 bytes that a thread copies at once, if rows have whole vectors
+VECTOR = 8  # elements of 2 bytes that a thread copies at once
 THREADS = 128  # that copy rows
 FINDING_THREADS = 512  # of `send`, whose last blocks read all choices
 MOST_TOKENS = 8  # of a tile
@@ -35,7 +35,7 @@ class ExpertRows:
 
     Attributes:
         tokens: of one rank.
-        hidden: elements of a row.
+        hidden: elements of a row, a multiple of `VECTOR`.
         experts: of one rank; those of all ranks have numbers in the order of the ranks.
         topk: choices of a token.
         world: number of ranks.
@@ -48,11 +48,6 @@ class ExpertRows:
     topk: int
     world: int
     dtype: str
-
-    @property
-    def vector(self) -> int:
-        """Elements that a thread copies at once."""
-        return math.gcd(self.hidden, VECTOR)
 
     @property
     def height(self) -> int:
@@ -121,15 +116,15 @@ def _copy_row(rows: ExpertRows, threads: int) -> Any:
     """A macro `(source, token, target, row, lane)` that copies a row."""
     import tilelang.language as T  # noqa: N812
 
-    vectors = rows.hidden // rows.vector
+    vectors = rows.hidden // VECTOR
 
     @T.macro
     def copy_row(source, token, target, row, lane):  # type: ignore[no-untyped-def]
         for step in T.serial(-(-vectors // threads)):
             at = step * threads + lane
             if at < vectors:
-                for v in T.vectorized(rows.vector):
-                    target[row, at * rows.vector + v] = source[token, at * rows.vector + v]
+                for v in T.vectorized(VECTOR):
+                    target[row, at * VECTOR + v] = source[token, at * VECTOR + v]
 
     return copy_row
 
@@ -271,14 +266,14 @@ def spread(rows: ExpertRows) -> Any:
     """
     import tilelang.language as T  # noqa: N812
 
-    topk, vectors = rows.topk, rows.hidden // rows.vector
+    topk, vectors = rows.topk, rows.hidden // VECTOR
 
     @T.macro
     def run(source, placed, found, token, rank):  # type: ignore[no-untyped-def]
         # no tensor is named again, so that they keep the names of the kernel's arguments
         lane = T.get_thread_binding()
         targets = T.alloc_local((topk,), "int32")
-        values = T.alloc_local((rows.vector,), rows.dtype)
+        values = T.alloc_local((VECTOR,), rows.dtype)
         count = T.alloc_var("int32")
         count = 0
         for j in T.unroll(topk):
@@ -296,12 +291,12 @@ def spread(rows: ExpertRows) -> Any:
             for step in T.serial(-(-vectors // THREADS)):
                 at = step * THREADS + lane
                 if at < vectors:
-                    for v in T.vectorized(rows.vector):
-                        values[v] = source[0][token, at * rows.vector + v]
+                    for v in T.vectorized(VECTOR):
+                        values[v] = source[0][token, at * VECTOR + v]
                     for j in T.unroll(topk):
                         if targets[j] >= 0:
-                            for v in T.vectorized(rows.vector):
-                                found[0][targets[j], at * rows.vector + v] = values[v]
+                            for v in T.vectorized(VECTOR):
+                                found[0][targets[j], at * VECTOR + v] = values[v]
 
     @T.macro
     def launch(arrived, placed, found, rank):  # type: ignore[no-untyped-def]
@@ -322,13 +317,13 @@ def _weighted_sum(rows: ExpertRows, always: bool) -> Any:
     """
     import tilelang.language as T  # noqa: N812
 
-    topk, vectors = rows.topk, rows.hidden // rows.vector
+    topk, vectors = rows.topk, rows.hidden // VECTOR
 
     @T.macro
     def add(results, row_of, weight_of, token, target, row):  # type: ignore[no-untyped-def]
         targets = T.alloc_local((topk,), "int32")
         weights = T.alloc_local((topk,), "float32")
-        total = T.alloc_local((rows.vector,), "float32")
+        total = T.alloc_local((VECTOR,), "float32")
         count = T.alloc_var("int32")
         count = 1 if always else 0
         for j in T.unroll(topk):
@@ -340,16 +335,16 @@ def _weighted_sum(rows: ExpertRows, always: bool) -> Any:
             for step in T.serial(-(-vectors // THREADS)):
                 at = step * THREADS + T.get_thread_binding()
                 if at < vectors:
-                    for v in T.vectorized(rows.vector):
+                    for v in T.vectorized(VECTOR):
                         total[v] = 0
                     for j in T.unroll(topk):
                         if targets[j] >= 0:
-                            for v in T.vectorized(rows.vector):
+                            for v in T.vectorized(VECTOR):
                                 total[v] += weights[j] * T.cast(
-                                    results[targets[j], at * rows.vector + v], "float32"
+                                    results[targets[j], at * VECTOR + v], "float32"
                                 )
-                    for v in T.vectorized(rows.vector):
-                        target[row, at * rows.vector + v] = T.cast(total[v], rows.dtype)
+                    for v in T.vectorized(VECTOR):
+                        target[row, at * VECTOR + v] = T.cast(total[v], rows.dtype)
 
     return add
 
@@ -364,12 +359,12 @@ def give_back(rows: ExpertRows) -> Any:
     import tilelang.language as T  # noqa: N812
 
     world, tokens, topk, tiles, height = rows.world, rows.tokens, rows.topk, rows.tiles, rows.height
-    sending, adding, of_tiles, vectors = world * tiles, rows.adding, rows.returned, rows.hidden // rows.vector
+    sending, adding, of_tiles, vectors = world * tiles, rows.adding, rows.returned, rows.hidden // VECTOR
     add = _weighted_sum(rows, always=False)
 
     @T.macro
     def add_sums(choices, sums, c, token):  # type: ignore[no-untyped-def]
-        total = T.alloc_local((rows.vector,), "float32")
+        total = T.alloc_local((VECTOR,), "float32")
         given = T.alloc_local((world,), "int32")
         experts = T.alloc_local((topk,), "int32")
         for j in T.unroll(topk):
@@ -382,14 +377,14 @@ def give_back(rows: ExpertRows) -> Any:
         for step in T.serial(-(-vectors // THREADS)):
             at = step * THREADS + T.get_thread_binding()
             if at < vectors:
-                for v in T.vectorized(rows.vector):
+                for v in T.vectorized(VECTOR):
                     total[v] = 0
                 for source in T.unroll(world):
                     if given[source] > 0:
-                        for v in T.vectorized(rows.vector):
-                            total[v] += T.cast(sums[source * tokens + token, at * rows.vector + v], "float32")
-                for v in T.vectorized(rows.vector):
-                    c[token, at * rows.vector + v] = T.cast(total[v], rows.dtype)
+                        for v in T.vectorized(VECTOR):
+                            total[v] += T.cast(sums[source * tokens + token, at * VECTOR + v], "float32")
+                for v in T.vectorized(VECTOR):
+                    c[token, at * VECTOR + v] = T.cast(total[v], rows.dtype)
 
     @T.macro
     def add_tile(choices, sums, c, tile):  # type: ignore[no-untyped-def]

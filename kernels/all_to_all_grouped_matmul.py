@@ -36,7 +36,7 @@ from ..search_spaces.all_to_all_grouped_matmul import PUSH, of_first, of_second
 from ..search_spaces.rank_products import SEQUENTIAL
 from ..target.spec import Target
 from ._exact_products import exact_products
-from ._expert_rows import ExpertRows, give_back, place, send, spread, weighted_sums
+from ._expert_rows import VECTOR, ExpertRows, give_back, place, send, spread, weighted_sums
 from ._ranks import FLAGS, MOST_RANKS, kernel_of_ranks
 from ._ranks import Tensor as RankTensor
 from .grouped_matmul import GroupedMatmulGpu
@@ -120,6 +120,11 @@ class AllToAllGroupedMatmul(GroupOperator):
                 f"{self.name}: topk={topk} must be 1 to {min(experts * world, MOST_CHOSEN)}: there are "
                 f"{experts * world} experts, and a thread keeps at most {MOST_CHOSEN} choices"
             )
+        for name, size in (("hidden", hidden), ("inner", inner)):
+            if size % VECTOR:
+                raise WorkloadError(
+                    f"{self.name}: {name}={size} must be a multiple of {VECTOR}: rows are copied by 16 bytes"
+                )
         rows = self.rows(workload)
         most_rows, weights = rows.capacity * max(hidden, inner), 2 * experts * inner * hidden
         for name, size in (("rows of experts", most_rows), ("GateUp", weights)):
