@@ -11,12 +11,14 @@ import pytest
 from tests.unit.kernels.test_ranks import SHIM
 from tilesight.builder.build import device_source
 from tilesight.kernels import template_for
+from tilesight.kernels._expert_rows import WAITING, ExpertRows
 from tilesight.kernels._ranks import RAISE_AND_WAIT
 from tilesight.lowering.dynamic import lower_candidate
 from tilesight.machine.toolchain import find_cxx
 from tilesight.problem.candidate import Candidate
-from tilesight.problem.group_operator import AWAIT_ALL, AWAIT_TILE, RAISE_TILE, GroupOperator
+from tilesight.problem.group_operator import AWAIT_ALL, AWAIT_TILE, GroupOperator
 from tilesight.problem.space import Config
+from tilesight.search_spaces.all_to_all_grouped_matmul import LEAST_CORES
 from tilesight.target.spec import load_target
 
 NAME = "all_to_all_grouped_matmul"
@@ -220,6 +222,110 @@ def argument(name: str) -> str:
     return f"{name}[call][rank]" if name in ("A", "Ids", "Weights") else f"{name}[rank]"
 
 
+# each rank is a thread that runs calls one after the other, each block of a kernel is `WORLD` threads; what
+# is sent is the number of the call, so that something of another call shows
+FLAGS_PROGRAM = """
+static int sent[WORLD][FLAGS], returned[WORLD][FLAGS];
+static int rows[WORLD][WORLD][TILES], sums[WORLD][WORLD][TILES];
+static std::atomic<int> wrong{0};
+static void __syncthreads() { warp->arrive_and_wait(); }
+FUNCTIONS
+static void delay(int rank, int call) {
+  if ((rank * 7 + call * 5) % 11 == 0) std::this_thread::sleep_for(std::chrono::microseconds(200));
+}
+static void send(int (*memory)[WORLD][TILES], int rank, int call, int index, int *flags_0, int *flags_1) {
+  const int owner = (index / TILES + rank + 1) % WORLD, tile = index % TILES;
+  const int number = number_of_call(rank, (WORLD + owner) * TILES + tile, flags_0, flags_1);
+  if (threadIdx.x == 0) {
+    delay(rank + index, call);
+    memory[owner][rank][tile] = call;
+  }
+  raise_tile(rank, owner, tile, number, flags_0, flags_1);
+}
+static void skip(int, int, int, int *, int *) {}
+static void first(int rank, int call, int index) {
+  if (index < WORLD * TILES) return send(rows, rank, call, index, sent[0], sent[1]);
+  const int reader = index - WORLD * TILES;
+  const int number = number_of_call(rank, 2 * WORLD * TILES + reader, sent[0], sent[1]);
+  AWAIT_FIRST(rank, reader, number, sent[0], sent[1]);
+  if (threadIdx.x == 0) {
+    delay(rank + index + 3, call);
+    for (auto &of_rank : rows[rank]) for (int found : of_rank) wrong += found != call;
+  }
+}
+static void second(int rank, int call, int index) {
+  if (index < WORLD * TILES) return send(sums, rank, call, index, returned[0], returned[1]);
+  const int tile = index - WORLD * TILES;
+  const int number = number_of_call(rank, 2 * WORLD * TILES + tile, returned[0], returned[1]);
+  AWAIT_SECOND(rank, tile, number, returned[0], returned[1]);
+  if (threadIdx.x == 0) {
+    delay(rank + index + 3, call);
+    for (auto &of_rank : sums[rank]) wrong += of_rank[tile] != call;
+  }
+}
+template <typename Block> static void launch(int blocks, Block block) {
+  std::vector<std::thread> lanes;
+  for (int index = 0; index < blocks; ++index) {
+    auto *own = new std::barrier<>(WORLD);
+    for (int lane = 0; lane < WORLD; ++lane) lanes.emplace_back([=] {
+      threadIdx.x = lane;
+      blockDim.x = WORLD;
+      warp = own;
+      block(index);
+    });
+  }
+  for (auto &lane : lanes) lane.join();
+}
+int main() {
+  for (auto *all : {sent, returned}) for (int rank = 0; rank < WORLD; ++rank)
+    for (int &flag : *(int(*)[FLAGS])all[rank]) flag = FIRST;
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < WORLD; ++rank) ranks.emplace_back([=] {
+    for (int call = 1; call <= 30; ++call) {
+      delay(rank + 5, call);
+      launch(WORLD * TILES + READERS, [=](int index) { first(rank, call, index); });
+      launch(WORLD * TILES + TILES, [=](int index) { second(rank, call, index); });
+    }
+  });
+  for (auto &rank : ranks) rank.join();
+  std::printf("%d", wrong.load());
+}
+"""
+
+
+def exchanges(first: int, awaits: tuple[str, str] = (AWAIT_ALL, AWAIT_TILE)) -> str:
+    """The program of calls of two exchanges each, without the memory in turns that one exchange needs."""
+    rows = ExpertRows(tokens=3, hidden=8, experts=2, topk=1, world=2, dtype="bfloat16")
+    functions = rows.sent.functions().replace(RAISE_AND_WAIT, "")
+    assert functions == rows.returned.functions().replace(RAISE_AND_WAIT, "")
+    assert "asm" not in functions
+    text = FLAGS_PROGRAM.replace("FUNCTIONS", functions)
+    numbers = {
+        "FLAGS": max(rows.sent.tensor[0][0], rows.returned.tensor[0][0]),
+        "WORLD": 2,
+        "TILES": rows.tiles,
+        "READERS": rows.finding,
+        "FIRST": first,
+        "AWAIT_FIRST": awaits[0],
+        "AWAIT_SECOND": awaits[1],
+    }
+    constants = "".join(f"#define {name} {value}\n" for name, value in numbers.items())
+    return SHIM + constants + text
+
+
+@pytest.mark.parametrize("first", [0, 2**31 - 5])
+def test_what_a_call_sent_is_there_and_nothing_is_written_over(tmp_path: Path, first: int) -> None:
+    """Calls follow each other with nothing between them; their numbers may pass the largest whole number."""
+    done = run(tmp_path, exchanges(first), "-fsanitize=thread")
+    assert (done.returncode, done.stdout) == (0, "0"), done.stderr
+
+
+@pytest.mark.parametrize("awaits", [("skip", AWAIT_TILE), (AWAIT_ALL, "skip")])
+def test_a_missing_wait_shows(tmp_path: Path, awaits: tuple[str, str]) -> None:
+    done = run(tmp_path, exchanges(0, awaits), "-fsanitize=thread")
+    assert done.returncode != 0 or done.stdout != "0"
+
+
 def run(tmp_path: Path, text: str, *flags: str) -> subprocess.CompletedProcess[str]:
     compiler = find_cxx()
     if compiler is None:
@@ -241,7 +347,7 @@ def run(tmp_path: Path, text: str, *flags: str) -> subprocess.CompletedProcess[s
     ("dims", "world"),
     [
         ({"tokens": 5, "hidden": 24, "experts": 3, "topk": 3}, 2),
-        # one choice of each token, of which no number of threads reads whole vectors
+        # 12 choices, of which a thread reads 4 at once
         ({"tokens": 3, "hidden": 16, "experts": 2, "topk": 1}, 4),
     ],
 )
@@ -250,3 +356,11 @@ def test_every_row_comes_to_its_experts_and_back(
 ) -> None:
     done = run(tmp_path, program(way, dims, world))
     assert (done.returncode, done.stdout) == (0, "0"), done.stderr
+
+
+def test_blocks_that_wait_leave_room_for_others() -> None:
+    assert WAITING < LEAST_CORES
+    many = ExpertRows(tokens=4096, hidden=8, experts=200, topk=1, world=2, dtype="bfloat16")
+    assert (many.finding, many.adding) == (WAITING, WAITING)
+    few = ExpertRows(tokens=3, hidden=8, experts=5, topk=1, world=2, dtype="bfloat16")
+    assert (few.finding, few.adding) == (5, 3)
