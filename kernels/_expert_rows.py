@@ -15,6 +15,7 @@ Annotations are evaluated here (no `from __future__`): TileLang reads those of i
 
 import math
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 from ._rank_flags import TileFlags
@@ -111,6 +112,18 @@ class ExpertRows:
 
         return T.And(expert >= rank * self.experts, expert < (rank + 1) * self.experts)
 
+    def any_on(self, experts: Any, rank: Any) -> Any:
+        """Whether that rank has one of these experts of a token, as one condition, which models evaluate."""
+        import tilelang.language as T  # noqa: N812
+
+        return reduce(T.Or, [self.is_on(experts[j], rank) for j in range(self.topk)])
+
+    def any_row(self, found: Any) -> Any:
+        """Whether one of a token's choices has a row here, as one condition."""
+        import tilelang.language as T  # noqa: N812
+
+        return reduce(T.Or, [found[j] >= 0 for j in range(self.topk)])
+
 
 def _copy_row(rows: ExpertRows, threads: int) -> Any:
     """A macro `(source, token, target, row, lane)` that copies a row."""
@@ -192,15 +205,10 @@ def send(rows: ExpertRows) -> Any:
 
     @T.macro
     def send_row(a, choices, arrived, token, owner, rank, lane):  # type: ignore[no-untyped-def]
-        wanted = T.alloc_var("int32")
         experts = T.alloc_local((topk,), "int32")
         for j in T.unroll(topk):
             experts[j] = choices[token, j]
-        wanted = 0
-        for j in T.unroll(topk):
-            if rows.is_on(experts[j], owner):
-                wanted = 1
-        if wanted > 0:
+        if rows.any_on(experts, owner):
             on_rank(owner, arrived, lambda one: copy_row(a, token, one, rank * tokens + token, lane))
 
     @T.macro
@@ -272,29 +280,27 @@ def spread(rows: ExpertRows) -> Any:
     def run(source, placed, found, token, rank):  # type: ignore[no-untyped-def]
         # no tensor is named again, so that they keep the names of the kernel's arguments
         lane = T.get_thread_binding()
+        # the model knows the choices, and not the rows: conditions are on choices
+        experts = T.alloc_local((topk,), "int32")
         targets = T.alloc_local((topk,), "int32")
         values = T.alloc_local((VECTOR,), rows.dtype)
-        count = T.alloc_var("int32")
-        count = 0
         for j in T.unroll(topk):
-            targets[j] = source[1][token, j] - rank * rows.experts
+            experts[j] = source[1][token, j]
         for j in T.unroll(topk):
-            if T.And(targets[j] >= 0, targets[j] < rows.experts):
-                targets[j] = placed[1][targets[j]] + placed[0][token, j]
-                count += 1
-            else:
-                targets[j] = -1
+            targets[j] = -1
+            if rows.is_on(experts[j], rank):
+                targets[j] = placed[1][experts[j] - rank * rows.experts] + placed[0][token, j]
             if lane == j:
                 found[1][token, j] = targets[j]
                 found[2][token, j] = source[2][token, j]
-        if count > 0:
+        if rows.any_on(experts, rank):
             for step in T.serial(-(-vectors // THREADS)):
                 at = step * THREADS + lane
                 if at < vectors:
                     for v in T.vectorized(VECTOR):
                         values[v] = source[0][token, at * VECTOR + v]
                     for j in T.unroll(topk):
-                        if targets[j] >= 0:
+                        if rows.is_on(experts[j], rank):
                             for v in T.vectorized(VECTOR):
                                 found[0][targets[j], at * VECTOR + v] = values[v]
 
@@ -324,14 +330,12 @@ def _weighted_sum(rows: ExpertRows, always: bool) -> Any:
         targets = T.alloc_local((topk,), "int32")
         weights = T.alloc_local((topk,), "float32")
         total = T.alloc_local((VECTOR,), "float32")
-        count = T.alloc_var("int32")
-        count = 1 if always else 0
+        # one after the other, since the model knows the rows, and not the weights
         for j in T.unroll(topk):
             targets[j] = row_of[token, j]
+        for j in T.unroll(topk):
             weights[j] = weight_of[token, j]
-            if targets[j] >= 0:
-                count += 1
-        if count > 0:
+        if T.Or(always, rows.any_row(targets)):
             for step in T.serial(-(-vectors // THREADS)):
                 at = step * THREADS + T.get_thread_binding()
                 if at < vectors:
@@ -365,22 +369,16 @@ def give_back(rows: ExpertRows) -> Any:
     @T.macro
     def add_sums(choices, sums, c, token):  # type: ignore[no-untyped-def]
         total = T.alloc_local((VECTOR,), "float32")
-        given = T.alloc_local((world,), "int32")
         experts = T.alloc_local((topk,), "int32")
         for j in T.unroll(topk):
             experts[j] = choices[token, j]
-        for source in T.unroll(world):
-            given[source] = 0
-            for j in T.unroll(topk):
-                if rows.is_on(experts[j], source):
-                    given[source] = 1
         for step in T.serial(-(-vectors // THREADS)):
             at = step * THREADS + T.get_thread_binding()
             if at < vectors:
                 for v in T.vectorized(VECTOR):
                     total[v] = 0
                 for source in T.unroll(world):
-                    if given[source] > 0:
+                    if rows.any_on(experts, source):
                         for v in T.vectorized(VECTOR):
                             total[v] += T.cast(sums[source * tokens + token, at * VECTOR + v], "float32")
                 for v in T.vectorized(VECTOR):
