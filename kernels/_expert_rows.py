@@ -15,7 +15,6 @@ Annotations are evaluated here (no `from __future__`): TileLang reads those of i
 
 import math
 from dataclasses import dataclass
-from functools import reduce
 from typing import Any
 
 from ._rank_flags import TileFlags
@@ -112,18 +111,6 @@ class ExpertRows:
 
         return T.And(expert >= rank * self.experts, expert < (rank + 1) * self.experts)
 
-    def any_on(self, experts: Any, rank: Any) -> Any:
-        """Whether that rank has one of these experts of a token, as one condition, which models evaluate."""
-        import tilelang.language as T  # noqa: N812
-
-        return reduce(T.Or, [self.is_on(experts[j], rank) for j in range(self.topk)])
-
-    def any_row(self, found: Any) -> Any:
-        """Whether one of a token's choices has a row here, as one condition."""
-        import tilelang.language as T  # noqa: N812
-
-        return reduce(T.Or, [found[j] >= 0 for j in range(self.topk)])
-
 
 def _copy_row(rows: ExpertRows, threads: int) -> Any:
     """A macro `(source, token, target, row, lane)` that copies a row."""
@@ -205,10 +192,16 @@ def send(rows: ExpertRows) -> Any:
 
     @T.macro
     def send_row(a, choices, arrived, token, owner, rank, lane):  # type: ignore[no-untyped-def]
+        # conditions on counts: one of all choices takes TileLang several times as long to lower
+        wanted = T.alloc_var("int32")
         experts = T.alloc_local((topk,), "int32")
         for j in T.unroll(topk):
             experts[j] = choices[token, j]
-        if rows.any_on(experts, owner):
+        wanted = 0
+        for j in T.unroll(topk):
+            if rows.is_on(experts[j], owner):
+                wanted = 1
+        if wanted > 0:
             on_rank(owner, arrived, lambda one: copy_row(a, token, one, rank * tokens + token, lane))
 
     @T.macro
@@ -284,16 +277,19 @@ def spread(rows: ExpertRows) -> Any:
         experts = T.alloc_local((topk,), "int32")
         targets = T.alloc_local((topk,), "int32")
         values = T.alloc_local((VECTOR,), rows.dtype)
+        count = T.alloc_var("int32")
+        count = 0
         for j in T.unroll(topk):
             experts[j] = source[1][token, j]
         for j in T.unroll(topk):
             targets[j] = -1
             if rows.is_on(experts[j], rank):
                 targets[j] = placed[1][experts[j] - rank * rows.experts] + placed[0][token, j]
+                count += 1
             if lane == j:
                 found[1][token, j] = targets[j]
                 found[2][token, j] = source[2][token, j]
-        if rows.any_on(experts, rank):
+        if count > 0:
             for step in T.serial(-(-vectors // THREADS)):
                 at = step * THREADS + lane
                 if at < vectors:
@@ -330,12 +326,17 @@ def _weighted_sum(rows: ExpertRows, always: bool) -> Any:
         targets = T.alloc_local((topk,), "int32")
         weights = T.alloc_local((topk,), "float32")
         total = T.alloc_local((VECTOR,), "float32")
+        count = T.alloc_var("int32")
+        count = 1 if always else 0
         # one after the other, since the model knows the rows, and not the weights
         for j in T.unroll(topk):
             targets[j] = row_of[token, j]
         for j in T.unroll(topk):
             weights[j] = weight_of[token, j]
-        if T.Or(always, rows.any_row(targets)):
+        for j in T.unroll(topk):
+            if targets[j] >= 0:
+                count += 1
+        if count > 0:
             for step in T.serial(-(-vectors // THREADS)):
                 at = step * THREADS + T.get_thread_binding()
                 if at < vectors:
@@ -370,15 +371,21 @@ def give_back(rows: ExpertRows) -> Any:
     def add_sums(choices, sums, c, token):  # type: ignore[no-untyped-def]
         total = T.alloc_local((VECTOR,), "float32")
         experts = T.alloc_local((topk,), "int32")
+        given = T.alloc_local((world,), "int32")
         for j in T.unroll(topk):
             experts[j] = choices[token, j]
+        for source in T.unroll(world):
+            given[source] = 0
+            for j in T.unroll(topk):
+                if rows.is_on(experts[j], source):
+                    given[source] = 1
         for step in T.serial(-(-vectors // THREADS)):
             at = step * THREADS + T.get_thread_binding()
             if at < vectors:
                 for v in T.vectorized(VECTOR):
                     total[v] = 0
                 for source in T.unroll(world):
-                    if rows.any_on(experts, source):
+                    if given[source] > 0:
                         for v in T.vectorized(VECTOR):
                             total[v] += T.cast(sums[source * tokens + token, at * VECTOR + v], "float32")
                 for v in T.vectorized(VECTOR):
