@@ -300,7 +300,9 @@ class ContextParallelTemplate(KernelTemplate):
 
     def shared_scratch(self, workload: Workload, config: Config) -> Mapping[str, tuple[tuple[int, ...], str]]:
         parts = self.operator.parts(workload)
-        return {} if config["algorithm"] == SEQUENTIAL else {FLAGS: parts.flags, STAGING: parts.staging}
+        return (
+            {} if config["algorithm"] == SEQUENTIAL else {FLAGS: parts.flags.tensor, STAGING: parts.staging}
+        )
 
     def scratch(self, workload: Workload, config: Config) -> Mapping[str, tuple[tuple[int, ...], str]]:
         *rows, columns = self.operator.alone.outputs(self.operator.share(workload))["O"]

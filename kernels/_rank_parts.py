@@ -10,23 +10,19 @@ wait leave room for those that do not, and every wait ends. No wait is needed be
 are sent: they go to other memory (`SLOTS`). The call after that may use the first memory again: a rank ends
 a call after all its peers have sent in it, which they do when they have ended the call before.
 
-Numbers of calls are counted beside the flags, one for each tile, so that no host has to give them.
-
 Annotations are evaluated here (no `from __future__`): TileLang reads those of its functions.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..problem.group_operator import ANNOUNCE_RESULT, AWAIT_RESULTS
-from ._ranks import RAISE_AND_WAIT, Tensor, on_rank
+from ._rank_flags import TileFlags
+from ._ranks import Tensor, on_rank
 from ._split_kv import COMBINE_ROWS, COMBINE_THREADS, combine, parts_of
 
 PADDING = 4  # floats of a row for its logarithm, so that rows begin at whole 16 bytes
 SLOTS = 2  # of results in turn
 WAITING = 64  # blocks that wait
-NUMBER = "number_of_call"
 
 
 @dataclass(frozen=True)
@@ -71,9 +67,8 @@ class RankParts:
         return (SLOTS, self.world, self.batch, self.q_len, self.heads, self.width), "float32"
 
     @property
-    def flags(self) -> Tensor:
-        """Numbers that ranks raise for the tiles of an owner; then calls of each tile, sent and merged."""
-        return ((2 * self.world + 1) * self.tiles,), "int32"
+    def flags(self) -> TileFlags:
+        return TileFlags(self.world, self.tiles, self.tiles)
 
     @property
     def partial(self) -> Tensor:
@@ -84,51 +79,6 @@ class RankParts:
     def gathered(self) -> Tensor:
         """The results of all ranks for all owners."""
         return (self.world, self.world, self.batch, self.q_len, self.heads, self.width), "float32"
-
-
-def flag_functions(parts: RankParts) -> str:
-    """The text of the device functions that all threads of a block call.
-
-    `NUMBER` gives the number of this call from that of the call before. `ANNOUNCE_RESULT` says to an owner
-    that what the block has stored is there, and `AWAIT_RESULTS` waits until all ranks have said so; both then
-    count the call.
-    """
-    world, tiles = parts.world, parts.tiles
-    ranks = range(world)
-    flags = ", ".join(f"int *flags_{rank}" for rank in ranks)
-
-    def chosen(index: str) -> str:
-        return "".join(f"{index} == {rank} ? flags_{rank} : " for rank in ranks[:-1]) + f"flags_{world - 1}"
-
-    return f"""
-{RAISE_AND_WAIT}
-__device__ __forceinline__ int {NUMBER}(int rank, int count, {flags}) {{
-  const int *own = {chosen("rank")};
-  return (int)((unsigned int)*(const volatile int *)(own + count) + 1u);
-}}
-__device__ __forceinline__ void {ANNOUNCE_RESULT}(int rank, int owner, int tile, int number, {flags}) {{
-  __syncthreads();
-  if (threadIdx.x == 0) {{
-    int *peer = {chosen("owner")};
-    int *own = {chosen("rank")};
-    __threadfence_system();
-    raise_flag(peer + rank * {tiles} + tile, number);
-    own[({world} + owner) * {tiles} + tile] = number;
-  }}
-}}
-__device__ __forceinline__ void {AWAIT_RESULTS}(int rank, int tile, int number, {flags}) {{
-  int *own = {chosen("rank")};
-  if (threadIdx.x < {world}) {{
-    const int *flag = own + threadIdx.x * {tiles} + tile;
-    while ((int)((unsigned int)read_flag(flag) - (unsigned int)number) < 0) {{
-    }}
-  }}
-  __syncthreads();
-  if (threadIdx.x == 0) {{
-    own[{2 * world * tiles} + tile] = number;
-  }}
-}}
-"""
 
 
 def _own_result(parts: RankParts, split_k: int) -> Any:
@@ -203,12 +153,9 @@ def exchange(parts: RankParts, split_k: int) -> Any:
     """
     import tilelang.language as T  # noqa: N812
 
-    world, tiles, size = parts.world, parts.tiles, parts.flags[0][0]
+    world, tiles, of_tiles = parts.world, parts.tiles, parts.flags
     sending, waiting = world * tiles, min(tiles, WAITING)
     send, merge = _own_result(parts, split_k), _result_of_all(parts)
-
-    def call(kind: str, name: str, flags: Sequence[Any], *values: Any) -> Any:
-        return T.call_extern(kind, name, *values, *[T.access_ptr(one[0], "rw", size) for one in flags])
 
     def row(number: Any, source: Any, item: Any) -> Any:
         return T.bitwise_and(number, SLOTS - 1), source, item
@@ -225,14 +172,14 @@ def exchange(parts: RankParts, split_k: int) -> Any:
     @T.macro
     def launch(scratch, staging, flags, outputs, rank):  # type: ignore[no-untyped-def]
         with T.Kernel(sending + waiting, threads=COMBINE_THREADS) as block:
-            T.import_source(flag_functions(parts))
+            T.import_source(of_tiles.functions())
             # peers write what is read here
             T.annotate_restrict_buffers(*staging, *flags)
             number = T.alloc_var("int32")
             if block < sending:
                 # own tiles come last, since they need no way
                 owner, tile = (block // tiles + rank + 1) % world, block % tiles
-                number = call("int32", NUMBER, flags, rank, (world + owner) * tiles + tile)
+                number = of_tiles.number_of_sent(flags, rank, owner, tile)
                 send(
                     scratch,
                     owner,
@@ -240,12 +187,12 @@ def exchange(parts: RankParts, split_k: int) -> Any:
                     lambda act: on_rank(owner, staging, act),
                     lambda item: row(number, rank, item),
                 )
-                call("handle", ANNOUNCE_RESULT, flags, rank, owner, tile, number)
+                of_tiles.raise_tile(flags, rank, owner, tile, number)
             else:
                 for turn in T.serial((tiles + waiting - 1 - (block - sending)) // waiting):
                     mine = turn * waiting + block - sending
-                    number = call("int32", NUMBER, flags, rank, 2 * world * tiles + mine)
-                    call("handle", AWAIT_RESULTS, flags, rank, mine, number)
+                    number = of_tiles.number_of_read(flags, rank, mine)
+                    of_tiles.await_tile(flags, rank, mine, number)
                     receive(mine, staging, number, outputs, rank)
 
     return launch

@@ -560,7 +560,8 @@ class GroupedMatmulGpu(KernelTemplate):
         )
         return space.closest(wanted)
 
-    def build(self, workload: Workload, config: Config) -> Any:
+    def program(self, workload: Workload, config: Config) -> Any:
+        """A macro of A, B, A_scale, B_scale (types of None without scales), ends and C: the launch."""
         import tilelang.language as T  # noqa: N812
 
         tokens, groups, n, k = workload.dims.values()
@@ -577,8 +578,6 @@ class GroupedMatmulGpu(KernelTemplate):
         block_rows = tiles * groups if masked else block_count(tokens, groups, block_m)
         find = item_finder(groups, block_m)
         tile_shape = (block_n, block_k) if is_nt else (block_k, block_n)
-        a_shape, b_shape = self.operator._operands(workload)
-        ends_shape = (groups,) if masked else (groups + 1,)
         depth, cols = (k + block_k - 1) // block_k, (n + block_n - 1) // block_n
         by_branch = config["skip"] == "branch"
         overlapped = config.get("schedule", "serial") == "overlapped"
@@ -586,13 +585,7 @@ class GroupedMatmulGpu(KernelTemplate):
         persistent = config.int("persistent") if isinstance(tokens, int) else 0
         grid = (persistent, 1) if persistent else (cols, block_rows)
 
-        dims = {"tokens": tokens, "groups": groups, "n": n, "k": k}
         of = GroupedTensors(is_nt, masked, fused, scales)
-        axes = self.operator.tensor_axes(workload.attrs)
-
-        def tensor(name: str) -> Any:
-            # its annotation; the type of None makes no parameter of the kernel
-            return T.Tensor(extents(axes[name], dims, {}), "float32") if name in axes else type(None)
 
         def runs(row: Any, end: Any) -> Any:
             return row < end if by_branch else True
@@ -745,10 +738,25 @@ class GroupedMatmulGpu(KernelTemplate):
                                 multiply(A, B, found, row, bx * block_n, ko, a_tile, b_tiles, sums)
                         write(C, A_scale, B_scale, found, row, bx * block_n, end, sums, c_tile)
 
-        program = in_turn
         if overlapped:
-            sizes = (tokens, groups, n, k)
-            program = overlapped_groups(of, sizes, dtype, output, config)
+            return overlapped_groups(of, (tokens, groups, n, k), dtype, output, config)
+        return in_turn
+
+    def build(self, workload: Workload, config: Config) -> Any:
+        import tilelang.language as T  # noqa: N812
+
+        tokens, groups, n, k = workload.dims.values()
+        masked, dtype = workload.attrs["rows"] == "masked", workload.dtype
+        output = self.operator.dtype_of("C", workload)
+        a_shape, b_shape = self.operator._operands(workload)
+        ends_shape = (groups,) if masked else (groups + 1,)
+        dims = {"tokens": tokens, "groups": groups, "n": n, "k": k}
+        axes = self.operator.tensor_axes(workload.attrs)
+        program = self.program(workload, config)
+
+        def tensor(name: str) -> Any:
+            # its annotation; the type of None makes no parameter of the kernel
+            return T.Tensor(extents(axes[name], dims, {}), "float32") if name in axes else type(None)
 
         @T.prim_func
         def grouped_matmul(  # type: ignore[no-untyped-def]

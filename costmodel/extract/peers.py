@@ -15,6 +15,7 @@ from ...problem.group_operator import (
     ANNOUNCE_RESULT,
     ANNOUNCE_TILE,
     AWAIT,
+    AWAIT_ALL,
     AWAIT_RESULTS,
     AWAIT_TILE,
     MEET,
@@ -24,7 +25,8 @@ from ...profile.values import Access, KernelProfile, Space
 from .loops import visit
 from .memory import chosen_by_data
 
-FLAG_FUNCTIONS = (MEET, ANNOUNCE, AWAIT, ANNOUNCE_TILE, AWAIT_TILE, ANNOUNCE_RESULT, AWAIT_RESULTS)
+OF_CALLS = (ANNOUNCE_RESULT, AWAIT_RESULTS, AWAIT_ALL)  # which count the calls of a kernel
+FLAG_FUNCTIONS = (MEET, ANNOUNCE, AWAIT, ANNOUNCE_TILE, AWAIT_TILE, *OF_CALLS)
 
 
 def with_peers(
@@ -65,7 +67,7 @@ def _without_known_notes(profile: KernelProfile, function: Any, peers: Collectio
     if not known:
         return profile
     in_turn: set[str] = set()
-    if known & {ANNOUNCE_RESULT, AWAIT_RESULTS}:
+    if known.intersection(OF_CALLS):
         shared = {one for name in peers for one in (name, of_rank(name.rpartition("_")[0], 0))}
         in_turn = {chosen_by_data(name, write=write) for name in shared for write in (False, True)}
 

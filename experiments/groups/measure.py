@@ -33,7 +33,7 @@ from tilesight.machine.placement import locate, target_of_world
 from tilesight.problem.workload import Workload
 from tilesight.records.protocol import MeasurementProtocol
 from tilesight.records.session import SessionResult
-from tilesight.runner.group.group_bench import GroupCase, group_bench_for
+from tilesight.runner.group.group_bench import GroupCase, VendorCall, group_bench_for
 from tilesight.runner.turns import collect_samples
 from tilesight.target.spec import Target
 from tilesight.tuner.resolve import find_operator
@@ -84,7 +84,8 @@ def time_parts(case: Case, target: Target) -> Row:
     bench = group_bench_for(target, protocol)
     found = bench.case(find_operator(case.operator), case.workload, protocol)
     assert isinstance(found, GroupCase)
-    product, collective, *_ = found.vendor_steps(found.sets[0], found.vendor_memory())
+    steps = found.vendor_steps(found.sets[0], found.vendor_memory())
+    product, collective = steps.part, VendorCall([*steps.before, *steps.after])
     [(name, both)] = found.vendor()[0].items()
     calls = [product, collective, both]
     for call in calls:

@@ -32,8 +32,14 @@ pytestmark = pytest.mark.gpu
 N = 1 << 12
 WAITS_S = 6.0
 USUAL_S = 60.0
-# by dimensions: the second product fills no tile; heads of a rank fill no tile of the exchange
+# by dimensions: the second product fills no tile; heads of a rank fill no tile of the exchange;
+# more experts than blocks that wait, and some without rows
 SHAPES: Mapping[str, tuple[str, ...]] = {
+    "all_to_all_grouped_matmul": (
+        "tokens=512,hidden=1024,inner=512,experts=8,topk=4",
+        "tokens=77,hidden=264,inner=200,experts=3,topk=2,routing=skewed",
+        "tokens=1000,hidden=512,inner=256,experts=70,topk=8,routing=skewed",
+    ),
     "context_parallel_flash_decoding": (
         "batch=8,heads=64,kv_heads=8,kv_len=4096,head_dim=128",
         "batch=3,heads=12,kv_heads=2,kv_len=1000,head_dim=64,q_len=3,lse=true",

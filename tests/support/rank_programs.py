@@ -23,7 +23,7 @@ SHIM = """
 #define __device__
 #define __forceinline__ inline
 struct Lane { int x; };
-static thread_local Lane threadIdx;
+static thread_local Lane threadIdx, blockDim;
 static thread_local std::barrier<> *warp;
 static void __syncwarp() { warp->arrive_and_wait(); }
 static void __threadfence_system() {}

@@ -106,14 +106,20 @@ def lower_and_profile(candidate: Candidate) -> Profiled | Failure:
 
 
 def with_collective(kernels: tuple[KernelProfile, ...], candidate: Candidate) -> tuple[KernelProfile, ...]:
-    """The profiles of a candidate's whole call: with the library's collective, if it has one."""
+    """The profiles of a candidate's whole call: with the library's collectives, if it has any."""
     found = candidate.template.collective(candidate.workload, candidate.config)
     if found is None:
         return kernels
     target = candidate.target
-    collective = LibraryCollective(found.name, found.size_bytes)
-    call = KernelProfile(target.kind, target.arch, (1, 1, 1), 1, 1, 0, (), (), collective=collective)
-    return (call, *kernels) if found.when == "before" else (*kernels, call)
+
+    def calls(*places: str) -> list[KernelProfile]:
+        named = [LibraryCollective(one.name, one.size_bytes) for one in found.at(*places)]
+        return [
+            KernelProfile(target.kind, target.arch, (1, 1, 1), 1, 1, 0, (), (), collective=one)
+            for one in named
+        ]
+
+    return (*calls("before"), *kernels, *calls("between", "after"))
 
 
 def fit_failure(kernels: Iterable[KernelProfile], target: Target) -> Failure | None:

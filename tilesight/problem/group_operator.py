@@ -33,8 +33,8 @@ MOST_RANKS = 8  # that kernels reach: the tensors of all ranks are arguments of 
 MEET, ANNOUNCE, AWAIT = "meet_ranks", "announce_chunk", "await_chunks"
 # a thread has sent a tile or a chunk; a block waits for a tile of all ranks
 ANNOUNCE_TILE, AWAIT_TILE = "announce_tile", "await_tile"
-# a block has sent its part of a result to its owner, which waits for those of all ranks
-ANNOUNCE_RESULT, AWAIT_RESULTS = "announce_result", "await_results"
+# a block has sent its part of a result to its owner, which waits for those of all ranks: of a tile, or all
+ANNOUNCE_RESULT, AWAIT_RESULTS, AWAIT_ALL = "announce_result", "await_results", "await_all"
 
 
 class GroupOperator(Operator):
@@ -83,7 +83,7 @@ class GroupOperator(Operator):
         """The collective of the vendor's library before or after `vendor_part`, one after the other.
 
         If it is between two parts, `vendor_finish` is the second. It reads and writes inputs, outputs and
-        `vendor_scratch`.
+        `vendor_scratch`. Its `others` may stand on the other side of the part.
         """
 
     @abstractmethod

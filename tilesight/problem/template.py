@@ -60,6 +60,7 @@ class Collective:
         when: `before` the kernel or `after` it, or `between` its launches: it then takes `LAUNCHES`.
         size_bytes: of the whole tensor, as `predict_collective` takes it.
         launches: the launches that come first, if it is `between`.
+        others: further collectives of the call, which follow it where they stand at the same place.
     """
 
     name: str
@@ -68,12 +69,21 @@ class Collective:
     when: str
     size_bytes: int
     launches: int = 0
+    others: tuple[Collective, ...] = ()
 
-    @property
-    def launch_masks(self) -> tuple[int, ...]:
-        """The values of `LAUNCHES`: one for all launches of a call, or two around what is between them."""
-        first = (1 << self.launches) - 1
-        return (first, ~first) if self.when == "between" else (-1,)
+    def at(self, *places: str) -> list[Collective]:
+        """Those of it and its `others` that stand at one of these places (`when`), in order."""
+        return [one for one in (self, *self.others) if one.when in places]
+
+    def steps(self) -> list[int | Collective]:
+        """What a call is, in order: launches of the kernel, as a value of `LAUNCHES`, and collectives."""
+        found: list[int | Collective] = [*self.at("before")]
+        left = -1
+        for one in self.at("between"):
+            first = left & ((1 << one.launches) - 1)
+            left &= ~first
+            found += [first, one]
+        return [*found, left, *self.at("after")]
 
 
 # element types of numbers among a kernel's arguments, with their formats in `struct`
@@ -152,7 +162,7 @@ class KernelTemplate(ABC):
         return {}
 
     def collective(self, workload: Workload, config: Config) -> Collective | None:
-        """The collective of the vendor's library that is part of a call, before or after the kernel."""
+        """The collective of the vendor's library that is part of a call, with its `others`."""
         return None
 
     def default_config(self, workload: Workload, target: Target) -> Config | None:

@@ -10,7 +10,7 @@ import pytest
 from tests.support.rank_programs import SHIM
 from tilesight.kernels import operator, template_for
 from tilesight.kernels._context_parallel import ContextParallelOperator
-from tilesight.kernels._rank_parts import SLOTS, WAITING, RankParts, flag_functions
+from tilesight.kernels._rank_parts import SLOTS, WAITING, RankParts
 from tilesight.kernels._ranks import RAISE_AND_WAIT
 from tilesight.lowering.dynamic import lower_candidate
 from tilesight.machine.toolchain import find_cxx
@@ -186,14 +186,14 @@ def run(
     if compiler is None:
         pytest.skip("no compiler")
     parts = RankParts(batch=1, q_len=1, heads=8, columns=64, world=world)
-    functions = flag_functions(parts).replace(RAISE_AND_WAIT, "")
+    functions = parts.flags.functions().replace(RAISE_AND_WAIT, "")
     assert "asm" not in functions
     for old, new in changes.items():
         assert old in functions
         functions = functions.replace(old, new)
     program = PROGRAM
     for name, value in {
-        "FLAGS": parts.flags[0][0],
+        "FLAGS": parts.flags.tensor[0][0],
         "WORLD": world,
         "TILES": parts.tiles,
         "SLOTS": slots,
@@ -243,6 +243,6 @@ def test_a_missing_wait_shows(tmp_path: Path, slots: int, changes: dict[str, str
 
 
 def test_the_exchange_calls_what_the_model_knows() -> None:
-    text = flag_functions(RankParts(1, 1, 8, 64, 2))
+    text = RankParts(1, 1, 8, 64, 2).flags.functions()
     assert f"void {ANNOUNCE_RESULT}(" in text
     assert f"void {AWAIT_RESULTS}(" in text

@@ -20,6 +20,7 @@ from ...errors import InputError
 from ...problem.axes import shape as shape_of
 from ...problem.candidate import Candidate
 from ...problem.group_operator import GroupOperator, argument_names
+from ...problem.template import Collective
 from ..kernels.bound_calls import BoundCall, CallCounter, allocator, on_its_device, stream_of, strides_of
 from ..kernels.loaded import INVALID_CONTEXT, make_current
 from ..notices import say_once
@@ -137,18 +138,19 @@ def bind_group_call(
     assert isinstance(operator, GroupOperator)
     own_scratch = template.scratch(workload, candidate.config)
     collective = template.collective(workload, candidate.config)
-    masks = (-1,) if collective is None else collective.launch_masks
-    slots, *later = [candidate.slots_of_rank(seat.rank, mask) for mask in masks]
+    steps: list[int | Collective] = [-1] if collective is None else collective.steps()
+    slots = {one: candidate.slots_of_rank(seat.rank, one) for one in steps if isinstance(one, int)}
+    numbers = len(candidate.slots_of_rank(seat.rank))
     expected = (
         len(argument_names(operator, workload, scratch, own_scratch)),
-        len(slots),
+        numbers,
     )
     if (kernel.arity, kernel.sizes) != expected:
         raise LaunchError(
             f"the library of {operator.name} takes {kernel.arity} tensors and {kernel.sizes} numbers, and "
             f"should take {expected[0]} and {expected[1]}; empty the kernel cache"
         )
-    pack = struct.Struct(f"={kernel.arity + len(slots)}Q").pack
+    pack = struct.Struct(f"={kernel.arity + numbers}Q").pack
     call: Any = kernel.launch
     device, is_gpu = shared.memory.device, shared.memory.device.type != "cpu"
     stream: Callable[[], int] = stream_of(device) if is_gpu else lambda: 0
@@ -223,14 +225,12 @@ def bind_group_call(
                 else:
                     after.append((tensor, copy))
         held = {name: outputs[0] if name == alias else empty(*part) for name, part in spare.items()}
-        if collective is not None and collective.when == "before":
-            run_collective(collective, *_ends(collective, names, tensors, held), seat.group)
         given = (*addresses, *scratch_addresses, *(one.data_ptr() for one in held.values()))
-        launch(pack(*given, *slots))
-        if collective is not None and collective.when != "before":
-            run_collective(collective, *_ends(collective, names, tensors, held), seat.group)
-        for more in later:
-            launch(pack(*given, *more))
+        for step in steps:
+            if isinstance(step, int):
+                launch(pack(*given, *slots[step]))
+            else:
+                run_collective(step, *_ends(step, names, tensors, held), seat.group)
         for tensor, copy in after:
             tensor.copy_(copy)
         return (outputs[0] if is_single else tuple(outputs)) if out is None else out
@@ -248,7 +248,10 @@ def _part(of: Tensor) -> tuple[tuple[int, ...], tuple[int, ...], torch.dtype]:
 
 
 def _ends(
-    collective: Any, names: Sequence[str], tensors: Sequence[torch.Tensor], held: Mapping[str, torch.Tensor]
+    collective: Collective,
+    names: Sequence[str],
+    tensors: Sequence[torch.Tensor],
+    held: Mapping[str, torch.Tensor],
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """What the collective reads, and what it writes."""
     named = {**dict(zip(names, tensors, strict=True)), **held}

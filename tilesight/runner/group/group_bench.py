@@ -90,15 +90,17 @@ class GroupCase(BenchCase):
     def vendor(self) -> list[Mapping[str, Call]]:
         on_gpu = self.devices[0] != "cpu"
         names = [self.group_operator.vendor_name if on_gpu else "torch", library_name(on_gpu)]
-        is_first = self.group_operator.vendor_collective(self.workload).when == "before"
-        name = ", then ".join(names[::-1] if is_first else names)
+        collective = self.group_operator.vendor_collective(self.workload)
+        firsts = names[1:] if collective.at("before") else []
+        lasts = names[1:] if collective.at("between", "after") else []
+        name = ", then ".join([*firsts, names[0], *lasts])
         memory = self.vendor_memory()  # the same for all sets, whose calls follow each other
         results = [tuple(own.values()) for own in memory[0]]
         offered: list[Mapping[str, Call]] = []
         for given in self.sets:
-            part, collective, *finish = self.vendor_steps(given, memory)
-            steps = (collective, part) if is_first else (part, collective, *finish)
-            offered.append({name: VendorCall(steps, results)})
+            steps = self.vendor_steps(given, memory)
+            order = [*steps.before, steps.part, *steps.after, *steps.finish]
+            offered.append({name: VendorCall(order, results)})
         return offered
 
     def vendor_memory(self) -> tuple[list[Mapping[str, torch.Tensor]], list[Mapping[str, torch.Tensor]]]:
@@ -110,23 +112,39 @@ class GroupCase(BenchCase):
         self,
         given: InputSet,
         memory: tuple[list[Mapping[str, torch.Tensor]], list[Mapping[str, torch.Tensor]]],
-    ) -> list[VendorCall]:
-        """The vendor's part on all ranks, its collective, and what follows a collective between two parts."""
+    ) -> VendorSteps:
+        """The vendor's calls on all ranks."""
         operator, workload = self.group_operator, self.workload
         collective = operator.vendor_collective(workload)
         tensors = [
             {**inputs, **own, **more}
             for inputs, own, more in zip(self.parts(given.inputs), *memory, strict=True)
         ]
-        library = collective_call(
-            collective.name,
-            [one[collective.source] for one in tensors],
-            [one[collective.result] for one in tensors],
-        )
+
+        def libraries(*places: str) -> list[Call]:
+            return [
+                collective_call(
+                    found.name,
+                    [one[found.source] for one in tensors],
+                    [one[found.result] for one in tensors],
+                )
+                for found in collective.at(*places)
+            ]
+
         parts = [operator.vendor_of_rank(workload, rank, one) for rank, one in enumerate(tensors)]
         finishes = [operator.vendor_finish(workload, rank, one) for rank, one in enumerate(tensors)]
         last = [finish for finish in finishes if finish is not None]
-        return [VendorCall(parts), VendorCall([library]), *([VendorCall(last)] if last else [])]
+        return VendorSteps(libraries("before"), VendorCall(parts), libraries("between", "after"), last)
+
+
+@dataclass(frozen=True)
+class VendorSteps:
+    """The vendor's calls in order: its part, between its collectives, and what follows on single ranks."""
+
+    before: Sequence[Call]
+    part: Call
+    after: Sequence[Call]
+    finish: Sequence[Call]
 
 
 @dataclass(frozen=True)

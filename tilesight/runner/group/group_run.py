@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from ...builder.loaded_kernel import LoadedKernel
 from ...problem.group_operator import argument_names
+from ...problem.template import Collective
 from ..bench import BenchCase, InputSet, new_tensors
 from ..compare import poison
 from ..kernel_run import KernelRun, new_scratch
@@ -79,7 +80,7 @@ class GroupRun(KernelRun):
         return self._launches(self._stages(given.inputs, outputs))
 
     def _stages(self, inputs: Mapping[str, torch.Tensor], outputs: Mapping[str, torch.Tensor]) -> list[Stage]:
-        """The parts of a call: the kernel, and the library's collective before or after it."""
+        """The parts of a call: the kernel, and the library's collectives before, within and after it."""
         candidate, ranks = self.candidate, self._group.ranks
         template, workload, config = candidate.template, candidate.workload, candidate.config
         tensors = {**inputs, **outputs, **self._scratch}
@@ -103,13 +104,15 @@ class GroupRun(KernelRun):
         collective = template.collective(workload, config)
         if collective is None:
             return [calls()]
-        source, result = (
-            [tensors[name_of_rank(name, rank)] for rank in range(ranks.world)]
-            for name in (collective.source, collective.result)
-        )
-        library = collective_call(collective.name, source, result)
-        begin, *end = [calls(mask) for mask in collective.launch_masks]
-        return [library, begin] if collective.when == "before" else [begin, library, *end]
+
+        def library(one: Collective) -> Call:
+            source, result = (
+                [tensors[name_of_rank(name, rank)] for rank in range(ranks.world)]
+                for name in (one.source, one.result)
+            )
+            return collective_call(one.name, source, result)
+
+        return [library(one) if isinstance(one, Collective) else calls(one) for one in collective.steps()]
 
     def _launches(self, stages: Sequence[Stage]) -> Call:
         """A call that launches the stages in order. On each rank, its own ones follow each other at once.

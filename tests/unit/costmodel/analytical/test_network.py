@@ -21,6 +21,7 @@ from tilesight.costmodel.network.transfers import LevelNetwork
 from tilesight.executor.tasks import Profiled, lower_and_profile
 from tilesight.kernels import operator, template_for
 from tilesight.problem.candidate import Candidate
+from tilesight.problem.config import Config
 from tilesight.problem.group_operator import GroupOperator
 from tilesight.profile.codec import profiles_of, profiles_text
 from tilesight.profile.values import KernelProfile
@@ -102,6 +103,47 @@ def test_results_go_to_the_owners_of_their_heads_in_one_kernel_of_two() -> None:
     assert not exchange.notes
     prediction = AnalyticalModel().predict([exchange], NODE)
     assert prediction.terms_us[NETWORK] > 0
+
+
+def test_rows_go_to_experts_and_sums_return() -> None:
+    ours = operator("all_to_all_grouped_matmul")
+    template = template_for(ours.name, NODE, "bfloat16")
+    workload = ours.workload_on(NODE, "tokens=512,hidden=2048,inner=256,experts=32,topk=8")
+    default = template.default_config(workload, NODE)
+    assert default is not None
+    assert default["algorithm"] == "push"
+    candidate = Candidate(workload, NODE, template, default)
+    found = lower_and_profile(candidate)
+    assert isinstance(found, Profiled)
+    first, *inner, last = found.kernels
+    # nine of ten tokens have an expert on a peer; the model counts all
+    row = 2048 * 2
+    assert sent(first) == {"store": pytest.approx(3 * 512 * row, rel=0.12)}
+    assert sent(last) == {"store": pytest.approx(3 * 512 * row, rel=0.12)}
+    assert [kernel.communicates for kernel in inner] == [False] * 3
+    assert not any(kernel.unknown_calls for kernel in found.kernels)
+    # a quarter of all choices are of this rank; the model takes some tokens
+    rows = written_to(inner[0], row)
+    assert rows == pytest.approx(4 * 512 * 8 / 4, rel=0.2)
+    alone = replace(candidate, config=Config({**default, "algorithm": "sequential"}))
+    gathered = lower_and_profile(alone)
+    assert isinstance(gathered, Profiled)
+    names = [one.collective.name for one in gathered.kernels if one.collective]
+    assert names == ["all_gather", "all_gather", "all_gather", "reduce_scatter"]
+    assert gathered.kernels[0].collective is not None
+    assert gathered.kernels[-1].collective is not None
+    assert not any(kernel.collective for kernel in gathered.kernels[3:-1])
+
+
+def written_to(kernel: KernelProfile, row: int) -> float:
+    """Rows that plain stores of 16 bytes write, of so many bytes each."""
+    return sum(
+        access.bytes * phase.trips.mean * kernel.blocks / row
+        for role in kernel.roles
+        for phase in role.phases
+        for access in phase.work.accesses
+        if access.write and access.space == "global"
+    )
 
 
 WHOLE = 4096 * 4096 * 2  # bytes of C

@@ -1,0 +1,80 @@
+"""Search space of all_to_all_grouped_matmul: that of a rank's grouped products, and the ways of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..problem.space import Config, Constraint, Parameter, SearchSpace
+from ..problem.workload import Workload
+from ..target.spec import Target
+from . import grouped_matmul
+from .grouped_matmul import is_ahead
+from .rank_products import SEQUENTIAL
+
+PUSH = "push"
+WAYS: Mapping[str, str] = {
+    SEQUENTIAL: "the library's all-gather of all rows before the products, and its reduce-scatter after them",
+    PUSH: "kernels store rows at the ranks of their experts, and sums at the ranks of their tokens",
+}
+LEAST_CORES = 72  # for `push`: all blocks that wait are resident, and others run beside them
+
+
+def of_second(config: Config) -> Config:
+    """The config of the second product. Its tiles have as many columns as both halves of the first's have."""
+    own = {name: value for name, value in config.items() if name != "algorithm"}
+    return Config({**own, "block_n": 2 * config.int("block_n")})
+
+
+def of_first(config: Config) -> Config:
+    """The config of the first product."""
+    return Config({name: value for name, value in config.items() if name != "algorithm"})
+
+
+def space(first: Workload, second: Workload, target: Target) -> SearchSpace:
+    """The search space on `target`.
+
+    Args:
+        first: the first product, of gates and values, with as many rows as a rank has on average.
+        second: the second product.
+        target: the target.
+    """
+    alone, last = (grouped_matmul.space(product, target) for product in (first, second))
+    ways = tuple(WAYS) if target.int("core.count") >= LEAST_CORES else (SEQUENTIAL,)
+    meaning = "; ".join(WAYS[way] for way in ways)
+    constraints = (_without_table(), *alone.constraints, _fits_both(last))
+    return SearchSpace((Parameter("algorithm", ways, meaning), *alone.parameters), constraints)
+
+
+def _without_table() -> Constraint:
+    """TileLang's pipeline across tiles has a table with room for the tiles of all rows that may come."""
+
+    def violation(config: Config) -> str | None:
+        persistent = config.int("persistent")
+        if not persistent or is_ahead(config):
+            return None
+        return (
+            f"persistent={persistent} with schedule=serial has a table of the tiles of all rows that may "
+            "come: take schedule=overlapped, or persistent=0"
+        )
+
+    return Constraint("table of tiles", violation)
+
+
+def _fits_both(last: SearchSpace) -> Constraint:
+    """The second product has the schedule of the first one."""
+    wide = next(parameter for parameter in last.parameters if parameter.name == "block_n")
+
+    def violation(config: Config) -> str | None:
+        columns = 2 * config.int("block_n")
+        if columns not in wide.values:
+            return (
+                f"block_n={config['block_n']} is one half of {columns} columns of the second product, which "
+                f"has {', '.join(map(str, wide.values))}: take block_n=64 or 128"
+            )
+        for constraint in last.constraints:
+            reason = None if constraint.is_waste else constraint.violation(of_second(config))
+            if reason is not None:
+                return f"the second product: {reason}"
+        return None
+
+    return Constraint("second product", violation)
