@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from .api.planning import plan
     from .api.prediction import predict
     from .api.reporting import write_report
-    from .api.timelines import kernel_timeline, session_timeline, write_timeline
+    from .api.timeline_files import write_timeline
+    from .api.timelines import kernel_timeline, session_timeline
     from .api.tuning import rank, tune
     from .benchmarks.run import bench
     from .benchmarks.table import BenchRow, BenchTable
@@ -63,7 +64,8 @@ _HOMES = {
     "api.planning": ("plan",),
     "api.prediction": ("predict",),
     "api.reporting": ("write_report",),
-    "api.timelines": ("kernel_timeline", "session_timeline", "write_timeline"),
+    "api.timeline_files": ("write_timeline",),
+    "api.timelines": ("kernel_timeline", "session_timeline"),
     "api.tuning": ("rank", "tune"),
     "benchmarks.run": ("bench",),
     "benchmarks.table": ("BenchRow", "BenchTable"),

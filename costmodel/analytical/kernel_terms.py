@@ -228,7 +228,7 @@ class KernelTerms:
     @cached_property
     def times(self) -> LaunchTimes:
         makespan = self._makespan_cycles()
-        total = self._total_demand()
+        total = self._total_demand
         matrix_share = min(1.0, total.matrix / self.cores / makespan) if makespan else 0.0
         clock_mhz = sustained_mhz(self.target, matrix_share)
         core_us = makespan / clock_mhz
@@ -264,7 +264,7 @@ class KernelTerms:
         )
 
     def prediction(self, version: str) -> Prediction:
-        times, total = self.times, self._total_demand()
+        times, total = self.times, self._total_demand
         clock_mhz, dram_us, latency = times.clock_mhz, times.shared["dram"], times.latency
         sent_us = self.network.sent_us
         terms = {
@@ -385,6 +385,7 @@ class KernelTerms:
     def _waves(self) -> float:
         return -(-self.profile.blocks // (self.cores * self.resident))
 
+    @cached_property
     def _total_demand(self) -> Demand:
         total = Demand()
         for _, phase, time in self._alone:

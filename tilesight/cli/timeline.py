@@ -64,7 +64,7 @@ def timeline(
     tilesight timeline matmul --target h200 --shape M0 -o matmul.json
     tilesight timeline --session 3677777799376769 -o session.html
     """
-    from ..api.timelines import check_timeline_out, write_timeline
+    from ..api.timeline_files import check_timeline_out, write_timeline
 
     if sum(given is not None for given in (kernel, file, session_id)) != 1:
         raise InputError("timeline needs one of: a kernel, --file kernel.py:name, --session ID")

@@ -25,8 +25,8 @@ _VIEWS = {
         "Timeline of one steady iteration",
         "What one group of warps does and waits for between two iterations: the first row adds up to the "
         "period in which every group on the core has its iteration. The rows below it show how long each "
-        "unit is busy with all of them: one that is busy for all of the period limits it. Copies in flight may "
-        "take longer than an iteration.",
+        "unit is busy with all of them: one that is busy for all of the period limits it. Copies in flight "
+        "may take longer than an iteration.",
     ),
 }
 # by kind of span: the key and the title of the column with its lengths, and their source
