@@ -381,7 +381,7 @@ class CorePipeline:
         if not phase.is_loop:
             return 0.0
         rings = self.copies(phase, consumer)
-        grouped, ahead = self._grouped_arrival(phase), phase.pipeline_depth - 1
+        grouped, ahead = self.grouped_arrival(phase), phase.pipeline_depth - 1
         period = idle = 0.0
         for _ in range(SUPPLY_ROUNDS if rings or grouped else 0):
             iteration = flow.beside(resident, self.constants.contention, idle)
@@ -398,7 +398,7 @@ class CorePipeline:
         loads = _bulk_loads(phase) if phase.is_loop or consumer.work.barrier_waits else []
         grouped = phase.is_loop or consumer.work.block_syncs
         return max(
-            self._bulk_arrival(loads) if loads else 0.0, self._grouped_arrival(phase) if grouped else 0.0
+            self._bulk_arrival(loads) if loads else 0.0, self.grouped_arrival(phase) if grouped else 0.0
         )
 
     def _bulk_arrival(self, group: list[Access]) -> float:
@@ -408,8 +408,8 @@ class CorePipeline:
         waiting = self._waiting(group) * self.constants.copy_miss_factor
         return self.constants.copy_start_cycles + latency_cycles(self.target, waiting) + max(transfer, engine)
 
-    def _grouped_arrival(self, phase: Phase) -> float:
-        """The same for copies that threads issue in groups (cp.async); 0 if there are none."""
+    def grouped_arrival(self, phase: Phase) -> float:
+        """Cycles until copies arrive that threads issue in groups (cp.async); 0 if there are none."""
         copies = [a for a in phase.work.accesses if a.mechanism == "cp_async" and a.space is Space.GLOBAL]
         return self._arrival(copies, sum(map(l2_bytes, copies))) if copies else 0.0
 

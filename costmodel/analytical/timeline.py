@@ -286,9 +286,14 @@ def _iteration(title: str, terms: KernelTerms, item: Timed, cycles: float) -> Ti
 
 
 def _copy_lanes(terms: KernelTerms, loading: Phase, consumer: Phase, cycles: float) -> Iterator[Lane]:
-    """A bulk copy from its issue to its arrival, which may take longer than an iteration."""
-    for number, (arrival, slots) in enumerate(terms.pipeline.copies(loading, consumer), 1):
-        name = f"bulk copy {number} in flight, {_count(slots, 'buffer')}"
+    """Copies from their issue to their arrival, which may take longer than an iteration."""
+    by = "threads" if loading is consumer else "producer"
+    pipeline = terms.pipeline
+    for number, (arrival, slots) in enumerate(pipeline.copies(loading, consumer), 1):
+        name = f"{by}: bulk copy {number} in flight, {_count(slots, 'buffer')}"
+        yield Lane(name, (Span("from issue to arrival", 0.0, arrival * cycles, SpanKind.WAIT),))
+    if arrival := pipeline.grouped_arrival(loading):
+        name = f"{by}: group of copies in flight, of {loading.pipeline_depth} iterations together"
         yield Lane(name, (Span("from issue to arrival", 0.0, arrival * cycles, SpanKind.WAIT),))
 
 
