@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ...profile.values import Phase, Role
-from ...records.timeline import Lane, Span, SpanKind, TimelinePart, View, in_turn
+from ...records.timeline import Span, SpanKind, TimelinePart, TimelineRow, View, in_turn
 from ...records.trial import Prediction
 from .demand import RESOURCES
 from .kernel_terms import KernelTerms
@@ -60,7 +60,7 @@ def one_after_another(predictions: Sequence[Prediction]) -> list[TimelinePart]:
         (f"kernel {number}", prediction.latency_us, SpanKind.WORK)
         for number, prediction in enumerate(predictions, 1)
     ]
-    lane = Lane("kernels", in_turn(steps), adds_up=True)
+    lane = TimelineRow("kernels", in_turn(steps), adds_up=True)
     return [TimelinePart(View.KERNEL, "all kernels", sum(p.latency_us for p in predictions), (lane,))]
 
 
@@ -71,7 +71,7 @@ def _network_part(name: str, prediction: Prediction) -> TimelinePart:
         ("first blocks start", terms.get("fill", 0.0), SpanKind.WAIT),
         ("network", terms[NETWORK], SpanKind.WORK),
     ]
-    lane = Lane("launch", in_turn(steps), adds_up=True)
+    lane = TimelineRow("launch", in_turn(steps), adds_up=True)
     return TimelinePart(View.KERNEL, f"{name}: launch", prediction.latency_us, (lane,))
 
 
@@ -97,15 +97,17 @@ def _launch(name: str, prediction: Prediction, terms: KernelTerms) -> TimelinePa
         ("last bytes arrive at other devices", times.arrival, SpanKind.WAIT),
     ]
     start = launch + times.fill
-    shown = "waves of blocks" if terms.is_uniform else "blocks of the place on a core that is busy longest"
-    lanes = [Lane(f"launch and {shown}", in_turn(steps), adds_up=True)]
+    shown = "waves of blocks" if terms.is_uniform else "blocks of the busiest place on a core"
+    lanes = [TimelineRow(f"launch and {shown}", in_turn(steps), adds_up=True)]
     lanes += [
-        Lane(SHARED_UNITS[unit], (Span("busy", start, us),)) for unit, us in times.shared.items() if us > 0
+        TimelineRow(SHARED_UNITS[unit], (Span("busy", start, us),))
+        for unit, us in times.shared.items()
+        if us > 0
     ]
     if sent_us := terms.network.sent_us:
-        lanes.append(Lane(NETWORK, (Span("bytes for other devices", start, sent_us),)))
+        lanes.append(TimelineRow(NETWORK, (Span("bytes for other devices", start, sent_us),)))
     lanes += [
-        Lane(
+        TimelineRow(
             f"{UNITS[unit]}, mean of the cores",
             (Span("busy", start, prediction.terms_us[unit]),),
         )
@@ -160,7 +162,7 @@ def _block(name: str, terms: KernelTerms, cycles: float) -> TimelinePart:
     if terms.is_uniform:
         total = terms.block_cycles(resident) * cycles
         steps.append(("its own dependency chains take longer", total - at, SpanKind.WAIT))
-    lanes = [Lane("block", in_turn(steps), adds_up=True), *_role_lanes(terms, spans)]
+    lanes = [TimelineRow("block", in_turn(steps), adds_up=True), *_role_lanes(terms, spans)]
     for unit in RESOURCES:
         lanes += _lane_of(
             UNITS[unit],
@@ -173,7 +175,7 @@ def _block(name: str, terms: KernelTerms, cycles: float) -> TimelinePart:
     return TimelinePart(View.BLOCK, f"{name}: block{others}", total, tuple(lanes))
 
 
-def _role_lanes(terms: KernelTerms, spans: Sequence[tuple[str, Timed, Span]]) -> list[Lane]:
+def _role_lanes(terms: KernelTerms, spans: Sequence[tuple[str, Timed, Span]]) -> list[TimelineRow]:
     """The program of each role. A producer runs beside the phases that it feeds."""
     lanes: dict[str, list[Span]] = {}
     for phase_name, (role, phase, _), span in spans:
@@ -183,17 +185,17 @@ def _role_lanes(terms: KernelTerms, spans: Sequence[tuple[str, Timed, Span]]) ->
         lane = "epilogue" if phase_name.endswith("epilogue") else _role_name(terms, role)
         lanes.setdefault(lane, []).append(span)
     order = sorted(lanes, key=lambda lane: (lane != "producer", lane == "epilogue"))
-    return [Lane(lane, tuple(lanes[lane])) for lane in order]
+    return [TimelineRow(lane, tuple(lanes[lane])) for lane in order]
 
 
-def _lane_of(lane: str, busy: Sequence[tuple[str, Span, float]]) -> list[Lane]:
+def _lane_of(lane: str, busy: Sequence[tuple[str, Span, float]]) -> list[TimelineRow]:
     """The spans in which a unit is busy, each from the start of its phase, or when it is free again."""
     spans, free = [], 0.0
     for phase_name, phase, us in busy:
         if us > 0:
             spans.append(Span(f"busy for {phase_name}", max(free, phase.start_us), us))
             free = spans[-1].end_us
-    return [Lane(lane, tuple(spans))] if spans else []
+    return [TimelineRow(lane, tuple(spans))] if spans else []
 
 
 def _role_name(terms: KernelTerms, role: Role) -> str:
@@ -270,7 +272,7 @@ def _iteration(title: str, terms: KernelTerms, item: Timed, cycles: float) -> Ti
     groups = max(1, -int(-flow.groups * resident // 1))
     of = f", one of {groups} groups of warps" if groups > 1 else ", the only group of warps"
     lanes = [
-        Lane(
+        TimelineRow(
             f"{_role_name(terms, role)}{of}",
             in_turn([(n, c * scale, kind) for n, c, kind in steps]),
             adds_up=True,
@@ -281,20 +283,20 @@ def _iteration(title: str, terms: KernelTerms, item: Timed, cycles: float) -> Ti
     for unit in RESOURCES:
         busy = getattr(parts.need, unit) * resident * cycles
         if busy > 0:
-            lanes.append(Lane(UNITS[unit], (Span("busy", 0.0, busy),)))
+            lanes.append(TimelineRow(UNITS[unit], (Span("busy", 0.0, busy),)))
     return TimelinePart(View.ITERATION, title, time.period * cycles, tuple(lanes))
 
 
-def _copy_lanes(terms: KernelTerms, loading: Phase, consumer: Phase, cycles: float) -> Iterator[Lane]:
+def _copy_lanes(terms: KernelTerms, loading: Phase, consumer: Phase, cycles: float) -> Iterator[TimelineRow]:
     """Copies from their issue to their arrival, which may take longer than an iteration."""
     by = "threads" if loading is consumer else "producer"
     pipeline = terms.pipeline
     for number, (arrival, slots) in enumerate(pipeline.copies(loading, consumer), 1):
         name = f"{by}: bulk copy {number} in flight, {_count(slots, 'buffer')}"
-        yield Lane(name, (Span("from issue to arrival", 0.0, arrival * cycles, SpanKind.WAIT),))
+        yield TimelineRow(name, (Span("from issue to arrival", 0.0, arrival * cycles, SpanKind.WAIT),))
     if arrival := pipeline.grouped_arrival(loading):
         name = f"{by}: group of copies in flight, of {loading.pipeline_depth} iterations together"
-        yield Lane(name, (Span("from issue to arrival", 0.0, arrival * cycles, SpanKind.WAIT),))
+        yield TimelineRow(name, (Span("from issue to arrival", 0.0, arrival * cycles, SpanKind.WAIT),))
 
 
 def _count(number: int, what: str) -> str:

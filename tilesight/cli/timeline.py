@@ -14,7 +14,7 @@ from . import options, output, suggestions
 from .output import number
 
 if TYPE_CHECKING:
-    from ..records.timeline import Lane, Timeline
+    from ..records.timeline import Timeline, TimelineRow
 
 
 @click.command()
@@ -153,7 +153,7 @@ def _print(found: Timeline) -> None:
         output.print_text(f"note: {note}")
 
 
-def _total(lane: Lane) -> str:
+def _total(lane: TimelineRow) -> str:
     return "total" if len(lane.spans) == 1 else f"total of {len(lane.spans)}"
 
 

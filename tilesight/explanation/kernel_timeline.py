@@ -29,7 +29,7 @@ _SEVERAL_CONSUMERS = (
 )
 _LENGTHS = (
     "Blocks differ in length. They start in order as places on the cores become free; the first row shows "
-    "the place that is busy longest."
+    "the place that is busy longest, which takes the makespan."
 )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..records.timeline import Lane, Span, SpanKind, Timeline, TimelinePart, View
+from ..records.timeline import Span, SpanKind, Timeline, TimelinePart, TimelineRow, View
 from .values import Axis, Bar, Lanes, PageColumn, PageFigure, PageTable, Source, Texts
 
 SIMPLIFIED = "What the timeline leaves out"
@@ -83,7 +83,7 @@ def _figure(
 
 def _table(parts: Sequence[TimelinePart], rows: str, unit_us: float, unit: str, source: Source) -> PageTable:
     """A row for each span."""
-    spans: list[tuple[TimelinePart, Lane, Span]] = [
+    spans: list[tuple[TimelinePart, TimelineRow, Span]] = [
         (part, lane, span) for part in parts for lane in part.lanes for span in lane.spans
     ]
     columns: dict[str, PageColumn] = {

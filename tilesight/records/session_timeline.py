@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 
 from .recorded_session import RecordedSession, TrialTimes
-from .timeline import Lane, Span, SpanKind, Timeline, TimelinePart, View
+from .timeline import Span, SpanKind, Timeline, TimelinePart, TimelineRow, View
 from .trial import DEVICE_S, Measurement, TrialRecord
 
 _SECOND_US = 1e6
@@ -85,7 +85,7 @@ def _device(measurement: Measurement) -> str:
     return " ".join(filter(None, (name, uuid))) or "an unnamed device"
 
 
-def _lanes(stage: str, spans: Sequence[Span]) -> Iterator[Lane]:
+def _lanes(stage: str, spans: Sequence[Span]) -> Iterator[TimelineRow]:
     """As few rows as the spans need without overlap."""
     rows: list[list[Span]] = []
     for span in sorted(spans, key=lambda span: (span.start_us, span.end_us)):
@@ -94,4 +94,4 @@ def _lanes(stage: str, spans: Sequence[Span]) -> Iterator[Lane]:
             rows.append(free := [])
         free.append(span)
     for number, row in enumerate(rows, 1):
-        yield Lane(f"{stage}, {number} of {len(rows)}" if len(rows) > 1 else stage, tuple(row))
+        yield TimelineRow(f"{stage}, {number} of {len(rows)}" if len(rows) > 1 else stage, tuple(row))

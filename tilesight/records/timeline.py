@@ -43,7 +43,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
+class TimelineRow:
     """A row of spans, of which no two overlap.
 
     `adds_up`: its spans follow one another without gaps and add up to the time of its part; other rows show
@@ -69,10 +69,10 @@ class TimelinePart:
     view: View
     title: str
     us: float
-    lanes: tuple[Lane, ...]
+    lanes: tuple[TimelineRow, ...]
 
     @property
-    def summed(self) -> tuple[Lane, ...]:
+    def summed(self) -> tuple[TimelineRow, ...]:
         """The rows that add up to `us`."""
         return tuple(lane for lane in self.lanes if lane.adds_up)
 
