@@ -21,6 +21,8 @@ _NOTES = (
     "How long a unit is busy is known, when is not: its span begins with the code that it belongs to.",
     "Device memory, L2 as a whole and the network are known for the whole kernel only; an iteration knows "
     "the latency of its loads and its core's share of L2.",
+    "What all cores share holds blocks up while they run. The model states by how much in sum, so that is "
+    "drawn after them.",
     "A block is one of mean length. What ends it (its start and end are one number) is drawn at its start.",
 )
 _SEVERAL_CONSUMERS = (
