@@ -8,7 +8,7 @@ the keys up to its own. Scores are multiplied by `scale`, whose 0 stands for 1/s
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..errors import WorkloadError
@@ -210,6 +210,26 @@ class CacheTemplate(KernelTemplate):
         "kv_len": "all parts of the keys have the same number of steps, which pipelines must know",
         "q_len": "the queries of an item fill the rows of a tile",
     }
+
+    @abstractmethod
+    def parts(
+        self,
+        workload: Workload,
+        config: Config,
+        *,
+        in_parts: bool,
+        end: Callable[[Any, Any], Any] | None = None,
+    ) -> Callable[[Mapping[str, Any]], Any]:
+        """A function of the tensors of `build`, by name: the launch of the kernel whose blocks have parts of
+        the keys.
+
+        Args:
+            workload: the workload.
+            config: its config.
+            in_parts: whether the kernel leaves parts, even if there is only one.
+            end: `(length, query)` gives the number of keys of an item that one of its queries sees; None:
+                those up to its own.
+        """
 
     def scratch(self, workload: Workload, config: Config) -> Mapping[str, tuple[tuple[int, ...], str]]:
         *rows, columns = self.operator.outputs(workload)["O"]

@@ -65,6 +65,25 @@ class RankTiles:
         return self.world * self.shard_tiles * self.tile_columns
 
     @property
+    def panel(self) -> int:
+        """Rows of tiles that are walked together."""
+        return max(self.config.int("swizzle"), 1)
+
+    @property
+    def computing(self) -> int:
+        """Threads of a block that compute."""
+        return self.config.int("threads")
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.computing + GROUP
+
+    def workers(self, others: int) -> int:
+        """Blocks that compute, beside `others` that do not."""
+        return min(self.config.int("persistent") - others, self.tiles)
+
+    @property
     def depths(self) -> int:
         return -(-self.depth // self.config.int("block_k"))
 
@@ -73,7 +92,7 @@ class RankTiles:
         import tilelang.language as T  # noqa: N812
 
         total = self.world * self.shard_tiles
-        panel = max(self.config.int("swizzle"), 1)
+        panel = self.panel
         first = tile // (panel * self.tile_columns) * panel
         height = T.min(panel, total - first)
         inner = tile % (panel * self.tile_columns)
@@ -84,10 +103,31 @@ class RankTiles:
         return column, shard, row % self.shard_tiles
 
 
+@dataclass(frozen=True)
+class Beside:
+    """Blocks of the product's kernel that compute no tiles, and what the other ones do for them.
+
+    Attributes:
+        blocks: their number. They are the first ones, so that each has a core when tiles begin to wait.
+        act: a macro `(A, others, stages, block)`: all that such a block does, nothing of blocks that compute.
+            `stages` are those of A and their barriers, which it may use.
+        wait: a macro `(A, shard, first, count)` for one warp: returns when `count` rows of a shard are there.
+            None: they are there.
+        report: a macro `(others, place)` for the threads that compute, when they have sent a tile and
+            computed the next one. None: nobody waits for tiles.
+    """
+
+    blocks: int
+    act: Callable[[Any, Any, Any, Any], Any]
+    wait: Callable[[Any, Any, Any, Any], Any] | None = None
+    report: Callable[[Any, Any], Any] | None = None
+
+
 def product_to_ranks(
     tiles: RankTiles,
     send_part: Callable[[Any, Any, Any, Any], Any],
     load_rows: Callable[[Any, Any, Any, Any], Any] | None = None,
+    beside: Beside | None = None,
 ) -> Any:
     """A function `launch(A, B, others, rank)` for a PrimFunc: the launch of a kernel with these tiles.
 
@@ -98,16 +138,16 @@ def product_to_ranks(
             keep their names.
         load_rows: `(A, shard, at, copy)` calls `copy` with a part of A: the slices `at` of rows of the shard
             and of depths. None: A has all shards.
+        beside: blocks that compute no tiles; None: all blocks do.
     """
     import tilelang.language as T  # noqa: N812
 
     config, dtype = tiles.config, tiles.dtype
     block_m, block_n, block_k = tiles.block_m, tiles.block_n, config.int("block_k")
-    num_stages, threads, blocks = (
-        config.int("num_stages"),
-        config.int("threads"),
-        min(config.int("persistent"), tiles.tiles),
-    )
+    num_stages, threads = config.int("num_stages"), tiles.computing
+    others = beside.blocks if beside else 0
+    workers = tiles.workers(others)
+    wait, report = (beside.wait, beside.report) if beside else (None, None)
     policy, width = warp_policy(config.str("policy")), part_columns(block_n, DTYPE_BYTES[dtype])
 
     def of_all(a: Any, shard: Any, at: tuple[slice, slice], copy: Callable[[Any], Any]) -> Any:
@@ -122,6 +162,9 @@ def product_to_ranks(
         rows = slice(row * block_m, row * block_m + block_m)
         deeps = slice(depth * block_k, depth * block_k + block_k)
         columns = slice(column * block_n, column * block_n + block_n)
+        if wait is not None:  # noqa: SIM102 (of Python, the next one of the kernel)
+            if depth == 0:
+                wait(tensors[0], shard, row * block_m, block_m)
         read(
             tensors[0],
             shard,
@@ -141,38 +184,46 @@ def product_to_ranks(
 
     @T.macro
     def send(where, first, c_parts, slot):  # type: ignore[no-untyped-def]
-        others, place = where
+        target, place = where
         column, shard, row = place
         start = column * block_n + first
         at = slice(row * block_m, row * block_m + block_m), slice(start, start + width)
-        send_part(others, shard, c_parts[slot, :, :], at)
+        send_part(target, shard, c_parts[slot, :, :], at)
 
     store_parts = stored_by_parts(fill, send, block_m, block_n, dtype)
 
     @T.macro
-    def keep(tensors, place, _, c_sum):  # type: ignore[no-untyped-def]
+    def keep(tensors, place, before, c_sum):  # type: ignore[no-untyped-def]
+        if report is not None:
+            turn, sent = before
+            if turn > 0:
+                report(tensors[2], sent)
         store_parts((tensors[2], place), c_sum)
 
     @T.macro
     def walk(role, tensors, buffers, barriers, where):  # type: ignore[no-untyped-def]
         block, rank = where
-        for turn in T.serial((tiles.tiles + blocks - 1 - block) // blocks):
+        turns = (tiles.tiles + workers - 1 - (block - others)) // workers
+        for turn in T.serial(T.if_then_else(block < others, 0, turns) if others else turns):
             # the model evaluates turns that the last blocks do not have
-            tile = T.min(turn * blocks + block, tiles.tiles - 1)
+            tile = T.min(turn * workers + block - others, tiles.tiles - 1)
             place = tiles.place(tile, rank)
-            role(tensors, buffers, barriers, place, (0, tiles.depths), turn * tiles.depths, None)
+            before = (turn, tiles.place(T.max(tile - workers, 0), rank)) if report is not None else None
+            role(tensors, buffers, barriers, place, (0, tiles.depths), turn * tiles.depths, before)
 
     run = scheduled_tiles(load, multiply, keep, num_stages, threads, False, in_order())
 
     @T.macro
-    def launch(A, B, others, rank):  # type: ignore[no-untyped-def]  # noqa: N803
-        with T.Kernel(blocks, threads=threads + GROUP) as block:
+    def launch(A, B, sent_to, rank):  # type: ignore[no-untyped-def]  # noqa: N803
+        with T.Kernel(others + workers, threads=threads + GROUP) as block:
             a_tile = T.alloc_shared((num_stages, block_m, block_k), dtype)
             b_tile = T.alloc_shared((num_stages, block_k, block_n), dtype)
             c_sum = T.alloc_fragment((block_m, block_n), "float32")
             full = T.alloc_barrier([1] * num_stages)
             free = T.alloc_barrier([threads // 32] * num_stages)
-            run((A, B, others), (a_tile, b_tile, c_sum), (full, free), walk, (block, rank))
+            if beside is not None:
+                beside.act(A, sent_to, (a_tile, full), block)
+            run((A, B, sent_to), (a_tile, b_tile, c_sum), (full, free), walk, (block, rank))
             # what it has sent is at the peers, and not only read
             T.tma_store_wait(0, read=False)
 

@@ -14,16 +14,18 @@ Annotations are evaluated here (no `from __future__`): TileLang reads those of i
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..problem.group_operator import MEET, of_ranks
-from ..problem.template import RANK
+from ..problem.group_operator import ANNOUNCE_TILE, MEET, of_ranks
+from ..problem.template import RANK, RunTimeNumber
 
 Tensor = tuple[tuple[int, ...], str]  # shape and dtype
 
 MOST_RANKS = 8  # tensors of all ranks are arguments of a kernel, one by one
-FLAGS = "flags"  # of shared scratch
+FLAGS, ARRIVED = "flags", "arrived"  # of shared scratch: those of barriers, and of what peers send meanwhile
 LANES = 32
 
 RAISE_AND_WAIT = """
+#ifndef TILESIGHT_FLAGS
+#define TILESIGHT_FLAGS
 __device__ __forceinline__ void raise_flag(int *flag, int number) {
   asm volatile("st.release.sys.global.s32 [%0], %1;" : : "l"(flag), "r"(number) : "memory");
 }
@@ -32,6 +34,7 @@ __device__ __forceinline__ int read_flag(const int *flag) {
   asm volatile("ld.acquire.sys.global.s32 %0, [%1];" : "=r"(found) : "l"(flag) : "memory");
   return found;
 }
+#endif
 """
 
 
@@ -40,29 +43,35 @@ def shape_of_flags(world: int) -> Tensor:
     return (world + 1,), "int32"
 
 
+def chosen_pointer(name: str, index: str, world: int) -> str:
+    """An expression of C++: that of the parameters `name_0`, `name_1`, ... whose number is `index`."""
+    return (
+        "".join(f"{index} == {rank} ? {name}_{rank} : " for rank in range(world - 1)) + f"{name}_{world - 1}"
+    )
+
+
+def pointer_parameters(name: str, world: int) -> str:
+    """The parameters of a device function that take flags of all ranks."""
+    return ", ".join(f"int *{name}_{rank}" for rank in range(world))
+
+
 def barrier_function(world: int) -> str:
     """The text of `MEET`, which one warp calls on each rank: returns when all ranks have called it.
 
     Lane p raises this rank's flag at rank p, and waits for the flag of rank p here.
     """
-    ranks = range(world)
-    parameters = ", ".join(f"int *flags_{rank}" for rank in ranks)
-
-    def chosen(index: str) -> str:
-        return "".join(f"{index} == {rank} ? flags_{rank} : " for rank in ranks[:-1]) + f"flags_{world - 1}"
-
     # each kernel of a function brings the text along
     return f"""
 #ifndef TILESIGHT_{MEET.upper()}
 #define TILESIGHT_{MEET.upper()}
 {RAISE_AND_WAIT}
-__device__ __forceinline__ void {MEET}(int rank, {parameters}) {{
-  int *own = {chosen("rank")};
+__device__ __forceinline__ void {MEET}(int rank, {pointer_parameters("flags", world)}) {{
+  int *own = {chosen_pointer("flags", "rank", world)};
   const int lane = threadIdx.x;
   const int number = (int)((unsigned int)read_flag(own + {world}) + 1u);
   __syncwarp();
   if (lane < {world}) {{
-    int *peer = {chosen("lane")};
+    int *peer = {chosen_pointer("flags", "lane", world)};
     __threadfence_system();
     raise_flag(peer + rank, number);
     while ((int)((unsigned int)read_flag(own + lane) - (unsigned int)number) < 0) {{
@@ -72,6 +81,27 @@ __device__ __forceinline__ void {MEET}(int rank, {parameters}) {{
   if (lane == 0) {{
     raise_flag(own + {world}, number);
   }}
+}}
+#endif
+"""
+
+
+def announcement(world: int, number: int) -> str:
+    """The text of `ANNOUNCE_TILE`, by which one thread raises one of `number` flags of its rank at a peer.
+
+    What it has sent is complete. The flag gets the number of the last barrier.
+    """
+    parameters = f"{pointer_parameters('flags', world)}, {pointer_parameters('arrived', world)}"
+    return f"""
+#ifndef TILESIGHT_{ANNOUNCE_TILE.upper()}
+#define TILESIGHT_{ANNOUNCE_TILE.upper()}
+{RAISE_AND_WAIT}
+__device__ __forceinline__ void {ANNOUNCE_TILE}(int rank, int peer, int tile, {parameters}) {{
+  const int *own = {chosen_pointer("flags", "rank", world)};
+  int *there = {chosen_pointer("arrived", "peer", world)};
+  const int number = read_flag(own + {world});
+  __threadfence_system();
+  raise_flag(there + rank * {number} + tile, number);
 }}
 #endif
 """
@@ -94,7 +124,11 @@ def barrier_between_ranks(world: int) -> Any:
 
 
 def kernel_of_ranks(
-    name: str, arguments: Sequence[tuple[str, Tensor, bool]], world: int, body: Callable[..., None]
+    name: str,
+    arguments: Sequence[tuple[str, Tensor, bool]],
+    world: int,
+    body: Callable[..., None],
+    more: Sequence[RunTimeNumber] = (),
 ) -> Any:
     """A PrimFunc that takes tensors of its rank, shared ones of all ranks, and its rank.
 
@@ -106,6 +140,7 @@ def kernel_of_ranks(
         world: number of ranks.
         body: called with the tensors, each shared one as a tuple of those of all ranks, and the rank. It
             calls macros that launch kernels.
+        more: numbers that follow the rank and that no kernel reads.
     """
     import tilelang.language as T  # noqa: N812
     from tilelang.language.eager.builder import Builder
@@ -120,7 +155,10 @@ def kernel_of_ranks(
             tuple(tensor(one, of) for one in of_ranks(key, world)) if shared else tensor(key, of)
             for key, of, shared in arguments
         ]
-        body(*tensors, builder.arg(RANK.name, T.int32()))
+        rank = builder.arg(RANK.name, T.int32())
+        for number in more:
+            builder.arg(number.name, getattr(T, number.dtype)())
+        body(*tensors, rank)
     return builder.get()
 
 

@@ -7,16 +7,20 @@ Annotations are evaluated here (no `from __future__`): TileLang reads those of i
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 LOWEST = -1e30  # what the largest score of a row begins with: below all scores, and minus itself it is 0
 COMBINE_ROWS, COMBINE_THREADS = 4, 128  # a block of the second kernel
 
+Reader = Callable[[Any, Any], Any]  # of a part, by its number, into a fragment
 
-def partials(split_k: int, rows: tuple[int, ...], columns: int) -> Mapping[str, tuple[tuple[int, ...], str]]:
-    """Scratch memory of the parts of outputs (*rows, columns); none if there is one part."""
-    if split_k == 1:
+
+def partials(
+    split_k: int, rows: tuple[int, ...], columns: int, *, always: bool = False
+) -> Mapping[str, tuple[tuple[int, ...], str]]:
+    """Scratch memory of the parts of outputs (*rows, columns); none if there is one part, unless `always`."""
+    if split_k == 1 and not always:
         return {}
     return {"PartO": ((split_k, *rows, columns), "float32"), "PartLSE": ((split_k, *rows), "float32")}
 
@@ -101,23 +105,22 @@ def normalise(rows: int, columns: int, scale: float) -> Any:
     return divide
 
 
-def combine(split_k: int, columns: int) -> Any:
+def combine(split_k: int, columns: int, is_last: bool = True) -> Any:
     """A macro for a block of the second kernel: the outputs of `COMBINE_ROWS` heads of one query.
 
     Args:
         split_k: number of parts.
         columns: columns of the output.
+        is_last: whether the logarithm that is kept is the natural one; else that of a part.
 
     Returns:
-        A TileLang macro of the parts (split_k, batch, q_len, heads, columns), their logarithms, the output,
-        the natural logarithm (None if it is not wanted), and the item, query and first head.
+        A TileLang macro of functions of fragments: `read_lse` and `read` copy the logarithms and the outputs
+        of a part, `keep` and `keep_lse` (None if it is not wanted) take those of all parts.
     """
     import tilelang.language as T  # noqa: N812
 
     @T.macro
-    def sum_up(  # type: ignore[no-untyped-def]
-        parts: T.Buffer, part_lse: T.Buffer, out: T.Buffer, lse: Any, item: Any, query: Any, head: Any
-    ):
+    def sum_up(read_lse, read, keep, keep_lse):  # type: ignore[no-untyped-def]
         o_sum = T.alloc_fragment((COMBINE_ROWS, columns), "float32")
         part = T.alloc_fragment((COMBINE_ROWS, columns), "float32")
         highest = T.alloc_fragment((COMBINE_ROWS,), "float32")
@@ -127,12 +130,12 @@ def combine(split_k: int, columns: int) -> Any:
         T.fill(total, 0)
         T.fill(highest, LOWEST)
         for split in T.serial(split_k):
-            T.copy(part_lse[split, item, query, head : head + COMBINE_ROWS], weight)
+            read_lse(split, weight)
             for i in T.Parallel(COMBINE_ROWS):
                 highest[i] = T.max(highest[i], weight[i])
         for split in T.serial(split_k):
-            T.copy(part_lse[split, item, query, head : head + COMBINE_ROWS], weight)
-            T.copy(parts[split, item, query, head : head + COMBINE_ROWS, 0:columns], part)
+            read_lse(split, weight)
+            read(split, part)
             for i in T.Parallel(COMBINE_ROWS):
                 weight[i] = T.exp2(weight[i] - highest[i])
                 total[i] += weight[i]
@@ -142,10 +145,53 @@ def combine(split_k: int, columns: int) -> Any:
             weight[i] = T.if_then_else(total[i] > 0, 1 / total[i], 0)
         for i, j in T.Parallel(COMBINE_ROWS, columns):
             o_sum[i, j] *= weight[i]
-        T.copy(o_sum, out[item, query, head : head + COMBINE_ROWS, 0:columns])
-        if lse is not None:
+        keep(o_sum)
+        if keep_lse is not None:
             for i in T.Parallel(COMBINE_ROWS):
-                highest[i] = (highest[i] + T.log2(total[i])) * math.log(2)
-            T.copy(highest, lse[item, query, head : head + COMBINE_ROWS])
+                if is_last:
+                    highest[i] = (highest[i] + T.log2(total[i])) * math.log(2)
+                else:
+                    highest[i] = highest[i] + T.log2(total[i])
+            keep_lse(highest)
 
     return sum_up
+
+
+def parts_of(
+    parts: Any, part_lse: Any, item: Any, query: Any, head: Any, columns: int
+) -> tuple[Reader, Reader]:
+    """What `combine` reads from the scratch of `partials`: logarithms and outputs of heads from `head` on."""
+    import tilelang.language as T  # noqa: N812
+
+    heads = slice(head, head + COMBINE_ROWS)
+    return (
+        lambda split, weight: T.copy(part_lse[split, item, query, heads], weight),
+        lambda split, part: T.copy(parts[split, item, query, heads, 0:columns], part),
+    )
+
+
+def combination(split_k: int, batch: Any, q_len: int, heads: int, columns: int) -> Any:
+    """A macro of the parts, their logarithms, the output and its natural logarithm (or None): the launch of
+    the second kernel of one device.
+    """
+    import tilelang.language as T  # noqa: N812
+
+    sum_up = combine(split_k, columns)
+
+    @T.macro
+    def launch(parts, part_lse, out, lse):  # type: ignore[no-untyped-def]
+        with T.Kernel(T.ceildiv(heads, COMBINE_ROWS), q_len, batch, threads=COMBINE_THREADS) as (
+            tile, query, item,
+        ):  # fmt: skip
+            head = tile * COMBINE_ROWS
+            read_lse, read = parts_of(parts, part_lse, item, query, head, columns)
+            sum_up(
+                read_lse,
+                read,
+                lambda o_sum: T.copy(o_sum, out[item, query, head : head + COMBINE_ROWS, 0:columns]),
+                None
+                if lse is None
+                else lambda found: T.copy(found, lse[item, query, head : head + COMBINE_ROWS]),
+            )
+
+    return launch

@@ -18,12 +18,15 @@ from ..problem.space import Config, SearchSpace, Value
 from ..problem.template import Collective
 from ..problem.workload import Workload
 from ..search_spaces import all_gather_matmul as search_space
+from ..search_spaces.all_gather_matmul import PUSH, STORE, TMA
 from ..search_spaces.rank_products import SEQUENTIAL, product_config, product_workload
 from ..target.spec import Target
 from ._exact_products import exact_products
+from ._rank_chunks import Chunks, Gathering, chunks_to_peers, shape_of_arrivals
 from ._rank_products import RankProduct, RankProductTemplate, default_of_ways, layers
-from ._rank_tiles import RankTiles, product_to_ranks
+from ._rank_tiles import Beside, RankTiles, product_to_ranks
 from ._ranks import (
+    ARRIVED,
     FLAGS,
     as_kernel_of_ranks,
     barrier_between_ranks,
@@ -96,10 +99,12 @@ OPERATOR = AllGatherMatmul()
 
 
 class AllGatherMatmulGpu(RankProductTemplate):
-    """The library's all-gather and the product of one device, or tiles that read the rows of peers.
+    """The library's all-gather and the product of one device, or one kernel that brings rows and multiplies.
 
-    A call of the latter is three kernels: a barrier of all ranks, so that all rows are there; the product;
-    and a barrier, after which the rows may be written again.
+    A call of `pull` is three kernels: a barrier of all ranks, so that all rows are there; the product, whose
+    tiles read the rows of peers; and a barrier, after which the rows may be written again. A call of `push`
+    is two: a barrier, after which the memory for the rows of peers may be written; and the product, of which
+    some blocks send rows. It ends when it has got all rows and has sent all of its own.
     """
 
     operator = OPERATOR
@@ -109,7 +114,23 @@ class AllGatherMatmulGpu(RankProductTemplate):
         return search_space.space(workload, target)
 
     def shared_scratch(self, workload: Workload, config: Config) -> Mapping[str, tuple[tuple[int, ...], str]]:
-        return {} if config["algorithm"] == SEQUENTIAL else {FLAGS: shape_of_flags(workload.dims[WORLD])}
+        if config["algorithm"] == SEQUENTIAL:
+            return {}
+        world = workload.dims[WORLD]
+        found = {FLAGS: shape_of_flags(world)}
+        if config["algorithm"] == PUSH:
+            chunks = self._chunks(workload, config)
+            found[ARRIVED] = shape_of_arrivals(chunks)
+            found[GATHERED] = ((world, chunks.tiles.rows, workload.dims["k"]), workload.dtype)
+        return found
+
+    def _tiles(self, workload: Workload, config: Config) -> RankTiles:
+        m, n, k, world = (workload.dims[d] for d in self.operator.dims)
+        return RankTiles(m // world, n, k, world, config, workload.dtype, begin=0)
+
+    def _chunks(self, workload: Workload, config: Config) -> Chunks:
+        by_tma = config.str("mechanism", STORE) == TMA
+        return Chunks(self._tiles(workload, config), config.int("chunk_rows"), config.int("senders"), by_tma)
 
     def default_config(self, workload: Workload, target: Target) -> Config | None:
         """The library's all-gather, and the product's own default.
@@ -128,26 +149,44 @@ class AllGatherMatmulGpu(RankProductTemplate):
             shards = [(name, ((rows, k), dtype)) for name in of_ranks("A", world)]
             return as_kernel_of_ranks(product, [*shards, "B", "C"])
         meet = barrier_between_ranks(world)
-
-        def load_rows(shards: Any, shard: Any, at: Any, copy: Any) -> None:
-            on_rank(shard, shards, lambda own: copy(own[at[0], at[1]]))
+        tiles = self._tiles(workload, config)
+        pushes = config["algorithm"] == PUSH
 
         def send_part(c: Any, shard: Any, part: Any, at: Any) -> Any:
             return T.tma_copy(part, c[0][shard, at[0], at[1]])
 
-        tiles = RankTiles(rows, n, k, world, config, dtype, begin=0)
-        product = product_to_ranks(tiles, send_part, load_rows)
+        def load_rows(shards: Any, shard: Any, at: Any, copy: Any) -> None:
+            on_rank(shard, shards, lambda own: copy(own[at[0], at[1]]))
 
-        def body(a: Any, b: Any, c: Any, flags: Any, rank: Any) -> None:
+        @T.macro
+        def load_gathered(a, shard, at, copy):  # type: ignore[no-untyped-def]
+            if shard == a.rank:
+                on_rank(a.rank, a.own, lambda own: copy(own[at[0], at[1]]))
+            else:
+                on_rank(a.rank, a.gathered, lambda one: copy(one[shard, at[0], at[1]]))
+
+        if pushes:
+            chunks = self._chunks(workload, config)
+            beside = Beside(chunks.senders, *chunks_to_peers(chunks))
+            product = product_to_ranks(tiles, send_part, load_gathered, beside)
+        else:
+            product = product_to_ranks(tiles, send_part, load_rows)
+
+        def body(a: Any, b: Any, c: Any, flags: Any, *rest: Any) -> None:
+            *scratch, rank = rest
             meet(flags, rank)
-            product(a, b, (c,), rank)
-            meet(flags, rank)
+            if pushes:
+                arrived, gathered = scratch
+                product(Gathering(a, gathered, flags, arrived, rank), b, (c,), rank)
+            else:
+                product(a, b, (c,), rank)
+                meet(flags, rank)
 
         arguments = (
             ("A", ((rows, k), dtype), True),
             ("B", ((k, n), dtype), False),
             ("C", ((world, rows, n), dtype), False),  # the last tile of a shard ends with it
-            (FLAGS, shape_of_flags(world), True),
+            *((name, of, True) for name, of in self.shared_scratch(workload, config).items()),
         )
         return kernel_of_ranks(self.name, arguments, world, body)
 

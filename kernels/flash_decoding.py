@@ -25,15 +25,7 @@ from ._exact_products import exact_products
 from ._kv_cache import CacheOperator, CacheTemplate, weighted
 from ._online_softmax import online_softmax
 from ._softmax_scale import softmax_scale
-from ._split_kv import (
-    COMBINE_ROWS,
-    COMBINE_THREADS,
-    LOWEST,
-    combine,
-    load_keys,
-    normalise,
-    tensor_if,
-)
+from ._split_kv import LOWEST, combination, load_keys, normalise, tensor_if
 from ._vendor_calls import of_packages
 
 if TYPE_CHECKING:
@@ -189,10 +181,17 @@ class FlashDecodingGpu(CacheTemplate):
         )
         return space.closest(wanted)
 
-    def build(self, workload: Workload, config: Config) -> Any:
+    def parts(
+        self,
+        workload: Workload,
+        config: Config,
+        *,
+        in_parts: bool,
+        end: Callable[[Any, Any], Any] | None = None,
+    ) -> Callable[[Mapping[str, Any]], Any]:
         import tilelang.language as T  # noqa: N812
 
-        batch, heads, kv_heads, kv_len, head_dim, q_len, pages = workload.dims.values()
+        batch, heads, kv_heads, kv_len, head_dim, q_len, _ = workload.dims.values()
         dtype, accumulator = workload.dtype, "float32"
         block_m, block_n, split_k = config.int("block_m"), config.int("block_n"), config.int("split_k")
         num_stages, threads = config.int("num_stages"), config.int("threads")
@@ -210,22 +209,11 @@ class FlashDecodingGpu(CacheTemplate):
         update = online_softmax(block_m, block_n, scale, from_finite=True, shares_rows=not in_registers)
         divide = normalise(block_m, head_dim, scale)
         load = load_keys(block_n, head_dim, page, by_row=config["gather"] == "by_row")
-        sum_up = combine(split_k, head_dim)
 
-        pool = (pages, page or kv_len, kv_heads, head_dim)
+        seen_end = end or (lambda length, query: length - (q_len - 1) + query)
 
-        @T.prim_func
-        def flash_decoding(  # type: ignore[no-untyped-def]
-            Q: T.Tensor((batch, q_len, heads, head_dim), dtype),  # type: ignore[valid-type]  # noqa: N803
-            K: T.Tensor(pool, dtype),  # type: ignore[valid-type]  # noqa: N803
-            V: T.Tensor(pool, dtype),  # type: ignore[valid-type]  # noqa: N803
-            Table: tensor_if(page > 0, (batch, kv_len // (page or 1)), "int32"),  # type: ignore[valid-type]  # noqa: N803
-            Lengths: tensor_if(has_lengths, (batch,), "int32"),  # type: ignore[valid-type]  # noqa: N803
-            O: T.Tensor((batch, q_len, heads, head_dim), dtype),  # type: ignore[valid-type]  # noqa: E741, N803
-            LSE: tensor_if(has_lse, (batch, q_len, heads), accumulator),  # type: ignore[valid-type]  # noqa: N803
-            PartO: tensor_if(split_k > 1, (split_k, batch, q_len, heads, head_dim), accumulator),  # type: ignore[valid-type]  # noqa: N803
-            PartLSE: tensor_if(split_k > 1, (split_k, batch, q_len, heads), accumulator),  # type: ignore[valid-type]  # noqa: N803
-        ):
+        @T.macro
+        def launch(Q, K, V, Table, Lengths, O, LSE, PartO, PartLSE):  # type: ignore[no-untyped-def]  # noqa: E741, N803
             with T.Kernel(kv_heads * row_tiles, split_k, batch, threads=threads) as (tile, split, item):
                 kv_head, first_row = tile // row_tiles, tile % row_tiles * block_m
                 q_tile = T.alloc_shared((block_m, head_dim), dtype)
@@ -270,7 +258,7 @@ class FlashDecodingGpu(CacheTemplate):
                         if first + block_n > length - (q_len - 1):
                             for i, j in T.Parallel(block_m, block_n):
                                 query = T.min((first_row + i) // group, q_len - 1)
-                                seen = first + j < length - (q_len - 1) + query
+                                seen = first + j < seen_end(length, query)
                                 scores[i, j] = T.if_then_else(seen, scores[i, j], -T.infinity(accumulator))
                     update(scores, row_max, old_max, rescale, tile_sum, row_sum)
                     T.copy(scores, weights)
@@ -283,25 +271,52 @@ class FlashDecodingGpu(CacheTemplate):
                 for i, j in T.Parallel(block_m, head_dim):
                     row = first_row + i
                     if row < rows:
-                        if split_k > 1:
+                        if in_parts:
                             PartO[split, item, row // group, kv_head * group + row % group, j] = o_sum[i, j]
                         else:
                             O[item, row // group, kv_head * group + row % group, j] = o_sum[i, j]
                 for i in T.Parallel(block_m):
                     row = first_row + i
                     if row < rows:
-                        if split_k > 1:
+                        if in_parts:
                             PartLSE[split, item, row // group, kv_head * group + row % group] = row_max[i]
                         elif has_lse:
                             LSE[item, row // group, kv_head * group + row % group] = row_max[i] * math.log(2)
 
+        names = ("Q", "K", "V", "Table", "Lengths", "O", "LSE", "PartO", "PartLSE")
+        return lambda tensors: launch(*(tensors.get(name) for name in names))
+
+    def build(self, workload: Workload, config: Config) -> Any:
+        import tilelang.language as T  # noqa: N812
+
+        batch, heads, kv_heads, kv_len, head_dim, q_len, pages = workload.dims.values()
+        dtype, split_k, page = workload.dtype, config.int("split_k"), int(workload.attrs["page"])
+        has_lengths, has_lse = self.operator.has_lengths(workload.attrs), bool(workload.attrs["lse"])
+        attend = self.parts(workload, config, in_parts=split_k > 1)
+        combine_parts = combination(split_k, batch, q_len, heads, head_dim)
+
+        pool = (pages, page or kv_len, kv_heads, head_dim)
+
+        @T.prim_func
+        def flash_decoding(  # type: ignore[no-untyped-def]
+            Q: T.Tensor((batch, q_len, heads, head_dim), dtype),  # type: ignore[valid-type]  # noqa: N803
+            K: T.Tensor(pool, dtype),  # type: ignore[valid-type]  # noqa: N803
+            V: T.Tensor(pool, dtype),  # type: ignore[valid-type]  # noqa: N803
+            Table: tensor_if(page > 0, (batch, kv_len // (page or 1)), "int32"),  # type: ignore[valid-type]  # noqa: N803
+            Lengths: tensor_if(has_lengths, (batch,), "int32"),  # type: ignore[valid-type]  # noqa: N803
+            O: T.Tensor((batch, q_len, heads, head_dim), dtype),  # type: ignore[valid-type]  # noqa: E741, N803
+            LSE: tensor_if(has_lse, (batch, q_len, heads), "float32"),  # type: ignore[valid-type]  # noqa: N803
+            PartO: tensor_if(split_k > 1, (split_k, batch, q_len, heads, head_dim), "float32"),  # type: ignore[valid-type]  # noqa: N803
+            PartLSE: tensor_if(split_k > 1, (split_k, batch, q_len, heads), "float32"),  # type: ignore[valid-type]  # noqa: N803
+        ):
+            attend(
+                {
+                    "Q": Q, "K": K, "V": V, "Table": Table, "Lengths": Lengths, "O": O, "LSE": LSE,
+                    "PartO": PartO, "PartLSE": PartLSE,
+                }
+            )  # fmt: skip
             if split_k > 1:
-                with T.Kernel(T.ceildiv(heads, COMBINE_ROWS), q_len, batch, threads=COMBINE_THREADS) as (
-                    heads_tile, token, which,
-                ):  # fmt: skip
-                    sum_up(
-                        PartO, PartLSE, O, LSE if has_lse else None, which, token, heads_tile * COMBINE_ROWS
-                    )
+                combine_parts(PartO, PartLSE, O, LSE if has_lse else None)
 
         return flash_decoding
 

@@ -23,8 +23,10 @@ from ..search_spaces.rank_products import SEQUENTIAL, product_config, product_wo
 from ..target.spec import Target
 from ._rank_products import RankProduct, RankProductTemplate, default_of_ways, exact_sums, layers
 from ._rank_rows import sums_of_ranks, sums_to_all
-from ._rank_tiles import RankTiles, product_to_ranks
+from ._rank_sums import Sending, TileSums, shape_of_tile_flags, sums_of_tiles
+from ._rank_tiles import Beside, RankTiles, product_to_ranks
 from ._ranks import (
+    ARRIVED,
     FLAGS,
     as_kernel_of_ranks,
     barrier_between_ranks,
@@ -87,7 +89,8 @@ class MatmulAllReduceGpu(RankProductTemplate):
     """The product of one device and the library's all-reduce, or tiles that go to one rank or to all.
 
     A call of the latter is several kernels, with barriers of all ranks before the product, after it, and
-    after sums that go to peers.
+    after sums that go to peers. With `summers` some blocks of the product's kernel add tiles that have
+    arrived and send the sums to all, and few are left for the end.
     """
 
     operator = OPERATOR
@@ -101,10 +104,21 @@ class MatmulAllReduceGpu(RankProductTemplate):
             return {}
         world, m = workload.dims[WORLD], workload.dims["m"]
         rows = m if config["algorithm"] == ONE_SHOT else m // world
-        return {
+        found = {
             FLAGS: shape_of_flags(world),
             STAGING: ((world, rows, workload.dims["n"]), workload.dtype),
         }
+        if config.int("summers", 0):
+            found[ARRIVED] = shape_of_tile_flags(self._sums(workload, config))
+        return found
+
+    def _tiles(self, workload: Workload, config: Config) -> RankTiles:
+        m, n, k, world = (workload.dims[d] for d in self.operator.dims)
+        shards = 1 if config["algorithm"] == ONE_SHOT else world
+        return RankTiles(m // shards, n, k, shards, config, workload.dtype)
+
+    def _sums(self, workload: Workload, config: Config) -> TileSums:
+        return TileSums(self._tiles(workload, config), config.int("summers"), to_all=True)
 
     def default_config(self, workload: Workload, target: Target) -> Config | None:
         """Many rows: `two_shot` with large tiles. Few: the product's own default, then the collective."""
@@ -121,25 +135,35 @@ class MatmulAllReduceGpu(RankProductTemplate):
             shared = [(name, ((m, n), dtype)) for name in of_ranks("C", world)]
             return as_kernel_of_ranks(product, ["A", "B", *shared])
         to_all = way == ONE_SHOT
-        shards = 1 if to_all else world
-        tiles = RankTiles(m // shards, n, k, shards, config, dtype)
+        tiles = self._tiles(workload, config)
         meet = barrier_between_ranks(world)
         add = (sums_of_ranks if to_all else sums_to_all)(tiles.rows, n, world, dtype)
 
-        def send_part(target: Any, shard: Any, part: Any, at: Any) -> None:
-            peers, rank = target
+        def send_part(to: Sending, shard: Any, part: Any, at: Any) -> None:
+            def store_at(peer: Any) -> Any:
+                return T.tma_copy(part, peer[to.rank, at[0], at[1]])
+
             if to_all:
-                on_each(peers, lambda peer: T.tma_copy(part, peer[rank, at[0], at[1]]))
+                on_each(to.staging, store_at)
             else:
-                on_rank(shard, peers, lambda peer: T.tma_copy(part, peer[rank, at[0], at[1]]))
+                on_rank(shard, to.staging, store_at)
 
-        product = product_to_ranks(tiles, send_part)
+        beside, add_late = None, None
+        if config.int("summers", 0):
+            add_early, report, add_late = sums_of_tiles(self._sums(workload, config))
+            beside = Beside(config.int("summers"), add_early, report=report)
+        product = product_to_ranks(tiles, send_part, beside=beside)
 
-        def body(a: Any, b: Any, c: Any, flags: Any, staging: Any, rank: Any) -> None:
+        def body(a: Any, b: Any, c: Any, flags: Any, staging: Any, *rest: Any) -> None:
+            *arrived, rank = rest
+            sending = Sending(staging, c, flags, arrived[0] if arrived else (), rank)
             meet(flags, rank)
-            product(a, b, (staging, rank), rank)
+            product(a, b, sending, rank)
             meet(flags, rank)
-            add(staging, c, rank)
+            if add_late is not None:
+                add_late(sending)
+            else:
+                add(staging, c, rank)
             if not to_all:
                 meet(flags, rank)
 

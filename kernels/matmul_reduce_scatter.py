@@ -25,8 +25,10 @@ from ..search_spaces.rank_products import SEQUENTIAL, product_config, product_wo
 from ..target.spec import Target
 from ._rank_products import RankProduct, RankProductTemplate, default_of_ways, exact_sums, layers
 from ._rank_rows import sums_of_ranks, zeros
-from ._rank_tiles import RankTiles, product_to_ranks
+from ._rank_sums import Sending, TileSums, shape_of_tile_flags, sums_of_tiles
+from ._rank_tiles import Beside, RankTiles, product_to_ranks
 from ._ranks import (
+    ARRIVED,
     FLAGS,
     as_kernel_of_ranks,
     barrier_between_ranks,
@@ -95,7 +97,8 @@ class MatmulReduceScatterGpu(RankProductTemplate):
     """The product of one device and the library's reduce-scatter, or tiles that go to their ranks at once.
 
     A call of the latter is several kernels: a barrier of all ranks, so that outputs and staging may be
-    written; the product; a barrier, after which everything has arrived; and, of `push`, sums.
+    written; the product; a barrier, after which everything has arrived; and, of `push`, sums. With `summers`
+    some blocks of the product's kernel add tiles that have arrived, and few are left for the end.
     """
 
     operator = OPERATOR
@@ -119,7 +122,16 @@ class MatmulReduceScatterGpu(RankProductTemplate):
         if config["algorithm"] == PUSH:
             rows = workload.dims["m"] // world
             found[STAGING] = ((world, rows, workload.dims["n"]), workload.dtype)
+        if config.int("summers", 0):
+            found[ARRIVED] = shape_of_tile_flags(self._sums(workload, config))
         return found
+
+    def _tiles(self, workload: Workload, config: Config) -> RankTiles:
+        m, n, k, world = (workload.dims[d] for d in self.operator.dims)
+        return RankTiles(m // world, n, k, world, config, workload.dtype)
+
+    def _sums(self, workload: Workload, config: Config) -> TileSums:
+        return TileSums(self._tiles(workload, config), config.int("summers"), to_all=False)
 
     def default_config(self, workload: Workload, target: Target) -> Config | None:
         """The product's own default, one after the other with the collective.
@@ -140,24 +152,34 @@ class MatmulReduceScatterGpu(RankProductTemplate):
         meet = barrier_between_ranks(world)
         clear, add = zeros(rows, n, dtype), sums_of_ranks(rows, n, world, dtype)
 
-        def send_part(target: Any, shard: Any, part: Any, at: Any) -> None:
-            peers, rank = target
-            if way == ADD:
-                on_rank(shard, peers, lambda peer: T.atomic_add(peer[at[0], at[1]], part, use_tma=True))
-            else:
-                on_rank(shard, peers, lambda peer: T.tma_copy(part, peer[rank, at[0], at[1]]))
+        def send_part(to: Sending, shard: Any, part: Any, at: Any) -> None:
+            def add_to(peer: Any) -> Any:
+                return T.atomic_add(peer[at[0], at[1]], part, use_tma=True)
 
-        product = product_to_ranks(RankTiles(rows, n, k, world, config, dtype), send_part)
+            def store_at(peer: Any) -> Any:
+                return T.tma_copy(part, peer[to.rank, at[0], at[1]])
+
+            on_rank(shard, *((to.results, add_to) if way == ADD else (to.staging, store_at)))
+
+        beside, add_late = None, None
+        if config.int("summers", 0):
+            add_early, report, add_late = sums_of_tiles(self._sums(workload, config))
+            beside = Beside(config.int("summers"), add_early, report=report)
+        product = product_to_ranks(self._tiles(workload, config), send_part, beside=beside)
 
         def body(a: Any, b: Any, c: Any, flags: Any, *rest: Any) -> None:
-            *staging, rank = rest
+            *scratch, rank = rest
+            staging, arrived, *_ = (*scratch, (), ())
+            sending = Sending(staging, c, flags, arrived, rank)
             if way == ADD:
                 clear(c, rank)
             meet(flags, rank)
-            product(a, b, (c if way == ADD else staging[0], rank), rank)
+            product(a, b, sending, rank)
             meet(flags, rank)
-            if way == PUSH:
-                add(staging[0], c, rank)
+            if add_late is not None:
+                add_late(sending)
+            elif way == PUSH:
+                add(staging, c, rank)
 
         arguments = (
             ("A", ((m, k), dtype), False),

@@ -30,15 +30,7 @@ from ._kv_cache import CacheOperator, CacheTemplate, weighted
 from ._latent_roles import LatentRoles
 from ._online_softmax import online_softmax
 from ._softmax_scale import softmax_scale
-from ._split_kv import (
-    COMBINE_ROWS,
-    COMBINE_THREADS,
-    LOWEST,
-    combine,
-    load_keys,
-    normalise,
-    tensor_if,
-)
+from ._split_kv import LOWEST, combination, load_keys, normalise, tensor_if
 from ._vendor_calls import of_packages
 
 if TYPE_CHECKING:
@@ -258,10 +250,17 @@ class MlaDecodeGpu(CacheTemplate):
         overlapped = Config({**wanted, **roles})
         return overlapped if overlapped in space else space.closest(wanted)
 
-    def build(self, workload: Workload, config: Config) -> Any:
+    def parts(
+        self,
+        workload: Workload,
+        config: Config,
+        *,
+        in_parts: bool,
+        end: Callable[[Any, Any], Any] | None = None,
+    ) -> Callable[[Mapping[str, Any]], Any]:
         import tilelang.language as T  # noqa: N812
 
-        batch, heads, kv_len, dim, q_len, pages = workload.dims.values()
+        batch, heads, kv_len, dim, q_len, _ = workload.dims.values()
         dtype, accumulator, rope_dim = workload.dtype, "float32", int(workload.attrs["rope_dim"])
         block_m, block_n, split_k = config.int("block_m"), config.int("block_n"), config.int("split_k")
         num_stages, threads = config.int("num_stages"), config.int("threads")
@@ -286,7 +285,7 @@ class MlaDecodeGpu(CacheTemplate):
         by_row = config["gather"] == "by_row"
         load_latent = load_keys(block_n, dim, page, by_row)
         load_rope = load_keys(block_n, rope_dim, page, by_row, first_column=dim)
-        sum_up = combine(split_k, dim)
+        seen_end = end or (lambda length, query: length - (sharing - 1) + query)
 
         schedule = config.str("schedule", "serial")
 
@@ -303,7 +302,7 @@ class MlaDecodeGpu(CacheTemplate):
                 if first + block_n > length - (sharing - 1):
                     for i, j in T.Parallel(block_m, block_n):
                         token = T.min((first_row + i) // heads, sharing - 1)
-                        seen = first + j < length - (sharing - 1) + token
+                        seen = first + j < seen_end(length, token)
                         scores[i, j] = T.if_then_else(seen, scores[i, j], -T.infinity(accumulator))
 
         @T.macro
@@ -311,7 +310,7 @@ class MlaDecodeGpu(CacheTemplate):
             for i, j in T.Parallel(block_m, columns):
                 row = first_row + i
                 if row < rows:
-                    if split_k > 1:
+                    if in_parts:
                         parts[split, item, query + row // heads, row % heads, first + j] = o_sum[i, j]
                     else:
                         out[item, query + row // heads, row % heads, first + j] = o_sum[i, j]
@@ -321,7 +320,7 @@ class MlaDecodeGpu(CacheTemplate):
             for i in T.Parallel(block_m):
                 row = first_row + i
                 if row < rows:
-                    if split_k > 1:
+                    if in_parts:
                         part_lse[split, item, query + row // heads, row % heads] = row_max[i]
                     elif has_lse:
                         lse[item, query + row // heads, row % heads] = row_max[i] * math.log(2)
@@ -426,6 +425,31 @@ class MlaDecodeGpu(CacheTemplate):
 
         run = serial if schedule == "serial" else with_roles
 
+        @T.macro
+        def launch(tensors):  # type: ignore[no-untyped-def]
+            with T.Kernel(
+                alone * row_tiles,
+                split_k,
+                batch,
+                threads=threads,
+                cluster_dims=2 if schedule == "paired" else None,
+            ) as (tile, split, item):
+                run(tensors, tile, split, item)
+
+        names = ("Q", "KV", "Table", "Lengths", "Indices", "O", "LSE", "PartO", "PartLSE")
+        return lambda tensors: launch({name: tensors.get(name) for name in names})
+
+    def build(self, workload: Workload, config: Config) -> Any:
+        import tilelang.language as T  # noqa: N812
+
+        batch, heads, kv_len, dim, q_len, pages = workload.dims.values()
+        dtype, accumulator, split_k = workload.dtype, "float32", config.int("split_k")
+        topk, page = int(workload.attrs["topk"]), int(workload.attrs["page"])
+        has_lengths, has_lse = self.operator.has_lengths(workload.attrs), bool(workload.attrs["lse"])
+        width = dim + int(workload.attrs["rope_dim"])
+        attend = self.parts(workload, config, in_parts=split_k > 1)
+        combine_parts = combination(split_k, batch, q_len, heads, dim)
+
         @T.prim_func
         def mla_decode(  # type: ignore[no-untyped-def]
             Q: T.Tensor((batch, q_len, heads, width), dtype),  # type: ignore[valid-type]  # noqa: N803
@@ -438,26 +462,13 @@ class MlaDecodeGpu(CacheTemplate):
             PartO: tensor_if(split_k > 1, (split_k, batch, q_len, heads, dim), accumulator),  # type: ignore[valid-type]  # noqa: N803
             PartLSE: tensor_if(split_k > 1, (split_k, batch, q_len, heads), accumulator),  # type: ignore[valid-type]  # noqa: N803
         ):
-            with T.Kernel(
-                alone * row_tiles,
-                split_k,
-                batch,
-                threads=threads,
-                cluster_dims=2 if schedule == "paired" else None,
-            ) as (tile, split, item):
-                tensors = {
-                    "Q": Q, "KV": KV, "Table": Table, "Lengths": Lengths, "Indices": Indices, "O": O,
-                    "LSE": LSE, "PartO": PartO, "PartLSE": PartLSE,
-                }  # fmt: skip
-                run(tensors, tile, split, item)
-
+            tensors = {
+                "Q": Q, "KV": KV, "Table": Table, "Lengths": Lengths, "Indices": Indices, "O": O, "LSE": LSE,
+                "PartO": PartO, "PartLSE": PartLSE,
+            }  # fmt: skip
+            attend(tensors)
             if split_k > 1:
-                with T.Kernel(T.ceildiv(heads, COMBINE_ROWS), q_len, batch, threads=COMBINE_THREADS) as (
-                    heads_tile, which, whose,
-                ):  # fmt: skip
-                    sum_up(
-                        PartO, PartLSE, O, LSE if has_lse else None, whose, which, heads_tile * COMBINE_ROWS
-                    )
+                combine_parts(PartO, PartLSE, O, LSE if has_lse else None)
 
         return mla_decode
 

@@ -8,7 +8,15 @@ from ..problem.group_operator import WORLD
 from ..problem.space import SearchSpace
 from ..problem.workload import Workload
 from ..target.spec import Target
-from .rank_products import product_workload, rows_within, space_of_ways
+from .rank_products import (
+    SUMMERS,
+    SUMS,
+    product_workload,
+    rows_within,
+    space_of_ways,
+    sums_in_turns,
+    sums_meanwhile,
+)
 
 ADD, PUSH = "add", "push"
 WAYS: Mapping[str, str] = {
@@ -19,5 +27,7 @@ WAYS: Mapping[str, str] = {
 
 def space(workload: Workload, target: Target) -> SearchSpace:
     """The search space of `workload` on `target`."""
-    m, shard = workload.dims["m"], workload.dims["m"] // workload.dims[WORLD]
-    return space_of_ways(product_workload(workload, m), target, WAYS, (rows_within("a rank", shard),))
+    m, world = workload.dims["m"], workload.dims[WORLD]
+    rules = rows_within("a rank", m // world), sums_in_turns(world), sums_meanwhile(workload)
+    fewer = {PUSH: {SUMS.name: SUMMERS}}
+    return space_of_ways(product_workload(workload, m), target, WAYS, rules, fewer, (SUMS,))

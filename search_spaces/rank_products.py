@@ -11,6 +11,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from ..dtypes import DTYPE_BYTES
+from ..problem.group_operator import WORLD
 from ..problem.rejections import Rejected
 from ..problem.space import Config, Constraint, Parameter, SearchSpace, Value
 from ..problem.workload import Workload
@@ -26,6 +27,13 @@ _OF_ONE_DEVICE = ("persistent blocks", "block_m within m", "grid")
 _ALIGNED = 16  # bytes at which rows begin that TMA copies
 ANOTHER_WAY = "way"  # rule: a way has its own values
 FEWEST_TILES = 16  # for which tiles go to ranks
+SUMMERS = (0, 2, 4, 8, 16)
+SUMS = Parameter(
+    "summers",
+    SUMMERS,
+    "blocks that add tiles of all ranks meanwhile; 0: a kernel of its own adds all at the end",
+    default=0,
+)
 ROWS_OF_FUSED = 128  # of tiles: two warpgroups of computing threads, one above the other
 
 
@@ -36,8 +44,47 @@ def product_workload(workload: Workload, m: int) -> Workload:
 
 
 def product_config(config: Config) -> Config:
-    """The part of a config that matmul's template has."""
-    return Config({name: value for name, value in config.items() if name not in ("algorithm", "order")})
+    """A config of `sequential`, which leaves out parameters of other ways, as one of matmul's template."""
+    return Config({name: value for name, value in config.items() if name != "algorithm"})
+
+
+def sums_in_turns(world: int) -> Constraint:
+    """Tiles that are added beside the product come in the same order from all ranks."""
+
+    def violation(config: Config) -> str | None:
+        summers, panel = config.int("summers", 0), config.int("swizzle")
+        if not summers:
+            return None
+        if config.str("order", ORDERS[0]) != SPREAD:
+            return (
+                f"summers={summers} would wait for the tiles of the own rank, which are computed at the end "
+                f"with order={LAST}: take order={SPREAD} or summers=0"
+            )
+        if panel % world:
+            return (
+                f"swizzle={panel} walks over rows of some of {world} ranks together, and summers={summers} "
+                f"add tiles in the order in which all ranks have computed them: take swizzle=0 or summers=0"
+            )
+        return None
+
+    return Constraint("sums in turns", violation)
+
+
+def sums_meanwhile(workload: Workload) -> Constraint:
+    """Tiles are added beside the product if their block computes a further one."""
+    dims = workload.dims
+    rows, world, columns = dims["m"] // dims[WORLD], dims[WORLD], dims["n"]
+
+    def violation(config: Config) -> str | None:
+        summers = config.int("summers", 0)
+        if not summers:
+            return None
+        tiles = world * -(-rows // config.int("block_m")) * -(-columns // config.int("block_n"))
+        if tiles > config.int("persistent") - summers:
+            return None
+        return f"summers={summers} have nothing to add before all {tiles} tiles are computed: take summers=0"
+
+    return Constraint("sums meanwhile", violation, is_waste=True)
 
 
 class SpaceOfWays(SearchSpace):
@@ -98,6 +145,7 @@ def space_of_ways(
     ways: Mapping[str, str],
     rules: Sequence[Constraint] = (),
     fewer: Mapping[str, Mapping[str, tuple[Value, ...]]] = MappingProxyType({}),
+    further: Sequence[Parameter] = (),
 ) -> SearchSpace:
     """The space of all ways.
 
@@ -107,6 +155,7 @@ def space_of_ways(
         ways: the ways beside `sequential`, with their meaning.
         rules: further rules.
         fewer: by way and parameter the only values of that way, where others give the same kernel.
+        further: parameters of single ways, which `fewer` names. Elsewhere they have their default.
     """
     alone = matmul.space(product, target)
     own = {parameter.name: parameter for parameter in alone.parameters}
@@ -126,6 +175,7 @@ def space_of_ways(
         Parameter("algorithm", (SEQUENTIAL, *fused), meanings),
         *(_widened(p, fixed.get(p.name)) if fused else p for p in own.values()),
         order,
+        *(p if fused else replace(p, values=(p.default,)) for p in further if p.default is not None),
     )
 
     def of_ranks(config: Config) -> str | None:
@@ -140,9 +190,10 @@ def space_of_ways(
 
     every = {p.name: p.values for p in parameters}
     of_fused = {name: (value,) for name, value in fixed.items()}
+    plain: dict[str, tuple[Value, ...]] = {p.name: (p.default,) for p in further if p.default is not None}
     of_ways = {
-        SEQUENTIAL: {**{p.name: p.values for p in own.values()}, order.name: order.values[:1]},
-        **{way: {**every, **of_fused, **fewer.get(way, {})} for way in fused},
+        SEQUENTIAL: {**{p.name: p.values for p in own.values()}, order.name: order.values[:1], **plain},
+        **{way: {**every, **of_fused, **plain, **fewer.get(way, {})} for way in fused},
     }
     constraints = (
         *(_own_values(p, of_ways) for p in parameters[1:]),
@@ -179,9 +230,16 @@ def _own_values(parameter: Parameter, of_ways: Mapping[str, Mapping[str, tuple[V
         if value in values:
             return None
         is_alone = way != SEQUENTIAL and value in of_ways[SEQUENTIAL][parameter.name]
-        what = "of products of 1 device" if is_alone else "of tiles that go to 1 rank each"
+        what = "is of products of 1 device"
+        if not is_alone:
+            others = [other for other, known in of_ways.items() if value in known[parameter.name]]
+            what = f"is of algorithm={' or '.join(others)}"
+        elif parameter.name == "persistent":
+            what = (
+                "has a block a tile, and blocks that wait for ranks hold their cores, so all must be resident"
+            )
         return (
-            f"{parameter.name}={value} is {what}: take {parameter.name}={str(values[0]).lower()} with "
+            f"{parameter.name}={value} {what}: take {parameter.name}={str(values[0]).lower()} with "
             f"algorithm={way}"
         )
 

@@ -35,10 +35,11 @@ if TYPE_CHECKING:
     from .datasets.replay import Replay, replay
     from .decorator import Autotuned, Tuned, autotune
     from .dispatch.dispatcher import Dispatcher
+    from .dispatch.group.group_dispatcher import GroupDispatcher
     from .dispatch.make import dispatcher
     from .dispatch.select.choice import Choice, ChoiceSource
     from .dispatch.table.table_file import DispatchTable, read_table, write_table
-    from .errors import Failure, FailureKind, TileSightError
+    from .errors import Failure, FailureKind, GroupError, TileSightError
     from .explanation import Explanation
     from .planner.result import PlanResult
     from .problem.candidate import Candidate
@@ -74,10 +75,11 @@ _HOMES = {
     "datasets.replay": ("Replay", "replay"),
     "decorator": ("Autotuned", "Tuned", "autotune"),
     "dispatch.dispatcher": ("Dispatcher",),
+    "dispatch.group.group_dispatcher": ("GroupDispatcher",),
     "dispatch.make": ("dispatcher",),
     "dispatch.select.choice": ("Choice", "ChoiceSource"),
     "dispatch.table.table_file": ("DispatchTable", "read_table", "write_table"),
-    "errors": ("Failure", "FailureKind", "TileSightError"),
+    "errors": ("Failure", "FailureKind", "GroupError", "TileSightError"),
     "explanation": ("Explanation",),
     "planner.result": ("PlanResult",),
     "problem.candidate": ("Candidate",),
@@ -116,6 +118,8 @@ __all__ = [
     "Failure",
     "FailureKind",
     "Gain",
+    "GroupDispatcher",
+    "GroupError",
     "KernelProfile",
     "KernelTemplate",
     "Measurement",

@@ -17,7 +17,8 @@ An exception ends a command; its user can correct the cause::
     |   |-- DatabaseVersionError     4      written by a newer TileSight
     |   `-- DatabaseFullError        4      no space left
     |-- ToolchainError               5      a compiler, driver or package that is missing or unusable
-    `-- LaunchError                  1      a built kernel that cannot be loaded or launched
+    |-- LaunchError                  1      a built kernel that cannot be loaded or launched
+    `-- GroupError                   1      processes of a group that disagree, or one that has ended
 
 `ConnectionLostError`, a `DatabaseError`, is defined in `database/engine/faults.py`.
 Exit code 1 is an error in TileSight itself, 130 an interrupt (Ctrl-C).
@@ -103,6 +104,10 @@ class ToolchainError(TileSightError):
 
 class LaunchError(TileSightError):
     """The library of a kernel cannot be loaded, or the launch of the kernel was refused."""
+
+
+class GroupError(TileSightError):
+    """The processes of a group disagree, or one of them has failed or ended. All get the same message."""
 
 
 class FailureKind(StrEnum):

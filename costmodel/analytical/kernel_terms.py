@@ -19,7 +19,7 @@ from ...target.spec import Target
 from .clocks import sustained_mhz
 from .constants import FITTED_ARCHS, UNMEASURED_UNCERTAINTY, Constants
 from .demand import RESOURCES, Demand, l2_gb_per_s, rate_is_known
-from .network import NETWORK, NETWORK_NORM, NetworkUse, network_uncertainty, network_use
+from .network import NETWORK, NetworkUse, network_uncertainty, network_use, sends
 from .norms import p_norm
 from .occupancy import Occupancy, occupancy
 from .pipeline import CorePipeline, PhaseTime
@@ -132,10 +132,12 @@ class KernelTerms:
     def timed(self, resident: float) -> list[tuple[Role, Phase, PhaseTime]]:
         """The phases that add up to a block, with their times if `resident` blocks share a core."""
         if resident not in self._known:
+            # blocks that send for others to wait take the time that the network gives
             times = [
                 (r, p, self.pipeline.phase_time(r, p, resident))
                 for r in self._timed_roles()
                 for p in r.phases
+                if not (self.profile.waits and sends(p))
             ]
             self._known[resident] = self._side_by_side(times, resident)
         return self._known[resident]
@@ -246,10 +248,7 @@ class KernelTerms:
         # while the last blocks run on a part of the cores, what all cores share is used by them alone
         body = p_norm([core_us - tail, *(us * (1 - tail_share) for us in shared.values())], norm)
         last_wave = p_norm([tail, *(us * tail_share for us in shared.values())], norm)
-        busy_us, sending = body + last_wave, 0.0
-        if sent_us := self.network.sent_us:
-            sending = p_norm([busy_us, sent_us], NETWORK_NORM) - busy_us
-            busy_us += sending
+        busy_us = self.network.beside(body + last_wave)
         return LaunchTimes(
             clock_mhz,
             self.target["device.launch_us"],
@@ -259,8 +258,8 @@ class KernelTerms:
             shared,
             body,
             last_wave,
-            sending,
-            self.network.last_us,
+            busy_us - (body + last_wave),
+            self.network.end_us,
         )
 
     def prediction(self, version: str) -> Prediction:

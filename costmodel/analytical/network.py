@@ -3,6 +3,9 @@
 What a rank sends to its peers leaves beside its product, and as much arrives: the ranks do the same. What
 arrives goes to local memory, as the stores would do that are not sent. So traffic of local memory is counted
 as if all stores were local, and the network is counted beside it.
+
+A product may send its results, or wait for operands that blocks of the same kernel send at all ranks. Of the
+latter, the work on what arrives last begins when it is there.
 """
 
 from __future__ import annotations
@@ -11,12 +14,13 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ...profile.values import KernelProfile, LibraryCollective
+from ...profile.values import KernelProfile, LibraryCollective, Phase
 from ...records.trial import Prediction
 from ...target.spec import Target
 from ..network.collectives import predict_collective
 from ..network.transfers import LevelNetwork
 from .constants import UNMEASURED_UNCERTAINTY
+from .norms import p_norm
 
 NETWORK = "network"
 _PREDICTED = "predicted"  # the least certain provenance of a figure
@@ -46,11 +50,27 @@ class NetworkUse:
         sent_us: The time in which its bytes cross the network.
         last_us: The time of the end of the last transfer.
         notes: Which of the target's figures are predicted.
+        last_share: The share of the kernel's work that needs what arrives last, if it waits for its peers.
+        product_share: Then, the rate of the work while others send, over its rate alone.
     """
 
     sent_us: float = 0.0
     last_us: float = 0.0
     notes: tuple[str, ...] = ()
+    last_share: float | None = None
+    product_share: float = 1.0
+
+    @property
+    def end_us(self) -> float:
+        """What the network adds to the time beside the kernel's own work."""
+        return self.last_us if self.last_share is None else 0.0
+
+    def beside(self, busy_us: float) -> float:
+        """The time of the kernel's own work of `busy_us` and of the network, beside each other."""
+        if self.last_share is None:
+            return p_norm([busy_us, self.sent_us], NETWORK_NORM) if self.sent_us else busy_us
+        slowed_us = busy_us + (1 - self.product_share) * min(self.sent_us, busy_us)
+        return max(slowed_us, self.sent_us + self.last_us + self.last_share * busy_us)
 
 
 def network_uncertainty(notes: Sequence[str]) -> float:
@@ -61,19 +81,38 @@ def network_uncertainty(notes: Sequence[str]) -> float:
 def network_use(profile: KernelProfile, target: Target) -> NetworkUse:
     """What a kernel needs of the network of `target`."""
     sent: dict[str, float] = {}
-    for role in profile.roles:
-        for phase in role.phases:
-            for access in phase.work.accesses:
-                if access.peer:
-                    times = phase.trips.mean * profile.blocks
-                    sent[access.peer] = sent.get(access.peer, 0.0) + access.bytes * times
+    senders: dict[str, float] = {}  # blocks, by mechanism
+    turns = 0.0
+    for phase in (phase for role in profile.roles for phase in role.phases):
+        if not sends(phase):
+            continue
+        trips = phase.trips.per_block
+        blocks = profile.blocks * sum(count > 0 for count in trips) / len(trips)
+        turns = max(turns, phase.trips.largest)
+        for access in phase.work.accesses:
+            if access.peer:
+                times = phase.trips.mean * profile.blocks
+                sent[access.peer] = sent.get(access.peer, 0.0) + access.bytes * times
+                senders[access.peer] = max(senders.get(access.peer, 0.0), blocks)
     if not sent:
         return NetworkUse()
     network = network_of(target)
-    cores = min(profile.blocks, target.int("core.count"))
-    busy = sum(size / network.gb_per_s(how, cores) / 1e3 for how, size in sent.items())
-    last = max(network.transfer_us(0, how, cores) for how in sent)
-    return NetworkUse(busy, last, _notes_of(network))
+    most = target.int("core.count")
+    cores = {how: max(1, min(round(number), most)) for how, number in senders.items()}
+    busy = sum(size / network.gb_per_s(how, cores[how]) / 1e3 for how, size in sent.items())
+    last = max(network.transfer_us(0, how, cores[how]) for how in sent)
+    if not profile.waits:
+        return NetworkUse(busy, last, _notes_of(network))
+    # every rank has an equal part, and its senders are done with their last ones at about the same time
+    last_share = (target.world - 1) / target.world / turns
+    share = network.figure("network.product_share")
+    last += network.flag_us
+    return NetworkUse(busy, last, _notes_of(network), last_share, 1.0 if share is None else share)
+
+
+def sends(phase: Phase) -> bool:
+    """Whether a phase accesses memory of peers."""
+    return any(access.peer for access in phase.work.accesses)
 
 
 def meeting(profile: KernelProfile, target: Target, version: str) -> Prediction:

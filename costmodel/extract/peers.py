@@ -10,9 +10,21 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from ...problem.group_operator import MEET
+from ...problem.group_operator import (
+    ANNOUNCE,
+    ANNOUNCE_RESULT,
+    ANNOUNCE_TILE,
+    AWAIT,
+    AWAIT_RESULTS,
+    AWAIT_TILE,
+    MEET,
+    of_rank,
+)
 from ...profile.values import Access, KernelProfile, Space
 from .loops import visit
+from .memory import chosen_by_data
+
+FLAG_FUNCTIONS = (MEET, ANNOUNCE, AWAIT, ANNOUNCE_TILE, AWAIT_TILE, ANNOUNCE_RESULT, AWAIT_RESULTS)
 
 
 def with_peers(
@@ -35,17 +47,35 @@ def with_peers(
             return access
         return replace(access, peer=_mechanism(access, adding))
 
-    marked_profile = profile.with_phases(lambda phase: phase.with_accesses(marked))
-    meetings = _calls(function, MEET)
-    if not meetings:
-        return marked_profile
-    # what that function does is to wait, for a time that the network has a figure for
+    meetings, waits = _calls(function, MEET), _calls(function, AWAIT)
+    found = replace(
+        profile.with_phases(lambda phase: phase.with_accesses(marked)), meetings=meetings, waits=waits
+    )
+    found = _without_known_notes(found, function, peers)
+    return replace(found, roles=()) if meetings else found
+
+
+def _without_known_notes(profile: KernelProfile, function: Any, peers: Collection[str]) -> KernelProfile:
+    """The profile without notes on functions that raise flags or wait: the network has figures for these.
+
+    A kernel that announces results stores them to one of several places of its peers in turn, which the
+    number of its call chooses. The places cost the same.
+    """
+    known = {name for name in FLAG_FUNCTIONS if _calls(function, name)}
+    if not known:
+        return profile
+    in_turn: set[str] = set()
+    if known & {ANNOUNCE_RESULT, AWAIT_RESULTS}:
+        shared = {one for name in peers for one in (name, of_rank(name.rpartition("_")[0], 0))}
+        in_turn = {chosen_by_data(name, write=write) for name in shared for write in (False, True)}
+
+    def is_known(text: str) -> bool:
+        return text in in_turn or any(name in text for name in known)
+
     return replace(
-        marked_profile,
-        meetings=meetings,
-        roles=(),
-        unknown_calls=(),
-        notes=tuple(note for note in profile.notes if MEET not in note),
+        profile,
+        unknown_calls=tuple(call for call in profile.unknown_calls if not is_known(call)),
+        notes=tuple(note for note in profile.notes if not is_known(note)),
     )
 
 

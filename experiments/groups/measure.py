@@ -84,7 +84,7 @@ def time_parts(case: Case, target: Target) -> Row:
     bench = group_bench_for(target, protocol)
     found = bench.case(find_operator(case.operator), case.workload, protocol)
     assert isinstance(found, GroupCase)
-    product, collective = found.vendor_steps(found.sets[0], found.vendor_memory())
+    product, collective, *_ = found.vendor_steps(found.sets[0], found.vendor_memory())
     [(name, both)] = found.vendor()[0].items()
     calls = [product, collective, both]
     for call in calls:
@@ -130,7 +130,7 @@ def all_of_ours(
             [found] = tune(
                 case.operator,
                 target,
-                case.workload.dims,
+                {**case.workload.dims, **case.workload.attrs},
                 dtype=case.workload.dtype,
                 effort=effort,
                 budget_s=budget_s,

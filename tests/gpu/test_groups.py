@@ -4,7 +4,6 @@ costs its candidate only.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -19,6 +18,7 @@ from tilesight.kernels import operator, operators, template_for
 from tilesight.machine.devices import NoDevice, find_devices, groups_for, restricted_to
 from tilesight.machine.group_environment import GROUP_ENVIRONMENT
 from tilesight.problem.candidate import Candidate
+from tilesight.problem.space import Config
 from tilesight.records.protocol import MeasurementProtocol
 from tilesight.records.session import Comparison
 from tilesight.records.trial import BuildResult, Measurement
@@ -32,7 +32,24 @@ pytestmark = pytest.mark.gpu
 N = 1 << 12
 WAITS_S = 6.0
 USUAL_S = 60.0
-SHAPES = ("m=1024,n=1024,k=1024", "m=1000,n=1016,k=1000")  # the second one fills no tile
+# by dimensions: the second product fills no tile; heads of a rank fill no tile of the exchange
+SHAPES: Mapping[str, tuple[str, ...]] = {
+    "context_parallel_flash_decoding": (
+        "batch=8,heads=64,kv_heads=8,kv_len=4096,head_dim=128",
+        "batch=3,heads=12,kv_heads=2,kv_len=1000,head_dim=64,q_len=3,lse=true",
+        "batch=40,heads=64,kv_heads=8,kv_len=512,head_dim=128,page=64,lengths=mixed,lse=true",
+    ),
+    "context_parallel_mla_decode": (
+        "batch=8,heads=128,kv_len=4096",
+        "batch=3,heads=6,kv_len=1000,q_len=2,lse=true",
+        "batch=5,heads=64,kv_len=1024,page=64,lengths=mixed,lse=true",
+    ),
+}
+OF_PRODUCTS = (
+    "m=1024,n=1024,k=1024",
+    "m=1000,n=1016,k=1000",  # fills no tile
+    "m=4032,n=4152,k=1000",  # as well, with several tiles for each block, and chunks of 32 rows
+)
 SAMPLED = 600  # configs of a space, among which all algorithms are
 KERNELS: Mapping[str, dict[str, object]] = {
     "pull": {"way": "pull"},
@@ -66,26 +83,39 @@ def kernels(pair: Target, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
 
 
 def shipped(pair: Target) -> dict[str, Candidate]:
-    """A small kernel of each algorithm of each operator that communicates and has these dimensions."""
+    """Small kernels of each algorithm of each operator that communicates and has these dimensions.
+
+    Of algorithms with blocks that send or add beside the product, there is one with such blocks, and one
+    without if that is another way.
+    """
     found: dict[str, Candidate] = {}
-    for name, shape in itertools.product(operators(), SHAPES):
+    communicating = [name for name in operators() if operator(name).communicates]
+    cases = [(name, shape) for name in communicating for shape in SHAPES.get(name, OF_PRODUCTS)]
+    for name, shape in cases:
         one = operator(name)
-        if one.dims != ("m", "n", "k", "world"):
-            continue
         workload = one.workload_on(pair, shape)
         template = template_for(name, pair, workload.dtype)
         default = template.default_config(workload, pair)
         space = template.space(workload, pair)
         configs = {
-            config.get("algorithm"): config
+            way_of(config): config
             for config in reversed([*([default] if default else []), *space.sample(SAMPLED)])
         }
         [algorithm] = (parameter for parameter in space.parameters if parameter.name == "algorithm")
-        assert set(configs) == set(algorithm.values), (name, shape)
+        assert {way.partition(" ")[0] for way in configs} == set(algorithm.values), (name, shape)
         for chosen, config in configs.items():
             candidate = Candidate(workload, pair, template.for_config(config), config)
             found[f"{name} {chosen} {shape}"] = candidate
+    assert any("summers" in name for name in found)
+    assert any("senders" in name for name in found)
     return found
+
+
+def way_of(config: Config) -> str:
+    """The algorithm, and what some of its blocks do beside the product."""
+    return " ".join(
+        [config.str("algorithm"), *(name for name in ("senders", "summers", "mechanism") if name in config)]
+    )
 
 
 def built(wanted: Mapping[str, Candidate], folder: Path) -> dict[str, Kernel]:

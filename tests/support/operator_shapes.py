@@ -21,6 +21,8 @@ MATMUL_TILE: Mapping[str, int | str] = {
 
 # dimensions that must be multiples of others, or lie in a range: functions of the size that a test wants
 _FIXED: Mapping[str, Mapping[str, int]] = {
+    "context_parallel_flash_decoding": {"heads": 8, "kv_heads": 2, "head_dim": 32},
+    "context_parallel_mla_decode": {"heads": 8, "dim": 64},
     "block_sparse_attention": {"heads": 2, "head_dim": 32},
     "flash_attention_bwd": {"heads": 2, "head_dim": 16},
     "flash_attention_varlen": {"batch": 3},

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ..errors import InputError
@@ -10,7 +12,7 @@ from ..records.session import Effort
 from ..target.spec import Target
 from ..tuner.observers import Observer
 from ..tuner.options import TuneOptions
-from ..tuner.resolve import Shape, default_dtype, find_operator_of_one, find_template
+from ..tuner.resolve import Shape, default_dtype, find_operator, find_template
 
 if TYPE_CHECKING:
     from ..planner.result import PlanResult
@@ -28,6 +30,7 @@ def plan(
     *,
     kernels: int = 8,
     dtype: str | None = None,
+    world: int | None = None,
     shapes: int | None = None,
     effort: str | Effort | None = None,
     budget_s: float | None = None,
@@ -64,7 +67,7 @@ def plan(
             counts of dispatchers. None: every doubling of the size counts the same.
         static: Each size has a kernel of its own, built of the config that the table gives it. For templates
             whose kernels cannot take the dimension at run time.
-        dtype, effort, budget_s, protocol, database, layers, seed, workers, observer: As for `tune`.
+        dtype, world, effort, budget_s, protocol, database, layers, seed, workers, observer: As for `tune`.
 
     Returns:
         The plan; `tilesight.write_table` writes its `table`.
@@ -84,7 +87,9 @@ def plan(
         layers=layers,
         workers=workers,
     )
-    return plan_range(kernel, vary, target, shape, kernels, dtype, shapes, weights, static, options, observer)
+    return plan_range(
+        kernel, vary, target, shape, kernels, dtype, shapes, weights, static, options, observer, world
+    )
 
 
 def plan_range(
@@ -99,14 +104,15 @@ def plan_range(
     static: bool,
     options: TuneOptions,
     observer: Observer | None,
+    world: int | None = None,
 ) -> PlanResult:
     """`plan` with the options of its sessions as one value."""
-    from ..machine.placement import locate
+    from ..machine.placement import locate, target_of_world
     from ..planner.plan_options import PLAN_LIMITS, PlanOptions
-    from ..planner.plan_problem import PlanProblem, base_workload, dynamic_choice
+    from ..planner.plan_problem import PlanProblem, base_workload, dynamic_choice, takes_size
     from ..planner.planner import Planner
     from ..planner.record_sessions import PlanRecorder
-    from ..planner.sizes import read_vary
+    from ..planner.sizes import read_vary, size_step
     from .engine import Engine
     from .misses import find_misses
 
@@ -117,12 +123,18 @@ def plan_range(
     for name, value, most in (("kernels", kernels, 256), ("shapes", shapes, 1024)):
         if not 1 <= value <= most:
             raise InputError(f"{name}={value} must lie in 1 .. {most}")
-    operator = find_operator_of_one(kernel, "a plan")
+    operator = find_operator(kernel)
     varied = read_vary(vary)
-    placement = locate(target, measures=options.measures)
+    placement = locate(
+        target if world is None else target_of_world(target, world),
+        measures=options.measures,
+        communicates=operator.communicates,
+    )
     dtype = dtype or default_dtype(operator, placement.target)
     template = find_template(operator, placement.target, dtype)
-    base = base_workload(template, varied, shape, dtype)
+    base = base_workload(template, placement.target, varied, shape, dtype)
+    takes = partial(takes_size, base, operator, varied.dim)
+    varied = replace(varied, step=size_step(takes, varied, placement.target.world))
     with Engine(placement, options, observer) as engine:
         counts = weights
         if isinstance(counts, str):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..problem.template import RANK
+from ..problem.template import LAUNCHES, RANK
 from .argument_checks import checks, prologue
 from .launch_plan import Argument, KernelLaunch, LaunchPlan, PixelBox, TensorMap
 from .size_expr import Expression, Size
@@ -143,7 +143,11 @@ def cuda_launcher(plan: LaunchPlan) -> str:
     ]
     for i, descriptor in enumerate(plan.descriptors):
         lines += _encode(i, descriptor, len(plan.sizes))
-    for launch in plan.launches:
+    chosen = LAUNCHES.name in plan.numbers
+    place = plan.tensors + len(plan.sizes) + (plan.numbers.index(LAUNCHES.name) if chosen else 0)
+    for i, launch in enumerate(plan.launches):
+        if chosen:
+            lines.append(f"  if (*(const int *)&arguments[{place}] >> {i} & 1)")
         lines += _launch(launch, names.index(launch.function))
     lines += ["  return 0;", "}", ""]
     return "\n".join(lines)

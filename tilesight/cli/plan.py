@@ -48,6 +48,7 @@ EFFORTS = ("predict", "quick", "full")
         help="Largest number of kernels.",
     ),
     options.target,
+    options.world,
     options.dtype,
     click.option(
         "--shapes",
@@ -89,6 +90,7 @@ def plan(
     shape: str | None,
     kernels: int,
     target: str | None,
+    world: int | None,
     dtype: str | None,
     shapes: int | None,
     weights: str | None,
@@ -125,7 +127,7 @@ def plan(
     )
     with output.progress(verbosity) as observer:
         found = plan_range(
-            kernel, vary, target, shape, kernels, dtype, shapes, given, static, session, observer
+            kernel, vary, target, shape, kernels, dtype, shapes, given, static, session, observer, world
         )
     if out is not None:
         write_table(found.table, out)

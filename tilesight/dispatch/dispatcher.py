@@ -29,8 +29,8 @@ from .shape import ActiveKernel
 from .shape_table import ShapeTable
 
 MAX_CHALLENGERS = 8
-_PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
-_NO_GRADIENT = (
+PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
+NO_GRADIENT = (
     "{}: an input requires a gradient, and kernels have no derivative: none will flow through this call; "
     "use torch.no_grad()"
 )
@@ -92,7 +92,7 @@ class Dispatcher:
 
     def _first_call(self, inputs: tuple[torch.Tensor, ...], out: Any) -> Any:
         self.problem.check_count(inputs)
-        if all(type(tensor) in _PLAIN_TYPES for tensor in inputs):
+        if all(type(tensor) in PLAIN_TYPES for tensor in inputs):
             return self._first_plain_call(inputs, out)
         return self._call_operator(inputs, out)  # fake tensors and other subclasses are handled by torch
 
@@ -101,7 +101,7 @@ class Dispatcher:
         problem = self.problem
         dims, device = problem.read(inputs), inputs[0].device
         if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs):
-            warnings.warn(_NO_GRADIENT.format(problem.operator.name), stacklevel=3)
+            warnings.warn(NO_GRADIENT.format(problem.operator.name), stacklevel=3)
         key = problem.key_of(dims)
         if device.type != "cpu":
             problem.check_gpu(device, torch.cuda.get_device_name(device))
@@ -181,15 +181,19 @@ class Dispatcher:
         Returns:
             The choice for each shape.
         """
-        values = [list(given) if isinstance(given, Iterable) else [given] for given in sizes.values()]
-        combinations = [dict(zip(sizes, combined, strict=True)) for combined in product(*values)]
-        keys = list(dict.fromkeys(self.problem.key(dims) for dims in combinations))
+        keys = self._keys(sizes)
         self._shapes.prepare(keys)
         device = loaded.current_device(self.problem.target)
         if device is not None:
             for key in keys:
                 self._load(key, self._shapes.activate(key)[1], device)
         return [self._shapes.activate(key)[1].choice for key in keys]
+
+    def _keys(self, sizes: Mapping[str, int | Sequence[int]]) -> list[ShapeKey]:
+        """The shapes of all combinations of sizes. Raises `InputError`."""
+        values = [list(given) if isinstance(given, Iterable) else [given] for given in sizes.values()]
+        combinations = [dict(zip(sizes, combined, strict=True)) for combined in product(*values)]
+        return list(dict.fromkeys(self.problem.key(dims) for dims in combinations))
 
     def improve(
         self, *, challengers: int = CHALLENGERS, budget_s: float = EXPLORE_S, **dims: int

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +14,8 @@ from ..dtypes import canonical_dtype
 from ..errors import DatabaseReadOnlyError, InputError, TileSightError
 from ..kernels import default_dtype
 from ..machine.devices import NoDevice, devices_for, find_devices
-from ..machine.placement import Placement, locate
+from ..machine.placement import Placement, locate, named_target, target_of_world
+from ..problem.group_operator import WORLD
 from ..problem.space import Config, Value
 from ..problem.workload import Workload
 from ..profile.shape_class import ShapeClass
@@ -21,7 +23,8 @@ from ..records.protocol import MeasurementProtocol
 from ..records.session import Context
 from ..settings import load_settings
 from ..target.spec import Target
-from ..tuner.resolve import check_workers, find_context, find_operator_of_one, find_template
+from ..tuner.resolve import check_workers, find_context, find_operator, find_template
+from ..version import __version__
 from .background_thread import BackgroundThread
 from .dispatcher import Dispatcher
 from .improve.explore import EXPLORE_S, find_choice
@@ -31,7 +34,7 @@ from .kernels.build_folder import BuildFolder
 from .kernels.kernel_builder import KernelBuilder
 from .misses import MissLog
 from .notices import say, say_once
-from .on_miss import on_miss_named
+from .on_miss import OnMiss, on_miss_named
 from .problem import DispatchProblem, make_problem
 from .select.cached_predictor import CachedPredictor
 from .select.choice import Choice
@@ -41,9 +44,13 @@ from .shape_table import ShapeTable
 from .table.table_file import DispatchTable, read_table
 
 if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
     from ..database.store import Store
     from ..executor.local import LocalExecutor
+    from ..problem.operator import Operator
     from ..problem.template import KernelTemplate
+    from .group.group_call import Seat
 
 CLASS_LIMIT = 32  # shape classes whose profiles are read when a dispatcher is made
 _SAME_IN_TABLE = ("operator", "dtype", "attributes", "template")
@@ -67,6 +74,7 @@ def dispatcher(
     workers: int | None = None,
     template: KernelTemplate | None = None,
     config: Mapping[str, Value] | None = None,
+    group: ProcessGroup | None = None,
     **dims: int,
 ) -> Dispatcher:
     """Make a callable for an operator with some dimensions fixed and any sizes of the others.
@@ -98,24 +106,104 @@ def dispatcher(
         template: a template of the operator in place of TileSight's own.
         config: the config of all shapes, in place of records, tables and predictions. A call of a shape for
             which it is not legal is refused. Such calls are no misses.
+        group: the process group of torch.distributed whose ranks compute an operator of several devices
+            together, one process for each device. All of them make the dispatcher, with the same arguments;
+            rank 0 chooses the kernels. The result is a `GroupDispatcher`; `target` may be that of one chip.
         dims: the fixed dimensions; attributes may be given here too.
 
     Raises:
+        GroupError: ranks of the group disagree; all raise the same.
         InputError: an argument is wrong.
         DatabaseError: the database cannot be read.
         ToolchainError: `auto` finds no GPU.
     """
+
+    def make(seat: Seat | None) -> DispatcherParts:
+        return _make_parts(
+            kernel,
+            target,
+            dtype,
+            {**(attrs or {})},
+            database,
+            layers,
+            table,
+            dynamic or (),
+            on_miss,
+            explore,
+            background,
+            misses,
+            protocol,
+            workers,
+            template,
+            config,
+            dict(dims),
+            seat,
+        )
+
+    if group is not None:
+        from .group.join import join
+
+        return join(kernel, group, make)
+    parts = make(None)
+    return Dispatcher(parts.shapes, parts.read_winners, parts.close)
+
+
+@dataclass(frozen=True)
+class DispatcherParts:
+    """What a dispatcher consists of.
+
+    Attributes:
+        conditions: all that its choices depend on, as text by name.
+    """
+
+    shapes: ShapeTable
+    read_winners: Callable[[], WinnerIndex]
+    close: Callable[[], None]
+    conditions: Mapping[str, str]
+
+
+def _make_parts(
+    kernel: str,
+    target: str | Target | None,
+    dtype: str | None,
+    given_attrs: dict[str, Value],
+    database: str | None,
+    layers: Sequence[str | Path] | None,
+    table: str | Path | DispatchTable | None,
+    dynamic: str | Sequence[str],
+    on_miss: str,
+    explore: bool,
+    background: bool,
+    misses: bool,
+    protocol: str,
+    workers: int | None,
+    template: KernelTemplate | None,
+    config: Mapping[str, Value] | None,
+    dims: dict[str, int],
+    seat: Seat | None,
+) -> DispatcherParts:
+    """As `dispatcher`. `seat`: of this process in its group, if there is one."""
     policy = on_miss_named(on_miss)
     check_workers(workers)
-    placement = _placement(target)
-    operator = find_operator_of_one(kernel, "a dispatcher") if template is None else template.operator
+    operator = find_operator(kernel) if template is None else template.operator
+    _check_group(operator, seat)
+    if seat is None:
+        placement = _placement(named_target(target))
+    else:
+        _check_group_options(operator, policy, explore, background)
+        placement = _placement(_target_of_group(operator, target, seat), communicates=True)
+        if dims.setdefault(WORLD, seat.world) != seat.world:
+            raise InputError(
+                f"{operator.name}: {WORLD}={dims[WORLD]}, and the process group has {seat.world} processes; "
+                f"leave {WORLD} out"
+            )
+        misses = misses and seat.rank == 0
     chosen = template or find_template(
         operator, placement.target, dtype or default_dtype(kernel, placement.target)
     )
-    given_attrs = dict(attrs or {})
     for name in [name for name in dims if name in operator.attrs]:  # causal=True beside n=8192
         given_attrs[name] = dims.pop(name)
-    problem = make_problem(chosen, placement.target, _dtype(chosen, dtype), given_attrs, dims, dynamic or ())
+    problem = make_problem(chosen, placement.target, _dtype(chosen, dtype), given_attrs, dims, dynamic)
     given = _given_config(config, problem, {"table": table, "explore": explore, "background": background})
     settings = load_settings()
     conditions = MeasurementProtocol.named(protocol, placement.target)
@@ -165,9 +253,79 @@ def dispatcher(
         if misses and is_writable and given is None:
             log = MissLog(store, placement.target.name, context.device, chosen.name)
         shapes = ShapeTable(selector, builder, improver, log, policy, notes)
-        made = Dispatcher(shapes, lambda: WinnerIndex.read(store, problem, context), store.close)
+        depends_on = _conditions(problem, context, checked_table, given, policy)
+        made = DispatcherParts(
+            shapes, lambda: WinnerIndex.read(store, problem, context), store.close, depends_on
+        )
         opened.pop_all()
     return made
+
+
+def _check_group(operator: Operator, seat: Seat | None) -> None:
+    """Raise `InputError` unless there is a group if, and only if, the operator needs one."""
+    if operator.communicates and seat is None:
+        raise InputError(
+            f"{operator.name} runs on several devices together: give the process group of their processes, "
+            "group=torch.distributed.group.WORLD, in a program that `torchrun --nproc-per-node N` starts"
+        )
+    if seat is not None and not operator.communicates:
+        raise InputError(
+            f"{operator.name} runs on one device, so its dispatcher has no group: leave out group="
+        )
+
+
+def _check_group_options(operator: Operator, policy: OnMiss, explore: bool, background: bool) -> None:
+    """Raise `InputError` for options whose results differ from rank to rank."""
+    given = [name for name, is_set in (("explore", explore), ("background", background)) if is_set]
+    given += ["on_miss='serve'"] if policy is OnMiss.SERVE else []
+    if given:
+        raise InputError(
+            f"{operator.name}: {' and '.join(given)} would let ranks go on with different kernels, so a "
+            "dispatcher of a process group does not take it: leave it out, and tune ahead"
+        )
+
+
+def _target_of_group(operator: Operator, target: str | Target | None, seat: Seat) -> Target:
+    """The target of as many devices as the group has processes.
+
+    Raises:
+        InputError: the target is another number of devices, or none describes so many; or it is AMD's.
+    """
+    named = named_target(target)
+    if named.levels and named.world != seat.world:
+        raise InputError(
+            f"{operator.name}: target {named.name} is {named.world} devices, and the process group has "
+            f"{seat.world} processes: start {named.world} with `torchrun --nproc-per-node {named.world}`, or "
+            "name another target"
+        )
+    found = target_of_world(named, seat.world)
+    if found.kind == "hip":
+        raise InputError(f"{operator.name}: kernels of several AMD GPUs cannot be dispatched yet")
+    return found
+
+
+def _conditions(
+    problem: DispatchProblem,
+    context: Context,
+    table: DispatchTable | None,
+    given: Config | None,
+    policy: OnMiss,
+) -> dict[str, str]:
+    """All that choices and code of a dispatcher depend on, beside records: ranks of a group must have it."""
+    found = {
+        "version of tilesight": __version__,
+        "operator": problem.operator.name,
+        "template": f"{context.template} {context.template_version}",
+        "target": f"{context.target} with figures {context.target_fingerprint}",
+        "dtype": problem.dtype,
+        "attributes": str(dict(sorted(problem.attrs.items()))),
+        "fixed dimensions": str(dict(sorted(problem.fixed.items()))),
+        "dynamic dimensions": ", ".join(problem.dynamic) or "none",
+        "table": "none" if table is None else hashlib.sha256(table.text().encode()).hexdigest()[:12],
+        "config": "none" if given is None else str(given),
+        "on_miss": policy.value,
+    }
+    return found | {f"version of {name}": version for name, version in context.code_software.items()}
 
 
 def _given_config(
@@ -188,12 +346,12 @@ def _given_config(
     return found
 
 
-def _placement(target: str | Target | None) -> Placement:
+def _placement(target: Target, communicates: bool = False) -> Placement:
     """The target and all its devices on this machine.
 
     No compiler is required, since the kernels may be built already.
     """
-    placed = locate(target, measures=False)
+    placed = locate(target, measures=False, communicates=communicates)
     found = devices_for(placed.target, find_devices() if placed.target.is_gpu else [])
     if isinstance(found, NoDevice):
         reason = f"nothing can be called or measured here: {found.message}"

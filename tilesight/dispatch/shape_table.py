@@ -99,6 +99,25 @@ class ShapeTable:
             assert shape.kernel is not None
             return shape, shape.kernel
 
+    def adopt(self, choice: Choice) -> ActiveKernel:
+        """The kernel of a choice that was made elsewhere, in use for its shape from now on; built if it is
+        missing.
+
+        Raises `NoCandidateError` if it does not build, `ToolchainError` if nothing can be built here.
+        """
+        key = self.problem.key_of(choice.workload.dims)
+        shape = self._shape(key)
+        with shape.lock:
+            if shape.kernel is None or shape.kernel.choice != choice:
+                [built] = self.builder.build([choice])
+                if built.failure is not None:
+                    fault = f"{built.failure.kind}: {built.failure.message}"
+                    raise NoCandidateError(f"{choice.config} does not build for {self._label(key)}: {fault}")
+                self._choices[key] = choice
+                self._start(key, shape, self._kernel(choice, built))
+            assert shape.kernel is not None
+            return shape.kernel
+
     def prepare(self, keys: Sequence[ShapeKey]) -> None:
         """Build the kernels of the shapes that are new, together, and make them active."""
         new = [key for key in keys if self.active(key) is None]

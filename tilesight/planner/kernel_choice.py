@@ -95,7 +95,7 @@ class KernelChoice:
     def table(self, chosen: Sequence[Config], *, measured: bool) -> DispatchTable:
         """The dispatch table of the chosen configs. `measured`: its times are a device's, where known."""
         all_cells = cells(self._problem.vary, self._problem.tile_sizes, FINE_CELLS)
-        parts = split_cells(all_cells, self._state.sizes)
+        parts = split_cells(all_cells, self._state.sizes, self._problem.vary.step)
         self._state.predictions.predict(
             ((config, part.last) for config in chosen for part in parts), lower=False
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -11,11 +12,13 @@ from ..errors import InputError, TileSightError, UnknownNameError
 from ..machine.placement import Placement
 from ..problem.assignments import parse_assignments
 from ..problem.candidate import Candidate
+from ..problem.operator import Operator
 from ..problem.space import Config, SearchSpace, Value
 from ..problem.template import KernelTemplate
 from ..problem.workload import Workload
 from ..records.protocol import MeasurementProtocol
 from ..records.session import Context
+from ..target.spec import Target
 from ..tuner.resolve import find_context
 from .sizes import SizeRange
 
@@ -56,9 +59,10 @@ class PlanProblem:
 
     @property
     def tile_sizes(self) -> tuple[int, ...]:
-        """Sizes of the tiles that may cut the varied dimension."""
+        """Sizes of the tiles that may cut the varied dimension, in whole steps."""
         scale = self.template.scales.get(self.vary.dim)
-        return scale.values if scale is not None else (1,)
+        tiles = scale.values if scale is not None else (1,)
+        return tuple(math.lcm(tile, self.vary.step) for tile in tiles)
 
     def workload(self, size: int) -> Workload:
         if size not in self._workloads:  # one object per size: caches find it by identity
@@ -130,12 +134,17 @@ class PlanProblem:
 
 
 def base_workload(
-    template: KernelTemplate, vary: SizeRange, shape: str | Mapping[str, Value] | None, dtype: str
+    template: KernelTemplate,
+    target: Target,
+    vary: SizeRange,
+    shape: str | Mapping[str, Value] | None,
+    dtype: str,
 ) -> Workload:
     """The workload with the fixed dimensions, at the largest size.
 
     Args:
         template: of the plan.
+        target: of the plan; it has the world of operators that communicate.
         vary: the range of sizes.
         shape: the other dimensions (`k=v,...` or a mapping), or a published name, whose size of the varied
             dimension is ignored. None: the operator's first default shape.
@@ -148,9 +157,9 @@ def base_workload(
     if vary.dim not in operator.dims:
         raise UnknownNameError(f"{operator.name} dimension", vary.dim, operator.dims)
     if shape is None:
-        found = operator.default_workloads(dtype)[0]
+        found = operator.default_workloads_on(target, dtype)[0]
     elif isinstance(shape, str) and "=" not in shape:
-        found = operator.workload(shape, dtype)
+        found = operator.workload_on(target, shape, dtype)
     else:
         if isinstance(shape, str):
             given = parse_assignments(shape, "shape")
@@ -161,13 +170,14 @@ def base_workload(
                 f"{operator.name}: {vary.dim}={given[vary.dim]} is varied over {vary.first} .. {vary.last}; "
                 "leave it out of the shape"
             )
-        missing = [name for name in operator.dims if name not in given and name != vary.dim]
+        missing = [name for name in operator.stated_dims if name not in given and name != vary.dim]
         if missing and set(given) <= {*operator.dims, *operator.attrs}:
-            rest = ", ".join(name for name in operator.dims if name != vary.dim)
+            rest = ", ".join(name for name in operator.stated_dims if name != vary.dim)
             lacks = f"the shape lacks {', '.join(missing)}"
             raise InputError(f"{operator.name}: {lacks}; beside {vary.dim}, which varies, give {rest}")
         dims_given = {**given, vary.dim: str(vary.first)}
-        found = operator.workload(",".join(f"{k}={v}" for k, v in dims_given.items()), dtype)
+        text = ",".join(f"{k}={v}" for k, v in dims_given.items())
+        found = operator.workload_on(target, text, dtype)
     dims = {name: vary.last if name == vary.dim else value for name, value in found.dims.items()}
     largest = Workload(found.operator, dims, found.dtype, found.attrs)
     for size in {vary.first, vary.last}:
@@ -176,6 +186,15 @@ def base_workload(
         except TileSightError as error:
             raise InputError(f"at {vary.dim}={size}: {error}") from error
     return largest
+
+
+def takes_size(base: Workload, operator: Operator, dim: str, size: int) -> bool:
+    """Whether the operator takes this size of a dimension."""
+    try:
+        operator.validate(Workload(base.operator, {**base.dims, dim: size}, base.dtype, base.attrs))
+    except TileSightError:
+        return False
+    return True
 
 
 def dynamic_choice(template: KernelTemplate, vary: SizeRange, static: bool) -> tuple[str, ...]:

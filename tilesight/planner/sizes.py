@@ -14,14 +14,31 @@ from ..problem.workload import MAX_DIMENSION
 
 @dataclass(frozen=True, slots=True)
 class SizeRange:
-    """The range of the varied dimension `dim`: all values in `first` .. `last`."""
+    """The range of the varied dimension `dim`: values in `first` .. `last`.
+
+    `step`: the operator takes `first`, `first` + `step`, ..., `last`.
+    """
 
     dim: str
     first: int
     last: int
+    step: int = 1
 
     def __contains__(self, size: object) -> bool:
         return isinstance(size, int) and self.first <= size <= self.last
+
+    def all(self) -> list[int]:
+        """All sizes that the operator takes."""
+        return list(range(self.first, self.last + 1, self.step))
+
+    def next(self, size: int) -> int:
+        """The least size that the operator takes and that is not below `size`."""
+        return min(self.last, self.first + -(-(size - self.first) // self.step) * self.step)
+
+    @property
+    def count(self) -> int:
+        """Number of sizes that the operator takes."""
+        return (self.last - self.first) // self.step + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +59,11 @@ def read_vary(text: str) -> SizeRange:
         limits = f"within 1 .. {MAX_DIMENSION}; dimensions vary, attributes do not"
         raise InputError(f"vary '{text}': the range must rise, {limits}")
     return found
+
+
+def size_step(takes: Callable[[int], bool], vary: SizeRange, world: int) -> int:
+    """The step of sizes that an operator takes: 1, or the world if it divides the dimension among devices."""
+    return 1 if vary.first == vary.last or takes(vary.first + 1) else world
 
 
 def cells(vary: SizeRange, tile_sizes: Sequence[int], most: int) -> list[Cell]:
@@ -85,13 +107,13 @@ def _multiples(step: int, begin: int, end: int, width: float) -> list[int]:
 
 def evenly_spaced(vary: SizeRange, count: int, tile: int = 1) -> list[int]:
     """Up to `count` sizes with the ends, evenly spaced in log size, further apart below `tile`."""
-    if vary.last - vary.first < count:
-        return list(range(vary.first, vary.last + 1))
+    if vary.count <= count:
+        return vary.all()
     if count < 2:
         return [vary.last]
     soft = max(0, tile - vary.first)
     begin, ratio = vary.first + soft, (vary.last + soft) / (vary.first + soft)
-    return sorted({round(begin * ratio ** (place / (count - 1)) - soft) for place in range(count)})
+    return sorted({vary.next(round(begin * ratio ** (place / (count - 1)) - soft)) for place in range(count)})
 
 
 def sizes_at_jumps(vary: SizeRange, count: int, times: Sequence[tuple[Cell, float]]) -> list[int]:
@@ -106,8 +128,8 @@ def sizes_at_jumps(vary: SizeRange, count: int, times: Sequence[tuple[Cell, floa
         count: of sizes.
         times: the best predicted time of each cell in microseconds, in order.
     """
-    if vary.last - vary.first < count:
-        return list(range(vary.first, vary.last + 1))
+    if vary.count <= count:
+        return vary.all()
     found = {vary.first, vary.last} if count > 1 else {vary.last}
     stripes = count - len(found)
     soft = times[0][0].last - vary.first if times else 0
@@ -115,7 +137,7 @@ def sizes_at_jumps(vary: SizeRange, count: int, times: Sequence[tuple[Cell, floa
     for stripe in range(stripes):
         low = begin * ratio ** (stripe / stripes) - soft
         high = begin * ratio ** ((stripe + 1) / stripes) - soft
-        found.add(_of_stripe(vary, low, high, stripe % 3, times, found))
+        found.add(vary.next(_of_stripe(vary, low, high, stripe % 3, times, found)))
     # a stripe of small sizes may contain no whole number
     return sorted([*found, *widest_gaps(evenly_spaced(vary, 4 * count), found, count - len(found))])
 
@@ -173,21 +195,25 @@ def _of_stripe(
     return cut + 1 if turn == 0 else cut
 
 
-def nearest_cells(sizes: Sequence[int], span: SizeRange | Cell) -> list[Cell]:
-    """A cell for each of the rising `sizes`: the sizes of `span` that are nearest to it in log size."""
+def nearest_cells(sizes: Sequence[int], span: SizeRange | Cell, step: int = 1) -> list[Cell]:
+    """A cell for each of the rising `sizes`: the sizes of `span` that are nearest to it in log size.
+
+    Each cell ends whole steps after its size.
+    """
     cuts = [
-        min(after - 1, max(before, math.isqrt(before * after))) for before, after in itertools.pairwise(sizes)
+        before + (min(after - 1, max(before, math.isqrt(before * after))) - before) // step * step
+        for before, after in itertools.pairwise(sizes)
     ]
     firsts = [span.first, *(cut + 1 for cut in cuts)]
     return [Cell(first, last) for first, last in zip(firsts, [*cuts, span.last], strict=True)]
 
 
-def split_cells(parts: Sequence[Cell], sizes: Sequence[int]) -> list[Cell]:
+def split_cells(parts: Sequence[Cell], sizes: Sequence[int], step: int = 1) -> list[Cell]:
     """The cells, cut again so that each has at most one of `sizes`: masked rows may cost time."""
     found: list[Cell] = []
     for part in parts:
         inside = [size for size in sizes if part.first <= size <= part.last]
-        found += nearest_cells(inside, part) if len(inside) > 1 else [part]
+        found += nearest_cells(inside, part, step) if len(inside) > 1 else [part]
     return found
 
 

@@ -120,7 +120,8 @@ def read_dims(
     for name, found in shapes.items():
         for position, (axis, size) in enumerate(zip(axes[name], found, strict=True)):
             if isinstance(axis, Parts) and axis.dim not in dims:
-                dims[axis.dim], origin[axis.dim] = size * axis.size(attrs), f"from {name}.shape[{position}]"
+                part = axis.size({**attrs, **dims})
+                dims[axis.dim], origin[axis.dim] = size * part, f"from {name}.shape[{position}]"
             if isinstance(axis, Parts | Windows | int) or axis in attrs:
                 expected_size = extent(axis, dims, attrs)
                 if expected_size != size:

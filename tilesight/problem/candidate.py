@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from ..target.spec import Target
 from .group_operator import GroupOperator, argument_names, of_rank
 from .space import Config
-from .template import RANK, KernelTemplate
+from .template import LAUNCHES, RANK, KernelTemplate
 from .workload import Workload
 
 
@@ -34,11 +34,11 @@ class Candidate:
         """What the built kernel takes after its tensors: sizes, then numbers, as a library takes them."""
         return (*self.dynamic_sizes, *(number.slot for number in self.template.numbers))
 
-    def slots_of_rank(self, rank: int) -> tuple[int, ...]:
-        """As `run_time_slots`, for the device `rank` of several."""
+    def slots_of_rank(self, rank: int, launches: int = -1) -> tuple[int, ...]:
+        """As `run_time_slots`, for the device `rank` of several, and some of the launches (`LAUNCHES`)."""
+        values = {RANK.name: rank, LAUNCHES.name: launches}
         numbers = (
-            replace(number, value=rank) if number.name == RANK.name else number
-            for number in self.template.numbers
+            replace(number, value=values.get(number.name, number.value)) for number in self.template.numbers
         )
         return (*self.dynamic_sizes, *(number.slot for number in numbers))
 

@@ -25,7 +25,12 @@ if TYPE_CHECKING:
     from .template import Collective
 
 WORLD = "world"
-MEET = "meet_ranks"  # device function in which all ranks wait for each other
+# device functions: all ranks wait for each other; a block has sent a chunk of rows; a warp waits for chunks
+MEET, ANNOUNCE, AWAIT = "meet_ranks", "announce_chunk", "await_chunks"
+# a thread has sent a tile or a chunk; a block waits for a tile of all ranks
+ANNOUNCE_TILE, AWAIT_TILE = "announce_tile", "await_tile"
+# a block has sent its part of a result to its owner, which waits for those of all ranks
+ANNOUNCE_RESULT, AWAIT_RESULTS = "announce_result", "await_results"
 
 
 class GroupOperator(Operator):
@@ -38,6 +43,7 @@ class GroupOperator(Operator):
     Attributes:
         shared: names of the shared tensors, among inputs and outputs. Among the arguments of a kernel `c`
             stands as `c_0`, `c_1`, ..., those of all ranks.
+        vendor_name: of the library of `vendor_part` on a GPU.
         divided: dimensions of the published shapes of which each rank has an equal part. A published shape
             is a layer of a model, whole; a workload has the size of one rank.
     """
@@ -45,6 +51,7 @@ class GroupOperator(Operator):
     communicates: ClassVar[bool] = True
     shared: ClassVar[tuple[str, ...]] = ()
     divided: ClassVar[tuple[str, ...]] = ()
+    vendor_name: ClassVar[str] = "cuBLAS"
 
     @property
     def stated_dims(self) -> tuple[str, ...]:
@@ -71,7 +78,8 @@ class GroupOperator(Operator):
     def vendor_collective(self, workload: Workload) -> Collective:
         """The collective of the vendor's library before or after `vendor_part`, one after the other.
 
-        It reads and writes inputs, outputs and `vendor_scratch`.
+        If it is between two parts, `vendor_finish` is the second. It reads and writes inputs, outputs and
+        `vendor_scratch`.
         """
 
     @abstractmethod
@@ -82,6 +90,14 @@ class GroupOperator(Operator):
             workload: what is computed.
             tensors: inputs, outputs and `vendor_scratch` of the rank by name. The call writes to them.
         """
+
+    def vendor_of_rank(self, workload: Workload, rank: int, tensors: Tensors) -> Callable[[], object]:
+        """As `vendor_part`, where that depends on the rank."""
+        return self.vendor_part(workload, tensors)
+
+    def vendor_finish(self, workload: Workload, rank: int, tensors: Tensors) -> Callable[[], object] | None:
+        """What follows a collective that is between two parts, on one rank."""
+        return None
 
     def vendor_scratch(self, workload: Workload) -> Mapping[str, tuple[tuple[int, ...], str]]:
         """Shape and dtype of the tensors between `vendor_part` and the collective, by name."""

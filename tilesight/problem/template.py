@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from ..code_hash import definition_hash, recorded_version
 from ..errors import InputError, UnknownNameError
-from ..target.spec import Target, target_names
+from ..target.spec import Target, node_names, target_names
 from .operator import Operator
 from .rasterization import Rasterization
 from .space import Config, SearchSpace
@@ -45,6 +45,8 @@ class RunTimeNumber:
 
 # the rank of the device that runs a kernel; models and lowering take that of rank 0
 RANK = RunTimeNumber("rank", "int32", 0)
+# which launches of a function are done, as bits from the lowest; all of them in a call of its own
+LAUNCHES = RunTimeNumber("launches", "int32", -1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +57,9 @@ class Collective:
         name: `all_reduce`, `all_gather`, `reduce_scatter` or `all_to_all`.
         source: the tensor of each rank that it reads: an input, an output or scratch of the kernel.
         result: the tensor of each rank that it writes; of an all-reduce it may be `source`.
-        when: `before` the kernel or `after` it.
+        when: `before` the kernel or `after` it, or `between` its launches: it then takes `LAUNCHES`.
         size_bytes: of the whole tensor, as `predict_collective` takes it.
+        launches: the launches that come first, if it is `between`.
     """
 
     name: str
@@ -64,6 +67,7 @@ class Collective:
     result: str
     when: str
     size_bytes: int
+    launches: int = 0
 
 
 # element types of numbers among a kernel's arguments, with their formats in `struct`
@@ -171,15 +175,18 @@ class KernelTemplate(ABC):
 
         Sizes that the kernel takes at run time (`dynamic`) are left out.
         """
-        if not self.operator.axes or self.operator.communicates:  # no dispatcher takes it
+        if not self.operator.axes:  # no dispatcher takes it
             return ""
         name = self.operator.name
         # a shipped target by its name, one of the user by the file that `tilesight calibrate` names after it
-        where = target.name if target.name in target_names() else f"{target.name}.toml"
-        sizes = {**{d: size for d, size in workload.dims.items() if d not in dynamic}, **workload.attrs}
+        where = target.name if target.name in (*target_names(), *node_names()) else f"{target.name}.toml"
+        stated = self.operator.stated_dims
+        dims = {d: size for d, size in workload.dims.items() if d in stated and d not in dynamic}
+        sizes = {**dims, **workload.attrs}
         given = [f'"{name}"', f'target="{where}"', f'dtype="{workload.dtype}"']
         given += [f"{size}={value!r}" for size, value in sizes.items()]
         given += [f"dynamic={tuple(dynamic)}"] if dynamic else []
+        given += ["group=torch.distributed.group.WORLD"] if self.operator.communicates else []
         return f"{name} = tilesight.dispatcher({', '.join(given)}, config={self.arguments(config)})"
 
     def check_dynamic(self, dims: str | Sequence[str]) -> tuple[str, ...]:

@@ -27,22 +27,6 @@ def find_operator(name: str) -> Operator:
     return kernels.operator(name)
 
 
-def find_operator_of_one(name: str, subject: str) -> Operator:
-    """An operator that one device computes.
-
-    Raises:
-        UnknownNameError: no operator has that name.
-        InputError: several devices compute it; `subject` is what is for one only.
-    """
-    found = find_operator(name)
-    if found.communicates:
-        raise InputError(
-            f"{subject} is for operators of one device, and {found.name} runs on several together; "
-            "`tilesight tune` takes it"
-        )
-    return found
-
-
 def communicate(operators: Sequence[Operator]) -> bool:
     """Whether several devices compute these operators together; for one call, which has one target.
 

@@ -83,8 +83,6 @@ def test_a_world_is_stated_beside_the_chip() -> None:
         tilesight.tune(KERNEL, "h200x2", "n=64", cluster="local")
 
 
-def test_plans_and_dispatchers_are_for_one_device(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="a plan is for operators of one device, and sum_of_ranks runs on"):
-        tilesight.plan(KERNEL, vary="n=64:128", target=cpu_pair(tmp_path), effort="predict")
-    with pytest.raises(InputError, match="a dispatcher is for operators of one device"):
+def test_a_dispatcher_needs_a_group() -> None:
+    with pytest.raises(InputError, match="sum_of_ranks runs on several devices together: give the "):
         tilesight.dispatcher(KERNEL, target="h200x2", n=64)

@@ -15,3 +15,18 @@ def test_functions_of_kernels_that_wait_for_other_devices_are_loaded_at_once() -
     assert "cuFuncLoad" not in alone
     assert of_ranks.count("load(function_") == 2
     assert of_ranks.index("load(function_1)") < of_ranks.index("int tilesight_call")
+
+
+def test_a_call_of_some_launches_makes_only_these() -> None:
+    """The library's collective stands between others."""
+    all_of_them, some = (
+        cuda_launcher(replace(PLAN, numbers=("rank", *more))) for more in ((), ("launches",))
+    )
+    assert ">> " not in all_of_them
+    chosen = [f"if (*(const int *)&arguments[2] >> {i} & 1)" for i in range(3)]
+    places = [some.index(condition) for condition in chosen]
+    launches = [i for i in range(len(some)) if some.startswith("driver.LaunchKernelEx(", i)]
+    assert len(launches) == 3
+    assert sorted([*places, *launches]) == [
+        one for pair in zip(places, launches, strict=True) for one in pair
+    ]

@@ -5,41 +5,19 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.rank_programs import pointers, run_program
 from tilesight.kernels import template_for
 from tilesight.kernels._rank_tiles import RankTiles
 from tilesight.kernels._ranks import RAISE_AND_WAIT, barrier_function
 from tilesight.lowering.dynamic import lower_candidate
-from tilesight.machine.toolchain import find_cxx
 from tilesight.problem.candidate import Candidate
 from tilesight.problem.group_operator import MEET
 from tilesight.problem.space import Config
 from tilesight.target.spec import load_target
 
-# flags as atomic variables, lanes as threads: the text of the device function runs on the CPU
-SHIM = """
-#include <atomic>
-#include <barrier>
-#include <chrono>
-#include <cstdio>
-#include <cstdlib>
-#include <thread>
-#include <vector>
-#define __device__
-#define __forceinline__ inline
-struct Lane { int x; };
-static thread_local Lane threadIdx;
-static thread_local std::barrier<> *warp;
-static void __syncwarp() { warp->arrive_and_wait(); }
-static void __threadfence_system() {}
-static void raise_flag(int *flag, int number) {
-  std::atomic_ref<int>(*flag).store(number, std::memory_order_release);
-}
-static int read_flag(const int *flag) {
-  return std::atomic_ref<int>(*const_cast<int *>(flag)).load(std::memory_order_acquire);
-}
-"""
 # each rank writes a number for every peer, and reads those for it between two barriers
 PROGRAM = """
+FUNCTIONS
 static int flags[WORLD][WORLD + 1], sent[WORLD][WORLD];
 static void delay(int rank, int call) {
   if ((rank * 7 + call * 5) % 11 == 0) std::this_thread::sleep_for(std::chrono::microseconds(300));
@@ -80,28 +58,8 @@ int main() {
 
 
 def run(tmp_path: Path, world: int, first: int, barrier: str) -> subprocess.CompletedProcess[str]:
-    compiler = find_cxx()
-    if compiler is None:
-        pytest.skip("no compiler")
-    function = barrier_function(world).replace(RAISE_AND_WAIT, "")
-    assert "asm" not in function
-    pointers = ", ".join(f"flags[{rank}]" for rank in range(world))
-    program = (
-        PROGRAM.replace("FIRST_BARRIER", barrier)
-        .replace("WORLD", str(world))
-        .replace("POINTERS", pointers)
-        .replace("FIRST", str(first))
-    )
-    source, binary = tmp_path / "barrier.cpp", tmp_path / "barrier"
-    source.write_text(SHIM + function + program, encoding="utf-8")
-    command = [str(compiler), "-std=c++20", "-O1", "-g", "-fsanitize=thread", "-pthread"]
-    built = subprocess.run(
-        [*command, str(source), "-o", str(binary)], capture_output=True, text=True, check=False
-    )
-    if "tsan" in built.stderr:
-        pytest.skip("no thread sanitizer")
-    assert built.returncode == 0, built.stderr
-    return subprocess.run([str(binary)], capture_output=True, text=True, check=False, timeout=120)
+    values = {"FIRST_BARRIER": barrier, "WORLD": world, "POINTERS": pointers("flags", world), "FIRST": first}
+    return run_program(tmp_path, barrier_function(world), PROGRAM, values)
 
 
 @pytest.mark.parametrize(("world", "first"), [(2, 0), (4, 2**31 - 5)])
@@ -144,6 +102,7 @@ def test_every_tile_is_at_one_place_and_the_own_ones_come_last(order: str, swizz
     ("name", "way"),
     [
         ("all_gather_matmul", "pull"),
+        ("all_gather_matmul", "push"),
         ("matmul_all_reduce", "one_shot"),
         ("matmul_all_reduce", "two_shot"),
         ("matmul_reduce_scatter", "add"),

@@ -19,6 +19,7 @@ from tilesight.planner.size_predictions import SizePredictions
 from tilesight.planner.sizes import SizeRange
 from tilesight.problem.space import Config
 from tilesight.records.protocol import MeasurementProtocol
+from tilesight.target.spec import load_target
 from tilesight.tuner.observers import Observer
 
 N = 1024
@@ -28,7 +29,7 @@ N = 1024
 def predictions() -> SizePredictions:
     template, vary = RowsTemplate(), SizeRange("m", 1, 4096)
     placement = locate("cpu", measures=False, predicts=True)
-    base = base_workload(template, vary, f"n={N}", "float32")
+    base = base_workload(template, load_target("cpu"), vary, f"n={N}", "float32")
     problem = PlanProblem(
         template,
         placement,

@@ -20,15 +20,18 @@ from tilesight.builder.loaded_kernel import LoadedKernel
 from tilesight.calibration.network import device as of_calibration
 from tilesight.errors import FailureKind, InputError, LaunchError
 from tilesight.kernels import _ranks as of_kernels
+from tilesight.kernels import template_for
 from tilesight.problem.candidate import Candidate
 from tilesight.problem.rounding import SecondInputs
 from tilesight.problem.workload import Workload
 from tilesight.records.protocol import MeasurementProtocol
 from tilesight.records.trial import BuildResult, Measurement
+from tilesight.runner.bench import new_tensors
 from tilesight.runner.group import group_bench
 from tilesight.runner.group import ranks as ranks_module
 from tilesight.runner.group.collectives import collective_call
-from tilesight.runner.group.group_bench import by_rank, group_bench_for, of_all
+from tilesight.runner.group.group_bench import by_rank, communicating, group_bench_for, of_all
+from tilesight.runner.group.group_run import GroupRun
 from tilesight.runner.group.ranks import ThreadRanks
 from tilesight.runner.kernel_run import DEVICE_LOST
 from tilesight.runner.measure import measure_kernel, measure_together
@@ -140,6 +143,43 @@ def test_finalists_are_compared_with_the_library(kernels: dict[str, tuple[BuildR
     assert [baseline.name for baseline in found.baselines] == ["torch, then torch"]
     assert found.notes == ()
     assert found.decision is not None
+
+
+def test_the_librarys_collective_stands_between_two_parts_of_a_call(pair: Target) -> None:
+    """The same library is called twice, each time for some of its launches."""
+    node = load_target("h100x2")
+    template = template_for("context_parallel_flash_decoding", node, "bfloat16")
+    cp = communicating(template.operator)
+    workload = cp.workload_on(node, "batch=2,heads=8,kv_heads=2,kv_len=64,head_dim=64")
+    config = next(c for c in template.space(workload, node).configs() if c["algorithm"] == "sequential")
+    bench = group_bench_for(pair, FAST)
+    run = GroupRun(BuildResult("none"), Candidate(workload, node, template, config), bench, FAST)
+    run._scratch = of_all(new_tensors(template.scratch(workload, config), "cpu") for _ in range(2))
+    called: list[tuple[int, ...]] = []
+
+    class Kernel:
+        def bind(self, tensors: Sequence[torch.Tensor], stream: int, slots: tuple[int, ...]) -> Call:
+            return lambda: called.append(slots)
+
+    run._kernels = [Kernel(), Kernel()]  # type: ignore[list-item]
+    inputs = of_all(cp.rank_inputs(workload, rank, "cpu", 1) for rank in range(2))
+    outputs = of_all(
+        {name: torch.empty(size) for name, size in cp.outputs(workload).items()} for _ in range(2)
+    )
+    first, library, last = run._stages(inputs, outputs)
+    assert callable(library)
+    assert not callable(first)
+    assert not callable(last)
+    for call in (*first, *last):
+        call()
+    bits = (1 << 32) - 1
+    assert called == [(0, 0b11), (1, 0b11), (0, bits - 0b11), (1, bits - 0b11)]
+    for rank in range(2):
+        run._scratch[f"partial of rank {rank}"].fill_(rank + 1)
+    library()
+    for rank in range(2):
+        assert run._scratch[f"gathered of rank {rank}"].flatten().chunk(2)[0].unique().tolist() == [1.0]
+        assert run._scratch[f"gathered of rank {rank}"].flatten().chunk(2)[1].unique().tolist() == [2.0]
 
 
 def test_each_rank_has_inputs_of_its_own(pair: Target) -> None:

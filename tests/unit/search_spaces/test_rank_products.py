@@ -10,7 +10,7 @@ from tests.unit.cli.test_commands import Shell
 from tilesight.kernels import template_for
 from tilesight.problem.group_operator import GroupOperator
 from tilesight.problem.rejections import rejections
-from tilesight.problem.space import SearchSpace
+from tilesight.problem.space import Config, SearchSpace
 from tilesight.search_spaces.rank_products import ANOTHER_WAY
 from tilesight.target.spec import load_target
 
@@ -60,6 +60,54 @@ def test_the_command_names_each_rule(capsys: pytest.CaptureFixture[str]) -> None
     assert all(rule["example"] for rule in rejected)
 
 
+def test_chunks_divide_the_rows_of_a_rank() -> None:
+    found = space("all_gather_matmul", "m=1920,n=8192,k=2048")  # 480 rows of each of four
+    pushes = [c for c in found.configs() if c["algorithm"] == "push"]
+    assert {c.int("chunk_rows") for c in pushes} == {32}
+    (broken,) = found.violations(found.config({**pushes[0], "chunk_rows": 64}))
+    assert broken.reason == "chunk_rows=64 does not divide the 480 rows of a rank: take 32"
+    none = space("all_gather_matmul", "m=2000,n=8192,k=2048")
+    assert none.parameters[0].values == ("sequential", "pull")
+
+
+def test_blocks_beside_a_product_have_something_to_do() -> None:
+    found = space("all_gather_matmul", "m=1024,n=8192,k=2048")  # 256 rows of each of four
+    config = next(c for c in found.configs() if c["algorithm"] == "push" and c["chunk_rows"] == 128)
+    assert config.int("senders") <= 6
+    (broken,) = found.violations(found.config({**config, "senders": 8}))
+    assert broken.reason == "senders=8 have 6 chunks of chunk_rows=128 to send: take fewer of them"
+    found = space("matmul_all_reduce", "m=1024,n=1024,k=2048")
+    adding = [c for c in found.configs() if "summers" in c]
+    assert adding == []
+    config = next(c for c in found.configs() if c["algorithm"] == "two_shot" and c.get("order") == "spread")
+    assert config["block_m"] == 128
+    broken = found.violations(found.config({**config, "swizzle": 0, "block_n": 128, "summers": 4}))[-1]
+    assert broken.reason == ("summers=4 have nothing to add before all 64 tiles are computed: take summers=0")
+
+
+def test_sums_are_in_turns_of_the_ranks() -> None:
+    found = space("matmul_reduce_scatter", "m=8192,n=8192,k=2048")
+    adding = [c for c in found.configs() if "summers" in c]
+    assert {(c["algorithm"], c["order"]) for c in adding} == {("push", "spread")}
+    assert {c.int("summers") for c in adding} == {2, 4, 8, 16}
+    (broken,) = found.violations(Config({k: v for k, v in adding[0].items() if k != "order"}))
+    assert broken.reason.startswith(
+        f"summers={adding[0]['summers']} would wait for the tiles of the own rank"
+    )
+
+
+def test_only_push_has_blocks_that_send() -> None:
+    found = space("all_gather_matmul", "m=2048,n=8192,k=2048")
+    for config in found.configs():
+        assert (config["algorithm"] == "push") == ("senders" in config) == ("chunk_rows" in config)
+    config = next(c for c in found.configs() if c["algorithm"] == "push")
+    assert config["persistent"] == NODE.int("core.count")
+    broken = found.violations(found.config({**config, "persistent": 0}))
+    assert "blocks that wait for ranks hold their cores, so all must be resident" in broken[0].reason
+    [waste] = found.violations(found.config({**config, "order": "spread"}))
+    assert waste.reason.endswith("take order=last with algorithm=push")
+
+
 def test_one_shot_has_no_order_of_ranks() -> None:
     found = space("matmul_all_reduce", "m=512,n=8192,k=2048")
     order = next(p for p in found.parameters if p.name == "order")
@@ -67,6 +115,4 @@ def test_one_shot_has_no_order_of_ranks() -> None:
     assert orders == {"one_shot": {"last"}, "two_shot": {"last", "spread"}}
     config = next(c for c in found.configs() if c["algorithm"] == "one_shot")
     (broken,) = found.violations(found.config({**config, "order": "spread"}))
-    assert broken.reason == (
-        "order=spread is of tiles that go to 1 rank each: take order=last with algorithm=one_shot"
-    )
+    assert broken.reason == "order=spread is of algorithm=two_shot: take order=last with algorithm=one_shot"

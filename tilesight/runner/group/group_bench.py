@@ -89,15 +89,15 @@ class GroupCase(BenchCase):
 
     def vendor(self) -> list[Mapping[str, Call]]:
         on_gpu = self.devices[0] != "cpu"
-        names = ["cuBLAS" if on_gpu else "torch", library_name(on_gpu)]
-        is_last = self.group_operator.vendor_collective(self.workload).when == "after"
-        name = ", then ".join(names if is_last else names[::-1])
+        names = [self.group_operator.vendor_name if on_gpu else "torch", library_name(on_gpu)]
+        is_first = self.group_operator.vendor_collective(self.workload).when == "before"
+        name = ", then ".join(names[::-1] if is_first else names)
         memory = self.vendor_memory()  # the same for all sets, whose calls follow each other
         results = [tuple(own.values()) for own in memory[0]]
         offered: list[Mapping[str, Call]] = []
         for given in self.sets:
-            part, collective = self.vendor_steps(given, memory)
-            steps = (part, collective) if is_last else (collective, part)
+            part, collective, *finish = self.vendor_steps(given, memory)
+            steps = (collective, part) if is_first else (part, collective, *finish)
             offered.append({name: VendorCall(steps, results)})
         return offered
 
@@ -110,8 +110,8 @@ class GroupCase(BenchCase):
         self,
         given: InputSet,
         memory: tuple[list[Mapping[str, torch.Tensor]], list[Mapping[str, torch.Tensor]]],
-    ) -> tuple[VendorCall, VendorCall]:
-        """The vendor's part on all ranks, and its collective."""
+    ) -> list[VendorCall]:
+        """The vendor's part on all ranks, its collective, and what follows a collective between two parts."""
         operator, workload = self.group_operator, self.workload
         collective = operator.vendor_collective(workload)
         tensors = [
@@ -123,7 +123,10 @@ class GroupCase(BenchCase):
             [one[collective.source] for one in tensors],
             [one[collective.result] for one in tensors],
         )
-        return VendorCall([operator.vendor_part(workload, one) for one in tensors]), VendorCall([library])
+        parts = [operator.vendor_of_rank(workload, rank, one) for rank, one in enumerate(tensors)]
+        finishes = [operator.vendor_finish(workload, rank, one) for rank, one in enumerate(tensors)]
+        last = [finish for finish in finishes if finish is not None]
+        return [VendorCall(parts), VendorCall([library]), *([VendorCall(last)] if last else [])]
 
 
 @dataclass(frozen=True)

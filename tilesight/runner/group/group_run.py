@@ -89,23 +89,29 @@ class GroupRun(KernelRun):
             template.shared_scratch(workload, config),
             template.scratch(workload, config),
         )
-        calls: list[Call] = [
-            kernel.bind(
-                [tensors[name_of_rank(name, rank if owner is None else owner)] for name, owner in names],
-                ranks.stream(rank),
-                candidate.slots_of_rank(rank),
-            )
-            for rank, kernel in enumerate(self._kernels)
-        ]
+
+        def calls(launches: int = -1) -> list[Call]:
+            return [
+                kernel.bind(
+                    [tensors[name_of_rank(name, rank if owner is None else owner)] for name, owner in names],
+                    ranks.stream(rank),
+                    candidate.slots_of_rank(rank, launches),
+                )
+                for rank, kernel in enumerate(self._kernels)
+            ]
+
         collective = template.collective(workload, config)
         if collective is None:
-            return [calls]
+            return [calls()]
         source, result = (
             [tensors[name_of_rank(name, rank)] for rank in range(ranks.world)]
             for name in (collective.source, collective.result)
         )
         library = collective_call(collective.name, source, result)
-        return [calls, library] if collective.when == "after" else [library, calls]
+        if collective.when == "between":
+            first = (1 << collective.launches) - 1
+            return [calls(first), library, calls(~first)]
+        return [calls(), library] if collective.when == "after" else [library, calls()]
 
     def _launches(self, stages: Sequence[Stage]) -> Call:
         """A call that launches the stages in order. On each rank, its own ones follow each other at once.

@@ -12,7 +12,7 @@ import pytest
 
 from tilesight.costmodel.analytical.analytical_model import AnalyticalModel
 from tilesight.costmodel.analytical.constants import UNMEASURED_UNCERTAINTY
-from tilesight.costmodel.analytical.network import NETWORK, NOTE
+from tilesight.costmodel.analytical.network import NETWORK, NOTE, sends
 from tilesight.costmodel.learned.hybrid import HybridModel
 from tilesight.costmodel.learned.model_file import LearnedModel
 from tilesight.costmodel.network.collectives import predict_collective
@@ -38,7 +38,10 @@ def profiles(way: str, name: str = "matmul_reduce_scatter") -> tuple[KernelProfi
     space, default = template.space(workload, NODE), template.default_config(workload, NODE)
     assert default is not None
     assert default in space
-    config = next(c for c in space.configs() if c["algorithm"] == way and c.int("block_m") == 128)
+    wanted = {"algorithm": way, "block_m": 128, "senders": 8, "summers": 0, "mechanism": "store"}
+    config = next(
+        c for c in space.configs() if all(c.get(name, value) == value for name, value in wanted.items())
+    )
     assert config["algorithm"] == way
     found = lower_and_profile(Candidate(workload, NODE, template, config))
     assert isinstance(found, Profiled)
@@ -79,6 +82,25 @@ def written(kernels: tuple[KernelProfile, ...]) -> float:
     )
 
 
+def test_results_go_to_the_owners_of_their_heads_in_one_kernel_of_two() -> None:
+    ours = operator("context_parallel_flash_decoding")
+    template = template_for(ours.name, NODE, "bfloat16")
+    workload = ours.workload_on(NODE, "batch=4,heads=32,kv_heads=8,kv_len=2048,head_dim=128")
+    default = template.default_config(workload, NODE)
+    assert default is not None
+    assert default["algorithm"] == "push"
+    found = lower_and_profile(Candidate(workload, NODE, template, default))
+    assert isinstance(found, Profiled)
+    parts, exchange = found.kernels
+    assert not parts.communicates
+    # of 3 ranks of 4 the sums of a row in float32, and their logarithms
+    assert sent(exchange) == {"store": pytest.approx(4 * 32 * (128 + 1) * 4 * 3 / 4, rel=0.04)}
+    assert not exchange.unknown_calls
+    assert not exchange.notes
+    prediction = AnalyticalModel().predict([exchange], NODE)
+    assert prediction.terms_us[NETWORK] > 0
+
+
 WHOLE = 4096 * 4096 * 2  # bytes of C
 
 
@@ -91,6 +113,8 @@ WHOLE = 4096 * 4096 * 2  # bytes of C
         ("matmul_all_reduce", "two_shot", {"tma_store": SENT, "store": SENT}, WHOLE),
         # each of 16 or more columns of tiles reads the rows of three peers again
         ("all_gather_matmul", "pull", {"tma_load": None}, WHOLE),
+        # the own rows go to three peers, once
+        ("all_gather_matmul", "push", {"store": 3 * 1024 * 1024 * 2}, WHOLE),
     ],
 )
 def test_every_tile_leaves_its_block(
@@ -137,6 +161,53 @@ def test_tiles_that_leave_cost_less_than_one_after_the_other_and_more_than_nothi
     assert NETWORK not in quiet.terms_us
     assert max(quiet.latency_us, network) < loud.latency_us < quiet.latency_us + network + 5
     assert loud.uncertainty > quiet.uncertainty
+
+
+def test_what_waits_for_peers_ends_after_the_last_of_them_and_is_slowed_by_sending() -> None:
+    """Blocks that send take cores from the product; of it, what arrives last is computed at the end."""
+    model, name, node = AnalyticalModel(), "all_gather_matmul", load_target("h200x4")
+    product = next(kernel for kernel in profiles("push", name) if kernel.waits)
+    senders = sum(
+        count > 0
+        for role in product.roles
+        for phase in role.phases
+        if sends(phase)
+        for count in phase.trips.per_block
+    )
+    assert 0 < senders < product.blocks == node["core.count"]
+    found = model.predict([product], node)
+    rate = min(node["node.network.store.gb_per_s"], senders * node["node.network.store.core_gb_per_s"])
+    size = sent(product)["store"]
+    assert found.terms_us[NETWORK] == pytest.approx(size / rate / 1e3)
+    alone = replace(product, waits=0).with_phases(
+        lambda phase: phase.with_accesses(lambda access: replace(access, peer=""))
+    )
+    # without what it sends
+    quiet = replace(
+        alone,
+        roles=tuple(
+            replace(
+                role, phases=tuple(p for p, q in zip(role.phases, marked.phases, strict=True) if not sends(q))
+            )
+            for role, marked in zip(alone.roles, product.roles, strict=True)
+        ),
+    )
+    share = node["node.network.product_share"]
+    slowed = model.predict([quiet], node).latency_us + (1 - share) * found.terms_us[NETWORK]
+    assert found.latency_us == pytest.approx(slowed, rel=0.02)
+
+    def times(number: float) -> KernelProfile:
+        return product.with_phases(
+            lambda phase: phase.with_accesses(
+                lambda access: replace(access, bytes=access.bytes * (number if access.peer else 1))
+            )
+        )
+
+    late, later = (model.predict([times(number)], node) for number in (20, 40))
+    assert late.limiting == later.limiting == NETWORK
+    more = later.terms_us[NETWORK] - late.terms_us[NETWORK]
+    assert later.latency_us - late.latency_us == pytest.approx(more, rel=0.02)
+    assert late.latency_us > late.terms_us[NETWORK]
 
 
 def test_the_network_limits_what_sends_more_than_it_computes() -> None:

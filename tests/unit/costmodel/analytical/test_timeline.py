@@ -27,6 +27,11 @@ from tilesight.target.spec import Target, load_target
 
 MODEL, H200, PAIR = AnalyticalModel(), load_target("h200"), load_target("h200x2")
 GPU_CASES = [case for case, (target, _, _) in golden.CASES.items() if target != "cpu"]
+# blocks that send what others of the same kernel wait for
+PUSH = (
+    "algorithm=push,block_k=64,block_m=128,block_n=128,chunk_rows=32,epilogue=shared,num_stages=3,"
+    "persistent=132,policy=full_row,schedule=overlapped,senders=2,swizzle=0,threads=256"
+)
 # the parts of a sum differ from it by their rounding
 EXACT = 1e-6
 
@@ -37,11 +42,12 @@ def stored(case: str) -> tuple[list[KernelProfile], Target]:
     return kernels, load_target(golden.CASES[case][0])
 
 
-def lowered(kernel: str, shape: str, target: Target) -> Sequence[KernelProfile]:
-    """The profiles of the default config."""
+def lowered(kernel: str, shape: str, target: Target, given: str = "") -> Sequence[KernelProfile]:
+    """The profiles of a config; "": the default."""
     template = template_for(kernel, target, "bfloat16")
     workload = operator(kernel).workload(shape, "bfloat16")
-    config = template.default_config(workload, target)
+    space = template.space(workload, target)
+    config = space.read(given) if given else template.default_config(workload, target)
     assert config is not None
     found = lower_and_profile(Candidate(workload, target, template, config))
     assert isinstance(found, Profiled)
@@ -83,14 +89,17 @@ def test_rows_add_up_to_the_prediction(case: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kernel", "shape", "target"),
+    ("kernel", "shape", "target", "config"),
     [
-        ("matmul", "m=4096,n=4096,k=4096", H200),
-        ("matmul_reduce_scatter", "m=4096,n=4096,k=4096,world=2", PAIR),
+        ("matmul", "m=4096,n=4096,k=4096", H200, ""),
+        ("matmul_reduce_scatter", "m=4096,n=4096,k=4096,world=2", PAIR, ""),
+        ("all_gather_matmul", "m=4096,n=4096,k=4096,world=2", PAIR, PUSH),
     ],
 )
-def test_persistent_kernels_and_those_of_several_devices(kernel: str, shape: str, target: Target) -> None:
-    parts = check_sums(lowered(kernel, shape, target), target)
+def test_persistent_kernels_and_those_of_several_devices(
+    kernel: str, shape: str, target: Target, config: str
+) -> None:
+    parts = check_sums(lowered(kernel, shape, target, config), target)
     rows = {lane.name for part in parts for lane in part.lanes}
     assert "producer" in rows
     assert ("network" in rows) == (target is PAIR)

@@ -1,0 +1,23 @@
+"""Search spaces of attention over a cache that is spread over ranks: that of one device, and the exchange."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..problem.space import Parameter, SearchSpace
+from ..target.spec import Target
+from .rank_products import SEQUENTIAL
+
+PUSH = "push"
+WAYS: Mapping[str, str] = {
+    SEQUENTIAL: "the library's all-gather of the results of ranks, between two kernels",
+    PUSH: "1 kernel stores results at the ranks that own their heads, waits for flags, and combines them",
+}
+LEAST_CORES = 72  # for `push`: all blocks that wait are resident, and others run beside them
+
+
+def space(alone: SearchSpace, target: Target) -> SearchSpace:
+    """The search space on `target`, from that of the kernel of one rank."""
+    ways = tuple(WAYS) if target.int("core.count") >= LEAST_CORES else (SEQUENTIAL,)
+    meaning = "; ".join(WAYS[way] for way in ways)
+    return SearchSpace((Parameter("algorithm", ways, meaning), *alone.parameters), alone.constraints)
