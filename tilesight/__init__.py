@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from .api.planning import plan
     from .api.prediction import predict
     from .api.reporting import write_report
+    from .api.timeline_files import write_timeline
+    from .api.timelines import kernel_timeline, session_timeline
     from .api.tuning import rank, tune
     from .benchmarks.run import bench
     from .benchmarks.table import BenchRow, BenchTable
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from .profile.values import KernelProfile
     from .records.recorded_session import RecordedSession, SessionComparison, SessionSummary
     from .records.session import Baseline, Context, Effort, SessionResult, SessionState
+    from .records.timeline import Timeline
     from .records.trial import BuildResult, Measurement, Prediction, Status, TrialRecord
     from .records.winners import Gain
     from .target.spec import Target, load_target, node_names, target_names
@@ -62,6 +65,8 @@ _HOMES = {
     "api.planning": ("plan",),
     "api.prediction": ("predict",),
     "api.reporting": ("write_report",),
+    "api.timeline_files": ("write_timeline",),
+    "api.timelines": ("kernel_timeline", "session_timeline"),
     "api.tuning": ("rank", "tune"),
     "benchmarks.run": ("bench",),
     "benchmarks.table": ("BenchRow", "BenchTable"),
@@ -85,6 +90,7 @@ _HOMES = {
     "profile.values": ("KernelProfile",),
     "records.recorded_session": ("RecordedSession", "SessionComparison", "SessionSummary"),
     "records.session": ("Baseline", "Context", "Effort", "SessionResult", "SessionState"),
+    "records.timeline": ("Timeline",),
     "records.trial": ("BuildResult", "Measurement", "Prediction", "Status", "TrialRecord"),
     "records.winners": ("Gain",),
     "target.spec": ("Target", "load_target", "node_names", "target_names"),
@@ -132,6 +138,7 @@ __all__ = [
     "Status",
     "Target",
     "TileSightError",
+    "Timeline",
     "TrialRecord",
     "TuneOptions",
     "Tuned",
@@ -142,6 +149,7 @@ __all__ = [
     "compare_sessions",
     "dispatcher",
     "explain",
+    "kernel_timeline",
     "load_target",
     "node_names",
     "plan",
@@ -151,12 +159,14 @@ __all__ = [
     "read_table",
     "replay",
     "session",
+    "session_timeline",
     "sessions",
     "target_names",
     "tune",
     "tune_misses",
     "write_report",
     "write_table",
+    "write_timeline",
 ]
 
 

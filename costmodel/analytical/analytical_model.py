@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ...profile.values import KernelProfile
+from ...records.timeline import TimelinePart
 from ...records.trial import Prediction
 from ...target.spec import Target
 from . import cpu_core as cpu
@@ -22,6 +23,7 @@ from .gathers import with_stores_once
 from .kernel_terms import KernelTerms
 from .network import library_collective, meeting
 from .occupancy import misfit
+from .timeline import kernel_parts, one_after_another
 
 # Share of the launch cost that a further kernel of a function adds: its launch waits in the queue while the
 # kernel before it runs. Measured on an H200, experiments/launches.
@@ -79,15 +81,39 @@ class AnalyticalModel:
             return library_collective(profile.collective, target, self.version)
         if profile.meetings:
             return meeting(profile, target, self.version)
+        return self._terms(profile, target, built).prediction(self.version)
+
+    def _terms(
+        self, profile: KernelProfile, target: Target, built: Mapping[str, int] | None = None
+    ) -> KernelTerms:
+        """The terms of a kernel that runs on the cores of a GPU."""
         reason = misfit(profile, target)
         if reason is not None:
             raise ValueError(f"kernel {reason}")
         profile = with_stores_once(profile)
         terms = KernelTerms(profile, under_load(profile, target), self.constants, built)
         served = with_held_sectors(profile, target, terms.resident)
-        if served is not profile:
-            terms = replace(terms, profile=served)
-        return terms.prediction(self.version)
+        return terms if served is profile else replace(terms, profile=served)
+
+    def timeline(self, kernels: Sequence[KernelProfile], target: Target) -> list[TimelinePart]:
+        """What the latency of a prediction consists of, as rows of spans of time.
+
+        The rows of each part that add up to it are those numbers from which `predict` adds up the latency.
+
+        Raises:
+            ValueError: a kernel does not fit the target, or is one of a processor.
+        """
+        if any(kernel.kind == "cpu" for kernel in kernels):
+            raise ValueError("kernel of a processor: its model has sums of whole loops only, no timeline")
+        predictions = [self._one(kernel, target, None) for kernel in kernels]
+        predictions = [predictions[0], *(_following(part) for part in predictions[1:])]
+        found: list[TimelinePart] = []
+        for number, (kernel, prediction) in enumerate(zip(kernels, predictions, strict=True), 1):
+            name = f"kernel {number}" if len(kernels) > 1 else "kernel"
+            is_of_cores = kernel.collective is None and not kernel.meetings
+            terms = self._terms(kernel, target) if is_of_cores else None
+            found += kernel_parts(name, prediction, terms)
+        return [*one_after_another(predictions), *found] if len(kernels) > 1 else found
 
 
 def _following(part: Prediction) -> Prediction:

@@ -43,6 +43,39 @@ LAST_KEPT_SHARPNESS = 4.0
 CONSUMER_NORM = 2.0
 
 
+@dataclass(frozen=True, slots=True)
+class LaunchTimes:
+    """The times of one launch in microseconds. Its latency is the sum of all but `core`, `tail` and `shared`.
+
+    Attributes:
+        clock_mhz: of the cores, under the load of the kernel.
+        launch: from the call to the first block that may start.
+        fill: until the first blocks run.
+        core: makespan of all blocks, if nothing that all cores share held them up.
+        tail: part of `core`: a last wave of blocks after full ones; 0 without one.
+        shared: by name, the least time of what all cores share.
+        body: all blocks but those of the last wave, with what all cores share.
+        last_wave: the same for the last wave.
+        sending: additional time of what is sent to other devices beside that.
+        arrival: of the last bytes sent to other devices.
+    """
+
+    clock_mhz: float
+    launch: float
+    fill: float
+    core: float
+    tail: float
+    shared: Mapping[str, float]
+    body: float
+    last_wave: float
+    sending: float
+    arrival: float
+
+    @property
+    def latency(self) -> float:
+        return self.launch + self.fill + (self.body + self.last_wave + self.sending) + self.arrival
+
+
 @dataclass(frozen=True)
 class KernelTerms:
     """Computes the terms of one kernel. `target` has the clock of the kernel's load (`clocks.under_load`)."""
@@ -76,7 +109,7 @@ class KernelTerms:
         )
 
     @cached_property
-    def _network(self) -> NetworkUse:
+    def network(self) -> NetworkUse:
         return network_use(self.profile, self.target)
 
     @cached_property
@@ -96,7 +129,8 @@ class KernelTerms:
     def _known(self) -> dict[float, list[tuple[Role, Phase, PhaseTime]]]:
         return {}
 
-    def _timed(self, resident: float) -> list[tuple[Role, Phase, PhaseTime]]:
+    def timed(self, resident: float) -> list[tuple[Role, Phase, PhaseTime]]:
+        """The phases that add up to a block, with their times if `resident` blocks share a core."""
         if resident not in self._known:
             # blocks that send for others to wait take the time that the network gives
             times = [
@@ -146,74 +180,95 @@ class KernelTerms:
 
     @property
     def _alone(self) -> list[tuple[Role, Phase, PhaseTime]]:
-        return self._timed(1)
+        return self.timed(1)
 
     @property
-    def _together(self) -> list[tuple[Role, Phase, PhaseTime]]:
-        return self._timed(self.resident)
+    def together(self) -> list[tuple[Role, Phase, PhaseTime]]:
+        return self.timed(self.resident)
 
     def block_cycles(self, resident: float) -> float:
         """Cycles from start to end of `resident` blocks of mean length that share a core."""
-        timed = self._timed(resident)
+        timed = self.timed(resident)
         shared = sum(time.period * phase.trips.mean for _, phase, time in timed)
-        together = shared + self._overhead_cycles(timed, resident)
+        together = shared + self.overhead_cycles(timed, resident)
         if len(self._timed_roles()) > 1:
             return together  # their chains run beside each other
         # a block that waits for most of its life takes no less than its own start, chains and end
         chains = sum(time.chain * phase.trips.mean for _, phase, time in timed)
-        return max(together, chains + self._overhead_cycles(timed, 1.0))
+        return max(together, chains + self.overhead_cycles(timed, 1.0))
 
-    def _overhead_cycles(self, timed: list[tuple[Role, Phase, PhaseTime]], resident: float) -> float:
+    def overhead_cycles(self, timed: list[tuple[Role, Phase, PhaseTime]], resident: float) -> float:
         """Cycles of block start and end and of pipeline fills, which the resident blocks overlap."""
         return (self.constants.block_cycles + sum(time.fill for _, _, time in timed)) / max(1.0, resident)
 
-    def _tail(self) -> tuple[int, float]:
+    def tail(self) -> tuple[int, float]:
         """Blocks and cycles of a last wave after full ones, of blocks of equal length; else nothing."""
-        if not self._is_uniform or self.profile.blocks < self.cores * self.resident:
+        if not self.is_uniform or self.profile.blocks < self.cores * self.resident:
             return 0, 0.0
         return last_wave(self.profile.blocks, self.cores, self.resident, self.block_cycles)
 
     @property
-    def _is_uniform(self) -> bool:
+    def is_uniform(self) -> bool:
         return not any(p.trips.axes for r in self.profile.roles for p in r.phases)
 
     def _makespan_cycles(self) -> float:
-        if self._is_uniform:
+        if self.is_uniform:
             return uniform_makespan(self.profile.blocks, self.cores, self.resident, self.block_cycles)
-        timed = self._together
-        durations = np.full(self.profile.blocks, self._overhead_cycles(timed, self.resident))
+        return list_makespan(self.durations(), self.cores * self.resident)
+
+    def durations(self) -> list[float]:
+        """Cycles of each block in launch order, for blocks of different length."""
+        timed = self.together
+        durations = np.full(self.profile.blocks, self.overhead_cycles(timed, self.resident))
         for _, phase, time in timed:
             durations = durations + time.period * trips_in_launch_order(
                 phase.trips, self.profile.grid, self.profile.rasterization
             )
-        return list_makespan(durations.tolist(), self.cores * self.resident)
+        found: list[float] = durations.tolist()
+        return found
 
-    def prediction(self, version: str) -> Prediction:
+    @cached_property
+    def times(self) -> LaunchTimes:
         makespan = self._makespan_cycles()
-        total = self._total_demand()
+        total = self._total_demand
         matrix_share = min(1.0, total.matrix / self.cores / makespan) if makespan else 0.0
         clock_mhz = sustained_mhz(self.target, matrix_share)
         core_us = makespan / clock_mhz
-        dram_us = self._dram_us()
         llc = self.target.get("device.memory.llc.gb_per_s")
-        l2_us = self.traffic.l2 / (l2_gb_per_s(self.target) * 1e3)
-        contended_us = atomic_us(self.profile, self.target)
-        dispatch_us = self.profile.blocks * self.constants.dispatch_cycles / clock_mhz
+        shared = {
+            "dram": self._dram_us(),
+            "l2": self.traffic.l2 / (l2_gb_per_s(self.target) * 1e3),
+            "atomics": atomic_us(self.profile, self.target),
+            "dispatch": self.profile.blocks * self.constants.dispatch_cycles / clock_mhz,
+            "llc": self.traffic.llc / (llc * 1e3) if llc else 0.0,
+        }
         norm = self.constants.memory_norm if total.matrix else self.constants.streaming_norm
-        llc_us = self.traffic.llc / (llc * 1e3) if llc else 0.0
-        shared = [dram_us, l2_us, contended_us, dispatch_us, llc_us]
-        tail_blocks, tail_cycles = self._tail()
+        tail_blocks, tail_cycles = self.tail()
         tail, tail_share = tail_cycles / clock_mhz, tail_blocks / self.profile.blocks
         # while the last blocks run on a part of the cores, what all cores share is used by them alone
-        busy_us = p_norm([core_us - tail, *(us * (1 - tail_share) for us in shared)], norm)
-        busy_us += p_norm([tail, *(us * tail_share for us in shared)], norm)
-        sent_us, busy_us = self._network.sent_us, self._network.beside(busy_us)
-        fill_us = self._fill_us(dram_us / busy_us if busy_us else 0.0)
-        launch_us = self.target["device.launch_us"]
-        latency = launch_us + fill_us + busy_us + self._network.end_us
+        body = p_norm([core_us - tail, *(us * (1 - tail_share) for us in shared.values())], norm)
+        last_wave = p_norm([tail, *(us * tail_share for us in shared.values())], norm)
+        busy_us = self.network.beside(body + last_wave)
+        return LaunchTimes(
+            clock_mhz,
+            self.target["device.launch_us"],
+            self._fill_us(shared["dram"] / busy_us if busy_us else 0.0),
+            core_us,
+            tail,
+            shared,
+            body,
+            last_wave,
+            busy_us - (body + last_wave),
+            self.network.end_us,
+        )
+
+    def prediction(self, version: str) -> Prediction:
+        times, total = self.times, self._total_demand
+        clock_mhz, dram_us, latency = times.clock_mhz, times.shared["dram"], times.latency
+        sent_us = self.network.sent_us
         terms = {
-            "launch": launch_us,
-            "fill": fill_us,
+            "launch": times.launch,
+            "fill": times.fill,
             "dram": dram_us,
             **{r: getattr(total, r) / self.cores / clock_mhz for r in RESOURCES},
             "dependency chain": sum(t.chain * p.trips.mean for _, p, t in self._alone)
@@ -222,9 +277,9 @@ class KernelTerms:
             "load latency": sum(t.waiting * p.trips.mean for _, p, t in self._alone)
             * self._waves()
             / clock_mhz,
-            "spills": sum(t.spills * p.trips.mean for _, p, t in self._together) * self._waves() / clock_mhz,
-            "atomics": contended_us,
-            "makespan": core_us,
+            "spills": sum(t.spills * p.trips.mean for _, p, t in self.together) * self._waves() / clock_mhz,
+            "atomics": times.shared["atomics"],
+            "makespan": times.core,
             **({NETWORK: sent_us} if sent_us else {}),
         }
         resources = (*RESOURCES, "dram", *((NETWORK,) if sent_us else ()))
@@ -329,6 +384,7 @@ class KernelTerms:
     def _waves(self) -> float:
         return -(-self.profile.blocks // (self.cores * self.resident))
 
+    @cached_property
     def _total_demand(self) -> Demand:
         total = Demand()
         for _, phase, time in self._alone:
@@ -347,17 +403,17 @@ class KernelTerms:
             return "dram"
         if terms[resource] >= 0.7 * terms["makespan"]:
             return resource
-        timed = self._together
+        timed = self.together
         longest = max(timed, key=lambda item: item[2].period * item[1].trips.mean)
         return longest[2].bound
 
     def _uncertainty(self) -> float:
         total = BASE_UNCERTAINTY**2
-        understood = {*self._spill_notes(), *self._target_notes(), *self._network.notes}
+        understood = {*self._spill_notes(), *self._target_notes(), *self.network.notes}
         total += UNKNOWN_CALL_UNCERTAINTY**2 if set(self._notes()) - understood else 0.0
         total += SPILL_UNCERTAINTY**2 if self.occupancy.spilled else 0.0
         total += UNMEASURED_UNCERTAINTY**2 if self._target_notes() else 0.0
-        total += network_uncertainty(self._network.notes) ** 2 if self.profile.communicates else 0.0
+        total += network_uncertainty(self.network.notes) ** 2 if self.profile.communicates else 0.0
         return float(total**0.5)
 
     def _spill_notes(self) -> list[str]:
@@ -393,4 +449,4 @@ class KernelTerms:
             f"{self.target.name} gives no matrix rate for {m.dtype}: charged as fp16, which may be too fast"
             for m in matrix
         )
-        return (*self.profile.notes, *unknown, *spills, *rates, *self._target_notes(), *self._network.notes)
+        return (*self.profile.notes, *unknown, *spills, *rates, *self._target_notes(), *self.network.notes)

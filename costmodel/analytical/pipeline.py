@@ -44,7 +44,7 @@ class PhaseTime:
 
 
 @dataclass(frozen=True, slots=True)
-class _Flow:
+class Flow:
     """The cycles of one iteration of one block, as a customer of the queueing network of the core's units."""
 
     service: tuple[float, ...]  # of one group of warps at the matrix pipe, arithmetic and load/store
@@ -72,6 +72,35 @@ class _Flow:
         return max(together, self.together(1, contention))
 
 
+@dataclass(frozen=True, slots=True)
+class PhaseParts:
+    """The cycles from which the period of a phase follows, of one iteration of all resident blocks."""
+
+    flow: Flow  # of one block
+    need: Demand  # of one block, with what its producer needs
+    feeding: Phase | None  # the phase of the producer that runs beside it
+    together: float  # in which every group of warps of the resident blocks has had its round
+    supply: float  # shortest period that loads allow
+    spills: float
+
+    def period(self, resident: float, overlap_norm: float) -> float:
+        """Cycles of one iteration."""
+        units = [getattr(self.need, r) * resident for r in RESOURCES]
+        # matrix work cannot continue while its accumulators are spilled
+        return p_norm([*units, self.together, self.supply], overlap_norm) + self.spills
+
+    def bound(self, resident: float) -> str:
+        """The largest lower bound of the period."""
+        name, busiest = self.need.largest
+        bounds = {
+            name: busiest * resident,
+            "dependency chain": self.together,
+            "load latency": self.supply,
+            "spills": self.spills,
+        }
+        return max(bounds, key=lambda b: bounds[b])
+
+
 def latency_cycles(target: Target, waiting_share: float) -> float:
     """Latency of a load from L2 or device memory, weighted by the share that waits for device memory."""
     hit, miss = target["device.memory.l2.latency_ns"], target["device.memory.dram.latency_ns"]
@@ -95,38 +124,42 @@ class CorePipeline:
 
         A consumer's period is bounded by its producer's loads.
         """
+        parts = self.parts(role, phase, resident)
+        return PhaseTime(
+            parts.period(resident, self.constants.overlap_norm),
+            parts.flow.chain,
+            max(parts.flow.latency, parts.supply - parts.together),
+            parts.need,
+            parts.bound(resident),
+            self._fill(parts.feeding or phase, phase),
+            parts.spills,
+        )
+
+    def parts(self, role: Role, phase: Phase, resident: float) -> PhaseParts:
+        """What the period of a phase follows from if `resident` blocks share the core."""
         need = own = self._demand(phase, role.threads)
         feeding = self._feeding_phase(role, phase)
         if feeding is not None:
             need = need + self._demand(feeding)
         flow = self._flow(role, phase, own)
-        spill = self._spill_cycles(role, phase, resident)
-        together = flow.together(resident, self.constants.contention)
         supply = self._supply_bound(feeding or phase, phase, flow, resident)
         if feeding is not None:
             supply = max(supply, self._producer_latency(feeding))
-        name, busiest = need.largest
-        bounds = {
-            name: busiest * resident,
-            "dependency chain": together,
-            "load latency": supply,
-            "spills": spill * resident,
-        }
-        period = p_norm(
-            [*(getattr(need, r) * resident for r in RESOURCES), together, supply], self.constants.overlap_norm
-        )
-        # matrix work cannot continue while its accumulators are spilled
-        period += spill * resident
-        bound = max(bounds, key=lambda b: bounds[b])
-        return PhaseTime(
-            period,
-            flow.chain,
-            max(flow.latency, supply - together),
+        return PhaseParts(
+            flow,
             need,
-            bound,
-            self._fill(feeding or phase, phase),
-            spill * resident,
+            feeding,
+            flow.together(resident, self.constants.contention),
+            supply,
+            self._spill_cycles(role, phase, resident) * resident,
         )
+
+    def copies(self, phase: Phase, consumer: Phase) -> list[tuple[float, int]]:
+        """Of each group of bulk copies in one iteration of `phase`, which complete on one barrier: the cycles
+        from issue to arrival, and the buffers that its copies take in turn.
+        """
+        groups = _groups(phase, consumer)
+        return [(self._bulk_arrival(group), max(1, min(a.slots for a in group))) for group in groups]
 
     @cached_property
     def _demands(self) -> dict[int, Demand]:
@@ -186,7 +219,7 @@ class CorePipeline:
             )
         return waits
 
-    def _flow(self, role: Role, phase: Phase, own: Demand) -> _Flow:
+    def _flow(self, role: Role, phase: Phase, own: Demand) -> Flow:
         """The service times and latencies of the warps of one block in one iteration."""
         work, warp = phase.work, self.target["warp.threads"]
         warps = max(1.0, role.threads / warp)
@@ -227,7 +260,7 @@ class CorePipeline:
         # the warps of a group compute beside the matrix work that they have left in flight
         thinking -= min(work.matrix_in_flight * own.matrix / groups, alone)
         waits = self._synchronous_latency(role, phase) + self._store_latency(phase)
-        return _Flow((own.matrix / groups, arithmetic / groups, memory), thinking + waits, groups, waits)
+        return Flow((own.matrix / groups, arithmetic / groups, memory), thinking + waits, groups, waits)
 
     def _overlap_between_barriers(self, work: Work) -> float:
         """Share of the warps that advance independently although barriers join them.
@@ -322,7 +355,7 @@ class CorePipeline:
         left = limit - role.local_registers - ADDRESS_REGISTERS
         return max(LEAST_WORDS, left)
 
-    def _held_cycles(self, flow: _Flow, phase: Phase, together: float) -> float:
+    def _held_cycles(self, flow: Flow, phase: Phase, together: float) -> float:
         """Cycles for which an iteration of `together` cycles occupies the buffers that were loaded for it.
 
         Each of several products occupies its own buffers for its part of the iteration. A single group of
@@ -338,7 +371,7 @@ class CorePipeline:
         reading = flow.service[0] + self.constants.matrix_drain_cycles * work.matrix_waits
         return together / products * min(1.0, reading / flow.chain)
 
-    def _supply_bound(self, phase: Phase, consumer: Phase, flow: _Flow, resident: float) -> float:
+    def _supply_bound(self, phase: Phase, consumer: Phase, flow: Flow, resident: float) -> float:
         """The shortest period that asynchronous loads allow; 0 if there are none.
 
         A buffer slot is occupied from the issue of its copy until its consumer releases it. Each group of
@@ -347,8 +380,8 @@ class CorePipeline:
         """
         if not phase.is_loop:
             return 0.0
-        rings = [(self._bulk_arrival(g), max(1, min(a.slots for a in g))) for g in _groups(phase, consumer)]
-        grouped, ahead = self._grouped_arrival(phase), phase.pipeline_depth - 1
+        rings = self.copies(phase, consumer)
+        grouped, ahead = self.grouped_arrival(phase), phase.pipeline_depth - 1
         period = idle = 0.0
         for _ in range(SUPPLY_ROUNDS if rings or grouped else 0):
             iteration = flow.beside(resident, self.constants.contention, idle)
@@ -365,7 +398,7 @@ class CorePipeline:
         loads = _bulk_loads(phase) if phase.is_loop or consumer.work.barrier_waits else []
         grouped = phase.is_loop or consumer.work.block_syncs
         return max(
-            self._bulk_arrival(loads) if loads else 0.0, self._grouped_arrival(phase) if grouped else 0.0
+            self._bulk_arrival(loads) if loads else 0.0, self.grouped_arrival(phase) if grouped else 0.0
         )
 
     def _bulk_arrival(self, group: list[Access]) -> float:
@@ -375,8 +408,8 @@ class CorePipeline:
         waiting = self._waiting(group) * self.constants.copy_miss_factor
         return self.constants.copy_start_cycles + latency_cycles(self.target, waiting) + max(transfer, engine)
 
-    def _grouped_arrival(self, phase: Phase) -> float:
-        """The same for copies that threads issue in groups (cp.async); 0 if there are none."""
+    def grouped_arrival(self, phase: Phase) -> float:
+        """Cycles until copies arrive that threads issue in groups (cp.async); 0 if there are none."""
         copies = [a for a in phase.work.accesses if a.mechanism == "cp_async" and a.space is Space.GLOBAL]
         return self._arrival(copies, sum(map(l2_bytes, copies))) if copies else 0.0
 
@@ -416,4 +449,4 @@ def _bulk_loads(phase: Phase) -> list[Access]:
     ]
 
 
-__all__ = ["CorePipeline", "PhaseTime", "latency_cycles"]
+__all__ = ["CorePipeline", "PhaseParts", "PhaseTime", "latency_cycles"]

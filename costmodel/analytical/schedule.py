@@ -33,10 +33,31 @@ def last_wave(blocks: int, cores: int, resident: int, time_of: Callable[[float],
 
 def list_makespan(durations: Sequence[float], places: int) -> float:
     """Makespan of blocks of different length that start in order as places become free."""
-    step = max(1, math.ceil(len(durations) / MOST_BLOCKS))
-    chosen = durations[::step]
-    free = [0.0] * max(1, min(places // step or 1, len(chosen)))
+    chosen, places = _sample(durations, places)
+    free = [0.0] * places
     heapq.heapify(free)
     for duration in chosen:
         heapq.heapreplace(free, free[0] + duration)
     return max(free)
+
+
+def last_place(durations: Sequence[float], places: int) -> list[tuple[int, float]]:
+    """The blocks of the place that is busy longest, in their order: launch position and duration.
+
+    Their durations add up to `list_makespan`.
+    """
+    chosen, places = _sample(durations, places)
+    step = max(1, math.ceil(len(durations) / MOST_BLOCKS))
+    free = [(0.0, place) for place in range(places)]
+    blocks: list[list[tuple[int, float]]] = [[] for _ in free]
+    for position, duration in enumerate(chosen):
+        until, place = free[0]
+        heapq.heapreplace(free, (until + duration, place))
+        blocks[place].append((position * step, duration))
+    return blocks[max(free)[1]]
+
+
+def _sample(durations: Sequence[float], places: int) -> tuple[Sequence[float], int]:
+    step = max(1, math.ceil(len(durations) / MOST_BLOCKS))
+    chosen = durations[::step]
+    return chosen, max(1, min(places // step or 1, len(chosen)))

@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import product
 
+from tilesight.database import open_store
 from tilesight.errors import Failure, FailureKind
 from tilesight.problem.config import Config
 from tilesight.problem.space import Census
@@ -22,7 +23,7 @@ from tilesight.records.session import (
     SessionState,
     ranked,
 )
-from tilesight.records.trial import BuildResult, Measurement, Prediction, Status, TrialRecord
+from tilesight.records.trial import DEVICE_S, BuildResult, Measurement, Prediction, Status, TrialRecord
 from tilesight.target.spec import load_target
 
 BEGAN = datetime(2026, 11, 27, 14, 0)
@@ -81,13 +82,24 @@ def recorded_session(
     return RecordedSession(summary, result, dict(_times(trials)))
 
 
+def record(found: RecordedSession, url: str) -> int:
+    """The id of the session in a database."""
+    context, result = found.summary.context, found.result
+    with open_store(url) as store:
+        made = store.begin(context, Effort.FULL, 0, {}, result.census, flops=FLOPS, min_bytes=MIN_BYTES)
+        store.record_many(made, context, result.trials)
+        store.record_baselines(made, result.baselines)
+        store.finish(made, SessionState.COMPLETE, decision=result.decision)
+    return made
+
+
 def _trials(count: int, measured: int, hostile: str) -> Iterator[tuple[Config, TrialRecord]]:
     draw = random.Random(0)
     values = [dict(zip(PARAMETERS, chosen, strict=True)) for chosen in product(*PARAMETERS.values())]
     every = max(1, count // max(1, measured))
     for place, chosen in enumerate(draw.sample(values, count)):
         config = Config({**chosen, **({"name": hostile} if hostile and place % 2 else {})})
-        trial = TrialRecord(config, Status.PREDICTED, _prediction(chosen, draw))
+        trial = TrialRecord(config, Status.PREDICTED, _prediction(chosen, draw), lowering_seconds=0.7)
         if place % 20 == 7:
             kind = FailureKind.DOES_NOT_FIT if place % 40 == 7 else FailureKind.LOWER_ERROR
             trial = TrialRecord(
@@ -120,10 +132,13 @@ def _measured(trial: TrialRecord, in_turns: bool, draw: random.Random) -> TrialR
         relative_error=1e-3,
         environment={"device": "NVIDIA H200", "uuid": "GPU-1"},
         protocol={"name": "default", "l2": "cold"},
-        observed={"samples": 12.0, **({"in_turns": 1.0} if in_turns else {})},
+        observed={"samples": 12.0, **({"in_turns": 1.0} if in_turns else {DEVICE_S: 0.4})},
     )
     return replace(
-        trial, status=Status.VERIFIED, measurement=measurement, build=BuildResult("kernel.so", entry="main")
+        trial,
+        status=Status.VERIFIED,
+        measurement=measurement,
+        build=BuildResult("kernel.so", entry="main", seconds=2.0),
     )
 
 
@@ -132,4 +147,4 @@ def _times(trials: dict[Config, TrialRecord]) -> Iterator[tuple[Config, TrialTim
     for place, (config, trial) in enumerate(trials.items()):
         predicted = BEGAN + timedelta(seconds=place * step) if trial.prediction else None
         measured = BEGAN + timedelta(seconds=60 + place * step) if trial.measurement else None
-        yield config, TrialTimes(predicted, measured)
+        yield config, TrialTimes(predicted, measured, predicted, measured and measured - timedelta(seconds=3))

@@ -170,6 +170,11 @@ def _file_kernel(
     dims: str | Mapping[str, int] | None,
 ) -> Page:
     from ..pages.kernel_page import explanation_page
-    from .kernel_files import explain_file
+    from .explaining import explain_profiles
+    from .kernel_files import profiles_in_file
+    from .timelines import profiles_timeline
 
-    return explanation_page(explain_file(place, target, RunTimeFacts(dims), arguments))
+    found = profiles_in_file(place, target, RunTimeFacts(dims), arguments)
+    explained = explain_profiles(found.name, found.kernels, found.target)
+    timeline = profiles_timeline(found.name, found.kernels, found.target) if found.target.is_gpu else None
+    return explanation_page(explained, timeline)

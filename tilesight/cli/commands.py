@@ -25,6 +25,7 @@ COMMANDS = {
     "collect": "Measure a sample of a search space and write it to a dataset.",
     "replay": "Compare search strategies on recorded measurements.",
     "explain": "Show what limits a config and why it is slower than the best one.",
+    "timeline": "Show the predicted pipeline of a kernel, or a session's stages, over time.",
     "kernels": "List kernels and their shapes.",
     "targets": "List targets, or show one with all its figures.",
     "space": "Show a search space, or why a config is not in it.",

@@ -1,10 +1,11 @@
 "use strict";
 // Draws charts on a canvas. A chart function gets a frame { context, width, height, colour, compact } and what
-// to draw, as plain arrays. It returns the spots that can be pointed at: { x, y, row, text } in pixels. It knows
-// neither the page nor its tables.
+// to draw, as plain arrays. It returns the spots that can be pointed at: { x, y, row } in pixels, with { wide },
+// their width, if they are more than a point. It knows neither the page nor its tables.
 
 const Charts = (() => {
   const FONT = "system-ui, -apple-system, 'Segoe UI', sans-serif";
+  const LANE = 38;  // height of a row of spans with its name
   const CIVIDIS = ["#00224e", "#2a3f6d", "#575d6d", "#7d7c78", "#a59c74", "#d2c060", "#fee838"];
 
   // --- numbers and ticks ---
@@ -476,5 +477,62 @@ const Charts = (() => {
     return spots;
   }
 
-  return { plane, bars, matrix, parallel, number, mark, isHollow };
+  // labels: of rows; spans: { lane, start, length, source, isWait, text, row }. The name of a row stands above it.
+  function lanes(frame, { axis, labels, spans: found }) {
+    const { context, colour } = frame;
+    const box = { left: 8, right: frame.width - 8, top: 4, bottom: frame.height - 44 };
+    const end = found.reduce((most, span) => Math.max(most, span.start + span.length), 0);
+    const x = scale([0, end || 1], false, box.left, box.right, frame.compact ? 52 : 80);
+    axes(frame, box, x, null, { x: axis.title });
+    const spots = [];
+    labels.forEach((label, lane) => {
+      const top = box.top + LANE * lane;
+      const text = fitted(context, label, box.right - box.left - 4);
+      context.fillStyle = colour.surface;
+      context.fillRect(box.left, top + 1, context.measureText(text).width + 4, 15);
+      context.fillStyle = colour.text;
+      context.textAlign = "left";
+      context.textBaseline = "middle";
+      context.fillText(text, box.left + 2, top + 9);
+    });
+    font(frame, 11);
+    for (const span of found) {
+      const top = box.top + LANE * span.lane + 17, height = LANE - 21, middle = top + height / 2;
+      const left = x.at(span.start), width = Math.max(1, x.at(span.start + span.length) - left), ink = colour[span.source];
+      context.lineWidth = 1;
+      context.strokeStyle = context.fillStyle = ink;
+      if (span.isWait) {
+        context.beginPath();
+        context.setLineDash([4, 3]);
+        context.moveTo(left, middle);
+        context.lineTo(left + width, middle);
+        context.stroke();
+        context.setLineDash([]);
+        context.fillRect(left, middle - 5, 1, 10);
+        context.fillRect(left + width - 1, middle - 5, 1, 10);
+      } else if (isHollow(span.source)) {
+        if (width > 3) hatch(context, left, top, width, height, ink);
+        context.strokeRect(left + 0.5, top + 0.5, Math.max(0, width - 1), height - 1);
+      } else {
+        context.fillRect(left, top, width > 3 ? width - 1 : width, height);
+      }
+      if (span.text && width > 34) {
+        const whole = `${span.text}, ${number(Number(span.length.toPrecision(3)))} ${axis.unit}`;
+        const text = context.measureText(whole).width < width - 14 ? whole : fitted(context, span.text, width - 14);
+        const wide = context.measureText(text).width;
+        if (text.length > span.text.length / 2) {
+          context.fillStyle = colour.surface;
+          context.fillRect(left + width / 2 - wide / 2 - 3, middle - 7, wide + 6, 14);
+          context.fillStyle = colour.text;
+          context.textAlign = "center";
+          context.textBaseline = "middle";
+          context.fillText(text, left + width / 2, middle + 0.5);
+        }
+      }
+      spots.push({ x: left + width / 2, y: middle, wide: width, row: span.row });
+    }
+    return spots;
+  }
+
+  return { plane, bars, matrix, parallel, lanes, number, mark, isHollow, LANE };
 })();

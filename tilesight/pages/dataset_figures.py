@@ -36,6 +36,7 @@ ROWS, OPERATORS, SIGMA, CASES, FAILURES, COUNTED = (
     "failures",
     "counted",
 )
+BESIDE = "Beside other implementations"
 _SHARES = range(5, 100, 5)  # per cent of the rows that should lie within a multiple of sigma
 
 
@@ -257,7 +258,10 @@ def counter_figure(table: PageTable) -> PageFigure:
 
 
 def case_table(dataset: Dataset) -> PageTable | None:
-    """The fastest measured candidate of each case beside the fastest other implementation."""
+    """The fastest measured candidate of each case beside the fastest other implementation.
+
+    None if there is no time of another implementation.
+    """
     rows: list[tuple[str, str, str, str, float, float | None, int]] = []
     for case in dataset.cases():
         measured = case.frame["measured_us"].dropna()
@@ -266,7 +270,7 @@ def case_table(dataset: Dataset) -> PageTable | None:
             vendor_us = float(vendor.min()) if len(vendor) else None
             label = (case.operator, case.shape, case.dtype, case.target)
             rows.append((*label, float(measured.min()), vendor_us, len(measured)))
-    if not rows:
+    if all(vendor_us is None for *_, vendor_us, _ in rows):
         return None
     operator, shape, dtype, target, best, vendors, counts = zip(*rows, strict=True)
     ratios = [None if v is None else v / b for v, b in zip(vendors, best, strict=True)]
@@ -298,7 +302,7 @@ def case_figure(table: PageTable) -> PageFigure:
     )
     return PageFigure(
         "cases",
-        "Beside other implementations",
+        BESIDE,
         "Above the line the fastest candidate of a case is faster than the fastest other implementation. "
         "Datasets are samples, not searches: the best candidate of a space need not be among them.",
         CASES,

@@ -13,6 +13,7 @@ from ..records.trial import Status
 from ..reports.numbers import percent
 from ..target.spec import target_names
 from .dataset_figures import (
+    BESIDE,
     CASES,
     COUNTED,
     FAILURES,
@@ -44,16 +45,22 @@ def dataset_page(name: str, dataset: Dataset, model: CostModel) -> Page:
     rows = predicted_rows(chosen, model)
     tables: dict[str, PageTable] = {}
     parts: list[PageFigure | Facts | Texts] = [_summary(dataset, rows)]
-    parts.append(Texts("What to know first", list(_warnings(dataset, chosen, rows)), is_warning=True))
+    if warnings := list(_warnings(dataset, chosen, rows)):
+        parts.append(Texts("What to know first", warnings, is_warning=True))
     if rows:
         tables |= {ROWS: row_table(rows), OPERATORS: operator_table(rows), SIGMA: sigma_table(rows)}
         parts += [operator_figure(), row_figure(rows), sigma_figure()]
     if counted := counter_table(rows):
         tables[COUNTED] = counted
         parts.append(counter_figure(counted))
-    if cases := case_table(dataset):
+    cases = case_table(dataset)
+    if cases is not None:
         tables[CASES] = cases
         parts.append(case_figure(cases))
+    elif rows:
+        parts.append(
+            Texts(BESIDE, ["No row has the time of another implementation: there is nothing to draw."])
+        )
     if failures := failure_table(dataset):
         tables[FAILURES] = failures
         parts.append(failure_figure())

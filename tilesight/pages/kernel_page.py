@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 from ..errors import InputError
 from ..explanation import CandidateView, Explanation
+from ..records.timeline import Timeline
 from ..records.trial import Status
 from ..reports.numbers import number, percent
+from .timeline_figures import kernel_timeline_parts
 from .values import Axis, Bar, BarChart, Facts, Page, PageColumn, PageFigure, PageTable, Source, Texts
 
 if TYPE_CHECKING:
@@ -106,8 +108,8 @@ def _is_measured(record: Best) -> bool:
     return record.status is Status.VERIFIED
 
 
-def explanation_page(found: Explanation) -> Page:
-    """The page of what limits a kernel and how sure the model is."""
+def explanation_page(found: Explanation, timeline: Timeline | None = None) -> Page:
+    """The page of what limits a kernel and how sure the model is, with its timeline if there is one."""
     view = found.this
     prediction = view.prediction
     tables = {BUSY: _busy(view), LIMITS: _limits(view), TERMS: _terms(view)}
@@ -129,6 +131,9 @@ def explanation_page(found: Explanation) -> Page:
     if reasons:
         parts.append(Texts("How reliable the prediction is", reasons, is_warning=True))
     parts += [figure for figure in _view_figures() if len(tables[figure.table])]
+    if timeline is not None:
+        drawn, tables_of_it = kernel_timeline_parts(timeline)
+        parts, tables = [*parts, *drawn], tables | tables_of_it
     parts += _work(view)
     return Page(
         f"{found.title} on {found.target.title}", "Nothing here was measured: all is predicted", parts, tables

@@ -193,11 +193,34 @@
     return ["parallel", { axes: axes.map((axis) => ({ title: axis.title, labels: axis.labels.map(String) })), lines, title, log: true }];
   }
 
-  const READERS = { Plane: planeOf, BarChart: barsOf, Matrix: matrixOf, Parallel: parallelOf };
+  function lanesOf(figure, table, chart, rows, hidden) {
+    const [lane, start] = [table.columns[chart.lane], table.columns[chart.start]];
+    const part = chart.part ? table.columns[chart.part] : null;
+    const series = [...chart.series, ...chart.waits].filter((one) => !hidden.has(one.name));
+    const places = new Map(), spans = [];
+    for (const row of rows) {
+      if (part && part.at(row) !== chart.of) continue;
+      const name = String(lane.at(row));
+      if (!places.has(name)) places.set(name, places.size);
+      for (const one of series) {
+        const length = table.columns[one.value].at(row);
+        if (!hasNumber(length)) continue;
+        const text = String(table.columns[chart.label].at(row));
+        spans.push({ lane: places.get(name), start: start.at(row), length, source: one.source, isWait: chart.waits.includes(one), text, row });
+      }
+    }
+    const title = chart.axis.title + (chart.axis.unit ? `, ${chart.axis.unit}` : "");
+    return ["lanes", { axis: { title, unit: chart.axis.unit }, labels: [...places.keys()], spans }];
+  }
+
+  const READERS = { Plane: planeOf, BarChart: barsOf, Matrix: matrixOf, Parallel: parallelOf, Lanes: lanesOf };
 
   function legendOf(chart) {
     if (chart.kind === "Plane") return chart.layers.map((l) => [l.name, l.source, l.is_dashed ? "dashed" : l.kind]);
     if (chart.kind === "BarChart" && chart.series.length > 1) return chart.series.map((one) => [one.name, one.source, "Bar"]);
+    if (chart.kind === "Lanes") {
+      return [...chart.series.map((one) => [one.name, one.source, "Bar"]), ...chart.waits.map((one) => [one.name, one.source, "dashed"])];
+    }
     return [];
   }
 
@@ -214,6 +237,7 @@
   function heightOf(kind, what, width) {
     if (kind === "bars") return 56 + Math.max(1, what.labels.length) * Math.min(64, 14 + 18 * what.series);
     if (kind === "matrix") return 74 + Math.max(2, what.rows.length) * (what.rows.length > 20 ? 16 : 26);
+    if (kind === "lanes") return 56 + Math.max(1, what.labels.length) * Charts.LANE;
     return width < 560 ? 320 : 400;
   }
 
@@ -306,7 +330,8 @@
       const edge = plot.getBoundingClientRect(), x = event.clientX - edge.left, y = event.clientY - edge.top;
       let best = -1, least = event.pointerType === "touch" ? 1600 : 700;
       spots.forEach((spot, index) => {
-        const distance = (spot.x - x) ** 2 + (spot.y - y) ** 2;
+        const aside = spot.wide ? Math.max(0, Math.abs(spot.x - x) - spot.wide / 2) : spot.x - x;
+        const distance = aside ** 2 + (spot.y - y) ** 2;
         if (distance < least) [best, least] = [index, distance];
       });
       if (best !== place) { if (best < 0) redraw(); show(best, false); }

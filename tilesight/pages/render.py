@@ -19,6 +19,7 @@ from typing import Any
 
 from ..reports.numbers import value as value_text
 from ..version import __version__
+from .shown import shown
 from .values import Bar, Cell, Facts, Page, PageColumn, PageFigure, PageTable, Texts
 
 GENERATOR = "TileSight"
@@ -33,7 +34,8 @@ def is_page(head: str) -> bool:
 
 
 def html(page: Page) -> str:
-    """The text of the page's file."""
+    """The text of the page's file. Parts with nothing to show are left out."""
+    page = shown(page)
     scripts, styles = [_asset(name) for name in _SCRIPTS], "\n" + _asset("page.css")
     script_hashes = " ".join(map(_digest, scripts))
     policy = (

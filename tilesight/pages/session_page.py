@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from ..errors import InputError
 from ..records.recorded_session import RecordedSession
 from ..records.session import SessionState
+from ..records.session_timeline import session_timeline
 from ..records.trial import Status, TrialRecord
 from ..reports.numbers import number, percent
 from ..reports.numbers import value as value_text
@@ -30,6 +31,7 @@ from .session_figures import (
     utilization_figure,
     utilization_table,
 )
+from .timeline_figures import session_timeline_parts
 from .values import Facts, Page, PageFigure, Texts
 
 
@@ -61,7 +63,9 @@ def session_page(found: RecordedSession) -> Page:
     if failed := failure_table(result):
         tables[FAILURES] = failed
         parts.append(failure_figure())
-    parts += [*_conditions(found), _legend()]
+    timeline, drawn = session_timeline_parts(session_timeline(found))
+    tables |= drawn
+    parts += [*timeline, *_conditions(found), _legend()]
     context = summary.context
     title = f"{context.workload.label} on {context.target if chip is None else chip.title}"
     return Page(title, f"Tuning session {summary.id}, {summary.started_at:%Y-%m-%d %H:%M} UTC", parts, tables)

@@ -173,7 +173,31 @@ class Parallel:
     unit: str
 
 
-Chart = Plane | BarChart | Matrix | Parallel
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """Spans of time in rows, one span for each row of the table that has a length.
+
+    Attributes:
+        axis: of time.
+        lane: key of the column with the names of rows, which are drawn in the order of the table.
+        label: key of the column with the texts of spans.
+        start: key of the column with the times at which spans start.
+        series: columns with the lengths of spans.
+        waits: a column with the lengths of spans in which nothing is done.
+        part, of: only rows whose column `part` is `of`; "": all rows.
+    """
+
+    axis: Axis
+    lane: str
+    label: str
+    start: str
+    series: tuple[Bar, ...]
+    waits: tuple[Bar, ...] = ()
+    part: str = ""
+    of: str = ""
+
+
+Chart = Plane | BarChart | Matrix | Parallel | Lanes
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,10 +44,20 @@ class SessionSummary:
 
 @dataclass(frozen=True, slots=True)
 class TrialTimes:
-    """When a candidate was predicted and measured, in UTC. Recalled facts are older than the session."""
+    """When the results of a candidate were recorded, in UTC. Recalled ones are older than the session.
+
+    Attributes:
+        lowered_at: the first prediction under the session's model, or, without any, the failure; a candidate
+            is predicted as soon as it is lowered.
+        predicted_at: the prediction that holds; that of a built candidate may be a later one.
+        built_at: the build.
+        measured_at: the measurement.
+    """
 
     predicted_at: datetime | None = None
     measured_at: datetime | None = None
+    lowered_at: datetime | None = None
+    built_at: datetime | None = None
 
 
 @dataclass(frozen=True, repr=False)

@@ -24,6 +24,7 @@ MOST_OTHER_LOAD = 0.4
 # made ours 17 % slower with intervals of 1 %, since the chip's clock was lower (experiments/noise).
 MOST_OTHER_GPU_LOAD = 0.1
 NOT_MEASURED = "not measured: "  # begins messages of failures that another kernel caused
+DEVICE_S = "device_s"  # in `Measurement.observed`: seconds for which the job held its device
 ORDER_TERM = "order"  # the term of a prediction that moves its rank and is no part of its time
 
 
@@ -179,6 +180,10 @@ class Measurement:
         if any(self.observed.get(name, 0.0) > limit for name, limit in limits.items()):
             return True
         return not self.observed.get("stopped_early") and is_noise(self.spread)
+
+    def taking(self, seconds: float) -> Measurement:
+        """The measurement, whose job held its device for `seconds`."""
+        return replace(self, observed={**self.observed, DEVICE_S: seconds}) if seconds else self
 
     @property
     def status(self) -> Status:

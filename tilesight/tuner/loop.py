@@ -251,7 +251,7 @@ class Tuner:
             case MeasureDone(job, measurement, seconds):
                 config = job.candidate.config
                 self.device_time.took(seconds)
-                self.observer.trial(self.trials.measured(config, measurement))
+                self.observer.trial(self.trials.measured(config, measurement.taking(seconds)))
                 self.queue.measured(config)
                 self.search.tell(config)
                 if self.is_explored:

@@ -12,7 +12,7 @@ from tests.support.group_kernels import cpu_pair
 from tilesight import kernels
 from tilesight.errors import InputError, WorkloadError
 from tilesight.records.session import Effort
-from tilesight.records.trial import Status
+from tilesight.records.trial import DEVICE_S, Status
 from tilesight.target.spec import parse_target
 
 KERNEL = "sum_of_ranks"
@@ -40,6 +40,8 @@ def test_a_session_from_the_names_to_the_winner(tmp_path: Path) -> None:
     failed = [trial for trial in found.trials if trial.status is Status.FAILED]
     assert {trial.config["factor"] for trial in failed} == {2}
     assert {trial.failure.kind.value for trial in failed if trial.failure} == {"wrong_result"}
+    # finalists are timed again in turns, without a time of their own
+    assert all(trial.measurement and trial.measurement.observed[DEVICE_S] > 0 for trial in failed)
     assert [baseline.name for baseline in found.baselines] == ["torch, then torch"]
     [again] = tilesight.tune(KERNEL, pair, "n=4096", effort="quick", workers=1)
     assert again.from_database

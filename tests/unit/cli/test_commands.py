@@ -137,7 +137,7 @@ def test_without_a_gpu_the_reason_is_printed(shell: Shell) -> None:
     ("arguments", "code", "message"),
     [
         (["tune", "axpi", "--target", "cpu"], 2, "unknown kernel 'axpi'; did you mean axpy?"),
-        (["tuen", "axpy"], 2, "unknown command 'tuen'; did you mean tune?"),
+        (["tuen", "axpy"], 2, "unknown command 'tuen'; did you mean tune"),
         (["tune", "axpy", "--target", "h20"], 2, "unknown target 'h20'"),
         (["tune", "axpy", "--target", "./none.toml"], 2, "target file 'none.toml' cannot be read"),
         ([*TUNE, "--dtype", "int3"], 2, "dtype 'int3' is not supported"),

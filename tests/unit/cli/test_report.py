@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.page_sessions import FLOPS, MIN_BYTES, recorded_session
+from tests.support.page_sessions import record, recorded_session
 from tests.unit.cli.documented import check_fields
 from tests.unit.pages import samples
+from tilesight.api.kernel_files import FileProfiles
 from tilesight.cli.main import main
-from tilesight.database import open_store
 from tilesight.dispatch.table.table_file import write_table
 from tilesight.records.dataset import write_dataset
-from tilesight.records.session import Effort, SessionState
+from tilesight.target.spec import load_target
 
 Captured = pytest.CaptureFixture[str]
 
@@ -26,14 +26,7 @@ def session_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
     url = f"sqlite:///{tmp_path}/performance.db"
     monkeypatch.setenv("TILESIGHT_DB", url)
     monkeypatch.chdir(tmp_path)
-    found = recorded_session(60, 12)
-    context, result = found.summary.context, found.result
-    with open_store(url) as store:
-        made = store.begin(context, Effort.FULL, 0, {}, result.census, flops=FLOPS, min_bytes=MIN_BYTES)
-        store.record_many(made, context, result.trials)
-        store.record_baselines(made, result.baselines)
-        store.finish(made, SessionState.COMPLETE, decision=result.decision)
-    return made
+    return record(recorded_session(60, 12), url)
 
 
 def run(*arguments: str) -> int:
@@ -106,16 +99,18 @@ def test_a_dataset_and_the_model(tmp_path: Path) -> None:
 def test_a_kernel_in_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def explain_file(*given: object) -> object:
+    def profiles_in_file(*given: object) -> FileProfiles:
         asked.append(given)
-        return samples.explanation()
+        return FileProfiles("scale", (samples.profile(),), load_target("h200"))
 
-    monkeypatch.setattr("tilesight.api.kernel_files.explain_file", explain_file)
+    monkeypatch.setattr("tilesight.api.kernel_files.profiles_in_file", profiles_in_file)
     assert run("kernel.py:scale", "--target", "h200", "--arg", "m=4", "--dims", "n=8") == 0
     [(place, target, facts, arguments)] = asked
     assert (place, target, arguments) == ("kernel.py:scale", "h200", {"m": 4})
     assert "n=8" in str(facts)
-    assert "What would be left" in Path("report.html").read_text(encoding="utf-8")
+    text = Path("report.html").read_text(encoding="utf-8")
+    assert "What would be left" in text
+    assert "Timeline of one block" in text
 
 
 @pytest.mark.usefixtures("session_id")

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from tilesight.api.explaining import explain_profiles
+from tilesight.api.timelines import profiles_timeline
 from tilesight.costmodel.analytical.analytical_model import AnalyticalModel
 from tilesight.costmodel.learned.model_file import read_card, shipped
 from tilesight.dispatch.table.dispatch_table import DispatchTable, Evidence, Segment
@@ -16,6 +17,7 @@ from tilesight.problem.config import Config
 from tilesight.profile.codec import profiles_text
 from tilesight.profile.values import Access, KernelProfile, MatrixWork, Phase, Role, Space, Trips, Work
 from tilesight.records.dataset import Dataset
+from tilesight.records.timeline import Timeline
 from tilesight.target.spec import load_target
 
 RUNS = {"run-1": {"date": "2026-11-21", "program": "tests", "environment": {"device": "NVIDIA H200"}}}
@@ -112,3 +114,8 @@ def explanation() -> Explanation:
     return explain_profiles(
         "kernel of <others>", [replace(profile(), notes=("a note",))], load_target("h200")
     )
+
+
+def timeline() -> Timeline:
+    """The timeline of `profile`."""
+    return profiles_timeline("kernel", (profile(),), load_target("h200"))

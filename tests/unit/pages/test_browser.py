@@ -17,7 +17,7 @@ import pytest
 
 from tests.support.browser import Visit, chromium, missing, visiting
 from tests.support.page_sessions import HOSTILE, recorded_session
-from tests.unit.pages.samples import card, dataset, explanation, table
+from tests.unit.pages.samples import card, dataset, explanation, table, timeline
 from tilesight.costmodel.analytical.analytical_model import AnalyticalModel
 from tilesight.pages.card_page import card_page
 from tilesight.pages.dataset_page import dataset_page
@@ -25,11 +25,12 @@ from tilesight.pages.kernel_page import explanation_page
 from tilesight.pages.render import html
 from tilesight.pages.session_page import session_page
 from tilesight.pages.table_page import table_page
+from tilesight.pages.timeline_page import timeline_page
 from tilesight.pages.values import Page
 
 WIDTHS = (360, 768, 1440)
 THEMES = ("light", "dark")
-KINDS = ("hostile", "table", "card", "dataset", "kernel")
+KINDS = ("hostile", "table", "card", "dataset", "kernel", "timeline")
 NEXT_FRAMES = "async () => { for (let i = 0; i < 3; i++) await new Promise(requestAnimationFrame); }"
 OPEN_ALL = "() => document.querySelectorAll('details').forEach(each => each.open = true)"
 OVERFLOWING = """() => [...document.querySelectorAll('main *, header *')].filter(element => {
@@ -58,6 +59,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "card": card_page(card()),
         "dataset": dataset_page("sample", dataset(), AnalyticalModel()),
         "kernel": explanation_page(explanation()),
+        "timeline": timeline_page(timeline()),
     }
     paths = {}
     for kind, page in pages.items():
@@ -84,7 +86,7 @@ def test_nothing_is_empty_or_overflows(browser: Any, files: dict[str, Path], kin
                 assert "Nothing to draw" not in (note.text_content() or ""), f"{figure}: {where}"
 
 
-@pytest.mark.parametrize("kind", ["small", "table", "card", "dataset", "kernel"])
+@pytest.mark.parametrize("kind", ["small", "table", "card", "dataset", "kernel", "timeline"])
 def test_axe_finds_nothing_serious(browser: Any, files: dict[str, Path], kind: str) -> None:
     try:
         from axe_playwright_python.sync_playwright import Axe
@@ -309,3 +311,22 @@ def test_page_without_anything_measured(browser: Any, tmp_path: Path) -> None:
         assert "errors" not in visit.figures
         body = json.loads(visit.page.locator("#data").text_content())
         assert set(body["tables"]["candidates"]["columns"]["measured_us"]["values"]) == {None}
+
+
+def test_spans_of_a_timeline_can_be_hidden_and_read(browser: Any, files: dict[str, Path]) -> None:
+    with visiting(browser, files["timeline"]) as visit:
+        key = "timeline-whole-kernel"
+        section, before = visit.section(key), visit.picture(key)
+        section.get_by_role("button", name="waits, predicted").click()
+        assert visit.picture(key) != before
+        section.get_by_role("button", name="waits, predicted").click()
+        plot = section.locator(".plot")
+        plot.press("Home")
+        hint = plot.locator(".hint").inner_text()
+        assert "span: launch" in hint
+        assert "waits, predicted: " in hint
+        # a span is found by any of its points, not only by its middle
+        plot.press("Escape")
+        box = plot.bounding_box()
+        visit.page.mouse.move(box["x"] + 0.3 * box["width"], box["y"] + 30)
+        assert "wave 1 of" in plot.locator(".hint").inner_text()

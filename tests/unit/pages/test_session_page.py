@@ -60,6 +60,7 @@ def test_it_has_every_figure() -> None:
     page = session_page(recorded_session(200))
     assert list(figures(page)) == [
         *("roofline", "finalists", "errors", "progress", "utilization", "landscape", "parallel", "failures"),
+        "timeline",
     ]
     assert facts(page, "Environment")["device"] == "NVIDIA H200"
     assert facts(page, "Protocol of the measurements")["l2"] == "cold"

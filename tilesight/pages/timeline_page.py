@@ -1,0 +1,18 @@
+"""The page of a timeline alone."""
+
+from __future__ import annotations
+
+from ..records.timeline import Timeline, View
+from .timeline_figures import kernel_timeline_parts, session_timeline_parts
+from .values import Facts, Page, PageFigure, Texts
+
+
+def timeline_page(timeline: Timeline) -> Page:
+    """The page of the timeline of a kernel or a session."""
+    of_session = bool(timeline.of(View.SESSION))
+    figures, tables = (session_timeline_parts if of_session else kernel_timeline_parts)(timeline)
+    parts: list[PageFigure | Facts | Texts] = [Facts("Result", timeline.facts), *figures]
+    subtitle = (
+        "Recorded stages of its candidates" if of_session else "Nothing here was measured: all is predicted"
+    )
+    return Page(timeline.title, subtitle, parts, tables)
