@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -47,21 +47,27 @@ class Given:
         return {"case": self.case, "kind": "given", "config": dict(self.candidate.config), **values}
 
 
+def candidate_of(entry: Mapping[str, Any], target: Target) -> Candidate:
+    """The candidate of a line, on all devices of the target or on one."""
+    name, _, shape = str(entry["case"]).partition(":")
+    operator = find_operator(name)
+    on = target if operator.communicates else target.device_target
+    workload = operator.workload_on(on, shape) if operator.communicates else operator.workload(shape)
+    config = Config(entry["config"])
+    return Candidate(workload, on, find_template(operator, on, workload.dtype).for_config(config), config)
+
+
 def read_given(path: Path, target: Target) -> Iterator[Given]:
     """The configs of a file that are legal. Others are reported."""
     for line in path.read_text(encoding="utf-8").splitlines():
         entry = json.loads(line)
-        name, _, shape = str(entry["case"]).partition(":")
-        operator = find_operator(name)
-        on = target if operator.communicates else target.device_target
-        workload = operator.workload_on(on, shape) if operator.communicates else operator.workload(shape)
-        template = find_template(operator, on, workload.dtype)
-        config = Config(entry["config"])
-        broken = template.space(workload, on).violations(config)
+        candidate = candidate_of(entry, target)
+        template = find_template(candidate.template.operator, candidate.target, candidate.workload.dtype)
+        broken = template.space(candidate.workload, candidate.target).violations(candidate.config)
         if broken:
-            print(f"{entry['case']} {config}: {broken}", flush=True)
-            continue
-        yield Given(entry["case"], Candidate(workload, on, template.for_config(config), config))
+            print(f"{entry['case']} {candidate.config}: {broken}", flush=True)
+        else:
+            yield Given(entry["case"], candidate)
 
 
 def build(given: Sequence[Given], cache_dir: Path) -> Iterator[tuple[Given, BuildResult]]:
