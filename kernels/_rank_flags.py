@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..problem.group_operator import ANNOUNCE_RESULT, AWAIT_ALL, AWAIT_RESULTS
-from ._ranks import RAISE_AND_WAIT, Tensor
+from ._ranks import RAISE_AND_WAIT, Tensor, chosen_pointer, pointer_parameters
 
 NUMBER = "number_of_call"
 
@@ -42,13 +42,10 @@ class TileFlags:
         tile, and `AWAIT_ALL` of all tiles. All three then count the call.
         """
         world, tiles = self.world, self.tiles
-        ranks = range(world)
-        flags = ", ".join(f"int *flags_{rank}" for rank in ranks)
+        flags = pointer_parameters("flags", world)
 
         def chosen(index: str) -> str:
-            return (
-                "".join(f"{index} == {rank} ? flags_{rank} : " for rank in ranks[:-1]) + f"flags_{world - 1}"
-            )
+            return chosen_pointer("flags", index, world)
 
         # each kernel of a function brings the text along, and all must have the same one
         guard = f"TILESIGHT_FLAGS_OF_{tiles}_TILES"

@@ -32,8 +32,8 @@ from ..problem.space import Config, SearchSpace, Value
 from ..problem.template import RANK, Collective, KernelTemplate
 from ..problem.workload import MAX_DIMENSION, Workload
 from ..search_spaces import all_to_all_grouped_matmul as search_space
-from ..search_spaces.all_to_all_grouped_matmul import PUSH, of_first, of_second
-from ..search_spaces.rank_products import SEQUENTIAL
+from ..search_spaces.all_to_all_grouped_matmul import PUSH, of_second
+from ..search_spaces.rank_products import SEQUENTIAL, product_config
 from ..target.spec import Target
 from ._exact_products import exact_products
 from ._expert_rows import VECTOR, ExpertRows, give_back, place, send, spread, weighted_sums
@@ -379,7 +379,7 @@ class AllToAllGroupedMatmulGpu(KernelTemplate):
         }
         names = (*tensors, *shared, *own)
         first, second = operator.products(workload, rows.capacity)
-        multiply = self.product.program(first, of_first(config))
+        multiply = self.product.program(first, product_config(config))
         multiply_again = self.product.program(second, of_second(config))
         is_pushed = config["algorithm"] == PUSH
 

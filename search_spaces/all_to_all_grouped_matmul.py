@@ -4,30 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..problem.space import Config, Constraint, Parameter, SearchSpace
+from ..problem.space import Config, Constraint, SearchSpace
 from ..problem.workload import Workload
 from ..target.spec import Target
 from . import grouped_matmul
 from .grouped_matmul import is_ahead
-from .rank_products import SEQUENTIAL
+from .rank_products import SEQUENTIAL, product_config, with_ways
 
 PUSH = "push"
 WAYS: Mapping[str, str] = {
     SEQUENTIAL: "the library's all-gather of all rows before the products, and its reduce-scatter after them",
     PUSH: "kernels store rows at the ranks of their experts, and sums at the ranks of their tokens",
 }
-LEAST_CORES = 72  # for `push`: all blocks that wait are resident, and others run beside them
 
 
 def of_second(config: Config) -> Config:
     """The config of the second product. Its tiles have as many columns as both halves of the first's have."""
-    own = {name: value for name, value in config.items() if name != "algorithm"}
-    return Config({**own, "block_n": 2 * config.int("block_n")})
-
-
-def of_first(config: Config) -> Config:
-    """The config of the first product."""
-    return Config({name: value for name, value in config.items() if name != "algorithm"})
+    return Config({**product_config(config), "block_n": 2 * config.int("block_n")})
 
 
 def space(first: Workload, second: Workload, target: Target) -> SearchSpace:
@@ -39,10 +32,7 @@ def space(first: Workload, second: Workload, target: Target) -> SearchSpace:
         target: the target.
     """
     alone, last = (grouped_matmul.space(product, target) for product in (first, second))
-    ways = tuple(WAYS) if target.int("core.count") >= LEAST_CORES else (SEQUENTIAL,)
-    meaning = "; ".join(WAYS[way] for way in ways)
-    constraints = (_without_table(), *alone.constraints, _fits_both(last))
-    return SearchSpace((Parameter("algorithm", ways, meaning), *alone.parameters), constraints)
+    return with_ways(alone, WAYS, target, (_without_table(), _fits_both(last)))
 
 
 def _without_table() -> Constraint:

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..problem.space import Parameter, SearchSpace
+from ..problem.space import SearchSpace
 from ..target.spec import Target
-from .rank_products import SEQUENTIAL, within_reach
+from .rank_products import SEQUENTIAL, with_ways
 
 PUSH = "push"
 WAYS: Mapping[str, str] = {
     SEQUENTIAL: "the library's all-gather of the results of ranks, between two kernels",
     PUSH: "1 kernel stores results at the ranks that own their heads, waits for flags, and combines them",
 }
-LEAST_CORES = 72  # for `push`: all blocks that wait are resident, and others run beside them
 
 
 def space(alone: SearchSpace, target: Target) -> SearchSpace:
     """The search space on `target`, from that of the kernel of one rank."""
-    ways = tuple(WAYS) if target.int("core.count") >= LEAST_CORES else (SEQUENTIAL,)
-    meaning = "; ".join(WAYS[way] for way in ways)
-    rules = (*within_reach(target), *alone.constraints)
-    return SearchSpace((Parameter("algorithm", ways, meaning), *alone.parameters), rules)
+    return with_ways(alone, WAYS, target)

@@ -28,6 +28,7 @@ _OF_ONE_DEVICE = ("persistent blocks", "block_m within m", "grid")
 _ALIGNED = 16  # bytes at which rows begin that TMA copies
 ANOTHER_WAY = "way"  # rule: a way has its own values
 WITHIN_REACH = "one host"  # rule: a kernel reaches the devices of its host
+LEAST_CORES = 72  # for kernels with blocks that wait: these are resident, and others run beside them
 FEWEST_TILES = 16  # for which tiles go to ranks
 SUMMERS = (0, 8, 16)  # fewer do not keep up with the product (experiments/groups)
 SUMS = Parameter(
@@ -46,7 +47,7 @@ def product_workload(workload: Workload, m: int) -> Workload:
 
 
 def product_config(config: Config) -> Config:
-    """A config of `sequential`, which leaves out parameters of other ways, as one of matmul's template."""
+    """A config of `sequential`, which leaves out parameters of other ways, as one of the product alone."""
     return Config({name: value for name, value in config.items() if name != "algorithm"})
 
 
@@ -209,6 +210,22 @@ def space_of_ways(
     return SpaceOfWays(
         parameters, constraints, [{**values, "algorithm": (way,)} for way, values in of_ways.items()]
     )
+
+
+def with_ways(
+    alone: SearchSpace, ways: Mapping[str, str], target: Target, rules: Sequence[Constraint] = ()
+) -> SearchSpace:
+    """The space of one rank's kernel, and the ways in which ranks exchange what it takes or leaves.
+
+    Args:
+        alone: the space of the kernel.
+        ways: `sequential` and others, with their meaning.
+        target: the target.
+        rules: further rules.
+    """
+    some = tuple(ways) if target.int("core.count") >= LEAST_CORES else (SEQUENTIAL,)
+    algorithm = Parameter("algorithm", some, "; ".join(ways[way] for way in some))
+    return SearchSpace((algorithm, *alone.parameters), (*within_reach(target), *rules, *alone.constraints))
 
 
 def within_reach(target: Target) -> tuple[Constraint, ...]:

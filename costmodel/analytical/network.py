@@ -141,7 +141,11 @@ def library_collective(collective: LibraryCollective, target: Target, version: s
     networks_of(target)
     found = predict_collective(target, collective.name, collective.size_bytes)
     predicted = found.provenance == _PREDICTED
-    paths = [_library_path(level, collective.name) for level in target.levels] if predicted else []
+    paths = [
+        _library_path(level, collective.name)
+        for level in (target.levels if predicted else ())
+        if _is_predicted(level, collective.name)
+    ]
     return _prediction({NETWORK: found.latency_us}, version, found.latency_us, _notes(paths, target.name))
 
 
@@ -149,6 +153,15 @@ def _library_path(level: Level, collective: str) -> str:
     """The table of the figures that a collective of the library takes from a level."""
     is_of_all = level.spans_units and not level.has_library(collective)
     return f"{level.name}.network.library" + ("" if is_of_all else f".{collective}")
+
+
+def _is_predicted(level: Level, collective: str) -> bool:
+    """Whether a figure of the library is predicted that a collective takes from a level."""
+    table = _library_path(level, collective).removeprefix(f"{level.name}.")
+    return any(
+        path.startswith(f"{table}.") and figure.provenance == _PREDICTED
+        for path, figure in level.figures.items()
+    )
 
 
 def _notes_of(networks: Sequence[LevelNetwork]) -> tuple[str, ...]:

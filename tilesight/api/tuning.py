@@ -195,4 +195,5 @@ def check_hosts(operator: Operator, target: Target, workloads: Sequence[Workload
         return
     for workload in workloads:
         collective = operator.vendor_collective(workload)
-        predict_collective(target, collective.name, collective.size_bytes)
+        for one in (collective, *collective.others):
+            predict_collective(target, one.name, one.size_bytes)

@@ -26,7 +26,7 @@ class Source(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PageColumn:
-    """A column of a table. `unit` is empty for texts and counts; `parameters` are columns of a config."""
+    """A column of a table. `unit` is empty for texts and counts; `is_parameter`: of a config."""
 
     title: str
     values: Sequence[Cell]
@@ -124,7 +124,7 @@ class Plane:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """BarChart of one series: keys of the columns with its values and, if known, their intervals."""
+    """Bars of one series: keys of the columns with its values and, if known, their intervals."""
 
     name: str
     source: Source

@@ -207,7 +207,7 @@ class KernelProfile:
     unknown_calls: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()  # assumptions made while reading the IR
     meetings: int = 0  # barriers of all ranks
-    waits: int = 0  # places where a part of its blocks waits for what peers send meanwhile
+    waits: int = 0  # places where blocks wait for rows that peers send to their product meanwhile
     collective: LibraryCollective | None = None  # then there is no other work
 
     @property

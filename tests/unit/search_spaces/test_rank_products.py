@@ -9,6 +9,7 @@ import pytest
 
 from tests.unit.cli.test_commands import Shell
 from tests.unit.target.test_network import NODE as NODE_OF_FOUR
+from tests.unit.target.test_network import POD as POD_OF_16
 from tilesight.kernels import template_for
 from tilesight.problem.group_operator import GroupOperator
 from tilesight.problem.rejections import rejections
@@ -151,3 +152,30 @@ def test_one_shot_has_no_order_of_ranks() -> None:
     config = next(c for c in found.configs() if c["algorithm"] == "one_shot")
     (broken,) = found.violations(found.config({**config, "order": "spread"}))
     assert broken.reason == "order=spread is of algorithm=two_shot: take order=last with algorithm=one_shot"
+
+
+TWO_HOSTS = parse_target(
+    'name = "two-hosts"\ntitle = "2 x 2 H200s"\nunit = "h200x2"\n'
+    + POD_OF_16.replace("value = 16,", "value = 2,"),
+    "two-hosts.toml",
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("context_parallel_flash_decoding", "batch=8,heads=64,kv_heads=8,kv_len=4096,head_dim=128"),
+        ("context_parallel_mla_decode", "batch=8,heads=128,kv_len=4096"),
+        ("all_to_all_grouped_matmul", "DSD"),
+    ],
+)
+def test_kernels_exchange_within_one_host_only(name: str, shape: str) -> None:
+    found = space(name, shape, TWO_HOSTS)
+    template = template_for(name, TWO_HOSTS, "bfloat16")
+    assert isinstance(template.operator, GroupOperator)
+    config = template.default_config(template.operator.workload_on(TWO_HOSTS, shape), TWO_HOSTS)
+    assert config is not None
+    assert config in found
+    assert config["algorithm"] == "sequential"
+    first, *_ = found.violations(found.config({**config, "algorithm": "push"}))
+    assert first.constraint == WITHIN_REACH

@@ -112,7 +112,8 @@ class Exchange:
         for rank in self._others():
             key = self._key(number, rank)
             if self._reach(lambda key=key: self._store.check([key])):  # type: ignore[misc]
-                found[rank] = str(json.loads(self._store.get(key))["what"])
+                text = self._reach(lambda key=key: self._store.get(key))  # type: ignore[misc]
+                found[rank] = str(json.loads(text)["what"])
         return {} if self._is_busy or self._number != number else found
 
     def refuse(self, message: str) -> None:

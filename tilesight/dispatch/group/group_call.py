@@ -58,7 +58,9 @@ class CallOrder:
         if torch.cuda.is_current_stream_capturing():
             return  # the order of a graph's replays is the caller's matter
         if self.stream is not None:
-            torch.cuda.current_stream().wait_stream(torch.cuda.ExternalStream(self.stream))
+            # a handle of 0 is the default stream; `ExternalStream` would take another one for it
+            last = torch.cuda.ExternalStream(self.stream) if self.stream else torch.cuda.default_stream()
+            torch.cuda.current_stream().wait_stream(last)
         self.stream = stream
 
 
