@@ -79,11 +79,11 @@ def sums_meanwhile(workload: Workload) -> Constraint:
     rows, world, columns = dims["m"] // dims[WORLD], dims[WORLD], dims["n"]
 
     def violation(config: Config) -> str | None:
-        summers = config.int("summers", 0)
-        if not summers:
+        summers, blocks = config.int("summers", 0), config.int("persistent", 0)
+        if not summers or not blocks:
             return None
         tiles = world * -(-rows // config.int("block_m")) * -(-columns // config.int("block_n"))
-        if tiles > config.int("persistent") - summers:
+        if tiles > blocks - summers:
             return None
         return f"summers={summers} have nothing to add before all {tiles} tiles are computed: take summers=0"
 
@@ -298,7 +298,8 @@ def _own_values(parameter: Parameter, of_ways: Mapping[str, Mapping[str, tuple[V
         what = "is of products of 1 device"
         if not is_alone:
             others = [other for other, known in of_ways.items() if value in known[parameter.name]]
-            what = f"is of algorithm={' or '.join(others)}"
+            ways = "1 other way" if len(others) == 1 else f"{len(others)} other ways"
+            what = f"is of {ways}, algorithm={' or '.join(others)}"
         elif parameter.name == "persistent":
             what = (
                 "has a block a tile, and blocks that wait for ranks hold their cores, so all must be resident"

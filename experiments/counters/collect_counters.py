@@ -169,7 +169,7 @@ def build(
             continue
         candidate = Candidate(workload, target, template, Config(json.loads(row["config"])))
         scratch = tuple(template.scratch(workload, candidate.config).values())
-        library = cached.get(row["binary"])
+        library = cached.get(row.get("binary"))
         if library is not None:
             built[item.number] = replace(item, scratch=scratch, artifact=library, entry=ENTRY)
             continue

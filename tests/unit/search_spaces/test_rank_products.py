@@ -151,7 +151,9 @@ def test_one_shot_has_no_order_of_ranks() -> None:
     assert orders == {"one_shot": {"last"}, "two_shot": {"last", "spread"}}
     config = next(c for c in found.configs() if c["algorithm"] == "one_shot")
     (broken,) = found.violations(found.config({**config, "order": "spread"}))
-    assert broken.reason == "order=spread is of algorithm=two_shot: take order=last with algorithm=one_shot"
+    assert broken.reason == (
+        "order=spread is of 1 other way, algorithm=two_shot: take order=last with algorithm=one_shot"
+    )
 
 
 TWO_HOSTS = parse_target(
