@@ -479,7 +479,8 @@ def test_a_fresh_process_has_run_nothing_before() -> None:
             pool.submit(behave, "fine", fresh=True)
             ((_, _, outcome),) = wait_for([pool])
             assert pid_of(outcome) not in seen
-            assert len(set(pool.pids()) & before) == 1, "more than one worker was replaced for it"
+            # a process that ended with the item before may not have a successor yet
+            assert len(before - set(pool.pids())) <= 1, "more than one worker was replaced for it"
             seen, before = seen | {pid_of(outcome)}, set(pool.pids())
 
 
