@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..errors import WorkloadError
 from ..problem.axes import Axes, Parts, shape
-from ..problem.group_operator import MOST_RANKS, WORLD, GroupOperator
+from ..problem.group_operator import MOST_RANKS, SEEDS, WORLD, GroupOperator
 from ..problem.operator import Tensors
 from ..problem.rounding import Rounding, SecondInputs
 from ..problem.space import Config, SearchSpace, Value
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     import torch
 
 STAGING, PARTIAL, GATHERED = "staging", "partial", "gathered"
-SEEDS = 64  # ranks that draw from one seed, at most
 
 
 class ContextParallelOperator(GroupOperator):

@@ -17,7 +17,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from ._rank_flags import TileFlags
+from ._rank_flags import WAITING, TileFlags
 from ._ranks import Tensor, on_rank
 
 CHOICES = 8  # that a thread reads at once
@@ -26,7 +26,6 @@ THREADS = 128  # that copy rows
 FINDING_THREADS = 512  # of `send`, whose last blocks read all choices
 MOST_TOKENS = 8  # of a tile
 TILES = 64  # of few tokens, so that they occupy many cores
-WAITING = 64  # blocks that wait, at most
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from ..problem.group_operator import ANNOUNCE_RESULT, AWAIT_ALL, AWAIT_RESULTS
 from ._ranks import RAISE_AND_WAIT, Tensor, chosen_pointer, pointer_parameters
 
 NUMBER = "number_of_call"
+WAITING = 64  # blocks of a kernel that wait, at most
 
 
 @dataclass(frozen=True)

@@ -16,13 +16,12 @@ Annotations are evaluated here (no `from __future__`): TileLang reads those of i
 from dataclasses import dataclass
 from typing import Any
 
-from ._rank_flags import TileFlags
+from ._rank_flags import WAITING, TileFlags
 from ._ranks import Tensor, on_rank
 from ._split_kv import COMBINE_ROWS, COMBINE_THREADS, combine, parts_of
 
 PADDING = 4  # floats of a row for its logarithm, so that rows begin at whole 16 bytes
 SLOTS = 2  # of results in turn
-WAITING = 64  # blocks that wait
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from ..dtypes import DTYPE_BYTES
 from ..errors import WorkloadError
 from ..problem.axes import shape
-from ..problem.group_operator import WORLD, GroupOperator
+from ..problem.group_operator import SEEDS, WORLD, GroupOperator
 from ..problem.operator import Tensors
 from ..problem.rounding import SecondInputs
 from ..problem.space import Config, SearchSpace, Value
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 # whole numbers up to this one have a number of their own
 WHOLE: Mapping[str, int] = {"bfloat16": 2**8, "float16": 2**11}
-SEEDS = 64  # ranks that draw from one seed, at most
 
 
 class RankProduct(GroupOperator):

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ..dtypes import DTYPE_BYTES
 from ..errors import WorkloadError
 from ..problem.axes import Axes, shape
-from ..problem.group_operator import MOST_RANKS, WORLD, GroupOperator, of_rank
+from ..problem.group_operator import MOST_RANKS, SEEDS, WORLD, GroupOperator, of_rank
 from ..problem.operator import Tensors
 from ..problem.rounding import SecondInputs
 from ..problem.space import Config, SearchSpace, Value
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
-SEEDS = 64  # ranks that draw from one seed, at most
 MOST_CHOSEN = 16
 GOLDEN_RATIO = 0.618034
 # rows, choices and weights of all tokens, from peers or from the library

@@ -9,7 +9,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -46,6 +46,29 @@ def check_out(out: Path, suffix: str, what: str, option: str = "--out") -> None:
             f"{option} {out}: nothing can be written in folder '{out.parent}': {error.strerror or error}; "
             "name another file"
         ) from error
+
+
+def check_replaces(out: Path, is_ours: Callable[[str], bool], what: str, most: int = -1) -> None:
+    """Check the file that is at `out`, if any, before another one takes its place. An empty one may go.
+
+    Args:
+        out: The file.
+        is_ours: Whether a file with this text may be replaced.
+        what: What it must be, for the message.
+        most: Characters of its beginning that tell; -1 for all.
+
+    Raises:
+        InputError: Another file is there, or it cannot be read.
+    """
+    try:
+        with out.open(encoding="utf-8", errors="replace") as file:
+            text = file.read(most)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise InputError(f"--out {out}: the file there cannot be read: {error.strerror or error}") from error
+    if text and not is_ours(text):
+        raise InputError(f"--out {out} is there and no {what} of TileSight; name another file, or remove it")
 
 
 def may_write(folder: Path) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
-from ..files import check_out, replacing
+from ..files import check_out, check_replaces, replacing
 from ..target.spec import Target
 from .run_time_facts import RunTimeFacts
 
@@ -66,15 +66,7 @@ def check_report_out(path: Path) -> None:
     from ..pages.render import is_page
 
     check_out(path, ".html", "reports")
-    try:
-        with path.open(encoding="utf-8", errors="replace") as file:
-            head = file.read(_HEAD)
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise InputError(f"--out {path}: the file there cannot be read: {error.strerror or error}") from error
-    if head and not is_page(head):
-        raise InputError(f"--out {path} is there and no report of TileSight; name another file, or remove it")
+    check_replaces(path, is_page, "report", _HEAD)
 
 
 def report_page(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..errors import InputError
-from ..files import check_out, replacing
+from ..files import check_out, check_replaces, replacing
 from ..records.timeline import Timeline
 from .reporting import check_report_out
 
@@ -40,11 +40,4 @@ def check_timeline_out(path: Path) -> None:
         check_report_out(path)
         return
     check_out(path, ".json", "Chrome traces")
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise InputError(f"--out {path}: the file there cannot be read: {error.strerror or error}") from error
-    if text and not is_trace(text):
-        raise InputError(f"--out {path} is there and no trace of TileSight; name another file, or remove it")
+    check_replaces(path, is_trace, "trace")

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from .template import Collective
 
 WORLD = "world"
+SEEDS = 64  # ranks that draw from one seed, at most
 MOST_RANKS = 8  # that kernels reach: the tensors of all ranks are arguments of a kernel, one by one
 # device functions: all ranks wait for each other; a block has sent a chunk of rows; a warp waits for chunks
 MEET, ANNOUNCE, AWAIT = "meet_ranks", "announce_chunk", "await_chunks"

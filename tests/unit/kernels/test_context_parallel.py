@@ -10,7 +10,8 @@ import pytest
 from tests.support.rank_programs import SHIM
 from tilesight.kernels import operator, template_for
 from tilesight.kernels._context_parallel import ContextParallelOperator
-from tilesight.kernels._rank_parts import SLOTS, WAITING, RankParts
+from tilesight.kernels._rank_flags import WAITING
+from tilesight.kernels._rank_parts import SLOTS, RankParts
 from tilesight.kernels._ranks import RAISE_AND_WAIT
 from tilesight.lowering.dynamic import lower_candidate
 from tilesight.machine.toolchain import find_cxx

@@ -11,7 +11,8 @@ import pytest
 from tests.support.rank_programs import SHIM
 from tilesight.builder.build import device_source
 from tilesight.kernels import template_for
-from tilesight.kernels._expert_rows import WAITING, ExpertRows
+from tilesight.kernels._expert_rows import ExpertRows
+from tilesight.kernels._rank_flags import WAITING
 from tilesight.kernels._ranks import RAISE_AND_WAIT
 from tilesight.lowering.dynamic import lower_candidate
 from tilesight.machine.toolchain import find_cxx
