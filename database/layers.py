@@ -7,10 +7,9 @@ equal ones that of the upper layer, and a wrong result in any layer counts every
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from importlib import resources
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,6 +18,7 @@ from sqlalchemy.engine import URL
 
 from ..problem.space import Config
 from ..profile.parametric import ParametricProfile, ProfileKey
+from ..records.recorded_session import RecordedSession
 from ..records.session import Context, Effort, SessionResult
 from ..records.trial import Status, TrialRecord
 from ..records.winners import Winner
@@ -28,12 +28,12 @@ from .lookups.best import Best, chosen
 from .lookups.recall import VERDICTS, strength
 from .readable import open_readable
 from .schema import tables as schema
+from .shipped import PROFILES, REINSTALL, SESSIONS, ProfileArchive, Shipped, shipped_file
 from .store import BUSY_SECONDS, Store, open_store
 from .tables import rows
 from .tables.calibration_rows import CalibrationRecord
 from .tables.session_rows import Option
 
-SHIPPED = "shipped.db"  # file in this package, if the release has one
 WAY_OUT = "repair it, or take it out of TILESIGHT_LAYERS (in Python: layers=)"
 
 
@@ -56,7 +56,7 @@ def open_layers(
     read_only: bool = False,
     busy_seconds: float = BUSY_SECONDS,
     cache_dir: Path | None = None,
-    shipped: bool = True,
+    shipped: bool | None = None,
 ) -> LayeredStore:
     """Open the user's own database at `url` over read-only layers.
 
@@ -68,7 +68,8 @@ def open_layers(
         read_only: As for `open_store`.
         busy_seconds: As for `open_store`.
         cache_dir: By default the cache folder of the settings.
-        shipped: Whether the database that ships with TileSight is the lowest layer.
+        shipped: Whether the sessions that ship with TileSight are the lowest layer, and its profiles are
+            used; by default as the settings say (`TILESIGHT_SHIPPED`).
 
     Raises:
         InputError: A URL is invalid.
@@ -86,28 +87,31 @@ def open_layers(
             opened.enter_context(open_readable(layer, "layer", WAY_OUT, folder, busy_seconds))
             for layer in named
         ]
-        packaged = shipped_file() if shipped else None
-        if packaged is not None:
-            way_out = "install TileSight anew: pip install --force-reinstall tilesight"
-            below.append(
-                opened.enter_context(open_readable(str(packaged), "layer", way_out, folder, busy_seconds))
+        lowest = Shipped()
+        if settings.shipped if shipped is None else shipped:
+            sessions, profiles = shipped_file(SESSIONS), shipped_file(PROFILES)
+            lowest = Shipped(
+                opened.enter_context(open_readable(str(sessions), "layer", REINSTALL, folder, busy_seconds))
+                if sessions
+                else None,
+                ProfileArchive(profiles) if profiles else None,
             )
         opened.pop_all()
-    return LayeredStore(own, below)
-
-
-def shipped_file() -> Path | None:
-    """The database in this package; None if the release has none."""
-    found = resources.files(__package__) / SHIPPED
-    return Path(str(found)) if found.is_file() else None
+    return LayeredStore(own, below, lowest)
 
 
 class LayeredStore(Store):
-    """A `Store` that also reads from `layers`, in their order, and closes them with itself."""
+    """A `Store` that also reads from `layers`, in their order, and closes them with itself.
 
-    def __init__(self, own: Store, layers: Sequence[Store] = ()) -> None:
+    Attributes:
+        layers: Those below the own database; the sessions that ship with TileSight are the last one.
+        shipped: What ships with TileSight.
+    """
+
+    def __init__(self, own: Store, layers: Sequence[Store] = (), shipped: Shipped | None = None) -> None:
         super().__init__(own.database)
-        self.layers = tuple(layers)
+        self.shipped = shipped or Shipped()
+        self.layers = (*layers, *([self.shipped.store] if self.shipped.store else []))
         self._all: tuple[Store, ...] = (own, *self.layers)
 
     def close(self) -> None:
@@ -129,6 +133,14 @@ class LayeredStore(Store):
             if not any(_seen_wrong(other, context, verified) for other in others):
                 return found
         return None
+
+    def shipped_session(self, context: Context) -> RecordedSession | None:
+        found = self.shipped.session(context)
+        if found is None:
+            return None
+        verified = [trial.config for trial in found.result.trials if trial.status is Status.VERIFIED]
+        others = [store for store in self._all if store is not self.shipped.store]
+        return None if any(_seen_wrong(store, context, verified) for store in others) else found
 
     def recall(self, context: Context) -> dict[str, TrialRecord]:
         known: dict[str, list[TrialRecord]] = {}
@@ -164,6 +176,8 @@ class LayeredStore(Store):
         for store in self._all:
             for profile in store.cached_profiles(key):
                 found.setdefault(profile.config.key, profile)
+        for profile in self.shipped.profiles.cached_profiles(key) if self.shipped.profiles else ():
+            found.setdefault(profile.config.key, profile)
         return list(found.values())
 
     def calibrations(self, name: str | None = None) -> list[CalibrationRecord]:
@@ -176,11 +190,23 @@ class LayeredStore(Store):
         self, context: Context, fixed: Mapping[str, int], *, any_dynamic: bool = False
     ) -> list[Winner]:
         found: dict[str, Winner] = {}  # by workload: the first layer's that no layer has a wrong result of
-        for store in self._all:
-            for winner in store.winners(context, fixed, any_dynamic=any_dynamic):
+        for store, at in self._with_contexts(context):
+            for winner in store.winners(at, fixed, any_dynamic=any_dynamic):
                 if winner.workload.key not in found and self._holds(store, context, winner):
                     found[winner.workload.key] = winner if winner.layer else replace(winner, layer=store.name)
         return sorted(found.values(), key=lambda winner: tuple(winner.workload.dims.values()))
+
+    def _with_contexts(self, context: Context) -> Iterator[tuple[Store, Context]]:
+        """The layers, each with the context in which its winners are looked for.
+
+        A winner that ships with TileSight is used under any software: it is built here.
+        """
+        for store in self._all:
+            if store is not self.shipped.store:
+                yield store, context
+                continue
+            for versions in self.shipped.software:
+                yield store, replace(context, software=versions)
 
     def _holds(self, store: Store, context: Context, winner: Winner) -> bool:
         at = replace(context, workload=winner.workload, dynamic=winner.dynamic)

@@ -156,6 +156,11 @@ class Store:
         key = sessions.options_key(options)
         return self.database.read(lambda connection: sessions.find_complete(connection, context, effort, key))
 
+    def shipped_session(self, context: Context) -> RecordedSession | None:
+        """The session that ships with TileSight and answers `context`, under other software perhaps; None if
+        there is none, or a wrong result of one of its configs is known here."""
+        return None
+
     def find_interrupted(self, context: Context, effort: Effort, options: Mapping[str, Option]) -> int | None:
         """Take over the latest session of this context, effort and options that was interrupted or whose
         process died. Returns its id, or None. The session now runs in this process, and no other process

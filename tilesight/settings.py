@@ -35,6 +35,7 @@ class Settings:
     cache_dir: Path  # built kernels; safe to delete
     workers: int  # processes that lower and build, or train
     layers: tuple[str, ...] = ()  # SQLite files of read-only databases below the user's own, the upper first
+    shipped: bool = True  # whether the sessions and profiles that ship with TileSight are used
     max_noise: float = 0.1  # a time whose 95 % interval is wider, half of it relative to the median, is noisy
     kernel_modules: tuple[str, ...] = ()  # modules or files with the user's operators and templates
     target: str = "auto"
@@ -123,6 +124,12 @@ def _noise(text: str, _folder: Path | None) -> float:
     return float(text)
 
 
+def _switch(text: str, _folder: Path | None) -> bool:
+    if text not in ("0", "1"):
+        raise ValueError(text)
+    return text == "1"
+
+
 def _effort(text: str, _folder: Path | None) -> str:
     if text not in EFFORTS:
         raise ValueError(text)
@@ -161,6 +168,14 @@ SETTINGS = (
         _default_database,
     ),
     Setting("layers", "TILESIGHT_LAYERS", "layers", _location, "a list of SQLite files", tuple, os.pathsep),
+    Setting(
+        "shipped",
+        "TILESIGHT_SHIPPED",
+        "shipped",
+        _switch,
+        "1, or 0 to use nothing of the measurements and profiles that ship with TileSight",
+        lambda: True,
+    ),
     Setting("cache_dir", "TILESIGHT_CACHE_DIR", "cache_dir", _path, "a folder", _default_cache),
     Setting(
         "workers",

@@ -8,11 +8,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from ..costmodel.model import CostModel
 from ..executor.jobs import Executor
 from ..problem.template import KernelTemplate
+from ..records.recorded_session import RecordedSession
 from ..records.session import Baseline, Context, Effort, SessionResult
 from ..records.trial import TrialRecord, without_measurement
 from ..target.spec import Target
@@ -52,11 +54,33 @@ class Recorder(Observer):
 def find_answer(store: Store, request: Request) -> SessionResult | None:
     """A complete session that made this effort or a greater one in the same context."""
     efforts = list(Effort)
-    for effort in efforts[efforts.index(request.effort) :]:
+    enough = efforts[efforts.index(request.effort) :]
+    for effort in enough:
         found = store.find_complete(request.context, effort, _options(request))
         if found is not None:
+            found = replace(found, context=request.context)
             return described(found, request.template, request.target)
-    return None
+    shipped = store.shipped_session(request.context)
+    if shipped is None or shipped.result.effort not in enough:
+        return None
+    result = described(shipped.result, request.template, request.target)
+    return replace(result, messages=(_shipped_message(shipped, request.context), *result.messages))
+
+
+def _shipped_message(session: RecordedSession, here: Context) -> str:
+    """Where an answer that ships with TileSight was measured, how old it is, and what is different here."""
+    there, started = session.result.context, session.summary.started_at
+    days = (datetime.now(UTC) - started.replace(tzinfo=UTC)).days
+    differing = [
+        f"{name} {there.software.get(name, 'none')} (here {here.software.get(name, 'none')})"
+        for name in sorted({*there.software, *here.software})
+        if there.software.get(name) != here.software.get(name)
+    ]
+    how = f"with {', '.join(differing)}" if differing else "with the same software"
+    return (
+        f"this answer ships with TileSight: measured on {started:%Y-%m-%d}, {days} days ago, on "
+        f"{there.device}, {how}; --remeasure (in Python: remeasure=True) measures here"
+    )
 
 
 def run_recorded(
@@ -82,7 +106,7 @@ def run_recorded(
         with alone or nullcontext():
             result = find_answer(store, request) if alone and not request.remeasures else None
             result = result or _run(request, store, model, executor(), observer)
-    return replace(result, context=request.context, messages=(*notes, *result.messages))
+    return replace(result, messages=(*notes, *result.messages))
 
 
 def _run(

@@ -291,24 +291,20 @@ def test_layers_of_the_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_shipped_database_lies_below_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stocked(tmp_path / "shipped.db")
+    shipped = tmp_path / "shipped.db"
+    stocked(shipped)
     samples.empty_database(tmp_path / "app.db")
-    monkeypatch.setattr(layers, "SHIPPED", str(tmp_path / "shipped.db"))
-    with open_layers(str(tmp_path / "own.db"), [tmp_path / "app.db"]) as store:
+    monkeypatch.setattr(layers, "shipped_file", lambda name: shipped if name == shipped.name else None)
+    with open_layers(str(tmp_path / "own.db"), [tmp_path / "app.db"], shipped=True) as store:
         assert [Path(layer.name).name for layer in store.layers] == ["app.db", "shipped.db"]
         assert store.best()
     with open_layers(str(tmp_path / "own.db"), [], shipped=False) as store:
         assert store.layers == ()
-    (tmp_path / "shipped.db").write_bytes(b"no database" * 100)
+    shipped.write_bytes(b"no database" * 100)
     with pytest.raises(
         DatabaseCorruptError, match=r"layer: .*shipped.db' is damaged.*--force-reinstall tilesight"
     ):
-        open_layers(str(tmp_path / "own.db"), [])
-
-
-def test_nothing_ships_today_unless_the_file_is_there() -> None:
-    found = layers.shipped_file()
-    assert found is None or found.name == layers.SHIPPED
+        open_layers(str(tmp_path / "own.db"), [], shipped=True)
 
 
 # ---- layers that will not do

@@ -1,0 +1,220 @@
+"""Makes the files that ship with TileSight: sessions of published workloads, and their profiles.
+
+    python experiments/shipped/build.py tune --out parts --targets h200,a100,mi300x
+    python experiments/shipped/build.py pack parts/*.db
+
+`tune` runs a session for each workload and target, in a process for each GPU found here. Where there is no
+GPU of a target, candidates are lowered and predicted only, and their profiles are what is wanted. Each
+process has a database in the folder `--out`. A second call goes on where the first one was ended. `pack`
+writes `database/shipped.db`, with the measured candidates of complete sessions, and `database/profiles.zip`.
+The sessions that ship already stay, unless a database has a newer one of the same workload and card. Profiles
+are those of the databases alone: give all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from queue import Empty
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import select, update
+
+from tilesight.database.schema import tables as schema
+from tilesight.database.shipped import PROFILES, SESSIONS, write_archive
+from tilesight.database.store import Store, open_store
+from tilesight.kernels import operator, operators
+from tilesight.machine.devices import find_devices, restricted_to
+from tilesight.profile.parametric import ParametricProfile, ProfileKey
+from tilesight.records.recorded_session import RecordedSession
+from tilesight.records.session import SessionState
+from tilesight.records.trial import TrialRecord
+from tilesight.settings import available_cores
+
+if TYPE_CHECKING:
+    from multiprocessing.queues import Queue
+
+PACKAGE = Path(__file__).parents[2] / "database"
+NO_LIBRARY = "(not shipped)"  # in place of the path of a built kernel
+
+
+@dataclass(frozen=True)
+class Job:
+    """One session."""
+
+    target: str
+    kernel: str
+    shape: str
+
+
+def jobs(targets: Sequence[str], only: Sequence[str], *, every: bool) -> list[Job]:
+    """The default workloads of all operators of one GPU, or `every` published one."""
+    found = []
+    for target in targets:
+        for name in operators():
+            one = operator(name)
+            if not one.communicates and (not only or name in only):
+                shapes = one.named if every else one.default_names
+                found += [Job(target, name, shape) for shape in shapes]
+    return found
+
+
+def run_sessions(queue: Queue[Job], out: Path, environment: Mapping[str, str], given: Any, slot: int) -> None:
+    """What one process does: sessions, until no time is left for a further one."""
+    os.environ.update(environment)
+    from tilesight import tune
+    from tilesight.errors import TileSightError
+
+    while time.time() + given.session_s < given.end:
+        try:
+            job = queue.get_nowait()
+        except Empty:
+            return
+        begin = time.monotonic()
+        try:
+            [found] = tune(
+                job.kernel,
+                job.target,
+                job.shape,
+                effort=given.effort,
+                budget_s=given.session_s,
+                database=str(out / f"part{slot}.db"),
+                workers=given.workers,
+            )
+            said = found.summary
+        except TileSightError as error:
+            said = f"{job}: {error}"
+        print(f"{time.monotonic() - begin:.1f} s  {said}", flush=True)
+
+
+def tune_all(given: argparse.Namespace) -> None:
+    given.out.mkdir(parents=True, exist_ok=True)
+    devices = find_devices()
+    places: list[Mapping[str, str]] = [dict(restricted_to(device)) for device in devices] or [{}]
+    places = [places[slot % len(places)] for slot in range(max(given.processes, len(places)))]
+    given.workers = given.workers or max(1, available_cores() // len(places))
+    given.end = time.time() + given.limit_s
+    context = multiprocessing.get_context("spawn")
+    queue: Queue[Job] = context.Queue()
+    for job in jobs(given.targets.split(","), given.only.split(",") if given.only else (), every=given.all):
+        queue.put(job)
+    os.environ["TILESIGHT_SHIPPED"] = "0"
+    processes = [
+        context.Process(target=run_sessions, args=(queue, given.out, place, given, slot))
+        for slot, place in enumerate(places)
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    queue.cancel_join_thread()
+
+
+def pack(sources: Sequence[Path], folder: Path) -> None:
+    """Write the files of the package from the databases, and from the sessions that ship already."""
+    shipped = folder / SESSIONS
+    latest: dict[object, tuple[RecordedSession, Mapping[str, str]]] = {}
+    profiles: dict[ProfileKey, dict[str, ParametricProfile]] = {}
+    for path in [*([shipped] if shipped.exists() else []), *sources]:
+        with open_store(str(path), read_only=True) as store:
+            for session, options in complete(store):
+                context = session.result.context
+                key = (context.workload.key, context.target, context.device, context.protocol)
+                known = latest.get(key)
+                if known is None or known[0].summary.started_at <= session.summary.started_at:
+                    latest[key] = session, options
+            for profile_key in keys(store):
+                found = profiles.setdefault(profile_key, {})
+                for profile in store.cached_profiles(profile_key):
+                    other = found.get(profile.config.key)
+                    if other is None or len(other.samples) <= len(profile.samples):
+                        found[profile.config.key] = profile
+    partial = shipped.with_suffix(".partial.db")
+    partial.unlink(missing_ok=True)
+    with open_store(str(partial)) as store:
+        for session, options in sorted(latest.values(), key=lambda pair: pair[0].summary.started_at):
+            add(store, session, options)
+        store.database.write(lambda connection: connection.exec_driver_sql("ANALYZE"))
+    os.replace(partial, shipped)
+    write_archive(folder / PROFILES, {key: found.values() for key, found in profiles.items()})
+    number = sum(map(len, profiles.values()))
+    sizes = [(folder / name).stat().st_size / 1e6 for name in (SESSIONS, PROFILES)]
+    print(f"{len(latest)} sessions, {sizes[0]:.2f} MB; {number} profiles, {sizes[1]:.2f} MB")
+
+
+def complete(store: Store) -> Iterator[tuple[RecordedSession, Mapping[str, str]]]:
+    """The complete sessions that measured something, with their options."""
+    statement = select(schema.sessions.c.id, schema.sessions.c.options)
+    options = {row.id: row.options for row in store.database.read(lambda c: c.execute(statement).all())}
+    for summary in store.session_summaries():
+        if summary.is_measured and summary.state is SessionState.COMPLETE:
+            yield store.recorded_session(summary.id), options[summary.id]
+
+
+def keys(store: Store) -> list[ProfileKey]:
+    table = schema.parametric_profiles.c
+    columns = [table.template, table.template_version, table.arch, table.shape_class, table.reader]
+    found = store.database.read(lambda c: c.execute(select(*columns).distinct()).all())
+    return [ProfileKey(*row) for row in found]
+
+
+def add(store: Store, session: RecordedSession, options: Mapping[str, str]) -> None:
+    """Add a session with its measured candidates, without paths of this machine."""
+    result, summary = session.result, session.summary
+    trials = [without_path(trial) for trial in result.trials if trial.measured_us is not None]
+    number = store.begin(
+        result.context,
+        result.effort,
+        summary.seed,
+        options,
+        result.census,
+        flops=result.flops,
+        min_bytes=result.min_bytes,
+    )
+    store.record_many(number, result.context, trials)
+    store.record_baselines(number, result.baselines)
+    store.finish(number, result.state, result.messages, result.seconds, decision=result.decision)
+    times = {"started_at": summary.started_at, "finished_at": summary.finished_at, "owner": ""}
+    table = schema.sessions
+    store.database.write(lambda c: c.execute(update(table).where(table.c.id == number).values(times)))
+
+
+def without_path(trial: TrialRecord) -> TrialRecord:
+    build = trial.build
+    if build is None or build.artifact is None:
+        return trial
+    return replace(trial, build=replace(build, artifact=NO_LIBRARY))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    steps = parser.add_subparsers(dest="step", required=True)
+    tuning = steps.add_parser("tune", help="run the sessions")
+    tuning.add_argument("--out", type=Path, required=True, help="folder of the databases")
+    tuning.add_argument("--targets", default="h200,a100,mi300x", help="by commas")
+    tuning.add_argument("--only", default="", help="operators, by commas [default: all]")
+    tuning.add_argument("--all", action="store_true", help="every published workload, not the default ones")
+    tuning.add_argument("--effort", default="quick")
+    tuning.add_argument("--processes", type=int, default=1, help="at least; there is one a GPU")
+    tuning.add_argument("--workers", type=int, help="of each [default: the cores, divided]")
+    tuning.add_argument("--session-s", type=float, default=120.0, help="seconds of a session, at most")
+    tuning.add_argument("--limit-s", type=float, default=1e6, help="seconds of the call, at most")
+    packing = steps.add_parser("pack", help="write the files of the package")
+    packing.add_argument("databases", type=Path, nargs="+")
+    packing.add_argument("--folder", type=Path, default=PACKAGE, help="[default: that of the package]")
+    given = parser.parse_args()
+    if given.step == "tune":
+        tune_all(given)
+    else:
+        pack(given.databases, given.folder)
+
+
+if __name__ == "__main__":
+    main()
