@@ -49,7 +49,7 @@ def export_cache(session_executor: LocalExecutor) -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def cpu_sample(export_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Sample:
     table = matmul_table("cpu", "float32", {"n": 48, "k": 32}, [{}, {"block_m": 64}], CPU_SEGMENTS)
-    return _sample(table, tmp_path_factory.mktemp("cpu"), "python")
+    return _sample(export_cache, table, tmp_path_factory.mktemp("cpu"), "python")
 
 
 @pytest.fixture(scope="session")
@@ -59,15 +59,17 @@ def gpu_sample(export_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> 
         pytest.skip("needs nvcc")
     changes: list[dict[str, int | str]] = [{}, {"split_k": 2}]
     table = matmul_table("h200", "bfloat16", {"n": 256, "k": 1024}, changes, GPU_SEGMENTS)
-    return _sample(table, tmp_path_factory.mktemp("gpu"), "c")
+    return _sample(export_cache, table, tmp_path_factory.mktemp("gpu"), "c")
 
 
-def _sample(table: DispatchTable, folder: Path, format: str) -> Sample:
+def _sample(cache: Path, table: DispatchTable, folder: Path, format: str) -> Sample:
     file = folder / "product.json"
     write_table(table, file)
     export(file, folder / "made", format=format)
     built = built_kernels(kernels_of_table(table, "product", None))
-    return Sample(table, file, folder / "made", tuple(Path(one.artifact or "") for one in built))
+    libraries = tuple(Path(one.artifact or "") for one in built)
+    assert all(library.is_relative_to(cache) for library in libraries)
+    return Sample(table, file, folder / "made", libraries)
 
 
 @pytest.fixture(scope="session")

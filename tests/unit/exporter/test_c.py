@@ -177,7 +177,13 @@ def test_every_symbol_resolves_with_the_c_library_alone(sample: str, request: py
     for library in (folder / "libproduct.so", *sorted((folder / "kernels").iterdir())):
         needed = run_program([compiler("readelf"), "-d", library])
         names = {line.split("[")[1].split("]")[0] for line in needed.splitlines() if "(NEEDED)" in line}
-        assert {name.split(".")[0] for name in names} <= {"libc", "libm", "ld-linux-x86-64", "libdl", "libpthread"}
+        assert {name.split(".")[0] for name in names} <= {
+            "libc",
+            "libm",
+            "ld-linux-x86-64",
+            "libdl",
+            "libpthread",
+        }
         ctypes.CDLL(str(library), mode=2)  # RTLD_NOW: all symbols are looked up
 
 
@@ -203,4 +209,6 @@ def test_the_source_is_the_librarys_and_compiles_without_warnings(gpu_sample: Sa
     flags = ["-std=c11", "-O2", *WARNINGS, "-Wconversion", "-Wshadow", "-fPIC", "-shared", "product.c"]
     compile_program([compiler("gcc"), *flags, "-o", library, "-ldl", "-lpthread"], tmp_path / "made")
     exported = run_program([compiler("nm"), "-D", "--defined-only", library]).split()[2::3]
-    assert {"product_init", "product_call", "product_select", "product_workspace", "product_error"} <= set(exported)
+    assert {"product_init", "product_call", "product_select", "product_workspace", "product_error"} <= set(
+        exported
+    )

@@ -1,4 +1,4 @@
-"""What an export of GPU kernels asks of the driver: the launches of our own launcher, and nothing on a wrong one."""
+"""What an export of GPU kernels asks of the driver: our own launcher's launches; nothing if it is wrong."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ static char **sizes;
 
 static void *calls(void *unused) {
   (void)unused;
-  product_args args = {.device = device, .A = (void *)%(a)d, .B = (void *)%(b)d, .C = (void *)%(c)d,
-                       .workspace = (void *)%(workspace)d};
+  product_args args = {.device = device, .workspace = (void *)WORKSPACE};
+  args.A = (void *)ADDRESS_A, args.B = (void *)ADDRESS_B, args.C = (void *)ADDRESS_C;
   for (int i = 0; i < count; i++) {
     args.m = atoll(sizes[i]);
     args.workspace_bytes = product_workspace(args.m);
-    const int status = product_call(&args, (void *)%(stream)d);
-    if (status) printf("%%d %%s\n", status, product_error());
+    const int status = product_call(&args, (void *)STREAM);
+    if (status) printf("%d %s\n", status, product_error());
   }
   return NULL;
 }
@@ -44,11 +44,12 @@ static void *calls(void *unused) {
 int main(int given, char **words) {
   device = atoi(words[1]), sizes = words + 2, count = given - 2;
   const int status = product_init(device);
-  if (status) return printf("%%d %%s\n", status, product_error()), 0;
+  if (status) return printf("%d %s\n", status, product_error()), 0;
   pthread_t thread;
   return pthread_create(&thread, NULL, calls, NULL) || pthread_join(thread, NULL);
 }
-""" % {"a": A, "b": B, "c": C, "workspace": WORKSPACE, "stream": STREAM}
+"""
+DEFINED = {"ADDRESS_A": A, "ADDRESS_B": B, "ADDRESS_C": C, "WORKSPACE": WORKSPACE, "STREAM": STREAM}
 
 # the same calls by TileSight's own launcher, in a process whose context it is
 OWN = """
@@ -63,7 +64,8 @@ libraries, calls, stream = json.loads(sys.argv[1])
 kernels = [LoadedKernel(library, "tilesight_call") for library in libraries]
 for kernel, size, addresses in calls:
     assert kernels[kernel].arity == len(addresses)
-    kernels[kernel].check(kernels[kernel].launch(struct.pack(f"={len(addresses)}Qq", *addresses, size), stream))
+    packed = struct.pack(f"={len(addresses)}Qq", *addresses, size)
+    kernels[kernel].check(kernels[kernel].launch(packed, stream))
 """
 
 
@@ -71,7 +73,8 @@ for kernel, size, addresses in calls:
 def program(gpu_sample: Sample, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("program")
     (folder / "program.c").write_text(PROGRAM, encoding="utf-8")
-    flags = ["-std=c11", *WARNINGS, "-pthread", "program.c", *link_flags(gpu_sample.folder)]
+    defined = [f"-D{name}={value}" for name, value in DEFINED.items()]
+    flags = ["-std=c11", *WARNINGS, *defined, "-pthread", "program.c", *link_flags(gpu_sample.folder)]
     compile_program([compiler("gcc"), *flags, "-o", "program"], folder)
     return folder / "program"
 
@@ -108,7 +111,8 @@ def test_every_device_has_its_own_module(program: Path, stub_environment: dict[s
 import ctypes, sys
 library = ctypes.CDLL(sys.argv[1])
 class Args(ctypes.Structure):
-    _fields_ = [("device", ctypes.c_int), ("m", ctypes.c_int64), *((n, ctypes.c_void_p) for n in "ABCW"), ("n", ctypes.c_size_t)]
+    _fields_ = [("device", ctypes.c_int), ("m", ctypes.c_int64),
+                *((name, ctypes.c_void_p) for name in "ABCW"), ("bytes", ctypes.c_size_t)]
 for device in (1, 0, 1, 2):
     assert library.product_init(device) == 0
 for device in (0, 2, 1):
@@ -130,8 +134,16 @@ def export_library(program: Path) -> Path:
 @pytest.mark.parametrize(
     ("settings", "device", "message"),
     [
-        ({"STUB_CARD": "NVIDIA H100 80GB HBM3"}, "0", "'NVIDIA H100 80GB HBM3', and these kernels were chosen for"),
-        ({"STUB_CAPABILITY": "80", "STUB_CARD": "NVIDIA A100"}, "0", "'NVIDIA A100' of compute capability 8.0, and"),
+        (
+            {"STUB_CARD": "NVIDIA H100 80GB HBM3"},
+            "0",
+            "'NVIDIA H100 80GB HBM3', and these kernels were chosen for",
+        ),
+        (
+            {"STUB_CAPABILITY": "80", "STUB_CARD": "NVIDIA A100"},
+            "0",
+            "'NVIDIA A100' of compute capability 8.0, and",
+        ),
         ({"STUB_CAPABILITY": "120"}, "0", "compute capability 12.0, and the kernels are for sm_90a"),
         ({"STUB_VERSION": "11040"}, "0", "the driver supports CUDA 11.4 and the kernels need CUDA"),
         ({"STUB_DEVICES": "1"}, "1", "there is no device 1: the driver shows 1"),
@@ -169,12 +181,15 @@ library = ctypes.CDLL(sys.argv[1])
 library.product_error.restype = ctypes.c_char_p
 library.product_workspace.restype = ctypes.c_size_t
 class Args(ctypes.Structure):
-    _fields_ = [("device", ctypes.c_int), ("m", ctypes.c_int64), *((n, ctypes.c_void_p) for n in "ABCW"), ("bytes", ctypes.c_size_t)]
-right = dict(device=0, m=7, A=0x700000000000, B=0x700100000000, C=0x700200000000, W=0x700300000000, bytes=1 << 20)
+    _fields_ = [("device", ctypes.c_int), ("m", ctypes.c_int64),
+                *((name, ctypes.c_void_p) for name in "ABCW"), ("bytes", ctypes.c_size_t)]
+addresses = dict(A=0x700000000000, B=0x700100000000, C=0x700200000000, W=0x700300000000)
+right = dict(device=0, m=7, **addresses, bytes=1 << 20)
 assert library.product_init(0) == 0
-for wrong in (dict(A=0x700000000008), dict(C=0x700200000001), dict(B=None), dict(C=16), dict(C=0x700000000000),
-              dict(C=0x700000000000 + 7 * 2048 - 16), dict(m=0), dict(m=4097), dict(device=1), dict(device=-1),
-              dict(W=None), dict(W=0x700300000004), dict(bytes=library.product_workspace(7) - 1)):
+for wrong in (dict(A=0x700000000008), dict(C=0x700200000001), dict(B=None), dict(C=16),
+              dict(C=0x700000000000), dict(C=0x700000000000 + 7 * 2048 - 16), dict(m=0), dict(m=4097),
+              dict(device=1), dict(device=-1), dict(W=None), dict(W=0x700300000004),
+              dict(bytes=library.product_workspace(7) - 1)):
     status = library.product_call(ctypes.byref(Args(**{**right, **wrong})), None)
     print(status, library.product_error().decode())
 assert library.product_workspace(7) == 2 * 7 * 256 * 4, library.product_workspace(7)
@@ -222,7 +237,8 @@ def test_missing_and_altered_libraries_are_refused_by_name(
     else:
         victim.write_bytes((copied / "kernels" / "product_0.so").read_bytes())
     script = (
-        "import ctypes, sys; library = ctypes.CDLL(sys.argv[1]); library.product_error.restype = ctypes.c_char_p; "
+        "import ctypes, sys; library = ctypes.CDLL(sys.argv[1])\n"
+        "library.product_error.restype = ctypes.c_char_p\n"
         "print(library.product_init(0), library.product_error().decode())"
     )
     found = run_program([sys.executable, "-c", script, copied / "libproduct.so"], stub_environment)
