@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from ..version import __version__
 from .formula import Size, text_of
-from .interface import Interface, TensorField
+from .interface import CallInterface, TensorField
 from .kernel_set import KernelSet
 from .texts import fill
 
 
-def header(kernels: KernelSet, interface: Interface) -> str:
+def header(kernels: KernelSet, interface: CallInterface) -> str:
     """`NAME.h`: legal C and C++."""
     name, problem = kernels.name, kernels.problem
     members = [f"  int device; /* for which {name}_init was called */"]
@@ -41,7 +41,7 @@ def header(kernels: KernelSet, interface: Interface) -> str:
     )
 
 
-def rust_bindings(kernels: KernelSet, interface: Interface) -> str:
+def rust_bindings(kernels: KernelSet, interface: CallInterface) -> str:
     """`NAME.rs`: the header's declarations."""
     name = kernels.name
     number = "core::ffi::c_int"

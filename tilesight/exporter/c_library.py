@@ -10,7 +10,7 @@ from ..dispatch.problem import ALIGNMENT
 from ..target.spec import Target
 from ..version import __version__
 from .formula import text_of
-from .interface import Interface
+from .interface import CallInterface
 from .kernel_set import KernelSet
 from .selector import selector
 from .texts import fill
@@ -18,7 +18,7 @@ from .texts import fill
 
 def library_source(
     kernels: KernelSet,
-    interface: Interface,
+    interface: CallInterface,
     files: Sequence[tuple[str, str]],
     compilers: Sequence[str],
     *,
@@ -69,7 +69,7 @@ def library_source(
     )
 
 
-def _scratch(interface: Interface) -> str:
+def _scratch(interface: CallInterface) -> str:
     lines = []
     for number, parts in enumerate(interface.scratch):
         if parts:
@@ -94,7 +94,7 @@ def _outside(kernels: KernelSet) -> str:
     return f'"{found} is outside of the plan, which covers {ranges}{which}", {values}'
 
 
-def _checks(interface: Interface) -> str:
+def _checks(interface: CallInterface) -> str:
     fields = [tensor.field for tensor in interface.tensors]
     tests = " || ".join(f'check_address("{field}", args->{field})' for field in fields)
     lines = [f"  if ({tests}) return -1;"]
@@ -109,7 +109,7 @@ def _checks(interface: Interface) -> str:
     return "\n".join([*lines, ""])
 
 
-def _workspace(name: str, interface: Interface) -> str:
+def _workspace(name: str, interface: CallInterface) -> str:
     if not interface.has_scratch:
         return "  (void)needed;\n"
     return "\n".join(
@@ -125,7 +125,7 @@ def _workspace(name: str, interface: Interface) -> str:
     )
 
 
-def _arguments(interface: Interface) -> str:
+def _arguments(interface: CallInterface) -> str:
     lines = [
         f"  arguments[count++] = {'' if tensor.is_output else '(void *)(uintptr_t)'}args->{tensor.field};"
         for tensor in interface.tensors

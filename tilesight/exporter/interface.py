@@ -131,7 +131,7 @@ class SizeSource:
 
 
 @dataclass(frozen=True)
-class Interface:
+class CallInterface:
     """The tensors and sizes of a call.
 
     Attributes:
@@ -161,7 +161,7 @@ class Interface:
         return any(self.scratch)
 
 
-def read_interface(kernels: KernelSet) -> Interface:
+def read_interface(kernels: KernelSet) -> CallInterface:
     """The interface of these kernels.
 
     Raises `InputError` if shapes are no formulas of the sizes that a call states.
@@ -179,7 +179,7 @@ def read_interface(kernels: KernelSet) -> Interface:
     )
     for tensor in tensors:
         _check(tensor.name, tensor.shape, kernels, _shape_at(problem, tensor.name))
-    return Interface(
+    return CallInterface(
         tensors,
         sizes,
         tuple(_source(problem, name, fields) for name in sizes),

@@ -11,7 +11,7 @@ from ..dispatch.table.dispatch_table import DispatchTable, Segment
 
 
 @dataclass(frozen=True, slots=True)
-class SizeRange:
+class SizeLimits:
     """A dimension that a call states, and its smallest and largest size."""
 
     name: str
@@ -36,7 +36,7 @@ class KernelSet:
 
     name: str
     problem: DispatchProblem
-    sizes: tuple[SizeRange, ...]
+    sizes: tuple[SizeLimits, ...]
     kernels: tuple[Choice, ...]
     segments: tuple[Segment, ...] = ()
     table: DispatchTable | None = None

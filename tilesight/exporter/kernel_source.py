@@ -22,7 +22,7 @@ from ..records.winners import Winner
 from ..settings import load_settings
 from ..target.spec import Target
 from ..tuner.resolve import Shape, find_context, find_operator, find_template, find_workloads
-from .kernel_set import KernelSet, SizeRange
+from .kernel_set import KernelSet, SizeLimits
 from .table_source import check_choice
 
 
@@ -64,7 +64,7 @@ def kernel_by_name(
             workload, winner.config, ChoiceSource.RECORD, "recorded", winner.latency_us, True, winner.dynamic
         )
     check_choice(choice, problem)
-    sizes = tuple(SizeRange(dim, 1, _largest(problem, dim)) for dim in problem.free)
+    sizes = tuple(SizeLimits(dim, 1, _largest(problem, dim)) for dim in problem.free)
     segments = (Segment(sizes[0].first, sizes[0].last, 0),) if sizes else ()
     return KernelSet(name, problem, sizes, (choice,), segments)
 

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping
 
 from ..version import __version__
 from .formula import text_of
-from .interface import Interface, TensorField
+from .interface import CallInterface, TensorField
 from .kernel_set import KernelSet
 from .texts import fill
 
 
-def python_module(kernels: KernelSet, interface: Interface, files: Mapping[str, str]) -> str:
+def python_module(kernels: KernelSet, interface: CallInterface, files: Mapping[str, str]) -> str:
     """`NAME.py`. `files`: the SHA-256 of each library by its path in the folder."""
     name, inputs, outputs, sizes = kernels.name, interface.inputs, interface.outputs, interface.sizes
     parameters = ", ".join(f"{t.field}: torch.Tensor" for t in inputs)
@@ -89,7 +89,7 @@ def python_module(kernels: KernelSet, interface: Interface, files: Mapping[str, 
     )
 
 
-def _pack_format(interface: Interface) -> str:
+def _pack_format(interface: CallInterface) -> str:
     """The members of `NAME_args` in the notation of `struct`, with the processor's alignment."""
     scratch = "PN" if interface.has_scratch else ""
     return f"i{'q' * len(interface.sizes)}{'P' * len(interface.tensors)}{scratch}"

@@ -14,7 +14,7 @@ from ..machine.placement import Placement
 from ..records.protocol import MeasurementProtocol
 from ..target.spec import Target, load_target
 from ..tuner.resolve import find_context, find_operator, find_template
-from .kernel_set import KernelSet, SizeRange
+from .kernel_set import KernelSet, SizeLimits
 
 MOST_STATIC = 64  # libraries of an export whose kernels serve one size each
 
@@ -62,7 +62,7 @@ def kernels_of_table(
         choice = choices[segment.kernel]
         for size in {segment.first, segment.last}:
             check_choice(replace(choice, workload=table.workload(size)), problem)
-    ranges = (SizeRange(table.vary, segments[0].first, segments[-1].last),)
+    ranges = (SizeLimits(table.vary, segments[0].first, segments[-1].last),)
     return KernelSet(name, problem, ranges, choices, segments, table, tuple(notes))
 
 
@@ -123,7 +123,8 @@ def _static_sizes(table: DispatchTable, sizes: Sequence[int]) -> list[int]:
     if len(found) > MOST_STATIC:
         raise InputError(
             f"the kernels of this table serve one size of {table.vary} each, and {table.first} .. "
-            f"{table.last} are more than {MOST_STATIC} libraries: name sizes, e.g. --sizes {table.first},{table.last}"
+            f"{table.last} are more than {MOST_STATIC} libraries: name sizes, "
+            f"e.g. --sizes {table.first},{table.last}"
         )
     return found
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..version import __version__
 from .formula import Formula, Size, text_of
-from .interface import Interface, SizeSource, TensorField
+from .interface import CallInterface, SizeSource, TensorField
 from .kernel_set import KernelSet
 from .texts import fill
 
@@ -21,7 +21,7 @@ _SCALAR_TYPES = {
 }
 
 
-def torch_operator(kernels: KernelSet, interface: Interface) -> str:
+def torch_operator(kernels: KernelSet, interface: CallInterface) -> str:
     """`NAME_torch.cpp`, which compiles against torch's headers without those of CUDA."""
     name, inputs, outputs = kernels.name, interface.inputs, interface.outputs
     given = ", ".join(t.field for t in inputs)
@@ -108,7 +108,7 @@ def _pointer(tensor: TensorField) -> str:
     return "mutable_data_ptr" if tensor.is_output else "const_data_ptr"
 
 
-def _workspace(name: str, interface: Interface) -> str:
+def _workspace(name: str, interface: CallInterface) -> str:
     if not interface.has_scratch:
         return ""
     first = interface.inputs[0].field

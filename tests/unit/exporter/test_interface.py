@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from tilesight.exporter.c_header import header, rust_bindings
 from tilesight.exporter.c_library import library_source
 from tilesight.exporter.formula import Formula, product, size, text_of, value_at
 from tilesight.exporter.interface import RESERVED, read_interface
-from tilesight.exporter.kernel_set import KernelSet, SizeRange
+from tilesight.exporter.kernel_set import KernelSet, SizeLimits
 from tilesight.exporter.python_module import python_module
 from tilesight.exporter.torch_operator import torch_operator
 from tilesight.problem.workload import Workload
@@ -81,7 +82,7 @@ def kernel_set(name: str) -> KernelSet:
     last = workload.dims[dim]
     choice = Choice(workload, config, ChoiceSource.GIVEN, "", dynamic=(dim,))
     return KernelSet(
-        "made", problem, (SizeRange(dim, last, last + 1),), (choice,), (Segment(last, last + 1, 0),)
+        "made", problem, (SizeLimits(dim, last, last + 1),), (choice,), (Segment(last, last + 1, 0),)
     )
 
 
@@ -100,6 +101,16 @@ def test_sources_of_every_operator_compile(name: str, tmp_path: Path) -> None:
     fields = [*interface.sizes, *(tensor.field for tensor in interface.tensors)]
     assert len(set(fields)) == len(fields)
     assert not set(fields) & RESERVED
+
+
+def test_the_program_of_the_page_compiles(tmp_path: Path) -> None:
+    made = replace(kernel_set("matmul"), name="matmul")
+    (tmp_path / "matmul.h").write_text(header(made, read_interface(made)), encoding="utf-8")
+    page = (Path(__file__).resolve().parents[3] / "docs" / "export.md").read_text(encoding="utf-8")
+    program = page.partition("```c\n")[2].partition("```")[0]
+    assert "matmul_call" in program
+    (tmp_path / "program.c").write_text(program, encoding="utf-8")
+    compile_program([compiler("gcc"), "-std=c11", *WARNINGS, "-fsyntax-only", "program.c"], tmp_path)
 
 
 @pytest.mark.parametrize("name", ALONE)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.support.exports import matmul_table
+from tests.unit.cli.documented import check_fields
 from tests.unit.exporter.conftest import Sample
 from tilesight.api.exporting import export
 from tilesight.cli.commands import run
@@ -248,13 +249,28 @@ def test_a_kernel_of_one_shape_by_its_name(tmp_path: Path, capsys: pytest.Captur
     assert run(["export", *words, "--name", "single", "--out", str(tmp_path / "made"), "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     [made] = printed["exports"]
-    assert (made["name"], made["sizes"], made["arch"]) == ("single", {}, "native")
+    assert (made["name"], made["sizes"], made["arch"]) == ("single", [], "native")
     assert "single.py" in made["files"]
     library = ctypes.CDLL(str(tmp_path / "made" / "libsingle.so"))
     assert library.single_select() == 0
     header = (tmp_path / "made" / "single.h").read_text(encoding="utf-8")
     assert "int single_select(void);" in header
     assert "float32 (8, 32)" in header
+
+
+@pytest.mark.usefixtures("cpu_sample")
+def test_a_kernel_with_a_dynamic_dimension(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The config of the sample, whose library is in the cache."""
+    words = ["matmul", "--target", "cpu", "--shape", "m=8,n=48,k=32", "--dynamic", "m", "--config", SMALL]
+    assert run(["export", *words, "--out", str(tmp_path / "made"), "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    check_fields("export", [printed])
+    [made] = printed["exports"]
+    last = 2**31 // 48  # of C, the largest tensor
+    assert made["sizes"] == [{"dim": "m", "first": 1, "last": last}]
+    library = ctypes.CDLL(str(tmp_path / "made" / "libmatmul.so"))
+    found = [library.matmul_select(ctypes.c_int64(m)) for m in (0, 1, last, last + 1)]
+    assert found == [-1, 0, 0, -1]
 
 
 class FakeStore:
