@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ..builder.argument_checks import MAX_ELEMENTS
-from ..database import open_layers
 from ..dispatch.problem import DispatchProblem, make_problem
 from ..dispatch.select.choice import Choice, ChoiceSource
 from ..dispatch.table.dispatch_table import Segment
@@ -78,6 +77,8 @@ def _winner(
     layers: Sequence[str] | None,
 ) -> Winner:
     """The recorded winner of a workload, measured on any card of the target."""
+    from ..database import open_layers  # here: it loads SQLAlchemy, which tables do not need
+
     target, dynamic = placement.target, problem.dynamic
     found = devices_for(target, find_devices() if target.is_gpu else [])
     here = placement if isinstance(found, NoDevice) else replace(placement, devices=found)

@@ -297,7 +297,7 @@ def test_the_recorded_winner_of_any_card_of_the_target(
     def opened(*_: object) -> Any:
         yield store
 
-    monkeypatch.setattr("tilesight.exporter.kernel_source.open_layers", opened)
+    monkeypatch.setattr("tilesight.database.open_layers", opened)
     monkeypatch.setattr("tilesight.exporter.kernel_source.find_devices", list)
     found = kernel_by_name("matmul", "x", "h200", shape, None, None, ["m"], "default", None, None)
     assert found.kernels[0].config == winner.config
