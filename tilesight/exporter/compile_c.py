@@ -8,8 +8,6 @@ from ..builder.compiler import CompileError, compile_in
 from ..errors import ToolchainError
 from ..machine.toolchain import CXX_HINT, find_cxx
 
-WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Werror")
-
 
 def compile_library(folder: Path, name: str) -> None:
     """Compile `NAME.c` in `folder` to `libNAME.so`, which needs the C library alone.
@@ -19,7 +17,7 @@ def compile_library(folder: Path, name: str) -> None:
     cxx = find_cxx()
     if cxx is None:
         raise ToolchainError(f"an export needs a C compiler; {CXX_HINT}")
-    flags = ("-x", "c", "-std=c11", "-O2", "-fPIC", "-shared", *WARNINGS)
+    flags = ("-x", "c", "-std=c11", "-O2", "-fPIC", "-shared")
     # a C++ compiler names its own library to the linker, which leaves it out where nothing needs it
     linked = ("-Wl,--as-needed", "-Wl,--no-undefined", f"-Wl,-soname,lib{name}.so")
     try:

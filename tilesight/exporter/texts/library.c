@@ -219,7 +219,7 @@ static size_t scratch_of(int kernel@SIZE_PARAMETERS@, size_t *places) {
 }
 
 size_t @NAME@_workspace(@SIZE_LIST@) {
-  size_t places[MOST_SCRATCH];
+  size_t places[MOST_SCRATCH] = {0};
   const int kernel = @NAME@_select(@SIZE_NAMES@);
   return kernel < 0 ? 0 : scratch_of(kernel@SIZE_ARGUMENTS@, places);
 }
@@ -248,7 +248,7 @@ int @NAME@_call(const @NAME@_args *args, void *stream) {
   if (!device) return refuse("device %d is not initialised: call @NAME@_init(%d) first", index, index);
 @READ_SIZES@  const int kernel = @NAME@_select(@SIZE_NAMES@);
   if (kernel < 0) return refuse(@OUTSIDE@);
-@CHECKS@  size_t places[MOST_SCRATCH];
+@CHECKS@  size_t places[MOST_SCRATCH] = {0};
   const size_t needed = scratch_of(kernel@SIZE_ARGUMENTS@, places);
 @WORKSPACE@  void *arguments[@MOST_ARGUMENTS@];
   int count = 0;
