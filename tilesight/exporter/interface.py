@@ -91,7 +91,20 @@ RESERVED = frozenset(
             "launch",
         ),
         *("needed", "out", "pack", "packed", "places", "prepares", "select", "stream", "torch", "workspace"),
-        *("address", "init", "bind", "overlap", "refuse", "workspace_bytes", "first", "last", "low", "half"),
+        *(
+            "address",
+            "init",
+            "bind",
+            "overlap",
+            "refuse",
+            "workspace_bytes",
+            "first",
+            "last",
+            "low",
+            "half",
+            "number",
+            "Tensor",
+        ),
         *keyword.kwlist,
     }
 )
