@@ -21,6 +21,7 @@ from .version import __version__
 if TYPE_CHECKING:
     from .api.collectives import predict_collective
     from .api.explaining import explain
+    from .api.exporting import Exported, export
     from .api.history import compare_sessions, session, sessions
     from .api.misses import tune_misses
     from .api.planning import plan
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "api.collectives": ("predict_collective",),
     "api.explaining": ("explain",),
+    "api.exporting": ("Exported", "export"),
     "api.history": ("compare_sessions", "session", "sessions"),
     "api.misses": ("tune_misses",),
     "api.planning": ("plan",),
@@ -115,6 +117,7 @@ __all__ = [
     "Dispatcher",
     "Effort",
     "Explanation",
+    "Exported",
     "Failure",
     "FailureKind",
     "Gain",
@@ -149,6 +152,7 @@ __all__ = [
     "compare_sessions",
     "dispatcher",
     "explain",
+    "export",
     "kernel_timeline",
     "load_target",
     "node_names",

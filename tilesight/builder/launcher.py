@@ -31,7 +31,7 @@ _CUDA_HEAD = r"""
 __asm__(".section .rodata\n.balign 64\ntilesight_image:\n.incbin \"kernel.cubin\"\n.byte 0\n.previous\n");
 extern "C" const unsigned char tilesight_image[] __attribute__((visibility("hidden")));
 
-static char error_text[512];
+static thread_local char error_text[512];
 
 static struct {
   decltype(&::cuCtxGetCurrent) CtxGetCurrent;
@@ -194,7 +194,7 @@ def host_launcher(plan: LaunchPlan) -> str:
             "  memcpy(&value, place, sizeof value);",
             "  return value;",
             "}",
-            "static char tilesight_error_text[512];",
+            "static thread_local char tilesight_error_text[512];",
             *prologue(plan, "tilesight_error_text"),
             'extern "C" int tilesight_init(void) { return 0; }',
             'extern "C" void tilesight_unload(void) {}',
@@ -214,7 +214,7 @@ def hip_launcher(plan: LaunchPlan) -> str:
     lines = [
         "#include <stdint.h>",
         "#include <stdio.h>",
-        "static char tilesight_error_text[512];",
+        "static thread_local char tilesight_error_text[512];",
         "static int tilesight_check(hipError_t result, const char *what) {",
         "  if (result == hipSuccess) return 0;",
         "  snprintf(tilesight_error_text, sizeof tilesight_error_text, "

@@ -21,6 +21,7 @@ COMMANDS = {
     "bench": "Tune workloads of several kernels and compare them with the vendor's libraries.",
     "plan": "Choose a few kernels that cover a range of sizes.",
     "build": "Compile a config for any target and show the compiler's figures.",
+    "export": "Write built kernels as a folder for C, Python or torch.",
     "calibrate": "Measure a GPU or the processor of this machine and write a target file.",
     "collect": "Measure a sample of a search space and write it to a dataset.",
     "replay": "Compare search strategies on recorded measurements.",
