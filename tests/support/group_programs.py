@@ -209,6 +209,23 @@ def tabled(rank: int, folder: Path) -> Any:
         return {"right": right, "choices": [[choice.source, choice.config["way"]] for choice in choices]}
 
 
+def prebuilt(rank: int, folder: Path) -> Any:
+    """Kernels that another process has built: no rank starts a process to lower."""
+    started: list[int] = []
+
+    def no_process(*_: object, **__: object) -> None:
+        started.append(rank)
+        raise TileSightError("a process was started to lower")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tilesight.executor.local.LocalExecutor.__init__", no_process)
+        with make(folder, config=config("pull", "cpu")) as made:
+            own, total = vectors(0)
+            right = torch.allclose(made(own[rank]), total)
+            missing = refusal(lambda: made.prepare(n=N + 8))
+    return {"right": right, "missing": missing, "started": started}
+
+
 def recorded(rank: int, folder: Path) -> Any:
     """A record that rank 0 has, and rank 1 has not."""
     database = f"sqlite:///{folder}/performance-{rank}.db"

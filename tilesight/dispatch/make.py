@@ -225,9 +225,10 @@ def _make_parts(
         checked_table = _checked_table(table, context, problem, notes)
         winners = WinnerIndex.read(store, problem, context)
         predictor = CachedPredictor(problem, store, model)
-        predictor.load(_one_of_each_class(winners))
-        if not len(winners):
-            predictor.load_ranking(_likely_shapes(problem))
+        if given is None:  # a given config is not predicted
+            predictor.load(_one_of_each_class(winners))
+            if not len(winners):
+                predictor.load_ranking(_likely_shapes(problem))
 
         build_folder = BuildFolder(settings.cache_dir)
 

@@ -8,13 +8,13 @@ from functools import partial
 from typing import Any
 
 from ..bounded_dict import BoundedDict
+from ..builder.index_files import kernel_name
 from ..errors import InputError, NoCandidateError
 from ..machine.fork_locks import ForkLock, reset_in_forks
 from ..records.trial import BuildResult
 from .improve.improver import Improver
 from .improve.paired_comparison import Improvement
 from .kernels.bound_calls import BoundCall, CallCounter
-from .kernels.index_files import kernel_name
 from .kernels.kernel_builder import KernelBuilder
 from .misses import MissLog
 from .notices import say

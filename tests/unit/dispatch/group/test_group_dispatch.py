@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.group_programs import LIMIT_S, results, start, start_torchrun
+from tests.support.group_kernels import cpu_pair, sum_candidate
+from tests.support.group_programs import LIMIT_S, N, results, start, start_torchrun
 from tilesight import dispatcher
+from tilesight.builder.build import build_kernel
 from tilesight.errors import InputError
 from tilesight.kernels import template_for
 from tilesight.problem.space import Config
@@ -77,6 +79,15 @@ def test_disagreements(folder: Path) -> None:
     assert "target cpux2 is 2 devices, and the process group has 1 processes" in first["other group"]
     assert "is no process group with this process in it" in second["other group"]
     assert all("group='world' is no process group" in found["text"] for found in (first, second))
+
+
+def test_a_kernel_that_is_built_already_starts_no_process(tmp_path: Path) -> None:
+    found = build_kernel(sum_candidate(cpu_pair(tmp_path), N), tmp_path / "cache")
+    assert found.failure is None
+    said = results(start("prebuilt", tmp_path / "program"))
+    assert [each["right"] for each in said] == [True, True]
+    assert [each["started"] for each in said] == [[0], []], "rank 0 alone, for a kernel that is missing"
+    assert all("a process was started to lower" in each["missing"] for each in said)
 
 
 @pytest.mark.ci
