@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from sqlalchemy import Connection, select
 from sqlalchemy.engine import URL
@@ -32,6 +32,9 @@ from .store import BUSY_SECONDS, Store, open_store
 from .tables import rows
 from .tables.calibration_rows import CalibrationRecord
 from .tables.session_rows import Option
+
+if TYPE_CHECKING:
+    from ..target.spec import Target
 
 SHIPPED = "shipped.db"  # file in this package, if the release has one
 WAY_OUT = "repair it, or take it out of TILESIGHT_LAYERS (in Python: layers=)"
@@ -181,6 +184,14 @@ class LayeredStore(Store):
                 if winner.workload.key not in found and self._holds(store, context, winner):
                     found[winner.workload.key] = winner if winner.layer else replace(winner, layer=store.name)
         return sorted(found.values(), key=lambda winner: tuple(winner.workload.dims.values()))
+
+    def measured_contexts(self, target: Target, device: str = "") -> list[Context]:
+        found: dict[tuple[int, tuple[str, ...]], Context] = {}
+        for store in self._all:
+            for context in store.measured_contexts(target, device):
+                ids, _ = rows.context_rows(context)
+                found.setdefault((ids.shape_family, context.dynamic), context)
+        return list(found.values())
 
     def _holds(self, store: Store, context: Context, winner: Winner) -> bool:
         at = replace(context, workload=winner.workload, dynamic=winner.dynamic)

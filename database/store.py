@@ -22,6 +22,7 @@ from .engine.connection import Database, parse_url
 from .lookups import sessions as recorded
 from .lookups import winners as lookups
 from .lookups.best import Best, best
+from .lookups.contexts import measured_contexts
 from .lookups.model_errors import model_errors
 from .lookups.recall import recall
 from .schema import tables as schema
@@ -250,6 +251,18 @@ class Store:
         ids = self._ids(context)
         return self.database.read(
             lambda connection: lookups.winners(connection, ids, fixed, any_dynamic=any_dynamic)
+        )
+
+    def measured_contexts(self, target: Target, device: str = "") -> list[Context]:
+        """A context of each family of shapes that was measured, latest first: its `winners` are those of all
+        sizes, which share template, software, device, protocol and dynamic dimensions with it.
+
+        Args:
+            target: Sessions of its architecture.
+            device: Sessions that measured on it; "": those of this target's name, on any device.
+        """
+        return self.database.read(
+            lambda connection: measured_contexts(connection, target.name, target.arch, device)
         )
 
     def record_misses(self, found: Iterable[Miss]) -> None:
