@@ -15,6 +15,7 @@ from tilesight.problem.space import Census, Config
 from tilesight.problem.workload import Workload
 from tilesight.records.session import Baseline, Context, Decision, Effort, SessionState, ranked
 from tilesight.records.trial import Measurement, Prediction, Status, TrialRecord
+from tilesight.target.spec import load_target
 
 CENSUS = Census(10**20, 5, samples.CENSUS_REJECTED)
 OPTIONS = {"top": 5, "budget": None, "share": 0.1, "order": "model", "cold": True}
@@ -486,3 +487,39 @@ def test_a_megabyte_of_text_is_kept(store: Store) -> None:
         TrialRecord(samples.config(1), Status.FAILED, failure=why, measurement=Measurement(failure=why)),
     )
     assert only(store.recall(context)).failure == why
+
+
+# ---- contexts for rechecks
+
+
+def test_one_context_of_each_family_that_a_device_measured(store: Store) -> None:
+    h200 = load_target("h200")
+    base = samples.context()
+    small = replace(base.workload, dims={"m": 64, "n": 64, "k": 64}, name=None)
+    later = {"tilelang": "0.2", "nvcc": "13.0"}
+    for context in (
+        base,
+        replace(base, workload=small),
+        replace(base, software=later),
+        replace(base, software=later, dynamic=("m",)),
+        replace(base, target="h200-calibrated", target_fingerprint="beef"),
+        replace(base, device="NVIDIA H100"),
+        replace(base, device="", protocol=""),
+        replace(base, arch="sm_80"),
+    ):
+        add_session(store, context, samples.verified(1, 10.0))
+
+    def found(device: str) -> list[tuple[str, str, tuple[str, ...]]]:
+        contexts = store.measured_contexts(h200, device)
+        return [(one.software["tilelang"], one.device, one.dynamic) for one in contexts]
+
+    of_h200 = [
+        ("0.1.15", "NVIDIA H200", ()),
+        ("0.2", "NVIDIA H200", ("m",)),
+        ("0.2", "NVIDIA H200", ()),
+    ]
+    assert found("NVIDIA H200") == of_h200, "the latest first, of any target with this architecture"
+    assert found("") == [("0.1.15", "NVIDIA H100", ()), *of_h200[1:], of_h200[0]], (
+        "those of the target's name"
+    )
+    assert found("NVIDIA A100") == []

@@ -116,6 +116,7 @@ def test_kernels_that_are_built_start_no_process(said: list[dict[str, Any]]) -> 
 def test_ranks_choose_the_same(said: list[dict[str, Any]]) -> None:
     assert said[0]["choices"] == said[1]["choices"]
     assert len(said[0]["choices"]) >= 3
+    assert said[0]["digests"] == said[1]["digests"]
 
 
 def test_wrong_calls_are_refused_by_all_with_one_message(said: list[dict[str, Any]]) -> None:
@@ -262,6 +263,15 @@ def right_calls(rank: int, pair: Target, folder: Path) -> None:
     for name in sorted({case[0] for case in cases()}):
         with make(pair, name, n=n, k=k) as made:
             said["choices"] += [str(choice.config) for choice in made.prepare(m=[m])]
+    name = "matmul_reduce_scatter"
+    with make(pair, name, n=n, k=k, frozen=True, on_unknown="default") as made:
+        workload = workload_of(pair, name, SHAPES[0])
+        said["right"][f"{name} frozen"] = checks(made, workload, rank)
+        said["digests"] = [made.digest()]
+        made.reload()
+        inputs, wanted = drawn(made.problem.operator, workload, rank, 3)
+        said["right"][f"{name} reloaded"] = {"a call": same(made(*inputs.values()), wanted)}
+        said["digests"].append(made.digest())
     with make(pair, "matmul_reduce_scatter", n=n, k=k, config=config_of("matmul_reduce_scatter")) as made:
         b = torch.zeros(k, n, dtype=torch.bfloat16, device="cuda")
 
