@@ -8,7 +8,7 @@ import pytest
 
 import tilesight
 from tilesight.dispatch.select.choice import ChoiceSource
-from tilesight.rechecking.verdict import Outcome
+from tilesight.rechecking.verdict import RecheckOutcome
 from tilesight.target.spec import Target
 
 pytestmark = pytest.mark.gpu
@@ -27,7 +27,7 @@ def test_winners_of_another_build_are_rechecked_and_dispatched(
     print(found)
     outcomes = [one.verdict.outcome for one in found.winners]
     assert len(outcomes) == len(SHAPES)
-    assert set(outcomes) <= {Outcome.HELD, Outcome.FELL}
+    assert set(outcomes) <= {RecheckOutcome.HELD, RecheckOutcome.FELL}
     for one in found.winners:
         assert one.verdict.now_us == pytest.approx(one.due.latency_us, rel=0.25)
     again = tilesight.recheck("matmul", gpu_target)

@@ -76,7 +76,7 @@ def recheck_winners(
     from ..rechecking.due import find_due
     from ..rechecking.loop import RecheckLoop
     from ..rechecking.result import Rechecked, RecheckResult
-    from ..rechecking.verdict import Outcome, Verdict
+    from ..rechecking.verdict import RecheckOutcome, RecheckVerdict
     from ..tuner.request import make_request
     from .engine import Engine
 
@@ -104,7 +104,7 @@ def recheck_winners(
         for note in (*messages, *due.left_out):
             engine.observer.message(note)
         if dry_run or not winners:
-            listed = Verdict(Outcome.DUE, "nothing was measured (--dry-run)")
+            listed = RecheckVerdict(RecheckOutcome.DUE, "nothing was measured (--dry-run)")
             found = [Rechecked(winner, listed) for winner in winners]
         else:
 

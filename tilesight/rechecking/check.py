@@ -20,7 +20,7 @@ from ..tuner.request import Request
 from ..tuner.rerank import Reranker
 from ..tuner.trials import Trials
 from .due import DueWinner
-from .verdict import Outcome, Verdict, judge
+from .verdict import RecheckOutcome, RecheckVerdict, judge
 
 MODEL_CHOICES = 3
 MOST_CACHED = 10_000  # candidates that are predicted from cached profiles
@@ -99,7 +99,7 @@ class WinnerCheck:
         self._faults.update(faults)
         return True
 
-    def conclude(self, found: Comparison) -> tuple[Verdict, list[TrialRecord], Comparison]:
+    def conclude(self, found: Comparison) -> tuple[RecheckVerdict, list[TrialRecord], Comparison]:
         """The verdict, the records of all kernels, and the comparison with its final decision."""
         compared = [candidate.config for candidate, _ in self.finalists()]
         times = {**dict(zip(compared, found.measurements, strict=True)), **self._faults}
@@ -107,12 +107,12 @@ class WinnerCheck:
         records = [self._record(config, times.get(config)) for config in self._choices or ()]
         return verdict, [record for record in records if record is not None], kept
 
-    def not_compared(self, reason: str) -> Verdict:
+    def not_compared(self, reason: str) -> RecheckVerdict:
         """The verdict if there is no comparison."""
         fault = self._fault()
         if fault is None or self.finalists():
-            return Verdict(Outcome.UNDECIDED, f"nothing was compared: {reason}")
-        return Verdict(fault[0], f"{fault[1]}; no other kernel takes its place")
+            return RecheckVerdict(RecheckOutcome.UNDECIDED, f"nothing was compared: {reason}")
+        return RecheckVerdict(fault[0], f"{fault[1]}; no other kernel takes its place")
 
     # ---- the kernels
 
@@ -145,18 +145,18 @@ class WinnerCheck:
 
     # ---- the outcome
 
-    def _fault(self) -> tuple[Outcome, str] | None:
+    def _fault(self) -> tuple[RecheckOutcome, str] | None:
         """Why the recorded winner was not compared."""
         if self._refused:
-            return Outcome.REFUSED, self._refused
+            return RecheckOutcome.REFUSED, self._refused
         build = self.builds.get(self.recorded)
         failure = None if build is None else build.failure
         if failure is not None:
-            outcome = Outcome.UNDECIDED if failure.kind in PASSING else Outcome.NOT_BUILT
+            outcome = RecheckOutcome.UNDECIDED if failure.kind in PASSING else RecheckOutcome.NOT_BUILT
             return outcome, f"{failure.kind}: {failure.message}"
         spoiled = self._faults.get(self.recorded)
         if spoiled is not None and spoiled.failure is not None:
-            return Outcome.FAILED, f"{spoiled.failure.kind}: {spoiled.failure.message}"
+            return RecheckOutcome.FAILED, f"{spoiled.failure.kind}: {spoiled.failure.message}"
         return None
 
     def _record(self, config: Config, measurement: Measurement | None) -> TrialRecord | None:

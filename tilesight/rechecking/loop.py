@@ -38,14 +38,14 @@ from ..tuner.request import Request
 from .check import WinnerCheck
 from .due import DueWinner, Key
 from .result import Rechecked
-from .verdict import Outcome, Verdict
+from .verdict import RecheckOutcome, RecheckVerdict
 
 if TYPE_CHECKING:
     from ..database.store import Store
 
 OPTIONS: Mapping[str, str] = {"made by": "recheck"}  # no request of a tuner has them
 AHEAD_PER_BUILDS = 4  # one more winner is prepared for so many builds that run at once
-LEFT = Verdict(Outcome.LEFT, "there was no time for it; the same command goes on from there")
+LEFT = RecheckVerdict(RecheckOutcome.LEFT, "there was no time for it; the same command goes on from there")
 
 
 class RecheckLoop:
@@ -118,7 +118,9 @@ class RecheckLoop:
         try:
             self._checks[due.key] = WinnerCheck(due, self._make_request(due), self._model, self._executor)
         except TileSightError as error:
-            self._finish(due, Verdict(Outcome.REFUSED, f"it cannot be made here any more: {error}"))
+            self._finish(
+                due, RecheckVerdict(RecheckOutcome.REFUSED, f"it cannot be made here any more: {error}")
+            )
 
     def _next_preparation(self, check: WinnerCheck) -> Job | None:
         if check.to_lower:
@@ -189,11 +191,11 @@ class RecheckLoop:
             self._store.forget_misses([request.workload.key], request.target.name)
         self._close(check, verdict)
 
-    def _close(self, check: WinnerCheck, verdict: Verdict) -> None:
+    def _close(self, check: WinnerCheck, verdict: RecheckVerdict) -> None:
         del self._checks[check.due.key]
         self._finish(check.due, verdict)
 
-    def _finish(self, due: DueWinner, verdict: Verdict) -> None:
+    def _finish(self, due: DueWinner, verdict: RecheckVerdict) -> None:
         self._found[due.key] = Rechecked(due, verdict)
         self._observer.detail(f"{due.label}: {verdict.outcome}: {verdict.reason}")
         self._observer.advanced()

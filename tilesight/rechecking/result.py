@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ..reports.numbers import number, percent
 from ..reports.report import Report, Reported
 from .due import ORDER, DueWinner
-from .verdict import Outcome, Verdict
+from .verdict import RecheckOutcome, RecheckVerdict
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -20,7 +20,7 @@ class Rechecked:
     """One recorded winner, and what became of it."""
 
     due: DueWinner
-    verdict: Verdict
+    verdict: RecheckVerdict
 
     @property
     def is_replaced(self) -> bool:
@@ -57,7 +57,7 @@ class RecheckResult(Reported):
     def counts(self) -> dict[str, int]:
         """The number of winners by outcome, without those of none."""
         found = Counter(one.verdict.outcome for one in self.winners)
-        return {outcome.value: found[outcome] for outcome in Outcome if found[outcome]}
+        return {outcome.value: found[outcome] for outcome in RecheckOutcome if found[outcome]}
 
     @property
     def summary(self) -> str:

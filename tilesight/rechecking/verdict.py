@@ -19,7 +19,7 @@ from ..tuner.comparisons import prefer_present
 NAME = "the recorded winner"
 
 
-class Outcome(StrEnum):
+class RecheckOutcome(StrEnum):
     """What became of a recorded winner.
 
     held        no other kernel is faster beyond the noise
@@ -46,11 +46,11 @@ class Outcome(StrEnum):
     @property
     def is_decided(self) -> bool:
         """Whether the present context has a winner now, or certainly not this one."""
-        return self not in (Outcome.UNDECIDED, Outcome.LEFT, Outcome.DUE)
+        return self not in (RecheckOutcome.UNDECIDED, RecheckOutcome.LEFT, RecheckOutcome.DUE)
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RecheckVerdict:
     """The outcome for one recorded winner.
 
     Attributes:
@@ -62,7 +62,7 @@ class Verdict:
         slower_by: the interval of that ratio, less one.
     """
 
-    outcome: Outcome
+    outcome: RecheckOutcome
     reason: str
     winner: Config | None = None
     now_us: float | None = None
@@ -73,10 +73,10 @@ class Verdict:
 
 def judge(
     recorded: Config,
-    fault: tuple[Outcome, str] | None,
+    fault: tuple[RecheckOutcome, str] | None,
     found: Comparison,
     times: Mapping[Config, Measurement],
-) -> tuple[Verdict, Comparison]:
+) -> tuple[RecheckVerdict, Comparison]:
     """The verdict on a recorded winner, and the comparison with the decision that follows from it.
 
     Args:
@@ -88,36 +88,40 @@ def judge(
     decision = prefer_present(found.decision, recorded, NAME)
     mine = times.get(recorded)
     if fault is None and mine is not None and mine.failure is not None and not mine.is_collateral:
-        outcome = Outcome.WRONG if mine.is_wrong else Outcome.FAILED
+        outcome = RecheckOutcome.WRONG if mine.is_wrong else RecheckOutcome.FAILED
         fault = outcome, _text(mine.failure)
     if decision is None:
         if fault is None:
-            fault = Outcome.UNDECIDED, "no kernel came through the comparison"
+            fault = RecheckOutcome.UNDECIDED, "no kernel came through the comparison"
         outcome, why = fault
-        return Verdict(outcome, f"{why}; no other kernel takes its place"), replace(found, decision=None)
+        return RecheckVerdict(outcome, f"{why}; no other kernel takes its place"), replace(
+            found, decision=None
+        )
     best = times[decision.winner]
     noisy = [m.spread for m in (mine, best) if m is not None and m.failure is None and m.is_noisy]
     if noisy:
         reason = f"too noisy to tell (± {max(noisy):.0%}); recheck when the machine is idle"
-        return Verdict(Outcome.UNDECIDED, reason), replace(found, decision=None)
+        return RecheckVerdict(RecheckOutcome.UNDECIDED, reason), replace(found, decision=None)
     chosen, kept = decision.winner, replace(found, decision=decision)
     if fault is not None:
         outcome, why = fault
         reason = f"{why}; the fastest of the others takes its place with {number(best.latency_us)} us"
-        return Verdict(outcome, reason, chosen, None, best.latency_us), kept
+        return RecheckVerdict(outcome, reason, chosen, None, best.latency_us), kept
     if mine is None or mine.failure is not None:
         reason = "it was not timed, because another kernel disturbed the device"
-        return Verdict(Outcome.UNDECIDED, reason), replace(found, decision=None)
+        return RecheckVerdict(RecheckOutcome.UNDECIDED, reason), replace(found, decision=None)
     if chosen == recorded:
         why = "alone: no other config could be compared" if len(times) == 1 else decision.reason
-        return Verdict(Outcome.HELD, why, recorded, mine.latency_us, mine.latency_us), kept
+        return RecheckVerdict(RecheckOutcome.HELD, why, recorded, mine.latency_us, mine.latency_us), kept
     interval = slower_by(mine.samples_us, best.samples_us)
     ratio = median(own / other for own, other in zip(mine.samples_us, best.samples_us, strict=True))
     reason = (
         f"another one takes {number(best.latency_us)} us where it takes {number(mine.latency_us)} in the "
         f"same turns: it is slower by {percent(ratio - 1)}{_interval(interval)}"
     )
-    return Verdict(Outcome.FELL, reason, chosen, mine.latency_us, best.latency_us, ratio, interval), kept
+    return RecheckVerdict(
+        RecheckOutcome.FELL, reason, chosen, mine.latency_us, best.latency_us, ratio, interval
+    ), kept
 
 
 def _interval(interval: tuple[float, float]) -> str:

@@ -24,7 +24,7 @@ from tilesight.problem.candidate import Candidate
 from tilesight.problem.space import Config
 from tilesight.rechecking.check import LOWERED
 from tilesight.rechecking.result import Rechecked, RecheckResult
-from tilesight.rechecking.verdict import Outcome
+from tilesight.rechecking.verdict import RecheckOutcome
 from tilesight.records.protocol import MeasurementProtocol
 from tilesight.records.session import Baseline, Comparison, Decision
 from tilesight.records.trial import NOT_MEASURED, BuildResult, Measurement, Status, TrialRecord
@@ -136,7 +136,7 @@ def test_a_winner_that_holds_is_recorded_for_the_present_software(monkeypatch: p
     best = tuned(monkeypatch, "X0")
     assert recorded_now() == {}
     one = only(tilesight.recheck("axpy", "cpu"))
-    assert (one.verdict.outcome, one.is_replaced) == (Outcome.HELD, False)
+    assert (one.verdict.outcome, one.is_replaced) == (RecheckOutcome.HELD, False)
     assert ("tilesight-build", "0") in {(part, before) for part, before, _ in one.due.changes}
     assert recorded_now() == {one.due.workload.label: best}
     again = tilesight.recheck("axpy", "cpu")
@@ -165,7 +165,7 @@ def test_one_that_fell_is_replaced_with_ratio_and_interval(
     line.changed_us[best] = 40.0
     found = tilesight.recheck("axpy", "cpu")
     one = only(found)
-    assert one.verdict.outcome is Outcome.FELL
+    assert one.verdict.outcome is RecheckOutcome.FELL
     assert one.is_replaced
     assert one.verdict.ratio == pytest.approx(one.verdict.now_us / one.verdict.best_us, rel=1e-6)  # type: ignore[operator]
     assert one.verdict.slower_by is not None
@@ -188,22 +188,22 @@ def test_one_that_is_slower_within_the_noise_stays(
     best = tuned(monkeypatch, "X0")
     line.changed_us = {best: 10.01, Config({**best, "swizzle": not best["swizzle"]}): 10.0}
     one = only(tilesight.recheck("axpy", "cpu"))
-    assert (one.verdict.outcome, one.verdict.winner) == (Outcome.HELD, best)
+    assert (one.verdict.outcome, one.verdict.winner) == (RecheckOutcome.HELD, best)
 
 
 @pytest.mark.parametrize(
     ("fault", "outcome", "reason"),
     [
-        (None, Outcome.NOT_BUILT, "it does not compile"),
-        (Failure(FailureKind.WRONG_RESULT, "off by one"), Outcome.WRONG, "wrong_result: off by one"),
-        (Failure(FailureKind.RUN_ERROR, "illegal address"), Outcome.FAILED, "illegal address"),
+        (None, RecheckOutcome.NOT_BUILT, "it does not compile"),
+        (Failure(FailureKind.WRONG_RESULT, "off by one"), RecheckOutcome.WRONG, "wrong_result: off by one"),
+        (Failure(FailureKind.RUN_ERROR, "illegal address"), RecheckOutcome.FAILED, "illegal address"),
     ],
 )
 def test_one_that_works_no_longer_is_replaced_by_the_fastest_of_the_others(
     line: TurnsExecutor,
     monkeypatch: pytest.MonkeyPatch,
     fault: Failure | None,
-    outcome: Outcome,
+    outcome: RecheckOutcome,
     reason: str,
 ) -> None:
     best = tuned(monkeypatch, "X0")
@@ -223,7 +223,7 @@ def test_a_config_that_left_the_space_is_refused(monkeypatch: pytest.MonkeyPatch
     best = tuned(monkeypatch, "X0")
     monkeypatch.setattr(AxpyTemplate, "blocks", tuple(b for b in range(1, 41) if b != best["block"]))
     one = only(tilesight.recheck("axpy", "cpu"))
-    assert one.verdict.outcome is Outcome.REFUSED
+    assert one.verdict.outcome is RecheckOutcome.REFUSED
     assert "block" in one.verdict.reason
     assert one.is_replaced
 
@@ -233,10 +233,10 @@ def test_noise_decides_nothing(line: TurnsExecutor, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("TILESIGHT_MAX_NOISE", "0.1")
     line.changed_us[best], line.noise = 40.0, 1.0
     one = only(tilesight.recheck("axpy", "cpu"))
-    assert one.verdict.outcome is Outcome.UNDECIDED
+    assert one.verdict.outcome is RecheckOutcome.UNDECIDED
     assert recorded_now() == {}
     line.noise = 0.0
-    assert only(tilesight.recheck("axpy", "cpu")).verdict.outcome is Outcome.FELL
+    assert only(tilesight.recheck("axpy", "cpu")).verdict.outcome is RecheckOutcome.FELL
 
 
 @pytest.mark.usefixtures("line")
@@ -299,7 +299,7 @@ def test_a_dry_run_measures_nothing(line: TurnsExecutor, monkeypatch: pytest.Mon
     tuned(monkeypatch, "X0")
     found = tilesight.recheck("axpy", "cpu", dry_run=True)
     assert (found.counts, line.order) == ({"due": 1}, [])
-    assert only(tilesight.recheck("axpy", "cpu")).verdict.outcome is Outcome.HELD
+    assert only(tilesight.recheck("axpy", "cpu")).verdict.outcome is RecheckOutcome.HELD
 
 
 @pytest.mark.usefixtures("line")
@@ -318,7 +318,7 @@ def test_a_winner_of_a_layer_is_due(monkeypatch: pytest.MonkeyPatch, tmp_path: P
         patch.setenv("TILESIGHT_DB", f"sqlite:///{layer}")
         tuned(monkeypatch, "X0")
     one = only(tilesight.recheck("axpy", "cpu", layers=[str(layer)]))
-    assert one.verdict.outcome is Outcome.HELD
+    assert one.verdict.outcome is RecheckOutcome.HELD
     assert one.due.layer == str(layer)
 
 
