@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from ..builder.index_files import kernel_name
 from ..costmodel.model import CostModel
@@ -13,7 +14,7 @@ from ..executor.jobs import Executor
 from ..executor.tasks import Profiled
 from ..problem.candidate import Candidate
 from ..problem.space import Config
-from ..records.session import Comparison
+from ..records.session import Comparison, Context
 from ..records.trial import BuildResult, Measurement, Status, TrialRecord
 from ..tuner.predict import TrialPredictor, without_garbage
 from ..tuner.request import Request
@@ -22,9 +23,13 @@ from ..tuner.trials import Trials
 from .due import DueWinner
 from .verdict import RecheckOutcome, RecheckVerdict, judge
 
+if TYPE_CHECKING:
+    from ..database.store import Store
+
 MODEL_CHOICES = 3
 MOST_CACHED = 10_000  # candidates that are predicted from cached profiles
 LOWERED = 24  # configs that are lowered if too few profiles are cached, as by `--effort glance`
+PROMISING = 16  # of these, by the predictions of the recorded context
 PASSING = (FailureKind.BUILD_MEMORY, FailureKind.RUN_MEMORY)  # of the machine's state, not of the kernel
 
 
@@ -36,9 +41,12 @@ class WinnerCheck:
         request: Its workload in the present context.
         model: Ranks the configs of its space.
         executor: Knows cached profiles.
+        store: Has the predictions of the recorded context.
     """
 
-    def __init__(self, due: DueWinner, request: Request, model: CostModel, executor: Executor) -> None:
+    def __init__(
+        self, due: DueWinner, request: Request, model: CostModel, executor: Executor, store: Store
+    ) -> None:
         self.due, self.request = due, request
         self.to_lower: deque[Config] = deque()
         self.lowering: set[Config] = set()
@@ -52,7 +60,7 @@ class WinnerCheck:
         self._predictor = TrialPredictor(model, request.target, self._trials, Reranker(model, request.target))
         self._refused = _refusal(request, due.config)
         self._default = request.template.default_config(request.workload, request.target)
-        self._predict(executor)
+        self._predict(executor, store)
 
     @property
     def recorded(self) -> Config:
@@ -116,15 +124,21 @@ class WinnerCheck:
 
     # ---- the kernels
 
-    def _predict(self, executor: Executor) -> None:
-        """Predict what the profile cache knows; lower a sample of the space if that is too little."""
+    def _predict(self, executor: Executor, store: Store) -> None:
+        """Predict what the profile cache knows; lower some configs if that is too little.
+
+        Profiles are not cached for a new TileLang or a changed template. The order of the recorded
+        predictions then says which configs are promising; an even sample completes them.
+        """
         space = self.request.space
         wanted = (self.candidate(config) for config in itertools.islice(space.configs(), MOST_CACHED))
         with without_garbage():
             self._predictor.many(executor.cached(wanted))
         if len(self._predicted()) < MODEL_CHOICES:
-            sample = [c for c in space.sample(LOWERED, self.request.seed) if c not in self._trials.records]
-            self.to_lower.extend(sample)
+            promising = [config for config in _ranked_before(store, self.due.context) if config in space]
+            wanted_first = dict.fromkeys([*promising[:PROMISING], *space.sample(LOWERED, self.request.seed)])
+            new = [config for config in wanted_first if config not in self._trials.records]
+            self.to_lower.extend(new[:LOWERED])
         if not self.to_lower:
             self._choose()
 
@@ -170,6 +184,16 @@ class WinnerCheck:
             return None
         found = TrialRecord(config, measurement.status, prediction, build, measurement, measurement.failure)
         return found if known is None else replace(found, fingerprint=known.fingerprint)
+
+
+def _ranked_before(store: Store, context: Context) -> list[Config]:
+    """The configs that were predicted in a recorded context, the best first."""
+    scores = [
+        (trial.ranking_us, trial.config.key, trial.config)
+        for trial in store.recall(context).values()
+        if trial.status is not Status.FAILED and trial.ranking_us is not None
+    ]
+    return [config for _, _, config in sorted(scores, key=lambda score: score[:2])]
 
 
 def _refusal(request: Request, config: Config) -> str:

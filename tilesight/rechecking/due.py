@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -33,6 +33,7 @@ class DueWinner:
 
     Attributes:
         template: that makes its kernel now.
+        context: in which it was recorded.
         latency_us: its recorded time.
         changes: what differs from the recorded context, each as (part, recorded, now).
         calls: of dispatchers since they had no record of it; 0 if none is counted.
@@ -43,6 +44,7 @@ class DueWinner:
     template: KernelTemplate
     config: Config
     dynamic: tuple[str, ...]
+    context: Context
     latency_us: float
     recorded_at: datetime | None
     layer: str
@@ -109,7 +111,8 @@ def find_due(
             elif not (changes := _changes(context, now)):
                 current.add(key)
             elif key not in recorded or _moment(recorded[key].recorded_at) < _moment(winner.recorded_at):
-                recorded[key] = _due(winner, template, changes, misses.get(winner.workload.key))
+                at = replace(context, workload=winner.workload)
+                recorded[key] = _due(winner, at, template, changes, misses.get(winner.workload.key))
     due = [winner for key, winner in recorded.items() if key not in current]
     due.sort(key=lambda winner: (-winner.cost_us, -winner.calls, -_moment(winner.recorded_at), winner.label))
     return Due(tuple(due), len(current), tuple(_left_out(unknown - current - recorded.keys())))
@@ -152,7 +155,11 @@ def _changes(recorded: Context, now: Context) -> tuple[tuple[str, str, str], ...
 
 
 def _due(
-    winner: Winner, template: KernelTemplate, changes: tuple[tuple[str, str, str], ...], miss: Miss | None
+    winner: Winner,
+    context: Context,
+    template: KernelTemplate,
+    changes: tuple[tuple[str, str, str], ...],
+    miss: Miss | None,
 ) -> DueWinner:
     calls, cost_us = (0, 0.0) if miss is None else (miss.count, miss.cost_us)
     return DueWinner(
@@ -160,6 +167,7 @@ def _due(
         template,
         winner.config,
         winner.dynamic,
+        context,
         winner.latency_us,
         winner.recorded_at,
         winner.layer,

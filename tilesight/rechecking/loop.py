@@ -116,7 +116,9 @@ class RecheckLoop:
 
     def _begin(self, due: DueWinner) -> None:
         try:
-            self._checks[due.key] = WinnerCheck(due, self._make_request(due), self._model, self._executor)
+            self._checks[due.key] = WinnerCheck(
+                due, self._make_request(due), self._model, self._executor, self._store
+            )
         except TileSightError as error:
             self._finish(
                 due, RecheckVerdict(RecheckOutcome.REFUSED, f"it cannot be made here any more: {error}")

@@ -27,7 +27,7 @@ from tilesight.rechecking.result import Rechecked, RecheckResult
 from tilesight.rechecking.verdict import RecheckOutcome
 from tilesight.records.protocol import MeasurementProtocol
 from tilesight.records.session import Baseline, Comparison, Decision
-from tilesight.records.trial import NOT_MEASURED, BuildResult, Measurement, Status, TrialRecord
+from tilesight.records.trial import NOT_MEASURED, BuildResult, Measurement, Prediction, Status, TrialRecord
 from tilesight.records.winners import Miss
 from tilesight.runner.decide import Finalist, decide
 from tilesight.tuner.resolve import find_context
@@ -87,7 +87,13 @@ def line(fake_line: FakeLine) -> TurnsExecutor:
     return made
 
 
-def tuned(monkeypatch: pytest.MonkeyPatch, *shapes: str, build: str = "0", config: Config = BEST) -> Config:
+def tuned(
+    monkeypatch: pytest.MonkeyPatch,
+    *shapes: str,
+    build: str = "0",
+    config: Config = BEST,
+    others: Sequence[TrialRecord] = (),
+) -> Config:
     """Record a winner for shapes, as an earlier build of TileSight would."""
     target, template = tilesight.load_target("cpu"), AxpyTemplate()
     protocol = MeasurementProtocol.named("default", target)
@@ -106,7 +112,7 @@ def tuned(monkeypatch: pytest.MonkeyPatch, *shapes: str, build: str = "0", confi
             context = find_context(
                 template, workload, locate("cpu", measures=True), "fake-1", space, protocol
             )
-            add_session(opened, context, trial, decision=decision)
+            add_session(opened, context, trial, *others, decision=decision)
     return config
 
 
@@ -156,6 +162,21 @@ def test_it_is_compared_with_the_default_and_the_first_three_of_the_model(
     assert 3 <= len(compared) <= 5
     lowered = sorted(line.done["lower"], key=lambda c: true_us(Config({**c, "swizzle": True})))
     assert set(compared[2:]) <= set(lowered[:6]), "the model is blind for swizzle"
+
+
+def test_what_was_predicted_best_before_is_lowered_first(
+    line: TurnsExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new TileLang has no cached profiles."""
+    promising = [Config({"block": block, "stages": 3, "swizzle": False}) for block in range(25, 36)]
+    predicted = [
+        TrialRecord(config, Status.PREDICTED, Prediction(1.0 + place, {}, "dram", model="fake-1"))
+        for place, config in enumerate(promising)
+    ]
+    tuned(monkeypatch, "X0", others=predicted)
+    tilesight.recheck("axpy", "cpu")
+    assert line.done["lower"][: len(promising)] == promising
+    assert len(line.done["lower"]) == LOWERED
 
 
 def test_one_that_fell_is_replaced_with_ratio_and_interval(
