@@ -162,6 +162,11 @@ class LayeredStore(Store):
         ]
         return chosen(shown, kernel, target)
 
+    def best_predicted(self, context: Context, count: int) -> list[Config]:
+        """As in `Store`: the own ones first, then those of each layer."""
+        found = (config for store in self._all for config in store.best_predicted(context, count))
+        return list(dict.fromkeys(found))[:count]
+
     def cached_profiles(self, key: ProfileKey) -> list[ParametricProfile]:
         found: dict[str, ParametricProfile] = {}
         for store in self._all:

@@ -12,7 +12,7 @@ from sqlalchemy.engine import URL
 
 from ..bounded_dict import BoundedDict
 from ..errors import DatabaseError, InputError
-from ..problem.space import Census
+from ..problem.space import Census, Config
 from ..profile.parametric import ParametricProfile, ProfileKey
 from ..records.recorded_session import RecordedSession, SessionSummary
 from ..records.session import Baseline, Context, Decision, Effort, SessionResult, SessionState
@@ -24,6 +24,7 @@ from .lookups import winners as lookups
 from .lookups.best import Best, best
 from .lookups.contexts import measured_contexts
 from .lookups.model_errors import model_errors
+from .lookups.predicted import best_predicted
 from .lookups.recall import recall
 from .schema import tables as schema
 from .tables import miss_rows as misses
@@ -232,6 +233,12 @@ class Store:
     def best(self, kernel: str | None = None, target: str | None = None) -> list[Best]:
         """The best known candidate of each workload on each target; see `Best`."""
         return self.database.read(lambda connection: best(connection, kernel, target))
+
+    def best_predicted(self, context: Context, count: int) -> list[Config]:
+        """Up to `count` configs that the context's model has predicted best for its workload, under any
+        software; failed ones are left out."""
+        ids = self._ids(context)
+        return self.database.read(lambda connection: best_predicted(connection, ids, count))
 
     # ---- for dispatch
 

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.database import samples
 from tilesight.database import Store, open_store, overview, query
 from tilesight.database.lookups.recall import HOLDS
-from tilesight.errors import DatabaseError, FailureKind, InputError
+from tilesight.errors import DatabaseError, Failure, FailureKind, InputError
 from tilesight.problem.space import Census, Config
 from tilesight.problem.workload import Workload
 from tilesight.records.session import Baseline, Context, Decision, Effort, SessionState, ranked
@@ -523,3 +523,17 @@ def test_one_context_of_each_family_that_a_device_measured(store: Store) -> None
         "those of the target's name"
     )
     assert found("NVIDIA A100") == []
+
+
+def test_the_configs_that_a_model_predicted_best(store: Store) -> None:
+    def predicted(number: int, us: float, model: str = "analytical-1") -> TrialRecord:
+        return TrialRecord(Config({"n": number}), Status.PREDICTED, Prediction(us, {}, "dram", model=model))
+
+    base, failed = samples.context(), Failure(FailureKind.BUILD_ERROR, "no")
+    wrong = TrialRecord(Config({"n": 9}), Status.FAILED, predicted(9, 1.0).prediction, failure=failed)
+    add_session(store, base, predicted(1, 30.0), predicted(2, 20.0), predicted(3, 10.0), wrong)
+    add_session(store, replace(base, software={"tilelang": "0.2"}), predicted(1, 5.0))
+    add_session(store, replace(base, model="other"), predicted(4, 1.0, "other"))
+    add_session(store, replace(base, dynamic=("m",)), predicted(5, 1.0))
+    assert [config["n"] for config in store.best_predicted(base, 10)] == [1, 3, 2]
+    assert [config["n"] for config in store.best_predicted(base, 2)] == [1, 3]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -14,7 +13,7 @@ from ..executor.jobs import Executor
 from ..executor.tasks import Profiled
 from ..problem.candidate import Candidate
 from ..problem.space import Config
-from ..records.session import Comparison, Context
+from ..records.session import Comparison
 from ..records.trial import BuildResult, Measurement, Status, TrialRecord
 from ..tuner.predict import TrialPredictor, without_garbage
 from ..tuner.request import Request
@@ -27,9 +26,12 @@ if TYPE_CHECKING:
     from ..database.store import Store
 
 MODEL_CHOICES = 3
-MOST_CACHED = 10_000  # candidates that are predicted from cached profiles
+# Configs that are predicted from cached profiles: those that the recorded context predicted best, and others.
+# A prediction takes up to a millisecond, and no comparison begins meanwhile.
+PROMISING, OTHERS = 192, 320
+MOST_CACHED = 10_000  # if nothing was predicted there
 LOWERED = 24  # configs that are lowered if too few profiles are cached, as by `--effort glance`
-PROMISING = 16  # of these, by the predictions of the recorded context
+LOWERED_BEFORE = 16  # of these, of the promising ones
 PASSING = (FailureKind.BUILD_MEMORY, FailureKind.RUN_MEMORY)  # of the machine's state, not of the kernel
 
 
@@ -125,19 +127,20 @@ class WinnerCheck:
     # ---- the kernels
 
     def _predict(self, executor: Executor, store: Store) -> None:
-        """Predict what the profile cache knows; lower some configs if that is too little.
+        """Predict promising configs from cached profiles; lower some if that are too few.
 
-        Profiles are not cached for a new TileLang or a changed template. The order of the recorded
-        predictions then says which configs are promising; an even sample completes them.
+        Those are promising that were predicted best in the recorded context; others of the space complete
+        them. Profiles are not cached for a new TileLang or a changed template.
         """
-        space = self.request.space
-        wanted = (self.candidate(config) for config in itertools.islice(space.configs(), MOST_CACHED))
+        space, seed = self.request.space, self.request.seed
+        before = [c for c in store.best_predicted(self.due.context, PROMISING) if c in space]
+        others = space.sample(OTHERS if before else MOST_CACHED, seed)
+        wanted = dict.fromkeys([*before, *others])
         with without_garbage():
-            self._predictor.many(executor.cached(wanted))
+            self._predictor.many(executor.cached(map(self.candidate, wanted)))
         if len(self._predicted()) < MODEL_CHOICES:
-            promising = [config for config in _ranked_before(store, self.due.context) if config in space]
-            wanted_first = dict.fromkeys([*promising[:PROMISING], *space.sample(LOWERED, self.request.seed)])
-            new = [config for config in wanted_first if config not in self._trials.records]
+            first = dict.fromkeys([*before[:LOWERED_BEFORE], *others])
+            new = [config for config in first if config not in self._trials.records]
             self.to_lower.extend(new[:LOWERED])
         if not self.to_lower:
             self._choose()
@@ -184,16 +187,6 @@ class WinnerCheck:
             return None
         found = TrialRecord(config, measurement.status, prediction, build, measurement, measurement.failure)
         return found if known is None else replace(found, fingerprint=known.fingerprint)
-
-
-def _ranked_before(store: Store, context: Context) -> list[Config]:
-    """The configs that were predicted in a recorded context, the best first."""
-    scores = [
-        (trial.ranking_us, trial.config.key, trial.config)
-        for trial in store.recall(context).values()
-        if trial.status is not Status.FAILED and trial.ranking_us is not None
-    ]
-    return [config for _, _, config in sorted(scores, key=lambda score: score[:2])]
 
 
 def _refusal(request: Request, config: Config) -> str:

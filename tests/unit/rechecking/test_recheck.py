@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import tilesight
-from tests.support.fakes import AxpyTemplate, FakeExecutor, true_us
+from tests.support.fakes import AxpyTemplate, FakeExecutor, FakeModel, profile_of, request, true_us
 from tests.support.sessions import add_session
 from tests.unit.cli.documented import check_fields
 from tests.unit.conftest import FakeLine
@@ -19,14 +19,16 @@ from tilesight.cli.main import main
 from tilesight.database import Store, open_layers
 from tilesight.errors import Failure, FailureKind, InputError, ToolchainError
 from tilesight.executor.jobs import CompareJob, Job, Lane, LowerJob
+from tilesight.executor.tasks import Profiled
 from tilesight.machine.placement import locate
 from tilesight.problem.candidate import Candidate
 from tilesight.problem.space import Config
-from tilesight.rechecking.check import LOWERED
+from tilesight.rechecking.check import LOWERED, WinnerCheck
+from tilesight.rechecking.due import DueWinner
 from tilesight.rechecking.result import Rechecked, RecheckResult
 from tilesight.rechecking.verdict import RecheckOutcome
 from tilesight.records.protocol import MeasurementProtocol
-from tilesight.records.session import Baseline, Comparison, Decision
+from tilesight.records.session import Baseline, Comparison, Context, Decision
 from tilesight.records.trial import NOT_MEASURED, BuildResult, Measurement, Prediction, Status, TrialRecord
 from tilesight.records.winners import Miss
 from tilesight.runner.decide import Finalist, decide
@@ -389,3 +391,31 @@ def test_the_command(
     check_fields("recheck", [first, last])
     assert json.loads(run(*asked, "--json"))["recheck"] is None
     assert "tilesight recheck" not in run(*asked)
+
+
+def test_cached_profiles_are_not_lowered() -> None:
+    """Of promising configs and of a sample. The recorded winner and the default are built in any case."""
+
+    class Cached(TurnsExecutor):
+        def cached(self, candidates: Iterable[Candidate]) -> Iterator[tuple[Candidate, Profiled | Failure]]:
+            for candidate in candidates:
+                yield candidate, Profiled((profile_of(candidate.config),), f"code-{candidate.config}", 0.0)
+
+    class Predicted:
+        def best_predicted(self, context: Context, count: int) -> list[Config]:
+            return [Config({"block": 29, "stages": 3, "swizzle": False}), Config({"block": 99})]
+
+    asked = request()
+    slow = Config({"block": 1, "stages": 1, "swizzle": False})
+    due = DueWinner(asked.workload, asked.template, slow, (), asked.context, 50.0, None, "", ())
+    check = WinnerCheck(due, asked, FakeModel(), Cached(), Predicted())  # type: ignore[arg-type]
+    assert not check.to_lower
+    default = asked.template.default_config(asked.workload, asked.target)
+    best = {
+        config
+        for config in asked.space.configs()
+        if config["stages"] == 3 and config["block"] in (29, 30, 31)
+    }
+    assert list(check.to_build)[:2] == [slow, default]
+    assert len(check.to_build) == 5
+    assert set(list(check.to_build)[2:]) <= best, "the first three of the model, which is blind for swizzle"
