@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from sqlalchemy import Connection, select
 from sqlalchemy.engine import URL
@@ -34,6 +34,10 @@ from .tables import rows
 from .tables.calibration_rows import CalibrationRecord
 from .tables.session_rows import Option
 
+if TYPE_CHECKING:
+    from ..target.spec import Target
+
+SHIPPED = "shipped.db"  # file in this package, if the release has one
 WAY_OUT = "repair it, or take it out of TILESIGHT_LAYERS (in Python: layers=)"
 
 
@@ -171,6 +175,11 @@ class LayeredStore(Store):
         ]
         return chosen(shown, kernel, target)
 
+    def best_predicted(self, context: Context, count: int) -> list[Config]:
+        """As in `Store`: the own ones first, then those of each layer."""
+        found = (config for store in self._all for config in store.best_predicted(context, count))
+        return list(dict.fromkeys(found))[:count]
+
     def cached_profiles(self, key: ProfileKey) -> list[ParametricProfile]:
         found: dict[str, ParametricProfile] = {}
         for store in self._all:
@@ -198,15 +207,20 @@ class LayeredStore(Store):
 
     def _with_contexts(self, context: Context) -> Iterator[tuple[Store, Context]]:
         """The layers, each with the context in which its winners are looked for.
-
         A winner that ships with TileSight is used under any software: it is built here.
         """
-        for store in self._all:
             if store is not self.shipped.store:
                 yield store, context
                 continue
             for versions in self.shipped.software:
                 yield store, replace(context, software=versions)
+    def measured_contexts(self, target: Target, device: str = "") -> list[Context]:
+        found: dict[tuple[int, tuple[str, ...]], Context] = {}
+        for store in self._all:
+            for context in store.measured_contexts(target, device):
+                ids, _ = rows.context_rows(context)
+                found.setdefault((ids.shape_family, context.dynamic), context)
+        return list(found.values())
 
     def _holds(self, store: Store, context: Context, winner: Winner) -> bool:
         at = replace(context, workload=winner.workload, dynamic=winner.dynamic)

@@ -12,7 +12,7 @@ from sqlalchemy.engine import URL
 
 from ..bounded_dict import BoundedDict
 from ..errors import DatabaseError, InputError
-from ..problem.space import Census
+from ..problem.space import Census, Config
 from ..profile.parametric import ParametricProfile, ProfileKey
 from ..records.recorded_session import RecordedSession, SessionSummary
 from ..records.session import Baseline, Context, Decision, Effort, SessionResult, SessionState
@@ -22,7 +22,9 @@ from .engine.connection import Database, parse_url
 from .lookups import sessions as recorded
 from .lookups import winners as lookups
 from .lookups.best import Best, best
+from .lookups.contexts import measured_contexts
 from .lookups.model_errors import model_errors
+from .lookups.predicted import best_predicted
 from .lookups.recall import recall
 from .schema import tables as schema
 from .tables import miss_rows as misses
@@ -237,6 +239,12 @@ class Store:
         """The best known candidate of each workload on each target; see `Best`."""
         return self.database.read(lambda connection: best(connection, kernel, target))
 
+    def best_predicted(self, context: Context, count: int) -> list[Config]:
+        """Up to `count` configs that the context's model has predicted best for its workload, under any
+        software; failed ones are left out."""
+        ids = self._ids(context)
+        return self.database.read(lambda connection: best_predicted(connection, ids, count))
+
     # ---- for dispatch
 
     def winners(
@@ -255,6 +263,18 @@ class Store:
         ids = self._ids(context)
         return self.database.read(
             lambda connection: lookups.winners(connection, ids, fixed, any_dynamic=any_dynamic)
+        )
+
+    def measured_contexts(self, target: Target, device: str = "") -> list[Context]:
+        """A context of each family of shapes that was measured, latest first: its `winners` are those of all
+        sizes, which share template, software, device, protocol and dynamic dimensions with it.
+
+        Args:
+            target: Sessions of its architecture.
+            device: Sessions that measured on it; "": those of this target's name, on any device.
+        """
+        return self.database.read(
+            lambda connection: measured_contexts(connection, target.name, target.arch, device)
         )
 
     def record_misses(self, found: Iterable[Miss]) -> None:

@@ -42,6 +42,8 @@ PACKAGES = (
     *("search", "builder", "runner", "workers", "executor", "tuner", "database", "calibration", "datasets"),
     *("explanation", "dispatch", "decorator", "planner", "exporter", "reports", "pages", "api", "benchmarks"),
     "cli",
+    *("explanation", "dispatch", "decorator", "planner", "rechecking", "reports", "pages", "api"),
+    *("benchmarks", "cli"),
 )
 LINKED = (
     "costmodel",

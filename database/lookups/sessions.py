@@ -27,7 +27,7 @@ def session_summaries(
     connection: Connection, kernel: str | None, target: str | None, limit: int | None
 ) -> list[SessionSummary]:
     """Sessions, latest first, of the operator or template `kernel` and the target, or of all."""
-    statement = _sessions().order_by(_S.id.desc()).limit(limit)
+    statement = with_contexts().order_by(_S.id.desc()).limit(limit)
     if kernel is not None:
         statement = statement.where(
             (schema.workloads.c.operator == kernel) | (schema.templates.c.name == kernel)
@@ -39,7 +39,9 @@ def session_summaries(
 
 def recorded_session(connection: Connection, session_id: int) -> RecordedSession:
     """The session of that id with its candidates. Raises `InputError` if there is none."""
-    found = connection.execute(_sessions().where(_S.id == session_id)) if 0 <= session_id < 2**63 else None
+    found = (
+        connection.execute(with_contexts().where(_S.id == session_id)) if 0 <= session_id < 2**63 else None
+    )
     row = None if found is None else found.first()
     if row is None:
         raise InputError(
@@ -50,7 +52,7 @@ def recorded_session(connection: Connection, session_id: int) -> RecordedSession
     return RecordedSession(summary, result, trial_times(connection, session_id))
 
 
-def _sessions() -> Any:
+def with_contexts() -> Any:
     """A statement that selects sessions with the facts of their contexts."""
     t, w, g = schema.templates.c, schema.workloads.c, schema.targets.c
     return (
@@ -80,7 +82,7 @@ def _summary(connection: Connection, row: Row[Any]) -> SessionSummary:
         return SessionSummary(
             id=row.id,
             context_key=row.context_key,
-            context=_context(row),
+            context=context_of(row),
             effort=Effort(row.effort),
             seed=row.seed,
             state=state,
@@ -94,7 +96,8 @@ def _summary(connection: Connection, row: Row[Any]) -> SessionSummary:
         )
 
 
-def _context(row: Row[Any]) -> Context:
+def context_of(row: Row[Any]) -> Context:
+    """The context of a row of `with_contexts`, without its search space, of which only a hash is kept."""
     return Context(
         template=row.template,
         template_version=row.template_version,

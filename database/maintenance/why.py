@@ -56,6 +56,8 @@ _WEIGHTS = {
     "device": 10,
     "target": 8,
 }
+# parts that a recheck keeps; other differences are those of software
+_NOT_OF_SOFTWARE = frozenset({"workload", "template", "dynamic", "arch", "device", "protocol", MARK})
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +103,16 @@ class ContextReport:
     unfinished: tuple[RecordedContext, ...]
     near: tuple[RecordedContext, ...]
     holds: Holding
+
+    @property
+    def is_due_for_recheck(self) -> bool:
+        """Whether times of the workload are recorded for another version of the software alone."""
+        if self.answers or self.holds.measurements:
+            return False
+        return any(
+            seen.verified and not _NOT_OF_SOFTWARE.intersection(d.part for d in seen.differences)
+            for seen in self.near
+        )
 
 
 def why(store: Store, context: Context, count: int = MOST_NEAR) -> ContextReport:

@@ -10,11 +10,12 @@ import pytest
 from tests.unit.database import samples
 from tilesight.database import Store, open_store, overview, query
 from tilesight.database.lookups.recall import HOLDS
-from tilesight.errors import DatabaseError, FailureKind, InputError
+from tilesight.errors import DatabaseError, Failure, FailureKind, InputError
 from tilesight.problem.space import Census, Config
 from tilesight.problem.workload import Workload
 from tilesight.records.session import Baseline, Context, Decision, Effort, SessionState, ranked
 from tilesight.records.trial import Measurement, Prediction, Status, TrialRecord
+from tilesight.target.spec import load_target
 
 CENSUS = Census(10**20, 5, samples.CENSUS_REJECTED)
 OPTIONS = {"top": 5, "budget": None, "share": 0.1, "order": "model", "cold": True}
@@ -486,3 +487,53 @@ def test_a_megabyte_of_text_is_kept(store: Store) -> None:
         TrialRecord(samples.config(1), Status.FAILED, failure=why, measurement=Measurement(failure=why)),
     )
     assert only(store.recall(context)).failure == why
+
+
+# ---- contexts for rechecks
+
+
+def test_one_context_of_each_family_that_a_device_measured(store: Store) -> None:
+    h200 = load_target("h200")
+    base = samples.context()
+    small = replace(base.workload, dims={"m": 64, "n": 64, "k": 64}, name=None)
+    later = {"tilelang": "0.2", "nvcc": "13.0"}
+    for context in (
+        base,
+        replace(base, workload=small),
+        replace(base, software=later),
+        replace(base, software=later, dynamic=("m",)),
+        replace(base, target="h200-calibrated", target_fingerprint="beef"),
+        replace(base, device="NVIDIA H100"),
+        replace(base, device="", protocol=""),
+        replace(base, arch="sm_80"),
+    ):
+        add_session(store, context, samples.verified(1, 10.0))
+
+    def found(device: str) -> list[tuple[str, str, tuple[str, ...]]]:
+        contexts = store.measured_contexts(h200, device)
+        return [(one.software["tilelang"], one.device, one.dynamic) for one in contexts]
+
+    of_h200 = [
+        ("0.1.15", "NVIDIA H200", ()),
+        ("0.2", "NVIDIA H200", ("m",)),
+        ("0.2", "NVIDIA H200", ()),
+    ]
+    assert found("NVIDIA H200") == of_h200, "the latest first, of any target with this architecture"
+    assert found("") == [("0.1.15", "NVIDIA H100", ()), *of_h200[1:], of_h200[0]], (
+        "those of the target's name"
+    )
+    assert found("NVIDIA A100") == []
+
+
+def test_the_configs_that_a_model_predicted_best(store: Store) -> None:
+    def predicted(number: int, us: float, model: str = "analytical-1") -> TrialRecord:
+        return TrialRecord(Config({"n": number}), Status.PREDICTED, Prediction(us, {}, "dram", model=model))
+
+    base, failed = samples.context(), Failure(FailureKind.BUILD_ERROR, "no")
+    wrong = TrialRecord(Config({"n": 9}), Status.FAILED, predicted(9, 1.0).prediction, failure=failed)
+    add_session(store, base, predicted(1, 30.0), predicted(2, 20.0), predicted(3, 10.0), wrong)
+    add_session(store, replace(base, software={"tilelang": "0.2"}), predicted(1, 5.0))
+    add_session(store, replace(base, model="other"), predicted(4, 1.0, "other"))
+    add_session(store, replace(base, dynamic=("m",)), predicted(5, 1.0))
+    assert [config["n"] for config in store.best_predicted(base, 10)] == [1, 3, 2]
+    assert [config["n"] for config in store.best_predicted(base, 2)] == [1, 3]

@@ -16,7 +16,8 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import cache, partial
 from pathlib import Path
@@ -30,6 +31,7 @@ from tilesight.builder.build import build_kernel
 from tilesight.dispatch.group.group_dispatcher import GroupDispatcher
 from tilesight.dispatch.make import dispatcher
 from tilesight.errors import TileSightError
+from tilesight.executor.local import LocalExecutor
 from tilesight.kernels import operator, operators, template_for
 from tilesight.machine.devices import NoDevice, find_devices, groups_for
 from tilesight.machine.group_environment import GROUP_ENVIRONMENT
@@ -106,9 +108,15 @@ def test_results_are_right(said: list[dict[str, Any]]) -> None:
     assert len(said[0]["right"]) >= 2 * 8, "each algorithm of each operator at each shape"
 
 
+def test_kernels_that_are_built_start_no_process(said: list[dict[str, Any]]) -> None:
+    """All kernels of the cases are in the kernel cache, so no dispatcher lowers them again."""
+    assert [found["lowering"] for found in said] == [[], []]
+
+
 def test_ranks_choose_the_same(said: list[dict[str, Any]]) -> None:
     assert said[0]["choices"] == said[1]["choices"]
     assert len(said[0]["choices"]) >= 3
+    assert said[0]["digests"] == said[1]["digests"]
 
 
 def test_wrong_calls_are_refused_by_all_with_one_message(said: list[dict[str, Any]]) -> None:
@@ -240,9 +248,13 @@ def right_calls(rank: int, pair: Target, folder: Path) -> None:
     other = "a100x2" if "a100x2" in node_names() else next(n for n in node_names() if unlike(n, pair))
     refused["other target"] = refusal(lambda: make(load_target(other), "matmul_all_reduce", n=1024, k=1024))
     refused["version"] = refusal(lambda: of_version(f"9.{rank}", pair))
+    said["lowering"] = []
     for case in cases():
         name, algorithm, (m, n, k), config = case
-        with make(pair, name, n=n, k=k, config=config) as made:
+        with (
+            lowering_noted(f"{name} {algorithm} m={m}", said["lowering"]),
+            make(pair, name, n=n, k=k, config=config) as made,
+        ):
             said["right"][f"{name} {algorithm} m={m}"] = checks(
                 made, workload_of(pair, name, (m, n, k)), rank
             )
@@ -251,6 +263,15 @@ def right_calls(rank: int, pair: Target, folder: Path) -> None:
     for name in sorted({case[0] for case in cases()}):
         with make(pair, name, n=n, k=k) as made:
             said["choices"] += [str(choice.config) for choice in made.prepare(m=[m])]
+    name = "matmul_reduce_scatter"
+    with make(pair, name, n=n, k=k, frozen=True, on_unknown="default") as made:
+        workload = workload_of(pair, name, SHAPES[0])
+        said["right"][f"{name} frozen"] = checks(made, workload, rank)
+        said["digests"] = [made.digest()]
+        made.reload()
+        inputs, wanted = drawn(made.problem.operator, workload, rank, 3)
+        said["right"][f"{name} reloaded"] = {"a call": same(made(*inputs.values()), wanted)}
+        said["digests"].append(made.digest())
     with make(pair, "matmul_reduce_scatter", n=n, k=k, config=config_of("matmul_reduce_scatter")) as made:
         b = torch.zeros(k, n, dtype=torch.bfloat16, device="cuda")
 
@@ -268,6 +289,20 @@ def right_calls(rank: int, pair: Target, folder: Path) -> None:
 
         refused["new while captured"] = refusal(capture)
     (folder / f"rank-{rank}.json").write_text(json.dumps(said))
+
+
+@contextmanager
+def lowering_noted(label: str, found: list[str]) -> Iterator[None]:
+    """Add `label` to `found` for each executor that is made meanwhile: a kernel was missing."""
+    make_executor = LocalExecutor.__init__
+
+    def noted(*arguments: Any, **named: Any) -> None:
+        found.append(label)
+        make_executor(*arguments, **named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LocalExecutor, "__init__", noted)
+        yield
 
 
 def unlike(name: str, pair: Target) -> bool:

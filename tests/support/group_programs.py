@@ -27,7 +27,13 @@ from tilesight.dispatch.group.group_dispatcher import GroupDispatcher
 from tilesight.dispatch.group.members import Watch
 from tilesight.dispatch.make import dispatcher
 from tilesight.dispatch.table.dispatch_table import DispatchTable, Segment
+from tilesight.dispatch.table.table_file import write_table
 from tilesight.errors import TileSightError
+from tilesight.problem.space import Config
+from tilesight.records.session import Comparison, Decision
+from tilesight.records.trial import BuildResult, Measurement, Status, TrialRecord
+from tilesight.tuner.comparisons import record_comparison
+from tilesight.tuner.resolve import find_context
 
 MODULE = "tests.support.group_programs"
 LIMIT_S = 300.0
@@ -153,7 +159,6 @@ def refused_calls(made: GroupDispatcher, rank: int) -> dict[str, str]:
         "out": refusal(lambda: made(torch.zeros(90), out=torch.zeros(90 + rank))),
         "not shared": refusal(lambda: made.empty("y", n=7)),
         "improve": refusal(lambda: made.improve(n=7)),
-        "refresh": refusal(made.refresh),
     }
 
 
@@ -207,6 +212,75 @@ def tabled(rank: int, folder: Path) -> Any:
             right.append(torch.allclose(made(own[rank]), total))
         choices = [made.choose(n=n) for n in (64, N)]
         return {"right": right, "choices": [[choice.source, choice.config["way"]] for choice in choices]}
+
+
+def frozen(rank: int, folder: Path) -> Any:
+    """Frozen dispatchers, whose ranks have records and tables of their own, and which are reloaded.
+
+    Their kernels were built by another process: no rank starts one to lower.
+    """
+    started: list[int] = []
+
+    def no_process(*_: object, **__: object) -> None:
+        started.append(rank)
+        raise TileSightError("a process was started to lower")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tilesight.executor.local.LocalExecutor.__init__", no_process)
+        said = _frozen(rank, folder)
+        said["started for a built kernel"] = list(started)
+        with make(folder, config=config("pull", "cpu")) as made:
+            said["missing"] = refusal(lambda: made.prepare(n=N + 8))
+    return {**said, "started": started}
+
+
+def _frozen(rank: int, folder: Path) -> dict[str, Any]:
+    database, file = f"sqlite:///{folder}/performance-{rank}.db", folder / f"table-{rank}.json"
+    given = {"database": database, "table": file, "frozen": True}
+    said: dict[str, Any] = {}
+    write_table(table(), file)
+    with make(folder, **given) as made:
+        own, total = vectors(0)
+        said["digest"] = made.digest()
+        said["right"] = [torch.allclose(made(own[rank]), total)]
+        said["unknown"] = refusal(lambda: made(torch.zeros(2000)))
+        said["source"] = [made.choose(n=N).source]
+        record_winner(made, N, config("push", "cpu"))
+        made.reload()
+        said["source"].append(made.choose(n=N).source)
+        said["right"].append(torch.allclose(made(own[rank]), total))
+        said["reloaded"] = made.digest()
+        if rank:
+            file.write_text("no table")
+        said["refused reload"] = refusal(made.reload)
+        write_table(table(), file)
+        said["kept"] = [made.digest(), torch.allclose(made(own[rank]), total)]
+        if rank:
+            record_winner(made, N + 8, config("pull", "cpu"))
+        said["other records at reload"] = refusal(made.reload)
+    said["other records"] = refusal(lambda: make(folder, **given))
+    write_table(table(fixed={"world": 2}, model=str(rank)), file)
+    said["other tables"] = refusal(lambda: make(folder, table=file, frozen=True))
+    said["one frozen"] = refusal(lambda: make(folder, frozen=rank == 0))
+    return said
+
+
+def record_winner(made: GroupDispatcher, n: int, chosen: Config) -> None:
+    """Record a winner in the database of this rank."""
+    setup, template = made._shapes.improver._setup, made.problem.template
+    workload = made.problem.workload((n,))
+    space = template.space(workload, made.problem.target)
+    context = find_context(template, workload, setup.placement, "m", space, setup.protocol)
+    trial = TrialRecord(
+        chosen,
+        Status.VERIFIED,
+        build=BuildResult("/cache/kernel.so", entry="f"),
+        measurement=Measurement((10.0,), relative_error=0.0),
+    )
+    decision = Decision(chosen, (), "the only finalist")
+    record_comparison(
+        setup.store, context, template, space, [trial], Comparison((), (), (), decision), {}, "for a test"
+    )
 
 
 def recorded(rank: int, folder: Path) -> Any:

@@ -5,19 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import InputError
 from ..records.session import Effort
+from ..records.shapes_file import read_shapes
 from ..target.spec import Target
 from ..tuner.observers import Observer
 from ..tuner.options import TuneOptions
 from ..tuner.resolve import Shape, default_dtype, find_operator, find_template
+from .misses import find_misses
+from .shapes_files import operator_of, workload_of
 
 if TYPE_CHECKING:
     from ..planner.result import PlanResult
+    from ..problem.operator import Operator
     from ..problem.workload import Workload
     from ..records.winners import Miss
+    from .engine import Engine
 
 SHAPES, SHAPES_STATIC = 48, 24  # sampled sizes where none are given
 
@@ -62,9 +68,9 @@ def plan(
         shapes: Largest number of sampled sizes. Half of them are spread over the range; the others lie where
             the choice made by then serves sizes far from the sampled ones. None: 48, or 24 with `static`, all
             spread.
-        weights: How much single sizes count: a mapping from sizes to how often they occur, or `misses` for
-            the
-            counts of dispatchers. None: every doubling of the size counts the same.
+        weights: How much single sizes count: a mapping from sizes to how often they occur, `misses` for the
+            counts of dispatchers, or the path of a shapes file, whose lines with the other dimensions count.
+            None: every doubling of the size counts the same.
         static: Each size has a kernel of its own, built of the config that the table gives it. For templates
             whose kernels cannot take the dimension at run time.
         dtype, world, effort, budget_s, protocol, database, layers, seed, workers, observer: As for `tune`.
@@ -114,7 +120,6 @@ def plan_range(
     from ..planner.record_sessions import PlanRecorder
     from ..planner.sizes import read_vary, size_step
     from .engine import Engine
-    from .misses import find_misses
 
     if options.effort not in PLAN_LIMITS:
         known = ", ".join(PLAN_LIMITS)
@@ -138,12 +143,10 @@ def plan_range(
     with Engine(placement, options, observer) as engine:
         counts = weights
         if isinstance(counts, str):
-            if counts != "misses":
-                raise InputError(f"weights '{counts}' must be a mapping from sizes to weights, or `misses`")
-            counts = _miss_weights(find_misses(engine, operator.name), base, varied.dim)
+            counts = _named_weights(counts, engine, operator, base, varied.dim)
             if not any(size in varied for size in counts):
                 raise InputError(
-                    f"weights 'misses': none are recorded of {operator.name} with these dimensions; "
+                    f"weights '{weights}': none are recorded of {operator.name} with these dimensions; "
                     "leave them out"
                 )
         chosen = PlanOptions(kernels, shapes, options.effort, options.budget_s, options.seed, counts)
@@ -161,21 +164,50 @@ def plan_range(
         return planner.run()
 
 
+def _named_weights(
+    named: str, engine: Engine, operator: Operator, base: Workload, dim: str
+) -> dict[int, float]:
+    """How much each size of `dim` counts, from misses or a shapes file.
+
+    Raises `InputError` for a file that cannot be read, or with a wrong line.
+    """
+    if named == "misses":
+        return _miss_weights(find_misses(engine, operator.name), base, dim)
+    if not Path(named).is_file():
+        raise InputError(
+            f"weights '{named}' must be a mapping from sizes to weights, `misses`, or the path of a shapes "
+            "file"
+        )
+    lines = [line for line in read_shapes(Path(named)) if operator_of(line).name == operator.name]
+    target = engine.placement.target
+    return _alike(
+        [
+            (workload_of(line, operator, target), 1.0 if line.weight is None else line.weight)
+            for line in lines
+        ],
+        base,
+        dim,
+    )
+
+
 def _miss_weights(misses: Sequence[Miss], base: Workload, dim: str) -> dict[int, float]:
     """How much each size of `dim` counts, from the misses that share the other dimensions of `base`.
 
     The weight of a size is the time that its calls took together or, if one of these times is not known,
     their number.
     """
+    counted = [miss for miss in misses if _alike([(miss.workload, 1.0)], base, dim)]
+    is_timed = all(miss.expected_us for miss in counted)
+    return _alike([(m.workload, m.cost_us if is_timed else m.count) for m in counted], base, dim)
+
+
+def _alike(weighted: Sequence[tuple[Workload, float]], base: Workload, dim: str) -> dict[int, float]:
+    """The sums of the weights of those that differ from `base` in `dim` alone, by size."""
     fixed = {name: size for name, size in base.dims.items() if name != dim}
-    alike = []
-    for miss in misses:
-        dims = dict(miss.workload.dims)
+    found: dict[int, float] = {}
+    for workload, weight in weighted:
+        dims = dict(workload.dims)
         size = dims.pop(dim)
-        if (dims, dict(miss.workload.attrs), miss.workload.dtype) == (fixed, dict(base.attrs), base.dtype):
-            alike.append((size, miss))
-    is_timed = all(miss.expected_us for _, miss in alike)
-    weights: dict[int, float] = {}
-    for size, miss in alike:
-        weights[size] = weights.get(size, 0.0) + (miss.cost_us if is_timed else miss.count)
-    return weights
+        if (dims, dict(workload.attrs), workload.dtype) == (fixed, dict(base.attrs), base.dtype):
+            found[size] = found.get(size, 0.0) + weight
+    return found

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,10 @@ from ..machine.toolchain import (
     find_hip_clang,
     missing_compiler,
     package_version,
+    software_versions,
 )
 from ..problem.candidate import Candidate
+from ..records.session import code_software
 from ..records.trial import BuildResult
 from ..target.spec import Target
 from .binary_identity import NotElfError, binary_identity
@@ -31,6 +34,7 @@ from .compiler import CompileError
 from .cpu import build_cpu, cpu_flags
 from .cuda import build_cuda, cuda_flags
 from .hip import build_code_object, build_hip, code_object_flags, hip_flags
+from .index_files import code_versions, index_key, index_path, read_index_file, write_index_file
 from .kernel_cache import CODE_OBJECT, KernelCache, KernelCacheEntry, cache_key
 from .launch_plan import LaunchPlan, UnsupportedLaunchError, read_plan
 from .producer_warps import without_idle_warps
@@ -43,7 +47,8 @@ def build_kernel(candidate: Candidate, cache_dir: Path, *, runnable: bool = True
     """Build `candidate`, or find its library in the cache.
 
     Equal sources of different configs and processes are compiled once. A kernel with dynamic dimensions is
-    compiled once for all their values.
+    compiled once for all their values. A library that can be called gets an index file, by which dispatchers
+    find it without lowering.
 
     Args:
         candidate: What to build.
@@ -88,7 +93,7 @@ def build_kernel(candidate: Candidate, cache_dir: Path, *, runnable: bool = True
             f"kernel cache '{cache_dir}': {error}; set TILESIGHT_CACHE_DIR to a folder that can be written",
         )
     symbol = "" if entry.library.suffix == CODE_OBJECT else ENTRY
-    return BuildResult(
+    built = BuildResult(
         str(entry.library),
         None,
         symbol,
@@ -97,6 +102,19 @@ def build_kernel(candidate: Candidate, cache_dir: Path, *, runnable: bool = True
         time.perf_counter() - begin,
         entry.binary,
     )
+    if symbol:
+        _add_to_index(candidate, built, cache_dir)
+    return built
+
+
+def _add_to_index(candidate: Candidate, built: BuildResult, cache_dir: Path) -> None:
+    """Write the index file of a library, unless it names this library already."""
+    with suppress(Exception):  # a kernel without one is lowered again
+        versions = code_versions(candidate.target, code_software(software_versions(candidate.target)))
+        path = index_path(cache_dir, index_key(candidate, versions))
+        known = read_index_file(path)
+        if known is None or known.artifact != built.artifact:
+            write_index_file(path, built)
 
 
 def device_source(lowered: Lowered, target: Target) -> str:

@@ -20,6 +20,7 @@ COMMANDS = {
     "predict": "Predict the time of a kernel in a file; needs no GPU.",
     "bench": "Tune workloads of several kernels and compare them with the vendor's libraries.",
     "plan": "Choose a few kernels that cover a range of sizes.",
+    "recheck": "Measure recorded winners again after an upgrade of software.",
     "build": "Compile a config for any target and show the compiler's figures.",
     "export": "Write built kernels as a folder for C, Python or torch.",
     "calibrate": "Measure a GPU or the processor of this machine and write a target file.",

@@ -67,7 +67,8 @@ EFFORTS = ("predict", "quick", "full")
         "--weights",
         metavar="FILE",
         help=(
-            "Weights of the sizes: a file of lines 'SIZE WEIGHT', or `misses` for the counts of dispatchers."
+            "Weights of the sizes: a file of lines 'SIZE WEIGHT', a shapes file of `tilesight db misses`, or "
+            "`misses` for the counts of dispatchers."
         ),
     ),
     click.option(
@@ -122,9 +123,9 @@ def plan(
 
     if out is not None:
         check_out(Path(out), ".json", "dispatch tables")
-    given: Mapping[int, float] | str | None = (
-        weights if weights in (None, "misses") else read_weights(Path(weights))
-    )
+    given: Mapping[int, float] | str | None = weights
+    if weights is not None and weights != "misses" and not is_shapes_file(Path(weights)):
+        given = read_weights(Path(weights))
     with output.progress(verbosity) as observer:
         found = plan_range(
             kernel, vary, target, shape, kernels, dtype, shapes, given, static, session, observer, world
@@ -137,6 +138,16 @@ def plan(
         output.print_report(found.report())
         if out is not None:
             output.print_line(f"table: {out}")
+
+
+def is_shapes_file(path: Path) -> bool:
+    """Whether a file of weights begins with the name of a kernel. Raises `InputError`."""
+    from .. import kernels
+
+    text = read_text(path, f"--weights: file '{path}'", MOST_WEIGHTS_BYTES)
+    lines = (line.split("#")[0].split() for line in text.splitlines())
+    first = next((words[0] for words in lines if words), "")
+    return first in kernels.operators()
 
 
 def read_weights(path: Path) -> dict[int, float]:

@@ -41,10 +41,16 @@ if TYPE_CHECKING:
         help="Tune the shapes that dispatchers were called with and had no record of, most costly first.",
     ),
     click.option(
+        "--shapes",
+        "shapes_file",
+        metavar="FILE",
+        help="Tune the shapes of a file of lines KERNEL SHAPE [DTYPE [WEIGHT]], as `db misses --out` writes.",
+    ),
+    click.option(
         "--limit",
         metavar="N",
         type=click.IntRange(min=1),
-        help="With --misses: largest number of shapes to tune. [default: all]",
+        help="With --misses or --shapes: largest number of shapes to tune. [default: all]",
     ),
     click.option(
         "--remeasure",
@@ -71,6 +77,7 @@ def tune(
     shapes: tuple[str, ...],
     dtype: str | None,
     misses: bool,
+    shapes_file: str | None,
     limit: int | None,
     top: int,
     variants: bool,
@@ -92,12 +99,17 @@ def tune(
              exhaustive  builds and measures every legal candidate
 
     With --misses KERNEL may be left out. The report compares the new best time of each shape with the time of
-    the config that served it. Shapes that were tuned and measured are no longer misses.
+    the config that served it. Shapes that were tuned and measured are no longer misses. With --shapes KERNEL
+    may be left out, too: the file has the kernels.
     """
     from ..api.tuning import tune_shapes
 
-    if misses:
+    if misses or shapes_file is not None:
+        source = "--misses takes its shapes from the database"
+        if shapes_file is not None:
+            source = "--shapes takes its shapes from the file"
         needless = (
+            ("--misses", misses and shapes_file is not None),
             ("--shape", shapes),
             ("--dtype", dtype),
             ("--cluster", session.cluster),
@@ -105,15 +117,30 @@ def tune(
         )
         wrong = [name for name, given in needless if given]
         if wrong:
-            raise InputError(f"--misses takes its shapes from the database: leave out {' and '.join(wrong)}")
+            raise InputError(f"{source}: leave out {' and '.join(wrong)}")
+    if shapes_file is not None:
+        from ..api.shapes_files import tune_listed
+
+        file = shapes_file
+        printed_results.show(
+            "tune",
+            lambda observer: tune_listed(file, target, kernel, limit, session, observer),
+            top,
+            variants,
+            verbosity,
+            as_json,
+        )
+        return
+    if misses:
         _tune_misses(kernel, target, limit, top, variants, verbosity, as_json, session)
         return
     if kernel is None:
         raise InputError(
-            "KERNEL is missing: `tilesight kernels` lists the kernels; only --misses works without one"
+            "KERNEL is missing: `tilesight kernels` lists the kernels; only --misses and --shapes work "
+            "without one"
         )
     if limit is not None:
-        raise InputError("--limit needs --misses")
+        raise InputError("--limit needs --misses or --shapes")
     name = kernel
     printed_results.show(
         "tune",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .on_miss import OnMiss
+from .on_unknown import OnUnknown
 
 if TYPE_CHECKING:
     from .select.choice import Choice
@@ -16,6 +17,11 @@ _POLICIES = {
     OnMiss.WAIT: "a call waits until its kernel is built",
     OnMiss.SERVE: "a built kernel is used until the chosen one is built in the background",
     OnMiss.REFUSE: "no call builds a kernel",
+}
+_UNKNOWN = {
+    OnUnknown.REFUSE: "other shapes are refused",
+    OnUnknown.DEFAULT: "other shapes get the default config",
+    OnUnknown.NEAREST: "other shapes get the config of the nearest size of the table or the nearest record",
 }
 
 
@@ -41,12 +47,15 @@ def explanation(shapes: ShapeTable) -> str:
     if table is not None:
         count = _count(len(table.kernels), "kernel")
         lines.append(f"  table: {table.vary}={table.first}..{table.last} by {count}")
+    if selector.on_unknown is not None:
+        lines.append(f"  frozen: only these records and tables choose; {_UNKNOWN[selector.on_unknown]}")
+    lines.append(f"  digest of what was loaded: {selector.loaded.digest()}")
     if shapes.improver.is_automatic:
         lines.append(
             "  shapes without a record are explored in the background; another kernel is used only once "
             "it is measured to be faster"
         )
-    lines += [f"  note: {note}" for note in shapes.notes]
+    lines += [f"  note: {note}" for note in (*shapes.notes, *shapes.table_notes)]
     if shapes.misses is not None and shapes.misses.failure:
         lines.append(f"  misses could not be written: {shapes.misses.failure}")
     called = shapes.shapes()

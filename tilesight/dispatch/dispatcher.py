@@ -24,7 +24,7 @@ from .kernels.bound_calls import BoundCall, CallCounter, bind_call, signature
 from .kernels.torch_op import TorchOperator, default_operator
 from .problem import DispatchProblem, ShapeKey
 from .select.choice import Choice
-from .select.winner_index import WinnerIndex
+from .select.loaded_sources import LoadedSources
 from .shape import ActiveKernel
 from .shape_table import ShapeTable
 
@@ -45,11 +45,11 @@ class Dispatcher:
     """
 
     def __init__(
-        self, shapes: ShapeTable, read_winners: Callable[[], WinnerIndex], close: Callable[[], None]
+        self, shapes: ShapeTable, load: Callable[[], LoadedSources], close: Callable[[], None]
     ) -> None:
-        """`read_winners` reads the recorded winners from the database; `close` closes the database."""
+        """`load` reads the recorded winners from the database, and the table; `close` closes the database."""
         self._shapes, self._ready = shapes, shapes.ready
-        self._read_winners, self._close = read_winners, close
+        self._load_sources, self._close = load, close
         self._operators: dict[str, TorchOperator] = {}
         operator = default_operator(self.problem, self)
         self._operators[operator.name] = operator
@@ -209,8 +209,14 @@ class Dispatcher:
             The outcome. The times are measured in turns with the active kernel, and recorded.
 
         Raises:
+            InputError: an argument is wrong, or the dispatcher is frozen.
             ToolchainError: nothing can be measured on this machine.
         """
+        if self._shapes.selector.is_frozen:
+            raise InputError(
+                f"{self.problem.operator.name}: a frozen dispatcher replaces no kernel by itself: tune the "
+                "shape and call reload()"
+            )
         if not 1 <= challengers <= MAX_CHALLENGERS:
             raise InputError(
                 f"challengers={challengers} must lie in 1 .. {MAX_CHALLENGERS}: all are timed in turns "
@@ -219,9 +225,24 @@ class Dispatcher:
         check_budget(budget_s)
         return self._shapes.improve(self.problem.key(dims), budget_s, challengers)
 
-    def refresh(self) -> None:
-        """Read the records again and choose anew, after a tuning run. Raises `DatabaseError`."""
-        self._shapes.refresh(self._read_winners())
+    def reload(self) -> None:
+        """Read the records and the table's file again and choose anew, after a tuning run or a new plan.
+
+        Kernels that captured CUDA graphs use stay loaded, and the graphs go on with them.
+
+        Raises:
+            DatabaseError: the records cannot be read; all stays as it was.
+            InputError: the table cannot be read or used; all stays as it was.
+        """
+        self._shapes.reload(self._load_sources())
+
+    def digest(self) -> str:
+        """16 hex digits over what this dispatcher has loaded to choose from: records and table.
+
+        Equal in every process and on every machine that has loaded the same. Frozen dispatchers with equal
+        digests make the same choices.
+        """
+        return self._shapes.selector.loaded.digest()
 
     @property
     def misses(self) -> list[Miss]:

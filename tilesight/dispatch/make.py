@@ -35,9 +35,11 @@ from .kernels.kernel_builder import KernelBuilder
 from .misses import MissLog
 from .notices import say, say_once
 from .on_miss import OnMiss, on_miss_named
+from .on_unknown import OnUnknown, on_unknown_named
 from .problem import DispatchProblem, make_problem
 from .select.cached_predictor import CachedPredictor
 from .select.choice import Choice
+from .select.loaded_sources import LoadedSources
 from .select.selector import Selector
 from .select.winner_index import WinnerIndex
 from .shape_table import ShapeTable
@@ -69,6 +71,8 @@ def dispatcher(
     on_miss: str = "wait",
     explore: bool = False,
     background: bool = False,
+    frozen: bool = False,
+    on_unknown: str | None = None,
     misses: bool = True,
     protocol: str = "default",
     workers: int | None = None,
@@ -100,6 +104,11 @@ def dispatcher(
         explore: lower candidates for a shape without cached profiles before its first call returns.
         background: look for faster kernels of shapes without a record; a kernel is replaced only if paired
             measurements on a device of this machine show another one to be faster.
+        frozen: choose from records and `table` alone, so that every process that has loaded the same chooses
+            the same: no neighbours, predictions or default configs, no work in the background, no misses.
+        on_unknown: what a frozen dispatcher does for a shape that has neither a record nor an entry of the
+            table: `refuse` it, use the `default` config, or what is known for the `nearest` size. None:
+            `refuse`.
         misses: record the shapes without a record, for `tilesight tune --misses`.
         protocol: name of the measurement protocol.
         workers: number of processes that build; None: `TILESIGHT_WORKERS`, or one per core.
@@ -131,6 +140,8 @@ def dispatcher(
             on_miss,
             explore,
             background,
+            frozen,
+            on_unknown,
             misses,
             protocol,
             workers,
@@ -145,7 +156,7 @@ def dispatcher(
 
         return join(kernel, group, make)
     parts = make(None)
-    return Dispatcher(parts.shapes, parts.read_winners, parts.close)
+    return Dispatcher(parts.shapes, parts.load, parts.close)
 
 
 @dataclass(frozen=True)
@@ -153,11 +164,12 @@ class DispatcherParts:
     """What a dispatcher consists of.
 
     Attributes:
+        load: reads the records and the table again.
         conditions: all that its choices depend on, as text by name.
     """
 
     shapes: ShapeTable
-    read_winners: Callable[[], WinnerIndex]
+    load: Callable[[], LoadedSources]
     close: Callable[[], None]
     conditions: Mapping[str, str]
 
@@ -174,6 +186,8 @@ def _make_parts(
     on_miss: str,
     explore: bool,
     background: bool,
+    frozen: bool,
+    on_unknown: str | None,
     misses: bool,
     protocol: str,
     workers: int | None,
@@ -183,10 +197,13 @@ def _make_parts(
     seat: Seat | None,
 ) -> DispatcherParts:
     """As `dispatcher`. `seat`: of this process in its group, if there is one."""
-    policy = on_miss_named(on_miss)
+    policy, unknown = on_miss_named(on_miss), on_unknown_named(on_unknown, frozen)
     check_workers(workers)
     operator = find_operator(kernel) if template is None else template.operator
     _check_group(operator, seat)
+    if frozen:
+        _check_frozen_options(operator, policy, explore, background)
+        misses = False
     if seat is None:
         placement = _placement(named_target(target))
     else:
@@ -204,7 +221,8 @@ def _make_parts(
     for name in [name for name in dims if name in operator.attrs]:  # causal=True beside n=8192
         given_attrs[name] = dims.pop(name)
     problem = make_problem(chosen, placement.target, _dtype(chosen, dtype), given_attrs, dims, dynamic)
-    given = _given_config(config, problem, {"table": table, "explore": explore, "background": background})
+    others = {"table": table, "explore": explore, "background": background, "frozen": frozen}
+    given = _given_config(config, problem, others)
     settings = load_settings()
     conditions = MeasurementProtocol.named(protocol, placement.target)
     worker_count = workers or settings.workers
@@ -222,12 +240,18 @@ def _make_parts(
             say_once(notes[-1])
         opened.callback(store.close)
         context = _context(problem, placement, model.version, conditions)
-        checked_table = _checked_table(table, context, problem, notes)
-        winners = WinnerIndex.read(store, problem, context)
+
+        def load() -> LoadedSources:
+            found, table_notes = _checked_table(table, context, problem)
+            return LoadedSources(WinnerIndex.read(store, problem, context), found, table_notes)
+
+        sources = load()
+        winners = sources.winners
         predictor = CachedPredictor(problem, store, model)
-        predictor.load(_one_of_each_class(winners))
-        if not len(winners):
-            predictor.load_ranking(_likely_shapes(problem))
+        if given is None and not frozen:  # nothing is predicted otherwise
+            predictor.load(_one_of_each_class(winners))
+            if not len(winners):
+                predictor.load_ranking(_likely_shapes(problem))
 
         build_folder = BuildFolder(settings.cache_dir)
 
@@ -245,7 +269,7 @@ def _make_parts(
             return builds.submit(partial(find_choice, selector, setup, workload)).result()
 
         selector = Selector(
-            problem, winners, predictor, checked_table, explore_shape if explore else None, given
+            problem, winners, predictor, sources.table, explore_shape if explore else None, given, unknown
         )
         builder = KernelBuilder(problem, settings.cache_dir, context.code_software, builds)
         improver = Improver(selector, builder, setup, comparisons, background and bool(placement.devices))
@@ -253,10 +277,9 @@ def _make_parts(
         if misses and is_writable and given is None:
             log = MissLog(store, placement.target.name, context.device, chosen.name)
         shapes = ShapeTable(selector, builder, improver, log, policy, notes)
-        depends_on = _conditions(problem, context, checked_table, given, policy)
-        made = DispatcherParts(
-            shapes, lambda: WinnerIndex.read(store, problem, context), store.close, depends_on
-        )
+        shapes.table_notes = sources.notes
+        depends_on = _conditions(problem, context, sources, given, policy, unknown)
+        made = DispatcherParts(shapes, load, store.close, depends_on)
         opened.pop_all()
     return made
 
@@ -274,10 +297,25 @@ def _check_group(operator: Operator, seat: Seat | None) -> None:
         )
 
 
+def _check_frozen_options(operator: Operator, policy: OnMiss, explore: bool, background: bool) -> None:
+    """Raise `InputError` for options by which processes choose differently."""
+    given = _diverging(policy, explore, background)
+    if given:
+        raise InputError(
+            f"{operator.name}: {' and '.join(given)} would let processes use different kernels, so a frozen "
+            "dispatcher does not take it: leave it out, or frozen=True"
+        )
+
+
+def _diverging(policy: OnMiss, explore: bool, background: bool) -> list[str]:
+    """The options whose results differ from process to process."""
+    given = [name for name, is_set in (("explore", explore), ("background", background)) if is_set]
+    return [*given, *(["on_miss='serve'"] if policy is OnMiss.SERVE else [])]
+
+
 def _check_group_options(operator: Operator, policy: OnMiss, explore: bool, background: bool) -> None:
     """Raise `InputError` for options whose results differ from rank to rank."""
-    given = [name for name, is_set in (("explore", explore), ("background", background)) if is_set]
-    given += ["on_miss='serve'"] if policy is OnMiss.SERVE else []
+    given = _diverging(policy, explore, background)
     if given:
         raise InputError(
             f"{operator.name}: {' and '.join(given)} would let ranks go on with different kernels, so a "
@@ -307,11 +345,16 @@ def _target_of_group(operator: Operator, target: str | Target | None, seat: Seat
 def _conditions(
     problem: DispatchProblem,
     context: Context,
-    table: DispatchTable | None,
+    sources: LoadedSources,
     given: Config | None,
     policy: OnMiss,
+    unknown: OnUnknown | None,
 ) -> dict[str, str]:
-    """All that choices and code of a dispatcher depend on, beside records: ranks of a group must have it."""
+    """All that choices and code of a dispatcher depend on: ranks of a group must have it.
+
+    Records are among it if the dispatcher is frozen; otherwise those of rank 0 count.
+    """
+    table = sources.table
     found = {
         "version of tilesight": __version__,
         "operator": problem.operator.name,
@@ -324,7 +367,9 @@ def _conditions(
         "table": "none" if table is None else hashlib.sha256(table.text().encode()).hexdigest()[:12],
         "config": "none" if given is None else str(given),
         "on_miss": policy.value,
+        "on_unknown": "not frozen" if unknown is None else unknown.value,
     }
+    found |= {} if unknown is None else sources.facts()
     return found | {f"version of {name}": version for name, version in context.code_software.items()}
 
 
@@ -389,14 +434,14 @@ def _context(
 
 
 def _checked_table(
-    given: str | Path | DispatchTable | None, context: Context, problem: DispatchProblem, notes: list[str]
-) -> DispatchTable | None:
-    """The table, or None. Other differences from the context than those that raise are added to the notes.
+    given: str | Path | DispatchTable | None, context: Context, problem: DispatchProblem
+) -> tuple[DispatchTable | None, tuple[str, ...]]:
+    """The table, or None, and its differences from the context.
 
     Raises `InputError` for a table of another problem.
     """
     if given is None:
-        return None
+        return None, ()
     table = given if isinstance(given, DispatchTable) else read_table(given)
     differs = any(problem.fixed.get(name, size) != size for name, size in table.fixed.items())
     if table.vary not in problem.free or differs:
@@ -412,8 +457,7 @@ def _checked_table(
         raise InputError(
             f"the table cannot be used for {problem.label}: {'; '.join(wrong)}; `tilesight plan` makes one"
         )
-    notes += [f"table: {text}" for text in mismatches]
-    return table
+    return table, tuple(f"table: {text}" for text in mismatches)
 
 
 def _likely_shapes(problem: DispatchProblem) -> list[Workload]:

@@ -8,13 +8,13 @@ from functools import partial
 from typing import Any
 
 from ..bounded_dict import BoundedDict
+from ..builder.index_files import kernel_name
 from ..errors import InputError, NoCandidateError
 from ..machine.fork_locks import ForkLock, reset_in_forks
 from ..records.trial import BuildResult
 from .improve.improver import Improver
 from .improve.paired_comparison import Improvement
 from .kernels.bound_calls import BoundCall, CallCounter
-from .kernels.index_files import kernel_name
 from .kernels.kernel_builder import KernelBuilder
 from .misses import MissLog
 from .notices import say
@@ -22,8 +22,8 @@ from .on_miss import OnMiss
 from .problem import ShapeKey
 from .select.choice import Choice, ChoiceSource
 from .select.legality import is_legal
+from .select.loaded_sources import LoadedSources
 from .select.selector import Selector
-from .select.winner_index import WinnerIndex
 from .shape import ActiveKernel, Shape
 
 SHAPE_LIMIT = 8192  # shapes in memory
@@ -58,6 +58,7 @@ class ShapeTable:
         self.problem = selector.problem
         self.selector, self.builder, self.improver, self.misses = selector, builder, improver, misses
         self.on_miss, self.notes = on_miss, tuple(notes)
+        self.table_notes: tuple[str, ...] = ()
         self.ready: BoundedDict[tuple[Any, ...], BoundCall] = BoundedDict(SIGNATURE_LIMIT)
         self.is_closed = False
         self._choices: BoundedDict[ShapeKey, Choice] = BoundedDict(SHAPE_LIMIT)
@@ -157,6 +158,8 @@ class ShapeTable:
             built = self.builder.find(choice)
             if built is not None and is_usable(built):
                 return ActiveKernel(choice, built)
+        if self.selector.is_frozen:
+            return None  # every process must have the same
         space = self.problem.space(workload)
         for other in reversed(list(self._dynamic.values())):
             built = self.builder.find(other)
@@ -171,9 +174,10 @@ class ShapeTable:
         shape, kernel = self.activate(key)
         return self.improver.improve(kernel.choice, budget_s, challengers, partial(self._switch, key, shape))
 
-    def refresh(self, winners: WinnerIndex) -> None:
-        """Choose anew for every shape, from these winners. Built kernels stay built."""
-        self.selector.winners = winners
+    def reload(self, sources: LoadedSources) -> None:
+        """Choose anew for every shape, from these winners and this table. Built kernels stay built."""
+        self.selector.winners, self.selector.table = sources.winners, sources.table
+        self.table_notes = sources.notes
         self.clear()
 
     def clear(self) -> None:

@@ -73,7 +73,7 @@ def decide(finalists: Sequence[Finalist]) -> Decision:
     for other in finalists:
         if other is fastest:
             continue
-        low, high = _slower_by(other.samples_us, fastest.samples_us)
+        low, high = slower_by(other.samples_us, fastest.samples_us)
         if low <= MARGIN:
             tied.append(other)
             doubt = max(doubt, (high - low) / 2)
@@ -90,14 +90,17 @@ def settled(samples: Sequence[Samples]) -> bool:
     """Whether more samples would hardly change which finalists are tied with the fastest."""
     fastest = min(samples, key=median)
     for other in samples:
-        low, high = _slower_by(other, fastest)
+        low, high = slower_by(other, fastest)
         if other is not fastest and low <= MARGIN and high > SETTLED_LOSS:
             return False
     return True
 
 
-def _slower_by(samples: Samples, fastest: Samples) -> tuple[float, float]:
-    """Confidence interval of the median relative difference, turn by turn."""
+def slower_by(samples: Samples, fastest: Samples) -> tuple[float, float]:
+    """By which share a kernel is slower than another one: the interval of the median difference of a turn.
+
+    It has the confidence `CONFIDENCE`; below 0 the kernel is faster.
+    """
     return median_interval([own / best - 1 for own, best in zip(samples, fastest, strict=True)], CONFIDENCE)
 
 
@@ -112,7 +115,7 @@ def _reason(
     if len(finalists) == 1:
         return "the only finalist"
     if not tied:
-        rest = [_slower_by(f.samples_us, fastest.samples_us)[0] for f in finalists if f is not fastest]
+        rest = [slower_by(f.samples_us, fastest.samples_us)[0] for f in finalists if f is not fastest]
         return f"the fastest: every other one is certainly slower, by at least {100 * min(rest):.1f} %"
     if is_noise(doubt):
         return f"the fastest in the median; {tied + 1} finalists are too noisy to tell apart (± {doubt:.0%})"

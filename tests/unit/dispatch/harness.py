@@ -19,9 +19,11 @@ from tilesight.dispatch.improve.tuning_setup import TuningSetup
 from tilesight.dispatch.kernels.kernel_builder import KernelBuilder
 from tilesight.dispatch.misses import MissLog
 from tilesight.dispatch.on_miss import on_miss_named
+from tilesight.dispatch.on_unknown import OnUnknown
 from tilesight.dispatch.problem import DispatchProblem, make_problem
 from tilesight.dispatch.select.cached_predictor import CachedPredictor
 from tilesight.dispatch.select.choice import Choice
+from tilesight.dispatch.select.loaded_sources import LoadedSources
 from tilesight.dispatch.select.selector import Selector
 from tilesight.dispatch.select.winner_index import WinnerIndex
 from tilesight.dispatch.shape_table import ShapeTable
@@ -268,6 +270,7 @@ def make_harness(
     table: DispatchTable | None = None,
     attrs: Mapping[str, bool | int] | None = None,
     target: str = "cpu",
+    on_unknown: OnUnknown | None = None,
     winners: Callable[[Harness], list[Winner]] | None = None,
 ) -> Harness:
     problem = make_problem(ScalingTemplate(), load_target(target), "float32", attrs or {}, {"n": 4}, dynamic)
@@ -281,14 +284,15 @@ def make_harness(
         return builds.submit(partial(find_choice, selector, setup, workload)).result()
 
     predictor = CachedPredictor(problem, store, model)
-    selector = Selector(problem, WinnerIndex(problem), predictor, table, explore_shape if explore else None)
+    explored = explore_shape if explore else None
+    selector = Selector(problem, WinnerIndex(problem), predictor, table, explored, on_unknown=on_unknown)
     builder = KernelBuilder(problem, folder, {"tilelang": "0"}, builds)
     improver = Improver(selector, builder, setup, comparisons, background)
     misses = MissLog(store, target, "a processor", "scaling")
     shapes = ShapeTable(selector, builder, improver, misses, on_miss_named(on_miss))
-    d = Dispatcher(shapes, lambda: WinnerIndex(problem, store.known), recorded.close)
+    d = Dispatcher(shapes, lambda: LoadedSources(WinnerIndex(problem, store.known), table), recorded.close)
     made = Harness(d, problem, shapes, store, executor, recorded)
     if winners is not None:
         store.known = winners(made)
-        d.refresh()
+        d.reload()
     return made

@@ -13,6 +13,7 @@ import torch
 
 import tilesight
 from tilesight import kernels
+from tilesight.builder.build import build_kernel
 from tilesight.database import open_layers
 from tilesight.dispatch.dispatcher import Dispatcher
 from tilesight.dispatch.improve.paired_comparison import compare
@@ -208,6 +209,26 @@ def test_a_read_only_database_is_used_for_its_records(
         assert made.misses == []
 
 
+def test_a_kernel_that_is_built_already_starts_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever has built it: a session, a plan, a benchmark."""
+    target = load_target("cpu")
+    template = kernels.template_for("matmul", target, "float32")
+    workload = template.operator.workload("m=8,n=40,k=48", "float32")
+    config = template.default_config(workload, target)
+    assert config is not None
+    built = build_kernel(Candidate(workload, target, template, config), load_settings().cache_dir)
+    assert built.failure is None
+
+    def no_process(*_: object, **__: object) -> None:
+        raise AssertionError("a process was started to lower")
+
+    monkeypatch.setattr("tilesight.executor.local.LocalExecutor.__init__", no_process)
+    with dispatcher("matmul", "cpu", n=40, k=48) as made:
+        assert close_to_torch(made, 8)
+        with pytest.raises(AssertionError, match="to lower"):
+            close_to_torch(made, 9)
+
+
 def test_a_library_outside_of_the_cache_is_not_found(tmp_path: Path) -> None:
     library = tmp_path / "kernel.so"
     library.write_bytes(b"x")
@@ -283,7 +304,7 @@ def test_a_table_is_used_for_its_sizes_and_mismatches_are_noted(tmp_path: Path) 
 
 
 def test_kernel_names_differ_if_the_code_differs() -> None:
-    from tilesight.dispatch.kernels.index_files import kernel_name
+    from tilesight.builder.index_files import kernel_name
 
     target = load_target("cpu")
     operator = kernels.operator("matmul")

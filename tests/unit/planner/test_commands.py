@@ -18,6 +18,7 @@ from tests.unit.planner.conftest import RowsLine
 from tests.unit.planner.rows_line import RowsExecutor, RowsTemplate, true_us
 from tilesight.api.misses import tune_misses
 from tilesight.api.tuning import tune
+from tilesight.cli.db.misses import misses as db_misses
 from tilesight.cli.options import read_time
 from tilesight.cli.plan import plan, read_weights
 from tilesight.cli.tune import tune as tune_command
@@ -124,6 +125,24 @@ def test_weights_come_from_a_file_or_from_misses(tmp_path: Path) -> None:
         called(plan, *PLAN, "--weights", "misses")
     record_miss(200)
     assert called(plan, *PLAN, "--weights", "misses").exit_code == 0
+    shapes = tmp_path / "shapes.txt"
+    assert called(db_misses, "--out", str(shapes)).exit_code == 0
+    assert called(plan, *PLAN, "--weights", str(shapes)).exit_code == 0
+    shapes.write_text(shapes.read_text().replace("m=200", "m=0"))
+    with pytest.raises(InputError, match="line 3"):
+        called(plan, *PLAN, "--weights", str(shapes))
+
+
+def test_weights_of_a_shapes_file_are_those_of_the_other_dimensions(tmp_path: Path) -> None:
+    shapes = tmp_path / "shapes.txt"
+    lines = ["rows m=200,n=1024 float32 5", "rows m=200,n=1024", "rows m=300,n=2048 float32 9"]
+    shapes.write_text("\n".join(lines))
+    given = {"shape": "n=1024", "kernels": 3, "shapes": 6, "effort": "predict"}
+    listed = tilesight.plan("rows", "m=1..512", "cpu", weights=str(shapes), **given)  # type: ignore[arg-type]
+    stated = tilesight.plan("rows", "m=1..512", "cpu", weights={200: 6.0}, **given)  # type: ignore[arg-type]
+    assert listed.weights == stated.weights
+    with pytest.raises(InputError, match="or the path of a shapes file"):
+        tilesight.plan("rows", "m=1..512", "cpu", weights="last week", **given)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from ..group import Group
-from . import contents, files, upkeep, why
+from . import contents, files, misses, upkeep, why
 
 
 @click.group(cls=Group)
@@ -13,7 +13,7 @@ def db() -> None:
     """Look into the performance database, move it, and keep it well."""
 
 
-for command in (*contents.COMMANDS, *files.COMMANDS, *upkeep.COMMANDS, why.why):
+for command in (*contents.COMMANDS, *files.COMMANDS, *upkeep.COMMANDS, misses.misses, why.why):
     db.add_command(command)
 
 __all__ = ["db"]

@@ -113,6 +113,12 @@ def _print(found: ContextReport, notes: tuple[str, ...]) -> None:
         f"re-used: {holds.predictions} predictions, {holds.builds} builds, {holds.measurements} "
         f"measurements, {holds.failures} failures"
     )
+    if found.is_due_for_recheck:
+        output.print_text(
+            "its winner is recorded for other versions of the software; this measures it again here, beside "
+            "a few others:"
+        )
+        output.print_line(_recheck_command(context))
     if not found.near:
         output.print_text("nothing else is recorded for this kernel")
     for seen in found.near:
@@ -121,6 +127,10 @@ def _print(found: ContextReport, notes: tuple[str, ...]) -> None:
         rows = [[d.part, d.recorded or "-", d.now or "-", d.meaning] for d in seen.differences]
         columns = ["part", "recorded", "now", "meaning"]
         output.print_table(columns, rows, folded=columns[1:])
+
+
+def _recheck_command(context: Context) -> str:
+    return f"tilesight recheck {context.workload.operator} --target {context.target}"
 
 
 def _named(seen: RecordedContext) -> str:
@@ -152,4 +162,5 @@ def _fields(found: ContextReport) -> dict[str, Any]:
         "unfinished": [asdict(seen) for seen in found.unfinished],
         "near": [asdict(seen) for seen in found.near],
         "holds": asdict(found.holds),
+        "recheck": _recheck_command(context) if found.is_due_for_recheck else None,
     }

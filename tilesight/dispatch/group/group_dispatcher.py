@@ -21,7 +21,7 @@ from ..dispatcher import NO_GRADIENT, PLAIN_TYPES, Dispatcher
 from ..kernels.bound_calls import signature
 from ..problem import ShapeKey
 from ..select.choice import Choice, ChoiceSource
-from ..select.winner_index import WinnerIndex
+from ..select.loaded_sources import LoadedSources
 from ..shape_table import ShapeTable
 from .exchange import RankStep
 from .group_call import CallOrder, Seat, bind_group_call
@@ -39,14 +39,14 @@ class GroupDispatcher(Dispatcher):
     def __init__(
         self,
         shapes: ShapeTable,
-        read_winners: Callable[[], WinnerIndex],
+        load: Callable[[], LoadedSources],
         close: Callable[[], None],
         seat: Seat,
         shared: SharedTensors,
         watch: Watch,
     ) -> None:
         """`seat`: of this process. `shared`: memory that all ranks reach. `watch`: of the other processes."""
-        super().__init__(shapes, read_winners, close)
+        super().__init__(shapes, load, close)
         self._seat, self._shared, self._watch = seat, shared, watch
         self._order = CallOrder()
         self._loaded: dict[ShapeKey, tuple[Choice, LoadedKernel, Mapping[str, Place]]] = {}
@@ -166,12 +166,9 @@ class GroupDispatcher(Dispatcher):
         problem, exchange = self.problem, self._seat.exchange
 
         def choose() -> RankStep[None]:
-            if self._seat.rank:
-                return RankStep(None)
-            if len(keys) > 1:
-                self._shapes.prepare(keys)
-            chosen = [self._shapes.activate(key)[1].choice for key in keys]
-            return RankStep(None, told=[_to_json(choice) for choice in chosen])
+            if self._shapes.selector.is_frozen:
+                return RankStep(None, self._frozen_choices(keys), self._build(keys))
+            return RankStep(None, told=self._build(keys))
 
         _, told = exchange.attempt(f"{problem.operator.name}: choose and build kernels", choose)
 
@@ -187,6 +184,19 @@ class GroupDispatcher(Dispatcher):
         for key, (choice, library) in zip(keys, kernels, strict=True):
             wanted = problem.template.shared_scratch(choice.workload, choice.config)
             self._loaded[key] = choice, library, self._shared.scratch(wanted)
+
+    def _build(self, keys: Sequence[ShapeKey]) -> list[dict[str, Any]]:
+        """The choices of rank 0, whose kernels are built; of other ranks nothing."""
+        if self._seat.rank:
+            return []
+        if len(keys) > 1:
+            self._shapes.prepare(keys)
+        return [_to_json(self._shapes.activate(key)[1].choice) for key in keys]
+
+    def _frozen_choices(self, keys: Sequence[ShapeKey]) -> dict[str, str]:
+        """The own choices, by shape: every rank of a frozen dispatcher makes the same."""
+        chosen = (self._shapes.choose(key) for key in keys)
+        return {f"the choice for {c.workload.label}": f"{c.config} {','.join(c.dynamic)}" for c in chosen}
 
     @property
     def _device(self) -> torch.device:
@@ -228,12 +238,26 @@ class GroupDispatcher(Dispatcher):
             f"--target {target}` measures, in one process, and dispatchers made later use what it records"
         )
 
-    def refresh(self) -> NoReturn:
-        """Refused: captured graphs and ranks would go on with other kernels."""
-        raise InputError(
-            f"{self.problem.operator.name}: a dispatcher in a process group reads records when it is made; "
-            "close it on all ranks and make a new one"
-        )
+    def reload(self) -> None:
+        """As `Dispatcher.reload`. A step of all ranks: they wait for each other and switch together, or none
+        does. Of a dispatcher that is not frozen the records of rank 0 count.
+
+        Raises:
+            GroupError: a rank cannot read its records or table, or the ranks have read different ones; all
+                stays as it was.
+        """
+
+        def read() -> RankStep[LoadedSources]:
+            self._check_open()
+            found = self._load_sources()
+            facts = found.facts()
+            return RankStep(
+                found, facts if self._shapes.selector.is_frozen else {"the table": facts["the table"]}
+            )
+
+        sources, _ = self._seat.exchange.attempt(f"{self.problem.operator.name}: reload", read)
+        self._loaded.clear()
+        self._shapes.reload(sources)
 
     def explain(self) -> str:
         seat = self._seat

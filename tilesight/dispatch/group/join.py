@@ -70,7 +70,7 @@ def join(kernel: str, group: Any, make: Callable[[Seat], DispatcherParts]) -> Gr
     watch = Watch(members, seat.rank, memory.settles, exchange.waiting_ranks, exchange.refuse)
     exchange.check_others, memory.waiting = watch.check, watch.waiting
     shared = SharedTensors(memory)
-    return GroupDispatcher(own.parts.shapes, own.parts.read_winners, own.parts.close, seat, shared, watch)
+    return GroupDispatcher(own.parts.shapes, own.parts.load, own.parts.close, seat, shared, watch)
 
 
 def take_seat(kernel: str, group: Any) -> Seat:

@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 
 from ...errors import Failure
 from ...executor.jobs import CompareDone, CompareJob, Executor, SingleLaneSource
-from ...records.session import Comparison, Decision, Effort, SessionState
+from ...records.session import Comparison, Decision
 from ...records.trial import BuildResult, Measurement, TrialRecord
+from ...tuner.comparisons import prefer_present, record_comparison
 from ...tuner.resolve import find_context
 from ..kernels.kernel_builder import KernelBuilder
 from ..problem import DispatchProblem
@@ -62,18 +63,11 @@ def compare(
     assert isinstance(event, CompareDone)
     if isinstance(event.found, Failure):
         return Improvement(present, present, f"nothing was compared: {event.found.message}")
-    found = replace(event.found, decision=_prefer_present(event.found.decision, present))
+    decision = prefer_present(event.found.decision, present.config, "the active one")
+    found = replace(event.found, decision=decision)
     with suppress(Exception):  # the result holds even if the database refuses it
         _record(builder.problem, setup, ready, found)
     return conclude(present, [choice for choice, _ in ready], found)
-
-
-def _prefer_present(decision: Decision | None, present: Choice) -> Decision | None:
-    """The decision with the present config as winner if it is tied with the winner."""
-    if decision is None or present.config not in decision.tied:
-        return decision
-    others = tuple(config for config in (decision.winner, *decision.tied) if config != present.config)
-    return Decision(present.config, others, "it is the active one and tied with the fastest")
 
 
 def conclude(present: Choice, choices: Sequence[Choice], found: Comparison) -> Improvement:
@@ -119,35 +113,26 @@ def _record(
     found: Comparison,
 ) -> None:
     """Record one session for each set of dynamic dimensions, since a session has one context."""
-    store = setup.store
     by_dynamic: dict[tuple[str, ...], list[TrialRecord]] = {}
     for (choice, built), measurement in zip(timed, found.measurements, strict=True):
         record = _trial(choice, built, measurement)
         if record is not None:
             by_dynamic.setdefault(choice.dynamic, []).append(record)
-    workload, operator = timed[0][0].workload, problem.operator
-    space = problem.template.space(workload, problem.target)
-    context = find_context(
-        problem.template, workload, setup.placement, setup.model.version, space, setup.protocol
-    )
-    floor = {"flops": operator.flops(workload), "min_bytes": operator.min_bytes(workload)}
+    workload, template = timed[0][0].workload, problem.template
+    space = template.space(workload, problem.target)
+    context = find_context(template, workload, setup.placement, setup.model.version, space, setup.protocol)
     for dynamic_dims, records in by_dynamic.items():
         own_context = replace(context, dynamic=dynamic_dims)
-        session = store.begin(own_context, Effort.QUICK, 0, OPTIONS, space.census(), **floor)
-        store.record_many(session, own_context, records)
-        store.record_baselines(session, found.baselines)
-        decision = _restricted(found.decision, records)
-        store.finish(
-            session, SessionState.COMPLETE, ["kernels compared by a dispatcher"], 0.0, decision=decision
+        record_comparison(
+            setup.store,
+            own_context,
+            template,
+            space,
+            records,
+            found,
+            OPTIONS,
+            "kernels compared by a dispatcher",
         )
-
-
-def _restricted(decision: Decision | None, records: Sequence[TrialRecord]) -> Decision | None:
-    """The decision restricted to the configs of `records`; None if the winner is not one of them."""
-    configs = {record.config for record in records}
-    if decision is None or decision.winner not in configs:
-        return None
-    return replace(decision, tied=tuple(config for config in decision.tied if config in configs))
 
 
 def _trial(choice: Choice, built: BuildResult, measurement: Measurement) -> TrialRecord | None:

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
 
-from ...builder.kernel_cache import cache_key, check_owner
+from ...builder.index_files import (
+    code_versions,
+    index_key,
+    index_path,
+    kernel_name,
+    read_index_file,
+    write_index_file,
+)
+from ...builder.kernel_cache import check_owner
 from ...errors import Failure, FailureKind
 from ...executor.jobs import BuildDone, BuildJob, Executor, SingleLaneSource
-from ...lowering.dynamic import lowering_version
-from ...machine.devices import cpu_identity
 from ...problem.candidate import Candidate
 from ...records.trial import BuildResult
 from ..background_thread import BackgroundThread
 from ..problem import DispatchProblem
 from ..select.choice import Choice
-from .index_files import kernel_name, read_index_file, write_index_file
 
 
 class KernelBuilder:
@@ -38,7 +42,7 @@ class KernelBuilder:
     ) -> None:
         check_owner(cache_dir)
         self.problem, self.thread = problem, thread
-        self._folder, self._software = cache_dir / "dispatch", dict(sorted(software.items()))
+        self._cache_dir, self._software = cache_dir, dict(software)
         self._found: dict[str, BuildResult] = {}  # by the name of the index file, without suffix
 
     def find(self, choice: Choice) -> BuildResult | None:
@@ -113,13 +117,11 @@ class KernelBuilder:
         write_index_file(self._path(key), built)
 
     def _key(self, candidate: Candidate) -> str:
-        return cache_key(kernel_name(candidate), self._versions)
+        return index_key(candidate, self._versions)
 
     def _path(self, key: str) -> Path:
-        return self._folder / f"{key}.json"
+        return index_path(self._cache_dir, key)
 
     @cached_property
     def _versions(self) -> str:
-        target = self.problem.target
-        machine = cpu_identity() if target.kind == "cpu" else ""
-        return json.dumps([self._software, machine, lowering_version(), target.tvm_target()], sort_keys=True)
+        return code_versions(self.problem.target, self._software)

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ...errors import DatabaseError, NoCandidateError
+from ...errors import DatabaseError, InputError, NoCandidateError
 from ...problem.space import Config, SearchSpace
 from ...problem.workload import Workload
 from ...records.winners import Winner
+from ..on_unknown import OnUnknown
 from ..problem import DispatchProblem
 from .cached_predictor import CachedPredictor
 from .choice import Choice, ChoiceSource
 from .legality import is_legal, nearest_legal
+from .loaded_sources import LoadedSources
 from .winner_index import WinnerIndex
 
 if TYPE_CHECKING:
@@ -50,6 +53,8 @@ class Selector:
         table: a dispatch table, if there is one.
         explore: lowers missing profiles of a shape and returns the model's choice; None: nothing is lowered.
         given: the caller's config for all shapes, in place of every other source.
+        on_unknown: of a frozen dispatcher, which chooses from records and the table alone, and for shapes
+            that have neither as this says; None: the dispatcher is not frozen.
     """
 
     def __init__(
@@ -60,24 +65,38 @@ class Selector:
         table: DispatchTable | None = None,
         explore: Explore | None = None,
         given: Config | None = None,
+        on_unknown: OnUnknown | None = None,
     ) -> None:
         self.problem, self.winners, self.predictor, self.table = problem, winners, predictor, table
-        self._explore, self.given = explore, given
+        self._explore, self.given, self.on_unknown = explore, given, on_unknown
         self._predicted_own: dict[
             tuple[Config, str], float | None
         ] = {}  # for winners at their recorded shapes
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether it has one choice for a shape, the same in every process that has loaded the same."""
+        return self.on_unknown is not None
+
+    @property
+    def loaded(self) -> LoadedSources:
+        """The records and the table that it chooses from now."""
+        return LoadedSources(self.winners, self.table)
 
     def choose(self, workload: Workload) -> Choice:
         """The best choice.
 
         Raises:
             NoCandidateError: no config is legal.
+            InputError: the dispatcher is frozen and does not know the shape.
             ConfigError: the caller's own config is not legal.
         """
         found = next(self.choices(workload), None)
         if self._explore is not None and _is_unpredicted(found):
             with suppress(NoCandidateError, DatabaseError):
                 found = self._explore(self, workload) or found
+        if found is None and self.is_frozen:
+            raise InputError(self._unknown(workload))
         if found is None:
             raise NoCandidateError(
                 f"no config of {self.problem.template.name} is legal for {workload.label} on "
@@ -86,10 +105,16 @@ class Selector:
         return found
 
     def choices(self, workload: Workload) -> Iterator[Choice]:
-        """All legal choices, best first, each computed when it is drawn."""
+        """All legal choices, best first, each computed when it is drawn. One at most if it is frozen."""
         space = self.problem.space(workload)
         if self.given is not None:
             yield self._given(self.given, workload, space)
+            return
+        if self.on_unknown is not None:
+            known = itertools.chain(self._recorded(workload, space), self._tabled(workload, space))
+            yield from itertools.islice(
+                itertools.chain(known, self._as_told(self.on_unknown, workload, space)), 1
+            )
             return
         seen: set[tuple[Config, tuple[str, ...]]] = set()
         for source in (self._recorded, self._tabled, self._neighbours, self._predicted, self._default):
@@ -181,6 +206,47 @@ class Selector:
                 nothing = "is recorded near it and legal here"
             reason = f"{which} of {name}: nothing {nothing}, and no profile is cached"
             yield Choice(workload, config, ChoiceSource.DEFAULT, reason, None, False, self.problem.dynamic)
+
+    # ---- shapes that a frozen dispatcher does not know
+
+    def _as_told(self, policy: OnUnknown, workload: Workload, space: SearchSpace) -> Iterator[Choice]:
+        told = f"the shape has neither a record nor an entry of a table, and on_unknown='{policy}'"
+        if policy is OnUnknown.DEFAULT:
+            for choice in self._default(workload, space):
+                reason = f"the default config of {self.problem.template.name}: {told}"
+                yield replace(choice, reason=reason)
+        if policy is OnUnknown.NEAREST:
+            for config, dynamic, what in self._nearest_known(workload):
+                if is_legal(config, dynamic, space):
+                    reason = f"{what}: {told}"
+                    yield Choice(workload, config, ChoiceSource.NEIGHBOUR, reason, None, False, dynamic)
+
+    def _nearest_known(self, workload: Workload) -> Iterator[tuple[Config, tuple[str, ...], str]]:
+        """Configs of the nearest size of the table and of the nearest recorded shapes, in this order."""
+        table = self.table
+        if table is not None:
+            size = min(max(workload.dims[table.vary], table.first), table.last)
+            if table.covers(replace(workload, dims={**workload.dims, table.vary: size})):
+                what = f"the table has it for {table.vary}={size}, the nearest size"
+                yield table.choose(size).config, table.dynamic, what
+        for winner in self.winners.nearest(workload, NEIGHBOURS):
+            sizes = ", ".join(f"{name}={winner.workload.dims[name]}" for name in self.problem.free)
+            yield winner.config, self.problem.dynamic, f"the winner of {sizes}, a nearest recorded shape"
+
+    def _unknown(self, workload: Workload) -> str:
+        """Why a frozen dispatcher refuses a shape, and the ways out."""
+        problem, table = self.problem, self.table
+        sizes = ", ".join(f"{name}={workload.dims[name]}" for name in problem.free) or "this workload"
+        has = f"{len(self.winners)} recorded shape{'' if len(self.winners) == 1 else 's'}"
+        if table is not None:
+            has += f" and a table for {table.vary}={table.first}..{table.last}"
+        nearest = ", and none of the nearest is legal here" if self.on_unknown is OnUnknown.NEAREST else ""
+        return (
+            f"{problem.operator.name}: {sizes} is not among what this frozen dispatcher has loaded, {has} "
+            f"(digest {self.loaded.digest()}){nearest}; tune it (`tilesight tune {problem.operator.name} "
+            f"--target {problem.target.name} --shape ...`) or plan a table, then call reload(); or make the "
+            "dispatcher with on_unknown='default' or 'nearest'"
+        )
 
     # ---- neighbours
 

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.group_programs import LIMIT_S, results, start, start_torchrun
+from tests.support.group_kernels import cpu_pair, sum_candidate
+from tests.support.group_programs import LIMIT_S, N, results, start, start_torchrun
 from tilesight import dispatcher
+from tilesight.builder.build import build_kernel
 from tilesight.errors import InputError
 from tilesight.kernels import template_for
 from tilesight.problem.space import Config
@@ -31,7 +33,6 @@ REFUSED_CALLS = {
     "out": "GroupError: sum_of_ranks: call: refused by all ranks, because rank 1 failed: ",
     "not shared": "InputError: sum_of_ranks: y is reached by its own rank only",
     "improve": "InputError: sum_of_ranks: a dispatcher in a process group measures nothing",
-    "refresh": "InputError: sum_of_ranks: a dispatcher in a process group reads records when",
 }
 REFUSED_DISPATCHERS = {
     "config": "they disagree: config is code=cpu,factor=2",
@@ -77,6 +78,34 @@ def test_disagreements(folder: Path) -> None:
     assert "target cpux2 is 2 devices, and the process group has 1 processes" in first["other group"]
     assert "is no process group with this process in it" in second["other group"]
     assert all("group='world' is no process group" in found["text"] for found in (first, second))
+
+
+def test_frozen_dispatchers_agree_by_what_they_have_loaded(tmp_path: Path) -> None:
+    """Their kernels are built before: no rank starts a process that lowers them again."""
+    for way in ("pull", "push"):
+        found = build_kernel(sum_candidate(cpu_pair(tmp_path), N, way=way), tmp_path / "cache")
+        assert found.failure is None
+    first, second = results(start("frozen", tmp_path / "program"))
+    assert first["started for a built kernel"] == second["started for a built kernel"] == []
+    assert (first["started"], second["started"]) == ([0], []), "rank 0 alone, for a kernel that is missing"
+    assert "a process was started to lower" in second["missing"]
+    for what in ("digest", "reloaded", "unknown", "source", "right", "kept"):
+        assert first[what] == second[what], what
+    assert first["digest"] != first["reloaded"]
+    assert first["source"] == ["table", "record"]
+    assert first["right"] == [True, True]
+    assert first["kept"] == [first["reloaded"], True], "a reload that one rank refuses changes nothing"
+    assert first["unknown"].startswith("InputError: sum_of_ranks: n=2000 is not among what this frozen")
+    text = {
+        "refused reload": "sum_of_ranks: reload: refused by all ranks, because rank 1 failed: ",
+        "other records at reload": "they disagree: the record of n=520 is code=cpu,factor=1",
+        "other records": "because they disagree: the record of n=520",
+        "other tables": "they disagree: table is ",
+        "one frozen": "they disagree: on_unknown is not frozen on rank 1 and refuse on rank 0",
+    }
+    for what, part in text.items():
+        assert first[what] == second[what], what
+        assert part in first[what], what
 
 
 @pytest.mark.ci

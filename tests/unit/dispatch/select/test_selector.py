@@ -138,12 +138,12 @@ def test_nothing_legal_is_an_error_that_says_where_to_look(
         made.d.choose(m=9)
 
 
-def test_refresh_reads_new_records(tmp_path: Path) -> None:
+def test_reload_reads_new_records(tmp_path: Path) -> None:
     made = make_harness(tmp_path)
     assert made.d.choose(m=64).source is ChoiceSource.DEFAULT
     made.store.known = [made.winner(64, 32, 4.0)]
     assert made.d.choose(m=64).source is ChoiceSource.DEFAULT
-    made.d.refresh()
+    made.d.reload()
     assert made.d.choose(m=64).config == config(32)
 
 

@@ -1,14 +1,43 @@
-"""Index files beside the kernel cache, which map candidates to built libraries. They may be deleted."""
+"""Index files beside the kernel cache, which map candidates to built libraries. They may be deleted.
+
+The key of a library in the kernel cache follows from its source, so finding it there takes a lowering. An
+index file has a name that follows from the candidate alone, so a process that imports no TileLang finds it.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from ...files import file_hash, replacing
-from ...problem.candidate import Candidate
-from ...records.trial import BuildResult
+from ..files import file_hash, replacing
+from ..lowering.dynamic import lowering_version
+from ..machine.devices import cpu_identity
+from ..problem.candidate import Candidate
+from ..records.trial import BuildResult
+from ..target.spec import Target
+from .kernel_cache import cache_key
+
+
+def code_versions(target: Target, software: Mapping[str, str]) -> str:
+    """All that code for `target` depends on beside the candidate, as text.
+
+    `software`: the versions on which generated code depends.
+    """
+    machine = cpu_identity() if target.kind == "cpu" else ""
+    versions = [dict(sorted(software.items())), machine, lowering_version(), target.tvm_target()]
+    return json.dumps(versions, sort_keys=True)
+
+
+def index_key(candidate: Candidate, versions: str) -> str:
+    """The name of a candidate's index file, without suffix. `versions`: those of `code_versions`."""
+    return cache_key(kernel_name(candidate), versions)
+
+
+def index_path(cache_dir: Path, key: str) -> Path:
+    """The index file of that key beside the kernel cache in `cache_dir`."""
+    return cache_dir / "dispatch" / f"{key}.json"
 
 
 def kernel_name(candidate: Candidate) -> str:
