@@ -14,11 +14,13 @@ from ..bounded_dict import BoundedDict
 from ..errors import DatabaseError, InputError
 from ..problem.space import Census
 from ..profile.parametric import ParametricProfile, ProfileKey
+from ..records.progress import SessionProgress
 from ..records.recorded_session import RecordedSession, SessionSummary
 from ..records.session import Baseline, Context, Decision, Effort, SessionResult, SessionState
 from ..records.trial import TrialRecord
 from ..records.winners import Miss, Winner
 from .engine.connection import Database, parse_url
+from .lookups import progress as running
 from .lookups import sessions as recorded
 from .lookups import winners as lookups
 from .lookups.best import Best, best
@@ -180,6 +182,14 @@ class Store:
     def recorded_session(self, session_id: int) -> RecordedSession:
         """One session with its candidates. Raises `InputError` if there is none of this id."""
         return self.database.read(lambda connection: recorded.recorded_session(connection, session_id))
+
+    def running_sessions(self) -> list[int]:
+        """The ids of the sessions that run in living processes, the latest first."""
+        return self.database.read(running.running_sessions)
+
+    def session_progress(self, session_id: int) -> tuple[SessionProgress, running.Pace]:
+        """How far a session has come. Raises `InputError` if there is none of this id."""
+        return self.database.read(lambda connection: running.session_progress(connection, session_id))
 
     # ---- trials
 

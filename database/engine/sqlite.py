@@ -42,6 +42,16 @@ def file_of(url: URL) -> Path | None:
     return Path(name)
 
 
+def is_blank(path: Path) -> bool:
+    """Whether the database has no table yet, as one that a process is just making."""
+    uri = f"file:{quote(os.fsencode(path.absolute()))}?mode=ro"
+    try:
+        with closing(sqlite3.connect(uri, uri=True)) as probe:
+            return probe.execute("SELECT 1 FROM sqlite_master").fetchone() is None
+    except sqlite3.Error:
+        return False  # its first use raises an error
+
+
 def make_engine(url: URL, *, read_only: bool, busy_seconds: float = 30.0) -> Engine:
     """An engine for an SQLite database.
 

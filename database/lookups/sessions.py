@@ -37,17 +37,27 @@ def session_summaries(
     return [_summary(connection, row) for row in connection.execute(statement).all()]
 
 
+def recorded_summary(connection: Connection, session_id: int) -> SessionSummary:
+    """The session of that id as in a list. Raises `InputError` if there is none."""
+    return _summary(connection, _row(connection, session_id))
+
+
 def recorded_session(connection: Connection, session_id: int) -> RecordedSession:
     """The session of that id with its candidates. Raises `InputError` if there is none."""
+    row = _row(connection, session_id)
+    summary = _summary(connection, row)
+    result = replace(stored_result(connection, row, summary.context), state=summary.state)
+    return RecordedSession(summary, result, trial_times(connection, session_id))
+
+
+def _row(connection: Connection, session_id: int) -> Row[Any]:
     found = connection.execute(_sessions().where(_S.id == session_id)) if 0 <= session_id < 2**63 else None
     row = None if found is None else found.first()
     if row is None:
         raise InputError(
             f"session {session_id} is not in this database; `tilesight sessions` lists the sessions"
         )
-    summary = _summary(connection, row)
-    result = replace(stored_result(connection, row, summary.context), state=summary.state)
-    return RecordedSession(summary, result, trial_times(connection, session_id))
+    return row
 
 
 def _sessions() -> Any:

@@ -31,6 +31,7 @@ COMMANDS = {
     "space": "Show a search space, or why a config is not in it.",
     "model": "Train, evaluate and show the learned cost model.",
     "report": "Write a session, kernel, table, dataset or model as one HTML file.",
+    "watch": "Show in the terminal how a running session comes on.",
     "sessions": "List recorded sessions, show one, compare two.",
     "db": "Query, move and maintain the performance database.",
     "doctor": "Check packages, compilers, GPUs and the database.",
