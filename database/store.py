@@ -26,6 +26,7 @@ from .lookups import winners as lookups
 from .lookups.best import Best, best
 from .lookups.model_errors import model_errors
 from .lookups.recall import recall
+from .lookups.vendor_times import vendor_times
 from .schema import tables as schema
 from .tables import miss_rows as misses
 from .tables import rows
@@ -172,11 +173,21 @@ class Store:
         return session_id
 
     def session_summaries(
-        self, kernel: str | None = None, target: str | None = None, limit: int | None = None
+        self,
+        kernel: str | None = None,
+        target: str | None = None,
+        limit: int | None = None,
+        *,
+        workload: str | None = None,
+        before: int | None = None,
     ) -> list[SessionSummary]:
-        """Sessions, latest first: of an operator or template, on a target, at most `limit`."""
+        """Sessions, latest first: of an operator or template, on a target, of the workload with a key, with
+        ids below `before`; at most `limit`.
+        """
         return self.database.read(
-            lambda connection: recorded.session_summaries(connection, kernel, target, limit)
+            lambda connection: recorded.session_summaries(
+                connection, kernel, target, limit, workload=workload, before=before
+            )
         )
 
     def recorded_session(self, session_id: int) -> RecordedSession:
@@ -241,6 +252,15 @@ class Store:
     def best(self, kernel: str | None = None, target: str | None = None) -> list[Best]:
         """The best known candidate of each workload on each target; see `Best`."""
         return self.database.read(lambda connection: best(connection, kernel, target))
+
+    def vendor_times(
+        self, workload_keys: Iterable[str], target: str, device: str, protocol: str
+    ) -> dict[str, float]:
+        """The time of the fastest other implementation, in microseconds, by the key of the workload: that of
+        the latest session that measured one on the device under the protocol.
+        """
+        keys = list(workload_keys)
+        return self.database.read(lambda connection: vendor_times(connection, keys, target, device, protocol))
 
     # ---- for dispatch
 

@@ -40,7 +40,8 @@ PACKAGES = (
         "records",
     ),
     *("search", "builder", "runner", "workers", "executor", "tuner", "database", "calibration", "datasets"),
-    *("explanation", "dispatch", "decorator", "planner", "reports", "pages", "api", "benchmarks", "cli"),
+    *("explanation", "dispatch", "decorator", "planner", "reports", "pages", "api", "benchmarks"),
+    *("server", "cli"),
 )
 LINKED = (
     "costmodel",
