@@ -53,18 +53,16 @@ def main(file: str, out: str, *, is_cold: bool) -> None:
         "rows of trials": "table/trials",
         "rows of predictions": "table/predictions",
     }
-    rows = []
     for name, path in pages.items():
-        rows.append(
-            {**where(), "records": records, "page": name, "cold": is_cold, **timed(file, path, is_cold)}
-        )
-        print(rows[-1], flush=True)
-    is_new = not Path(out).exists()
-    with Path(out).open("a", encoding="utf-8", newline="") as written:
-        writer = csv.DictWriter(written, list(rows[0]))
-        if is_new:
-            writer.writeheader()
-        writer.writerows(rows)
+        facts = {**where(), "records": records, "page": name, "cold": is_cold}
+        row = {**facts, **timed(file, path, is_cold)}
+        print(row, flush=True)
+        is_new = not Path(out).exists()
+        with Path(out).open("a", encoding="utf-8", newline="") as written:
+            writer = csv.DictWriter(written, list(row))
+            if is_new:
+                writer.writeheader()
+            writer.writerow(row)
 
 
 def timed(file: str, path: str, is_cold: bool) -> Mapping[str, object]:
@@ -103,11 +101,8 @@ def where() -> Mapping[str, str]:
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
     cores = f"{os.cpu_count()} cores of {model}"
-    return {
-        "date": datetime.now(UTC).date().isoformat(),
-        "machine": cores,
-        "python": platform.python_version(),
-    }
+    today = datetime.now(UTC).date().isoformat()
+    return {"date": today, "machine": cores, "python": platform.python_version()}
 
 
 if __name__ == "__main__":
