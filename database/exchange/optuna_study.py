@@ -213,7 +213,9 @@ def _opened(path: Path, kind: str) -> Iterator[BaseStorage]:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     try:
         if kind == JOURNAL:
-            yield optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(path)))
+            from optuna.storages.journal import JournalFileBackend
+
+            yield optuna.storages.JournalStorage(JournalFileBackend(str(path)))
             return
         from sqlalchemy.engine import URL
 

@@ -76,7 +76,7 @@ def test_axe_finds_nothing_serious(browser: Any, full: Served, path: str) -> Non
     except ImportError:
         missing("axe-playwright-python is not installed")
     with looking(browser, full, path) as page:
-        for theme in THEMES:
+        for theme in THEMES if path.startswith("records") else THEMES[:1]:  # they share their styles
             page.emulate_media(color_scheme=theme)
             found = Axe().run(page, options={"resultTypes": ["violations"]}).response["violations"]
             serious = [

@@ -25,7 +25,7 @@ from tilesight.records.recorded_session import RecordedSession
 from tilesight.records.session import Effort
 from tilesight.records.trial import Status
 
-SESSION = recorded_session(40, 12)
+SESSION = recorded_session(20, 6)
 Read = Callable[[Path], optuna.Study]
 
 
@@ -50,7 +50,7 @@ def with_trials(found: RecordedSession, *trials: Any) -> RecordedSession:
 def study(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> optuna.Study:
     """The study of a session, written as each kind of file."""
     path = tmp_path_factory.mktemp("study") / request.param
-    assert write_study(SESSION, path) == 40
+    assert write_study(SESSION, path) == 20
     assert [file.name for file in path.parent.iterdir()] == [path.name]  # no lock and no partial file stays
     return study_of(path)
 
@@ -142,7 +142,7 @@ def test_parameters_that_some_configs_lack_and_values_of_several_types(tmp_path:
 
 def test_hostile_texts_are_kept_as_they_are(tmp_path: Path) -> None:
     for name in ("study.db", "study.log"):
-        write_study(recorded_session(12, 4, HOSTILE), tmp_path / name)
+        write_study(recorded_session(4, 2, HOSTILE), tmp_path / name)
         params = [trial.params for trial in study_of(tmp_path / name).trials]
         assert HOSTILE in {found.get("name") for found in params}
 
@@ -161,20 +161,20 @@ def shell(
 
 @pytest.fixture
 def session_id(tmp_path: Path) -> int:
-    return record(recorded_session(12, 4), f"sqlite:///{tmp_path}/performance.db")
+    return record(recorded_session(6, 3), f"sqlite:///{tmp_path}/performance.db")
 
 
 def test_the_command_writes_a_file(shell: Shell, session_id: int) -> None:
     code, out, _ = shell("db", "optuna", str(session_id))
-    assert (code, out) == (0, "12 trials written to study.log; `optuna-dashboard study.log` shows them\n")
-    assert len(study_of(Path("study.log")).trials) == 12
+    assert (code, out) == (0, "6 trials written to study.log; `optuna-dashboard study.log` shows them\n")
+    assert len(study_of(Path("study.log")).trials) == 6
     answer = json.loads(shell("db", "optuna", str(session_id), "--out", "other.db", "--json")[1])
     assert (answer["kind"], answer["session"], answer["out"], answer["trials"]) == (
-        "db_optuna", session_id, "other.db", 12,
+        "db_optuna", session_id, "other.db", 6,
     )  # fmt: skip
     for name in ("study.log", "other.db"):  # a study of ours is replaced
         assert shell("db", "optuna", str(session_id), "--out", name)[0] == 0
-        assert len(study_of(Path(name)).trials) == 12
+        assert len(study_of(Path(name)).trials) == 6
 
 
 def test_other_files_are_left_alone(shell: Shell, session_id: int) -> None:
@@ -251,7 +251,7 @@ def asked(application: Any, path: str) -> tuple[str, bytes]:
 def test_the_dashboard_shows_it(tmp_path: Path, name: str) -> None:
     import optuna_dashboard
 
-    found = recorded_session(12, 4)
+    found = recorded_session(8, 3)
     write_study(found, tmp_path / name)
     application = optuna_dashboard.wsgi(storage_of(tmp_path / name))
     status, body = asked(application, "/api/studies")
@@ -261,7 +261,7 @@ def test_the_dashboard_shows_it(tmp_path: Path, name: str) -> None:
     status, body = asked(application, f"/api/studies/{listed['study_id']}?after=0")
     assert status.startswith("200")
     shown = json.loads(body)
-    assert Counter(trial["state"] for trial in shown["trials"]) == {"Complete": 4, "Pruned": 7, "Fail": 1}
+    assert Counter(trial["state"] for trial in shown["trials"]) == {"Complete": 4, "Pruned": 3, "Fail": 1}
     assert shown["objective_names"] == ["measured time, us"]
     measured = [trial.measured_us for trial in found.result.trials if trial.measured_us]
     assert shown["best_trials"][0]["values"] == [min(measured)]
