@@ -14,11 +14,13 @@ from ..bounded_dict import BoundedDict
 from ..errors import DatabaseError, InputError
 from ..problem.space import Census, Config
 from ..profile.parametric import ParametricProfile, ProfileKey
+from ..records.progress import SessionProgress
 from ..records.recorded_session import RecordedSession, SessionSummary
 from ..records.session import Baseline, Context, Decision, Effort, SessionResult, SessionState
 from ..records.trial import TrialRecord
 from ..records.winners import Miss, Winner
 from .engine.connection import Database, parse_url
+from .lookups import progress as running
 from .lookups import sessions as recorded
 from .lookups import winners as lookups
 from .lookups.best import Best, best
@@ -26,6 +28,7 @@ from .lookups.contexts import measured_contexts
 from .lookups.model_errors import model_errors
 from .lookups.predicted import best_predicted
 from .lookups.recall import recall
+from .lookups.vendor_times import vendor_times
 from .schema import tables as schema
 from .tables import miss_rows as misses
 from .tables import rows
@@ -177,16 +180,34 @@ class Store:
         return session_id
 
     def session_summaries(
-        self, kernel: str | None = None, target: str | None = None, limit: int | None = None
+        self,
+        kernel: str | None = None,
+        target: str | None = None,
+        limit: int | None = None,
+        *,
+        workload: str | None = None,
+        before: int | None = None,
     ) -> list[SessionSummary]:
-        """Sessions, latest first: of an operator or template, on a target, at most `limit`."""
+        """Sessions, latest first: of an operator or template, on a target, of the workload with a key, with
+        ids below `before`; at most `limit`.
+        """
         return self.database.read(
-            lambda connection: recorded.session_summaries(connection, kernel, target, limit)
+            lambda connection: recorded.session_summaries(
+                connection, kernel, target, limit, workload=workload, before=before
+            )
         )
 
     def recorded_session(self, session_id: int) -> RecordedSession:
         """One session with its candidates. Raises `InputError` if there is none of this id."""
         return self.database.read(lambda connection: recorded.recorded_session(connection, session_id))
+
+    def running_sessions(self) -> list[int]:
+        """The ids of the sessions that run in living processes, the latest first."""
+        return self.database.read(running.running_sessions)
+
+    def session_progress(self, session_id: int) -> tuple[SessionProgress, running.Pace]:
+        """How far a session has come. Raises `InputError` if there is none of this id."""
+        return self.database.read(lambda connection: running.session_progress(connection, session_id))
 
     # ---- trials
 
@@ -244,6 +265,14 @@ class Store:
         software; failed ones are left out."""
         ids = self._ids(context)
         return self.database.read(lambda connection: best_predicted(connection, ids, count))
+    def vendor_times(
+        self, workload_keys: Iterable[str], target: str, device: str, protocol: str
+    ) -> dict[str, float]:
+        """The time of the fastest other implementation, in microseconds, by the key of the workload: that of
+        the latest session that measured one on the device under the protocol.
+        """
+        keys = list(workload_keys)
+        return self.database.read(lambda connection: vendor_times(connection, keys, target, device, protocol))
 
     # ---- for dispatch
 

@@ -42,8 +42,9 @@ PACKAGES = (
     *("search", "builder", "runner", "workers", "executor", "tuner", "database", "calibration", "datasets"),
     *("explanation", "dispatch", "decorator", "planner", "exporter", "reports", "pages", "api", "benchmarks"),
     "cli",
-    *("explanation", "dispatch", "decorator", "planner", "rechecking", "reports", "pages", "api"),
     *("benchmarks", "cli"),
+    *("explanation", "dispatch", "decorator", "planner", "reports", "pages", "api", "benchmarks"),
+    *("server", "cli"),
 )
 LINKED = (
     "costmodel",

@@ -72,6 +72,12 @@ def exists(url: URL) -> bool:
     return path is None or path.exists()
 
 
+def is_made(url: URL) -> bool:
+    """False if `url` is an SQLite file that does not exist, or has no table yet."""
+    path = sqlite.file_of(url)
+    return path is None or (path.exists() and not sqlite.is_blank(path))
+
+
 class Database:
     """The database at `url`; its tables are made or migrated on opening.
 

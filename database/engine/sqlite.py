@@ -42,6 +42,16 @@ def file_of(url: URL) -> Path | None:
     return Path(name)
 
 
+def is_blank(path: Path) -> bool:
+    """Whether the database has no table yet, as one that a process is just making."""
+    uri = f"file:{quote(os.fsencode(path.absolute()))}?mode=ro"
+    try:
+        with closing(sqlite3.connect(uri, uri=True)) as probe:
+            return probe.execute("SELECT 1 FROM sqlite_master").fetchone() is None
+    except sqlite3.Error:
+        return False  # its first use raises an error
+
+
 def make_engine(url: URL, *, read_only: bool, busy_seconds: float = 30.0) -> Engine:
     """An engine for an SQLite database.
 
@@ -126,6 +136,18 @@ def selecting(
     limits = nullcontext() if seconds is None else _limited(driver, seconds)
     with limits, closing(driver.execute(sql)) as cursor:
         yield [column[0] for column in cursor.description or ()], cursor
+
+
+@contextmanager
+def limited(connection: Connection, seconds: float) -> Iterator[None]:
+    """End statements of the block once it has taken `seconds`; for our own statements, which are trusted."""
+    driver: sqlite3.Connection = connection.connection.driver_connection  # type: ignore[assignment]
+    end = time.monotonic() + seconds
+    driver.set_progress_handler(lambda: time.monotonic() > end, 10_000)
+    try:
+        yield
+    finally:
+        driver.set_progress_handler(None, 0)
 
 
 @contextmanager

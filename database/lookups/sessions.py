@@ -24,17 +24,35 @@ _S, _T = schema.sessions.c, schema.trials.c
 
 
 def session_summaries(
-    connection: Connection, kernel: str | None, target: str | None, limit: int | None
+    connection: Connection,
+    kernel: str | None,
+    target: str | None,
+    limit: int | None,
+    *,
+    workload: str | None = None,
+    before: int | None = None,
 ) -> list[SessionSummary]:
-    """Sessions, latest first, of the operator or template `kernel` and the target, or of all."""
     statement = with_contexts().order_by(_S.id.desc()).limit(limit)
+    """Sessions, latest first, of the operator or template `kernel`, the target and the workload with a key,
+    or of all; only those with ids below `before`.
+    """
+    statement = _sessions().order_by(_S.id.desc()).limit(limit)
     if kernel is not None:
         statement = statement.where(
             (schema.workloads.c.operator == kernel) | (schema.templates.c.name == kernel)
         )
     if target is not None:
         statement = statement.where(schema.targets.c.name == target)
+    if workload is not None:
+        statement = statement.where(schema.workloads.c.key == workload)
+    if before is not None:
+        statement = statement.where(_S.id < before)
     return [_summary(connection, row) for row in connection.execute(statement).all()]
+
+
+def recorded_summary(connection: Connection, session_id: int) -> SessionSummary:
+    """The session of that id as in a list. Raises `InputError` if there is none."""
+    return _summary(connection, _row(connection, session_id))
 
 
 def recorded_session(connection: Connection, session_id: int) -> RecordedSession:
@@ -42,14 +60,20 @@ def recorded_session(connection: Connection, session_id: int) -> RecordedSession
     found = (
         connection.execute(with_contexts().where(_S.id == session_id)) if 0 <= session_id < 2**63 else None
     )
+    row = _row(connection, session_id)
+    summary = _summary(connection, row)
+    result = replace(stored_result(connection, row, summary.context), state=summary.state)
+    return RecordedSession(summary, result, trial_times(connection, session_id))
+
+
+def _row(connection: Connection, session_id: int) -> Row[Any]:
+    found = connection.execute(_sessions().where(_S.id == session_id)) if 0 <= session_id < 2**63 else None
     row = None if found is None else found.first()
     if row is None:
         raise InputError(
             f"session {session_id} is not in this database; `tilesight sessions` lists the sessions"
         )
-    summary = _summary(connection, row)
-    result = replace(stored_result(connection, row, summary.context), state=summary.state)
-    return RecordedSession(summary, result, trial_times(connection, session_id))
+    return row
 
 
 def with_contexts() -> Any:
@@ -126,9 +150,10 @@ def _winner(connection: Connection, row: Row[Any]) -> tuple[Config | None, float
         select(schema.candidates.c.config, _T.measured_us)
         .join_from(schema.trials, schema.candidates)
         .where(_T.session_id == row.id, _T.measured_us.is_not(None))
-        .order_by(_T.candidate_id != (row.winner_id or 0), _T.measured_us)
+        .order_by(_T.measured_us)
         .limit(1)
     )
+    decided = measured.where(_T.candidate_id == (row.winner_id or 0))
     p = schema.predictions.c
     predicted = (
         select(schema.candidates.c.config, p.latency_us)
@@ -138,7 +163,7 @@ def _winner(connection: Connection, row: Row[Any]) -> tuple[Config | None, float
         .order_by(func.coalesce(p.ranking_us, p.latency_us))
         .limit(1)
     )
-    for statement, is_measured in ((measured, True), (predicted, False)):
+    for statement, is_measured in ((decided, True), (measured, True), (predicted, False)):
         found = connection.execute(statement).first()
         if found is not None:
             return Config(json.loads(found[0])), float(found[1]), is_measured

@@ -28,8 +28,10 @@ def missing(reason: str) -> None:
 
 
 @contextmanager
-def chromium() -> Iterator[Any]:
-    """A browser of Playwright, with an empty folder of its own. Skips where there is none."""
+def chromium(*more: str) -> Iterator[Any]:
+    """A browser of Playwright, with an empty folder of its own and `more` arguments. Skips where there is
+    none.
+    """
     path = next((found for name in NAMES if (found := shutil.which(name))), None)
     if path is None:
         missing("no Chromium: apt install chromium")
@@ -38,7 +40,7 @@ def chromium() -> Iterator[Any]:
     except ImportError:
         missing("playwright is not installed: pip install playwright")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=list(ARGUMENTS))
+        browser = playwright.chromium.launch(executable_path=path, args=[*ARGUMENTS, *more])
         try:
             yield browser
         finally:

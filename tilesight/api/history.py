@@ -37,7 +37,7 @@ def sessions(
 
     if not exists(parse_url(database or load_settings().database_url)):
         return []
-    with _opened(database) as store:
+    with opened(database) as store:
         return store.session_summaries(kernel, target, limit)
 
 
@@ -54,7 +54,7 @@ def session(session_id: int, *, database: str | None = None) -> RecordedSession:
 
 def undescribed_session(session_id: int, database: str | None = None) -> RecordedSession:
     """A session without what only its text says of its template. Raises what `session` raises."""
-    with _opened(database) as store:
+    with opened(database) as store:
         return store.recorded_session(session_id)
 
 
@@ -67,7 +67,7 @@ def best_records(kernel: str, target: str | None = None, database: str | None = 
 
     if not exists(parse_url(database or load_settings().database_url)):
         return []
-    with _opened(database) as store:
+    with opened(database) as store:
         try:
             return store.best(kernel, target)
         except InputError:  # it has no record of them
@@ -76,7 +76,7 @@ def best_records(kernel: str, target: str | None = None, database: str | None = 
 
 def compare_sessions(first: int, second: int, *, database: str | None = None) -> SessionComparison:
     """What sets two recorded sessions apart: contexts, winners and times. Raises what `session` raises."""
-    with _opened(database) as store:
+    with opened(database) as store:
         return SessionComparison(store.recorded_session(first), store.recorded_session(second))
 
 
@@ -95,7 +95,7 @@ def _described(result: SessionResult) -> SessionResult:
     return result if template is None or target is None else described(result, template, target)
 
 
-def _opened(database: str | None) -> Store:
+def opened(database: str | None) -> Store:
     from ..database import open_store
     from ..database.engine.connection import parse_url
     from ..errors import DatabaseVersionError

@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError
 from ..files import check_out, check_replaces, replacing
+from ..settings import load_settings
 from ..target.spec import Target
 from .run_time_facts import RunTimeFacts
 
 if TYPE_CHECKING:
+    from ..database.store import Store
+    from ..dispatch.table.dispatch_table import DispatchTable
     from ..pages.values import Page
 
 DEFAULT_OUT = "report.html"
@@ -109,20 +112,25 @@ def _session(session_id: int, database: str | None) -> Page:
 
 
 def _table(path: Path, database: str | None) -> Page:
+    from ..database.engine.connection import exists, parse_url
     from ..dispatch.table.table_file import read_table
     from ..pages.table_page import table_page
-    from .history import best_records
+    from .history import opened
 
     table = read_table(path)
+    if not exists(parse_url(database or load_settings().database_url)):
+        return table_page(table, {})
+    with opened(database) as store:
+        return table_page(table, vendor_sizes(table, store))
+
+
+def vendor_sizes(table: DispatchTable, store: Store) -> dict[int, float]:
+    """The times of the fastest other implementation under the conditions of a dispatch table, in
+    microseconds, by size, as far as they are recorded.
+    """
     sizes = {table.workload(piece.size).key: piece.size for piece in table.evidence}
-    vendor_us = {
-        sizes[record.workload]: record.vendor_us
-        for record in best_records(table.operator, table.target, database)
-        if record.workload in sizes
-        and record.vendor_us is not None
-        and (record.device, record.protocol_key) == (table.device, table.protocol)
-    }
-    return table_page(table, vendor_us)
+    found = store.vendor_times(sizes, table.target, table.device, table.protocol)
+    return {sizes[key]: us for key, us in found.items()}
 
 
 def _dataset(path: Path) -> Page:

@@ -33,6 +33,8 @@ COMMANDS = {
     "space": "Show a search space, or why a config is not in it.",
     "model": "Train, evaluate and show the learned cost model.",
     "report": "Write a session, kernel, table, dataset or model as one HTML file.",
+    "watch": "Show in the terminal how a running session comes on.",
+    "serve": "Show the database and dispatch tables in the browser of this machine.",
     "sessions": "List recorded sessions, show one, compare two.",
     "db": "Query, move and maintain the performance database.",
     "doctor": "Check packages, compilers, GPUs and the database.",

@@ -11,6 +11,7 @@ from contextlib import suppress
 from .interrupts import Interrupts
 
 EXIT_BROKEN_PIPE = 141
+INTERRUPTED = "interrupted: finished results are recorded; run the same command again to continue"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -41,12 +42,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except BrokenPipeError:
         interrupts.is_finished = True
         code = EXIT_BROKEN_PIPE
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
         interrupts.is_finished = True
         code = interrupts.exit_code
         with suppress(OSError):
-            text = "interrupted: finished results are recorded; run the same command again to continue"
-            print(text, file=sys.stderr, flush=True)
+            # a command that has other words for its end raises them
+            print(str(interrupt) or INTERRUPTED, file=sys.stderr, flush=True)
     try:
         sys.stdout.flush()
     except BrokenPipeError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any, TypeVar
 
@@ -43,17 +43,33 @@ def budget_for(purpose: str) -> Callable[[F], F]:
 
 def verbosity(command: Callable[..., None]) -> Callable[..., None]:
     """The options `--quiet` and `--verbose`; the command receives one `Verbosity`."""
+    return _one_verbosity(command, ("verbose", "quiet"))
 
+
+def live(command: Callable[..., None]) -> Callable[..., None]:
+    """The options `--live`, `--quiet` and `--verbose`; the command receives one `Verbosity`."""
+    return _one_verbosity(command, ("live", "verbose", "quiet"))
+
+
+_VERBOSITIES = {
+    "live": "Show the best so far, what limits it, what is tried and what is left, drawn in place.",
+    "verbose": "Show each event: every candidate that is predicted, built or measured.",
+    "quiet": "Show the result alone, no progress.",
+}
+
+
+def _one_verbosity(command: Callable[..., None], names: Sequence[str]) -> Callable[..., None]:
     @wraps(command)
-    def run(quiet: bool, verbose: bool, **given: Any) -> None:
-        if quiet and verbose:
-            raise InputError("--quiet and --verbose exclude each other: give one of them")
-        chosen = Verbosity.QUIET if quiet else Verbosity.VERBOSE if verbose else Verbosity.NORMAL
-        command(**given, verbosity=chosen)
+    def run(**given: Any) -> None:
+        chosen = [name for name in names if given.pop(name)]
+        if len(chosen) > 1:
+            listed = " and ".join(f"--{name}" for name in reversed(chosen))
+            raise InputError(f"{listed} exclude each other: give one of them")
+        command(**given, verbosity=Verbosity(chosen[0]) if chosen else Verbosity.NORMAL)
 
-    each = "Show each event: every candidate that is predicted, built or measured."
-    for name, meaning in (("verbose", each), ("quiet", "Show the result alone, no progress.")):
-        run = click.option(f"--{name}", f"-{name[0]}", is_flag=True, help=meaning)(run)
+    for name in names:
+        letters = () if name == "live" else (f"-{name[0]}",)
+        run = click.option(f"--{name}", *letters, is_flag=True, help=_VERBOSITIES[name])(run)
     return run
 
 

@@ -6,7 +6,7 @@ import json
 import math
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 
@@ -40,11 +40,12 @@ class Verbosity(StrEnum):
     QUIET = "quiet"  # nothing
     NORMAL = "normal"  # bars on a terminal, otherwise one line per phase and one every ten seconds
     VERBOSE = "verbose"  # one line per event
+    LIVE = "live"  # the best so far, what limits it, what is tried and what is left, drawn in place
 
 
 @contextmanager
-def progress(verbosity: Verbosity = Verbosity.NORMAL) -> Iterator[Observer]:
-    """Show the progress of a session on standard error."""
+def progress(verbosity: Verbosity = Verbosity.NORMAL, budget_s: float | None = None) -> Iterator[Observer]:
+    """Show the progress of a session on standard error. `budget_s` is the time limit of the command."""
 
     def write(line: str) -> None:
         click.echo(line, err=True)
@@ -53,6 +54,9 @@ def progress(verbosity: Verbosity = Verbosity.NORMAL) -> Iterator[Observer]:
         yield Observer()
     elif verbosity is Verbosity.VERBOSE:
         yield EventLines(write)
+    elif verbosity is Verbosity.LIVE:
+        with _live(write, budget_s) as live:
+            yield live
     elif not sys.stderr.isatty():
         with Lines(write).ticking() as lines:
             yield lines
@@ -61,6 +65,26 @@ def progress(verbosity: Verbosity = Verbosity.NORMAL) -> Iterator[Observer]:
 
         with Bars(Console(stderr=True)).shown() as bars:
             yield bars
+
+
+@contextmanager
+def _live(write: Callable[[str], None], budget_s: float | None) -> Iterator[Observer]:
+    """A block that is drawn in place, or lines where that is not possible."""
+    from ..tuner.live import LiveLines, LiveSession
+    from .live_view import line, live_block, moves_cursor
+
+    if not moves_cursor(sys.stderr):
+        with LiveLines(write, line, budget_s).ticking() as lines:
+            yield lines
+        return
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    session = LiveSession(
+        lambda text: console.print(text, markup=False, highlight=False, soft_wrap=True), budget_s
+    )
+    with live_block(console, session):
+        yield session
 
 
 def print_hint(text: str) -> None:

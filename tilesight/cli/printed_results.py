@@ -37,6 +37,7 @@ def show(
     verbosity: output.Verbosity,
     as_json: bool,
     more: Callable[[], dict[str, Any]] = dict,
+    budget_s: float | None = None,
 ) -> None:
     """Run sessions, show their progress and print their results.
 
@@ -48,10 +49,11 @@ def show(
         verbosity: How much of the progress to show.
         as_json: Print one JSON object instead of tables.
         more: Returns further JSON fields beside `sessions`.
+        budget_s: The time limit of the command.
     """
     results = _Results(top, variants, prints=not as_json)
     try:
-        with output.progress(verbosity) as progress:
+        with output.progress(verbosity, budget_s) as progress:
             run(Observers([progress, results]))
     except NoCandidateError:
         if as_json and results.fields:

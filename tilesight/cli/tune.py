@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     options.budget,
     options.top,
     options.variants,
-    options.verbosity,
+    options.live,
     options.as_json,
     options.database,
     options.seed,
@@ -149,6 +149,7 @@ def tune(
         variants,
         verbosity,
         as_json,
+        budget_s=session.budget_s,
     )
 
 
@@ -173,6 +174,7 @@ def _tune_misses(
         verbosity,
         as_json,
         lambda: {"gains": [_gain_fields(gain) for gain in gains]},
+        session.budget_s,
     )
     if as_json:
         return

@@ -6,19 +6,15 @@ as HTML. The policy in the file lets a browser use these scripts and styles only
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import html as escaping
 import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from functools import cache
-from importlib.resources import files
 from typing import Any
 
 from ..reports.numbers import value as value_text
 from ..version import __version__
+from .markup import asset, breaking, digest, text
 from .shown import shown
 from .values import Bar, Cell, Facts, Page, PageColumn, PageFigure, PageTable, Texts
 
@@ -33,17 +29,20 @@ def is_page(head: str) -> bool:
     return _MARK in head
 
 
-def html(page: Page) -> str:
-    """The text of the page's file. Parts with nothing to show are left out."""
+def html(page: Page, links: str = "") -> str:
+    """The text of the page's file. Parts with nothing to show are left out.
+
+    `links` is HTML that stands above the title where a server shows the page.
+    """
     page = shown(page)
-    scripts, styles = [_asset(name) for name in _SCRIPTS], "\n" + _asset("page.css")
-    script_hashes = " ".join(map(_digest, scripts))
+    scripts, styles = [asset(name) for name in _SCRIPTS], "\n" + asset("page.css")
+    script_hashes = " ".join(map(digest, scripts))
     policy = (
-        f"default-src 'none'; script-src {script_hashes}; style-src {_digest(styles)}; img-src data: blob:"
+        f"default-src 'none'; script-src {script_hashes}; style-src {digest(styles)}; img-src data: blob:"
     )
     body = "\n".join(_part(part, number) for number, part in enumerate(page.parts))
     contents = "\n".join(
-        f'<li><a href="#part-{number}">{_text(part.title)}</a></li>' for number, part in enumerate(page.parts)
+        f'<li><a href="#part-{number}">{text(part.title)}</a></li>' for number, part in enumerate(page.parts)
     )
     return f"""<!DOCTYPE html>
 <html lang="en">
@@ -51,16 +50,16 @@ def html(page: Page) -> str:
 <meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy" content="{policy}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-{_MARK} {_text(__version__)}">
-<title>{_text(page.title)}</title>
+{_MARK} {text(__version__)}">
+<title>{text(page.title)}</title>
 <link rel="icon" href="data:,">
 <style>{styles}</style>
 </head>
 <body>
 <a class="skip" href="#main">Skip to the content</a>
 <header>
-<h1>{_text(page.title)}</h1>
-<p>{_text(page.subtitle)}</p>
+{links}<h1>{text(page.title)}</h1>
+<p>{text(page.subtitle)}</p>
 <div class="bar" id="page-controls"></div>
 <details class="contents"><summary>Contents</summary>
 <nav aria-label="Contents"><ul>
@@ -80,15 +79,15 @@ def html(page: Page) -> str:
 
 
 def _part(part: PageFigure | Facts | Texts, number: int) -> str:
-    heading = f'<h2 id="heading-{number}">{_text(part.title)}</h2>'
+    heading = f'<h2 id="heading-{number}">{text(part.title)}</h2>'
     opening = f'<section id="part-{number}" aria-labelledby="heading-{number}"'
     if isinstance(part, PageFigure):
-        return f'{opening} data-figure="{_text(part.key)}">{heading}<p>{_text(part.text)}</p></section>'
+        return f'{opening} data-figure="{text(part.key)}">{heading}<p>{text(part.text)}</p></section>'
     if isinstance(part, Facts):
-        rows = "".join(f"<dt>{_text(name)}</dt><dd>{_breaking(value)}</dd>" for name, value in part.rows)
+        rows = "".join(f"<dt>{text(name)}</dt><dd>{breaking(value)}</dd>" for name, value in part.rows)
         return f"{opening}>{heading}<dl>{rows}</dl></section>"
     look = ' class="warning"' if part.is_warning else ""
-    lines = "".join(f"<p>{_text(line)}</p>" for line in part.lines)
+    lines = "".join(f"<p>{text(line)}</p>" for line in part.lines)
     return f"{opening}{look}>{heading}{lines}</section>"
 
 
@@ -148,27 +147,8 @@ def _plain(value: Any) -> Any:
 
 def _json(data: Any) -> str:
     """JSON that cannot end the script element that contains it."""
-    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def _breaking(text: str) -> str:
-    """Text that may be wrapped after commas, as configs have them."""
-    return _text(text).replace(",", ",<wbr>")
-
-
-def _text(text: str) -> str:
-    return escaping.escape("".join(c if c.isprintable() else " " for c in text))
-
-
-@cache
-def _asset(name: str) -> str:
-    return files(__package__).joinpath(name).read_text(encoding="utf-8")
-
-
-def _digest(text: str) -> str:
-    """The source of a policy that allows this text."""
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+    written = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    return written.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 __all__ = ["GENERATOR", "html", "is_page"]

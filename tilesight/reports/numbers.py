@@ -19,6 +19,13 @@ def percent(share: float | None) -> str:
     return "-" if share is None or math.isnan(share) else f"{100 * share:.1f} %"
 
 
+def duration(seconds: float) -> str:
+    """Seconds, from two minutes on minutes, from two hours on hours."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
 def value(found: object) -> str:
     """Format the value of a parameter as `--config` reads it."""
     return str(found).lower() if isinstance(found, bool) else str(found)

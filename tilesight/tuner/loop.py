@@ -53,6 +53,7 @@ NEARBY = 16  # after so many measurements the search is asked for as many config
 EXPLORE_SHARE, BUILD_SHARE = 0.5, 0.75
 EARLY_AFTER = 64  # groups explored before several candidates are built
 EARLY_SHARE = 0.25  # of a time budget, after which several are built although fewer groups are explored
+_STAGES = {LowerJob: "lowering", BuildJob: "building", MeasureJob: "measuring"}
 
 
 class Tuner:
@@ -176,6 +177,12 @@ class Tuner:
         """The next job of a lane, None if there is none now. Builds come before lowerings: devices wait for
         them.
         """
+        job = self._next(lane)
+        if job is not None:
+            self.observer.job_began(_STAGES[type(job)], job.candidate.config)
+        return job
+
+    def _next(self, lane: Lane) -> LowerJob | BuildJob | MeasureJob | None:
         if not self.exploration.all_asked and self._late(EXPLORE_SHARE if self.measures else 1.0):
             self.exploration.stop()
         if self.exploration.is_over:
@@ -208,7 +215,7 @@ class Tuner:
             at_most=None if self.limits.measure is None else int(self.limits.early * self.limits.measure)
         )
 
-    def _next_measurement(self) -> Job | None:
+    def _next_measurement(self) -> MeasureJob | None:
         if not self.measures or self.queue.is_over or self._late():
             return None
         config = self.queue.next_measure()
@@ -230,6 +237,8 @@ class Tuner:
 
     def _take(self, event: Event) -> None:
         """Record the outcome of a job, and pass it to queue, exploration and search."""
+        if not isinstance(event, CompareDone):
+            self.observer.job_ended(_STAGES[type(event.job)], event.job.candidate.config)
         match event:
             case LowerDone(job, outcome):
                 config = job.candidate.config

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ..records.session import Baseline, SessionResult
 from ..records.trial import Status, TrialRecord
-from ..reports.numbers import number
+from ..reports.numbers import duration, number
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from ..problem.space import Config
 
 TICK_S = 10.0  # seconds between lines on a running phase, where no terminal shows a bar
 
@@ -33,6 +35,12 @@ class Observer:
 
     def phase_done(self, summary: str) -> None:
         """The phase is over. `summary` is one line on its results."""
+
+    def job_began(self, stage: str, config: Config) -> None:
+        """Work on a candidate begins. `stage` is lowering, building or measuring."""
+
+    def job_ended(self, stage: str, config: Config) -> None:
+        """This work is done; its result follows as a trial."""
 
     def trial(self, record: TrialRecord) -> None:
         """A candidate was predicted, built or measured, or failed."""
@@ -75,6 +83,12 @@ class Observers(Observer):
 
     def phase_done(self, summary: str) -> None:
         self._notify("phase_done", summary)
+
+    def job_began(self, stage: str, config: Config) -> None:
+        self._notify("job_began", stage, config)
+
+    def job_ended(self, stage: str, config: Config) -> None:
+        self._notify("job_ended", stage, config)
 
     def trial(self, record: TrialRecord) -> None:
         self._notify("trial", record)
@@ -146,12 +160,17 @@ class Lines(Observer):
         return f"best predicted {number(predicted_us)} us" if predicted_us < math.inf else ""
 
     @property
-    def left(self) -> str:
-        """The time that the phase still takes as a text, if it goes on as before; "" if that is not known."""
+    def left_s(self) -> float | None:
+        """Seconds that the phase still takes, if it goes on as before; None if that is not known."""
         if not self._total or not 0 < self._done <= self._total:
-            return ""
-        left_s = (time.monotonic() - self._begin) / self._done * (self._total - self._done)
-        return f"about {left_s:.0f} s left" if left_s < 120 else f"about {left_s / 60:.0f} min left"
+            return None
+        return (time.monotonic() - self._begin) / self._done * (self._total - self._done)
+
+    @property
+    def left(self) -> str:
+        """The time that the phase still takes as a text; "" if that is not known."""
+        left_s = self.left_s
+        return "" if left_s is None else f"about {duration(left_s)} left"
 
     def tick(self) -> None:
         """Write one line on the running phase, if one runs."""

@@ -6,6 +6,7 @@ import click
 
 from ..group import Group
 from . import contents, files, misses, upkeep, why
+from . import contents, files, tools, upkeep, why
 
 
 @click.group(cls=Group)
@@ -13,7 +14,7 @@ def db() -> None:
     """Look into the performance database, move it, and keep it well."""
 
 
-for command in (*contents.COMMANDS, *files.COMMANDS, *upkeep.COMMANDS, misses.misses, why.why):
+for command in (*contents.COMMANDS, *files.COMMANDS, *upkeep.COMMANDS, *tools.COMMANDS, why.why):
     db.add_command(command)
 
 __all__ = ["db"]

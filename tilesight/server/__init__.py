@@ -1,0 +1,1 @@
+"""The server: pages of a database and of dispatch tables, for the browser of this machine, only to be read"""
