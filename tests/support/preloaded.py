@@ -54,10 +54,7 @@ run_program()
 
 
 class _Source:
-    """The process that is forked.
-
-    `connection` and `pid` are those of a process that has been forked for this one; otherwise a process starts.
-    """
+    """The process that is forked: the one that has been forked for this process, or a new one."""
 
     def __init__(self, connection: Connection | None = None, pid: int = 0) -> None:
         self._owner = os.getpid()

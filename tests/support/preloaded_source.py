@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import gc
+import importlib
 import os
 import runpy
 import signal
@@ -41,6 +42,7 @@ def run_source(descriptor: int, parent_pid: int) -> Callable[[], object]:
     os.set_inheritable(descriptor, False)
     connection: Connection = Connection(descriptor)
     paths = sys.path[1:]
+    importlib.import_module("tests.support.preloaded")  # first: it keeps the variables that imports may set
     _import_slow_modules()
     assert len(os.listdir("/proc/self/task")) == 1, "a process with threads cannot be forked"
     gc.collect()
@@ -76,8 +78,6 @@ def _fork_children(connection: Connection, parent_pid: int, paths: list[str]) ->
 
 
 def _import_slow_modules() -> None:
-    from tests.support import preloaded  # noqa: F401 - first: it keeps the variables that imports may set
-
     import optuna  # noqa: F401
     import pandas  # noqa: F401
     import sklearn.gaussian_process  # noqa: F401
