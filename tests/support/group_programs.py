@@ -125,6 +125,12 @@ def calls(rank: int, folder: Path) -> Any:
     return {**said, "tabled": tabled(rank, folder)}
 
 
+def one_call(rank: int, folder: Path) -> Any:
+    with make(folder, config=config("pull", "cpu")) as made:
+        own, total = vectors(1)
+        return torch.allclose(made(own[rank]), total)
+
+
 def right_calls(made: GroupDispatcher, rank: int, sizes: Sequence[int]) -> list[bool]:
     """With ordinary tensors, with a part of a shared one, and with another part."""
     right = []

@@ -41,7 +41,8 @@ _SAFE = {
 # read while a program runs. Of the other variables, imports may read each.
 _READ_LATE = (
     *("TILESIGHT_", "PYTEST_", "PYTHONPATH", "PYTHONIOENCODING", "TMPDIR"),
-    *("IPYTHONDIR", "JUPYTER_", "JPY_", "MPLCONFIGDIR", "GLOO_"),
+    *("IPYTHONDIR", "JUPYTER_", "JPY_", "MPLCONFIGDIR"),
+    *("GLOO_", "NCCL_", "TORCH_SYMM_MEM_"),  # when groups of processes begin
 )
 # imports set them, also those of this process
 _SET_BY_IMPORTS = ("TVM_LIBRARY_PATH", "TL_CUTLASS_PATH", "TL_TEMPLATE_PATH", "KMP_", "RAY_CLIENT_MODE")

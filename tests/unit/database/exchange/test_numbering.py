@@ -79,7 +79,8 @@ def assert_goes_on(store: Store, folder: Path, *, trusted: bool = True) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "trusted"), [("the greatest that JSON holds", True), ("the greatest of all", False), ("2109", True)]
+    ("name", "trusted"),
+    [("the greatest that JSON holds", True), ("the greatest of all", False), ("2109", True)],
 )
 def test_ids_of_a_file_do_not_number_the_own_sessions(
     store: Store, tmp_path: Path, name: str, trusted: bool
