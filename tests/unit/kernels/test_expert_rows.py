@@ -176,7 +176,7 @@ def program(way: str, dims: dict[str, int], world: int) -> str:
     default = template.default_config(workload, node)
     assert default is not None
     config = Config({**default, "algorithm": way})
-    lowered = lower_candidate(Candidate(workload, node, template, config))
+    lowered = lower_candidate(Candidate(workload, node, template, config), only_read=True)
     source = device_source(lowered, node)
     kernels = list(lowered.device.functions.items())
     texts, calls = [], []
