@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
+from ..problem.config import Value
 from ..problem.space import Config, Constraint, SearchSpace
 from ..problem.workload import Workload
 from ..target.spec import Target
@@ -23,6 +24,36 @@ def of_second(config: Config) -> Config:
     return Config({**product_config(config), "block_n": 2 * config.int("block_n")})
 
 
+class _SecondValues(Mapping[str, Value]):
+    """The values of `of_second`. Those of the first product are read when they are asked for."""
+
+    __slots__ = ("_first",)
+
+    def __init__(self, first: Config) -> None:
+        self._first = first
+
+    def __getitem__(self, name: str) -> Value:
+        return 2 * self._first.int(name) if name == "block_n" else self._first[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(product_config(self._first))
+
+    def __len__(self) -> int:
+        return len(product_config(self._first))
+
+
+class _SecondConfig(Config):
+    """`of_second`, by which an enumeration sees which values of the first product a rule reads."""
+
+    __slots__ = ()
+
+    def __init__(self, first: Config) -> None:
+        self._values = _SecondValues(first)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self._values.items()))
+
+
 def space(first: Workload, second: Workload, target: Target) -> SearchSpace:
     """The search space on `target`.
 
@@ -32,7 +63,7 @@ def space(first: Workload, second: Workload, target: Target) -> SearchSpace:
         target: the target.
     """
     alone, last = (grouped_matmul.space(product, target) for product in (first, second))
-    return with_ways(alone, WAYS, target, (_without_table(), _fits_both(last)))
+    return with_ways(alone, WAYS, target, (_without_table(), *_fits_both(last)))
 
 
 def _without_table() -> Constraint:
@@ -50,7 +81,7 @@ def _without_table() -> Constraint:
     return Constraint("table of tiles", violation)
 
 
-def _fits_both(last: SearchSpace) -> Constraint:
+def _fits_both(last: SearchSpace) -> Iterator[Constraint]:
     """The second product has the schedule of the first one."""
     wide = next(parameter for parameter in last.parameters if parameter.name == "block_n")
 
@@ -61,10 +92,19 @@ def _fits_both(last: SearchSpace) -> Constraint:
                 f"block_n={config['block_n']} is one half of {columns} columns of the second product, which "
                 f"has {', '.join(map(str, wide.values))}: take block_n=64 or 128"
             )
-        for constraint in last.constraints:
-            reason = None if constraint.is_waste else constraint.violation(of_second(config))
-            if reason is not None:
-                return f"the second product: {reason}"
         return None
+
+    yield Constraint("second product", violation)
+    yield from (_of_second(rule, wide.values) for rule in last.constraints if not rule.is_waste)
+
+
+def _of_second(rule: Constraint, columns: Sequence[Value]) -> Constraint:
+    """A rule of the second product, for configs of the first one with tiles of so many columns."""
+
+    def violation(config: Config) -> str | None:
+        if 2 * config.int("block_n") not in columns:
+            return None  # another rule has the reason
+        reason = rule.violation(_SecondConfig(config))
+        return None if reason is None else f"the second product: {reason}"
 
     return Constraint("second product", violation)

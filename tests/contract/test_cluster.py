@@ -149,7 +149,7 @@ ALL_WELL = sorted(
 
 @pytest.mark.parametrize("lost", ["the one that measures", "one that builds"])
 def test_a_node_that_dies_costs_no_job(lost: str, nodes: Nodes, capfd: pytest.CaptureFixture[str]) -> None:
-    nodes.ready(3)
+    nodes.ready(2)
     seen: list[Event] = []
     first, later = products(8)[:4], products(8)[4:]
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -15,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.support import crowd
+from tests.support.preloaded import run_python
 from tests.unit.database import samples
 from tilesight.database import Store, open_store, overview, query
 from tilesight.database.engine import forking
@@ -28,8 +27,8 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs POSIX pro
 
 
 def at_once(url: str, scene: str, processes: int, session_id: int = 0) -> list[Any]:
-    command = [sys.executable, "-m", "tests.support.crowd", url, scene, str(processes), str(session_id)]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    arguments = url, scene, str(processes), str(session_id)
+    ended = run_python("-m", "tests.support.crowd", *arguments, cwd=ROOT, timeout=300)
     assert ended.returncode == 0, ended.stderr
     found = json.loads(ended.stdout)
     assert not [answer for answer in found if isinstance(answer, dict)], found

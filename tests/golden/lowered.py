@@ -12,7 +12,8 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -66,16 +67,16 @@ def dynamic_candidate(name: str) -> Candidate:
     return Candidate(workload, target, template, config, template.dynamic_dims)
 
 
-def cases() -> dict[str, Candidate]:
-    """The candidate of every case."""
-    found = {
-        static_case(template, target): static_candidate(template, target)
+def cases() -> dict[str, Callable[[], Candidate]]:
+    """What makes the candidate of every case."""
+    found: dict[str, Callable[[], Candidate]] = {
+        static_case(template, target): partial(static_candidate, template, target)
         for name in operators()
         for template in templates(name)
         for target in targets_of(template, TARGETS)
     }
     alone = [name for name in operators() if not operator(name).communicates]
-    return found | {dynamic_case(name): dynamic_candidate(name) for name in alone}
+    return found | {dynamic_case(name): partial(dynamic_candidate, name) for name in alone}
 
 
 def hash_of(candidate: Candidate) -> str:
@@ -119,7 +120,8 @@ def check_unless_known(case: str, candidate: Candidate) -> bool:
 
 def main() -> int:
     made: dict[str, str] = {}
-    for case, candidate in cases().items():
+    for case, make in cases().items():
+        candidate = make()
         if check_unless_known(case, candidate):
             print(case)
         made[case] = hash_of(candidate)

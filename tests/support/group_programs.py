@@ -21,7 +21,7 @@ import torch.distributed as dist
 
 import tilesight
 from tests.support.group_kernels import SumTemplate, config, cpu_pair
-from tests.support.preloaded import PreloadedPython
+from tests.support.preloaded import PreloadedParent
 from tilesight.dispatch.dispatcher import Dispatcher
 from tilesight.dispatch.group.group_dispatcher import GroupDispatcher
 from tilesight.dispatch.group.members import Watch
@@ -44,7 +44,7 @@ def start(name: str, folder: Path, world: int = 2) -> list[Popen[str]]:
     """Start a program in `world` processes."""
     _prepare(folder)
     return [
-        PreloadedPython(
+        PreloadedParent(
             [sys.executable, "-m", MODULE, name, str(folder), str(rank), str(world)],
             stdout=PIPE,
             stderr=PIPE,
@@ -129,6 +129,12 @@ def calls(rank: int, folder: Path) -> Any:
         own, total = vectors(30)
         said["goes on"] = torch.allclose(made(own[rank]), total)
     return {**said, "tabled": tabled(rank, folder)}
+
+
+def one_call(rank: int, folder: Path) -> Any:
+    with make(folder, config=config("pull", "cpu")) as made:
+        own, total = vectors(1)
+        return torch.allclose(made(own[rank]), total)
 
 
 def right_calls(made: GroupDispatcher, rank: int, sizes: Sequence[int]) -> list[bool]:

@@ -5,6 +5,9 @@ Importing TileLang and torch takes seconds, and every process that lowers, build
 has imported these modules. Its variables, folder, files, exit code and parent are those of a process that was
 started. `/proc/PID/environ` is not, by which a broken fork server's processes are found, and neither are the
 seeds of hashes and of `random`, which all children share. Tests of these take `subprocess.Popen`.
+
+A child that starts processes which import these modules, too, is a `PreloadedParent`: it has a process of its
+own that they are forked from. Otherwise each of them imports for seconds.
 """
 
 from __future__ import annotations
@@ -15,19 +18,19 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from multiprocessing.connection import Pipe
+from multiprocessing.connection import Connection, Pipe
 from multiprocessing.reduction import send_handle
 from pathlib import Path
 from subprocess import Popen
 from typing import Any
-
-import pytest
+from unittest.mock import patch
 
 from tests.support.preloaded_source import Child
 from tilesight.workers import fork_client
 
 ROOT = Path(__file__).resolve().parents[2]
 _PR_SET_CHILD_SUBREAPER = 36
+_HAS_ENDED = os.WEXITED | os.WNOHANG | os.WNOWAIT
 _BEFORE = dict(os.environ)  # tests change it
 # of the source: it has one thread, and initialises no GPU
 _SAFE = {
@@ -39,6 +42,7 @@ _SAFE = {
 _READ_LATE = (
     *("TILESIGHT_", "PYTEST_", "PYTHONPATH", "PYTHONIOENCODING", "TMPDIR"),
     *("IPYTHONDIR", "JUPYTER_", "JPY_", "MPLCONFIGDIR"),
+    *("GLOO_", "NCCL_", "TORCH_SYMM_MEM_"),  # when groups of processes begin
 )
 # imports set them, also those of this process
 _SET_BY_IMPORTS = ("TVM_LIBRARY_PATH", "TL_CUTLASS_PATH", "TL_TEMPLATE_PATH", "KMP_", "RAY_CLIENT_MODE")
@@ -51,11 +55,14 @@ run_program()
 
 
 class _Source:
-    """The process that is forked."""
+    """The process that is forked: the one that has been forked for this process, or a new one."""
 
-    def __init__(self) -> None:
+    def __init__(self, connection: Connection | None = None, pid: int = 0) -> None:
         self._owner = os.getpid()
         self._lock = threading.Lock()
+        if connection is not None:
+            self._connection, self._pid = connection, pid
+            return
         self._connection, end = Pipe()
         environment = {name: value for name, value in _BEFORE.items() if name != "PYTHONPATH"}
         with end:
@@ -66,10 +73,11 @@ class _Source:
                 stdin=subprocess.DEVNULL,
                 pass_fds=[end.fileno()],
             )
+        self._pid = self._process.pid
 
     @property
     def is_alive(self) -> bool:
-        return self._owner == os.getpid() and self._process.poll() is None
+        return self._owner == os.getpid() and os.waitid(os.P_PID, self._pid, _HAS_ENDED) is None
 
     def fork(self, child: Child, files: Sequence[int]) -> int:
         """The process id of a new child of this process."""
@@ -78,7 +86,7 @@ class _Source:
             try:
                 self._connection.send(child)
                 for file in files:
-                    send_handle(self._connection, file, self._process.pid)
+                    send_handle(self._connection, file, self._pid)
                 return int(self._connection.recv())
             finally:
                 _adopt_orphans(False)
@@ -116,6 +124,8 @@ class PreloadedPython(Popen[Any]):
     It starts as usual where modules would be imported differently, with options that forking does not know,
     and with another command.
     """
+
+    is_parent = False
 
     def _execute_child(self, args: Any, *given: Any) -> None:
         # in the order of CPython 3.11 to 3.13
@@ -157,6 +167,7 @@ class PreloadedPython(Popen[Any]):
             str(cwd or os.getcwd()),
             start_new_session,
             list(files),
+            self.is_parent,
         )
         try:
             opened = [there if here == -1 else here for there, here in files.items()]
@@ -167,12 +178,22 @@ class PreloadedPython(Popen[Any]):
             self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
 
 
+class PreloadedParent(PreloadedPython):
+    """A process whose fork servers begin preloaded, too, and that can use this module."""
+
+    is_parent = True
+
+
 def run_python(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[Any]:
-    """Like `subprocess.run` for this Python; the output is kept, as text unless `options` say otherwise."""
+    """Like `subprocess.run` for this Python; the output is kept, as text unless `options` say otherwise.
+
+    `is_parent`: it is a `PreloadedParent`.
+    """
     timeout = options.pop("timeout", None)
+    kind = PreloadedParent if options.pop("is_parent", False) else PreloadedPython
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     command = [sys.executable, *map(str, arguments)]
-    with PreloadedPython(command, **{"text": True, **pipes, **options}) as process:
+    with kind(command, **{"text": True, **pipes, **options}) as process:
         try:
             out, errors = process.communicate(timeout=timeout)
         except BaseException:
@@ -186,9 +207,16 @@ def preload_fork_servers() -> None:
     start = fork_client.ForkServerClient.__init__
 
     def start_preloaded(self: Any, environment: Mapping[str, str], setup: Any) -> None:
-        with pytest.MonkeyPatch.context() as patch:
-            if b"tilesight." in setup.preload:
-                patch.setattr(subprocess, "Popen", PreloadedPython)
+        if b"tilesight." not in setup.preload:
+            start(self, environment, setup)
+            return
+        with patch.object(subprocess, "Popen", PreloadedPython):
             start(self, environment, setup)
 
     fork_client.ForkServerClient.__init__ = start_preloaded  # type: ignore[method-assign]
+
+
+def fork_from(connection: Connection, pid: int) -> None:
+    """Let the process `pid`, which has imported the slow modules, be the one that is forked."""
+    _sources[:] = [_Source(connection, pid)]
+    preload_fork_servers()

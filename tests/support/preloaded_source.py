@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import gc
+import importlib
 import os
 import runpy
 import signal
@@ -11,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, Pipe
 from multiprocessing.reduction import recv_handle
 from pathlib import Path
 from types import ModuleType
@@ -23,13 +24,17 @@ _ABOVE = 100  # least number of the descriptors that files have between
 
 @dataclass(frozen=True)
 class Child:
-    """What a child is. The files with the numbers `descriptors` follow in the same order."""
+    """What a child is. The files with the numbers `descriptors` follow in the same order.
+
+    `is_parent`: it gets a process that its own children are forked from.
+    """
 
     arguments: list[str]
     environment: dict[str, str]
     folder: str
     leads_session: bool
     descriptors: list[int]
+    is_parent: bool = False
 
 
 def run_source(descriptor: int, parent_pid: int) -> Callable[[], object]:
@@ -37,12 +42,17 @@ def run_source(descriptor: int, parent_pid: int) -> Callable[[], object]:
     os.set_inheritable(descriptor, False)
     connection: Connection = Connection(descriptor)
     paths = sys.path[1:]
+    importlib.import_module("tests.support.preloaded")  # first: it keeps the variables that imports may set
     _import_slow_modules()
     assert len(os.listdir("/proc/self/task")) == 1, "a process with threads cannot be forked"
     gc.collect()
     gc.freeze()
-    end_with_parent(parent_pid)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the tests, and they end this process
+    return _fork_children(connection, parent_pid, paths)
+
+
+def _fork_children(connection: Connection, parent_pid: int, paths: list[str]) -> Callable[[], object]:
+    end_with_parent(parent_pid)
     while True:
         try:
             child: Child = connection.recv()
@@ -85,6 +95,17 @@ def _import_slow_modules() -> None:
 
 def _become(child: Child, files: list[int], paths: list[str]) -> Callable[[], object]:
     """Make this process the child; the result runs its program."""
+    if child.is_parent:
+        own_pid = os.getpid()
+        ours, theirs = Pipe()
+        if not (pid := os.fork()):
+            ours.close()
+            _leave_files(files)
+            return _fork_children(theirs, own_pid, paths)
+        theirs.close()
+        from tests.support.preloaded import fork_from
+
+        fork_from(ours, pid)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     _place(dict(zip(child.descriptors, files, strict=True)))
     if child.leads_session:
@@ -118,6 +139,16 @@ def _open_standard_streams(wanted: str) -> None:
         made.reconfigure(line_buffering=name == "stderr")
         setattr(sys, name, made)
         setattr(sys, f"__{name}__", made)
+
+
+def _leave_files(files: list[int]) -> None:
+    """Close what belongs to the child: who reads its output would wait for this process, too."""
+    for file in files:
+        os.close(file)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number in range(3):
+        os.dup2(nothing, number)
+    os.close(nothing)
 
 
 def _place(files: Mapping[int, int]) -> None:

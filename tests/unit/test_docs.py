@@ -175,7 +175,7 @@ def _run_console(block: str, folder: Path, environment: dict[str, str]) -> None:
             environment[name] = f"{value}{os.pathsep}{ROOT}" if name == "PYTHONPATH" else value
             continue
         ours = {"python": [], "tilesight": ["-m", "tilesight.cli.main"]}
-        done = run_python(*ours[words[0]], *words[1:], cwd=folder, env=environment)
+        done = run_python(*ours[words[0]], *words[1:], cwd=folder, env=environment, is_parent=True)
         assert done.returncode == 0, f"{command}: {done.stderr[-3000:]}"
         written = {_plain(line) for line in (done.stdout + done.stderr).splitlines()}
         assert {_plain(line) for line in shown if "[...]" not in line} - written == set(), command

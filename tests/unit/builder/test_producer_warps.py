@@ -44,7 +44,10 @@ def kernels_of(name: str, shape: str, dims: tuple[str, ...] = (), seed: int = 0)
     if name == "matmul":  # schedules of their own have producers without idle threads
         drawn = template.space(workload, target).sample(20, seed=seed)
         configs.append(next(config for config in drawn if "schedule" not in config))
-    return [lower_candidate(Candidate(workload, target, template, config, dims)).device for config in configs]
+    return [
+        lower_candidate(Candidate(workload, target, template, config, dims), only_read=True).device
+        for config in configs
+    ]
 
 
 def idle_roles(kernels: Any) -> list[Any]:

@@ -71,7 +71,9 @@ def test_names_that_are_not_utf8_are_shown(tmp_path: Path) -> None:
     }
     options = {"cwd": tmp_path, "env": environment, "text": False}
     command = ("-m", "tilesight.cli.main")
-    done = run_python(*command, "collect", "matmul", *shape, "--out", f"{NAME}.parquet", **options)
+    done = run_python(
+        *command, "collect", "matmul", *shape, "--out", f"{NAME}.parquet", is_parent=True, **options
+    )
     assert done.returncode == 0, done.stderr
     assert rb"rows in bad\udcff.parquet" in done.stdout
     assert (tmp_path / f"{NAME}.parquet").is_file()

@@ -19,7 +19,7 @@ from tilesight.records.session import Baseline, Decision, Effort, SessionState
 from tilesight.records.winners import Miss
 
 ROUNDS = 12
-CELLS = 30
+CELLS = 20
 WAYS_OUT = (
     "use another with --db",
     "restore a copy",
@@ -118,7 +118,7 @@ def test_any_length(whole: bytes, tmp_path: Path) -> None:
 
 def test_bytes_of_the_header(whole: bytes, tmp_path: Path) -> None:
     found = set()
-    for at in range(0, HEADER, 6):
+    for at in range(0, HEADER, 12):
         found.add(
             survive(
                 damaged(

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.support.preloaded import PreloadedPython
+from tests.support.preloaded import PreloadedParent
 from tests.unit.decorator import user_kernels
 from tests.unit.decorator.conftest import no_work
 from tilesight.decorator import Autotuned, TunedSource, autotune
@@ -226,7 +226,7 @@ def test_a_result_of_another_process_is_waited_for_and_recalled(
     (places / "script.py").write_text(SCRIPT, encoding="utf-8")
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[3])}
     command = [sys.executable, str(places / "script.py")]
-    with PreloadedPython(
+    with PreloadedParent(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as other:
         while other.poll() is None and not [

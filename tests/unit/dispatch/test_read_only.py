@@ -67,7 +67,8 @@ def run(program: str, place: Path, *, is_read_only: bool) -> subprocess.Complete
         "TMPDIR": str(temporary),
     }
     environment.pop("TILESIGHT_LAYERS", None)
-    return run_python("-c", is_read_only * MOUNT + program, place, env=environment, timeout=300)
+    program = is_read_only * MOUNT + program
+    return run_python("-c", program, place, env=environment, timeout=300, is_parent=True)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs mounts of its own")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.preloaded import PreloadedPython
+from tests.support.preloaded import PreloadedParent
 
 FOLDER = Path(__file__).parents[3] / "experiments" / "notebooks"
 DATA = FOLDER.parent / "datasets" / "h200"
@@ -50,7 +50,7 @@ def test_runs_and_shows(name: str, jupytext: Any, tmp_path: Path, monkeypatch: p
         pytest.skip("experiments/datasets/h200 is not in this checkout")
     for variable in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "MPLCONFIGDIR"):
         monkeypatch.setenv(variable, str(tmp_path / variable.lower()))
-    monkeypatch.setattr("jupyter_client.launcher.Popen", PreloadedPython)
+    monkeypatch.setattr("jupyter_client.launcher.Popen", PreloadedParent)
     notebook = jupytext.read(FOLDER / f"{name}.py")
     assert notebook.cells[0].cell_type == "markdown"
     for whole, smaller in SMALLER.get(name, {}).items():

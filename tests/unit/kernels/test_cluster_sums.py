@@ -41,7 +41,7 @@ def lowered(shape: str, dtype: str = "bfloat16", **changes: Value) -> Lowered:
     workload = operator("matmul").workload(shape, dtype)
     config = Config({**TILE, **changes})
     assert config in TEMPLATE.space(workload, TARGET), TEMPLATE.space(workload, TARGET).violations(config)
-    return lower(TEMPLATE.build(workload, config), TARGET)
+    return lower(TEMPLATE.build(workload, config), TARGET, only_read=True)
 
 
 def source(shape: str, dtype: str = "bfloat16", **changes: Value) -> str:

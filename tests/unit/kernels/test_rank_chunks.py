@@ -68,7 +68,7 @@ int main() {
         bool sends = lane < WORLD;
         threadIdx.x = sends ? lane : lane - WORLD;
         warp = block = sends ? sending : reading;
-        for (int call = 1; call <= 20; ++call) {
+        for (int call = 1; call <= 12; ++call) {
           delay(rank, call);
           if (sends) meet_ranks(rank, FLAGS);
           kernel->arrive_and_wait();

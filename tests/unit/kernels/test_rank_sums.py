@@ -63,7 +63,7 @@ int main() {
         bool adds = lane < WORLD;
         threadIdx.x = lane;
         warp = block = adding;
-        for (int call = 1; call <= 20; ++call) {
+        for (int call = 1; call <= 12; ++call) {
           delay(rank, call);
           if (adds) meet_ranks(rank, FLAGS);
           kernel->arrive_and_wait();

@@ -34,7 +34,7 @@ int main() {
       threads.emplace_back([=] {
         threadIdx.x = lane;
         warp = own;
-        for (int call = 1; call <= 40; ++call) {
+        for (int call = 1; call <= 20; ++call) {
           if (lane == 0) {
             delay(rank, call);
             for (int peer = 0; peer < WORLD; ++peer) sent[peer][rank] = call;

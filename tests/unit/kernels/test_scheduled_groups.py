@@ -82,7 +82,7 @@ def test_every_tile_has_one_block_and_blocks_have_as_many(
 def source(shape: str, dtype: str = "bfloat16", **changes: Any) -> str:
     target, workload = load_target("h200"), GROUPED.workload(shape, dtype)
     config = Config({**OVERLAPPED, **changes})
-    return device_source(lower(TEMPLATE.build(workload, config), target), target)
+    return device_source(lower(TEMPLATE.build(workload, config), target, only_read=True), target)
 
 
 SMALL = "tokens=3000,groups=5,n=1032,k=192"

@@ -41,7 +41,7 @@ def source(shape: str, changes: Mapping[str, Value], dtype: str = "bfloat16") ->
     target, workload = load_target("h100"), operator("matmul").workload(shape, dtype)
     template = templates("matmul")[0]
     config = Config({**MATMUL_TILE, **changes})
-    return device_source(lower(template.build(workload, config), target), target)
+    return device_source(lower(template.build(workload, config), target, only_read=True), target)
 
 
 def test_a_shared_stage_is_free_when_both_blocks_of_a_cluster_have_used_it() -> None:

@@ -31,7 +31,7 @@ def run(folder: Path, modules: str, *arguments: str) -> subprocess.CompletedProc
         "TILESIGHT_DB": f"sqlite:///{folder}/own.db",
         "TILESIGHT_CACHE_DIR": str(folder / "cache"),
     }
-    return run_python(*arguments, env=os.environ | own, timeout=300)
+    return run_python(*arguments, env=os.environ | own, timeout=300, is_parent=True)
 
 
 def tilesight(folder: Path, *arguments: str, modules: str = "my_axpy") -> subprocess.CompletedProcess[str]:

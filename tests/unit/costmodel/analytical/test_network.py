@@ -33,8 +33,12 @@ SHAPE = "m=4096,n=4096,k=1024"
 SENT = 4096 * 4096 * 2 * 3 / 4  # bytes of the tiles of peers
 
 
-@cache
 def profiles(way: str, name: str = "matmul_reduce_scatter") -> tuple[KernelProfile, ...]:
+    return _profiles(way, name)
+
+
+@cache
+def _profiles(way: str, name: str) -> tuple[KernelProfile, ...]:
     ours = operator(name)
     assert isinstance(ours, GroupOperator)
     template = template_for(ours.name, NODE, "bfloat16")

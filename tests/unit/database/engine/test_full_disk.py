@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.preloaded import PreloadedPython
 from tests.unit.database import samples
 from tilesight.database import Store, open_store
 from tilesight.problem.space import Census
@@ -46,9 +47,12 @@ def begin(store: Store) -> int:
 
 
 def record_until_it_fails(command: list[str]) -> tuple[int, str]:
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
-    assert ended.returncode == 0, ended.stderr
-    done, said = ended.stdout.strip().split("\n")
+    with PreloadedPython(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        out, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    done, said = out.strip().split("\n")
     return int(done), said
 
 

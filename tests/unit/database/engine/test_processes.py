@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.preloaded import PreloadedPython, run_python
 from tests.unit.database import samples
 from tilesight.database import open_store, overview, query
 from tilesight.machine.owner import is_alive, this_process
@@ -39,7 +40,7 @@ for number in itertools.islice(itertools.count(first), count or None):
 
 def start_writer(url: str, first: int, count: int) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", WRITER, url, str(first), str(count)]
-    return subprocess.Popen(
+    return PreloadedPython(
         command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
 
@@ -130,7 +131,7 @@ def test_owner_tells_the_living_from_the_dead() -> None:
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs a /proc file system")
 def test_a_dead_process_that_its_parent_has_not_buried_is_dead() -> None:
     code = "from tilesight.machine.owner import this_process as p; print(p(), flush=True)"
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, cwd=ROOT, text=True) as child:
+    with PreloadedPython([sys.executable, "-c", code], stdout=subprocess.PIPE, cwd=ROOT, text=True) as child:
         assert child.stdout is not None
         owner = child.stdout.read().strip()  # to its end: the child has exited or is about to
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
@@ -138,12 +139,8 @@ def test_a_dead_process_that_its_parent_has_not_buried_is_dead() -> None:
 
 
 def dead_owner() -> str:
-    child = subprocess.Popen(
-        [sys.executable, "-c", "from tilesight.machine.owner import this_process as p; print(p())"],
-        stdout=subprocess.PIPE,
-        cwd=ROOT,
-    )
-    return child.communicate()[0].decode().strip()
+    program = "from tilesight.machine.owner import this_process as p; print(p())"
+    return str(run_python("-c", program, cwd=ROOT).stdout).strip()
 
 
 def _start_of_init() -> str:
