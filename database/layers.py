@@ -207,13 +207,16 @@ class LayeredStore(Store):
 
     def _with_contexts(self, context: Context) -> Iterator[tuple[Store, Context]]:
         """The layers, each with the context in which its winners are looked for.
+
         A winner that ships with TileSight is used under any software: it is built here.
         """
+        for store in self._all:
             if store is not self.shipped.store:
                 yield store, context
                 continue
             for versions in self.shipped.software:
                 yield store, replace(context, software=versions)
+
     def measured_contexts(self, target: Target, device: str = "") -> list[Context]:
         found: dict[tuple[int, tuple[str, ...]], Context] = {}
         for store in self._all:

@@ -265,6 +265,7 @@ class Store:
         software; failed ones are left out."""
         ids = self._ids(context)
         return self.database.read(lambda connection: best_predicted(connection, ids, count))
+
     def vendor_times(
         self, workload_keys: Iterable[str], target: str, device: str, protocol: str
     ) -> dict[str, float]:

@@ -40,10 +40,8 @@ PACKAGES = (
         "records",
     ),
     *("search", "builder", "runner", "workers", "executor", "tuner", "database", "calibration", "datasets"),
-    *("explanation", "dispatch", "decorator", "planner", "exporter", "reports", "pages", "api", "benchmarks"),
-    "cli",
-    *("benchmarks", "cli"),
-    *("explanation", "dispatch", "decorator", "planner", "reports", "pages", "api", "benchmarks"),
+    *("explanation", "dispatch", "decorator", "planner", "rechecking", "exporter", "reports", "pages", "api"),
+    "benchmarks",
     *("server", "cli"),
 )
 LINKED = (

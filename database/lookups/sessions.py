@@ -32,11 +32,10 @@ def session_summaries(
     workload: str | None = None,
     before: int | None = None,
 ) -> list[SessionSummary]:
-    statement = with_contexts().order_by(_S.id.desc()).limit(limit)
     """Sessions, latest first, of the operator or template `kernel`, the target and the workload with a key,
     or of all; only those with ids below `before`.
     """
-    statement = _sessions().order_by(_S.id.desc()).limit(limit)
+    statement = with_contexts().order_by(_S.id.desc()).limit(limit)
     if kernel is not None:
         statement = statement.where(
             (schema.workloads.c.operator == kernel) | (schema.templates.c.name == kernel)
@@ -57,9 +56,6 @@ def recorded_summary(connection: Connection, session_id: int) -> SessionSummary:
 
 def recorded_session(connection: Connection, session_id: int) -> RecordedSession:
     """The session of that id with its candidates. Raises `InputError` if there is none."""
-    found = (
-        connection.execute(with_contexts().where(_S.id == session_id)) if 0 <= session_id < 2**63 else None
-    )
     row = _row(connection, session_id)
     summary = _summary(connection, row)
     result = replace(stored_result(connection, row, summary.context), state=summary.state)
@@ -67,7 +63,9 @@ def recorded_session(connection: Connection, session_id: int) -> RecordedSession
 
 
 def _row(connection: Connection, session_id: int) -> Row[Any]:
-    found = connection.execute(_sessions().where(_S.id == session_id)) if 0 <= session_id < 2**63 else None
+    found = (
+        connection.execute(with_contexts().where(_S.id == session_id)) if 0 <= session_id < 2**63 else None
+    )
     row = None if found is None else found.first()
     if row is None:
         raise InputError(

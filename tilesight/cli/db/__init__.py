@@ -5,8 +5,7 @@ from __future__ import annotations
 import click
 
 from ..group import Group
-from . import contents, files, misses, upkeep, why
-from . import contents, files, tools, upkeep, why
+from . import contents, files, misses, tools, upkeep, why
 
 
 @click.group(cls=Group)
@@ -14,7 +13,14 @@ def db() -> None:
     """Look into the performance database, move it, and keep it well."""
 
 
-for command in (*contents.COMMANDS, *files.COMMANDS, *upkeep.COMMANDS, *tools.COMMANDS, why.why):
+for command in (
+    *contents.COMMANDS,
+    *files.COMMANDS,
+    *upkeep.COMMANDS,
+    *tools.COMMANDS,
+    misses.misses,
+    why.why,
+):
     db.add_command(command)
 
 __all__ = ["db"]
