@@ -18,8 +18,9 @@ def compile_library(folder: Path, name: str) -> None:
     if cxx is None:
         raise ToolchainError(f"an export needs a C compiler; {CXX_HINT}")
     flags = ("-x", "c", "-std=c11", "-O2", "-fPIC", "-shared")
-    # a C++ compiler names its own library to the linker, which leaves it out where nothing needs it
-    linked = ("-Wl,--as-needed", "-Wl,--no-undefined", f"-Wl,-soname,lib{name}.so")
+    # A C++ compiler names its own library to the linker, which leaves it out where nothing needs it. Each of
+    # two exports of one name in a process calls its own functions.
+    linked = ("-Wl,--as-needed", "-Wl,--no-undefined", "-Wl,-Bsymbolic", f"-Wl,-soname,lib{name}.so")
     try:
         compile_in(folder, [cxx, *flags, *linked, f"{name}.c", "-ldl", "-lpthread", "-o", f"lib{name}.so"])
     except CompileError as error:

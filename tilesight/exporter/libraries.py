@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ..builder.kernel_cache import check_folder
 from ..dispatch.background_thread import BackgroundThread
 from ..dispatch.kernels.kernel_builder import KernelBuilder
 from ..errors import InputError, NoCandidateError, ToolchainError
@@ -33,7 +32,6 @@ def built_kernels(kernels: KernelSet, workers: int | None = None) -> list[BuildR
     if missing:
         raise ToolchainError(missing)
     settings = load_settings()
-    check_folder(settings.cache_dir)
 
     from ..executor.local import LocalExecutor
 

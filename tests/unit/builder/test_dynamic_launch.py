@@ -89,7 +89,7 @@ def test_a_descriptor_is_made_again_for_another_tensor_or_size_only() -> None:
         "cached_1.tensor && cached_1.tensor == arguments[1]",  # B's shape is fixed
         "cached_2.tensor && cached_2.tensor == arguments[2] && cached_2.size_0 == size_0",
     ]
-    assert source.count("static thread_local") == 3
+    assert source.count("static thread_local struct") == 3
 
 
 def test_strides_that_tma_cannot_take_are_refused() -> None:

@@ -1,11 +1,11 @@
-"""What the launcher does for kernels of several devices."""
+"""What the launcher does for kernels of several devices, and for threads."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from tilesight.builder.launch_plan import KernelLaunch, LaunchPlan
-from tilesight.builder.launcher import cuda_launcher
+from tilesight.builder.launcher import cuda_launcher, hip_launcher, host_launcher
 
 PLAN = LaunchPlan(1, (), (KernelLaunch("first", ()), KernelLaunch("second", ()), KernelLaunch("first", ())))
 
@@ -30,3 +30,9 @@ def test_a_call_of_some_launches_makes_only_these() -> None:
     assert sorted([*places, *launches]) == [
         one for pair in zip(places, launches, strict=True) for one in pair
     ]
+
+
+def test_each_thread_has_its_error_text() -> None:
+    for write in (cuda_launcher, hip_launcher, host_launcher):
+        [declared] = [line for line in write(PLAN).splitlines() if "error_text[512]" in line]
+        assert declared.startswith("static thread_local char ")

@@ -125,6 +125,48 @@ for device in (0, 2, 1):
     assert [line.split()[1] for line in log(environment, "retain")] == ["1", "0", "2"]
 
 
+THREADS = r"""
+#include "product.h"
+#include <pthread.h>
+#include <stdio.h>
+
+static void *work(void *device) {
+  product_args args = {.device = *(int *)device, .workspace = (void *)WORKSPACE};
+  args.A = (void *)ADDRESS_A, args.B = (void *)ADDRESS_B, args.C = (void *)ADDRESS_C;
+  if (product_init(args.device)) return printf("%s\n", product_error()), NULL;
+  for (args.m = 1; args.m <= 4096; args.m += 41) {
+    args.workspace_bytes = product_workspace(args.m);
+    if (product_call(&args, NULL)) printf("%s\n", product_error());
+  }
+  return NULL;
+}
+
+int main(void) {
+  pthread_t threads[9];
+  int devices[9];
+  for (int i = 0; i < 9; i++) devices[i] = i % 3, pthread_create(threads + i, NULL, work, devices + i);
+  for (int i = 0; i < 9; i++) pthread_join(threads[i], NULL);
+  return 0;
+}
+"""
+
+
+def test_threads_initialise_and_call_several_devices_at_once(
+    gpu_sample: Sample, stub_environment: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "threads.c").write_text(THREADS, encoding="utf-8")
+    defined = [f"-D{name}={value}" for name, value in DEFINED.items()]
+    flags = ["-std=c11", *WARNINGS, *defined, "-pthread", "threads.c", *link_flags(gpu_sample.folder)]
+    compile_program([compiler("gcc"), *flags, "-o", "threads"], tmp_path)
+    environment = {**stub_environment, "STUB_DEVICES": "3"}
+    assert run_program([tmp_path / "threads"], environment) == ""
+    sizes = range(1, 4097, 41)
+    launches = sum(1 + kernel_of(size) for size in sizes)
+    found = [line.split()[1] for line in log(environment)]
+    assert {device: found.count(device) for device in set(found)} == dict.fromkeys("012", 3 * launches)
+    assert sorted(log(environment, "retain")) == ["retain 0", "retain 1", "retain 2"]
+
+
 def export_library(program: Path) -> Path:
     """The library of the export that a program is linked with."""
     found = run_program([compiler("ldd"), program])

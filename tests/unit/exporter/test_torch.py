@@ -27,12 +27,36 @@ found = product(a.to("meta"), b.to("meta"))
 assert found.shape == (20, 48) and found.device.type == "meta" and found.dtype == torch.float32
 
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch._subclasses.fake_tensor import FakeTensorMode
 graph = make_fx(lambda a, b: product(a * 2, b) + 1, tracing_mode="symbolic")(a, b)
 assert "tilesight.product" in graph.code, graph.code
 for m in (1, 33, 100):
     a = torch.randn(m, 32)
     torch.testing.assert_close(graph(a, b), a @ b * 2 + 1, atol=1e-4, rtol=1e-4)
+
+def refused(function):
+    try:
+        function()
+    except (RuntimeError, NotImplementedError) as error:
+        print(str(error).splitlines()[0])
+    else:
+        print("no error")
+
+a = torch.randn(100, 32)
+refused(lambda: product(torch.randn(101, 32), b))
+refused(lambda: product(a.half(), b))
+refused(lambda: product(a[0], b))
+refused(lambda: product(a, b[:31]))
+refused(lambda: product(a, torch.randn(48, 32).T))
+refused(lambda: product_out(a, b, torch.empty(3, 48)))
+refused(lambda: product_out(a, b, torch.empty(100, 48).half()))
+refused(lambda: product(a.to("meta"), b[0].to("meta")))
+"""
+
+EXPORTED = """
+import sys, torch
+torch.ops.load_library(sys.argv[1])
+product = torch.ops.tilesight.product
+b = torch.randn(32, 48)
 
 class Layer(torch.nn.Module):
     def forward(self, a, b):
@@ -43,24 +67,11 @@ program = torch.export.export(Layer(), (torch.randn(20, 32), b), dynamic_shapes=
 for m in (2, 77):
     a = torch.randn(m, 32)
     torch.testing.assert_close(program.module()(a, b), a @ b + 1, atol=1e-4, rtol=1e-4)
-a = torch.randn(100, 32)
 
-def refused(function):
-    try:
-        function()
-    except (RuntimeError, NotImplementedError) as error:
-        print(str(error).splitlines()[0])
-    else:
-        print("no error")
-
-refused(lambda: product(torch.randn(101, 32), b))
-refused(lambda: product(a.half(), b))
-refused(lambda: product(a[0], b))
-refused(lambda: product(a, b[:31]))
-refused(lambda: product(a, torch.randn(48, 32).T))
-refused(lambda: product_out(a, b, torch.empty(3, 48)))
-refused(lambda: product_out(a, b, torch.empty(100, 48).half()))
-refused(lambda: product(a.to("meta"), b[0].to("meta")))
+compiled = torch.compile(lambda a, b: product(a, b).relu(), fullgraph=True, dynamic=True, backend="aot_eager")
+for m in (3, 50):
+    a = torch.randn(m, 32)
+    torch.testing.assert_close(compiled(a, b), (a @ b).relu(), atol=1e-4, rtol=1e-4)
 """
 
 
@@ -74,16 +85,21 @@ def torch_flags() -> list[str]:
     ]
 
 
-def test_the_operator_computes_and_is_traced(cpu_sample: Sample, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def operator_library(cpu_sample: Sample, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("operator")
     kernels = kernels_of_table(cpu_sample.table, "product", None)
     source = torch_operator(kernels, read_interface(kernels))
-    (tmp_path / "product_torch.cpp").write_text(source, encoding="utf-8")
+    (folder / "product_torch.cpp").write_text(source, encoding="utf-8")
     own = [f"-I{cpu_sample.folder}", f"-L{cpu_sample.folder}", "-lproduct", f"-Wl,-rpath,{cpu_sample.folder}"]
     flags = ["-std=c++17", "-O0", *WARNINGS, "-fPIC", "-shared", "product_torch.cpp", *torch_flags(), *own]
-    library = tmp_path / "libproduct_torch.so"
-    compile_program([compiler("g++"), *flags, "-ldl", "-o", library], tmp_path)
+    compile_program([compiler("g++"), *flags, "-ldl", "-o", "libproduct_torch.so"], folder)
+    return folder / "libproduct_torch.so"
+
+
+def test_the_operator_computes_and_is_traced(operator_library: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", TRACED, str(library)], capture_output=True, text=True, check=False
+        [sys.executable, "-c", TRACED, str(operator_library)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.splitlines() == [
@@ -96,6 +112,13 @@ def test_the_operator_computes_and_is_traced(cpu_sample: Sample, tmp_path: Path)
         "product: C is Half and must be Float",
         "product: B has 1 axes and must have 2",
     ]
+
+
+@pytest.mark.ci
+def test_the_operator_is_exported_and_compiled(operator_library: Path) -> None:
+    words = [sys.executable, "-c", EXPORTED, str(operator_library)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
 
 
 @pytest.mark.ci
