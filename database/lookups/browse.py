@@ -33,7 +33,7 @@ class RowPage:
 
 
 @dataclass(frozen=True, slots=True)
-class Contents:
+class DatabaseContents:
     """The kernels, targets, and numbers of sessions and of records of a database."""
 
     kernels: tuple[str, ...]
@@ -42,14 +42,15 @@ class Contents:
     records: int
 
 
-def contents(connection: Connection) -> Contents:
+def contents(connection: Connection) -> DatabaseContents:
     def names(column: Any) -> tuple[str, ...]:
-        return tuple(connection.execute(select(column).distinct().order_by(column)).scalars())
+        # SQLite may hold any value
+        return tuple(map(str, connection.execute(select(column).distinct().order_by(column)).scalars()))
 
     def count(column: Any) -> int:
         return int(connection.execute(select(func.count()).select_from(column)).scalar_one())
 
-    return Contents(
+    return DatabaseContents(
         names(schema.workloads.c.operator),
         names(schema.targets.c.name),
         count(schema.sessions),

@@ -118,8 +118,21 @@ def _summary(connection: Connection, row: Row[Any]) -> SessionSummary:
         )
 
 
+_TEXTS = ("template", "template_version", "operator", "dtype", "target", "fingerprint", "arch", "model")
+
+
+def _check_types(row: Row[Any]) -> None:
+    """Raise `TypeError` for a value of another type, which SQLite may hold."""
+    for name in (*_TEXTS, "device", "protocol", "dynamic"):
+        if not isinstance(getattr(row, name), str):
+            raise TypeError(f"{name} must be a text")
+    if not isinstance(row.versions, dict) or not all(isinstance(v, str) for v in row.versions.values()):
+        raise TypeError("versions must be texts by name")
+
+
 def context_of(row: Row[Any]) -> Context:
     """The context of a row of `with_contexts`, without its search space, of which only a hash is kept."""
+    _check_types(row)
     return Context(
         template=row.template,
         template_version=row.template_version,

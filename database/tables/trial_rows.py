@@ -142,6 +142,8 @@ def _build(row: Any, failures: dict[int, Failure]) -> BuildResult:
 
 
 def _measurement(row: Any, failures: dict[int, Failure], environments: dict[int, Any]) -> Measurement:
+    if not all(isinstance(part, dict) for part in (row.observed, row.protocol)):
+        raise TypeError("the observations and the protocol of a measurement must be objects")
     return Measurement(
         samples_us=tuple(row.samples_us),
         failure=None if row.failure_id is None else failures[row.failure_id],

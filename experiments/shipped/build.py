@@ -5,9 +5,9 @@
 
 `tune` runs a session for each workload and target, in a process for each GPU found here. Where there is no
 GPU of a target, candidates are lowered and predicted only, and their profiles are what is wanted. Each
-process has a database in the folder `--out`. A second call goes on where the first one was ended. `pack`
-writes `database/shipped.db`, with the measured candidates of complete sessions, and `database/profiles.zip`.
-The sessions that ship already stay, unless a database has a newer one of the same workload and card. Profiles
+process has a database in the folder `--out`. `--layers` has those of earlier calls: their sessions answer, and
+those that had no time go on. `pack` writes `database/shipped.db`, with the measured candidates of complete
+sessions, and `database/profiles.zip`. The sessions that ship already stay, unless a database has a newer one of the same workload and card. Profiles
 are those of the databases alone: give all of them.
 """
 
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from multiprocessing.queues import Queue
 
 PACKAGE = Path(__file__).parents[2] / "database"
+LEAST_S = 30.0  # for one more session
 NO_LIBRARY = "(not shipped)"  # in place of the path of a built kernel
 
 
@@ -70,7 +71,7 @@ def run_sessions(queue: Queue[Job], out: Path, environment: Mapping[str, str], g
     from tilesight import tune
     from tilesight.errors import TileSightError
 
-    while time.time() + given.session_s < given.end:
+    while (left := given.end - time.time()) > LEAST_S:
         try:
             job = queue.get_nowait()
         except Empty:
@@ -82,8 +83,9 @@ def run_sessions(queue: Queue[Job], out: Path, environment: Mapping[str, str], g
                 job.target,
                 job.shape,
                 effort=given.effort,
-                budget_s=given.session_s,
+                budget_s=min(given.session_s, left),
                 database=str(out / f"part{slot}.db"),
+                layers=given.layers,
                 workers=given.workers,
             )
             said = found.summary
@@ -205,6 +207,7 @@ def main() -> None:
     tuning.add_argument("--processes", type=int, default=1, help="at least; there is one a GPU")
     tuning.add_argument("--workers", type=int, help="of each [default: the cores, divided]")
     tuning.add_argument("--session-s", type=float, default=120.0, help="seconds of a session, at most")
+    tuning.add_argument("--layers", nargs="*", default=[], help="databases of earlier calls, to go on with")
     tuning.add_argument("--limit-s", type=float, default=1e6, help="seconds of the call, at most")
     packing = steps.add_parser("pack", help="write the files of the package")
     packing.add_argument("databases", type=Path, nargs="+")

@@ -110,6 +110,8 @@ def _state(found: SessionProgress) -> str:
 
 def _left(found: SessionProgress) -> str:
     parts = []
+    if found.left == 0:
+        return f"none of {found.of} {found.left_what}"
     if found.left is not None:
         parts.append(f"at most {found.left} of {found.of} {found.left_what}")
     if found.left_s is not None:
@@ -178,11 +180,13 @@ class Screen:
     @contextmanager
     def shown(self) -> Iterator[Screen]:
         """Within the block the terminal shows it; at the end its last state stays there."""
-        with self._live:
-            yield self
-        last = self._live.get_renderable()
-        if str(last):
-            self._console.print(last)
+        try:
+            with self._live:
+                yield self
+        finally:
+            last = self._live.get_renderable()
+            if str(last):
+                self._console.print(last)
 
 
 @contextmanager

@@ -11,11 +11,11 @@ from ..pages.values import Source as Provenance
 from ..problem.config import Config
 from ..reports.numbers import number
 from . import markup
-from .markup import Cell, Choice, Link, Listing, address
-from .source import Source
+from .markup import Link, ListCell, ListChoice, Listing, address
+from .source import ServedData
 
 if TYPE_CHECKING:
-    from ..database.lookups.browse import Contents, RowPage
+    from ..database.lookups.browse import DatabaseContents, RowPage
     from ..records.recorded_session import SessionSummary
 
 ROWS = 50  # of a page
@@ -45,7 +45,7 @@ def page(root: str, here: str, title: str, subtitle: str, parts: Sequence[str]) 
     return markup.document(title, subtitle, markup.navigation(links(root), here), parts)
 
 
-def home(source: Source, query: Mapping[str, str]) -> str:
+def home(source: ServedData, query: Mapping[str, str]) -> str:
     """The sessions of the database, the latest first."""
     from ..database.lookups.browse import contents
 
@@ -76,12 +76,12 @@ def home(source: Source, query: Mapping[str, str]) -> str:
     return page("", "Sessions", "Tuning sessions", source.location, parts)
 
 
-def _session_choices(found: Contents, query: Mapping[str, str]) -> str:
+def _session_choices(found: DatabaseContents, query: Mapping[str, str]) -> str:
     return markup.choices(
         "./",
         [
-            Choice("kernel", "kernel", found.kernels, query.get("kernel", "")),
-            Choice("target", "target", found.targets, query.get("target", "")),
+            ListChoice("kernel", "kernel", found.kernels, query.get("kernel", "")),
+            ListChoice("target", "target", found.targets, query.get("target", "")),
         ],
     )
 
@@ -106,27 +106,27 @@ def _sessions(found: Sequence[SessionSummary], query: Mapping[str, str]) -> str:
     )
 
 
-def _session_row(found: SessionSummary) -> list[Cell]:
+def _session_row(found: SessionSummary) -> list[ListCell]:
     context = found.context
     time = "-" if found.winner_us is None else f"{'' if found.is_measured else '~'}{number(found.winner_us)}"
     provenance = Provenance.MEASURED if found.is_measured else Provenance.PREDICTED
     return [
-        Cell(str(found.id), address("", "session", str(found.id))),
-        Cell(f"{found.started_at:%Y-%m-%d %H:%M}"),
-        Cell(found.state.value),
-        Cell(found.effort.value),
-        Cell(context.target),
-        Cell(time, is_number=True, source=provenance),
-        Cell(
+        ListCell(str(found.id), address("", "session", str(found.id))),
+        ListCell(f"{found.started_at:%Y-%m-%d %H:%M}"),
+        ListCell(found.state.value),
+        ListCell(found.effort.value),
+        ListCell(context.target),
+        ListCell(time, is_number=True, source=provenance),
+        ListCell(
             f"{sum(found.counts.values()):,}",
             address("", "records", session=found.id),
             is_number=True,
         ),
-        Cell(context.workload.label, address("./", workload=context.workload.key)),
+        ListCell(context.workload.label, address("./", workload=context.workload.key)),
     ]
 
 
-def records(source: Source, query: Mapping[str, str]) -> str:
+def records(source: ServedData, query: Mapping[str, str]) -> str:
     """The candidates of all sessions or of one, the latest sessions first."""
     from ..database.lookups.browse import row_page
 
@@ -143,7 +143,7 @@ def records(source: Source, query: Mapping[str, str]) -> str:
     return page("", "Records", title, source.location, [part])
 
 
-def tables(source: Source) -> str:
+def tables(source: ServedData) -> str:
     """The views and tables of the database, with the number of rows of each table."""
     from ..database.lookups.browse import table_sizes
     from ..database.schema.tables import HEAD
@@ -153,7 +153,7 @@ def tables(source: Source) -> str:
     size_bytes = source.read(source.opened.database.backend.size_bytes)
     views = [Link(name, address("", "table", name)) for name in VIEWS]
     rows = [
-        [Cell(name, address("", "table", name)), Cell(f"{count:,}", is_number=True)]
+        [ListCell(name, address("", "table", name)), ListCell(f"{count:,}", is_number=True)]
         for name, count in sizes.items()
     ]
     parts = [
@@ -164,7 +164,7 @@ def tables(source: Source) -> str:
     return page("", "Database", "Tables of the database", source.location, parts)
 
 
-def table(source: Source, name: str, query: Mapping[str, str]) -> str:
+def table(source: ServedData, name: str, query: Mapping[str, str]) -> str:
     """The rows of a table or view."""
     from ..database.lookups.browse import row_page
 
@@ -181,7 +181,7 @@ def _further(found: RowPage, aim: str, text: str, **kept: int | None) -> list[Li
     return [Link(text, address("", aim, **given, after=found.after))] if found.after else []
 
 
-def _rows(found: RowPage, columns: Sequence[str], root: str) -> list[list[Cell]]:
+def _rows(found: RowPage, columns: Sequence[str], root: str) -> list[list[ListCell]]:
     places = [found.columns.index(column) for column in columns]
     return [
         [_value(column, row[place], root) for column, place in zip(columns, places, strict=True)]
@@ -189,21 +189,21 @@ def _rows(found: RowPage, columns: Sequence[str], root: str) -> list[list[Cell]]
     ]
 
 
-def _value(column: str, value: Any, root: str) -> Cell:
+def _value(column: str, value: Any, root: str) -> ListCell:
     if column == "session_id" and isinstance(value, int):
-        return Cell(str(value), address(root, "session", str(value)))
+        return ListCell(str(value), address(root, "session", str(value)))
     provenance = Provenance.PREDICTED if column in _PREDICTED else _PROVENANCE.get(column, Provenance.PLAIN)
     if value is None:
-        return Cell("", source=provenance)
+        return ListCell("", source=provenance)
     if column == "config" and isinstance(value, str):
-        return Cell(_config(value))
+        return ListCell(_config(value))
     if isinstance(value, bytes):
-        return Cell(f"{len(value):,} bytes")
+        return ListCell(f"{len(value):,} bytes")
     if isinstance(value, float):
-        return Cell(number(value, 6), is_number=True, source=provenance)
+        return ListCell(number(value, 6), is_number=True, source=provenance)
     if isinstance(value, int):
-        return Cell(str(value), is_number=True, source=provenance)
-    return Cell(value if isinstance(value, str) else _text(value), source=provenance)
+        return ListCell(str(value), is_number=True, source=provenance)
+    return ListCell(value if isinstance(value, str) else _text(value), source=provenance)
 
 
 def _config(text: str) -> str:
@@ -219,13 +219,13 @@ def _text(value: Any) -> str:
     return json.dumps(value) if isinstance(value, dict | list) else str(value)
 
 
-def plans(source: Source) -> str:
+def plans(source: ServedData) -> str:
     """The dispatch tables."""
     found = source.tables()
     rows = [
-        [Cell(name), Cell(str(path))]
+        [ListCell(name), ListCell(str(path))]
         if isinstance(path, InputError)
-        else [Cell(name, address("", "plan", name)), Cell(str(path))]
+        else [ListCell(name, address("", "plan", name)), ListCell(str(path))]
         for name, path in found.items()
     ]
     empty = "No dispatch table was given: `tilesight serve TABLE.json` or `serve FOLDER` shows some."
@@ -233,16 +233,16 @@ def plans(source: Source) -> str:
     return page("", "Dispatch tables", "Dispatch tables", source.location, [part])
 
 
-def kernels(source: Source) -> str:
+def kernels(source: ServedData) -> str:
     """The kernels with records."""
     from ..database.lookups.browse import contents
 
     found = source.read(contents).kernels
     rows = [
         [
-            Cell(name),
-            Cell("its sessions", address("./", kernel=name)),
-            Cell("its best configs", address("", "kernel", name)),
+            ListCell(name),
+            ListCell("its sessions", address("./", kernel=name)),
+            ListCell("its best configs", address("", "kernel", name)),
         ]
         for name in found
     ]

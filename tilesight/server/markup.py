@@ -23,7 +23,7 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class ListCell:
     """A cell of a table: a text, perhaps with a link. A number stands at the right; a source has a colour."""
 
     text: str
@@ -38,14 +38,14 @@ class Listing:
 
     title: str
     columns: Sequence[str]
-    rows: Sequence[Sequence[Cell]]
+    rows: Sequence[Sequence[ListCell]]
     empty: str
     below: Sequence[Link] = ()
     note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ListChoice:
     """A list from which a reader chooses, by the name of its field; "" stands for all."""
 
     field: str
@@ -138,13 +138,13 @@ def listing(found: Listing) -> str:
     )
 
 
-def choices(aim: str, found: Iterable[Choice]) -> str:
+def choices(aim: str, found: Iterable[ListChoice]) -> str:
     """A form that shows the page again with what was chosen."""
     fields = "".join(_choice(choice) for choice in found)
     return f'<form class="bar" method="get" action="{text(aim)}">{fields}<button>Show</button></form>\n'
 
 
-def _choice(found: Choice) -> str:
+def _choice(found: ListChoice) -> str:
     options = "".join(
         f'<option value="{text(value)}"{" selected" if value == found.chosen else ""}>'
         f"{text(value or 'all')}</option>"
@@ -154,7 +154,7 @@ def _choice(found: Choice) -> str:
     return f"<label><span>{text(found.label)}</span>{select}</label>"
 
 
-def _cell(found: Cell) -> str:
+def _cell(found: ListCell) -> str:
     shown = found.text if len(found.text) <= LONGEST else found.text[: LONGEST - 1] + "…"
     look = [name for name, is_so in (("number", found.is_number), ("long", len(shown) > 60)) if is_so]
     if found.source is not Source.PLAIN:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ..errors import DatabaseError, InputError, TileSightError
 from ..pages.values import Page
 from . import browse, markup
-from .source import Source
+from .source import ServedData
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Answer:
 class Site:
     """The pages of a source. Threads may ask at once."""
 
-    def __init__(self, source: Source, *, debug: bool = False) -> None:
+    def __init__(self, source: ServedData, *, debug: bool = False) -> None:
         self._source, self._debug = source, debug
         self._lists: Mapping[str, Callable[[Mapping[str, str]], str]] = {
             "": lambda query: browse.home(source, query),

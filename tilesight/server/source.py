@@ -23,7 +23,7 @@ MOST_TABLES = 1000  # in one folder
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ServedData:
     """The database and the paths of dispatch tables. Both are read anew for each page.
 
     Attributes:
@@ -67,7 +67,7 @@ class Source:
 
 
 @contextmanager
-def opened_source(database: str | None, paths: Sequence[Path] = ()) -> Iterator[Source]:
+def opened_source(database: str | None, paths: Sequence[Path] = ()) -> Iterator[ServedData]:
     """The database, for reading, and dispatch tables.
 
     Args:
@@ -87,10 +87,10 @@ def opened_source(database: str | None, paths: Sequence[Path] = ()) -> Iterator[
             read_table(path)
     url = parse_url(database or load_settings().database_url)
     if paths and not exists(url):
-        yield Source(display_name(url), None, paths)
+        yield ServedData(display_name(url), None, paths)
         return
     with open_store(url, read_only=True) as store:
-        yield Source(display_name(url), store, paths)
+        yield ServedData(display_name(url), store, paths)
 
 
 def _named(paths: Iterable[Path]) -> list[tuple[str, Path]]:

@@ -463,6 +463,7 @@ def test_every_command_and_option_is_documented() -> None:
 def test_json_fields_are_documented(run: Run, tmp_path: Path) -> None:
     table = dict(re.findall(r"^\| `db \w+` \| `(\w+)` \| (.*) \|$", PAGE, re.MULTILINE))
     idle, lines = _idle(tmp_path, run), tmp_path / "idle.jsonl"
+    session_id = run("query", "SELECT MAX(session_id) FROM trials").output.split()[-1]
     answers = [
         run(*command, "--json").output
         for command in (
@@ -478,6 +479,8 @@ def test_json_fields_are_documented(run: Run, tmp_path: Path) -> None:
             ["backup", tmp_path / "b.db"],
             ["gc", "--db", idle],
             ["check"],
+            ["optuna", str(session_id), "-o", tmp_path / "study.log"],
+            ["datasette", "-o", tmp_path / "metadata.json"],
         )
     ]
     found = {answer.pop("kind"): answer for answer in map(json.loads, answers)}
@@ -573,6 +576,7 @@ DAMAGED = {
 def test_a_damaged_database_ends_no_command_with_a_traceback(run: Run, tmp_path: Path, name: str) -> None:
     idle = _idle(tmp_path, run)
     with closing(sqlite3.connect(idle)) as other, other:
+        session_id = str(other.execute("SELECT MAX(session_id) FROM trials").fetchone()[0])
         other.execute(DAMAGED[name])
     for command in (
         ["status"],
@@ -586,6 +590,8 @@ def test_a_damaged_database_ends_no_command_with_a_traceback(run: Run, tmp_path:
         ["export", tmp_path / "x.json"],
         ["query", "SELECT * FROM best"],
         ["gc", "--dry-run"],
+        ["datasette", "-o", tmp_path / "metadata.json"],
+        ["optuna", session_id, "-o", tmp_path / "study.log"],
         ["check"],
     ):
         found = run(*command, "--db", idle)

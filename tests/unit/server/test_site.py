@@ -27,7 +27,7 @@ from tilesight.dispatch.table.table_file import write_table
 from tilesight.errors import DatabaseError, InputError
 from tilesight.records.session import Effort
 from tilesight.server import browse
-from tilesight.server.source import Source, opened_source
+from tilesight.server.source import ServedData, opened_source
 
 LISTS = ("", "records", "kernels", "plans", "tables", "table/records", "table/trials", "table/best")
 
@@ -224,7 +224,7 @@ def test_tables_of_one_name_have_their_paths(tmp_path: Path) -> None:
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
         write_table(samples.table(), tmp_path / folder / "table.json")
-    source = Source("none", None, [tmp_path / "a", tmp_path / "b" / "table.json"])
+    source = ServedData("none", None, [tmp_path / "a", tmp_path / "b" / "table.json"])
     assert list(source.tables()) == [str(tmp_path / "a" / "table.json"), str(tmp_path / "b" / "table.json")]
 
 
