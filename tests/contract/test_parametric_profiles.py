@@ -38,16 +38,6 @@ DEQUANT = (
 CASES = [
     pytest.param("matmul", "h200", MATMUL, "M0", ["M5", "m=1280,n=4352,k=640"], EXACT, id="matmul"),
     pytest.param(
-        "matmul",
-        "a100",
-        "block_m=64,block_n=64,block_k=32,num_stages=3,threads=128,policy=square,epilogue=shared,swizzle=0",
-        "M0",
-        ["m=1280,n=4352,k=640"],
-        EXACT,
-        id="matmul cp.async",
-        marks=pytest.mark.ci,
-    ),
-    pytest.param(
         "matmul", "h200", UNEVEN, "M0", ["M5"], SAMPLED, id="matmul at an edge", marks=pytest.mark.ci
     ),
     pytest.param("gemv", "h200", GEMV, "V0", ["n=9216,k=16384"], EXACT, id="gemv"),
@@ -146,7 +136,6 @@ def test_loops_that_are_too_short_are_refused_or_right(depth: int) -> None:
     ("name", "target_name", "shapes"),
     [
         ("matmul", "h200", ("M0", "m=1000,n=1000,k=1000")),
-        pytest.param("matmul", "a100", ("m=1000,n=1000,k=1000",), marks=pytest.mark.ci),
         pytest.param("matmul", "mi300x", ("m=1000,n=1000,k=1000",), marks=pytest.mark.ci),
         ("dequant_matmul", "h200", ("m=4096,n=4096,k=1024",)),
     ],

@@ -200,7 +200,7 @@ def program(way: str, dims: dict[str, int], world: int) -> str:
     numbers = {
         **{key.upper(): size for key, size in dims.items()},
         "WORLD": world,
-        "CALLS": 4,
+        "CALLS": 3,
         "FLAGS": max([1, *(math_size for name, ((math_size, *_), _) in shared.items() if "flags" in name)]),
     }
     constants = "".join(f"#define {key} {value}\n" for key, value in numbers.items())

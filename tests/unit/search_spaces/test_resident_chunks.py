@@ -90,7 +90,7 @@ def test_reasons(
 @pytest.mark.parametrize(
     ("kernel", "shape", "changes"),
     [
-        ("chunk_scan", "CC0", {"heads": 4, "num_stages": 3}),
+        ("chunk_scan", "CC0", {"heads": 2, "num_stages": 3}),
         ("chunk_state", "CT0", {"heads": 2, "block_k": 128}),
     ],
 )
