@@ -5,10 +5,10 @@
 
 `tune` runs a session for each workload and target, in a process for each GPU found here. Where there is no
 GPU of a target, candidates are lowered and predicted only, and their profiles are what is wanted. Each
-process has a database in the folder `--out`. `--layers` has those of earlier calls: their sessions answer, and
-those that had no time go on. `pack` writes `database/shipped.db`, with the measured candidates of complete
-sessions, and `database/profiles.zip`. The sessions that ship already stay, unless a database has a newer one of the same workload and card. Profiles
-are those of the databases alone: give all of them.
+process has a database in the folder `--out`. `--layers` has those of earlier calls: their sessions answer,
+and those that had no time go on. `pack` writes `database/shipped.db`, with the measured candidates of
+complete sessions, and `database/profiles.zip`. The sessions that ship already stay, unless a database has a
+newer one of the same workload and card. Profiles are those of the databases alone: give all of them.
 """
 
 from __future__ import annotations
@@ -103,7 +103,8 @@ def tune_all(given: argparse.Namespace) -> None:
     given.end = time.time() + given.limit_s
     context = multiprocessing.get_context("spawn")
     queue: Queue[Job] = context.Queue()
-    for job in jobs(given.targets.split(","), given.only.split(",") if given.only else (), every=given.all):
+    found = jobs(given.targets.split(","), given.only.split(",") if given.only else (), every=given.all)
+    for job in reversed(found) if given.reverse else found:
         queue.put(job)
     os.environ["TILESIGHT_SHIPPED"] = "0"
     processes = [
@@ -203,6 +204,7 @@ def main() -> None:
     tuning.add_argument("--targets", default="h200,a100,mi300x", help="by commas")
     tuning.add_argument("--only", default="", help="operators, by commas [default: all]")
     tuning.add_argument("--all", action="store_true", help="every published workload, not the default ones")
+    tuning.add_argument("--reverse", action="store_true", help="the last one first, beside another call")
     tuning.add_argument("--effort", default="quick")
     tuning.add_argument("--processes", type=int, default=1, help="at least; there is one a GPU")
     tuning.add_argument("--workers", type=int, help="of each [default: the cores, divided]")
