@@ -64,7 +64,8 @@ def named_workloads(template: KernelTemplate, target: Target) -> dict[str, Workl
 def different_workloads(template: KernelTemplate, target: Target) -> list[Workload]:
     """One of each choice of attributes: their spaces are enumerated, which takes long."""
     found = named_workloads(template, target)
-    return list({tuple(one.attrs.items()): one for one in reversed(found.values())}.values())[::-1]
+    first = {tuple(workload.attrs.items()): name for name, workload in reversed(found.items())}
+    return [found[name] for name in found if name in first.values()]
 
 
 @pytest.mark.parametrize("name", OF_ONE_DEVICE)
