@@ -2,13 +2,16 @@
 
     python experiments/shipped/build.py tune --out parts --targets h200,a100,mi300x
     python experiments/shipped/build.py pack parts/*.db
+    python experiments/shipped/build.py check
 
 `tune` runs a session for each workload and target, in a process for each GPU found here. Where there is no
 GPU of a target, candidates are lowered and predicted only, and their profiles are what is wanted. Each
 process has a database in the folder `--out`. `--layers` has those of earlier calls: their sessions answer,
 and those that had no time go on. `pack` writes `database/shipped.db`, with the measured candidates of
 complete sessions, and `database/profiles.zip`. The sessions that ship already stay, unless a database has a
-newer one of the same workload and card. Profiles are those of the databases alone: give all of them.
+newer one of the same workload and card. Profiles are those of the databases alone: give all of them. `check`
+counts what the present code can use: profiles are of one version of the code that makes them, and sessions of
+one version of their template.
 """
 
 from __future__ import annotations
@@ -26,9 +29,10 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import select, update
 
 from tilesight.database.schema import tables as schema
-from tilesight.database.shipped import PROFILES, SESSIONS, write_archive
+from tilesight.database.shipped import PROFILES, SESSIONS, ProfileArchive, write_archive
 from tilesight.database.store import Store, open_store
-from tilesight.kernels import operator, operators
+from tilesight.executor.profile_cache import reader_version
+from tilesight.kernels import operator, operators, templates
 from tilesight.machine.devices import find_devices, restricted_to
 from tilesight.profile.parametric import ParametricProfile, ProfileKey
 from tilesight.records.recorded_session import RecordedSession
@@ -194,6 +198,20 @@ def without_path(trial: TrialRecord) -> TrialRecord:
     return replace(trial, build=replace(build, artifact=NO_LIBRARY))
 
 
+def check(folder: Path) -> None:
+    """Print how many sessions and profiles are of the present code."""
+    versions = {one.name: one.version for name in operators() for one in templates(name)}
+    with open_store(str(folder / SESSIONS), read_only=True) as store:
+        contexts = [summary.context for summary in store.session_summaries()]
+    usable = sum(context.template_version == versions.get(context.template) for context in contexts)
+    print(f"{usable} of {len(contexts)} sessions")
+    reader, counts = reader_version(), {True: 0, False: 0}
+    for key in ProfileArchive(folder / PROFILES).keys.values():
+        is_usable = key["reader"] == reader and key["template_version"] == versions.get(str(key["template"]))
+        counts[is_usable] += int(str(key["profiles"]))
+    print(f"{counts[True]} of {sum(counts.values())} profiles")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -214,9 +232,13 @@ def main() -> None:
     packing = steps.add_parser("pack", help="write the files of the package")
     packing.add_argument("databases", type=Path, nargs="+")
     packing.add_argument("--folder", type=Path, default=PACKAGE, help="[default: that of the package]")
+    checking = steps.add_parser("check", help="count what the present code can use")
+    checking.add_argument("--folder", type=Path, default=PACKAGE, help="[default: that of the package]")
     given = parser.parse_args()
     if given.step == "tune":
         tune_all(given)
+    elif given.step == "check":
+        check(given.folder)
     else:
         pack(given.databases, given.folder)
 

@@ -74,6 +74,7 @@ class _Source:
                 pass_fds=[end.fileno()],
             )
         self._pid = self._process.pid
+        self._connection.recv()  # raises EOFError if it cannot be forked
 
     @property
     def is_alive(self) -> bool:
@@ -92,12 +93,17 @@ class _Source:
                 _adopt_orphans(False)
 
 
-_sources: list[_Source] = []
+_sources: list[_Source | None] = []
 
 
-def _source() -> _Source:
-    if not _sources or not _sources[0].is_alive:
+def _source() -> _Source | None:
+    """The source of this process; None where it cannot be forked."""
+    if _sources and (_sources[0] is None or _sources[0].is_alive):
+        return _sources[0]
+    try:
         _sources[:] = [_Source()]
+    except EOFError:
+        _sources[:] = [None]
     return _sources[0]
 
 
@@ -157,7 +163,9 @@ class PreloadedPython(Popen[Any]):
         is_python = not shell and not isinstance(args, str) and args[0] == sys.executable
         is_python = is_python and (str(args[1]) in ("-c", "-m") or not str(args[1]).startswith("-"))
         is_python = is_python and (preexec, gid, gids, uid, umask, process_group) == (*[None] * 4, -1, -1)
-        if sys.platform != "linux" or not is_python or not _imports_alike(environment):
+        is_alike = sys.platform == "linux" and is_python and _imports_alike(environment)
+        source = _source() if is_alike else None
+        if source is None:
             super()._execute_child(args, *given)  # type: ignore[misc]
             return
         files = {0: stdin, 1: stdout, 2: stderr, **{number: number for number in pass_fds}}
@@ -171,7 +179,7 @@ class PreloadedPython(Popen[Any]):
         )
         try:
             opened = [there if here == -1 else here for there, here in files.items()]
-            self.pid = _source().fork(child, opened)
+            self.pid = source.fork(child, opened)
             self._child_created = True
         finally:
             pipes = given[9:15]

@@ -17,9 +17,9 @@ from tests.unit.database import samples
 from tests.unit.database.stocked import FAMILY, LARGE, add_session
 from tilesight.database import layers, open_layers, open_store, query
 from tilesight.database.schema import tables as schema
-from tilesight.database.shipped import ProfileArchive, write_archive
+from tilesight.database.shipped import PROFILES, SESSIONS, ProfileArchive, shipped_file, write_archive
 from tilesight.errors import DatabaseCorruptError, FailureKind
-from tilesight.profile.parametric import ParametricProfile, ProfileSample
+from tilesight.profile.parametric import ParametricProfile, ProfileKey, ProfileSample
 from tilesight.records.session import Decision, Effort, SessionState
 from tilesight.settings import load_settings
 
@@ -166,7 +166,9 @@ def test_damaged_archives(tmp_path: Path, damage: Callable[[bytes], bytes]) -> N
         assert ProfileArchive(path).cached_profiles(FAMILY) == []  # lowered anew
 
 
-def test_the_files_are_made_from_sessions(build: ModuleType, package: Path, tmp_path: Path) -> None:
+def test_the_files_are_made_from_sessions(
+    build: ModuleType, package: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Measured candidates of complete sessions, the latest one of each workload, without paths."""
     early, late = measured(tmp_path / "early.db"), measured(tmp_path / "late.db")
     began = datetime.now(UTC).replace(tzinfo=None) - timedelta(days=3)
@@ -195,6 +197,29 @@ def test_the_files_are_made_from_sessions(build: ModuleType, package: Path, tmp_
         assert [trial.config for trial in found.result.trials] == [samples.config(1)]
         assert found.result.decision == Decision(samples.config(1))
         assert [one.config for one in store.cached_profiles(FAMILY)] == [samples.config(1)]
+    build.check(package)
+    assert capsys.readouterr().out.endswith("0 of 1 sessions\n0 of 1 profiles\n")  # of a made-up template
     with open_store(str(package / "shipped.db"), read_only=True) as shipped:
         assert query(shipped, "SELECT artifact FROM builds")[1] == [("(not shipped)",)]
         assert query(shipped, "SELECT COUNT(*) FROM sessions")[1] == [(1,)]
+
+
+def test_the_files_of_the_package_can_be_read() -> None:
+    """Their sessions are whole, and each profile can be read."""
+    sessions, profiles = shipped_file(SESSIONS), shipped_file(PROFILES)
+    assert sessions is not None
+    assert profiles is not None
+    assert sum(file.stat().st_size for file in (sessions, profiles)) < 15e6
+    with open_store(str(sessions), read_only=True) as store:
+        summaries = store.session_summaries()
+        assert {summary.state for summary in summaries} == {SessionState.COMPLETE}
+        assert all(summary.is_measured for summary in summaries)
+        _, rows = query(store, "SELECT DISTINCT artifact FROM builds WHERE artifact IS NOT NULL")
+        assert rows == [("(not shipped)",)]
+        assert query(store, "SELECT COUNT(*) FROM parametric_profiles")[1] == [(0,)]
+    archive = ProfileArchive(profiles)
+    for digest, fields in archive.keys.items():
+        parts = ("template", "template_version", "arch", "shape_class", "reader")
+        key = ProfileKey(*(str(fields[part]) for part in parts))
+        assert key.digest == digest
+        assert len(archive.cached_profiles(key)) == fields["profiles"]
