@@ -19,8 +19,10 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
+import sqlite3
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import Empty
@@ -147,7 +149,13 @@ def pack(sources: Sequence[Path], folder: Path) -> None:
         for session, options in sorted(latest.values(), key=lambda pair: pair[0].summary.started_at):
             add(store, session, options)
         store.database.write(lambda connection: connection.exec_driver_sql("ANALYZE"))
+    with closing(sqlite3.connect(partial)) as connection:
+        # readers of a log need a folder that they may write, and packages may be installed by another user
+        connection.execute("PRAGMA journal_mode=DELETE")
+        connection.execute("VACUUM")
     os.replace(partial, shipped)
+    for log in ("-wal", "-shm"):  # of the earlier file, if that had any
+        shipped.with_name(shipped.name + log).unlink(missing_ok=True)
     write_archive(folder / PROFILES, {key: found.values() for key, found in profiles.items()})
     number = sum(map(len, profiles.values()))
     sizes = [(folder / name).stat().st_size / 1e6 for name in (SESSIONS, PROFILES)]

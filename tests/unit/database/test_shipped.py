@@ -217,6 +217,7 @@ def test_the_files_of_the_package_can_be_read() -> None:
         _, rows = query(store, "SELECT DISTINCT artifact FROM builds WHERE artifact IS NOT NULL")
         assert rows == [("(not shipped)",)]
         assert query(store, "SELECT COUNT(*) FROM parametric_profiles")[1] == [(0,)]
+    assert not sessions.with_name(f"{sessions.name}-wal").exists(), "a reader must not write beside it"
     archive = ProfileArchive(profiles)
     for digest, fields in archive.keys.items():
         parts = ("template", "template_version", "arch", "shape_class", "reader")
