@@ -6,13 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import product
 from typing import Any
 
 import pytest
 
 from tests.support.browser import chromium, missing
-from tests.unit.pages.test_browser import NEXT_FRAMES, OVERFLOWING, THEMES, WIDTHS
+from tests.unit.pages.test_browser import NEXT_FRAMES, OVERFLOWING, THEMES, VIEWS
 from tests.unit.server.conftest import Served
 
 PAGES = ("", "records", "kernels", "plans", "tables", "table/trials", "plan/matmul.json", "session/{hostile}")
@@ -56,7 +55,7 @@ def looking(browser: Any, served: Served, path: str = "", theme: str = "light") 
 def test_nothing_overflows_and_the_theme_is_that_of_the_system(browser: Any, full: Served, path: str) -> None:
     with looking(browser, full, path) as page:
         seen = set()
-        for width, theme in product(WIDTHS, THEMES):
+        for width, theme in VIEWS:
             page.set_viewport_size({"width": width, "height": 900})
             page.emulate_media(color_scheme=theme)
             page.evaluate(NEXT_FRAMES)
