@@ -209,11 +209,8 @@ def test_a_read_only_database_is_used_for_its_records(
         assert made.misses == []
 
 
-def test_a_kernel_that_is_built_already_starts_no_process(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_kernel_that_is_built_already_starts_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever has built it: a session, a plan, a benchmark."""
-    monkeypatch.setenv("TILESIGHT_CACHE_DIR", str(tmp_path / "cache"))
     target = load_target("cpu")
     template = kernels.template_for("matmul", target, "float32")
     workload = template.operator.workload("m=8,n=40,k=48", "float32")
