@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,34 +33,55 @@ class Sample:
     libraries: tuple[Path, ...]
 
 
-@pytest.fixture(scope="session")
-def export_cache(session_executor: LocalExecutor) -> Iterator[Path]:
-    """The kernel cache of `session_executor`, which builds for the tests of exports, too."""
-    if find_cxx() is None:
-        pytest.skip("needs g++: apt-get install g++")
-    folder = session_executor._cache_dir
+@contextmanager
+def exports_by(executor: LocalExecutor) -> Iterator[Path]:
+    """Exports take kernels of the cache of `executor`, which builds the missing ones; the cache."""
+    folder = executor._cache_dir
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TILESIGHT_CACHE_DIR", str(folder))
-        patch.setattr(
-            "tilesight.executor.local.LocalExecutor", lambda *_, **__: SharedExecutor(session_executor)
-        )
+        patch.setattr("tilesight.executor.local.LocalExecutor", lambda *_, **__: SharedExecutor(executor))
         yield folder
 
 
 @pytest.fixture(scope="session")
-def cpu_sample(export_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Sample:
-    table = matmul_table("cpu", "float32", {"n": 48, "k": 32}, [{}, {"block_m": 64}], CPU_SEGMENTS)
-    return _sample(export_cache, table, tmp_path_factory.mktemp("cpu"), "python")
+def export_cache(session_executor: LocalExecutor) -> Path:
+    """The kernel cache of `session_executor`, which builds for the tests of exports, too."""
+    if find_cxx() is None:
+        pytest.skip("needs g++: apt-get install g++")
+    return session_executor._cache_dir
+
+
+@pytest.fixture(autouse=True)
+def exports_here(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Tests that use `export_cache` export with it, too."""
+    if "export_cache" not in request.fixturenames:
+        yield
+        return
+    request.getfixturevalue("export_cache")
+    with exports_by(request.getfixturevalue("session_executor")):
+        yield
 
 
 @pytest.fixture(scope="session")
-def gpu_sample(export_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Sample:
+def cpu_sample(
+    export_cache: Path, session_executor: LocalExecutor, tmp_path_factory: pytest.TempPathFactory
+) -> Sample:
+    table = matmul_table("cpu", "float32", {"n": 48, "k": 32}, [{}, {"block_m": 64}], CPU_SEGMENTS)
+    with exports_by(session_executor):
+        return _sample(export_cache, table, tmp_path_factory.mktemp("cpu"), "python")
+
+
+@pytest.fixture(scope="session")
+def gpu_sample(
+    export_cache: Path, session_executor: LocalExecutor, tmp_path_factory: pytest.TempPathFactory
+) -> Sample:
     """Two kernels for an H200; the second one adds parts of k in a launch of its own, from scratch memory."""
     if find_nvcc() is None:
         pytest.skip("needs nvcc")
     changes: list[dict[str, int | str]] = [{}, {"split_k": 2}]
     table = matmul_table("h200", "bfloat16", {"n": 256, "k": 1024}, changes, GPU_SEGMENTS)
-    return _sample(export_cache, table, tmp_path_factory.mktemp("gpu"), "c")
+    with exports_by(session_executor):
+        return _sample(export_cache, table, tmp_path_factory.mktemp("gpu"), "c")
 
 
 def _sample(cache: Path, table: DispatchTable, folder: Path, format: str) -> Sample:
