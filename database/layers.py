@@ -28,7 +28,7 @@ from .lookups.best import Best, chosen
 from .lookups.recall import VERDICTS, strength
 from .readable import open_readable
 from .schema import tables as schema
-from .shipped import PROFILES, REINSTALL, SESSIONS, ProfileArchive, Shipped, shipped_file
+from .shipped import PROFILES, REINSTALL, SESSIONS, ProfileArchive, Shipped, has_session, shipped_file
 from .store import BUSY_SECONDS, Store, open_store
 from .tables import rows
 from .tables.calibration_rows import CalibrationRecord
@@ -37,7 +37,6 @@ from .tables.session_rows import Option
 if TYPE_CHECKING:
     from ..target.spec import Target
 
-SHIPPED = "shipped.db"  # file in this package, if the release has one
 WAY_OUT = "repair it, or take it out of TILESIGHT_LAYERS (in Python: layers=)"
 
 
@@ -117,6 +116,7 @@ class LayeredStore(Store):
         self.shipped = shipped or Shipped()
         self.layers = (*layers, *([self.shipped.store] if self.shipped.store else []))
         self._all: tuple[Store, ...] = (own, *self.layers)
+        self._others = tuple(store for store in self._all if store is not self.shipped.store)
 
     def close(self) -> None:
         with ExitStack() as closing:
@@ -138,27 +138,26 @@ class LayeredStore(Store):
                 return found
         return None
 
-    def shipped_session(self, context: Context) -> RecordedSession | None:
-        found = self.shipped.session(context)
-        if found is None:
+    def shipped_session(self, context: Context, efforts: Sequence[Effort]) -> RecordedSession | None:
+        found = self.shipped.session(context, efforts)
+        if found is None or any(has_session(store, context) for store in self._others):
             return None
         verified = [trial.config for trial in found.result.trials if trial.status is Status.VERIFIED]
-        others = [store for store in self._all if store is not self.shipped.store]
-        return None if any(_seen_wrong(store, context, verified) for store in others) else found
+        return None if any(_seen_wrong(store, context, verified) for store in self._others) else found
 
     def recall(self, context: Context) -> dict[str, TrialRecord]:
         known: dict[str, list[TrialRecord]] = {}
-        for store in self._all:
+        for store in self._others:  # libraries do not ship, so what is built there is not built here
             for key, record in store.recall(context).items():
                 known.setdefault(key, []).append(record)
         return {key: _strongest(records) for key, records in known.items()}
 
     def best(self, kernel: str | None = None, target: str | None = None) -> list[Best]:
         """As in `Store`: for each workload, target and protocol the first layer's verified candidate, else
-        the first layer's prediction."""
+        the first layer's prediction; without those that ship with TileSight."""
         found: dict[tuple[str, str, str], Best] = {}
         wrong = _wrong_anywhere(self._all) if self.layers else set()
-        listed = [row for store in self._all for row in (_right(store, wrong) if wrong else store.best())]
+        listed = [row for store in self._others for row in (_right(store, wrong) if wrong else store.best())]
         for row in sorted(
             listed, key=lambda row: row.status is not Status.VERIFIED
         ):  # stable: the own one stays first
@@ -198,8 +197,21 @@ class LayeredStore(Store):
     def winners(
         self, context: Context, fixed: Mapping[str, int], *, any_dynamic: bool = False
     ) -> list[Winner]:
+        return self._winners(self._with_contexts(context), context, fixed, any_dynamic=any_dynamic)
+
+    def recorded_winners(self, context: Context, fixed: Mapping[str, int]) -> list[Winner]:
+        return self._winners(((store, context) for store in self._all), context, fixed)
+
+    def _winners(
+        self,
+        places: Iterable[tuple[Store, Context]],
+        context: Context,
+        fixed: Mapping[str, int],
+        *,
+        any_dynamic: bool = False,
+    ) -> list[Winner]:
         found: dict[str, Winner] = {}  # by workload: the first layer's that no layer has a wrong result of
-        for store, at in self._with_contexts(context):
+        for store, at in places:
             for winner in store.winners(at, fixed, any_dynamic=any_dynamic):
                 if winner.workload.key not in found and self._holds(store, context, winner):
                     found[winner.workload.key] = winner if winner.layer else replace(winner, layer=store.name)

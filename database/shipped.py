@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import lzma
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import resources
@@ -22,7 +22,7 @@ from sqlalchemy import select
 from ..errors import DatabaseCorruptError
 from ..profile.parametric import DECODE_ERRORS, ParametricProfile, ProfileKey, parametric_profile_of
 from ..records.recorded_session import RecordedSession, SessionSummary
-from ..records.session import Context, SessionState
+from ..records.session import Context, Effort, SessionState
 from .schema import tables as schema
 from .store import Store
 
@@ -90,8 +90,9 @@ class Shipped:
     store: Store | None = None
     profiles: ProfileArchive | None = None
 
-    def session(self, context: Context) -> RecordedSession | None:
-        """The latest measured session of the context's template, workload, target, device and protocol.
+    def session(self, context: Context, efforts: Sequence[Effort]) -> RecordedSession | None:
+        """The latest measured session of the context's template, workload, target, device and protocol that
+        made one of these efforts.
 
         Software, model, figures of the target and the search space may be others.
         """
@@ -99,7 +100,7 @@ class Shipped:
             return None
         wanted = _what_counts(context)
         for summary in self._summaries:
-            if _what_counts(summary.context) == wanted:
+            if summary.effort in efforts and _what_counts(summary.context) == wanted:
                 return self.store.recorded_session(summary.id)
         return None
 
@@ -120,6 +121,12 @@ class Shipped:
         statement = select(schema.software.c.versions)
         found = self.store.database.read(lambda connection: connection.execute(statement).all())
         return [row.versions for row in found]
+
+
+def has_session(store: Store, context: Context) -> bool:
+    """Whether a session like one that ships is in `store`, complete or not."""
+    found = store.session_summaries(context.template, context.target, workload=context.workload.key)
+    return any(_what_counts(summary.context) == _what_counts(context) for summary in found)
 
 
 def _what_counts(context: Context) -> tuple[object, ...]:

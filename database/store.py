@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -161,9 +161,13 @@ class Store:
         key = sessions.options_key(options)
         return self.database.read(lambda connection: sessions.find_complete(connection, context, effort, key))
 
-    def shipped_session(self, context: Context) -> RecordedSession | None:
-        """The session that ships with TileSight and answers `context`, under other software perhaps; None if
-        there is none, or a wrong result of one of its configs is known here."""
+    def shipped_session(self, context: Context, efforts: Sequence[Effort]) -> RecordedSession | None:
+        """The session of one of these efforts that ships with TileSight and answers `context`, under other
+        software perhaps.
+
+        None if there is none, if a session of the same kernel and workload was begun on this device, or if a
+        wrong result of one of its configs is known here.
+        """
         return None
 
     def find_interrupted(self, context: Context, effort: Effort, options: Mapping[str, Option]) -> int | None:
@@ -294,6 +298,10 @@ class Store:
         return self.database.read(
             lambda connection: lookups.winners(connection, ids, fixed, any_dynamic=any_dynamic)
         )
+
+    def recorded_winners(self, context: Context, fixed: Mapping[str, int]) -> list[Winner]:
+        """As `winners`, in this context exactly: winners that ship with TileSight are those of its software."""
+        return self.winners(context, fixed)
 
     def measured_contexts(self, target: Target, device: str = "") -> list[Context]:
         """A context of each family of shapes that was measured, latest first: its `winners` are those of all

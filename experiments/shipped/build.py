@@ -7,7 +7,7 @@
 `tune` runs a session for each workload and target, in a process for each GPU found here. Where there is no
 GPU of a target, candidates are lowered and predicted only, and their profiles are what is wanted. Each
 process has a database in the folder `--out`. `--layers` has those of earlier calls: their sessions answer,
-and those that had no time go on. `pack` writes `database/shipped.db`, with the measured candidates of
+and sessions that the time limit interrupted are continued. `pack` writes `database/shipped.db`, with the measured candidates of
 complete sessions, and `database/profiles.zip`. The sessions that ship already stay, unless a database has a
 newer one of the same workload and card. Profiles are those of the databases alone: give all of them. `check`
 counts what the present code can use: profiles are of one version of the code that makes them, and sessions of
@@ -133,7 +133,8 @@ def pack(sources: Sequence[Path], folder: Path) -> None:
         with open_store(str(path), read_only=True) as store:
             for session, options in complete(store):
                 context = session.result.context
-                key = (context.workload.key, context.target, context.device, context.protocol)
+                kernel = (context.template, context.workload.key, context.dynamic)
+                key = (*kernel, context.target, context.device, context.protocol, session.result.effort)
                 known = latest.get(key)
                 if known is None or known[0].summary.started_at <= session.summary.started_at:
                     latest[key] = session, options

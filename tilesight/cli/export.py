@@ -130,7 +130,7 @@ def _print(found: Exported) -> None:
     target = kernels.problem.target
     output.print_text(f"{found.name}: {kernels.problem.label}", bold=True)
     output.print_text(
-        f"{len(kernels.kernels)} kernels for {target.arch}, {ranges}, {number(found.seconds, 3)} s"
+        f"{len(kernels.kernels)} {'kernel' if len(kernels.kernels) == 1 else 'kernels'} for {target.arch}, {ranges}, {number(found.seconds, 3)} s"
     )
     output.print_line(f"folder: {found.folder}")
     for file in found.files:

@@ -53,19 +53,22 @@ def kernel_by_name(
     dims = template.check_dynamic(dynamic)
     fixed = {dim: size for dim, size in workload.dims.items() if dim not in dims}
     problem = make_problem(template, placement.target, workload.dtype, workload.attrs, fixed, dims)
+    notes: tuple[str, ...] = ()
     if config is not None:
         space = problem.space(workload)
         read = space.read(config) if isinstance(config, str) else space.config(config)
         choice = Choice(workload, Config(read), ChoiceSource.GIVEN, "the caller gave it", dynamic=dims)
     else:
         winner = _winner(problem, workload, placement, protocol, database, layers)
+        if winner.layer:
+            notes = (f"the winner was recorded on {winner.recorded_at:%Y-%m-%d} in the layer {winner.layer}",)
         choice = Choice(
             workload, winner.config, ChoiceSource.RECORD, "recorded", winner.latency_us, True, winner.dynamic
         )
     check_choice(choice, problem)
     sizes = tuple(SizeLimits(dim, 1, _largest(problem, dim)) for dim in problem.free)
     segments = (Segment(sizes[0].first, sizes[0].last, 0),) if sizes else ()
-    return KernelSet(name, problem, sizes, (choice,), segments)
+    return KernelSet(name, problem, sizes, (choice,), segments, notes=notes)
 
 
 def _winner(

@@ -21,6 +21,8 @@ def check_name(name: str) -> None:
         reason = f"must have at most {MOST_LETTERS} letters"
     elif name in RESERVED:
         reason = "is a word of C, C++, Rust or Python"
+    elif name == "driver":
+        reason = "begins functions of the library itself"
     elif name in sys.stdlib_module_names or name in ("numpy", "tilesight"):
         reason = "is a module of Python"
     if reason:

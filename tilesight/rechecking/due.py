@@ -104,7 +104,7 @@ def find_due(
             continue
         template = _template_now(context, placement)
         now = None if template is None else _present(template, context, placement, model, protocol)
-        for winner in store.winners(context, {}):  # of all sizes
+        for winner in store.recorded_winners(context, {}):  # of all sizes
             key = winner.workload.key, winner.dynamic
             if template is None or now is None:
                 unknown.add(key)

@@ -60,8 +60,8 @@ def find_answer(store: Store, request: Request) -> SessionResult | None:
         if found is not None:
             found = replace(found, context=request.context)
             return described(found, request.template, request.target)
-    shipped = store.shipped_session(request.context)
-    if shipped is None or shipped.result.effort not in enough:
+    shipped = store.shipped_session(request.context, enough)
+    if shipped is None:
         return None
     result = described(shipped.result, request.template, request.target)
     return replace(result, messages=(_shipped_message(shipped, request.context), *result.messages))

@@ -297,7 +297,6 @@ def test_the_shipped_database_lies_below_all(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(layers, "shipped_file", lambda name: shipped if name == shipped.name else None)
     with open_layers(str(tmp_path / "own.db"), [tmp_path / "app.db"], shipped=True) as store:
         assert [Path(layer.name).name for layer in store.layers] == ["app.db", "shipped.db"]
-        assert store.best()
     with open_layers(str(tmp_path / "own.db"), [], shipped=False) as store:
         assert store.layers == ()
     shipped.write_bytes(b"no database" * 100)

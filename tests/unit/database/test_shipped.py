@@ -24,6 +24,7 @@ from tilesight.records.session import Decision, Effort, SessionState
 from tilesight.settings import load_settings
 
 PROGRAM = Path(__file__).resolve().parents[3] / "experiments" / "shipped" / "build.py"
+QUICK = (Effort.QUICK, Effort.FULL)
 OTHER = {"tilelang": "0.1.15", "nvcc": "12.9", "driver": "570"}  # software of a user
 
 
@@ -74,7 +75,7 @@ def test_a_session_answers_under_other_software(package: Path, tmp_path: Path) -
     with open_layers(str(tmp_path / "own.db"), []) as store:
         here = samples.context(software=OTHER, model="other", space="other", target_fingerprint="other")
         assert store.find_complete(here, Effort.QUICK, {}) is None
-        found = store.shipped_session(here)
+        found = store.shipped_session(here, QUICK)
         assert found is not None
         assert found.result.best is not None
         assert found.result.best.measured_us == 12.5
@@ -100,15 +101,44 @@ def test_another_kernel_or_card_is_no_answer(
 ) -> None:
     measured(package / "shipped.db")
     with open_layers(str(tmp_path / "own.db"), []) as store:
-        assert store.shipped_session(samples.context(**change)) is None
+        assert store.shipped_session(samples.context(**change), QUICK) is None
 
 
 def test_what_is_wrong_here_is_no_answer(package: Path, tmp_path: Path) -> None:
     measured(package / "shipped.db")
     with open_layers(str(tmp_path / "own.db"), []) as store:
         add_session(store, samples.context(software=OTHER), samples.failed(1, FailureKind.WRONG_RESULT))
-        assert store.shipped_session(samples.context(software=OTHER)) is None
-        assert store.shipped_session(samples.context()) is not None  # other code
+        assert store.shipped_session(samples.context(software=OTHER), QUICK) is None
+
+
+def test_the_users_own_session_comes_first(package: Path, tmp_path: Path) -> None:
+    """Also one that was interrupted, which goes on, or one of other software, whose parts are recalled."""
+    measured(package / "shipped.db")
+    for number, (changes, state) in enumerate(
+        [({}, SessionState.INTERRUPTED), ({"software": OTHER}, SessionState.COMPLETE)]
+    ):
+        with open_layers(str(tmp_path / f"own{number}.db"), []) as store:
+            assert store.shipped_session(samples.context(), QUICK) is not None
+            add_session(store, samples.context(**changes), samples.predicted(1), state=state)
+            assert store.shipped_session(samples.context(), QUICK) is None
+
+
+def test_a_lesser_effort_is_no_answer(package: Path, tmp_path: Path) -> None:
+    measured(package / "shipped.db")
+    with open_layers(str(tmp_path / "own.db"), []) as store:
+        assert store.shipped_session(samples.context(), (Effort.FULL,)) is None
+
+
+def test_nothing_of_it_is_taken_for_the_users_own(package: Path, tmp_path: Path) -> None:
+    """Its libraries are not here, its times are not of this machine."""
+    measured(package / "shipped.db")
+    with open_layers(str(tmp_path / "own.db"), []) as store:
+        assert store.recall(samples.context()) == {}
+        assert store.best() == []
+        assert store.recorded_winners(samples.context(software=OTHER), {}) == []
+        assert [winner.config for winner in store.recorded_winners(samples.context(), {})] == [
+            samples.config(1)
+        ]
 
 
 def test_nothing_is_used_where_the_user_says_so(
@@ -120,7 +150,7 @@ def test_nothing_is_used_where_the_user_says_so(
     assert not load_settings().shipped
     with open_layers(str(tmp_path / "own.db"), []) as store:
         assert store.layers == ()
-        assert store.shipped_session(samples.context()) is None
+        assert store.shipped_session(samples.context(), QUICK) is None
         assert store.cached_profiles(FAMILY) == []
     with open_layers(str(tmp_path / "own.db"), [], shipped=True) as store:
         assert store.cached_profiles(FAMILY) != []
@@ -185,13 +215,13 @@ def test_the_files_are_made_from_sessions(
         store.cache_profiles(FAMILY, [profile(1)])
     build.pack([early], package)
     with open_layers(str(tmp_path / "own.db"), []) as store:
-        found = store.shipped_session(samples.context())
+        found = store.shipped_session(samples.context(), QUICK)
         assert found is not None
         assert abs(found.summary.started_at.replace(tzinfo=None) - began) < timedelta(seconds=1)
-        assert store.shipped_session(samples.context(workload=LARGE)) is None
+        assert store.shipped_session(samples.context(workload=LARGE), QUICK) is None
     build.pack([late], package)  # and what ships already
     with open_layers(str(tmp_path / "own.db"), []) as store:
-        found = store.shipped_session(samples.context())
+        found = store.shipped_session(samples.context(), QUICK)
         assert found is not None
         assert found.summary.started_at.replace(tzinfo=None) > began
         assert [trial.config for trial in found.result.trials] == [samples.config(1)]
