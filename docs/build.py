@@ -57,6 +57,7 @@ article table.docutils { font-size: 0.85em; }
 article table.docutils td, article table.docutils th { min-width: 5.5rem; }
 article .table-wrapper { width: auto; }
 article .table-wrapper > table.docutils { margin-left: 0; }
+article table a { overflow-wrap: normal; }
 article img { background: #fff; }
 """
 
