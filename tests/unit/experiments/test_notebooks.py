@@ -35,8 +35,7 @@ def jupytext() -> Any:
 
 
 def no_handler(*_: Any) -> None:
-    """nbclient goes on without handlers of signals. Those of one notebook would stay for the next one."""
-    raise NotImplementedError
+    """Instead of nbclient's handlers of signals: those of one notebook would stay for the next one."""
 
 
 def pictures_and_tables(notebook: Any) -> tuple[int, int]:
