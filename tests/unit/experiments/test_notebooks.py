@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +35,6 @@ def jupytext() -> Any:
     return pytest.importorskip("jupytext", reason="the dev extra has it")
 
 
-def no_handler(*_: Any) -> None:
-    """Instead of nbclient's handlers of signals: those of one notebook would stay for the next one."""
-
-
 def pictures_and_tables(notebook: Any) -> tuple[int, int]:
     outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
     shown = [output.data for output in outputs if output.output_type in ("display_data", "execute_result")]
@@ -59,7 +56,6 @@ def test_runs_and_shows(name: str, jupytext: Any, tmp_path: Path, monkeypatch: p
     for variable in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "MPLCONFIGDIR"):
         monkeypatch.setenv(variable, str(tmp_path / variable.lower()))
     monkeypatch.setattr("jupyter_client.launcher.Popen", PreloadedPython)
-    monkeypatch.setattr("asyncio.unix_events._UnixSelectorEventLoop.add_signal_handler", no_handler)
     notebook = jupytext.read(FOLDER / f"{name}.py")
     assert notebook.cells[0].cell_type == "markdown"
     for whole, smaller in SMALLER.get(name, {}).items():
@@ -68,7 +64,10 @@ def test_runs_and_shows(name: str, jupytext: Any, tmp_path: Path, monkeypatch: p
     client = nbclient.NotebookClient(
         notebook, timeout=LIMIT_S, kernel_name="python3", resources={"metadata": {"path": str(FOLDER)}}
     )
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     client.execute()
+    for number, handler in handlers.items():  # nbclient leaves its own
+        signal.signal(number, handler)
     complaints = [
         o.text
         for c in notebook.cells
