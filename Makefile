@@ -1,7 +1,7 @@
 # TileSight: set-up, the first run, and the checks. `make` alone lists what there is.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help tune test check format clean
+.PHONY: help tune test check docs format clean
 
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -34,6 +34,9 @@ check: $(VENV)/dev.stamp ## set up, then ruff, mypy and import-linter
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+
+docs: $(VENV)/dev.stamp ## set up, then build the documentation as a site that opens offline, into build/site
+	$(BIN)/python docs/build.py
 
 format: $(VENV)/dev.stamp ## let ruff mend and format what it can
 	$(BIN)/ruff check --fix .

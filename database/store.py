@@ -300,7 +300,7 @@ class Store:
         )
 
     def recorded_winners(self, context: Context, fixed: Mapping[str, int]) -> list[Winner]:
-        """As `winners`, in this context exactly: winners that ship with TileSight are those of its software."""
+        """As `winners`, in this context exactly: of what ships with TileSight those of its software."""
         return self.winners(context, fixed)
 
     def measured_contexts(self, target: Target, device: str = "") -> list[Context]:

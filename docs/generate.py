@@ -1,9 +1,10 @@
-"""Writes the generated parts of three pages of docs/: `python docs/generate.py`.
+"""Writes the generated parts of the pages of docs/: `python docs/generate.py`.
 
 The option tables of cli.md come from the commands (click), those of kernels.md from the operators and their
 templates. The tables of packages and modules in architecture.md come from the first sentence of each
-docstring. A generated part stands between two marker lines; the text around it is written by hand. A test
-checks that the pages are up to date.
+docstring, python.md from signatures and docstrings, schema.md from the tables of the database, and the
+figures of targets.md from the rules by which target files are checked. A generated part stands between two
+marker lines; the text around it is written by hand. A test checks that the pages are up to date.
 """
 
 from __future__ import annotations
@@ -15,14 +16,21 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
+import sqlalchemy
+from python_reference import python
 
+from tilesight import errors
 from tilesight.cli.commands import cli
+from tilesight.database.schema import tables
+from tilesight.database.schema.views import VIEWS
 from tilesight.kernels import operator, operators, templates
 from tilesight.problem.operator import Operator
+from tilesight.target.fields import FIGURES
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 CLI, ARCHITECTURE, KERNELS = DOCS / "cli.md", DOCS / "architecture.md", DOCS / "kernels.md"
+PYTHON, SCHEMA, TARGETS = DOCS / "python.md", DOCS / "schema.md", DOCS / "targets.md"
 BEGIN, END = "<!-- generated: {} -->", "<!-- end -->"
 PART = re.compile(r"<!-- generated: ([^\n]*?) -->\n(.*?)<!-- end -->", re.DOTALL)
 
@@ -62,8 +70,35 @@ def page(text: str, write: Callable[[str], str]) -> str:
     return PART.sub(lambda found: f"{BEGIN.format(found[1])}\n{write(found[1])}{END}", text)
 
 
-def options(name: str) -> str:
-    """The table of options of the command `name`, such as `options of db gc`."""
+def command_line(name: str) -> str:
+    """A table of cli.md: `options of db gc`, `exit codes` of the errors, or the places of `json` fields."""
+    if name == "exit codes":
+        rows = [(f"`{error.__name__}`", str(error.exit_code)) for error in _errors(errors.TileSightError)]
+        return _table(("error in Python", "exit code of the command"), rows)
+    if name == "json":
+        with_json = [n for n, c in commands().items() if any("--json" in p.opts for p in c.params)]
+        return _table(("command", "its fields"), [(f"`{n} --json`", _json_fields(n)) for n in with_json])
+    return _options(name)
+
+
+def _errors(error: type[errors.TileSightError]) -> Iterator[type[errors.TileSightError]]:
+    yield error
+    for child in error.__subclasses__():
+        if child.__module__ == errors.__name__:
+            yield from _errors(child)
+
+
+def _json_fields(name: str) -> str:
+    """A link to the heading under which the fields of a command stand."""
+    if name.startswith("db "):
+        return "[fields](database.md#json-of-the-commands)"
+    headings = re.findall(r"^### (Fields of .*)$", CLI.read_text(encoding="utf-8"), re.MULTILINE)
+    heading = next(heading for heading in headings if f"`{name} --json`" in heading)
+    return f"[fields](#{re.sub(r'[^a-z_ -]', '', heading.lower()).replace(' ', '-')})"
+
+
+def _options(name: str) -> str:
+    """The table of options of a command."""
     found = filter(_is_shown, commands()[name.removeprefix("options of ")].params)
     return _table(("option", "meaning", "default"), [(_option(o), _meaning(o), _default(o)) for o in found])
 
@@ -109,6 +144,42 @@ def kernels(name: str) -> str:
         ("kernel", "shapes"),
         [(f"`{o.name}`", ", ".join(f"`{shape}`" for shape in o.named)) for o in found],
     )
+
+
+def schema(name: str) -> str:
+    """The columns of all `tables`, or of all `views`, of the database."""
+    if name == "views":
+        engine = sqlalchemy.create_engine("sqlite://")
+        with engine.begin() as connection:
+            tables.metadata.create_all(connection)
+            for view, query in VIEWS.items():
+                connection.exec_driver_sql(f"CREATE VIEW {view} AS {query}")
+            found = sqlalchemy.inspect(connection)
+            rows = [
+                (f"`{view}`", ", ".join(f"`{column['name']}`" for column in found.get_columns(view)))
+                for view in VIEWS
+            ]
+        return _table(("view", "columns"), rows)
+    return "\n".join(_columns(table) for table in tables.metadata.tables.values())
+
+
+def _columns(table: sqlalchemy.Table) -> str:
+    rows = []
+    for column in table.columns:
+        aims = [f"`{key.target_fullname}`" for key in column.foreign_keys]
+        notes = [*(["key"] if column.primary_key else []), *(f"refers to {aim}" for aim in aims)]
+        kind = column.type.as_generic().__visit_name__.replace("_", " ").lower()
+        rows.append((f"`{column.name}`", kind, "yes" if column.nullable else "", "; ".join(notes)))
+    return f"### {table.name}\n{_table(('column', 'type', 'may be empty', 'key'), rows)}"
+
+
+def figures(_: str) -> str:
+    """The table of all figures that a target file may have."""
+    rows = [
+        (f"`{path}`", rule.unit, rule.meaning.replace("|", "\\|"), ", ".join(rule.required))
+        for path, rule in FIGURES.items()
+    ]
+    return _table(("figure", "unit", "meaning", "required of"), rows)
 
 
 def _computes(found: Operator) -> str:
@@ -200,7 +271,10 @@ def _table(heading: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
     return "".join([lines[0], "|---" * len(heading) + "|\n", *lines[1:]])
 
 
-PAGES = ((CLI, options), (ARCHITECTURE, modules), (KERNELS, kernels))
+PAGES = (
+    *((CLI, command_line), (ARCHITECTURE, modules), (KERNELS, kernels)),
+    *((PYTHON, python), (SCHEMA, schema), (TARGETS, figures)),
+)
 
 if __name__ == "__main__":
     main()

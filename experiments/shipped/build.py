@@ -7,11 +7,11 @@
 `tune` runs a session for each workload and target, in a process for each GPU found here. Where there is no
 GPU of a target, candidates are lowered and predicted only, and their profiles are what is wanted. Each
 process has a database in the folder `--out`. `--layers` has those of earlier calls: their sessions answer,
-and sessions that the time limit interrupted are continued. `pack` writes `database/shipped.db`, with the measured candidates of
-complete sessions, and `database/profiles.zip`. The sessions that ship already stay, unless a database has a
-newer one of the same workload and card. Profiles are those of the databases alone: give all of them. `check`
-counts what the present code can use: profiles are of one version of the code that makes them, and sessions of
-one version of their template.
+and sessions that the time limit interrupted are continued. `pack` writes `database/shipped.db`, with the
+measured candidates of complete sessions, and `database/profiles.zip`. The sessions that ship already stay,
+unless a database has a newer one of the same workload and card. Profiles are those of the databases alone:
+give all of them. `check` counts what the present code can use: profiles are of one version of the code that
+makes them, and sessions of one version of their template.
 """
 
 from __future__ import annotations

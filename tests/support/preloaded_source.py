@@ -66,10 +66,13 @@ def _fork_children(connection: Connection, parent_pid: int, paths: list[str]) ->
         readable, writable = os.pipe()
         between = os.fork()
         if not between:
-            if pid := os.fork():
-                os.write(writable, str(pid).encode())
+            if os.fork():
                 os._exit(0)
             connection.close()
+            if child.leads_session:
+                # before the parent knows of this process: it may signal its group, which is its own then
+                os.setsid()
+            os.write(writable, str(os.getpid()).encode())
             os.close(readable)
             os.close(writable)
             while os.getppid() != parent_pid:  # until the process between has ended
@@ -112,8 +115,6 @@ def _become(child: Child, files: list[int], paths: list[str]) -> Callable[[], ob
         fork_from(ours, pid)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     _place(dict(zip(child.descriptors, files, strict=True)))
-    if child.leads_session:
-        os.setsid()
     os.environ.clear()
     os.environ.update(child.environment)
     os.chdir(child.folder)

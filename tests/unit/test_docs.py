@@ -10,14 +10,17 @@ import shlex
 import sys
 import tomllib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import click
 import pytest
 
 import tilesight
 from tests.support.preloaded import run_python
+from tests.unit.pages import samples
 from tilesight.cli.commands import cli
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -67,7 +70,11 @@ def program(name: str) -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
+    sys.path.insert(0, str(DOCS))  # programs find their neighbours, as when they are run
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(DOCS))
     return module
 
 
@@ -184,6 +191,22 @@ def _run_console(block: str, folder: Path, environment: dict[str, str]) -> None:
 def _plain(line: str) -> str:
     """A line of output without its numbers and without the name of the processor that measured."""
     return " ".join(re.sub(r"\d+(\.\d+)?", "0", re.sub(r"measured on .*", "", line)).split())
+
+
+def test_the_example_of_a_model_predicts() -> None:
+    [example] = blocks("python", [DOCS / "own_model.md"])
+    names: dict[str, Any] = {}
+    exec(example, names)
+    model, target = names["Spilling"](), tilesight.load_target("h200")
+    for spills in (False, True):
+        kernel = samples.profile()
+        if spills:
+            [role] = kernel.roles
+            kernel = replace(kernel, roles=(replace(role, registers_limit=32, local_registers=200),))
+        found, base = (each.predict([kernel], target) for each in (model, model.base))
+        assert (base.terms_us["spills"] > 0) == spills
+        assert found.latency_us == (2 if spills else 1) * base.latency_us
+    assert model.version != model.base.version
 
 
 def test_make_targets_exist() -> None:

@@ -129,9 +129,8 @@ def _print(found: Exported) -> None:
     ranges = ", ".join(f"{one.name} = {one.first} .. {one.last}" for one in kernels.sizes) or "one shape"
     target = kernels.problem.target
     output.print_text(f"{found.name}: {kernels.problem.label}", bold=True)
-    output.print_text(
-        f"{len(kernels.kernels)} {'kernel' if len(kernels.kernels) == 1 else 'kernels'} for {target.arch}, {ranges}, {number(found.seconds, 3)} s"
-    )
+    many = "1 kernel" if len(kernels.kernels) == 1 else f"{len(kernels.kernels)} kernels"
+    output.print_text(f"{many} for {target.arch}, {ranges}, {number(found.seconds, 3)} s")
     output.print_line(f"folder: {found.folder}")
     for file in found.files:
         output.print_line(f"  {file}")

@@ -13,10 +13,15 @@ from tests.support.preloaded import run_python
 
 FOLDER = Path(__file__).parents[3] / "experiments" / "notebooks"
 DATA = FOLDER.parent / "datasets" / "h200"
-NOTEBOOKS = ("one_kernel", "model_terms", "held_out_errors", "counters")
+NOTEBOOKS = (
+    *("one_kernel", "model_terms", "held_out_errors", "counters"),
+    *("search_strategies", "dynamic_dispatch", "paper_figure"),
+)
 FEW = '["gemv", "matmul", "rms_norm"]'
 # fewer rows, operators and folds train as the whole does, in a small part of the time
 SMALLER = {
+    "paper_figure": {'SHAPES = ("M0", "M1", "M4", "m=64,n=4096,k=4096")': 'SHAPES = ("M0", "M4")'},
+    "search_strategies": {"SEEDS, LIMIT = 2, 32": "SEEDS, LIMIT = 1, 8"},
     "counters": {'frame["profile"].notna()]': 'frame["profile"].notna()].iloc[::25]'},
     "held_out_errors": {
         "EVERY, FOLDS, MEMBERS = 3, 4, 2": "EVERY, FOLDS, MEMBERS = 9, 2, 1",
