@@ -15,6 +15,9 @@ import pytest
 import torch
 
 from tests.unit.exporter.conftest import Sample
+from tilesight import export
+from tilesight.kernels import operator, template_for
+from tilesight.target.spec import load_target
 
 
 def load(folder: Path) -> ModuleType:
@@ -54,6 +57,31 @@ def test_a_bound_call_computes_with_what_its_tensors_hold(product: Any) -> None:
         a.mul_(factor)
         assert again() is out
         torch.testing.assert_close(out, a @ b, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.usefixtures("export_cache")
+def test_a_kernel_of_one_shape(tmp_path: Path) -> None:
+    """It has no free size, and is called as those that have one."""
+    cpu, workload = load_target("cpu"), operator("matmul").workload("m=20,n=48,k=32", "float32")
+    config = template_for("matmul", cpu, "float32").default_config(workload, cpu)
+    assert config is not None
+    export(
+        "matmul",
+        tmp_path / "made",
+        format="python",
+        target="cpu",
+        name="product",
+        shape="m=20,n=48,k=32",
+        config=config,
+    )
+    single = load(tmp_path / "made")
+    a, b = operands(20)
+    torch.testing.assert_close(single.call(a, b), a @ b, atol=1e-4, rtol=1e-4)
+    out = torch.empty(20, 48)
+    assert single.bind(a, b, out=out)() is out
+    torch.testing.assert_close(out, a @ b, atol=1e-4, rtol=1e-4)
+    with pytest.raises(ValueError, match=r"A has shape \(21, 32\) and must have \(20, 32\)"):
+        single.call(*operands(21))
 
 
 def test_select_is_the_table(product: Any) -> None:
