@@ -44,7 +44,9 @@ def misses(
         check_out(Path(out), ".txt", "shapes files")
     with open_for_reading(url_of(database)) as store:
         found = store.misses(kernel, target)[:limit]
-    if out is not None and found:
+    if out is not None and not found:
+        raise InputError(f"no misses are recorded that match, so '{out}' is not written")
+    if out is not None:
         targets = sorted({miss.target for miss in found})
         if len(targets) > 1:
             raise InputError(
@@ -52,9 +54,8 @@ def misses(
                 "one with --target"
             )
         write_misses(Path(out), found)
-    written = out if found else None
     if as_json:
-        output.print_json("db_misses", misses=[_fields(miss) for miss in found], out=written)
+        output.print_json("db_misses", misses=[_fields(miss) for miss in found], out=out)
         return
     if not found:
         output.print_text("no misses are recorded: dispatchers count the shapes that they have no record of")
@@ -72,8 +73,8 @@ def misses(
         for miss in found
     ]
     output.print_table(columns, rows, right=columns[:3], folded=["workload"])
-    if written is not None:
-        output.print_line(f"shapes: {written}")
+    if out is not None:
+        output.print_line(f"shapes: {out}")
 
 
 def _fields(miss: Miss) -> dict[str, object]:
