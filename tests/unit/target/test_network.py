@@ -313,15 +313,15 @@ def test_every_provenance_is_documented() -> None:
     assert all(f"`{provenance}`" in line for provenance in PROVENANCES)
 
 
-def test_the_example_of_the_guide_is_a_target() -> None:
-    guide = (Path(__file__).parents[3] / "docs" / "guide.md").read_text(encoding="utf-8")
-    example = guide.split("```toml\nname = ")[1].split("```")[0]
+def test_the_example_of_the_docs_is_a_target() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "targets.md").read_text(encoding="utf-8")
+    example = page.split("```toml\nname = ")[1].split("```")[0]
     pod = parse_target(f"name = {example}", "pod.toml")
     assert [level.name for level in pod.levels] == ["node", "pod"]
     assert (pod.world, pod.chip) == (32, load_target("h100"))
     found = predict_collective(pod, "all_reduce", 64 << 20)
     assert (len(found.phases), found.provenance, found.limiting) == (2, "predicted", "pod network")
-    # as the figures of the file that the guide names
+    # as the figures of the file that the page names
     shipped = load_target(str(Path(__file__).parents[3] / "docs" / "pod.toml")).levels[1]
     given = {path: figure.value for path, figure in pod.levels[1].figures.items() if path != "devices"}
     assert given == {path: shipped[path] for path in given}
