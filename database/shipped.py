@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import lzma
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import resources
@@ -98,20 +98,11 @@ class Shipped:
         """
         if self.store is None:
             return None
-        wanted = _what_counts(context)
-        for summary in self._summaries:
-            if summary.effort in efforts and _what_counts(summary.context) == wanted:
+        for summary in _alike(self.store, context):
+            is_answer = summary.is_measured and summary.state is SessionState.COMPLETE
+            if is_answer and summary.effort in efforts:
                 return self.store.recorded_session(summary.id)
         return None
-
-    @cached_property
-    def _summaries(self) -> list[SessionSummary]:
-        assert self.store is not None
-        return [
-            summary
-            for summary in self.store.session_summaries()
-            if summary.is_measured and summary.state is SessionState.COMPLETE
-        ]
 
     @cached_property
     def software(self) -> list[Mapping[str, str]]:
@@ -125,8 +116,14 @@ class Shipped:
 
 def has_session(store: Store, context: Context) -> bool:
     """Whether a session like one that ships is in `store`, complete or not."""
+    return any(_alike(store, context))
+
+
+def _alike(store: Store, context: Context) -> Iterator[SessionSummary]:
+    """The sessions of `store` of the same kernel, workload and device, under any software; latest first."""
+    wanted = _what_counts(context)
     found = store.session_summaries(context.template, context.target, workload=context.workload.key)
-    return any(_what_counts(summary.context) == _what_counts(context) for summary in found)
+    return (summary for summary in found if _what_counts(summary.context) == wanted)
 
 
 def _what_counts(context: Context) -> tuple[object, ...]:

@@ -34,13 +34,12 @@ class Sample:
 
 
 @contextmanager
-def exports_by(executor: LocalExecutor) -> Iterator[Path]:
-    """Exports take kernels of the cache of `executor`, which builds the missing ones; the cache."""
-    folder = executor._cache_dir
+def exports_by(executor: LocalExecutor) -> Iterator[None]:
+    """Exports take kernels of the cache of `executor`, which builds the missing ones."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TILESIGHT_CACHE_DIR", str(folder))
+        patch.setenv("TILESIGHT_CACHE_DIR", str(executor._cache_dir))
         patch.setattr("tilesight.executor.local.LocalExecutor", lambda *_, **__: SharedExecutor(executor))
-        yield folder
+        yield
 
 
 @pytest.fixture(scope="session")
