@@ -5,7 +5,6 @@ Run: python -m pytest tests/gpu/test_export.py
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
 import sys
@@ -16,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.support.exports import WARNINGS, compile_program, compiler, matmul_table
+from tests.support.exports import WARNINGS, compile_program, compiler, load, matmul_table
 from tilesight import kernels
 from tilesight.api.exporting import export
 from tilesight.dispatch.make import dispatcher
@@ -54,18 +53,9 @@ def made(places: Path, table: DispatchTable) -> Path:
     return places / "made"
 
 
-def load(folder: Path, name: str) -> Any:
-    spec = importlib.util.spec_from_file_location(name, folder / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture(scope="module")
 def product(made: Path) -> Any:
-    return load(made, "product")
+    return load(made)
 
 
 def operands(m: int, device: str = "cuda") -> tuple[torch.Tensor, torch.Tensor]:

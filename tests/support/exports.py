@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import shutil
 import struct
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,6 +24,16 @@ from tilesight.target.spec import load_target
 STUB = Path(__file__).with_name("driver_stub.c")
 WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Werror")
 _ELF, _CUDA = b"\x7fELF\x02\x01", 190
+
+
+def load(folder: Path, name: str = "product") -> Any:
+    """The Python module of an export, anew."""
+    spec = importlib.util.spec_from_file_location(name, folder / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def matmul_table(

@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 
+from tests.support.exports import load
 from tests.unit.exporter.conftest import Sample
 from tilesight import export
 from tilesight.kernels import operator, template_for
 from tilesight.target.spec import load_target
-
-
-def load(folder: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("product", folder / "product.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="module")
