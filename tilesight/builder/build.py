@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -109,12 +108,11 @@ def build_kernel(candidate: Candidate, cache_dir: Path, *, runnable: bool = True
 
 def _add_to_index(candidate: Candidate, built: BuildResult, cache_dir: Path) -> None:
     """Write the index file of a library, unless it names this library already."""
-    with suppress(Exception):  # a kernel without one is lowered again
-        versions = code_versions(candidate.target, code_software(software_versions(candidate.target)))
-        path = index_path(cache_dir, index_key(candidate, versions))
-        known = read_index_file(path)
-        if known is None or known.artifact != built.artifact:
-            write_index_file(path, built)
+    versions = code_versions(candidate.target, code_software(software_versions(candidate.target)))
+    path = index_path(cache_dir, index_key(candidate, versions))
+    known = read_index_file(path)
+    if known is None or known.artifact != built.artifact:
+        write_index_file(path, built)
 
 
 def device_source(lowered: Lowered, target: Target) -> str:

@@ -97,7 +97,8 @@ def _winner(
     option = "".join(f" --dynamic {dim}" for dim in dynamic)
     raise InputError(
         f"no winner is recorded of {workload.label} on {target.name}; give a config (--config), or tune it: "
-        f"tilesight tune {problem.operator.name} --target {target.name} --shape {sizes}{option}"
+        f"tilesight tune {problem.operator.name} --target {target.name} --shape {sizes}{option} (a winner "
+        "whose time is noisy counts only with TILESIGHT_MAX_NOISE=inf)"
     )
 
 

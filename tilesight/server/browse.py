@@ -49,12 +49,13 @@ def home(source: ServedData, query: Mapping[str, str]) -> str:
     """The sessions of the database, the latest first."""
     from ..database.lookups.browse import contents
 
-    if source.store is None:
+    store = source.store
+    if store is None:
         note = f"There is no database at '{source.location}': `tilesight tune` makes it."
         return page("", "Sessions", "Tuning sessions", source.location, [markup.paragraph(note)])
     before = _number(query, "before")
     found = source.read(contents)
-    listed = source.store.session_summaries(
+    listed = store.session_summaries(
         query.get("kernel") or None,
         query.get("target") or None,
         ROWS + 1,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, TypeVar
 
 from ..dispatch.table.dispatch_table import DispatchTable
@@ -28,20 +29,26 @@ class ServedData:
 
     Attributes:
         location: of the database, as text.
-        store: None if the database does not exist.
+        find_store: opens the database once it exists.
         paths: files with dispatch tables, and folders that have such files.
     """
 
     location: str
-    store: Store | None
+    find_store: Callable[[], Store | None]
     paths: Sequence[Path] = ()
+
+    @property
+    def store(self) -> Store | None:
+        """The database; None if it does not exist yet."""
+        return self.find_store()
 
     @property
     def opened(self) -> Store:
         """The database. Raises `DatabaseError` if there is none."""
-        if self.store is None:
+        store = self.store
+        if store is None:
             raise DatabaseError(f"there is no database at '{self.location}'; `tilesight tune` makes it")
-        return self.store
+        return store
 
     def read(self, work: Callable[[Connection], T]) -> T:
         """`work(connection)` in one transaction that reads."""
@@ -71,7 +78,7 @@ def opened_source(database: str | None, paths: Sequence[Path] = ()) -> Iterator[
     """The database, for reading, and dispatch tables.
 
     Args:
-        database: As for `tune`. It need not exist if there are paths.
+        database: As for `tune`. If there are paths, it may be made later.
         paths: Dispatch tables and folders of them.
 
     Raises:
@@ -86,11 +93,18 @@ def opened_source(database: str | None, paths: Sequence[Path] = ()) -> Iterator[
         if not path.is_dir():
             read_table(path)
     url = parse_url(database or load_settings().database_url)
-    if paths and not exists(url):
-        yield ServedData(display_name(url), None, paths)
-        return
-    with open_store(url, read_only=True) as store:
-        yield ServedData(display_name(url), store, paths)
+    with ExitStack() as stack:
+        opened: list[Store] = []
+        lock = Lock()  # of the threads that answer requests
+
+        def find_store() -> Store | None:
+            with lock:
+                if not opened and (exists(url) or not paths):
+                    opened.append(stack.enter_context(open_store(url, read_only=True)))
+                return opened[0] if opened else None
+
+        find_store()
+        yield ServedData(display_name(url), find_store, paths)
 
 
 def _named(paths: Iterable[Path]) -> list[tuple[str, Path]]:

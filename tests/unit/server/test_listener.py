@@ -32,7 +32,7 @@ def test_without_the_token_nothing_is_shown(full: Served) -> None:
 def test_each_server_has_another_token() -> None:
     tokens = set()
     for _ in range(3):
-        with Listener(Site(ServedData("none", None))) as listener:
+        with Listener(Site(ServedData("none", lambda: None))) as listener:
             tokens.add(listener.token)
     assert len(tokens) == 3
     assert min(map(len, tokens)) >= 32
@@ -113,7 +113,7 @@ def test_nothing_is_written(full: Served) -> None:
 def test_a_port_in_use_is_one_clear_line(full: Served) -> None:
     port = full.listener.server_port
     with pytest.raises(InputError) as refused:
-        Listener(Site(ServedData("none", None)), port)
+        Listener(Site(ServedData("none", lambda: None)), port)
     assert str(refused.value) == (
         f"port {port} of {HOST} is in use; name another with --port, or leave it out for a free one"
     )

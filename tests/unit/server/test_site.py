@@ -216,6 +216,9 @@ def test_tables_need_no_database(serve: Serve, tmp_path: Path) -> None:
     assert served.ask("plan/table.json")[0] == 200
     assert fault(served, "records", 503).startswith("there is no database at")
     assert not (tmp_path / "none.db").exists()
+    record(recorded_session(20, 0), f"sqlite:///{tmp_path}/none.db")
+    assert "<dt>records</dt><dd>20</dd>" in served.ask()[1]
+    assert served.ask("records")[0] == 200
     file.unlink()
     assert "cannot be read" in fault(served, "plan/table.json", 404)
 
@@ -224,7 +227,7 @@ def test_tables_of_one_name_have_their_paths(tmp_path: Path) -> None:
     for folder in ("a", "b"):
         (tmp_path / folder).mkdir()
         write_table(samples.table(), tmp_path / folder / "table.json")
-    source = ServedData("none", None, [tmp_path / "a", tmp_path / "b" / "table.json"])
+    source = ServedData("none", lambda: None, [tmp_path / "a", tmp_path / "b" / "table.json"])
     assert list(source.tables()) == [str(tmp_path / "a" / "table.json"), str(tmp_path / "b" / "table.json")]
 
 
