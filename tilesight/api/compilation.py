@@ -10,7 +10,7 @@ from ..costmodel import default_model
 from ..errors import Failure, NoCandidateError, ToolchainError
 from ..executor.jobs import BuildJob
 from ..executor.local import BUILD_FAULTS, LIMITS
-from ..executor.tasks import Profiled, lower_and_profile, preload_compiler
+from ..executor.tasks import COMPILER_ENVIRONMENT, Profiled, lower_and_profile, preload_compiler
 from ..machine.placement import locate
 from ..machine.toolchain import missing_compiler
 from ..problem.candidate import Candidate
@@ -20,7 +20,7 @@ from ..records.trial import BuildResult, Prediction
 from ..settings import load_settings
 from ..target.spec import Target
 from ..tuner.resolve import Shape, find_operator, find_template, find_workloads
-from ..workers import Done, WorkerPool, failure_of, thread_limits
+from ..workers import Done, WorkerPool, failure_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ def compile_candidate(candidate: Candidate, cache_dir: Path) -> Compilation:
     if missing:
         raise ToolchainError(missing)
     with WorkerPool(
-        1, timeout_s=LIMITS[BuildJob], preload=preload_compiler, environment=thread_limits(1)
+        1, timeout_s=LIMITS[BuildJob], preload=preload_compiler, environment=COMPILER_ENVIRONMENT
     ) as pool:
         (outcome,) = (found for _, found in pool.run(_work, [(candidate, cache_dir)]))
     if not isinstance(outcome, Done):

@@ -13,12 +13,12 @@ from typing import Any
 from ..errors import FailureKind, InputError, UnknownNameError
 from ..executor.jobs import LowerJob
 from ..executor.local import LIMITS
-from ..executor.tasks import preload_compiler
+from ..executor.tasks import COMPILER_ENVIRONMENT, preload_compiler
 from ..explanation import Explanation
 from ..profile.values import KernelProfile
 from ..records.trial import Prediction
 from ..target.spec import Target
-from ..workers import Done, WorkerPool, failure_of, thread_limits
+from ..workers import Done, WorkerPool, failure_of
 from .explaining import explain_profiles
 from .foreign_kernel import find_kernel, profiles_of
 from .run_time_facts import RunTimeFacts
@@ -106,7 +106,7 @@ def profiles_in_file(
     chosen = locate(target, measures=False).target
     item = _FileKernel(file, name, chosen, dict(arguments or {}), facts or RunTimeFacts())
     with WorkerPool(
-        1, timeout_s=LIMITS[LowerJob], preload=preload_compiler, environment=thread_limits(1)
+        1, timeout_s=LIMITS[LowerJob], preload=preload_compiler, environment=COMPILER_ENVIRONMENT
     ) as pool:
         (outcome,) = (found for _, found in pool.run(_profiles, [item]))
     if not isinstance(outcome, Done):

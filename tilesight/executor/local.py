@@ -25,7 +25,6 @@ from ..workers import (
     TimeLimit,
     WorkerPool,
     failure_of,
-    thread_limits,
     wait_for,
 )
 from . import tasks
@@ -113,14 +112,17 @@ class LocalExecutor:
                 timeout_s=LIMITS[BuildJob],
                 preload=tasks.preload_compiler,
                 initializer=tasks.start_compiler,
-                environment=thread_limits(1),
+                environment=tasks.COMPILER_ENVIRONMENT,
             ),
             Lane.DEVICE: WorkerPool(
                 max(1, len(groups)),
                 timeout_s=LIMITS[MeasureJob],
                 preload=tasks.preload_device,
                 initializer=tasks.start_device,
-                environment={} if world == 1 else GROUP_ENVIRONMENT,
+                environment={
+                    **({} if self._alternates else tasks.GPU_ENVIRONMENT),
+                    **({} if world == 1 else GROUP_ENVIRONMENT),
+                },
                 environments=[restricted_to(*group) for group in groups] or None,
                 gate=[partial(alone_on, *(device.uuid for device in group)) for group in groups]
                 or [partial(alone_on, PROCESSOR_LOCK)],

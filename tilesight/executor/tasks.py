@@ -16,12 +16,18 @@ from ..errors import Failure, FailureKind
 from ..problem.candidate import Candidate
 from ..profile.values import KernelProfile, LibraryCollective
 from ..records.trial import BuildResult, Measurement
+from ..workers import thread_limits
 
 if TYPE_CHECKING:
     from ..records.protocol import MeasurementProtocol
     from ..records.session import Comparison
     from ..target.spec import Target
 
+# Of processes that lower and build. The last one: importing TileLang asks torch for GPUs, and torch answers
+# without initialising the driver. A process with an initialised driver cannot be forked.
+COMPILER_ENVIRONMENT = {**thread_limits(1), "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+# Of processes that measure on GPUs. Importing numpy starts no threads then, so the process can be forked.
+GPU_ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1"}
 NICENESS = 10  # of workers that lower and build: a process that measures must not wait for a core
 
 

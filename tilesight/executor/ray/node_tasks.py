@@ -21,7 +21,7 @@ from ...machine.devices import Device, cpu_device, find_devices, is_of, restrict
 from ...records.trial import BuildResult
 from ...settings import load_settings
 from ...target.spec import Target
-from ...workers import Done, Outcome, Raised, WorkerPool, thread_limits, wait_for
+from ...workers import Done, Outcome, Raised, WorkerPool, wait_for
 from .. import tasks
 from ..jobs import BuildJob, CompareJob, Job, LowerJob, MeasureJob
 from ..local import is_cache_failure
@@ -71,7 +71,7 @@ def _compiler_pool() -> WorkerPool:
         timeout_s=1.0,
         preload=tasks.preload_compiler,
         initializer=tasks.start_compiler,
-        environment=thread_limits(1),
+        environment=tasks.COMPILER_ENVIRONMENT,
     )
 
 
@@ -115,6 +115,7 @@ class Measurer:
                 timeout_s=1.0,
                 preload=tasks.preload_device,
                 initializer=tasks.start_device,
+                environment=tasks.GPU_ENVIRONMENT if target.is_gpu else {},
                 environments=[restricted_to(self._device)],
                 # processes outside Ray may use the GPU too
                 gate=partial(alone_on, self._device.uuid) if target.is_gpu else None,
