@@ -1,6 +1,7 @@
 """Makes the files that ship with TileSight: sessions of published workloads, and their profiles.
 
     python experiments/shipped/build.py tune --out parts --targets h200,a100,mi300x
+    python experiments/shipped/build.py plan --out plans
     python experiments/shipped/build.py pack parts/*.db
     python experiments/shipped/build.py check
 
@@ -20,6 +21,7 @@ import argparse
 import multiprocessing
 import os
 import sqlite3
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
@@ -41,6 +43,11 @@ from tilesight.records.recorded_session import RecordedSession
 from tilesight.records.session import SessionState
 from tilesight.records.trial import TrialRecord
 from tilesight.settings import available_cores
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from models import shapes
+from plans import LIMITS, PlanJob, PlanRun, run_all
 
 if TYPE_CHECKING:
     from multiprocessing.queues import Queue
@@ -100,11 +107,15 @@ def run_sessions(queue: Queue[Job], out: Path, environment: Mapping[str, str], g
         print(f"{time.monotonic() - begin:.1f} s  {said}", flush=True)
 
 
+def find_places(processes: int) -> list[Mapping[str, str]]:
+    """The environment of each process, which shows it one GPU: at least one process for each."""
+    places: list[Mapping[str, str]] = [dict(restricted_to(device)) for device in find_devices()] or [{}]
+    return [places[slot % len(places)] for slot in range(max(processes, len(places)))]
+
+
 def tune_all(given: argparse.Namespace) -> None:
     given.out.mkdir(parents=True, exist_ok=True)
-    devices = find_devices()
-    places: list[Mapping[str, str]] = [dict(restricted_to(device)) for device in devices] or [{}]
-    places = [places[slot % len(places)] for slot in range(max(given.processes, len(places)))]
+    places = find_places(given.processes)
     given.workers = given.workers or max(1, available_cores() // len(places))
     given.end = time.time() + given.limit_s
     context = multiprocessing.get_context("spawn")
@@ -122,6 +133,30 @@ def tune_all(given: argparse.Namespace) -> None:
     for process in processes:
         process.join()
     queue.cancel_join_thread()
+
+
+def plan_all(given: argparse.Namespace) -> None:
+    """Make the plans that no folder of earlier calls has a table of."""
+    places = find_places(given.processes)
+    folders = [*given.have, given.out]
+    only = given.only.split(",") if given.only else ()
+    jobs = [PlanJob(given.target, one.n, one.k, "bfloat16", given.layout) for one in shapes(only)]
+    left = [job for job in jobs if not any((folder / job.name).exists() for folder in folders)]
+    print(f"{len(left)} of {len(jobs)} plans, by {len(places)} processes", flush=True)
+    limits = replace(LIMITS, explore=given.explore, listed=given.listed, measure=given.measure)
+    run = PlanRun(
+        out=given.out,
+        layers=tuple(str(path) for folder in given.have for path in sorted(folder.glob("*.db"))),
+        workers=given.workers or max(1, available_cores() // len(places)),
+        sizes=given.shapes,
+        kernels=given.kernels,
+        limits=limits,
+        plan_s=given.plan_s,
+        end=time.time() + given.limit_s,
+    )
+    run_all(left, places, run)
+    done = sum(any((folder / job.name).exists() for folder in folders) for job in jobs)
+    print(f"{done} of {len(jobs)} tables are there", flush=True)
 
 
 def pack(sources: Sequence[Path], folder: Path) -> None:
@@ -238,6 +273,21 @@ def main() -> None:
     tuning.add_argument("--session-s", type=float, default=120.0, help="seconds of a session, at most")
     tuning.add_argument("--layers", nargs="*", default=[], help="databases of earlier calls, to go on with")
     tuning.add_argument("--limit-s", type=float, default=1e6, help="seconds of the call, at most")
+    planning = steps.add_parser("plan", help="make the plans over m of models' products")
+    planning.add_argument("--out", type=Path, required=True, help="folder of the tables and databases")
+    planning.add_argument("--have", type=Path, nargs="*", default=[], help="folders of earlier calls")
+    planning.add_argument("--target", default="h200")
+    planning.add_argument("--only", default="", help="models, by commas [default: all]")
+    planning.add_argument("--layout", default="nn", help="of the operands, as the operator's attribute")
+    planning.add_argument("--shapes", type=int, default=16, help="sampled sizes of a plan")
+    planning.add_argument("--kernels", type=int, default=8, help="of a plan, at most")
+    planning.add_argument("--explore", type=int, default=LIMITS.explore, help="configs that are lowered")
+    planning.add_argument("--listed", type=int, default=LIMITS.listed, help="configs that are built first")
+    planning.add_argument("--measure", type=int, default=LIMITS.measure, help="configs at a size")
+    planning.add_argument("--processes", type=int, default=12, help="at least; there is one a GPU")
+    planning.add_argument("--workers", type=int, help="of each [default: the cores, divided]")
+    planning.add_argument("--plan-s", "--session-s", type=float, default=180.0, help="of a plan, at most")
+    planning.add_argument("--limit-s", type=float, default=1e6, help="seconds of the call, at most")
     packing = steps.add_parser("pack", help="write the files of the package")
     packing.add_argument("databases", type=Path, nargs="+")
     packing.add_argument("--folder", type=Path, default=PACKAGE, help="[default: that of the package]")
@@ -246,6 +296,8 @@ def main() -> None:
     given = parser.parse_args()
     if given.step == "tune":
         tune_all(given)
+    elif given.step == "plan":
+        plan_all(given)
     elif given.step == "check":
         check(given.folder)
     else:
