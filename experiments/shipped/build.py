@@ -47,7 +47,7 @@ from tilesight.settings import available_cores
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from models import shapes
-from plans import LIMITS, PlanJob, PlanRun, run_all
+from plans import LIMITS, PlanJob, PlanRun, make_plans, run_all
 
 if TYPE_CHECKING:
     from multiprocessing.queues import Queue
@@ -154,7 +154,7 @@ def plan_all(given: argparse.Namespace) -> None:
         plan_s=given.plan_s,
         end=time.time() + given.limit_s,
     )
-    run_all(left, places, run)
+    run_all(make_plans, left, places, run)
     done = sum(any((folder / job.name).exists() for folder in folders) for job in jobs)
     print(f"{done} of {len(jobs)} tables are there", flush=True)
 

@@ -7,15 +7,17 @@ first plans.
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from queue import Empty
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tilesight.errors import TileSightError
 from tilesight.planner.plan_options import PlanLimits
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from tilesight.tuner.observers import Observer
 
 VARY = "m=1..16384"
-PROFILES = "profiles.db"  # in the folder of the tables
+PROFILES, MADE = "profiles.db", "made.jsonl"  # in the folder of the tables: shared, and when each was made
 LEAST_S = 20.0  # for one more plan
 THREADS = 2  # of the process that plans; its workers have one each
 GRACE_S = 20.0  # after the limit, for kernels that are being timed
@@ -80,20 +82,28 @@ class PlanRun:
     end: float
 
 
-def run_all(jobs: Sequence[PlanJob], places: Sequence[Mapping[str, str]], run: PlanRun) -> None:
-    """Make the plans, with a process for each of `places`, the environments that show them a GPU each.
+def run_all(
+    work: Callable[..., None], jobs: Sequence[object], places: Sequence[Mapping[str, str]], run: PlanRun
+) -> None:
+    """Do the jobs by a process for each of `places`, the environments that show them a GPU each.
 
-    Returns soon after the end of the call. A plan that has not ended by then leaves no table, and what it
-    measured is in the database.
+    Returns soon after the end of the call: processes that are still busy are ended then. A plan that has not
+    ended leaves no table, and what it measured is in the database.
+
+    Args:
+        work: what a process does; gets the queue of jobs, its environment, `run` and its number.
+        jobs: in their order.
+        places: environments.
+        run: the call.
     """
     run.out.mkdir(parents=True, exist_ok=True)
     os.environ.update(thread_limits(THREADS), TILESIGHT_SHIPPED="0")  # before the processes import numpy
     context = multiprocessing.get_context("spawn")
-    queue: Queue[PlanJob] = context.Queue()
+    queue: Queue[Any] = context.Queue()
     for job in jobs:
         queue.put(job)
     processes = [
-        context.Process(target=make_plans, args=(queue, dict(place), run, slot))
+        context.Process(target=work, args=(queue, dict(place), run, slot))
         for slot, place in enumerate(places)
     ]
     for process in processes:
@@ -185,6 +195,9 @@ def make_plan(
         return f"no table, the limit came first ({said})"
     if found.is_measured:
         write_table(found.table, run.out / job.name)
+        note = {"table": job.name, "made": f"{datetime.now(UTC):%Y-%m-%d}", "summary": said}
+        with (run.out / MADE).open("a") as file:
+            file.write(json.dumps(note) + "\n")
     return said
 
 
