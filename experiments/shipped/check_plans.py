@@ -23,9 +23,8 @@ from queue import Empty
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
-sys.path.insert(1, str(HERE.parent / "plan"))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(1, str(Path(__file__).resolve().parents[1] / "plan"))
 
 from build import find_places
 from held_out import COLUMNS, Contest, Expectations, held_out, rows_of
