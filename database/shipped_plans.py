@@ -17,6 +17,8 @@ from typing import Any
 
 from ..errors import DatabaseCorruptError
 from ..problem.space import Value
+from ..problem.workload import Workload
+from ..records.session import Context
 
 PLANS = "plans.zip"  # in this package, if the release has it
 REINSTALL = "install TileSight anew: pip install --force-reinstall tilesight"
@@ -53,6 +55,27 @@ class ShippedPlan:
     made: str
     used_by: tuple[str, ...]
     digest: str
+
+    def fits(self, context: Context) -> bool:
+        """Whether it is of the context's kernel, target, card, dtype and attributes; dimensions aside."""
+        mine = (self.operator, self.template, self.template_version, self.target, self.arch)
+        workload, kernel = context.workload, (context.template, context.template_version)
+        return (
+            mine == (workload.operator, *kernel, context.target, context.arch)
+            and (self.dtype, dict(self.attrs)) == (workload.dtype, dict(workload.attrs))
+            and (not context.device or self.device == context.device)
+        )
+
+    def covers(self, workload: Workload, *, nearest: bool = False) -> bool:
+        """Whether it is of these dimensions; with `nearest`, whatever the size of the varied one is."""
+        sizes = dict(workload.dims)
+        size = sizes.pop(self.vary)
+        return sizes == self.fixed and (nearest or self.first <= size <= self.last)
+
+    @property
+    def origin(self) -> str:
+        """Where it comes from, for people."""
+        return f"a plan that ships with TileSight, measured on {self.device} on {self.made}"
 
     @property
     def name(self) -> str:

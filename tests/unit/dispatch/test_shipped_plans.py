@@ -1,14 +1,17 @@
-"""Dispatchers choose from the plans that ship with TileSight."""
+"""The plans that ship with TileSight: dispatchers choose from them, and commands show them."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 import tilesight
-from tilesight.database import layers
+from tilesight.cli.db import db
+from tilesight.database import layers, shipped
 from tilesight.database.shipped_plans import PLANS, plan_of, write_plans
 from tilesight.dispatch.dispatcher import Dispatcher
 from tilesight.dispatch.table.dispatch_table import DispatchTable, Segment
@@ -57,7 +60,8 @@ def ship(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A package that has two plans and nothing else."""
     tables = [table(4096, 4096), table(6144, 4096)]
     write_plans(tmp_path / PLANS, [(plan_of(one.text(), MADE, ()), one.text()) for one in tables])
-    monkeypatch.setattr(layers, "shipped_file", lambda name: tmp_path / name if name == PLANS else None)
+    for module in (layers, shipped):
+        monkeypatch.setattr(module, "shipped_file", lambda name: tmp_path / name if name == PLANS else None)
     monkeypatch.setenv("TILESIGHT_SHIPPED", "1")
     return tmp_path
 
@@ -128,3 +132,28 @@ def test_frozen_dispatchers_have_them_and_their_digest(ship: Path, monkeypatch: 
     monkeypatch.setenv("TILESIGHT_SHIPPED", "0")
     with make(ship, frozen=True) as made, pytest.raises(InputError, match="0 recorded shapes"):
         made.choose(m=64)
+
+
+def test_db_plans_lists_them_and_writes_one(ship: Path) -> None:
+    def run(*arguments: str, code: int = 0) -> str:
+        found = CliRunner().invoke(db, ["plans", *arguments])
+        assert (found.exit_code == 0) == (code == 0), found.output
+        return found.output if code == 0 else str(found.exception)
+
+    assert "n=6144 k=4096 bfloat16" in run("matmul", "--target", "h200")
+    assert "no plan that matches" in run("gemv")
+    assert [plan["fixed"]["n"] for plan in json.loads(run("--json"))["plans"]] == [4096, 6144]
+    out = ship / "one.json"
+    assert "2 plans match" in run("--out", str(out), code=1)
+    assert not out.exists()
+    run("matmul", "--shape", "n=4096,k=4096", "--out", str(out))
+    assert tilesight.read_table(out) == table(4096, 4096)
+
+
+def test_db_why_names_the_plan_of_a_workload(ship: Path) -> None:
+    common = ["why", "matmul", "--target", "h200", "--db", str(ship / "own.db")]
+    make(ship).close()  # the database is there then
+    found = CliRunner().invoke(db, [*common, "--shape", "m=64,n=4096,k=4096"])
+    assert "dispatch: a plan that ships with TileSight" in " ".join(found.output.split())
+    found = CliRunner().invoke(db, [*common, "--shape", "m=64,n=4160,k=4096", "--json"])
+    assert json.loads(found.output)["plan"] is None

@@ -35,15 +35,19 @@ class ShippedTables:
         self, problem: DispatchProblem, context: Context, archive: PlanArchive | None = None
     ) -> None:
         self._context, self._archive = context, archive
-        self.plans = [plan for plan in archive.plans if _fits(plan, problem, context)] if archive else []
+        self.plans = [
+            plan
+            for plan in (archive.plans if archive else ())
+            if plan.fits(context)
+            and plan.vary in problem.free
+            and all(problem.fixed.get(name, size) == size for name, size in plan.fixed.items())
+        ]
         self._read: dict[str, ShippedTable] = {}
 
     def find(self, workload: Workload, *, nearest: bool = False) -> ShippedTable | None:
         """The table with this workload, or with that of its nearest size. Raises `DatabaseError`."""
         for plan in self.plans:
-            sizes = dict(workload.dims)
-            size = sizes.pop(plan.vary)
-            if sizes == plan.fixed and (nearest or plan.first <= size <= plan.last):
+            if plan.covers(workload, nearest=nearest):
                 return self._table(plan)
         return None
 
@@ -62,27 +66,8 @@ class ShippedTables:
             dims = {**self._context.workload.dims, **table.fixed}
             here = replace(self._context, workload=replace(self._context.workload, dims=dims))
             differences = table.mismatches(here)
-            origin = f"a plan that ships with TileSight, measured on {plan.device} on {plan.made}"
+            origin = plan.origin
             if differences:
                 origin += f" ({'; '.join(differences)})"
             self._read[plan.digest] = ShippedTable(table, origin)
         return self._read[plan.digest]
-
-
-def _fits(plan: ShippedPlan, problem: DispatchProblem, context: Context) -> bool:
-    mine = (plan.operator, plan.template, plan.template_version, plan.target, plan.arch, plan.dtype)
-    wanted = (
-        problem.operator.name,
-        context.template,
-        context.template_version,
-        context.target,
-        context.arch,
-        problem.dtype,
-    )
-    return (
-        mine == wanted
-        and dict(plan.attrs) == dict(problem.attrs)
-        and (not context.device or plan.device == context.device)
-        and plan.vary in problem.free
-        and all(problem.fixed.get(name, size) == size for name, size in plan.fixed.items())
-    )
