@@ -28,7 +28,8 @@ from .lookups.best import Best, chosen
 from .lookups.recall import VERDICTS, strength
 from .readable import open_readable
 from .schema import tables as schema
-from .shipped import PROFILES, REINSTALL, SESSIONS, ProfileArchive, Shipped, has_session, shipped_file
+from .shipped import PROFILES, SESSIONS, ProfileArchive, Shipped, has_session, shipped_file
+from .shipped_plans import PLANS, REINSTALL, PlanArchive
 from .store import BUSY_SECONDS, Store, open_store
 from .tables import rows
 from .tables.calibration_rows import CalibrationRecord
@@ -71,8 +72,8 @@ def open_layers(
         read_only: As for `open_store`.
         busy_seconds: As for `open_store`.
         cache_dir: By default the cache folder of the settings.
-        shipped: Whether the sessions that ship with TileSight are the lowest layer, and its profiles are
-            used; by default as the settings say (`TILESIGHT_SHIPPED`).
+        shipped: Whether the sessions that ship with TileSight are the lowest layer, and its profiles and
+            plans are used; by default as the settings say (`TILESIGHT_SHIPPED`).
 
     Raises:
         InputError: A URL is invalid.
@@ -92,12 +93,13 @@ def open_layers(
         ]
         lowest = Shipped()
         if settings.shipped if shipped is None else shipped:
-            sessions, profiles = shipped_file(SESSIONS), shipped_file(PROFILES)
+            sessions, profiles, plans = (shipped_file(name) for name in (SESSIONS, PROFILES, PLANS))
             lowest = Shipped(
                 opened.enter_context(open_readable(str(sessions), "layer", REINSTALL, folder, busy_seconds))
                 if sessions
                 else None,
                 ProfileArchive(profiles) if profiles else None,
+                PlanArchive(plans) if plans else None,
             )
         opened.pop_all()
     return LayeredStore(own, below, lowest)

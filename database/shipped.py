@@ -1,6 +1,6 @@
-"""What ships with TileSight: sessions of published workloads, and the profiles of their candidates.
+"""What ships with TileSight: sessions of published workloads, profiles of their candidates, and plans.
 
-Both are files of this package, made by `experiments/shipped/build.py`, and only read. The sessions are a
+They are files of this package, made by `experiments/shipped/build.py`, and only read. The sessions are a
 database (`shipped.db`), the lowest layer. They were measured with other software than that of a user, so they
 hold less exactly than the user's own records: `Shipped.session` leaves out the driver, the compilers and the
 model where it compares contexts, and the answer says what differs.
@@ -24,10 +24,10 @@ from ..profile.parametric import DECODE_ERRORS, ParametricProfile, ProfileKey, p
 from ..records.recorded_session import RecordedSession, SessionSummary
 from ..records.session import Context, Effort, SessionState
 from .schema import tables as schema
+from .shipped_plans import REINSTALL, PlanArchive
 from .store import Store
 
 SESSIONS, PROFILES = "shipped.db", "profiles.zip"  # files in this package, if the release has them
-REINSTALL = "install TileSight anew: pip install --force-reinstall tilesight"
 _KEYS = "keys.json"  # member of the archive: what each other member is of
 _FIXED_TIME = (2020, 1, 1, 0, 0, 0)  # so that equal profiles make an equal file
 
@@ -85,10 +85,11 @@ def _member(name: str) -> zipfile.ZipInfo:
 
 @dataclass(frozen=True)
 class Shipped:
-    """The sessions and profiles that ship with TileSight; None where the release has none."""
+    """The sessions, profiles and plans that ship with TileSight; None where the release has none."""
 
     store: Store | None = None
     profiles: ProfileArchive | None = None
+    plans: PlanArchive | None = None
 
     def session(self, context: Context, efforts: Sequence[Effort]) -> RecordedSession | None:
         """The latest measured session of the context's template, workload, target, device and protocol that

@@ -16,6 +16,7 @@ from ..engine.text_checks import clean
 from ..exchange.untrusted import MARK
 from ..layers import LayeredStore
 from ..schema import tables as schema
+from ..shipped_plans import ShippedPlan
 from ..store import Store
 from ..tables.rows import ContextIds, context_rows
 from ..tables.trial_rows import sound
@@ -96,13 +97,14 @@ class Holding:
 @dataclass(frozen=True, slots=True)
 class ContextReport:
     """`answers` are complete sessions of the context, latest first; `unfinished` its other sessions; `near`
-    differing contexts, nearest first."""
+    differing contexts, nearest first; `plan` ships with TileSight and covers the workload."""
 
     context: Context
     answers: tuple[RecordedContext, ...]
     unfinished: tuple[RecordedContext, ...]
     near: tuple[RecordedContext, ...]
     holds: Holding
+    plan: ShippedPlan | None = None
 
     @property
     def is_due_for_recheck(self) -> bool:
@@ -134,7 +136,14 @@ def why(store: Store, context: Context, count: int = MOST_NEAR) -> ContextReport
         unfinished=tuple(found for found in same if found.state is not SessionState.COMPLETE),
         near=tuple(found for _, _, found in near[:count]),
         holds=_holding(store, context),
+        plan=_plan(store, context),
     )
+
+
+def _plan(store: Store, context: Context) -> ShippedPlan | None:
+    archive = store.shipped.plans if isinstance(store, LayeredStore) else None
+    found = (plan for plan in (archive.plans if archive else ()) if plan.fits(context))
+    return next((plan for plan in found if plan.covers(context.workload)), None)
 
 
 def _holding(store: Store, context: Context) -> Holding:

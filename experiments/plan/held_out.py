@@ -43,7 +43,7 @@ from typing import Any
 
 from tilesight.api.planning import plan
 from tilesight.costmodel import default_model
-from tilesight.database import open_store
+from tilesight.database import open_layers
 from tilesight.dispatch.table.table_file import DispatchTable, read_table, write_table
 from tilesight.errors import Failure, FailureKind
 from tilesight.executor.caching_executor import CachingExecutor
@@ -114,16 +114,27 @@ def held_out(vary: SizeRange, count: int, seen: Sequence[int]) -> list[int]:
 
 
 class Expectations:
-    """Expected times of configs at a size: predictions, corrected by the measurements of the plan."""
+    """Expected times of configs at a size: predictions, corrected by the measurements of the plan.
 
-    def __init__(self, problem: PlanProblem, table: DispatchTable, database: str, executor: Any) -> None:
-        self._store = open_store(database)
+    `layers` are further databases with its profiles and measurements, `explore` how many groups it explored.
+    """
+
+    def __init__(
+        self,
+        problem: PlanProblem,
+        table: DispatchTable,
+        database: str,
+        executor: Any,
+        layers: Sequence[str] = (),
+        explore: int = PLAN_LIMITS[Effort.QUICK].explore,
+    ) -> None:
+        self._store = open_layers(database, layers, shipped=False)
         self._problem = problem
         caching = CachingExecutor(executor, ProfileCache(self._store))
         self._predictions = predictions = SizePredictions(
             problem, default_model(), caching, Observer(), until=0.0
         )  # nothing is lowered
-        predictions.explore(PLAN_LIMITS[Effort.QUICK].explore, 0)  # as in the plan: its profiles are cached
+        predictions.explore(explore, 0)  # as in the plan: its profiles are cached
         sizes = [piece.size for piece in table.evidence]
         predictions.predict(
             ((c, s) for s in sizes for c in predictions.configs if problem.works(s, c)), lower=False
@@ -201,7 +212,9 @@ class Contest:
         sizes: Sequence[int],
         until: float,
         write: Write,
+        candidates: int = CANDIDATES,
     ) -> None:
+        self._candidates = candidates
         self._problem, self._table, self._expectations = problem, table, expectations
         self._static = replace(problem, dynamic=())
         self._waiting, self._until, self._write = list(sizes), until, write
@@ -229,9 +242,9 @@ class Contest:
         # being open costs
         found = [
             ours,
-            *(config for config in self._expectations.best(size, CANDIDATES + 1) if config != ours),
+            *(config for config in self._expectations.best(size, self._candidates + 1) if config != ours),
         ]
-        self._active.append(_Size(size, ours, found[: CANDIDATES + 1]))
+        self._active.append(_Size(size, ours, found[: self._candidates + 1]))
         return self._next_build()
 
     def _next_comparison(self) -> Job | None:
@@ -391,7 +404,7 @@ def main(given: argparse.Namespace) -> None:
     placement = locate(given.target, measures=True, predicts=False)
     assert placement.device is not None, placement.messages
     template = template_for(kernel, placement.target, table.dtype)
-    base = base_workload(template, vary, given.shape, table.dtype)
+    base = base_workload(template, placement.target, vary, given.shape, table.dtype)
     problem = PlanProblem(
         template,
         placement,

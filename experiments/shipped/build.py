@@ -1,25 +1,32 @@
 """Makes the files that ship with TileSight: sessions of published workloads, and their profiles.
 
     python experiments/shipped/build.py tune --out parts --targets h200,a100,mi300x
-    python experiments/shipped/build.py pack parts/*.db
+    python experiments/shipped/build.py plan --out plans
+    python experiments/shipped/build.py pack parts/*.db plans/profiles.db --plans plans
     python experiments/shipped/build.py check
 
 `tune` runs a session for each workload and target, in a process for each GPU found here. Where there is no
 GPU of a target, candidates are lowered and predicted only, and their profiles are what is wanted. Each
 process has a database in the folder `--out`. `--layers` has those of earlier calls: their sessions answer,
-and sessions that the time limit interrupted are continued. `pack` writes `database/shipped.db`, with the
-measured candidates of complete sessions, and `database/profiles.zip`. The sessions that ship already stay,
-unless a database has a newer one of the same workload and card. Profiles are those of the databases alone:
-give all of them. `check` counts what the present code can use: profiles are of one version of the code that
-makes them, and sessions of one version of their template.
+and sessions that the time limit interrupted are continued. `plan` makes plans over m for the products of
+public models, with several processes for each GPU; `--have` has the folders of earlier calls, which it goes
+on from.
+
+`pack` writes `database/shipped.db`, with the measured candidates of complete sessions,
+`database/profiles.zip` and `database/plans.zip`. The sessions and plans that ship already stay, unless there
+is a newer one of the same workload and card. Profiles are those of the databases alone: give all of them.
+`check` counts what the present code can use: profiles are of one version of the code that makes them, and
+sessions and plans of one version of their template.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import multiprocessing
 import os
 import sqlite3
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
@@ -32,15 +39,22 @@ from sqlalchemy import select, update
 
 from tilesight.database.schema import tables as schema
 from tilesight.database.shipped import PROFILES, SESSIONS, ProfileArchive, write_archive
+from tilesight.database.shipped_plans import PLANS, PlanArchive, ShippedPlan, plan_of, write_plans
 from tilesight.database.store import Store, open_store
 from tilesight.executor.profile_cache import reader_version
 from tilesight.kernels import operator, operators, templates
 from tilesight.machine.devices import find_devices, restricted_to
+from tilesight.planner.record_sessions import OPTIONS
 from tilesight.profile.parametric import ParametricProfile, ProfileKey
 from tilesight.records.recorded_session import RecordedSession
 from tilesight.records.session import SessionState
 from tilesight.records.trial import TrialRecord
 from tilesight.settings import available_cores
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from models import shapes
+from plans import LIMITS, MADE, PlanJob, PlanRun, make_plans, run_all
 
 if TYPE_CHECKING:
     from multiprocessing.queues import Queue
@@ -100,11 +114,15 @@ def run_sessions(queue: Queue[Job], out: Path, environment: Mapping[str, str], g
         print(f"{time.monotonic() - begin:.1f} s  {said}", flush=True)
 
 
+def find_places(processes: int) -> list[Mapping[str, str]]:
+    """The environment of each process, which shows it one GPU: at least one process for each."""
+    places: list[Mapping[str, str]] = [dict(restricted_to(device)) for device in find_devices()] or [{}]
+    return [places[slot % len(places)] for slot in range(max(processes, len(places)))]
+
+
 def tune_all(given: argparse.Namespace) -> None:
     given.out.mkdir(parents=True, exist_ok=True)
-    devices = find_devices()
-    places: list[Mapping[str, str]] = [dict(restricted_to(device)) for device in devices] or [{}]
-    places = [places[slot % len(places)] for slot in range(max(given.processes, len(places)))]
+    places = find_places(given.processes)
     given.workers = given.workers or max(1, available_cores() // len(places))
     given.end = time.time() + given.limit_s
     context = multiprocessing.get_context("spawn")
@@ -124,8 +142,33 @@ def tune_all(given: argparse.Namespace) -> None:
     queue.cancel_join_thread()
 
 
-def pack(sources: Sequence[Path], folder: Path) -> None:
-    """Write the files of the package from the databases, and from the sessions that ship already."""
+def plan_all(given: argparse.Namespace) -> None:
+    """Make the plans that no folder of earlier calls has a table of."""
+    places = find_places(given.processes)
+    folders = [*given.have, given.out]
+    only = given.only.split(",") if given.only else ()
+    jobs = [PlanJob(given.target, one.n, one.k, "bfloat16", given.layout) for one in shapes(only)]
+    left = [job for job in jobs if not any((folder / job.name).exists() for folder in folders)]
+    print(f"{len(left)} of {len(jobs)} plans, by {len(places)} processes", flush=True)
+    limits = replace(LIMITS, explore=given.explore, listed=given.listed, measure=given.measure)
+    run = PlanRun(
+        out=given.out,
+        layers=tuple(str(path) for folder in given.have for path in sorted(folder.glob("*.db"))),
+        workers=given.workers or max(1, available_cores() // len(places)),
+        sizes=given.shapes,
+        kernels=given.kernels,
+        limits=limits,
+        plan_s=given.plan_s,
+        end=time.time() + given.limit_s,
+    )
+    run_all(make_plans, left, places, run)
+    done = sum(any((folder / job.name).exists() for folder in folders) for job in jobs)
+    print(f"{done} of {len(jobs)} tables are there", flush=True)
+
+
+def pack(sources: Sequence[Path], folder: Path, tables: Sequence[Path] = ()) -> None:
+    """Write the files of the package from the databases, from folders of `tables`, and from the sessions and
+    plans that ship already."""
     shipped = folder / SESSIONS
     latest: dict[object, tuple[RecordedSession, Mapping[str, str]]] = {}
     profiles: dict[ProfileKey, dict[str, ParametricProfile]] = {}
@@ -158,17 +201,42 @@ def pack(sources: Sequence[Path], folder: Path) -> None:
     for log in ("-wal", "-shm"):  # of the earlier file, if that had any
         shipped.with_name(shipped.name + log).unlink(missing_ok=True)
     write_archive(folder / PROFILES, {key: found.values() for key, found in profiles.items()})
+    plans = pack_plans(tables, folder)
     number = sum(map(len, profiles.values()))
     sizes = [(folder / name).stat().st_size / 1e6 for name in (SESSIONS, PROFILES)]
-    print(f"{len(latest)} sessions, {sizes[0]:.2f} MB; {number} profiles, {sizes[1]:.2f} MB")
+    print(f"{len(latest)} sessions, {sizes[0]:.2f} MB; {number} profiles, {sizes[1]:.2f} MB; {plans}")
+
+
+def pack_plans(tables: Sequence[Path], folder: Path) -> str:
+    """Write the tables in these folders and those that ship already, the latest of each shape."""
+    path = folder / PLANS
+    found: dict[str, tuple[ShippedPlan, str]] = {}
+    if path.exists():
+        archive = PlanArchive(path)
+        found = {plan.name: (plan, archive.text(plan)) for plan in archive.plans}
+    uses = {(one.n, one.k): [str(use) for use in one.uses] for one in shapes()}
+    for source in tables:
+        notes = [json.loads(line) for line in (source / MADE).read_text().splitlines()]
+        for table, made in {note["table"]: note["made"] for note in notes}.items():
+            text = (source / table).read_text()
+            fixed = json.loads(text)["fixed"]
+            plan = plan_of(text, made, uses.get((fixed["n"], fixed["k"]), ()))
+            known = found.get(plan.name)
+            if known is None or known[0].made <= plan.made:
+                found[plan.name] = plan, text
+    if not found:
+        return "no plans"
+    write_plans(path, found.values())
+    return f"{len(found)} plans, {path.stat().st_size / 1e6:.2f} MB"
 
 
 def complete(store: Store) -> Iterator[tuple[RecordedSession, Mapping[str, str]]]:
-    """The complete sessions that measured something, with their options."""
+    """The complete sessions that measured something, with their options; none of a plan's sizes."""
     statement = select(schema.sessions.c.id, schema.sessions.c.options)
     options = {row.id: row.options for row in store.database.read(lambda c: c.execute(statement).all())}
     for summary in store.session_summaries():
-        if summary.is_measured and summary.state is SessionState.COMPLETE:
+        of_plan = OPTIONS.items() <= options[summary.id].items()
+        if summary.is_measured and summary.state is SessionState.COMPLETE and not of_plan:
             yield store.recorded_session(summary.id), options[summary.id]
 
 
@@ -208,7 +276,7 @@ def without_path(trial: TrialRecord) -> TrialRecord:
 
 
 def check(folder: Path) -> None:
-    """Print how many sessions and profiles are of the present code."""
+    """Print how many sessions, profiles and plans are of the present code."""
     versions = {one.name: one.version for name in operators() for one in templates(name)}
     with open_store(str(folder / SESSIONS), read_only=True) as store:
         contexts = [summary.context for summary in store.session_summaries()]
@@ -219,6 +287,10 @@ def check(folder: Path) -> None:
         is_usable = key["reader"] == reader and key["template_version"] == versions.get(str(key["template"]))
         counts[is_usable] += int(str(key["profiles"]))
     print(f"{counts[True]} of {sum(counts.values())} profiles")
+    path = folder / PLANS
+    plans = PlanArchive(path).plans if path.exists() else []
+    usable = sum(plan.template_version == versions.get(plan.template) for plan in plans)
+    print(f"{usable} of {len(plans)} plans")
 
 
 def main() -> None:
@@ -238,18 +310,36 @@ def main() -> None:
     tuning.add_argument("--session-s", type=float, default=120.0, help="seconds of a session, at most")
     tuning.add_argument("--layers", nargs="*", default=[], help="databases of earlier calls, to go on with")
     tuning.add_argument("--limit-s", type=float, default=1e6, help="seconds of the call, at most")
+    planning = steps.add_parser("plan", help="make the plans over m of models' products")
+    planning.add_argument("--out", type=Path, required=True, help="folder of the tables and databases")
+    planning.add_argument("--have", type=Path, nargs="*", default=[], help="folders of earlier calls")
+    planning.add_argument("--target", default="h200")
+    planning.add_argument("--only", default="", help="models, by commas [default: all]")
+    planning.add_argument("--layout", default="nn", help="of the operands, as the operator's attribute")
+    planning.add_argument("--shapes", type=int, default=16, help="sampled sizes of a plan")
+    planning.add_argument("--kernels", type=int, default=8, help="of a plan, at most")
+    planning.add_argument("--explore", type=int, default=LIMITS.explore, help="configs that are lowered")
+    planning.add_argument("--listed", type=int, default=LIMITS.listed, help="configs that are built first")
+    planning.add_argument("--measure", type=int, default=LIMITS.measure, help="configs at a size")
+    planning.add_argument("--processes", type=int, default=12, help="at least; there is one a GPU")
+    planning.add_argument("--workers", type=int, help="of each [default: the cores, divided]")
+    planning.add_argument("--plan-s", "--session-s", type=float, default=180.0, help="of a plan, at most")
+    planning.add_argument("--limit-s", type=float, default=1e6, help="seconds of the call, at most")
     packing = steps.add_parser("pack", help="write the files of the package")
-    packing.add_argument("databases", type=Path, nargs="+")
+    packing.add_argument("databases", type=Path, nargs="*", help="of sessions and of profiles")
+    packing.add_argument("--plans", type=Path, nargs="*", default=[], help="folders of `plan`")
     packing.add_argument("--folder", type=Path, default=PACKAGE, help="[default: that of the package]")
     checking = steps.add_parser("check", help="count what the present code can use")
     checking.add_argument("--folder", type=Path, default=PACKAGE, help="[default: that of the package]")
     given = parser.parse_args()
     if given.step == "tune":
         tune_all(given)
+    elif given.step == "plan":
+        plan_all(given)
     elif given.step == "check":
         check(given.folder)
     else:
-        pack(given.databases, given.folder)
+        pack(given.databases, given.folder, given.plans)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from ..tuner.tuning_lock import tuning_lock
 
 if TYPE_CHECKING:
     from ..costmodel.model import CostModel
-    from ..database.store import Store
+    from ..database.layers import LayeredStore
     from ..executor.caching_executor import CachingExecutor
     from ..executor.local import LocalExecutor
     from ..executor.ray import RayExecutor
@@ -59,7 +59,7 @@ class Engine:
         self.protocol = MeasurementProtocol.named(self.options.protocol, placement.target)
         self._report_protocol()
         self._settings = load_settings()
-        self.store: Store = open_layers(
+        self.store: LayeredStore = open_layers(
             self.options.database or self._settings.database_url, self.options.layers
         )
         self.model: CostModel = self._with_recorded_errors(default_model())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from .misses import find_misses
 from .shapes_files import operator_of, workload_of
 
 if TYPE_CHECKING:
+    from ..planner.plan_problem import PlanProblem
     from ..planner.result import PlanResult
     from ..problem.operator import Operator
     from ..problem.workload import Workload
@@ -155,13 +156,26 @@ def plan_range(
             template, placement, base, varied, dynamic, engine.protocol, engine.model.version
         )
         engine.observer.started(f"{problem.label} on {placement.target.title}: {kernels} kernels")
-        for note in placement.messages:
+        for note in (*placement.messages, *_shipped_note(engine, problem)):
             engine.observer.message(note)
         recorder = PlanRecorder(
             problem, engine.store, chosen.effort, chosen.seed, chosen.session_options(varied)
         )
         planner = Planner(problem, chosen, engine.model, engine.caching_executor(), recorder, engine.observer)
         return planner.run()
+
+
+def _shipped_note(engine: Engine, problem: PlanProblem) -> Iterator[str]:
+    """That a plan of this range ships with TileSight."""
+    archive = engine.store.shipped.plans
+    first, last = problem.context(problem.vary.first), problem.context(problem.vary.last)
+    for shipped in archive.plans if archive else ():
+        if shipped.fits(first) and all(shipped.covers(at.workload) for at in (first, last)):
+            shape = ",".join(f"{name}={size}" for name, size in shipped.fixed.items())
+            yield (
+                f"{shipped.origin}, covers this range: `tilesight db plans {shipped.operator} --target "
+                f"{shipped.target} --shape {shape} --out FILE` writes its table"
+            )
 
 
 def _named_weights(

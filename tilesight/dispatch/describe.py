@@ -47,6 +47,8 @@ def explanation(shapes: ShapeTable) -> str:
     if table is not None:
         count = _count(len(table.kernels), "kernel")
         lines.append(f"  table: {table.vary}={table.first}..{table.last} by {count}")
+    if selector.shipped is not None and selector.shipped.plans:
+        lines.append(f"  plans that ship with TileSight: {len(selector.shipped.plans)}")
     if selector.on_unknown is not None:
         lines.append(f"  frozen: only these records and tables choose; {_UNKNOWN[selector.on_unknown]}")
     lines.append(f"  digest of what was loaded: {selector.loaded.digest()}")

@@ -41,6 +41,7 @@ from .select.cached_predictor import CachedPredictor
 from .select.choice import Choice
 from .select.loaded_sources import LoadedSources
 from .select.selector import Selector
+from .select.shipped_tables import ShippedTables
 from .select.winner_index import WinnerIndex
 from .shape_table import ShapeTable
 from .table.table_file import DispatchTable, read_table
@@ -48,7 +49,7 @@ from .table.table_file import DispatchTable, read_table
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-    from ..database.store import Store
+    from ..database.layers import LayeredStore
     from ..executor.local import LocalExecutor
     from ..problem.operator import Operator
     from ..problem.template import KernelTemplate
@@ -243,7 +244,8 @@ def _make_parts(
 
         def load() -> LoadedSources:
             found, table_notes = _checked_table(table, context, problem)
-            return LoadedSources(WinnerIndex.read(store, problem, context), found, table_notes)
+            shipped = ShippedTables(problem, context, store.shipped.plans)
+            return LoadedSources(WinnerIndex.read(store, problem, context), found, table_notes, shipped)
 
         sources = load()
         winners = sources.winners
@@ -269,7 +271,14 @@ def _make_parts(
             return builds.submit(partial(find_choice, selector, setup, workload)).result()
 
         selector = Selector(
-            problem, winners, predictor, sources.table, explore_shape if explore else None, given, unknown
+            problem,
+            winners,
+            predictor,
+            sources.table,
+            explore_shape if explore else None,
+            given,
+            unknown,
+            sources.shipped,
         )
         builder = KernelBuilder(problem, settings.cache_dir, context.code_software, builds)
         improver = Improver(selector, builder, setup, comparisons, background and bool(placement.devices))
@@ -404,7 +413,7 @@ def _placement(target: Target, communicates: bool = False) -> Placement:
     return replace(placed, devices=found)
 
 
-def _open_store(url: str, layers: Sequence[str | Path] | None, notes: list[str]) -> tuple[Store, bool]:
+def _open_store(url: str, layers: Sequence[str | Path] | None, notes: list[str]) -> tuple[LayeredStore, bool]:
     """The database, and whether it can be written. Raises `DatabaseError`."""
     from ..database import open_layers
     from ..database.engine.connection import exists, parse_url

@@ -177,6 +177,7 @@ class ShapeTable:
     def reload(self, sources: LoadedSources) -> None:
         """Choose anew for every shape, from these winners and this table. Built kernels stay built."""
         self.selector.winners, self.selector.table = sources.winners, sources.table
+        self.selector.shipped = sources.shipped
         self.table_notes = sources.notes
         self.clear()
 

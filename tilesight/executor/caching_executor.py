@@ -2,7 +2,8 @@
 
 The first workload of a shape class is lowered as without a cache. From the second workload on, lowering one
 config of each structure at two probe workloads (`profile/inference.py`) takes the place of lowering all
-configs with that structure.
+configs with that structure. A class without a dimension that scales has one workload: its profiles are those
+that were lowered.
 """
 
 from __future__ import annotations
@@ -127,7 +128,7 @@ class _CachedStream:
 
     def _should_infer(self, entry: CacheEntry, profile: ParametricProfile) -> bool:
         """Whether the structure was lowered at other workloads at least as often as its inference costs."""
-        if profile.laws is not None or profile.refusal is not None:
+        if entry.is_exact or profile.laws is not None or profile.refusal is not None:
             return False
         if profile.structure in entry.inference.structures:
             return False
@@ -180,7 +181,7 @@ class _CachedStream:
         if before is not None:
             profile = before.with_samples_of(profile)
         self._cache.add(entry, entry.inference.apply_laws(profile))
-        unknown = profile.structure not in entry.inference.structures
+        unknown = not entry.is_exact and profile.structure not in entry.inference.structures
         if unknown and len(entry.without_laws(profile.structure)) >= CONFIGS_FOR_INFERENCE:
             self._infer(entry, profile, lowered)
 

@@ -51,6 +51,11 @@ class CacheEntry:
     inference: LawInference
     profiles: dict[Config, ParametricProfile] = field(default_factory=dict)
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether the class is one workload: there is nothing that laws could follow."""
+        return not self.inference.shape_class.free
+
     def without_laws(self, structure: str) -> list[ParametricProfile]:
         """The profiles of one structure that have no laws yet."""
         found = (profile for profile in self.profiles.values() if profile.structure == structure)
@@ -104,19 +109,24 @@ class ProfileCache:
         return latest[2]
 
     def entry(self, candidate: Candidate) -> CacheEntry | None:
-        """The entry of the shape class of `candidate`; None if its template has no dimension that scales."""
+        """The entry of the shape class of `candidate`.
+
+        A class without a dimension that scales is one workload, and its profiles have no laws. Those of
+        kernels of several devices and of processors are not cached: None.
+        """
         if self._latest_entry is not None:
             latest = self._latest_entry[0]
             same = latest.workload is candidate.workload and latest.template is candidate.template
             if same and latest.dynamic == candidate.dynamic and latest.target is candidate.target:
                 return self._latest_entry[1]
-        found = self._find_entry(candidate) if candidate.template.scales else None
+        found = self._find_entry(candidate)
         self._latest_entry = candidate, found
         return found
 
     def _find_entry(self, candidate: Candidate) -> CacheEntry | None:
         shape_class = ShapeClass(candidate.template, candidate.workload, candidate.dynamic)
-        if not shape_class.free:
+        # the key has neither the network between devices nor which processor `native` is
+        if not shape_class.free and (candidate.template.operator.communicates or not candidate.target.is_gpu):
             return None
         template, figures = candidate.template, _lowering_figures(candidate.target)
         key = ProfileKey(template.name, template.version, figures, shape_class.key, reader_version())

@@ -473,6 +473,7 @@ def test_json_fields_are_documented(run: Run, tmp_path: Path) -> None:
             ["query", "SELECT 1 AS one"],
             ["why", "axpy", "--target", "cpu"],
             ["misses"],
+            ["plans"],
             ["export", tmp_path / "x.csv"],
             ["import", lines],
             ["merge", idle],

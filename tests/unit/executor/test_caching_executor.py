@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -35,6 +35,7 @@ from tilesight.executor.tasks import Profiled
 from tilesight.problem.candidate import Candidate
 from tilesight.problem.rasterization import Rasterization
 from tilesight.problem.space import Config
+from tilesight.problem.template import Scale
 from tilesight.problem.workload import Workload
 from tilesight.profile.inference import PROBES
 from tilesight.profile.values import KernelProfile
@@ -343,7 +344,32 @@ def test_what_does_not_fit_the_target_at_hand_is_said(store: Store) -> None:
     assert outcome.kind is FailureKind.DOES_NOT_FIT
 
 
-def test_a_template_that_scales_nothing_is_lowered_as_ever(store: Store) -> None:
+class Unscaled(type(TEMPLATE)):  # type: ignore[misc]
+    """No dimension of it scales, so that each workload has profiles of its own."""
+
+    scales: ClassVar[Mapping[str, Scale]] = {}
+
+
+def test_a_workload_of_a_template_that_scales_nothing_is_lowered_once(store: Store) -> None:
+    """Many configs of one structure, whose laws would be inferred if there were any to infer."""
+    template = Unscaled()
+    configs = [Config({**full(config_of()), "threads": 64 + n}) for n in range(CONFIGS_FOR_INFERENCE + 4)]
+
+    def lowered_at(workload: Workload) -> int:
+        workers = Lowerer()
+        asked = [Candidate(workload, TARGET, template, config) for config in configs]
+        found = kernels_of(outcomes(CachingExecutor(workers, ProfileCache(store)), asked))
+        assert found == {config: profile_of(workload, config) for config in configs}
+        assert all(candidate.workload == workload for candidate in workers.lowered), "a probe was lowered"
+        return len(workers.lowered)
+
+    assert lowered_at(M0) == len(configs)
+    assert lowered_at(M0) == 0
+    assert lowered_at(M5) == len(configs)
+    assert lowered_at(M0) == 0
+
+
+def test_kernels_of_several_devices_and_of_processors_are_lowered_as_ever(store: Store) -> None:
     cpu = next(t for t in kernels.templates("matmul") if not t.scales)
     workload = MATMUL.workload("S512", "float32")
     workers = Lowerer()
@@ -353,6 +379,10 @@ def test_a_template_that_scales_nothing_is_lowered_as_ever(store: Store) -> None
         == [asked]
         == workers.lowered
     )
+    several = load_target("h200x2")
+    [group] = kernels.templates("context_parallel_mla_decode")
+    workload = group.operator.default_workloads_on(several, "bfloat16")[0]
+    assert ProfileCache(store).entry(Candidate(workload, several, group, Config({}))) is None
 
 
 class Mixed:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from ..group import Group
-from . import contents, files, misses, tools, upkeep, why
+from . import contents, files, misses, plans, tools, upkeep, why
 
 
 @click.group(cls=Group)
@@ -19,6 +19,7 @@ for command in (
     *upkeep.COMMANDS,
     *tools.COMMANDS,
     misses.misses,
+    plans.plans,
     why.why,
 ):
     db.add_command(command)

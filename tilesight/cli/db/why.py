@@ -113,6 +113,11 @@ def _print(found: ContextReport, notes: tuple[str, ...]) -> None:
         f"re-used: {holds.predictions} predictions, {holds.builds} builds, {holds.measurements} "
         f"measurements, {holds.failures} failures"
     )
+    if found.plan is not None:
+        output.print_text(
+            f"dispatch: {found.plan.origin}, has {context.workload.label}; it is used where no record "
+            "and no table of yours does"
+        )
     if found.is_due_for_recheck:
         output.print_text(
             "its winner is recorded for other versions of the software; this measures it again here, beside "
@@ -162,5 +167,6 @@ def _fields(found: ContextReport) -> dict[str, Any]:
         "unfinished": [asdict(seen) for seen in found.unfinished],
         "near": [asdict(seen) for seen in found.near],
         "holds": asdict(found.holds),
+        "plan": None if found.plan is None else asdict(found.plan),
         "recheck": _recheck_command(context) if found.is_due_for_recheck else None,
     }

@@ -25,7 +25,7 @@ from .tuning_setup import TuningSetup
 CHALLENGERS = 4  # configs that are compared with the active one
 EXPLORE_S = 60.0  # time for ranking the configs of one shape
 
-_TRIED_FIRST = (ChoiceSource.RECORD, ChoiceSource.TABLE, ChoiceSource.NEIGHBOUR)
+_TRIED_FIRST = (ChoiceSource.RECORD, ChoiceSource.TABLE, ChoiceSource.SHIPPED, ChoiceSource.NEIGHBOUR)
 
 
 def rank_configs(

@@ -15,6 +15,7 @@ class ChoiceSource(StrEnum):
     given      the caller's own config
     record     the winner of a tuning run of this very workload
     table      a dispatch table that `tilesight plan` made
+    shipped plan  such a table that ships with TileSight
     neighbour  the winner of one of the nearest recorded shapes, which the model puts in order
     model      the model's first choice
     default    the template's default config, or the first legal one if the template names none
@@ -23,6 +24,7 @@ class ChoiceSource(StrEnum):
     GIVEN = "given"
     RECORD = "record"
     TABLE = "table"
+    SHIPPED = "shipped plan"
     NEIGHBOUR = "neighbour"
     MODEL = "model"
     DEFAULT = "default"

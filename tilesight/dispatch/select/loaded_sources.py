@@ -11,6 +11,7 @@ from .winner_index import WinnerIndex
 
 if TYPE_CHECKING:
     from ..table.table_file import DispatchTable
+    from .shipped_tables import ShippedTables
 
 MOST_NAMED = 1024  # records that are named one by one; further ones are in the digest alone
 
@@ -23,17 +24,21 @@ class LoadedSources:
         winners: of the problem.
         table: None if there is none.
         notes: how the table differs from the conditions here.
+        shipped: the plans that ship with TileSight; None: none are used.
     """
 
     winners: WinnerIndex
     table: DispatchTable | None = None
     notes: tuple[str, ...] = ()
+    shipped: ShippedTables | None = None
 
     def facts(self) -> dict[str, str]:
         """The loaded choices by name, equal where the same was loaded; beyond `MOST_NAMED` as a digest."""
         records = sorted(self._records().items())
         found = {f"the record of {shape}": text for shape, text in records[:MOST_NAMED]}
         found["the table"] = self._table()
+        if self.shipped is not None and self.shipped.plans:
+            found["the plans that ship with TileSight"] = self.shipped.digest
         if len(records) > MOST_NAMED:
             found["the digest of all records"] = f"{self.digest()} ({len(records)} shapes)"
         return found
@@ -42,8 +47,8 @@ class LoadedSources:
         """16 hex digits, equal in every process and on every machine that has loaded the same choices.
 
         They depend on the problem with its template and target, on the configs of each recorded shape in the
-        order in which they are preferred, and on the table. Measured times, dates and places of records do
-        not count.
+        order in which they are preferred, on the table, and on the plans that ship with TileSight. Measured
+        times, dates and places of records do not count.
         """
         problem = self.winners.problem
         parts = [
@@ -53,6 +58,8 @@ class LoadedSources:
             sorted(self._records().items()),
             self._table(),
         ]
+        if self.shipped is not None and self.shipped.plans:
+            parts.append(self.shipped.digest)
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
     def _records(self) -> dict[str, str]:

@@ -23,6 +23,7 @@ from .winner_index import WinnerIndex
 
 if TYPE_CHECKING:
     from ..table.table_file import DispatchTable
+    from .shipped_tables import ShippedTables
 
 NEIGHBOURS = 4  # recorded shapes that are considered
 
@@ -55,6 +56,7 @@ class Selector:
         given: the caller's config for all shapes, in place of every other source.
         on_unknown: of a frozen dispatcher, which chooses from records and the table alone, and for shapes
             that have neither as this says; None: the dispatcher is not frozen.
+        shipped: plans that ship with TileSight; None: none are used.
     """
 
     def __init__(
@@ -66,7 +68,9 @@ class Selector:
         explore: Explore | None = None,
         given: Config | None = None,
         on_unknown: OnUnknown | None = None,
+        shipped: ShippedTables | None = None,
     ) -> None:
+        self.shipped = shipped
         self.problem, self.winners, self.predictor, self.table = problem, winners, predictor, table
         self._explore, self.given, self.on_unknown = explore, given, on_unknown
         self._predicted_own: dict[
@@ -81,7 +85,7 @@ class Selector:
     @property
     def loaded(self) -> LoadedSources:
         """The records and the table that it chooses from now."""
-        return LoadedSources(self.winners, self.table)
+        return LoadedSources(self.winners, self.table, (), self.shipped)
 
     def choose(self, workload: Workload) -> Choice:
         """The best choice.
@@ -111,13 +115,22 @@ class Selector:
             yield self._given(self.given, workload, space)
             return
         if self.on_unknown is not None:
-            known = itertools.chain(self._recorded(workload, space), self._tabled(workload, space))
+            known = itertools.chain(
+                self._recorded(workload, space), self._tabled(workload, space), self._shipped(workload, space)
+            )
             yield from itertools.islice(
                 itertools.chain(known, self._as_told(self.on_unknown, workload, space)), 1
             )
             return
         seen: set[tuple[Config, tuple[str, ...]]] = set()
-        for source in (self._recorded, self._tabled, self._neighbours, self._predicted, self._default):
+        for source in (
+            self._recorded,
+            self._tabled,
+            self._shipped,
+            self._neighbours,
+            self._predicted,
+            self._default,
+        ):
             for choice in source(workload, space):
                 if (choice.config, choice.dynamic) not in seen:
                     seen.add((choice.config, choice.dynamic))
@@ -167,6 +180,16 @@ class Selector:
         if is_legal(entry.config, table.dynamic, space):
             reason = f"the table has it for {table.vary}={entry.segment.first}..{entry.segment.last}"
             yield Choice(workload, entry.config, ChoiceSource.TABLE, reason, None, False, table.dynamic)
+
+    def _shipped(self, workload: Workload, space: SearchSpace) -> Iterator[Choice]:
+        found = self.shipped.find(workload) if self.shipped is not None else None
+        if found is None:
+            return
+        table, origin = found.table, found.origin
+        entry = table.choose(workload.dims[table.vary])
+        if is_legal(entry.config, table.dynamic, space):
+            reason = f"{origin} has it for {table.vary}={entry.segment.first}..{entry.segment.last}"
+            yield Choice(workload, entry.config, ChoiceSource.SHIPPED, reason, None, False, table.dynamic)
 
     def _neighbours(self, workload: Workload, space: SearchSpace) -> Iterator[Choice]:
         """By expected time; then those without a prediction, nearest first."""
@@ -222,12 +245,18 @@ class Selector:
                     yield Choice(workload, config, ChoiceSource.NEIGHBOUR, reason, None, False, dynamic)
 
     def _nearest_known(self, workload: Workload) -> Iterator[tuple[Config, tuple[str, ...], str]]:
-        """Configs of the nearest size of the table and of the nearest recorded shapes, in this order."""
-        table = self.table
-        if table is not None:
+        """Configs of the nearest size of the table and of a shipped plan, and of the nearest recorded shapes,
+        in this order."""
+        shipped = self.shipped.find(workload, nearest=True) if self.shipped is not None else None
+        for table, origin in (
+            (self.table, "the table"),
+            (shipped.table, shipped.origin) if shipped is not None else (None, ""),
+        ):
+            if table is None:
+                continue
             size = min(max(workload.dims[table.vary], table.first), table.last)
             if table.covers(replace(workload, dims={**workload.dims, table.vary: size})):
-                what = f"the table has it for {table.vary}={size}, the nearest size"
+                what = f"{origin} has it for {table.vary}={size}, the nearest size"
                 yield table.choose(size).config, table.dynamic, what
         for winner in self.winners.nearest(workload, NEIGHBOURS):
             sizes = ", ".join(f"{name}={winner.workload.dims[name]}" for name in self.problem.free)
@@ -240,6 +269,8 @@ class Selector:
         has = f"{len(self.winners)} recorded shape{'' if len(self.winners) == 1 else 's'}"
         if table is not None:
             has += f" and a table for {table.vary}={table.first}..{table.last}"
+        if self.shipped is not None and self.shipped.plans:
+            has += f" and {len(self.shipped.plans)} of the plans that ship with TileSight"
         nearest = ", and none of the nearest is legal here" if self.on_unknown is OnUnknown.NEAREST else ""
         return (
             f"{problem.operator.name}: {sizes} is not among what this frozen dispatcher has loaded, {has} "
@@ -273,4 +304,5 @@ class Selector:
 
 
 def _is_unpredicted(choice: Choice | None) -> bool:
-    return choice is None or (choice.source is not ChoiceSource.TABLE and not choice.expected_us)
+    is_tabled = choice is not None and choice.source in (ChoiceSource.TABLE, ChoiceSource.SHIPPED)
+    return choice is None or not (is_tabled or choice.expected_us)

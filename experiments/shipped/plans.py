@@ -1,0 +1,211 @@
+"""Plans over m for the products of public models, by several processes on the GPUs of this machine.
+
+Each process keeps its workers from plan to plan, and has a database of its own for what it measures. Profiles
+go to one database that all processes share: n and k scale, so most configs of a plan are in it after the
+first plans.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from queue import Empty
+from typing import TYPE_CHECKING, Any
+
+from tilesight.errors import TileSightError
+from tilesight.planner.plan_options import PlanLimits
+from tilesight.workers import thread_limits
+
+if TYPE_CHECKING:
+    from multiprocessing.queues import Queue
+
+    from tilesight.database.store import Store
+    from tilesight.executor.caching_executor import CachingExecutor
+    from tilesight.machine.placement import Placement
+    from tilesight.planner.result import PlanResult
+    from tilesight.tuner.observers import Observer
+
+VARY = "m=1..16384"
+PROFILES, MADE = "profiles.db", "made.jsonl"  # in the folder of the tables: shared, and when each was made
+LEAST_S = 20.0  # for one more plan
+THREADS = 2  # of the process that plans; its workers have one each
+GRACE_S = 20.0  # after the limit, for kernels that are being timed
+# half of what effort quick does: with 16 sizes, some 60 builds and 150 measurements
+LIMITS = PlanLimits(explore=192, promising=24, listed=26, measure=8, compare=4)
+
+
+@dataclass(frozen=True)
+class PlanJob:
+    """One plan: a matmul with m open."""
+
+    target: str
+    n: int
+    k: int
+    dtype: str
+    layout: str
+
+    @property
+    def name(self) -> str:
+        """Of the file of its table."""
+        return f"matmul-{self.target}-{self.dtype}-{self.layout}-n{self.n}-k{self.k}.json"
+
+
+@dataclass(frozen=True)
+class PlanRun:
+    """What all processes of a call share.
+
+    Attributes:
+        out: folder of the tables and databases.
+        layers: databases of earlier calls.
+        workers: of each process.
+        sizes: sampled sizes of a plan.
+        kernels: of a plan, at most.
+        limits: how far a plan goes.
+        plan_s: seconds of a plan, at most.
+        end: of the call, by `time.time`.
+    """
+
+    out: Path
+    layers: tuple[str, ...]
+    workers: int
+    sizes: int
+    kernels: int
+    limits: PlanLimits
+    plan_s: float
+    end: float
+
+
+def run_all(
+    work: Callable[..., None], jobs: Sequence[object], places: Sequence[Mapping[str, str]], run: PlanRun
+) -> None:
+    """Do the jobs by a process for each of `places`, the environments that show them a GPU each.
+
+    Returns soon after the end of the call: processes that are still busy are ended then. A plan that has not
+    ended leaves no table, and what it measured is in the database.
+
+    Args:
+        work: what a process does; gets the queue of jobs, its environment, `run` and its number.
+        jobs: in their order.
+        places: environments.
+        run: the call.
+    """
+    run.out.mkdir(parents=True, exist_ok=True)
+    os.environ.update(thread_limits(THREADS), TILESIGHT_SHIPPED="0")  # before the processes import numpy
+    context = multiprocessing.get_context("spawn")
+    queue: Queue[Any] = context.Queue()
+    for job in jobs:
+        queue.put(job)
+    processes = [
+        context.Process(target=work, args=(queue, dict(place), run, slot))
+        for slot, place in enumerate(places)
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(max(0.0, run.end + GRACE_S - time.time()))
+    late = [process for process in processes if process.is_alive()]
+    for process in late:
+        process.kill()  # its workers end with it
+        process.join()
+    if late:
+        print(f"{len(late)} processes were still busy and were ended", flush=True)
+    queue.cancel_join_thread()
+
+
+def make_plans(queue: Queue[PlanJob], environment: Mapping[str, str], run: PlanRun, slot: int) -> None:
+    """What one process does: plans, until no time is left for a further one."""
+    os.environ.update(environment)
+    from tilesight.database import open_layers
+    from tilesight.executor.caching_executor import CachingExecutor
+    from tilesight.executor.local import LocalExecutor
+    from tilesight.executor.profile_cache import ProfileCache
+    from tilesight.machine.placement import locate
+    from tilesight.settings import load_settings
+    from tilesight.tuner.observers import Lines
+
+    with ExitStack() as opened:
+        log = opened.enter_context((run.out / f"plans{slot}.txt").open("a"))
+
+        def say(text: str) -> None:
+            print(f"{time.strftime('%H:%M:%S')} {text}", file=log, flush=True)
+
+        measured = opened.enter_context(open_layers(str(run.out / f"plans{slot}.db"), run.layers))
+        profiles = opened.enter_context(open_layers(str(run.out / PROFILES), run.layers))
+        executor = None
+        while (left := run.end - time.time()) > LEAST_S:
+            try:
+                job = queue.get(timeout=1.0)
+            except Empty:
+                return
+            placement = locate(job.target, measures=True)
+            if executor is None:
+                cache = load_settings().cache_dir
+                executor = opened.enter_context(LocalExecutor(run.workers, cache, placement.gpus))
+                executor.start(measures=bool(placement.devices))
+            begin = time.monotonic()
+            try:
+                # a new cache for each plan: it has what other processes have stored meanwhile
+                caching = CachingExecutor(executor, ProfileCache(profiles))
+                said = make_plan(job, placement, caching, measured, run, left, Lines(say))
+            except TileSightError as error:
+                said = f"{type(error).__name__}: {error}"
+            print(f"{time.monotonic() - begin:.1f} s  {job.name}: {said}", flush=True)
+
+
+def make_plan(
+    job: PlanJob,
+    placement: Placement,
+    caching: CachingExecutor,
+    measured: Store,
+    run: PlanRun,
+    left: float,
+    observer: Observer,
+) -> str:
+    """Make a plan in `left` seconds at most, and write its table. Returns what is to be said of it."""
+    from tilesight.costmodel import default_model
+    from tilesight.dispatch.table.table_file import write_table
+    from tilesight.kernels import template_for
+    from tilesight.planner.plan_options import PlanOptions
+    from tilesight.planner.plan_problem import PlanProblem, base_workload
+    from tilesight.planner.planner import Planner
+    from tilesight.planner.record_sessions import PlanRecorder
+    from tilesight.planner.sizes import read_vary
+    from tilesight.records.protocol import MeasurementProtocol
+    from tilesight.records.session import Effort
+
+    vary, model = read_vary(VARY), default_model()
+    template = template_for("matmul", placement.target, job.dtype)
+    shape = {"n": job.n, "k": job.k, "layout": job.layout}
+    base = base_workload(template, placement.target, vary, shape, job.dtype)
+    protocol = MeasurementProtocol.named("default", placement.target)
+    problem = PlanProblem(template, placement, base, vary, (vary.dim,), protocol, model.version)
+    options = PlanOptions(run.kernels, run.sizes, Effort.QUICK, min(run.plan_s, left))
+    recorder = PlanRecorder(problem, measured, options.effort, options.seed, options.session_options(vary))
+    observer.started(problem.label)
+    found = Planner(problem, options, model, caching, recorder, observer, run.limits).run()
+    said = summary(found)
+    if found.is_cut and left < run.plan_s:
+        return f"no table, the limit came first ({said})"
+    if found.is_measured:
+        write_table(found.table, run.out / job.name)
+        note = {"table": job.name, "made": f"{datetime.now(UTC):%Y-%m-%d}", "summary": said}
+        with (run.out / MADE).open("a") as file:
+            file.write(json.dumps(note) + "\n")
+    return said
+
+
+def summary(found: PlanResult) -> str:
+    """A plan in one line."""
+    worst = found.worst
+    loss = f"mean {100 * found.mean_loss:.2f} %, worst {100 * worst.loss if worst else 0:.2f} %"
+    expected = f"expected {100 * found.expected_mean:.2f} % and {100 * found.expected_worst:.2f} %"
+    counts = f"predicted {found.looked_at}, built {found.built}, measured {found.measured}"
+    counts += f", recalled {found.recalled}, compared {found.compared}, kernels {len(found.table.kernels)}"
+    return f"{loss}; {expected}; {counts}{'; cut' if found.is_cut else ''}"

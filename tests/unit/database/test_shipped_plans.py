@@ -1,0 +1,83 @@
+"""The plans that ship: how their file is made, and damaged files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tilesight.database.shipped_plans import PLANS, PlanArchive, plan_of, write_plans
+from tilesight.dispatch.table.dispatch_table import DispatchTable, Evidence, Segment
+from tilesight.errors import DatabaseCorruptError
+from tilesight.problem.space import Config
+
+
+def table(n: int = 4096) -> DispatchTable:
+    return DispatchTable(
+        operator="matmul",
+        dtype="bfloat16",
+        attrs={},
+        dims=("m", "n", "k"),
+        fixed={"n": n, "k": 4096},
+        vary="m",
+        dynamic=("m",),
+        template="matmul",
+        template_version="0123456789ab",
+        target="h200",
+        target_fingerprint="f",
+        arch="sm_90a",
+        device="NVIDIA H200",
+        protocol="default",
+        software={"tilelang": "0.1.15"},
+        model="model-1",
+        kernels=(Config({"block_m": 64}), Config({"block_m": 128})),
+        segments=(Segment(1, 64, 0), Segment(65, 16384, 1)),
+        evidence=(Evidence(64, 0, 10.0, 10.0, True, True),),
+    )
+
+
+def test_plans_are_listed_and_read(tmp_path: Path) -> None:
+    texts = {n: table(n).text() for n in (4096, 6144)}
+    found = [(plan_of(text, "2026-11-27", ["Llama 3.1 8B L8Q at 1"]), text) for text in texts.values()]
+    write_plans(tmp_path / PLANS, found)
+    write_plans(tmp_path / "other.zip", reversed(found))
+    assert (tmp_path / PLANS).read_bytes() == (tmp_path / "other.zip").read_bytes()
+    archive = PlanArchive(tmp_path / PLANS)
+    [plan, _] = archive.plans
+    assert (plan.name, plan.first, plan.last) == ("matmul-h200-bfloat16-n4096-k4096.json", 1, 16384)
+    assert (plan.device, plan.made, plan.kernels) == ("NVIDIA H200", "2026-11-27", 2)
+    assert plan.used_by == ("Llama 3.1 8B L8Q at 1",)
+    assert [archive.text(plan) for plan in archive.plans] == [*texts.values()]
+
+
+def cut(content: bytes) -> bytes:
+    return content[: len(content) // 2]
+
+
+def no_list(content: bytes) -> bytes:
+    return content.replace(b"plans.json", b"other.json")
+
+
+@pytest.mark.parametrize("damage", [cut, no_list])
+def test_a_damaged_file_is_named(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+    path = tmp_path / PLANS
+    write_plans(path, [(plan_of(text := table().text(), "2026-11-27", ()), text)])
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(DatabaseCorruptError, match=r"plans.zip' has no plans .*--force-reinstall"):
+        PlanArchive(path)
+
+
+def test_another_table_than_the_one_that_was_packed(tmp_path: Path) -> None:
+    text = table().text()
+    plan = plan_of(text, "2026-11-27", ())
+    changed = json.loads(text)
+    changed["segments"] = changed["segments"][:1]
+    write_plans(tmp_path / PLANS, [(plan, json.dumps(changed))])
+    archive = PlanArchive(tmp_path / PLANS)
+    with pytest.raises(DatabaseCorruptError, match="is another table"):
+        archive.text(plan)
+    with pytest.raises(DatabaseCorruptError, match="no-such-h200"):
+        archive.text(replace(plan, operator="no-such"))
