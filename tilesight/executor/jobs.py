@@ -58,10 +58,14 @@ class MeasureJob:
 
 @dataclass(frozen=True, slots=True)
 class CompareJob:
-    """Time the finalists, presumed best first, and the vendor's library in turns, in a fresh process."""
+    """Time the finalists, presumed best first, in turns, in a fresh process.
+
+    `with_vendor`: with the vendor's library among them, which may take ten seconds to compile its kernel.
+    """
 
     finalists: tuple[tuple[Candidate, BuildResult], ...]
     protocol: MeasurementProtocol
+    with_vendor: bool = True
 
 
 Job = LowerJob | BuildJob | MeasureJob | CompareJob

@@ -237,7 +237,7 @@ class LocalExecutor:
             case MeasureJob():
                 return tasks.measure, (job.candidate, job.build, job.protocol, job.rival_us)
             case CompareJob():
-                return tasks.measure_together, (job.finalists, job.protocol)
+                return tasks.measure_together, job
 
 
 def _ignore(text: str) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ..records.protocol import MeasurementProtocol
     from ..records.session import Comparison
     from ..target.spec import Target
+    from .jobs import CompareJob
 
 # Of processes that lower and build. The last one: importing TileLang asks torch for GPUs, and torch answers
 # without initialising the driver. A process with an initialised driver cannot be forked.
@@ -158,9 +159,9 @@ def measure(item: tuple[Candidate, BuildResult, MeasurementProtocol, float | Non
     return measure_kernel(result, candidate, protocol, rival_us)
 
 
-def measure_together(item: tuple[Sequence[tuple[Candidate, BuildResult]], MeasurementProtocol]) -> Comparison:
-    """Check and time finalists and the vendor's library in turns, and decide which finalist wins."""
+def measure_together(job: CompareJob) -> Comparison:
+    """Check and time finalists in turns, and decide which one wins."""
     from ..runner.measure import measure_together as run
 
-    finalists, protocol = item
-    return run([(result, candidate) for candidate, result in finalists], protocol)
+    kernels = [(result, candidate) for candidate, result in job.finalists]
+    return run(kernels, job.protocol, with_vendor=job.with_vendor)

@@ -146,7 +146,7 @@ class RecheckLoop:
             finalists = check.finalists() if check.is_ready else []
             if finalists:
                 check.is_comparing = True
-                return CompareJob(tuple(finalists), check.request.protocol.careful())
+                return CompareJob(tuple(finalists), check.request.protocol.careful(), with_vendor=False)
         return None
 
     # ---- events

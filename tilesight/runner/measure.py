@@ -77,13 +77,17 @@ def _measure_alone(run: KernelRun, rival_us: float | None) -> None:
 
 
 def measure_together(
-    kernels: Sequence[tuple[BuildResult, Candidate]], protocol: MeasurementProtocol
+    kernels: Sequence[tuple[BuildResult, Candidate]],
+    protocol: MeasurementProtocol,
+    *,
+    with_vendor: bool = True,
 ) -> Comparison:
-    """Check several kernels, time the correct ones and the vendor's in turns, and decide which kernel wins.
+    """Check several kernels, time the correct ones in turns, and decide which kernel wins.
 
     Args:
         kernels: Builds with their candidates, for one operator, workload and target.
         protocol: How to measure; sampling goes on until the tied finalists are known.
+        with_vendor: Whether the vendor's implementations take turns, too.
 
     Raises:
         ValueError: The kernels are not for one operator, workload and target.
@@ -97,7 +101,7 @@ def measure_together(
     runs = [_new_run(build, candidate, bench, protocol) for build, candidate in kernels]
     found = Comparison((), ())
     try:
-        found = _measure_in_turns(runs)
+        found = _measure_in_turns(runs, with_vendor)
     except RUN_FAULTS as error:
         for run in runs:
             run.fail(error)
@@ -112,7 +116,7 @@ def measure_together(
     )
 
 
-def _measure_in_turns(runs: Sequence[KernelRun]) -> Comparison:
+def _measure_in_turns(runs: Sequence[KernelRun], with_vendor: bool) -> Comparison:
     """Sample the kernels (their samples stay in `runs`) and the vendor's implementations (returned)."""
     bench, case = runs[0].bench, _case(runs[0])
     for run in runs:
@@ -122,7 +126,7 @@ def _measure_in_turns(runs: Sequence[KernelRun]) -> Comparison:
     if bench.timer.broken:
         raise RuntimeError(DEVICE_LOST)
     correct = [run for run in runs if run.failure is None]
-    calls, notes = vendor_calls(bench, case)
+    calls, notes = vendor_calls(bench, case) if with_vendor else ({}, ())
     taken = collect_samples(
         bench.timer,
         [*(run.call for run in correct), *calls.values()],

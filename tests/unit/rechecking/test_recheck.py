@@ -28,7 +28,7 @@ from tilesight.rechecking.due import DueWinner
 from tilesight.rechecking.result import Rechecked, RecheckResult
 from tilesight.rechecking.verdict import RecheckOutcome
 from tilesight.records.protocol import MeasurementProtocol
-from tilesight.records.session import Baseline, Comparison, Context, Decision
+from tilesight.records.session import Comparison, Context, Decision
 from tilesight.records.trial import NOT_MEASURED, BuildResult, Measurement, Prediction, Status, TrialRecord
 from tilesight.records.winners import Miss
 from tilesight.runner.decide import Finalist, decide
@@ -73,7 +73,7 @@ class TurnsExecutor(FakeExecutor):
             if m.failure is None
         ]
         decision = decide(finalists) if finalists else None
-        return Comparison(tuple(times), (Baseline("vendor", (12.0,)),), decision=decision)
+        return Comparison(tuple(times), (), decision=decision)
 
     def _measured(self, config: Config) -> Measurement:
         if config in self.faults:

@@ -436,6 +436,9 @@ def test_only_right_results_of_vendors_count(built: BuildResult, monkeypatch: py
     assert shape == "another shape was left out: its result 'y' has the shape (4095,) and not (4096,)"
     assert overwrites == "overwrites was left out: it writes to the input 'x'"
     assert fails == "overwrites and fails was left out: it writes to the input 'x'"
+    without = measure_together([(built, scale())], FAST, with_vendor=False)
+    assert (without.baselines, without.notes) == ((), ())
+    assert without.decision is not None
 
 
 def test_a_result_is_compared_with_the_reference_of_its_own_inputs(

@@ -59,7 +59,8 @@ def compare(
     if len(ready) == 1:
         return Improvement(present, present, "there is no other config to compare it with")
     pairs = tuple((builder.candidate(choice), b) for choice, b in ready)
-    [event] = executor.stream(SingleLaneSource([CompareJob(pairs, setup.protocol.careful())]))
+    job = CompareJob(pairs, setup.protocol.careful(), with_vendor=False)
+    [event] = executor.stream(SingleLaneSource([job]))
     assert isinstance(event, CompareDone)
     if isinstance(event.found, Failure):
         return Improvement(present, present, f"nothing was compared: {event.found.message}")

@@ -182,7 +182,7 @@ def _measure(item: tuple[bytes, Mapping[str, str]]) -> Any:
     if isinstance(job, MeasureJob):
         return tasks.measure((job.candidate, on_this_node(job.build), job.protocol, job.rival_us))
     finalists = tuple((candidate, on_this_node(build)) for candidate, build in job.finalists)
-    return tasks.measure_together((finalists, job.protocol))
+    return tasks.measure_together(replace(job, finalists=finalists))
 
 
 def _run_in(pool: WorkerPool, function: Any, item: Any, limit_s: float, fresh: bool = False) -> Reply:
