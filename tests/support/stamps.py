@@ -9,7 +9,7 @@ import numpy as np
 
 from tilesight.tracing import layout
 from tilesight.tracing.decode import read_trace
-from tilesight.tracing.stamp_source import begin_code, end_code
+from tilesight.tracing.layout import begin_code, end_code
 from tilesight.tracing.values import KernelTrace, StampedKernel, StampedLoop
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def written(
                 place = first + (sampled.index(block) * kernel.warps + warp) * layout.RECORDS + 1
                 for code, cycles in stamps:
                     if place % layout.RECORDS:
-                        words[2 * place : 2 * place + 2] = code, _counted(begin + cycles)
+                        words[place] = (_counted(begin + cycles) * layout.CODES + code) % (1 << 32)
                         place += 1
             table[block, 1 + warp] = (*_time(begin + end, timer_ns), _counted(begin + end), place)
     return words

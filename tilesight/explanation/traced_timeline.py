@@ -293,9 +293,13 @@ def _facts(trace: Trace) -> Iterator[tuple[str, str]]:
 
 
 def _cautions(trace: Trace) -> Iterator[str]:
-    plain, stamped = trace.registers
+    yield from trace.notes
+    plain, stamped = (found.get("registers", 0) for found in (trace.plain, trace.stamped))
     if plain != stamped:
         yield f"a thread takes {stamped} registers with stamps, {plain} without: fewer blocks may fit a core."
+    plain, stamped = (found.get("spill_bytes", 0) for found in (trace.plain, trace.stamped))
+    if stamped > plain:
+        yield f"with stamps a thread spills registers: {stamped} bytes, without them {plain}."
     for kernel in trace.kernels:
         name = kernel.kernel.function
         if kernel.is_cut:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -94,3 +94,17 @@ def fixed_grids(_: Lowered, plan: LaunchPlan) -> list[Grid]:
             raise TraceError(f"the number of blocks of {launch.function} depends on dynamic dimensions")
         found.append((x, y, z))
     return found
+
+
+def grids_at(sizes: Mapping[str, int | float]) -> Callable[[Lowered, LaunchPlan], list[Grid]]:
+    """As `fixed_grids`, for a function whose dynamic dimensions and numbers have these values."""
+
+    def grids(lowered: Lowered, plan: LaunchPlan) -> list[Grid]:
+        from ..builder.launch_plan import read_plan
+        from ..lowering.dynamic import with_values
+
+        if all(isinstance(extent, int) for launch in plan.launches for extent in launch.grid):
+            return fixed_grids(lowered, plan)
+        return fixed_grids(lowered, read_plan(with_values(lowered, sizes)))
+
+    return grids

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import layout
-from .stamp_source import begin_code
 from .values import BlockTime, BlockTrace, KernelTrace, LoopRun, StampedKernel, TraceError, WarpTrace
 
 if TYPE_CHECKING:
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
     Times = np.ndarray[Any, np.dtype[np.int64]]
 
 _WRAP = 1 << 32  # cycles are counted in 32 bits
+_STAMP_WRAP = _WRAP // layout.CODES  # and in fewer in a stamp: two in a row lie less than 30 ms apart
 _LONGEST_NS = 1_000_000_000  # of a span of which cycles tell the length: a counter wraps after two seconds
 
 
@@ -55,7 +55,7 @@ def read_trace(words: Words, kernel: StampedKernel) -> KernelTrace:
         BlockTime(block, int(core), float(start), float(start + length))
         for block, (core, start, length) in enumerate(zip(cores, starts_us, lengths_us, strict=True))
     )
-    stamps = words[layout.STAMP_WORDS * layout.first_record(kernel) :].reshape(-1, warps, layout.RECORDS, 2)
+    stamps = words[layout.first_record(kernel) :].reshape(-1, warps, layout.RECORDS)
     traced, is_cut = [], False
     for slot, block in enumerate(layout.sampled(kernel)):
         found = []
@@ -63,9 +63,10 @@ def read_trace(words: Words, kernel: StampedKernel) -> KernelTrace:
             used = int(table[block, 1 + warp, 3]) % layout.RECORDS
             is_cut |= used == 0
             written = stamps[slot, warp, 1 : used or layout.RECORDS].astype(np.int64)
-            since = (written[:, 1] - table[block, 0, 2]) % _WRAP / clock_mhz + blocks[block].start_us
+            counted = np.concatenate([table[block, :1, 2], written // layout.CODES])
+            since = np.cumsum(np.diff(counted) % _STAMP_WRAP) / clock_mhz + blocks[block].start_us
             end_us = float(cycles[block, warp] / clock_mhz + blocks[block].start_us)
-            runs = loop_runs(written[:, 0].tolist(), since.tolist())
+            runs = loop_runs((written % layout.CODES).tolist(), since.tolist())
             found.append(WarpTrace(int(warp), end_us, tuple(runs)))
         traced.append(BlockTrace(blocks[block], tuple(found)))
     return KernelTrace(kernel, blocks, tuple(traced), clock_mhz, _resolution(begin_ns, end_ns[ended]), is_cut)
@@ -78,7 +79,7 @@ def loop_runs(codes: Sequence[int], times_us: Sequence[float]) -> list[LoopRun]:
     places: dict[int, int] = {}
     for code, time_us in zip(codes, times_us, strict=True):
         loop = code // 2
-        if code == begin_code(loop):
+        if code == layout.begin_code(loop):
             if loop not in starts:
                 starts[loop], places[loop] = [], len(runs)
                 runs.append(LoopRun(loop, (), None))

@@ -1,8 +1,9 @@
 """The memory that a stamped kernel writes to: 32-bit words, a row for each block, then the stamps of warps.
 
 A block's row has its start (time of the chip in ns, low and high word; cycles of its core; number of its
-core), then for each warp its end (time, cycles, place after its last stamp). A stamp is a code and the cycles
-of the core. The first stamp of a warp is never used: a place whose low bits are all 0 means "no room".
+core), then for each warp its end (time, cycles, place after its last stamp). A stamp is one word: the cycles
+of the core, of which it has the low 26 bits, and a code. The first stamp of a warp is never used: a place
+whose low bits are all 0 means "no room".
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from .values import StampedKernel
 RECORDS = 8192  # stamps of one warp, a power of two
 SAMPLED_BLOCKS = 16  # at least, whose iterations are stamped, if there are so many
 MOST_BLOCKS = 65536  # that have a row
-START_WORDS, END_WORDS, STAMP_WORDS = 4, 4, 2
+START_WORDS, END_WORDS = 4, 4
+CODES = 64  # of stamps
+MOST_LOOPS = CODES // 2  # of a kernel, that have codes
 
 
 def rows(kernel: StampedKernel) -> int:
@@ -46,9 +49,19 @@ def sampled(kernel: StampedKernel) -> range:
 
 def first_record(kernel: StampedKernel) -> int:
     """Place of the first stamp, a multiple of `RECORDS`, above 0."""
-    return RECORDS * max(1, -(-rows(kernel) * row_words(kernel) // (STAMP_WORDS * RECORDS)))
+    return RECORDS * max(1, -(-rows(kernel) * row_words(kernel) // RECORDS))
 
 
 def words(kernel: StampedKernel) -> int:
     """Size of the memory of one launch."""
-    return STAMP_WORDS * (first_record(kernel) + len(sampled(kernel)) * kernel.warps * RECORDS)
+    return first_record(kernel) + len(sampled(kernel)) * kernel.warps * RECORDS
+
+
+def begin_code(loop: int) -> int:
+    """The code of a stamp at the begin of an iteration."""
+    return 2 * loop
+
+
+def end_code(loop: int) -> int:
+    """The code of the stamp after a loop."""
+    return 2 * loop + 1

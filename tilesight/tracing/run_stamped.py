@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 from ..errors import Failure
 from ..problem.candidate import Candidate
 from ..records.protocol import MeasurementProtocol
+from ..records.trial import BuildResult
 from ..runner.bench import Bench, bench_for
 from ..runner.kernel_run import RUN_FAULTS, KernelRun
 from ..runner.measure import close_runs
-from ..runner.turns import collect_samples
+from ..runner.turns import TurnSamples, collect_samples
 from . import layout
 from .build_stamped import StampedBuild
 from .decode import read_trace
@@ -35,20 +36,24 @@ class Trace:
         kernels: In the order of their launches.
         plain_us: Samples of the function without stamps.
         stamped_us: Samples of the function with stamps, taken in turns with those.
-        registers: Per thread, without and with stamps.
+        plain: The compiler's figures of the function without stamps.
+        stamped: The same with stamps.
         environment: The device and the software.
         observed: The state of the device.
         date: Of the measurement.
+        notes: What a reader must know.
         failure: Why there is nothing else.
     """
 
     kernels: tuple[KernelTrace, ...] = ()
     plain_us: tuple[float, ...] = ()
     stamped_us: tuple[float, ...] = ()
-    registers: tuple[int, int] = (0, 0)
+    plain: Mapping[str, int] = field(default_factory=dict)
+    stamped: Mapping[str, int] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     observed: Mapping[str, float] = field(default_factory=dict)
     date: str = ""
+    notes: tuple[str, ...] = ()
     failure: Failure | None = None
 
 
@@ -122,13 +127,27 @@ def _traced(plain: KernelRun, stamped: StampedRun, bench: Bench, protocol: Measu
     kernels = stamped.traces()
     for run in (plain, stamped):
         run.check_again(case)
+    return trace_of(kernels, taken, plain.build, stamped.build, bench)
+
+
+def trace_of(
+    kernels: tuple[KernelTrace, ...],
+    taken: TurnSamples,
+    plain: BuildResult,
+    stamped: BuildResult,
+    bench: Bench,
+    notes: tuple[str, ...] = (),
+) -> Trace:
+    """A trace of today, from the stamps and from samples of the plain and the stamped kernel in turns."""
     plain_us, stamped_us = taken.samples_us
     return Trace(
         kernels,
         plain_us,
         stamped_us,
-        (plain.build.resources.get("registers", 0), stamped.build.resources.get("registers", 0)),
-        dict(bench.environment) | {"compiler": plain.build.compiler},
+        plain.resources,
+        stamped.resources,
+        dict(bench.environment) | {"compiler": plain.compiler},
         bench.conditions.observed(),
         datetime.date.today().isoformat(),
+        notes,
     )

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from .layout import MOST_LOOPS
 from .values import StampedLoop, TraceError
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class LoopPlace:
     is_braced: bool  # the loop is one of several statements; otherwise it needs braces with its stamp
     body_is_braced: bool
     body_end: int
+    has_pragma: bool  # `#pragma unroll 1`
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +129,8 @@ def _loops(source: bytes, body: Node) -> Iterator[LoopPlace]:
         text = source[inside.start_byte : inside.end_byte]
         if outer is not None and not _PACED.search(text):
             continue
+        if len(numbers) == MOST_LOOPS:
+            return
         numbers[node.id] = len(numbers)
         loop = StampedLoop(
             numbers[node.id],
@@ -143,16 +147,21 @@ def _loops(source: bytes, body: Node) -> Iterator[LoopPlace]:
             node.parent is not None and node.parent.type == "compound_statement",
             is_braced,
             inside.end_byte,
+            _pragma(node) != [],
         )
+
+
+def _pragma(loop: Node) -> list[str]:
+    """The words of the pragma before a loop."""
+    before = loop.prev_named_sibling
+    words = _text(before).split() if before is not None and before.type == "preproc_call" else []
+    return words if words[:2] == ["#pragma", "unroll"] else []
 
 
 def _is_unrolled(loop: Node) -> bool:
     """Whether a pragma asks to unroll the loop; `unroll 1` forbids it."""
-    before = loop.prev_named_sibling
-    if before is None or before.type != "preproc_call":
-        return False
-    words = _text(before).split()
-    return words[:2] == ["#pragma", "unroll"] and words[2:] != ["1"]
+    words = _pragma(loop)
+    return bool(words) and words[2:] != ["1"]
 
 
 def _stamped_around(node: Node, numbers: dict[int, int]) -> int | None:

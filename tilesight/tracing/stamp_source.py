@@ -9,6 +9,9 @@ moving loads past it. The first thread of each warp writes, the one that `elect.
 has it, since a role of one thread is run by that one. All other threads, and all blocks that are not sampled,
 execute the same instructions without the store. Cores count cycles; blocks also read the clock of the whole
 chip at their begin and end, which is too slow and on some chips too coarse for iterations.
+
+A producer has few registers (24, where TileLang splits a kernel), and a compiler that unrolls its loop takes
+more of them. With stamps it would spill, so the loops of producers are not unrolled.
 """
 
 from __future__ import annotations
@@ -64,10 +67,10 @@ static __device__ __forceinline__ void tilesight_end(unsigned *trace, unsigned p
   }}
 }}
 static __device__ __forceinline__ void tilesight_stamp(unsigned *trace, unsigned &place, unsigned code) {{
-  asm volatile("{{ .reg .pred p; .reg .u32 cycles, used; .reg .u64 to;\\n"
-               "  and.b32 used, %0, {layout.RECORDS - 1}; setp.ne.u32 p, used, 0;\\n"
-               "  mov.u32 cycles, %%clock; mad.wide.u32 to, %0, 8, %1;\\n"
-               "  @p st.global.v2.u32 [to], {{%2, cycles}}; @p add.u32 %0, %0, 1; }}"
+  asm volatile("{{ .reg .pred p; .reg .u32 word; .reg .u64 to;\\n"
+               "  and.b32 word, %0, {layout.RECORDS - 1}; setp.ne.u32 p, word, 0;\\n"
+               "  mov.u32 word, %%clock; mad.lo.u32 word, word, {layout.CODES}, %2;\\n"
+               "  mad.wide.u32 to, %0, 4, %1; @p st.global.u32 [to], word; @p add.u32 %0, %0, 1; }}"
                : "+r"(place) : "l"(trace), "r"(code));
 }}
 """
@@ -145,27 +148,19 @@ def _edits(places: KernelPlaces, kernel: StampedKernel) -> dict[int, str]:
     for place in places.loops:
         if not place.is_braced:
             insert(place.start, "{ ")
-        stamp = _stamp(begin_code(place.loop.number))
+        if place.loop.loads and not place.loop.computes and not place.has_pragma:
+            insert(place.start, "\n#pragma unroll 1\n")
+        stamp = _stamp(layout.begin_code(place.loop.number))
         insert(place.body, f" {stamp}" if place.body_is_braced else f"{{ {stamp} ")
     for place in reversed(places.loops):  # of loops that end together, the inner one first
         if not place.body_is_braced:
             insert(place.body_end, " }")
-        insert(place.end, f" {_stamp(end_code(place.loop.number))}{'' if place.is_braced else ' }'}")
+        insert(place.end, f" {_stamp(layout.end_code(place.loop.number))}{'' if place.is_braced else ' }'}")
     for start, stop in places.returns:
         insert(start, f"{{ {end} ")
         insert(stop, " }", first=True)
     insert(places.end, f"{end}\n")
     return found
-
-
-def begin_code(loop: int) -> int:
-    """The code of a stamp at the begin of an iteration."""
-    return 2 * loop
-
-
-def end_code(loop: int) -> int:
-    """The code of the stamp after a loop."""
-    return 2 * loop + 1
 
 
 def _stamp(code: int) -> str:

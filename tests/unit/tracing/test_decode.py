@@ -22,7 +22,7 @@ from tests.support.stamps import (
 from tilesight.tracing import layout
 from tilesight.tracing.decode import loop_runs, read_trace
 from tilesight.tracing.iterations import interior, loop_times, roles_of
-from tilesight.tracing.stamp_source import begin_code, end_code
+from tilesight.tracing.layout import begin_code, end_code
 from tilesight.tracing.values import KernelTrace, StampedKernel, StampedLoop, TraceError
 
 
