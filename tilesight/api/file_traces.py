@@ -1,4 +1,4 @@
-"""Traces kernels in files: they have no operator, so inputs are drawn, and results compared with each other."""
+"""Traces kernels in files. They have no operator: inputs are drawn, and results compared with each other."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from ..runner.bench import Bench
 
 INPUTS = (
-    "inputs were drawn: floats in -1 .. 1, integers 0 where no example was given. What the kernel computes was "
-    "compared with what it computes without stamps, not with a reference."
+    "inputs were drawn: floats in -1 .. 1, integers 0 where no example was given. What the kernel computes "
+    "was compared with what it computes without stamps, not with a reference."
 )
 
 

@@ -98,12 +98,24 @@ def file_timeline(
     target: str | Target | None = None,
     facts: RunTimeFacts | None = None,
     arguments: Mapping[str, Any] | None = None,
+    *,
+    trace: bool = False,
 ) -> Timeline:
-    """The predicted timeline of a kernel in a file; see `profiles_in_file`."""
-    from .kernel_files import profiles_in_file
+    """The predicted timeline of a kernel in a file; see `profiles_in_file`; `trace`: as above."""
+    from ..machine.placement import locate
+    from .kernel_files import kernel_in_file, profiles_in_file
 
-    found = profiles_in_file(place, target, facts, arguments)
-    return profiles_timeline(found.name, found.kernels, found.target)
+    device = traced_device(locate(target, measures=False).target) if trace else None
+    profiles = profiles_in_file(place, target, facts, arguments)
+    found = profiles_timeline(profiles.name, profiles.kernels, profiles.target)
+    if device is None:
+        return found
+    from ..explanation.traced_timeline import with_trace
+    from ..settings import load_settings
+    from .file_traces import trace_file_kernel
+
+    item = kernel_in_file(place, profiles.target, facts, arguments)
+    return with_trace(found, trace_file_kernel(item, device, load_settings().cache_dir))
 
 
 def profiles_timeline(name: str, kernels: tuple[KernelProfile, ...], target: Target) -> Timeline:

@@ -61,7 +61,7 @@ class TimelineRow:
 
 @dataclass(frozen=True, slots=True)
 class TimelinePart:
-    """Rows over one axis of time. `us` is the time that the model states for all of it.
+    """Rows over one axis of time. `us` is the time that the model states for all of it, or that was traced.
 
     `title` is unique among the parts of a timeline. `trips`: of an iteration, how many of them a block has on
     average; 0 where there is no loop.
