@@ -39,7 +39,7 @@ def written(
     program: Callable[[int, int], tuple[Stamps, int]],
     *,
     cores: int = 132,
-    start_cycles: Callable[[int], int] = lambda block: 0,
+    start_cycles: Callable[[int], int] = lambda _: 0,
     timer_ns: int = 32,
 ) -> Words:
     """What the blocks of a kernel write.
@@ -84,7 +84,7 @@ def _time(cycles: int, timer_ns: int) -> tuple[int, int]:
 ITERATION, TRIPS = 1200, 128  # cycles of a consumer
 
 
-def specialised_program(block: int, warp: int) -> tuple[Stamps, int]:
+def specialised_program(_: int, warp: int) -> tuple[Stamps, int]:
     """A producer, whose first warp loads, and two groups of consumers, all of one loop.
 
     The first iteration of a consumer waits for its data, and every second one is longer than the other.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from statistics import median
 
 from ..records.timeline import Span, SpanKind, Timeline, TimelinePart, TimelineRow, View
@@ -131,13 +132,13 @@ def places_of(blocks: Sequence[BlockTime]) -> dict[tuple[int, int], list[BlockTi
 
 
 def _most_at_once(blocks: Sequence[BlockTime]) -> int:
-    """How many blocks surely run together on a core: in the middle of their time."""
-    middles = [(b.start_us + b.end_us) / 2 for b in blocks]
-    slack = [0.1 * b.us for b in blocks]
-    return max(
-        sum(b.start_us + s <= middle <= b.end_us - s for b, s in zip(blocks, slack, strict=True))
-        for middle in middles
+    """How many blocks surely run together on a core: without the first and the last tenth of their time."""
+    events = sorted(
+        event
+        for block in blocks
+        for event in ((block.start_us + 0.1 * block.us, 1), (block.end_us - 0.1 * block.us, -1))
     )
+    return max(1, *accumulate(change for _, change in events))
 
 
 def _spans(blocks: Sequence[BlockTime], offset_us: float) -> tuple[Span, ...]:

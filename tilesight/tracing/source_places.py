@@ -35,7 +35,7 @@ class LoopPlace:
     is_braced: bool  # the loop is one of several statements; otherwise it needs braces with its stamp
     body_is_braced: bool
     body_end: int
-    has_pragma: bool  # `#pragma unroll 1`
+    may_unroll: bool  # the compiler may unroll this loop, of which all that matters are its copies
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,12 +132,9 @@ def _loops(source: bytes, body: Node) -> Iterator[LoopPlace]:
         if len(numbers) == MOST_LOOPS:
             return
         numbers[node.id] = len(numbers)
-        loop = StampedLoop(
-            numbers[node.id],
-            outer,
-            loads=bool(_LOADS.search(text)),
-            computes=bool(_MATRIX.search(text)) or _assigns(inside),
-        )
+        loads, computes = bool(_LOADS.search(text)), bool(_MATRIX.search(text))
+        loop = StampedLoop(numbers[node.id], outer, loads, computes)
+        only_copies = loads and not computes and not _assigns(inside)
         is_braced = inside.type == "compound_statement"
         yield LoopPlace(
             loop,
@@ -147,7 +144,7 @@ def _loops(source: bytes, body: Node) -> Iterator[LoopPlace]:
             node.parent is not None and node.parent.type == "compound_statement",
             is_braced,
             inside.end_byte,
-            _pragma(node) != [],
+            only_copies and not _pragma(node),
         )
 
 

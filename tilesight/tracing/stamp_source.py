@@ -148,7 +148,7 @@ def _edits(places: KernelPlaces, kernel: StampedKernel) -> dict[int, str]:
     for place in places.loops:
         if not place.is_braced:
             insert(place.start, "{ ")
-        if place.loop.loads and not place.loop.computes and not place.has_pragma:
+        if place.may_unroll:
             insert(place.start, "\n#pragma unroll 1\n")
         stamp = _stamp(layout.begin_code(place.loop.number))
         insert(place.body, f" {stamp}" if place.body_is_braced else f"{{ {stamp} ")

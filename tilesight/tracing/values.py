@@ -21,7 +21,7 @@ class StampedLoop:
         number: Of all stamped loops of its kernel, in the order of the text.
         outer: The number of the stamped loop around it; None: there is none.
         loads: Whether its body issues copies that run by themselves (TMA, cp.async).
-        computes: Whether its body has matrix instructions, or stores other than those copies.
+        computes: Whether its body has matrix instructions.
     """
 
     number: int

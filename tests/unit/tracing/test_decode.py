@@ -69,11 +69,11 @@ def test_idle_warps_of_a_producer_are_no_role() -> None:
 
 
 def nested_trace(turns: int = 3, steps: int = 20) -> KernelTrace:
-    """A persistent kernel: an outer loop of tiles, an inner one, and an epilogue of 700 cycles in each turn."""
+    """A persistent kernel: a loop of tiles, one within it, and an epilogue of 700 cycles in each turn."""
     loops = (StampedLoop(0, None, False, True), StampedLoop(1, 0, True, True))
     kernel = StampedKernel("persistent", (132, 1, 1), 128, loops)
 
-    def program(block: int, warp: int) -> tuple[Stamps, int]:
+    def program(_block: int, _warp: int) -> tuple[Stamps, int]:
         stamps: Stamps = []
         at = 500
         for _ in range(turns):
@@ -113,7 +113,7 @@ def test_loops_of_different_length_and_without_iterations() -> None:
 
 
 def test_a_cut_trace_keeps_its_first_iterations() -> None:
-    def program(block: int, warp: int) -> tuple[Stamps, int]:
+    def program(_block: int, _warp: int) -> tuple[Stamps, int]:
         return run_of(0, 100, [10] * (layout.RECORDS + 5)), 200_000
 
     kernel = StampedKernel("long", (2, 1, 1), 32, (StampedLoop(0, None, False, True),))
@@ -132,7 +132,7 @@ def test_interior(count: int, kept: int) -> None:
 
 
 def test_few_iterations_are_said_to_be_few() -> None:
-    def program(block: int, warp: int) -> tuple[Stamps, int]:
+    def program(_block: int, _warp: int) -> tuple[Stamps, int]:
         return run_of(0, 100, [500, 700]), 2_000
 
     kernel = StampedKernel("short", (64, 1, 1), 64, (StampedLoop(0, None, False, True),))
