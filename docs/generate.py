@@ -48,6 +48,7 @@ PACKAGES = (
         "records",
     ),
     *("search", "builder", "runner", "workers", "executor", "tuner", "database", "calibration", "datasets"),
+    "tracing",
     *("explanation", "dispatch", "decorator", "planner", "rechecking", "exporter", "reports", "pages", "api"),
     "benchmarks",
     *("server", "cli"),

@@ -284,7 +284,8 @@ def _iteration(title: str, terms: KernelTerms, item: Timed, cycles: float) -> Ti
         busy = getattr(parts.need, unit) * resident * cycles
         if busy > 0:
             lanes.append(TimelineRow(UNITS[unit], (Span("busy", 0.0, busy),)))
-    return TimelinePart(View.ITERATION, title, time.period * cycles, tuple(lanes))
+    trips = phase.trips.mean if phase.is_loop else 0.0
+    return TimelinePart(View.ITERATION, title, time.period * cycles, tuple(lanes), trips)
 
 
 def _copy_lanes(terms: KernelTerms, loading: Phase, consumer: Phase, cycles: float) -> Iterator[TimelineRow]:

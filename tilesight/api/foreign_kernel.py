@@ -5,12 +5,15 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError, UnknownNameError
 from ..profile.values import KernelProfile
 from ..target.spec import Target
-from .run_time_facts import RunTimeFacts, facts_of_call
+from .run_time_facts import CallFacts, RunTimeFacts, facts_of_call
+
+if TYPE_CHECKING:
+    from ..lowering.lower import Lowered
 
 
 @dataclass(frozen=True)
@@ -73,16 +76,13 @@ def profiles_of(
         InputError: `facts` lacks a size, or does not fit the kernel.
         Exception: Whatever TileLang or the profile reader raises.
     """
-    from ..costmodel.extract import read_profiles, variable_names
-    from ..decorator.user_template import flags_of_options, own_options
-    from ..lowering.dynamic import at, launch_sizes, runtime_sizes
+    from ..costmodel.extract import read_profiles
+    from ..lowering.dynamic import at, runtime_sizes
     from ..lowering.lower import lower
 
     prim_func = kernel.prim_func
     lowered = lower(prim_func, target, kernel.pass_configs, only_read=True)
-    call = facts_of_call(
-        kernel.name, prim_func, launch_sizes(lowered), variable_names(lowered), facts or RunTimeFacts()
-    )
+    call = call_of(kernel, lowered, facts)
     lowered = replace(lowered, sizes=tuple(s for s in runtime_sizes(prim_func) if str(s.name) in call.sizes))
     # the work does not depend on numbers with a fraction
     fractions = {
@@ -90,8 +90,29 @@ def profiles_of(
         for parameter in prim_func.params
         if parameter not in prim_func.buffer_map and "float" in str(parameter.dtype)
     }
-    flags = flags_of_options({**own_options(prim_func), **(kernel.pass_configs or {})}, kernel.compile_flags)
-    return read_profiles(at(lowered, call.sizes, fractions), target, call.data, flags=flags)
+    return read_profiles(at(lowered, call.sizes, fractions), target, call.data, flags=flags_of_kernel(kernel))
+
+
+def call_of(kernel: ForeignKernel, lowered: Lowered, facts: RunTimeFacts | None) -> CallFacts:
+    """What is known of the kernel's calls. Raises `InputError` as `profiles_of` does."""
+    from ..costmodel.extract import variable_names
+    from ..lowering.dynamic import launch_sizes
+
+    return facts_of_call(
+        kernel.name,
+        kernel.prim_func,
+        launch_sizes(lowered),
+        variable_names(lowered),
+        facts or RunTimeFacts(),
+    )
+
+
+def flags_of_kernel(kernel: ForeignKernel) -> tuple[str, ...]:
+    """Options of the device compiler that the kernel is compiled with."""
+    from ..decorator.user_template import flags_of_options, own_options
+
+    options = {**own_options(kernel.prim_func), **(kernel.pass_configs or {})}
+    return flags_of_options(options, kernel.compile_flags)
 
 
 def _traced(maker: Any, target: Target, arguments: Mapping[str, Any]) -> ForeignKernel:

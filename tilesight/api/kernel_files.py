@@ -20,14 +20,14 @@ from ..records.trial import Prediction
 from ..target.spec import Target
 from ..workers import Done, WorkerPool, failure_of
 from .explaining import explain_profiles
-from .foreign_kernel import find_kernel, profiles_of
+from .foreign_kernel import ForeignKernel, find_kernel, profiles_of
 from .run_time_facts import RunTimeFacts
 
 _FAULTS = (FailureKind.LOWER_ERROR, FailureKind.LOWER_CRASH, FailureKind.LOWER_TIMEOUT)
 
 
 @dataclass(frozen=True, slots=True)
-class _FileKernel:
+class FileKernel:
     """What a worker needs to find and lower a kernel in a file."""
 
     file: Path
@@ -102,9 +102,7 @@ def profiles_in_file(
     """
     from ..machine.placement import locate
 
-    file, name = _read_place(place)
-    chosen = locate(target, measures=False).target
-    item = _FileKernel(file, name, chosen, dict(arguments or {}), facts or RunTimeFacts())
+    item = kernel_in_file(place, locate(target, measures=False).target, facts, arguments)
     with WorkerPool(
         1, timeout_s=LIMITS[LowerJob], preload=preload_compiler, environment=COMPILER_ENVIRONMENT
     ) as pool:
@@ -114,6 +112,14 @@ def profiles_in_file(
     if isinstance(outcome.value, str):
         raise InputError(f"{place}: {outcome.value}")
     return outcome.value
+
+
+def kernel_in_file(
+    place: str, target: Target, facts: RunTimeFacts | None, arguments: Mapping[str, Any] | None
+) -> FileKernel:
+    """What a worker needs to find the kernel. Raises `InputError` if there is no such file."""
+    file, name = _read_place(place)
+    return FileKernel(file, name, target, dict(arguments or {}), facts or RunTimeFacts())
 
 
 def _read_place(place: str) -> tuple[Path, str]:
@@ -126,16 +132,21 @@ def _read_place(place: str) -> tuple[Path, str]:
     return path.resolve(), name
 
 
-def _profiles(item: _FileKernel) -> FileProfiles | str:
+def _profiles(item: FileKernel) -> FileProfiles | str:
     """The work of the worker; a text is an error that the user can correct."""
     try:
-        members = _run(item.file)
-        if item.name not in members:
-            raise UnknownNameError(f"name in {item.file.name}", item.name, _offered(members))
-        kernel = find_kernel(members[item.name], item.target, item.arguments, item.name)
+        kernel = load_kernel(item)
         return FileProfiles(kernel.name, profiles_of(kernel, item.target, item.facts), item.target)
     except InputError as error:
         return str(error)
+
+
+def load_kernel(item: FileKernel) -> ForeignKernel:
+    """Run the file and find the kernel. Raises `InputError`, and what the file or the function raises."""
+    members = _run(item.file)
+    if item.name not in members:
+        raise UnknownNameError(f"name in {item.file.name}", item.name, _offered(members))
+    return find_kernel(members[item.name], item.target, item.arguments, item.name)
 
 
 def _offered(members: Mapping[str, Any]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InputError, NoCandidateError
+from ..errors import InputError, NoCandidateError, ToolchainError
 from ..problem.candidate import Candidate
 from ..problem.space import Config, Value
 from ..records.session import Effort
@@ -18,6 +18,7 @@ from .prediction import as_input_errors
 from .run_time_facts import RunTimeFacts
 
 if TYPE_CHECKING:
+    from ..machine.devices import Device
     from ..profile.values import KernelProfile
 
 
@@ -31,6 +32,7 @@ def kernel_timeline(
     database: str | None = None,
     workers: int | None = None,
     observer: Observer | None = None,
+    trace: bool = False,
 ) -> Timeline:
     """The predicted timeline of a config: one steady iteration, one block, and the waves of the grid.
 
@@ -40,10 +42,13 @@ def kernel_timeline(
         shape: As for `tune`; of several default shapes the first.
         config: None: the best that is known, as for `explain`.
         dtype, database, workers, observer: As for `tune`.
+        trace: Whether to build the kernel with time stamps as well, run it on a GPU of this machine, and lay
+            what they show under the prediction.
 
     Raises:
-        InputError: an argument is wrong, or the target is a processor.
-        NoCandidateError: the config cannot be lowered or predicted.
+        InputError: an argument is wrong, the target is a processor, or its kernels cannot be traced.
+        NoCandidateError: the config cannot be lowered or predicted, or its traced kernel fails.
+        ToolchainError: this machine has no GPU of the target to trace on, or no compiler.
     """
     from ..explanation import ConfigLowerings
     from ..machine.placement import locate
@@ -54,6 +59,7 @@ def kernel_timeline(
     placement = locate(target, measures=False, communicates=operator.communicates)
     chosen = placement.target
     _check_gpu(chosen)
+    device = traced_device(chosen) if trace else None
     workload = find_workloads(operator, chosen, shape, dtype)[0]
     template = find_template(operator, chosen, workload.dtype)
     space = template.space(workload, chosen)
@@ -75,7 +81,16 @@ def kernel_timeline(
         [(_, outcome)] = lowered.profiles([wanted])
     if not isinstance(outcome, tuple):
         raise NoCandidateError(f"config '{wanted}' has no timeline: {outcome.kind}: {outcome.message}")
-    return profiles_timeline(f"{workload.label}, {wanted}", outcome, chosen)
+    found = profiles_timeline(f"{workload.label}, {wanted}", outcome, chosen)
+    if device is None:
+        return found
+    from ..explanation.traced_timeline import with_trace
+    from ..settings import load_settings
+    from ..tracing.trace_kernel import trace_candidate
+
+    (observer or Observer()).message(f"building the kernel with time stamps, to run it on {device.name}")
+    candidate = Candidate(workload, chosen, template, wanted)
+    return with_trace(found, trace_candidate(candidate, device, load_settings().cache_dir))
 
 
 def file_timeline(
@@ -83,12 +98,24 @@ def file_timeline(
     target: str | Target | None = None,
     facts: RunTimeFacts | None = None,
     arguments: Mapping[str, Any] | None = None,
+    *,
+    trace: bool = False,
 ) -> Timeline:
-    """The predicted timeline of a kernel in a file; see `profiles_in_file`."""
-    from .kernel_files import profiles_in_file
+    """The predicted timeline of a kernel in a file; see `profiles_in_file`; `trace`: as above."""
+    from ..machine.placement import locate
+    from .kernel_files import kernel_in_file, profiles_in_file
 
-    found = profiles_in_file(place, target, facts, arguments)
-    return profiles_timeline(found.name, found.kernels, found.target)
+    device = traced_device(locate(target, measures=False).target) if trace else None
+    profiles = profiles_in_file(place, target, facts, arguments)
+    found = profiles_timeline(profiles.name, profiles.kernels, profiles.target)
+    if device is None:
+        return found
+    from ..explanation.traced_timeline import with_trace
+    from ..settings import load_settings
+    from .file_traces import trace_file_kernel
+
+    item = kernel_in_file(place, profiles.target, facts, arguments)
+    return with_trace(found, trace_file_kernel(item, device, load_settings().cache_dir))
 
 
 def profiles_timeline(name: str, kernels: tuple[KernelProfile, ...], target: Target) -> Timeline:
@@ -115,6 +142,26 @@ def session_timeline(session_id: int, *, database: str | None = None) -> Timelin
     if not any(lane.spans for part in found.parts for lane in part.lanes):
         raise InputError(f"session {session_id} has no results of its own yet: there is no timeline to draw")
     return found
+
+
+def traced_device(target: Target) -> Device:
+    """The GPU of this machine on which kernels for `target` are traced.
+
+    Raises:
+        InputError: kernels for this target cannot be traced.
+        ToolchainError: there is no such GPU, or no compiler for it.
+    """
+    from ..machine.devices import NoDevice, device_for, find_devices
+    from ..machine.toolchain import missing_compiler
+    from ..tracing.trace_kernel import check_traceable
+
+    check_traceable(target)
+    device = device_for(target, find_devices())
+    if isinstance(device, NoDevice):
+        raise ToolchainError(f"nothing can be traced: {device.message}")
+    if missing := missing_compiler(target):
+        raise ToolchainError(missing)
+    return device
 
 
 def _check_gpu(target: Target) -> None:

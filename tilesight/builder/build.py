@@ -7,6 +7,11 @@ from __future__ import annotations
 
 import errno
 import time
+<<<<<<< HEAD
+=======
+from collections.abc import Callable
+from contextlib import suppress
+>>>>>>> trace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +45,7 @@ from .producer_warps import without_idle_warps
 from .stage_reads import with_complete_reads
 
 ENTRY = "tilesight_call"
+Rewrite = Callable[[str, LaunchPlan], tuple[str, LaunchPlan]]
 
 
 def build_kernel(candidate: Candidate, cache_dir: Path, *, runnable: bool = True) -> BuildResult:
@@ -54,8 +60,35 @@ def build_kernel(candidate: Candidate, cache_dir: Path, *, runnable: bool = True
         cache_dir: Folder of the kernel cache.
         runnable: False allows a code object: the GPU's code alone, without an `entry` to call.
     """
+    flags = candidate.template.compile_flags.get(candidate.target.kind, ())
+    built = build_lowered(
+        lambda: lower_candidate(candidate), candidate.target, flags, cache_dir, runnable=runnable
+    )
+    if built.entry:
+        _add_to_index(candidate, built, cache_dir)
+    return built
+
+
+def build_lowered(
+    lower: Callable[[], Lowered],
+    target: Target,
+    flags: tuple[str, ...],
+    cache_dir: Path,
+    *,
+    runnable: bool = True,
+    rewrite: Rewrite | None = None,
+) -> BuildResult:
+    """Build what `lower` returns, or find its library in the cache; no index file is written.
+
+    Args:
+        lower: Makes the lowered function; what it raises is the failure of the build.
+        target: What to build for.
+        flags: Further options of the compiler.
+        cache_dir: Folder of the kernel cache.
+        runnable: As for `build_kernel`.
+        rewrite: Changes source and plan before they are compiled; what it raises is raised.
+    """
     begin = time.perf_counter()
-    target = candidate.target
 
     def failed(kind: FailureKind, message: str, detail: str = "") -> BuildResult:
         return BuildResult(None, Failure(kind, message, detail), seconds=time.perf_counter() - begin)
@@ -64,7 +97,7 @@ def build_kernel(candidate: Candidate, cache_dir: Path, *, runnable: bool = True
     if missing:
         return failed(FailureKind.BUILD_ERROR, missing)
     try:
-        lowered = lower_candidate(candidate)
+        lowered = lower()
         source = device_source(lowered, target)
     except Exception as error:  # TileLang raises many types of errors
         return failed(
@@ -72,7 +105,8 @@ def build_kernel(candidate: Candidate, cache_dir: Path, *, runnable: bool = True
         )
     try:
         plan = read_plan(lowered)
-        flags = candidate.template.compile_flags.get(target.kind, ())
+        if rewrite is not None:
+            source, plan = rewrite(source, plan)
         entry = _compile(source, plan, target, flags, KernelCache(cache_dir))
     except UnsupportedLaunchError as error:
         return failed(FailureKind.BUILD_ERROR, f"the kernel cannot be called: {error}")
@@ -92,7 +126,7 @@ def build_kernel(candidate: Candidate, cache_dir: Path, *, runnable: bool = True
             f"kernel cache '{cache_dir}': {error}; set TILESIGHT_CACHE_DIR to a folder that can be written",
         )
     symbol = "" if entry.library.suffix == CODE_OBJECT else ENTRY
-    built = BuildResult(
+    return BuildResult(
         str(entry.library),
         None,
         symbol,
@@ -101,9 +135,6 @@ def build_kernel(candidate: Candidate, cache_dir: Path, *, runnable: bool = True
         time.perf_counter() - begin,
         entry.binary,
     )
-    if symbol:
-        _add_to_index(candidate, built, cache_dir)
-    return built
 
 
 def _add_to_index(candidate: Candidate, built: BuildResult, cache_dir: Path) -> None:

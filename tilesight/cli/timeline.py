@@ -29,6 +29,11 @@ if TYPE_CHECKING:
     options.dtype,
     options.config,
     click.option(
+        "--trace",
+        is_flag=True,
+        help="Run the kernel with time stamps on a GPU of the target, and show them under the prediction.",
+    ),
+    click.option(
         "--out",
         "-o",
         metavar="FILE",
@@ -49,6 +54,7 @@ def timeline(
     shape: str | None,
     dtype: str | None,
     config: str | None,
+    trace: bool,
     out: str | None,
     as_json: bool,
     database: str | None,
@@ -58,7 +64,9 @@ def timeline(
 
     The rows are the numbers of the analytical model: a role or unit each. Without --config it is the best
     config that is known, as for `tilesight explain`. --file takes the place of KERNEL for a kernel of your
-    own. With --session it is a recorded session: lowering, predicting, building, measuring.
+    own. With --trace the kernel is also built with time stamps and run on a GPU of this machine; what they
+    show lies under the prediction. With --session it is a recorded session: lowering, predicting, building,
+    measuring.
 
     \b
     tilesight timeline matmul --target h200 --shape M0 -o matmul.json
@@ -72,17 +80,19 @@ def timeline(
         check_timeline_out(Path(out))
     stated = {
         "--target": target, "--shape": shape, "--dtype": dtype, "--config": config, "--dims": dims,
-        "--arg": arguments or None, "--workers": workers,
+        "--arg": arguments or None, "--workers": workers, "--trace": trace or None,
     }  # fmt: skip
     if session_id is not None:
         _refuse("--session", stated)
         found = _session(session_id, database)
     elif file is not None:
-        _refuse("--file", {k: v for k, v in stated.items() if k not in ("--target", "--dims", "--arg")})
-        found = _file(file, target, dims, arguments)
+        _refuse(
+            "--file", {k: v for k, v in stated.items() if k not in ("--target", "--dims", "--arg", "--trace")}
+        )
+        found = _file(file, target, dims, arguments, trace)
     else:
         _refuse(str(kernel), {k: v for k, v in stated.items() if k in ("--dims", "--arg")})
-        found = _kernel(str(kernel), target, shape, dtype, config, database, workers)
+        found = _kernel(str(kernel), target, shape, dtype, config, database, workers, trace)
     path = None if out is None else write_timeline(found, out)
     if as_json:
         output.print_json("timeline", out=None if path is None else str(path), **_fields(found))
@@ -103,11 +113,13 @@ def _session(session_id: int, database: str | None) -> Timeline:
     return session_timeline(session_id, database=database)
 
 
-def _file(place: str, target: str | None, dims: str | None, arguments: Mapping[str, Any]) -> Timeline:
+def _file(
+    place: str, target: str | None, dims: str | None, arguments: Mapping[str, Any], trace: bool
+) -> Timeline:
     from ..api.run_time_facts import RunTimeFacts
     from ..api.timelines import file_timeline
 
-    return file_timeline(place, target, RunTimeFacts(dims), arguments)
+    return file_timeline(place, target, RunTimeFacts(dims), arguments, trace=trace)
 
 
 def _kernel(
@@ -118,13 +130,14 @@ def _kernel(
     config: str | None,
     database: str | None,
     workers: int | None,
+    trace: bool,
 ) -> Timeline:
     from ..api.timelines import kernel_timeline
 
     with output.progress() as progress:
         return kernel_timeline(
             kernel, target, shape, config=config, dtype=dtype, database=database, workers=workers,
-            observer=progress,
+            observer=progress, trace=trace,
         )  # fmt: skip
 
 
@@ -160,6 +173,7 @@ def _total(lane: TimelineRow) -> str:
 def _fields(found: Timeline) -> dict[str, Any]:
     return {
         "title": found.title,
+        "traced": found.traced,
         "facts": [{"name": name, "value": value} for name, value in found.facts],
         "parts": [
             {

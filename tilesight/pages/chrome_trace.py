@@ -14,7 +14,7 @@ GENERATOR = "TileSight"
 def chrome_trace(timeline: Timeline) -> str:
     """The text of a trace file. Each part is a process, each row a thread; times are in microseconds."""
     events: list[dict[str, Any]] = []
-    for pid, part in enumerate(timeline.parts, 1):
+    for pid, part in enumerate((*timeline.parts, *timeline.details), 1):
         named = f"{part.view.value}: {part.title}"
         events += [_named("process_name", pid, 0, name=named), _sorted("process_sort_index", pid, 0, pid)]
         for tid, lane in enumerate(part.lanes, 1):

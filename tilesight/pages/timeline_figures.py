@@ -29,6 +29,7 @@ _VIEWS = {
         "may take longer than an iteration.",
     ),
 }
+_TRACED = "Rows named 'traced' were measured, on the same axis."
 # by kind of span: the key and the title of the column with its lengths, and their source
 _SERIES = {
     SpanKind.WORK: ("work", "works, predicted", Source.PREDICTED),
@@ -48,8 +49,10 @@ def kernel_timeline_parts(
     for view, (title, text) in _VIEWS.items():
         if shown := timeline.of(view):
             key = f"timeline-{view.value.replace(' ', '-')}"
-            tables[key] = _table(shown, "spans", 1.0, "us", Source.PREDICTED)
-            parts.append(_figure(key, title, text, shown, tables[key], Axis("time", "us")))
+            starts = Source.PLAIN if timeline.traced else Source.PREDICTED
+            tables[key] = _table(shown, "spans", 1.0, "us", starts)
+            said = f"{text} {_TRACED}" if timeline.traced else text
+            parts.append(_figure(key, title, said, shown, tables[key], Axis("time", "us")))
     parts.append(Texts(SIMPLIFIED, timeline.notes))
     return parts, tables
 

@@ -12,7 +12,12 @@ def timeline_page(timeline: Timeline) -> Page:
     of_session = bool(timeline.of(View.SESSION))
     figures, tables = (session_timeline_parts if of_session else kernel_timeline_parts)(timeline)
     parts: list[PageFigure | Facts | Texts] = [Facts("Result", timeline.facts), *figures]
-    subtitle = (
-        "Recorded stages of its candidates" if of_session else "Nothing here was measured: all is predicted"
-    )
-    return Page(timeline.title, subtitle, parts, tables)
+    return Page(timeline.title, _subtitle(timeline), parts, tables)
+
+
+def _subtitle(timeline: Timeline) -> str:
+    if timeline.of(View.SESSION):
+        return "Recorded stages of its candidates"
+    if timeline.traced:
+        return "Predicted; rows named 'traced' were measured"
+    return "Nothing here was measured: all is predicted"

@@ -61,15 +61,17 @@ class TimelineRow:
 
 @dataclass(frozen=True, slots=True)
 class TimelinePart:
-    """Rows over one axis of time. `us` is the time that the model states for all of it.
+    """Rows over one axis of time. `us` is the time that the model states for all of it, or that was traced.
 
-    `title` is unique among the parts of a timeline.
+    `title` is unique among the parts of a timeline. `trips`: of an iteration, how many of them a block has on
+    average; 0 where there is no loop.
     """
 
     view: View
     title: str
     us: float
     lanes: tuple[TimelineRow, ...]
+    trips: float = 0.0
 
     @property
     def summed(self) -> tuple[TimelineRow, ...]:
@@ -86,12 +88,16 @@ class Timeline:
         parts: the first one is the whole.
         facts: names and values.
         notes: what is simplified or not known.
+        traced: whether rows of a traced launch lie under those of the prediction.
+        details: further parts, too large for a text or a page: a Chrome trace has them.
     """
 
     title: str
     parts: tuple[TimelinePart, ...]
     facts: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
+    traced: bool = False
+    details: tuple[TimelinePart, ...] = ()
 
     def of(self, view: View) -> tuple[TimelinePart, ...]:
         return tuple(part for part in self.parts if part.view is view)

@@ -140,8 +140,12 @@ class KernelRun:
     def _bind(self, given: InputSet, outputs: dict[str, torch.Tensor]) -> Call:
         kernel = self._kernel
         assert kernel is not None  # loaded before
-        tensors = [*given.inputs.values(), *outputs.values(), *self._scratch.values()]
+        tensors = [*given.inputs.values(), *outputs.values(), *self._scratch.values(), *self._further()]
         return kernel.bind(tensors, self.bench.stream, self.candidate.run_time_slots)
+
+    def _further(self) -> Sequence[torch.Tensor]:
+        """Tensors that a kernel takes beside its own."""
+        return ()
 
     def _repeat(self, case: BenchCase, calls: Sequence[Call]) -> None:
         for number in range(self.protocol.checks):

@@ -50,7 +50,7 @@ def measure_kernel(
         _measure_alone(run, rival_us)
     except RUN_FAULTS as error:
         run.fail(error)
-    _close([run], bench)
+    close_runs([run], bench)
     return run.measurement()
 
 
@@ -105,7 +105,7 @@ def measure_together(
     except RUN_FAULTS as error:
         for run in runs:
             run.fail(error)
-    _close(runs, bench)
+    close_runs(runs, bench)
     finalists = [
         Finalist(r.candidate.config, r.samples_us, r.build.resources) for r in runs if r.failure is None
     ]
@@ -169,7 +169,7 @@ def _record(runs: Sequence[KernelRun], taken: TurnSamples, bench: Bench) -> None
         }
 
 
-def _close(runs: Sequence[KernelRun], bench: Bench) -> None:
+def close_runs(runs: Sequence[KernelRun], bench: Bench) -> None:
     """Free the runs' memory, and request a fresh process if the device is unusable.
 
     If it is known to be, nothing is freed: unloading a kernel waits for a device, which may wait for ever.

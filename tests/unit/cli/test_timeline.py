@@ -129,3 +129,28 @@ def _default_config() -> str:
 def test_what_cannot_be_shown_or_written(arguments: list[str], words: str, capsys: Captured) -> None:
     assert run(*arguments) == 2
     assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("matmul", "--target", "cpu", "--shape", "M0"), "is a processor"),
+        (("matmul", "--target", "mi300x", "--shape", "M0"), "is an AMD GPU"),
+        (("matmul_all_reduce", "--target", "h200x2"), "is several devices"),
+        (("--session", "1"), "takes no --trace"),
+    ],
+)
+def test_what_cannot_be_traced(arguments: tuple[str, ...], reason: str, capsys: Captured) -> None:
+    assert run(*arguments, "--trace") == 2
+    assert reason in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("of_file", [False, True])
+def test_without_a_gpu_nothing_is_traced(
+    of_file: bool, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command says so before it lowers anything."""
+    monkeypatch.setattr("tilesight.machine.devices.find_devices", lambda: [])
+    subject = ("--file", "kernel.py:scale") if of_file else ("matmul", "--shape", "M0")
+    assert run(*subject, "--target", "h200", "--trace") == 5
+    assert "nothing can be traced: " in " ".join(capsys.readouterr().err.split())

@@ -1,0 +1,170 @@
+"""Traces kernels in files. They have no operator: inputs are drawn, and results compared with each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..decorator.interface import Interface, TensorArgument
+from ..errors import Failure, FailureKind, InputError
+from ..machine.devices import Device
+from ..problem.template import number_slot
+from ..records.protocol import MeasurementProtocol
+from ..records.trial import BuildResult
+from ..target.spec import Target
+from ..tracing.build_stamped import StampedBuild, build_both, grids_at
+from ..tracing.run_stamped import Trace, new_memory, read_memory, trace_of
+from ..tracing.trace_kernel import built, run_on
+from .foreign_kernel import call_of, flags_of_kernel
+from .kernel_files import FileKernel, load_kernel
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+    from ..runner.bench import Bench
+
+INPUTS = (
+    "inputs were drawn: floats in -1 .. 1, integers 0 where no example was given. What the kernel computes "
+    "was compared with what it computes without stamps, not with a reference."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FileBuild(StampedBuild):
+    """A built kernel of a file, and how it is called.
+
+    Attributes:
+        interface: Its arguments.
+        slots: The sizes and numbers of the call, as its library takes them.
+        contents: Known contents of integer tensors, by name.
+    """
+
+    interface: Interface
+    slots: tuple[int, ...]
+    contents: Mapping[str, np.ndarray[Any, Any]]
+
+
+def trace_file_kernel(item: FileKernel, device: Device, cache_dir: Path) -> Trace:
+    """What the stamps of a kernel in a file show.
+
+    Raises:
+        InputError: the kernel cannot be called with what is known of its calls.
+        NoCandidateError: it cannot be built, or it fails on the device.
+        ToolchainError: worker processes cannot start.
+    """
+    build = built(partial(_build, cache_dir=cache_dir), item, item.name)
+    protocol = MeasurementProtocol.named("default", item.target)
+    return run_on(device, _run, (build, item.target, protocol), item.name)
+
+
+def _build(item: FileKernel, cache_dir: Path) -> StampedBuild:
+    """The work of the process that builds."""
+    from ..decorator.interface import read_interface
+    from ..lowering.dynamic import tensor_sizes
+    from ..lowering.lower import Lowered, lower
+
+    try:
+        kernel = load_kernel(item)
+        lowered = lower(kernel.prim_func, item.target, kernel.pass_configs)
+        call = call_of(kernel, lowered, item.facts)
+        fractions = {
+            str(parameter.name): 1.0
+            for parameter in kernel.prim_func.params
+            if parameter not in kernel.prim_func.buffer_map and "float" in str(parameter.dtype)
+        }
+        values: dict[str, int | float] = {**call.sizes, **fractions}
+        interface = read_interface(kernel.prim_func, None, kernel.name, values)
+    except InputError as error:
+        failed = BuildResult(None, Failure(FailureKind.BUILD_ERROR, str(error)))
+        return StampedBuild(failed, failed, ())
+    shapes = tensor_sizes(kernel.prim_func)
+    sizes = [size for size in _sizes(kernel.prim_func) if str(size.name) in shapes]
+    lowered = replace(lowered, sizes=tuple(sizes))
+
+    def once() -> Lowered:
+        return lowered
+
+    found = build_both(once, item.target, flags_of_kernel(kernel), cache_dir, grids_at(values))
+    slots = [int(values[str(size.name)]) for size in sizes]
+    slots += [number_slot(number.dtype, number.value) for number in interface.numbers]
+    return FileBuild(
+        found.plain, found.stamped, found.kernels, interface, tuple(slots), dict(call.data.contents)
+    )
+
+
+def _sizes(prim_func: Any) -> list[Any]:
+    """Variables that are sizes, and no arguments of their own."""
+    from ..lowering.dynamic import runtime_sizes
+
+    return [
+        size
+        for size in runtime_sizes(prim_func)
+        if not any(size.same_as(parameter) for parameter in prim_func.params)
+    ]
+
+
+def _run(item: tuple[FileBuild, Target, MeasurementProtocol]) -> Trace:
+    """The work of the process that owns the device."""
+    from ..runner.bench import bench_for
+    from ..runner.kernel_run import RUN_FAULTS, run_failure
+    from ..workers.worker import retire
+
+    build, target, protocol = item
+    bench = bench_for(target, protocol)
+    bench.conditions.begin()
+    try:
+        return _traced(build, bench, protocol)
+    except RUN_FAULTS as error:
+        if not bench.is_usable():
+            retire()
+        return Trace(failure=run_failure(error))
+
+
+def _traced(build: FileBuild, bench: Bench, protocol: MeasurementProtocol) -> Trace:
+    import torch
+
+    from ..builder.loaded_kernel import LoadedKernel
+    from ..runner.compare import bits
+    from ..runner.turns import collect_samples
+
+    generator = torch.Generator(bench.device).manual_seed(protocol.seed or 1)
+    tensors = build.interface.tensors
+    drawn = [_drawn(tensor, build.contents, bench.device, generator) for tensor in tensors]
+    memory = new_memory(build.kernels, bench.device)
+    calls, results = [], []
+    for result, more in ((build.plain, []), (build.stamped, memory)):
+        assert result.artifact is not None  # a failed build is not run
+        given = [tensor.clone() for tensor in drawn]
+        kernel = LoadedKernel(result.artifact, result.entry)
+        calls.append(kernel.bind([*given, *more], bench.stream, build.slots))
+        calls[-1]()
+        bench.timer.synchronize()
+        results.append([tensor.clone() for tensor in given])
+    plain, stamped = results
+    same = all(torch.equal(bits(one), bits(other)) for one, other in zip(plain, stamped, strict=True))
+    notes = (INPUTS,) if same else (INPUTS, "Results with and without stamps differ: sums in no fixed order.")
+    taken = collect_samples(bench.timer, calls, protocol, bench.conditions)
+    bench.timer.synchronize()
+    return trace_of(read_memory(build.kernels, memory), taken, build.plain, build.stamped, bench, notes)
+
+
+def _drawn(
+    tensor: TensorArgument,
+    contents: Mapping[str, np.ndarray[Any, Any]],
+    device: str,
+    generator: torch.Generator,
+) -> torch.Tensor:
+    """A tensor of the kernel. Whole numbers may be addresses: only 0 is safe where nothing is known."""
+    import torch
+
+    from ..decorator.random_inputs import AUTO, draw
+
+    if tensor.name in contents:
+        given = torch.as_tensor(contents[tensor.name], device=device)
+        return given.to(getattr(torch, tensor.dtype)).reshape(tensor.shape).contiguous()
+    is_float = getattr(torch, tensor.dtype).is_floating_point
+    return draw(tensor, AUTO if is_float else "Zero", device, generator)
