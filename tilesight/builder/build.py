@@ -7,11 +7,7 @@ from __future__ import annotations
 
 import errno
 import time
-<<<<<<< HEAD
-=======
 from collections.abc import Callable
-from contextlib import suppress
->>>>>>> trace
 from pathlib import Path
 from typing import Any
 
