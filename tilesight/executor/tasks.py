@@ -62,8 +62,9 @@ def preload_compiler() -> None:
 
 @contextmanager
 def _driver_untouched() -> Iterator[None]:
-    """Importing TileLang asks torch whether there are GPUs. Its answer would initialise their driver, and such a
-    process cannot be forked; so the driver's files answer meanwhile.
+    """Let the driver's files answer when torch is asked whether there are GPUs, as TileLang does on import.
+
+    Torch's own answer initialises the driver, and such a process cannot be forked.
     """
     import torch
 
