@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,9 +25,7 @@ if TYPE_CHECKING:
     from ..target.spec import Target
     from .jobs import CompareJob
 
-# Of processes that lower and build. The last one: importing TileLang asks torch for GPUs, and torch answers
-# without initialising the driver. A process with an initialised driver cannot be forked.
-COMPILER_ENVIRONMENT = {**thread_limits(1), "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+COMPILER_ENVIRONMENT = thread_limits(1)  # of processes that lower and build
 # Of processes that measure on GPUs. Importing numpy starts no threads then, so the process can be forked.
 GPU_ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1"}
 NICENESS = 10  # of workers that lower and build: a process that measures must not wait for a core
@@ -48,7 +47,8 @@ def preload_compiler() -> None:
     """Import the modules that lowering needs; called in the fork server."""
     import gc
 
-    import tilelang  # noqa: F401
+    with _driver_untouched():
+        import tilelang  # noqa: F401
 
     from ..costmodel import extract as profile  # noqa: F401
     from ..lowering import dynamic as dynamic_dims  # noqa: F401
@@ -58,6 +58,26 @@ def preload_compiler() -> None:
     # modules are never collected: scanning them for garbage takes a tenth of a lowering's time
     gc.collect()
     gc.freeze()
+
+
+@contextmanager
+def _driver_untouched() -> Iterator[None]:
+    """Let the driver's files answer when torch is asked whether there are GPUs, as TileLang does on import.
+
+    Torch's own answer initialises the driver, and such a process cannot be forked.
+    """
+    import torch
+
+    def is_available() -> bool:
+        if torch.version.cuda is not None:
+            return any(Path("/dev").glob("nvidia[0-9]*"))
+        return torch.version.hip is not None and Path("/dev/kfd").exists()
+
+    asked, torch.cuda.is_available = torch.cuda.is_available, is_available
+    try:
+        yield
+    finally:
+        torch.cuda.is_available = asked
 
 
 def start_compiler() -> None:
