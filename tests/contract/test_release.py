@@ -55,8 +55,8 @@ def test_the_wheel_works_in_a_clean_environment(version: str, wheel: Path, tmp_p
     """Installed as a user installs it, with the CPU build of PyTorch where the index has it."""
     is_ours = version == f"{sys.version_info.major}.{sys.version_info.minor}"
     python = sys.executable if is_ours else shutil.which(f"python{version}")
-    if python is None:
-        pytest.skip(f"Python {version} is not here")
+    if python is None or subprocess.run([python, "-c", "import ensurepip"], capture_output=True).returncode:
+        pytest.skip(f"Python {version} is not here, or cannot make environments")
     run(python, "-m", "venv", tmp_path / "venv", cwd=tmp_path)
     bin_folder = tmp_path / "venv" / "bin"
     torch, index = (
