@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import os
+import stat
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from .errors import InputError, nearest_names
 FILE, PROJECT_FILE = "tilesight.toml", "pyproject.toml"
 EFFORTS = ("glance", "predict", "quick", "full", "exhaustive")
 DEFAULT = "default"  # the source of a setting that nobody set
+RUNS_CODE = ("kernels", "cache_dir")  # settings that say which modules are imported, which libraries loaded
 _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -84,6 +86,11 @@ def read_seconds(text: str) -> float:
 def completion_request() -> str:
     """What the shell's completion script asks for, such as `bash_complete`; "" for an ordinary command."""
     return os.environ.get("_TILESIGHT_COMPLETE", "")
+
+
+def login_shell() -> str:
+    """The path of the user's shell; "" if the environment does not say."""
+    return os.environ.get("SHELL", "")
 
 
 def available_cores() -> int:
@@ -232,6 +239,8 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
             sources[setting.key] = setting.variable
         elif setting.key in table:
             assert path is not None
+            if setting.key in RUNS_CODE:
+                _check_writers(path, setting)
             found[setting.name] = _from_file(setting, table[setting.key], path)
             sources[setting.key] = str(path)
         else:
@@ -299,6 +308,21 @@ def _check_keys(path: Path, table: Mapping[str, Any]) -> None:
             near = nearest_names(key, known)
             hint = f"did you mean {' or '.join(near)}?" if near else f"the settings are {', '.join(known)}"
             raise InputError(f"settings file '{path}': '{key}' is no setting; {hint}")
+
+
+def _check_writers(path: Path, setting: Setting) -> None:
+    """Raise `InputError` if another user could have written a setting that leads to code."""
+    found = path.stat()
+    reason = ""
+    if found.st_uid not in (0, os.getuid()):
+        reason = f"belongs to another user (id {found.st_uid})"
+    elif found.st_mode & stat.S_IWOTH:
+        reason = "can be written by all users"
+    if reason:
+        raise InputError(
+            f"settings file '{path}' {reason}, and its '{setting.key}' says which code runs here; set "
+            f"{setting.variable} if you want it, or make the file your own"
+        )
 
 
 def _from_text(setting: Setting, text: str) -> Any:

@@ -98,6 +98,26 @@ def test_a_wrong_variable_is_refused_with_its_rule(
         load_settings()
 
 
+@pytest.mark.parametrize("key", ["kernels", "cache_dir"])
+@pytest.mark.parametrize("who", ["another user", "all users"])
+def test_a_file_that_others_can_write_names_no_code(
+    project: Path, monkeypatch: pytest.MonkeyPatch, key: str, who: str
+) -> None:
+    file = project / "tilesight.toml"
+    file.write_text(f'target = "h100"\n{key} = "./theirs.py"\n')
+    if who == "all users":
+        file.chmod(0o666)
+    else:
+        if os.getuid() == 0:
+            os.chown(file, 12345, -1)
+        monkeypatch.setattr(os, "getuid", lambda: file.stat().st_uid + 1)
+    variable = next(setting.variable for setting in SETTINGS if setting.key == key)
+    with pytest.raises(InputError, match=f"{who}.*'{key}' says which code runs here; set {variable}"):
+        load_settings()
+    monkeypatch.setenv(variable, "./mine.py")  # what the user says counts alone
+    assert load_settings().target == "h100"
+
+
 def test_lists_in_the_environment() -> None:
     found = load_settings(
         {"TILESIGHT_KERNELS": f"a,b.c{os.pathsep}./d.py", "TILESIGHT_LAYERS": "x.db:y,z.db"}

@@ -60,8 +60,23 @@ class _Lazy(Group):
             formatter.write_dl(list(COMMANDS.items()))
 
 
+def _install_completion(context: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
+    if wanted and not context.resilient_parsing:
+        from .completion import install
+
+        install(context)
+
+
 @click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="tilesight")
+@click.option(
+    "--install-completion",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_install_completion,
+    help="Make your shell (bash, zsh or fish) complete commands, options and names, and exit.",
+)
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
 def cli(debug: bool) -> None:
     """Tune GPU kernels written in TileLang: predict many candidates, measure only the best."""

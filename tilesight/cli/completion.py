@@ -1,15 +1,26 @@
-"""`tilesight completion`: the script by which a shell completes commands, options and names."""
+"""`tilesight completion`: the script by which a shell completes commands, options and names.
+
+`tilesight --install-completion` puts it where the user's shell finds it.
+"""
 
 from __future__ import annotations
+
+import os
+from pathlib import Path
 
 import click
 from click.shell_completion import get_completion_class
 
+from ..errors import InputError
+from ..files import replacing
+from ..settings import login_shell
 from . import options, output, suggestions
+
+SHELLS = ("bash", "zsh", "fish")
 
 
 @click.command()
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.argument("shell", type=click.Choice(SHELLS))
 @options.with_options(options.debug)
 @click.pass_context
 def completion(context: click.Context, shell: str) -> None:
@@ -20,7 +31,57 @@ def completion(context: click.Context, shell: str) -> None:
     zsh   eval "$(tilesight completion zsh)" in ~/.zshrc
     fish  tilesight completion fish > ~/.config/fish/completions/tilesight.fish
     """
+    output.print_line(script_of(shell, context.find_root().command))
+
+
+def script_of(shell: str, command: click.Command) -> str:
+    """The script of a shell."""
     script = get_completion_class(shell)
     assert script is not None  # the choices are those that click knows
-    made = script(context.find_root().command, {}, suggestions.PROGRAM, suggestions.VARIABLE)
-    output.print_line(made.source())
+    return script(command, {}, suggestions.PROGRAM, suggestions.VARIABLE).source()
+
+
+def install(context: click.Context) -> None:
+    """What the option `--install-completion` does: set up completion for the user's shell, and end.
+
+    Raises `InputError` if the shell is unknown or its file cannot be written.
+    """
+    shell = Path(login_shell()).name
+    if shell not in SHELLS:
+        raise InputError(
+            f"the shell '{shell or 'of no name'}' (SHELL) is none of {', '.join(SHELLS)}; `tilesight "
+            "completion SHELL` prints the script of each"
+        )
+    if shell == "fish":
+        file = Path.home() / ".config" / "fish" / "completions" / f"{suggestions.PROGRAM}.fish"
+        text = script_of(shell, context.find_root().command)
+        is_new = not file.exists() or file.read_text(encoding="utf-8") != text
+    else:
+        file, line = Path.home() / f".{shell}rc", _line(shell)
+        before = file.read_text(encoding="utf-8") if file.exists() else ""
+        is_new = line not in before.splitlines()
+        separator = "" if not before or before.endswith("\n") else "\n"
+        text = f"{before}{separator}{line}\n"
+    if is_new:
+        _write(file.resolve(), text)
+    done = "completion is set up in" if is_new else "completion was set up already in"
+    output.print_text(f"{done} {file}; it works in each new {shell}")
+    context.exit()
+
+
+def _line(shell: str) -> str:
+    program = suggestions.PROGRAM
+    return f'command -v {program} >/dev/null && eval "$({program} completion {shell})"'
+
+
+def _write(file: Path, text: str) -> None:
+    complaint = f"'{file}' cannot be written"
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        mode = file.stat().st_mode if file.exists() else None
+    except OSError as error:
+        raise InputError(f"{complaint}: {error.strerror or error}") from error
+    with replacing(file, complaint) as partial:
+        partial.write_text(text, encoding="utf-8")
+        if mode is not None:
+            os.chmod(partial, mode)

@@ -119,3 +119,38 @@ echo "${COMPREPLY[@]}"
         ["bash", "--norc", "-c", script], env={**os.environ, "PATH": path}, capture_output=True, text=True
     )
     assert done.stdout == "64,k=\n", done.stderr
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_install_adds_one_line_to_the_shells_file(
+    shell: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("SHELL", f"/usr/bin/{shell}")
+    file = tmp_path / f".{shell}rc"
+    file.write_text("alias x=y")
+    file.chmod(0o600)
+    for expected in ("is set up in", "was set up already in"):
+        code, out, _ = Shell(capsys)("--install-completion")
+        assert (code, expected in " ".join(out.split())) == (0, True)
+        first, line = file.read_text().splitlines()
+        assert (first, line.endswith(f'eval "$(tilesight completion {shell})"')) == ("alias x=y", True)
+        assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_install_writes_a_file_for_fish(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("SHELL", "/usr/bin/fish")
+    assert Shell(capsys)("--install-completion")[0] == 0
+    script = (tmp_path / ".config/fish/completions/tilesight.fish").read_text()
+    assert f"{VARIABLE}=fish_complete" in script
+
+
+def test_install_refuses_other_shells(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SHELL", "/bin/tcsh")
+    code, _, error = Shell(capsys)("--install-completion")
+    assert (code, "'tcsh' (SHELL) is none of bash, zsh, fish" in error) == (2, True)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -13,6 +16,21 @@ from tilesight.database.shipped_plans import PLANS, PlanArchive, plan_of, write_
 from tilesight.dispatch.table.dispatch_table import DispatchTable, Evidence, Segment
 from tilesight.errors import DatabaseCorruptError
 from tilesight.problem.space import Config
+
+PROGRAM = Path(__file__).resolve().parents[3] / "experiments" / "shipped" / "build.py"
+
+
+@pytest.fixture
+def build(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The program that makes the files."""
+    monkeypatch.syspath_prepend(PROGRAM.parent)
+    spec = importlib.util.spec_from_file_location("build_shipped_plans", PROGRAM)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, module)
+    spec.loader.exec_module(module)
+    return module
 
 
 def table(n: int = 4096) -> DispatchTable:
@@ -81,3 +99,36 @@ def test_another_table_than_the_one_that_was_packed(tmp_path: Path) -> None:
         archive.text(plan)
     with pytest.raises(DatabaseCorruptError, match="no-such-h200"):
         archive.text(replace(plan, operator="no-such"))
+
+
+def test_the_products_of_models_have_the_sizes_of_one_gpu(build: ModuleType) -> None:
+    found = {(one.n, one.k): [str(use) for use in one.uses] for one in build.shapes()}
+    assert len(found) == 101
+    # published sizes: 64 heads and 8 of keys and values of 128; rows divide k
+    assert found[1280, 8192] == ["Llama 3.1 70B L70Q at 8"]
+    assert found[8192, 3584] == ["Llama 3.1 70B L70D at 8"]
+    assert {"Llama 3.1 8B L8Q at 1", "Qwen3 8B Q8Q at 1", "Mixtral 8x7B MXQ at 1"} <= set(found[6144, 4096])
+    assert len(found[2112, 7168]) == 4, "DeepSeek-V3's latent ranks are not divided"
+    assert "DeepSeek-V3 DSKVB at 1" in found[32768, 512]
+    assert len({use.model for one in build.shapes()[:8] for use in one.uses}) == 9
+    assert all(use.model == "Qwen3 8B" for one in build.shapes(["Qwen3 8B"]) for use in one.uses)
+
+
+def test_tables_are_packed_with_those_that_ship_already(build: ModuleType, tmp_path: Path) -> None:
+    package, folders = tmp_path / "package", (tmp_path / "early", tmp_path / "late")
+    package.mkdir()
+    for folder, made, tables in zip(
+        folders, ("2026-11-20", "2026-11-27"), ((table(), table(6144)), (table(),)), strict=True
+    ):
+        folder.mkdir()
+        for one in tables:
+            name = f"{one.fixed['n']}.json"
+            (folder / name).write_text(one.text())
+            with (folder / build.MADE).open("a") as file:
+                file.write(json.dumps({"table": name, "made": made, "summary": ""}) + "\n")
+    assert build.pack_plans([], package) == "no plans"
+    for folder in reversed(folders):  # the later table of a shape stays, whatever the order
+        build.pack_plans([folder], package)
+    found = {plan.fixed["n"]: plan for plan in PlanArchive(package / PLANS).plans}
+    assert {n: plan.made for n, plan in found.items()} == {4096: "2026-11-27", 6144: "2026-11-20"}
+    assert "Llama 3.1 8B L8O at 1" in found[4096].used_by

@@ -1,0 +1,98 @@
+"""The release: wheel and sdist are built and installed in a clean environment, with all that they need."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+import tilesight
+
+ROOT = Path(__file__).resolve().parents[2]
+PYTHONS = ("3.11", "3.12", "3.13")
+STEP = "import sys; from setuptools import build_meta; print(getattr(build_meta, sys.argv[1])(sys.argv[2]))"
+OFFLINE = ("No matching distribution", "Could not find a version", "Connection", "Temporary failure")
+
+
+def run(*command: object, cwd: Path, **environment: str) -> str:
+    clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [str(part) for part in command],
+        cwd=cwd,
+        env={**clean, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"{command}: {done.stdout[-1000:]}{done.stderr[-3000:]}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from the sdist, built from the files that git knows."""
+    work = tmp_path_factory.mktemp("release")
+    tree = work / "tree"
+    for name in subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True).splitlines():
+        if (ROOT / name).exists():
+            (tree / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, tree / name, follow_symlinks=False)
+    sdist = run(sys.executable, "-c", STEP, "build_sdist", work, cwd=tree).splitlines()[-1]
+    shutil.unpack_archive(work / sdist, work / "unpacked", filter="data")
+    [unpacked] = (work / "unpacked").iterdir()
+    return work / run(sys.executable, "-c", STEP, "build_wheel", work, cwd=unpacked).splitlines()[-1]
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize("version", PYTHONS)
+def test_the_wheel_works_in_a_clean_environment(version: str, wheel: Path, tmp_path: Path) -> None:
+    """Installed as a user installs it, with the CPU build of PyTorch where the index has it."""
+    is_ours = version == f"{sys.version_info.major}.{sys.version_info.minor}"
+    python = sys.executable if is_ours else shutil.which(f"python{version}")
+    if python is None or subprocess.run([python, "-c", "import ensurepip"], capture_output=True).returncode:
+        pytest.skip(f"Python {version} is not here, or cannot make environments")
+    run(python, "-m", "venv", tmp_path / "venv", cwd=tmp_path)
+    bin_folder = tmp_path / "venv" / "bin"
+    torch, index = (
+        re.findall(rf"^{name} := (\S+)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)[0]
+        for name in ("TORCH_CPU", "TORCH_CPU_INDEX")
+    )
+    pip = [bin_folder / "python", "-m", "pip", "install", "--quiet", "--no-compile"]
+    try:
+        run(*pip, "--retries", "1", "--extra-index-url", index, torch, wheel, cwd=tmp_path)
+    except AssertionError as error:
+        if not any(text in str(error) for text in OFFLINE):
+            raise
+        if not is_ours:
+            pytest.skip(f"no package index here has what TileSight needs for Python {version}")
+        # the packages of the environment that runs the tests stand for an index
+        run(*pip, "--no-deps", wheel, cwd=tmp_path)
+        [site] = (tmp_path / "venv" / "lib").glob("python*/site-packages")
+        (site / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    command = bin_folder / "tilesight"
+    state = {"TILESIGHT_DB": str(tmp_path / "x.db"), "TILESIGHT_CACHE_DIR": str(tmp_path / "cache")}
+    assert tilesight.__version__ in run(command, "--version", cwd=tmp_path, **state)
+    ranked = run(
+        *(command, "rank", "gemv", "--target", "h100", "--effort", "glance", "--json"), cwd=tmp_path, **state
+    )
+    assert '"kind": "rank"' in ranked or '"kind":"rank"' in ranked
+    found = run(
+        bin_folder / "python",
+        "-c",
+        "import tilesight; print(tilesight.__file__, tilesight.predict.__name__)",
+        cwd=tmp_path,
+    )
+    assert found.startswith(str(tmp_path)), found
+
+
+def test_the_version_is_that_of_the_citation_and_the_changelog() -> None:
+    cited = re.findall(r"^version: (\S+)$", (ROOT / "CITATION.cff").read_text(encoding="utf-8"), re.MULTILINE)
+    assert cited == [tilesight.__version__]
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert f"This will be {tilesight.__version__}" in changes or f"## [{tilesight.__version__}]" in changes
