@@ -69,12 +69,15 @@ def check_places(source: str, kernels: tuple[StampedKernel, ...]) -> None:
         for place in places.loops:
             begin, end = (code(place.loop.number) for code in (layout.begin_code, layout.end_code))
             text = source.encode()
-            assert text[place.body :].startswith(
-                f" tilesight_stamp(tilesight_trace, tilesight_place, {begin}u);".encode()
-            )
-            assert text[place.end :].startswith(
-                f" tilesight_stamp(tilesight_trace, tilesight_place, {end}u);".encode()
-            )
+            stamps = [
+                f"tilesight_stamp(tilesight_trace, tilesight_place, {c}u);".encode() for c in (begin, end)
+            ]
+            assert text[place.end :].startswith(b" " + stamps[1])
+            if place.loop.overlaps:
+                assert text[: place.before].endswith(stamps[0] + b" ")
+                assert text[place.body :].startswith(f" ++tilesight_count_{place.loop.number};".encode())
+            else:
+                assert text[place.body :].startswith(b" " + stamps[0])
     count = sum(2 * len(kernel.loops) for kernel in kernels)
     assert len(re.findall(r"tilesight_stamp\(tilesight_trace, tilesight_place, \d+u\);", source)) == count
     assert source.count("= tilesight_begin<") == source.count("tilesight_end<") == len(kernels)
@@ -113,7 +116,9 @@ def test_a_kernel_of_producer_and_consumers(tmp_path: Path) -> None:
 def test_a_kernel_without_roles_has_a_loop() -> None:
     _, source, _, kernels = stamped(GEMV)
     check_places(source, kernels)
-    assert len(kernels[0].loops) == 1
+    (loop,) = kernels[0].loops
+    assert loop.overlaps
+    assert source.count("tilesight_count_0 = 0;") == 2
 
 
 def test_a_persistent_kernel_has_nested_loops() -> None:
@@ -134,7 +139,7 @@ def test_attention_has_a_loop_in_each_role() -> None:
 def test_a_kernel_of_rows_has_two_loops() -> None:
     _, source, _, kernels = stamped(ROWS)
     check_places(source, kernels)
-    assert [(loop.outer, loop.loads) for loop in kernels[0].loops] == [(None, False), (None, False)]
+    assert [(loop.outer, loop.overlaps) for loop in kernels[0].loops] == [(None, True), (None, True)]
 
 
 TEXT = """
