@@ -268,7 +268,7 @@ def _loop_rows(
                 "predicted_iteration_us": one.part.us,
                 "traced_iteration_us": one.traced.steady_us,
                 "traced_single_us": one.traced.single_us,
-                "is_steady": one.traced.is_steady,
+                "basis": str(one.traced.basis),
                 "ratio": one.part.us / one.traced.steady_us if one.traced.steady_us else None,
             }
 

@@ -15,7 +15,8 @@ from ..problem.template import number_slot
 from ..records.protocol import MeasurementProtocol
 from ..records.trial import BuildResult
 from ..target.spec import Target
-from ..tracing.build_stamped import StampedBuild, build_both, grids_at
+from ..tracing.build_stamped import StampedBuild, build_both
+from ..tracing.grids import grids_at
 from ..tracing.run_stamped import Trace, new_memory, read_memory, trace_of
 from ..tracing.trace_kernel import built, run_on
 from .foreign_kernel import call_of, flags_of_kernel

@@ -11,7 +11,7 @@ from statistics import median
 from ..records.timeline import Span, SpanKind, Timeline, TimelinePart, TimelineRow, View
 from ..reports.numbers import number
 from ..tracing.compare_loops import PRODUCER, LoopComparison, compare_loops, kernel_name
-from ..tracing.iterations import Role, loop_times, roles_of, warp_of
+from ..tracing.iterations import Basis, Role, loop_times, roles_of, warp_of
 from ..tracing.run_stamped import Trace
 from ..tracing.values import BlockTime, BlockTrace, KernelTrace, LoopRun
 
@@ -27,7 +27,8 @@ _NOTES = (
     "begin. Loops that are unrolled in the source have no iterations to stamp.",
     "A traced steady iteration is the median over the sampled blocks, without the iterations in which the "
     "pipeline fills and without the last one; each value is the mean of four iterations in a row, since "
-    "buffers and unrolling make iterations differ in turn. Times of loops within it are not part of it.",
+    "buffers and unrolling make iterations differ in turn. Times of loops within it are not part of it. "
+    "Where nothing in a loop waits, the compiler overlaps its iterations: the loop is stamped as a whole.",
 )
 
 
@@ -212,7 +213,7 @@ def _leaf_runs(kernel: KernelTrace, runs: Sequence[LoopRun]) -> list[LoopRun]:
 
 def _run_name(run: LoopRun, names: Mapping[int, str]) -> str:
     name = names.get(run.loop, f"loop {run.loop + 1} of the source")
-    return f"{name}, {len(run.starts)} iterations"
+    return f"{name}, {run.count} iterations"
 
 
 # --- one iteration ---
@@ -223,12 +224,8 @@ def _iteration_rows(kernel: KernelTrace, compared: LoopComparison) -> Iterator[T
     for timed in loop_times(kernel):
         feeds = timed.role.startswith(PRODUCER) and abs(timed.iterations - compared.traced.iterations) < 0.5
         if timed.loop == compared.traced.loop or feeds:
-            span = _measured(_steady(timed.is_steady), 0.0, timed.steady_us)
+            span = _measured(f"{timed.basis}, median", 0.0, timed.steady_us)
             yield TimelineRow(f"{TRACED}{timed.role}", (span,))
-
-
-def _steady(is_steady: bool) -> str:
-    return "steady iteration, median" if is_steady else "iteration, median; too few for a steady one"
 
 
 # --- everything, for tools that can scroll ---
@@ -254,7 +251,11 @@ def _stamps(block: BlockTrace, role: Role, names: Mapping[int, str]) -> Iterator
     for loop in role.loops if warp is not None else ():
         assert warp is not None
         spans = [
-            _measured(f"iteration {index}", start - block.time.start_us, end - block.time.start_us)
+            _measured(
+                f"iteration {index}" if run.count == len(run.starts) else "all",
+                start - block.time.start_us,
+                end - block.time.start_us,
+            )
             for run in warp.runs
             if run.loop == loop
             for index, (start, end) in enumerate(run.spans)
@@ -270,8 +271,8 @@ def _kernel_facts(
 ) -> Iterator[tuple[str, str]]:
     of = f" of {name}" if is_one_of else ""
     for one in compared:
-        few = "" if one.traced.is_steady else "; too few iterations for a steady one"
-        yield f"steady iteration, {one.name}{of}", _against(one.part.us, one.traced.steady_us) + few
+        what = "" if one.traced.basis is Basis.STEADY else f"; {one.traced.basis}"
+        yield f"steady iteration, {one.name}{of}", _against(one.part.us, one.traced.steady_us) + what
     for part in timeline.of(View.BLOCK):
         if part.title.startswith(f"{name}: "):
             traced = median(block.us for block in kernel.blocks)

@@ -100,22 +100,6 @@ def at(
     )
 
 
-def with_values(lowered: Lowered, values: Mapping[str, int | float]) -> Lowered:
-    """`lowered` with values in place of its dynamic dimensions, in its host part and its shapes only.
-
-    Launches, descriptors and shapes are those of a call with these sizes; the kernels still take them as
-    arguments.
-    """
-    from tvm import IRModule, tirx
-
-    (host,) = lowered.host.functions.values()
-    known = {size: tirx.IntImm(size.dtype, int(values[str(size.name)])) for size in lowered.sizes}
-    body = tirx.stmt_functor.substitute(host.body, known)
-    return Lowered(
-        _with_shapes(lowered.traced, known), IRModule({"host": host.with_body(body)}), lowered.device
-    )
-
-
 def runtime_sizes(prim_func: Any) -> tuple[Any, ...]:
     """The TIR variables that a traced function takes when it is called, in its order of arguments.
 

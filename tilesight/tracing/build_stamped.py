@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,14 +12,13 @@ from ..builder.launch_plan import LaunchPlan
 from ..errors import Failure, FailureKind
 from ..problem.candidate import Candidate
 from ..records.trial import BuildResult
+from .grids import Grid, fixed_grids
 from .stamp_source import with_stamps
 from .values import StampedKernel, TraceError
 
 if TYPE_CHECKING:
     from ..lowering.lower import Lowered
     from ..target.spec import Target
-
-Grid = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,28 +82,3 @@ def build_both(
         message = f"with time stamps in it, {built.failure.message}"
         built = replace(built, failure=replace(built.failure, message=message))
     return StampedBuild(plain, built, kernels)
-
-
-def fixed_grids(_: Lowered, plan: LaunchPlan) -> list[Grid]:
-    """The grids of a function without dynamic dimensions."""
-    found = []
-    for launch in plan.launches:
-        x, y, z = launch.grid
-        if not (isinstance(x, int) and isinstance(y, int) and isinstance(z, int)):
-            raise TraceError(f"the number of blocks of {launch.function} depends on dynamic dimensions")
-        found.append((x, y, z))
-    return found
-
-
-def grids_at(sizes: Mapping[str, int | float]) -> Callable[[Lowered, LaunchPlan], list[Grid]]:
-    """As `fixed_grids`, for a function whose dynamic dimensions and numbers have these values."""
-
-    def grids(lowered: Lowered, plan: LaunchPlan) -> list[Grid]:
-        from ..builder.launch_plan import read_plan
-        from ..lowering.dynamic import with_values
-
-        if all(isinstance(extent, int) for launch in plan.launches for extent in launch.grid):
-            return fixed_grids(lowered, plan)
-        return fixed_grids(lowered, read_plan(with_values(lowered, sizes)))
-
-    return grids

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from . import layout
@@ -63,31 +63,54 @@ def read_trace(words: Words, kernel: StampedKernel) -> KernelTrace:
             used = int(table[block, 1 + warp, 3]) % layout.RECORDS
             is_cut |= used == 0
             written = stamps[slot, warp, 1 : used or layout.RECORDS].astype(np.int64)
-            counted = np.concatenate([table[block, :1, 2], written // layout.CODES])
-            since = np.cumsum(np.diff(counted) % _STAMP_WRAP) / clock_mhz + blocks[block].start_us
             end_us = float(cycles[block, warp] / clock_mhz + blocks[block].start_us)
-            runs = loop_runs((written % layout.CODES).tolist(), since.tolist())
+            stamped = stamps_of(written.tolist(), kernel, int(table[block, 0, 2]))
+            runs = loop_runs(
+                (code, cycles / clock_mhz + blocks[block].start_us, count) for code, cycles, count in stamped
+            )
             found.append(WarpTrace(int(warp), end_us, tuple(runs)))
         traced.append(BlockTrace(blocks[block], tuple(found)))
     return KernelTrace(kernel, blocks, tuple(traced), clock_mhz, _resolution(begin_ns, end_ns[ended]), is_cut)
 
 
-def loop_runs(codes: Sequence[int], times_us: Sequence[float]) -> list[LoopRun]:
-    """The executions of loops from the stamps of one warp, in the order in which they begin."""
+def stamps_of(words: Iterable[int], kernel: StampedKernel, begin: int) -> Iterator[tuple[int, int, int]]:
+    """The stamps of one warp: code, cycles since the block began, and after a loop whose iterations overlap
+    their number, else 0.
+
+    Args:
+        words: What the warp has written.
+        kernel: The kernel.
+        begin: The cycles of the core when the block began.
+    """
+    counted = {layout.end_code(loop.number) for loop in kernel.loops if loop.overlaps}
+    written, last, since = iter(words), begin, 0
+    for word in written:
+        code, cycles = word % layout.CODES, word // layout.CODES
+        since += (cycles - last) % _STAMP_WRAP
+        last = cycles
+        yield code, since, next(written, 0) if code in counted else 0
+
+
+def loop_runs(stamps: Iterable[tuple[int, float, int]]) -> list[LoopRun]:
+    """The executions of loops from the stamps of one warp, in the order in which they begin.
+
+    A stamp is a code, a time, and the number of iterations if they have no stamps of their own.
+    """
     runs: list[LoopRun] = []
     starts: dict[int, list[float]] = {}  # of the iterations of loops that are running
     places: dict[int, int] = {}
-    for code, time_us in zip(codes, times_us, strict=True):
+    for code, time_us, count in stamps:
         loop = code // 2
         if code == layout.begin_code(loop):
             if loop not in starts:
                 starts[loop], places[loop] = [], len(runs)
-                runs.append(LoopRun(loop, (), None))
+                runs.append(LoopRun(loop, (), None, 0))
             starts[loop].append(time_us)
         elif loop in starts:
-            runs[places.pop(loop)] = LoopRun(loop, tuple(starts.pop(loop)), time_us)
+            begun = tuple(starts.pop(loop))
+            runs[places.pop(loop)] = LoopRun(loop, begun, time_us, count or len(begun))
     for loop, place in places.items():
-        runs[place] = LoopRun(loop, tuple(starts[loop]), None)
+        runs[place] = LoopRun(loop, tuple(starts[loop]), None, len(starts[loop]))
     return runs
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from statistics import mean, median
 
 from .values import BlockTrace, KernelTrace, LoopRun, StampedLoop, WarpTrace
@@ -31,6 +32,14 @@ class Role:
     loops: tuple[int, ...]
 
 
+class Basis(StrEnum):
+    """What the time of an iteration is."""
+
+    STEADY = "steady iteration"
+    FEW = "iteration of few"  # the first and the last ones among them
+    MEAN = "mean of a loop whose iterations overlap"
+
+
 @dataclass(frozen=True, slots=True)
 class LoopTime:
     """What was traced of one loop of one role, over all sampled blocks.
@@ -42,7 +51,7 @@ class LoopTime:
         steady_us: An iteration in the middle of a run, without the time of loops within it: the median over
             all windows of `WINDOW` iterations.
         single_us: The median of single iterations.
-        is_steady: False where runs are so short that first and last iterations count, too.
+        basis: What `steady_us` is where there are no steady iterations.
         outer: The number of the loop around it, if that has stamps, too.
     """
 
@@ -51,7 +60,7 @@ class LoopTime:
     iterations: float
     steady_us: float
     single_us: float
-    is_steady: bool
+    basis: Basis
     outer: int | None
 
 
@@ -107,8 +116,11 @@ def _loop_time(role: Role, loop: StampedLoop, warps: Sequence[WarpTrace]) -> Loo
         for run in warp.runs:
             if run.loop != loop.number:
                 continue
+            count += run.count
             lengths = list(_own_lengths(run, warp.runs))
-            count += len(run.starts)
+            if loop.overlaps:
+                short += [length / run.count for length in lengths]
+                continue
             steady = interior(lengths)
             width = min(WINDOW, len(steady))
             singles += steady
@@ -123,7 +135,7 @@ def _loop_time(role: Role, loop: StampedLoop, warps: Sequence[WarpTrace]) -> Loo
         count / len(warps),
         median(chosen),
         median(singles or short),
-        bool(values),
+        Basis.MEAN if loop.overlaps else Basis.STEADY if values else Basis.FEW,
         loop.outer,
     )
 

@@ -2,7 +2,8 @@
 
 A block's row has its start (time of the chip in ns, low and high word; cycles of its core; number of its
 core), then for each warp its end (time, cycles, place after its last stamp). A stamp is one word: the cycles
-of the core, of which it has the low 26 bits, and a code. The first stamp of a warp is never used: a place
+of the core, of which it has the low 26 bits, and a code. After the end of a loop whose iterations overlap
+there is one more word, the number of its iterations. The first stamp of a warp is never used: a place
 whose low bits are all 0 means "no room".
 """
 

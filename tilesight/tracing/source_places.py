@@ -32,6 +32,7 @@ class LoopPlace:
     body: int
     end: int
     start: int
+    before: int  # the same, or where its pragma starts
     is_braced: bool  # the loop is one of several statements; otherwise it needs braces with its stamp
     body_is_braced: bool
     body_end: int
@@ -66,6 +67,7 @@ def find_places(source: bytes, function: str) -> KernelPlaces:
     Loops that the source asks to unroll have no iterations at run time and get no stamps. Of loops within
     stamped ones only those get them that wait for others or copy, as the inner loop of a persistent kernel:
     other such loops are short, like that over the instructions of one product, and stamps would cost more.
+    Other loops that neither wait nor copy are stamped as a whole (`StampedLoop.overlaps`).
     """
     parameters: list[tuple[int, bool]] = []
     starts: list[int] = []
@@ -127,13 +129,14 @@ def _loops(source: bytes, body: Node) -> Iterator[LoopPlace]:
         inside = node.child_by_field_name("body")
         assert inside is not None  # of every loop
         text = source[inside.start_byte : inside.end_byte]
-        if outer is not None and not _PACED.search(text):
+        is_paced = _PACED.search(text) is not None
+        if outer is not None and not is_paced:
             continue
         if len(numbers) == MOST_LOOPS:
             return
         numbers[node.id] = len(numbers)
         loads, computes = bool(_LOADS.search(text)), bool(_MATRIX.search(text))
-        loop = StampedLoop(numbers[node.id], outer, loads, computes)
+        loop = StampedLoop(numbers[node.id], outer, loads, computes, not is_paced)
         only_copies = loads and not computes and not _assigns(inside)
         is_braced = inside.type == "compound_statement"
         yield LoopPlace(
@@ -141,6 +144,7 @@ def _loops(source: bytes, body: Node) -> Iterator[LoopPlace]:
             _after_exit(inside) if is_braced else inside.start_byte,
             node.end_byte,
             node.start_byte,
+            _start_with_pragma(node),
             node.parent is not None and node.parent.type == "compound_statement",
             is_braced,
             inside.end_byte,
@@ -153,6 +157,11 @@ def _pragma(loop: Node) -> list[str]:
     before = loop.prev_named_sibling
     words = _text(before).split() if before is not None and before.type == "preproc_call" else []
     return words if words[:2] == ["#pragma", "unroll"] else []
+
+
+def _start_with_pragma(loop: Node) -> int:
+    before = loop.prev_named_sibling
+    return int(before.start_byte if before is not None and _pragma(loop) else loop.start_byte)
 
 
 def _is_unrolled(loop: Node) -> bool:

@@ -10,6 +10,10 @@ has it, since a role of one thread is run by that one. All other threads, and al
 execute the same instructions without the store. Cores count cycles; blocks also read the clock of the whole
 chip at their begin and end, which is too slow and on some chips too coarse for iterations.
 
+The compiler moves no access to memory past a clock that is read. Where nothing in a loop waits, it would
+overlap iterations otherwise, as in a product of a matrix and a vector: such a loop has stamps before and
+after it, and counts its iterations.
+
 A producer has few registers (24, where TileLang splits a kernel), and a compiler that unrolls its loop takes
 more of them. With stamps it would spill, so the loops of producers are not unrolled.
 """
@@ -72,6 +76,9 @@ static __device__ __forceinline__ void tilesight_stamp(unsigned *trace, unsigned
                "  mov.u32 word, %%clock; mad.lo.u32 word, word, {layout.CODES}, %2;\\n"
                "  mad.wide.u32 to, %0, 4, %1; @p st.global.u32 [to], word; @p add.u32 %0, %0, 1; }}"
                : "+r"(place) : "l"(trace), "r"(code));
+}}
+static __device__ __forceinline__ void tilesight_write(unsigned *trace, unsigned &place, unsigned word) {{
+  if (place % {layout.RECORDS}u) trace[place++] = word;
 }}
 """
 
@@ -144,23 +151,37 @@ def _edits(places: KernelPlaces, kernel: StampedKernel) -> dict[int, str]:
 
     for at, is_empty in places.parameters:
         insert(at, f"{'' if is_empty else ', '}unsigned *{PARAMETER}")
-    insert(places.begin, begin)
+    counts = [_count(place.loop.number) for place in places.loops if place.loop.overlaps]
+    insert(places.begin, begin + "".join(f" unsigned {name} = 0;" for name in counts))
     for place in places.loops:
+        number, overlaps = place.loop.number, place.loop.overlaps
         if not place.is_braced:
             insert(place.start, "{ ")
+        stamp = _stamp(layout.begin_code(number))
+        if overlaps:
+            insert(place.before, f"{stamp} ")
         if place.may_unroll:
             insert(place.start, "\n#pragma unroll 1\n")
-        stamp = _stamp(layout.begin_code(place.loop.number))
-        insert(place.body, f" {stamp}" if place.body_is_braced else f"{{ {stamp} ")
+        begins = f"++{_count(number)};" if overlaps else stamp
+        insert(place.body, f" {begins}" if place.body_is_braced else f"{{ {begins} ")
     for place in reversed(places.loops):  # of loops that end together, the inner one first
+        number = place.loop.number
         if not place.body_is_braced:
             insert(place.body_end, " }")
-        insert(place.end, f" {_stamp(layout.end_code(place.loop.number))}{'' if place.is_braced else ' }'}")
+        ended = _stamp(layout.end_code(number))
+        if place.loop.overlaps:
+            ended += f" tilesight_write({PARAMETER}, {PLACE}, {_count(number)}); {_count(number)} = 0;"
+        insert(place.end, f" {ended}{'' if place.is_braced else ' }'}")
     for start, stop in places.returns:
         insert(start, f"{{ {end} ")
         insert(stop, " }", first=True)
     insert(places.end, f"{end}\n")
     return found
+
+
+def _count(loop: int) -> str:
+    """The variable that counts the iterations of a loop."""
+    return f"tilesight_count_{loop}"
 
 
 def _stamp(code: int) -> str:

@@ -22,12 +22,15 @@ class StampedLoop:
         outer: The number of the stamped loop around it; None: there is none.
         loads: Whether its body issues copies that run by themselves (TMA, cp.async).
         computes: Whether its body has matrix instructions.
+        overlaps: Nothing in its body waits, so the compiler may overlap its iterations, and stamps would keep
+            it from that. Only the whole loop is stamped, and its iterations are counted.
     """
 
     number: int
     outer: int | None
     loads: bool
     computes: bool
+    overlaps: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +63,18 @@ class StampedKernel:
 class LoopRun:
     """One execution of a loop by one warp, in microseconds since the first block began.
 
-    `starts` are those of its iterations; `end_us` is None if there was no room for all stamps.
+    `starts` are those of its iterations, or of the first one of a loop whose iterations overlap; `end_us` is
+    None if there was no room for all stamps. `count` is the number of iterations.
     """
 
     loop: int
     starts: tuple[float, ...]
     end_us: float | None
+    count: int
 
     @property
     def spans(self) -> tuple[tuple[float, float], ...]:
-        """Begin and end of each iteration."""
+        """Begin and end of each iteration, or of the whole loop if its iterations overlap."""
         ends = (*self.starts[1:], *(() if self.end_us is None else (self.end_us,)))
         return tuple(zip(self.starts, ends, strict=False))
 

@@ -21,7 +21,7 @@ from tests.support.stamps import (
 )
 from tilesight.tracing import layout
 from tilesight.tracing.decode import loop_runs, read_trace
-from tilesight.tracing.iterations import interior, loop_times, roles_of
+from tilesight.tracing.iterations import Basis, interior, loop_times, roles_of
 from tilesight.tracing.layout import begin_code, end_code
 from tilesight.tracing.values import KernelTrace, StampedKernel, StampedLoop, TraceError
 
@@ -55,7 +55,7 @@ def test_the_steady_iteration_is_without_the_first_and_the_last_one() -> None:
     for timed in times.values():
         assert timed.iterations == TRIPS
         assert timed.steady_us == pytest.approx(us(ITERATION), rel=1e-3)
-        assert timed.is_steady
+        assert timed.basis is Basis.STEADY
     # single iterations differ in turn; their median says nothing
     assert times["consumer 1", 1].single_us != pytest.approx(us(ITERATION), rel=0.05)
 
@@ -105,10 +105,8 @@ def test_sums_of_iterations_lie_within_their_block() -> None:
 
 
 def test_loops_of_different_length_and_without_iterations() -> None:
-    runs = loop_runs(
-        [begin_code(0), begin_code(0), end_code(0), end_code(1), begin_code(0), end_code(0)],
-        [1.0, 2.0, 3.0, 4.0, 5.0, 6.0],
-    )
+    codes = [begin_code(0), begin_code(0), end_code(0), end_code(1), begin_code(0), end_code(0)]
+    runs = loop_runs((code, float(at), 0) for at, code in enumerate(codes, 1))
     assert [(run.loop, run.starts, run.end_us) for run in runs] == [(0, (1.0, 2.0), 3.0), (0, (5.0,), 6.0)]
 
 
@@ -137,7 +135,7 @@ def test_few_iterations_are_said_to_be_few() -> None:
 
     kernel = StampedKernel("short", (64, 1, 1), 64, (StampedLoop(0, None, False, True),))
     (timed,) = loop_times(read_trace(written(kernel, program), kernel))
-    assert not timed.is_steady
+    assert timed.basis is Basis.FEW
     assert timed.steady_us == pytest.approx(us(600), rel=3e-2)
 
 
@@ -156,3 +154,24 @@ def test_a_coarse_clock_of_the_chip_spoils_no_length() -> None:
 def test_memory_that_nothing_has_written_to_is_no_trace() -> None:
     with pytest.raises(TraceError, match="128 of 128 blocks wrote no times"):
         read_trace(np.zeros(layout.words(SPECIALISED), np.uint32), SPECIALISED)
+
+
+def test_a_loop_whose_iterations_overlap_is_stamped_as_a_whole() -> None:
+    """The word after its end is the number of its iterations, also where it looks like a stamp."""
+    kernel = StampedKernel("gemv", (64, 1, 1), 64, (StampedLoop(0, None, False, False, True),))
+
+    def program(_block: int, _warp: int) -> tuple[Stamps, int]:
+        return [(begin_code(0), 100), (end_code(0), 100 + 8 * 1000)], 9_000
+
+    words = written(kernel, program)
+    for slot in range(len(layout.sampled(kernel)) * kernel.warps):
+        words[layout.first_record(kernel) + slot * layout.RECORDS + 3] = 8
+    for block in layout.sampled(kernel):
+        for warp in range(kernel.warps):
+            words[block * layout.row_words(kernel) + 4 + 4 * warp + 3] += 1
+    trace = read_trace(words, kernel)
+    (run,) = trace.sampled[0].warps[0].runs
+    assert (run.count, len(run.spans)) == (8, 1)
+    (timed,) = loop_times(trace)
+    assert (timed.iterations, timed.basis) == (8, Basis.MEAN)
+    assert timed.steady_us == pytest.approx(us(1000), rel=1e-2)

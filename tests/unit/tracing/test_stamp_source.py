@@ -1,8 +1,10 @@
-"""Stamps lie at the right places of CUDA source, and what has them compiles."""
+"""Stamps lie at the right places of CUDA source, and what has them compiles.
 
-from __future__ import annotations
+Annotations are evaluated here (no `from __future__`): TileLang reads those of its functions.
+"""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,11 +14,12 @@ from tilesight.builder.cuda import build_cuda, cuda_flags
 from tilesight.builder.launch_plan import Argument, KernelLaunch, LaunchPlan, read_plan
 from tilesight.kernels import operator, template_for
 from tilesight.lowering.dynamic import lower_candidate
+from tilesight.lowering.lower import lower
 from tilesight.machine.toolchain import find_cxx, find_nvcc
 from tilesight.problem.candidate import Candidate
 from tilesight.target.spec import load_target
 from tilesight.tracing import layout
-from tilesight.tracing.build_stamped import fixed_grids
+from tilesight.tracing.grids import fixed_grids, grids_at
 from tilesight.tracing.source_places import find_places
 from tilesight.tracing.stamp_source import with_stamps
 from tilesight.tracing.values import StampedKernel, TraceError
@@ -69,12 +72,15 @@ def check_places(source: str, kernels: tuple[StampedKernel, ...]) -> None:
         for place in places.loops:
             begin, end = (code(place.loop.number) for code in (layout.begin_code, layout.end_code))
             text = source.encode()
-            assert text[place.body :].startswith(
-                f" tilesight_stamp(tilesight_trace, tilesight_place, {begin}u);".encode()
-            )
-            assert text[place.end :].startswith(
-                f" tilesight_stamp(tilesight_trace, tilesight_place, {end}u);".encode()
-            )
+            stamps = [
+                f"tilesight_stamp(tilesight_trace, tilesight_place, {c}u);".encode() for c in (begin, end)
+            ]
+            assert text[place.end :].startswith(b" " + stamps[1])
+            if place.loop.overlaps:
+                assert text[: place.before].endswith(stamps[0] + b" ")
+                assert text[place.body :].startswith(f" ++tilesight_count_{place.loop.number};".encode())
+            else:
+                assert text[place.body :].startswith(b" " + stamps[0])
     count = sum(2 * len(kernel.loops) for kernel in kernels)
     assert len(re.findall(r"tilesight_stamp\(tilesight_trace, tilesight_place, \d+u\);", source)) == count
     assert source.count("= tilesight_begin<") == source.count("tilesight_end<") == len(kernels)
@@ -113,7 +119,9 @@ def test_a_kernel_of_producer_and_consumers(tmp_path: Path) -> None:
 def test_a_kernel_without_roles_has_a_loop() -> None:
     _, source, _, kernels = stamped(GEMV)
     check_places(source, kernels)
-    assert len(kernels[0].loops) == 1
+    (loop,) = kernels[0].loops
+    assert loop.overlaps
+    assert source.count("tilesight_count_0 = 0;") == 2
 
 
 def test_a_persistent_kernel_has_nested_loops() -> None:
@@ -134,7 +142,7 @@ def test_attention_has_a_loop_in_each_role() -> None:
 def test_a_kernel_of_rows_has_two_loops() -> None:
     _, source, _, kernels = stamped(ROWS)
     check_places(source, kernels)
-    assert [(loop.outer, loop.loads) for loop in kernels[0].loops] == [(None, False), (None, False)]
+    assert [(loop.outer, loop.overlaps) for loop in kernels[0].loops] == [(None, True), (None, True)]
 
 
 TEXT = """
@@ -209,3 +217,21 @@ def test_a_kernel_that_is_not_there_or_launched_twice_is_refused() -> None:
     again = LaunchPlan(1, (), (plan.launches[1], plan.launches[1]))
     with pytest.raises(TraceError, match="several times"):
         with_stamps(TEXT, again, [(5, 1, 1), (5, 1, 1)])
+
+
+def test_grids_of_dynamic_kernels_are_those_of_their_sizes() -> None:
+    import tilelang.language as T  # noqa: N812
+
+    n = T.dynamic("n")
+
+    @T.prim_func
+    def main(x: T.Tensor((n,), "float32"), y: T.Tensor((n,), "float32"), a: T.float32):  # type: ignore
+        with T.Kernel(T.ceildiv(n, 1024), threads=128) as b:
+            for i in T.Parallel(1024):
+                y[b * 1024 + i] = a * x[b * 1024 + i]
+
+    lowered = replace(lower(main, H200), sizes=(n,))
+    plan = read_plan(lowered)
+    with pytest.raises(TraceError, match="dynamic dimensions"):
+        fixed_grids(lowered, plan)
+    assert grids_at({"n": 5000, "a": 1.0})(lowered, plan) == [(5, 1, 1)]
