@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from ..errors import InputError, TileSightError
+from ..errors import InputError
 from ..machine.placement import Placement, locate
 from ..problem.operator import Operator
 from ..problem.workload import Workload
@@ -18,9 +17,6 @@ from ..tuner.observers import Observer
 from ..tuner.options import TuneOptions
 from ..tuner.resolve import find_operator
 from .shapes_files import tune_work, workload_of
-
-if TYPE_CHECKING:
-    from ..records.shapes_file import ListedShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +106,8 @@ def find_work(
     only = None if kernel is None else find_operator(kernel).name
     found = read_trace_shapes(Path(folder))
     placement = locate(target, measures=options.measures)
-    left_out = list(found.left_out)
     work: list[tuple[Operator, Workload]] = []
+    refused: dict[tuple[str, str], list[str]] = {}  # shapes by definition and reason
     for line in found.shapes:
         if only not in (None, line.kernel):
             continue
@@ -119,8 +115,13 @@ def find_work(
         try:
             work.append((operator, workload_of(line, operator, placement.target)))
         except InputError as error:
-            left_out.append(_left_out(line, error))
-    return TracedWork(Path(folder), tuple(work[:limit]), placement, tuple(left_out))
+            reason = str(error).removeprefix(f"{line.origin}: ")
+            refused.setdefault((line.origin, reason), []).append(line.shape)
+    left_out = (
+        LeftOut(f"{name} ({shapes[0] if len(shapes) == 1 else f'{len(shapes)} shapes'})", reason)
+        for (name, reason), shapes in refused.items()
+    )
+    return TracedWork(Path(folder), tuple(work[:limit]), placement, (*found.left_out, *left_out))
 
 
 def tune_found(found: TracedWork, options: TuneOptions, observer: Observer | None) -> list[SessionResult]:
@@ -129,8 +130,3 @@ def tune_found(found: TracedWork, options: TuneOptions, observer: Observer | Non
         reasons = f"; {found.left_out[0].text}" if len(found.left_out) == 1 else ""
         raise InputError(f"no workload of '{found.folder}' can be tuned{reasons}")
     return tune_work(found.work, found.placement, options, observer)
-
-
-def _left_out(line: ListedShape, error: TileSightError) -> LeftOut:
-    reason = str(error).removeprefix(f"{line.origin}: ")
-    return LeftOut(f"{line.origin} ({line.shape})", reason)
