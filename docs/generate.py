@@ -48,7 +48,8 @@ PACKAGES = (
         "records",
     ),
     *("search", "builder", "runner", "workers", "executor", "tuner", "database", "calibration", "datasets"),
-    *("explanation", "dispatch", "decorator", "planner", "rechecking", "exporter", "reports", "pages", "api"),
+    *("explanation", "dispatch", "decorator", "planner", "rechecking", "tracesets"),
+    *("exporter", "reports", "pages", "api"),
     "benchmarks",
     *("server", "cli"),
 )

@@ -131,12 +131,14 @@ def _missing(kernels: KernelSet, interface: CallInterface, reference: str | None
 def _ranges(kernels: KernelSet, interface: CallInterface) -> dict[str, str]:
     """Where Inductor looks for the size, and the ends of its ranges.
 
-    It looks at the first tensor alone, and resizes no other one: without such a tensor it makes one choice.
+    It looks at the first tensor alone, and resizes no other one: without such a tensor it makes one choice,
+    and for one kernel of any size, whose largest one would not fit into memory.
     """
     source = interface.sources[0] if interface.sources else None
     first = interface.inputs[0]
     is_found = (
         source is not None
+        and kernels.table is not None
         and source.field == first.field
         and source.part == 1
         and source.more == 0

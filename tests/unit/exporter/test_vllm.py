@@ -261,6 +261,8 @@ def test_ranges_are_those_of_the_segments() -> None:
     assert "SPLIT_POINTS: list[int] | None = [64, 300, 400, 4096]\n" in text
     gap = replace(made, segments=(Segment(5, 9, 0), Segment(20, 30, 1)), sizes=(SizeLimits("m", 5, 30),))
     assert "= [4, 9, 19, 30]\n" in vllm_module(gap, read_interface(gap))
+    text = vllm_module(replace(made, table=None), read_interface(made))
+    assert "SPLIT_POINTS: list[int] | None = None\n" in text, "it serves any size"
     fused = replace(made, problem=replace(made.problem, attrs={"fuse": "residual"}))
     text = vllm_module(fused, read_interface(fused))
     assert "DISPATCH_ON: dict[str, Any] | None = None\n" in text
