@@ -49,7 +49,8 @@ PACKAGES = (
     ),
     *("search", "builder", "runner", "workers", "executor", "tuner", "database", "calibration", "datasets"),
     "tracing",
-    *("explanation", "dispatch", "decorator", "planner", "rechecking", "exporter", "reports", "pages", "api"),
+    *("explanation", "dispatch", "decorator", "planner", "rechecking", "tracesets"),
+    *("exporter", "reports", "pages", "api"),
     "benchmarks",
     *("server", "cli"),
 )

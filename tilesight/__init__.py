@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from .api.reporting import write_report
     from .api.timeline_files import write_timeline
     from .api.timelines import kernel_timeline, session_timeline
+    from .api.trace_workloads import TracedResults, tune_workloads
     from .api.tuning import rank, tune
     from .benchmarks.run import bench
     from .benchmarks.table import BenchRow, BenchTable
@@ -69,6 +70,7 @@ _HOMES = {
     "api.rechecking": ("recheck",),
     "api.reporting": ("write_report",),
     "api.shapes_files": ("tune_file",),
+    "api.trace_workloads": ("TracedResults", "tune_workloads"),
     "api.timeline_files": ("write_timeline",),
     "api.timelines": ("kernel_timeline", "session_timeline"),
     "api.tuning": ("rank", "tune"),
@@ -146,6 +148,7 @@ __all__ = [
     "Target",
     "TileSightError",
     "Timeline",
+    "TracedResults",
     "TrialRecord",
     "TuneOptions",
     "Tuned",
@@ -174,6 +177,7 @@ __all__ = [
     "tune",
     "tune_file",
     "tune_misses",
+    "tune_workloads",
     "write_report",
     "write_table",
     "write_timeline",

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
+import json
 import re
 import shutil
 import struct
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,6 +39,24 @@ def load(folder: Path, name: str = "product") -> Any:
     return module
 
 
+def unpack_solution(solution: Path, folder: Path) -> Any:
+    """The entry module of a solution, in a package whose files are its sources, as FlashInfer-Bench does."""
+    fields = json.loads(solution.read_text(encoding="utf-8"))
+    package = folder / fields["name"]
+    for source in fields["sources"]:
+        file = package / source["path"]
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(source["content"], encoding="utf-8")
+    entry, function = fields["spec"]["entry_point"].split("::")
+    sys.path.insert(0, str(folder))
+    try:
+        module = importlib.import_module(f"{fields['name']}.{entry.removesuffix('.py')}")
+    finally:
+        sys.path.remove(str(folder))
+    assert callable(getattr(module, function))
+    return module
+
+
 def matmul_table(
     target: str,
     dtype: str,
@@ -43,11 +64,12 @@ def matmul_table(
     changes: Sequence[Mapping[str, Value]],
     segments: Sequence[tuple[int, int, int]],
     dynamic: tuple[str, ...] = ("m",),
+    layout: str = "nn",
 ) -> DispatchTable:
     """A table of matmul over m. Each kernel is the default config of the first size, with changes."""
     found = load_target(target)
     template = kernels.template_for("matmul", found, dtype)
-    attrs = template.operator.kept_attributes({})
+    attrs = template.operator.kept_attributes({"layout": layout})
     workload = Workload("matmul", {"m": segments[0][0], **fixed}, dtype, attrs)
     space = template.space(workload, found)
     default = template.default_config(workload, found)

@@ -16,6 +16,7 @@ from ..exporter.libraries import built_kernels
 from ..exporter.names import check_name, name_from
 from ..exporter.new_folder import check_new_folder, new_folder
 from ..exporter.table_source import kernels_of_table
+from ..exporter.trace_folder import find_definition
 from ..problem.space import Value
 from ..target.spec import Target
 from ..tuner.resolve import Shape, check_workers
@@ -54,7 +55,7 @@ def export(
     layers: Sequence[str] | None = None,
     workers: int | None = None,
 ) -> list[Exported]:
-    """Write built kernels and an interface for C, Python or torch into a new folder.
+    """Write built kernels and an interface for C, Python, torch or an engine into a new folder.
 
     The folder needs neither TileSight nor TileLang, TVM or a CUDA toolkit; on a GPU it needs the driver.
 
@@ -62,7 +63,8 @@ def export(
         source: A dispatch table of `tilesight plan` (a value, or a file that ends in .json), several of them,
             or the name of a kernel.
         out: The folder, new or empty. Several tables have a folder each in it, by their names.
-        format: `c`; `python`: a module beside it; `torch`: an operator of torch in C++ beside it.
+        format: `c`; `python`: a module beside it; `torch`: an operator of torch in C++ beside it; `vllm`: the
+            module, and one for vLLM; `flashinfer-trace`: a data set of FlashInfer-Bench with these kernels.
         target: Of a kernel, as for `tune`; of a table None, or the file of a target that is not shipped.
         arch: An architecture that the target must have, such as sm_90a.
         name: Prefix of the functions, and name of the files; None: that of the table's file, or the kernel's.
@@ -114,6 +116,9 @@ def export(
     for kernels in sets:
         _check_arch(kernels, arch)
     options = ExportOptions(ExportFormat(format), any_card)
+    if options.format is ExportFormat.FLASHINFER_TRACE:
+        for kernels in sets:
+            find_definition(kernels)  # before anything is built
     built = [built_kernels(kernels, workers) for kernels in sets]
     with new_folder(folder) as made:
         for kernels, results in zip(sets, built, strict=True):

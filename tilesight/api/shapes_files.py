@@ -14,6 +14,7 @@ from ..tuner.options import TuneOptions
 from ..tuner.resolve import communicate, default_dtype, find_operator, find_template
 
 if TYPE_CHECKING:
+    from ..machine.placement import Placement
     from ..problem.operator import Operator
     from ..problem.workload import Workload
     from ..records.shapes_file import ListedShape
@@ -81,9 +82,6 @@ def tune_listed(
     """`tune_file` with its options as one value."""
     from ..machine.placement import locate
     from ..records.shapes_file import read_shapes
-    from .budget import SharedBudget
-    from .engine import Engine
-    from .sessions import run_session
 
     if limit is not None and limit < 1:
         raise InputError(f"limit={limit} must be at least 1; leave it out for all")
@@ -98,6 +96,20 @@ def tune_listed(
         communicates=communicate([operator for _, operator in listed]),
     )
     work = [(operator, workload_of(line, operator, placement.target)) for line, operator in listed]
+    return tune_work(work, placement, options, observer)
+
+
+def tune_work(
+    work: Sequence[tuple[Operator, Workload]],
+    placement: Placement,
+    options: TuneOptions,
+    observer: Observer | None,
+) -> list[SessionResult]:
+    """Tune workloads in their order; see `tune_file`."""
+    from .budget import SharedBudget
+    from .engine import Engine
+    from .sessions import run_session
+
     for operator, workload in work:
         find_template(operator, placement.target, workload.dtype).check_dynamic(options.dynamic)
     budget = SharedBudget(options.budget_s)

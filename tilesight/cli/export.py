@@ -1,4 +1,4 @@
-"""`tilesight export`: built kernels as a folder that programs in C, Python or with torch use."""
+"""`tilesight export`: built kernels as a folder for programs in C, Python or with torch, and for engines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .output import number
 if TYPE_CHECKING:
     from ..api.exporting import Exported
 
-FORMATS = ("c", "python", "torch")
+FORMATS = ("c", "python", "torch", "vllm", "flashinfer-trace")
 
 
 def _read_sizes(_context: click.Context, _parameter: click.Parameter, text: str | None) -> tuple[int, ...]:
@@ -32,7 +32,8 @@ def _read_sizes(_context: click.Context, _parameter: click.Parameter, text: str 
         type=click.Choice(FORMATS),
         default="c",
         show_default=True,
-        help="What calls the kernels: C, C++ and Rust; Python with torch, too; an operator of torch, too.",
+        help="What calls the kernels: C, C++ and Rust; Python with torch, too; an operator of torch, too; "
+        "vLLM; FlashInfer's trace apply.",
     ),
     click.option(
         "--name", metavar="NAME", help="Prefix of the functions. [default: that of the plan's file]"
@@ -97,6 +98,7 @@ def export(
     tilesight export matmul.json --out matmul_c
     tilesight export matmul.json --out matmul_py --format python
     tilesight export rms_norm --shape m=4096,n=8192 --dynamic m --target h200 --out norm
+    tilesight export matmul.json --out matmul_vllm --format vllm
     """
     from ..api.exporting import export as run
 

@@ -47,10 +47,16 @@ if TYPE_CHECKING:
         help="Tune the shapes of a file of lines KERNEL SHAPE [DTYPE [WEIGHT]], as `db misses --out` writes.",
     ),
     click.option(
+        "--workloads",
+        metavar="DIR",
+        help="Tune the workloads of a data set of FlashInfer-Bench (definitions/ and workloads/), those "
+        "that occur most first.",
+    ),
+    click.option(
         "--limit",
         metavar="N",
         type=click.IntRange(min=1),
-        help="With --misses or --shapes: largest number of shapes to tune. [default: all]",
+        help="With --misses, --shapes or --workloads: largest number of shapes to tune. [default: all]",
     ),
     click.option(
         "--remeasure",
@@ -78,6 +84,7 @@ def tune(
     dtype: str | None,
     misses: bool,
     shapes_file: str | None,
+    workloads: str | None,
     limit: int | None,
     top: int,
     variants: bool,
@@ -100,16 +107,20 @@ def tune(
 
     With --misses KERNEL may be left out. The report compares the new best time of each shape with the time of
     the config that served it. Shapes that were tuned and measured are no longer misses. With --shapes KERNEL
-    may be left out, too: the file has the kernels.
+    may be left out, too: the file has the kernels. So has a data set (--workloads); what of it no kernel
+    computes is left out, with one line and the reason each.
     """
     from ..api.tuning import tune_shapes
 
-    if misses or shapes_file is not None:
+    if misses or shapes_file is not None or workloads is not None:
         source = "--misses takes its shapes from the database"
         if shapes_file is not None:
             source = "--shapes takes its shapes from the file"
+        if workloads is not None:
+            source = "--workloads takes its shapes from the data set"
         needless = (
-            ("--misses", misses and shapes_file is not None),
+            ("--misses", misses and (shapes_file is not None or workloads is not None)),
+            ("--shapes", shapes_file is not None and workloads is not None),
             ("--shape", shapes),
             ("--dtype", dtype),
             ("--cluster", session.cluster),
@@ -131,16 +142,19 @@ def tune(
             as_json,
         )
         return
+    if workloads is not None:
+        _tune_workloads(workloads, kernel, target, limit, top, variants, verbosity, as_json, session)
+        return
     if misses:
         _tune_misses(kernel, target, limit, top, variants, verbosity, as_json, session)
         return
     if kernel is None:
         raise InputError(
-            "KERNEL is missing: `tilesight kernels` lists the kernels; only --misses and --shapes work "
-            "without one"
+            "KERNEL is missing: `tilesight kernels` lists the kernels; only --misses, --shapes and "
+            "--workloads work without one"
         )
     if limit is not None:
-        raise InputError("--limit needs --misses or --shapes")
+        raise InputError("--limit needs --misses, --shapes or --workloads")
     name = kernel
     printed_results.show(
         "tune",
@@ -150,6 +164,35 @@ def tune(
         verbosity,
         as_json,
         budget_s=session.budget_s,
+    )
+
+
+def _tune_workloads(
+    folder: str,
+    kernel: str | None,
+    target: str | None,
+    limit: int | None,
+    top: int,
+    variants: bool,
+    verbosity: output.Verbosity,
+    as_json: bool,
+    session: TuneOptions,
+) -> None:
+    from ..api.trace_workloads import find_work, tune_found
+
+    found = find_work(folder, target, kernel, limit, session)
+    if not as_json:
+        for one in found.left_out:
+            output.print_line(one.text)
+    printed_results.show(
+        "tune",
+        lambda observer: tune_found(found, session, observer),
+        top,
+        variants,
+        verbosity,
+        as_json,
+        lambda: {"left_out": [{"name": one.name, "reason": one.reason} for one in found.left_out]},
+        session.budget_s,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -18,24 +19,31 @@ from .compile_c import compile_library
 from .interface import read_interface
 from .kernel_set import KernelSet
 from .licences import licence_text
-from .manifest import manifest
+from .manifest import MANIFEST, manifest
 from .python_module import python_module
 from .torch_operator import torch_operator
-
-MANIFEST = "manifest.json"
+from .trace_folder import find_definition, write_trace
+from .vllm_module import vllm_module
 
 
 class ExportFormat(StrEnum):
     """What an export can be called from.
 
-    c       C, C++ and Rust
-    python  Python with torch, too
-    torch   C and, after it is compiled, as an operator of torch
+    c                 C, C++ and Rust
+    python            Python with torch, too
+    torch             C and, after it is compiled, as an operator of torch
+    vllm              as python, and as an operator of torch that vLLM warms up and Inductor may replace
+    flashinfer-trace  FlashInfer-Bench: a data set with a definition and a solution
     """
 
     C = "c"
     PYTHON = "python"
     TORCH = "torch"
+    VLLM = "vllm"
+    FLASHINFER_TRACE = "flashinfer-trace"
+
+
+_WITH_MODULE = (ExportFormat.PYTHON, ExportFormat.VLLM, ExportFormat.FLASHINFER_TRACE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +62,19 @@ def write_export(
     Raises `OSError` if a file cannot be written, `InputError` if the kernels have no such interface,
     `ToolchainError` if the library of a kernel vanished, or the C source does not compile.
     """
+    if options.format is ExportFormat.FLASHINFER_TRACE:
+        trace = find_definition(kernels)
+        with tempfile.TemporaryDirectory() as made:
+            _write_libraries(kernels, built, Path(made), options)
+            write_trace(kernels, trace, Path(made), folder)
+        return
+    _write_libraries(kernels, built, folder, options)
+
+
+def _write_libraries(
+    kernels: KernelSet, built: Sequence[BuildResult], folder: Path, options: ExportOptions
+) -> None:
+    """Write the libraries with their interfaces."""
     interface, name = read_interface(kernels), kernels.name
     (folder / "kernels").mkdir()
     paths = [f"kernels/{name}_{number}.so" for number in range(len(built))]
@@ -76,9 +97,11 @@ def write_export(
         (folder / file).write_text(text, encoding="utf-8")
     compile_library(folder, name)
     hashes[f"lib{name}.so"] = file_hash(folder / f"lib{name}.so")
-    if options.format is ExportFormat.PYTHON:
+    if options.format in _WITH_MODULE:
         module = python_module(kernels, interface, hashes)
         (folder / f"{name}.py").write_text(module, encoding="utf-8")
+    if options.format is ExportFormat.VLLM:
+        (folder / f"{name}_vllm.py").write_text(vllm_module(kernels, interface), encoding="utf-8")
     written = [path for path in folder.rglob("*") if path.is_file()]
     files = {path.relative_to(folder).as_posix(): file_hash(path) for path in written}
     text = manifest(kernels, built, paths, files, format=options.format.value, any_card=options.any_card)

@@ -15,6 +15,7 @@ from .c_library import cuda_major
 from .kernel_set import KernelSet
 from .licences import EXPRESSION
 
+MANIFEST = "manifest.json"  # the file
 FORMAT = 1  # raised when a field changes its meaning
 
 

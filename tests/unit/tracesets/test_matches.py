@@ -1,0 +1,200 @@
+"""Definitions compute what operators compute, both ways; solutions give results as definitions want them."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from tilesight import kernels
+from tilesight.problem.workload import Workload
+from tilesight.tracesets.definition import DefinitionError, TraceTensor, read_definition
+from tilesight.tracesets.matches import (
+    MATCHES,
+    KernelProblem,
+    match_of_definition,
+    match_of_operator,
+)
+
+ATTENTION = "batch=3,heads=4,tokens=37,head_dim=16,tokens_kv=50,causal=true,group=2,lse=true"
+# operator, shape, dtype, dimensions that calls state, the name of the definition
+CASES = [
+    ("matmul", "m=5,n=16,k=32,layout=nt", "float32", ("m",), "gemm_n16_k32"),
+    ("matmul", "m=5,n=16,k=32,layout=nt", "bfloat16", ("m",), "gemm_n16_k32"),
+    ("rms_norm", "m=5,n=64", "bfloat16", ("m",), "rmsnorm_h64"),
+    ("rms_norm", "m=5,n=64,residual=true", "float16", ("m",), "fused_add_rmsnorm_h64"),
+    (
+        "flash_attention_varlen",
+        ATTENTION,
+        "bfloat16",
+        ("batch", "tokens", "tokens_kv"),
+        "gqa_ragged_prefill_causal_h4_kv2_d16",
+    ),
+]
+
+
+def workload_of(case: tuple[str, str, str, tuple[str, ...], str]) -> tuple[Workload, KernelProblem]:
+    name, shape, dtype, free, _ = case
+    operator = kernels.operator(name)
+    workload = operator.workload(shape, dtype)
+    fixed = {dim: size for dim, size in workload.dims.items() if dim not in free}
+    return workload, KernelProblem(operator, dtype, workload.attrs, fixed)
+
+
+def run_of(code: str, **names: Any) -> Any:
+    found: dict[str, Any] = {"torch": torch, **names}
+    exec(code, found)
+    return found["run"]
+
+
+def as_tuple(found: Any) -> tuple[Any, ...]:
+    return found if isinstance(found, tuple) else (found,)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[4]}-{case[2]}")
+def test_definition_and_solution_compute_what_the_operator_does(case: Any) -> None:
+    workload, problem = workload_of(case)
+    match = match_of_operator(case[0])
+    definition = match.definition(problem)
+    assert definition.name == case[4]
+    operator = problem.operator
+    inputs = operator.inputs(workload, "cpu", 3)
+    wanted = operator.reference(workload, inputs)
+    numbers = [workload.dims["head_dim"] ** -0.5] if "sm_scale" in definition.inputs else []
+    by_name = {"x": "hidden_states", "r": "residual", "w": "weight"}
+    given = dict(inputs)
+    assert len(given) + len(numbers) == len(definition.inputs)
+    if case[0] == "rms_norm":
+        assert list(definition.inputs) == [by_name[name] for name in given]
+    found = as_tuple(run_of(definition.reference)(*given.values(), *numbers))
+    exact = [wanted[name] for name in list(wanted)[: len(found)]]
+    if numbers:  # the operator has heads first, and natural logarithms
+        exact[1] = wanted["LSE"].T / math.log(2)
+    bound = operator.max_relative_error(workload)
+    for one, right, tensor in zip(found, exact, definition.outputs.values(), strict=True):
+        assert str(one.dtype) == f"torch.{tensor.dtype}"
+        assert one.shape == right.shape
+        assert (one.float() - right).norm() <= bound * right.norm()
+
+    def call(*tensors: torch.Tensor, out: Any) -> None:
+        assert all(torch.equal(tensor, right) for tensor, right in zip(tensors, given.values(), strict=True))
+        for place, right in zip(as_tuple(out), wanted.values(), strict=True):
+            place.copy_(right)
+
+    run = run_of(match.run(problem, "module"), module=SimpleNamespace(call=call))
+    places = [torch.empty(one.shape, dtype=one.dtype) for one in found]
+    assert run(*given.values(), *numbers, *places) is None
+    for place, right in zip(places, exact, strict=True):
+        torch.testing.assert_close(place.float(), right.float(), atol=2e-2, rtol=2e-2)
+
+
+def test_a_solution_refuses_another_scale() -> None:
+    _, problem = workload_of(CASES[-1])
+    run = run_of(match_of_operator("flash_attention_varlen").run(problem, "module"))
+    with pytest.raises(ValueError, match=r"sm_scale=0.5: these kernels have 0.25"):
+        run(*[None] * 5, 0.5, None, None)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[4]}-{case[2]}")
+def test_a_definition_is_read_as_the_shape_that_it_was_made_of(case: Any) -> None:
+    workload, problem = workload_of(case)
+    made = match_of_operator(case[0]).definition(problem)
+    definition = read_definition(json.loads(json.dumps(made.fields())))
+    assert definition == made
+    match = match_of_definition(definition)
+    found = match.shape(definition, match.axes(workload.dims), {})
+    text = ",".join(f"{name}={str(value).lower()}" for name, value in found.items())
+    assert problem.operator.workload(text, case[2]).key == workload.key
+
+
+def test_every_match_has_a_case() -> None:
+    assert {match.operator for match in MATCHES} == {case[0] for case in CASES}
+
+
+@pytest.mark.parametrize(
+    ("operator", "shape", "dtype", "free", "message"),
+    [
+        ("matmul", "m=5,n=16,k=32", "bfloat16", ("m",), "needs layout=nt, and these kernels have layout=nn"),
+        ("matmul", "m=5,n=16,k=32,layout=nt,fuse=relu", "bfloat16", ("m",), "needs fuse=none"),
+        ("matmul", "m=5,n=16,k=32,layout=nt,scales=row", "float8_e4m3fn", ("m",), "needs scales=none"),
+        ("matmul", "m=5,n=16,k=32,layout=nt", "int8", ("m",), "has no int8 without scales"),
+        ("matmul", "m=5,n=16,k=32,layout=nt", "float16", ("m", "n"), "n must be fixed"),
+        ("flash_attention_varlen", ATTENTION.replace(",lse=true", ""), "float16", ("tokens",), "lse=true"),
+        ("flash_attention_varlen", f"{ATTENTION},window=8", "float16", ("tokens",), "needs window=0"),
+        (
+            "softmax",
+            "m=5,n=16",
+            "float16",
+            ("m",),
+            r"operators that have one: matmul \(gemm\), rms_norm \(rmsnorm\), flash_attention_varlen",
+        ),
+    ],
+)
+def test_what_no_definition_computes_is_refused(
+    operator: str, shape: str, dtype: str, free: tuple[str, ...], message: str
+) -> None:
+    _, problem = workload_of((operator, shape, dtype, free, ""))
+    with pytest.raises(DefinitionError, match=message):
+        match_of_operator(operator).definition(problem)
+
+
+def test_other_definitions_are_no_operators() -> None:
+    _, problem = workload_of(CASES[1])
+    gemm = match_of_operator("matmul").definition(problem)
+    scaled = replace(gemm, inputs={**gemm.inputs, "A_scale": TraceTensor(("M",), "float32")})
+    mixed = replace(gemm, outputs={"C": TraceTensor(("M", "N"), "float32")})
+    _, attention = workload_of(CASES[-1])
+    ragged = match_of_operator("flash_attention_varlen").definition(attention)
+    size = {"M": 3, "len_indptr": 2, "total_q": 3, "total_kv": 3}
+    for definition, message in (
+        (scaled, "not the plain product"),
+        (mixed, "different dtypes: bfloat16, float32"),
+        (replace(gemm, axes={**gemm.axes, "N": None}), "axis N has no size"),
+        (replace(gemm, op_type="mla_paged"), "op_type mla_paged: it has the two parts of queries"),
+        (replace(gemm, op_type="relu"), "op_type relu: no operator is known for it"),
+        (replace(ragged, name="gqa_ragged_prefill_h4_kv2_d16"), "does not say that it is causal"),
+        (replace(ragged, axes={**ragged.axes, "num_kv_heads": 3}), "no multiple of num_kv_heads=3"),
+    ):
+        with pytest.raises(DefinitionError, match=message):
+            match_of_definition(definition).shape(definition, size, {})
+
+
+def test_an_unusual_scale_is_an_attribute_of_the_shape() -> None:
+    _, problem = workload_of(CASES[-1])
+    match = match_of_operator("flash_attention_varlen")
+    definition = match.definition(problem)
+    axes = {"len_indptr": 2, "total_q": 3, "total_kv": 3}
+    assert match.shape(definition, axes, {"sm_scale": 0.25})["scale"] == 0.0
+    assert match.shape(definition, axes, {"sm_scale": 0.1})["scale"] == 0.1
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        [],
+        {"name": "x"},
+        {
+            "name": "x",
+            "op_type": "gemm",
+            "axes": {"M": {"type": "const", "value": "7"}},
+            "inputs": {},
+            "outputs": {},
+        },
+        {
+            "name": "x",
+            "op_type": "gemm",
+            "axes": {"M": {"type": "odd", "value": 7}},
+            "inputs": {},
+            "outputs": {},
+        },
+        {"name": "x", "op_type": "gemm", "axes": {}, "inputs": {"A": {"dtype": "int8"}}, "outputs": {}},
+    ],
+)
+def test_what_is_no_definition_is_refused(fields: Any) -> None:
+    with pytest.raises(DefinitionError, match=r"^it is no definition: "):
+        read_definition(fields)
