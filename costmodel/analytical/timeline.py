@@ -84,8 +84,7 @@ def _launch(name: str, prediction: Prediction, terms: KernelTerms) -> TimelinePa
     body, tail = times.core - times.tail, times.tail
     blocks = list(_blocks(terms, body))
     last = f"last wave: {_count(terms.tail()[0], 'block')}"
-    most = max(times.shared, key=lambda unit: times.shared[unit])
-    held_up = f"held up by what all cores share, mostly {SHARED_UNITS[most]}"
+    held_up = _held_up_by(terms)
     steps: list[Step] = [
         ("launch", launch, SpanKind.WAIT),
         ("first blocks start", times.fill, SpanKind.WAIT),
@@ -115,6 +114,18 @@ def _launch(name: str, prediction: Prediction, terms: KernelTerms) -> TimelinePa
         if prediction.terms_us[unit] > 0 and unit != "l2"
     ]
     return TimelinePart(View.KERNEL, f"{name}: launch", prediction.latency_us, tuple(lanes))
+
+
+def _held_up_by(terms: KernelTerms) -> str:
+    shared = terms.times.shared
+    most = max(shared, key=lambda unit: shared[unit])
+    return f"held up by what all cores share, mostly {SHARED_UNITS[most]}"
+
+
+def _stretch(terms: KernelTerms) -> float:
+    """How much longer blocks take than their core needs, because of what all cores share; at least 1."""
+    times = terms.times
+    return max(1.0, (times.body + times.last_wave) / times.core) if times.core > 0 else 1.0
 
 
 def _blocks(terms: KernelTerms, body_us: float) -> Iterator[Step]:
@@ -162,6 +173,8 @@ def _block(name: str, terms: KernelTerms, cycles: float) -> TimelinePart:
     if terms.is_uniform:
         total = terms.block_cycles(resident) * cycles
         steps.append(("its own dependency chains take longer", total - at, SpanKind.WAIT))
+    held_up_us = total * (_stretch(terms) - 1)
+    steps.append((_held_up_by(terms), held_up_us, SpanKind.WAIT))
     lanes = [TimelineRow("block", in_turn(steps), adds_up=True), *_role_lanes(terms, spans)]
     for unit in RESOURCES:
         lanes += _lane_of(
@@ -172,7 +185,7 @@ def _block(name: str, terms: KernelTerms, cycles: float) -> TimelinePart:
             ],
         )
     others = f", one of {resident} on a core" if resident > 1 else ", alone on its core"
-    return TimelinePart(View.BLOCK, f"{name}: block{others}", total, tuple(lanes))
+    return TimelinePart(View.BLOCK, f"{name}: block{others}", total + held_up_us, tuple(lanes))
 
 
 def _role_lanes(terms: KernelTerms, spans: Sequence[tuple[str, Timed, Span]]) -> list[TimelineRow]:
@@ -269,12 +282,19 @@ def _iteration(title: str, terms: KernelTerms, item: Timed, cycles: float) -> Ti
         ),
         ("spills registers", parts.spills, SpanKind.WORK),
     ]
+    us = time.period * cycles
+    held_up_us = us * (_stretch(terms) - 1)
     groups = max(1, -int(-flow.groups * resident // 1))
     of = f", one of {groups} groups of warps" if groups > 1 else ", the only group of warps"
     lanes = [
         TimelineRow(
             f"{_role_name(terms, role)}{of}",
-            in_turn([(n, c * scale, kind) for n, c, kind in steps]),
+            in_turn(
+                [
+                    *((n, c * scale, kind) for n, c, kind in steps),
+                    (_held_up_by(terms), held_up_us, SpanKind.WAIT),
+                ]
+            ),
             adds_up=True,
         )
     ]
@@ -285,7 +305,7 @@ def _iteration(title: str, terms: KernelTerms, item: Timed, cycles: float) -> Ti
         if busy > 0:
             lanes.append(TimelineRow(UNITS[unit], (Span("busy", 0.0, busy),)))
     trips = phase.trips.mean if phase.is_loop else 0.0
-    return TimelinePart(View.ITERATION, title, time.period * cycles, tuple(lanes), trips)
+    return TimelinePart(View.ITERATION, title, us + held_up_us, tuple(lanes), trips)
 
 
 def _copy_lanes(terms: KernelTerms, loading: Phase, consumer: Phase, cycles: float) -> Iterator[TimelineRow]:
