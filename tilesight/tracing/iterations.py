@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from statistics import mean, median
+from statistics import fmean, median
 
 from .values import BlockTrace, KernelTrace, LoopRun, StampedLoop, WarpTrace
 
@@ -119,12 +119,12 @@ def _loop_time(role: TracedRole, loop: StampedLoop, warps: Sequence[WarpTrace]) 
             count += run.count
             lengths = list(_own_lengths(run, warp.runs))
             if loop.overlaps:
-                short += [length / run.count for length in lengths]
+                short += [length / run.count for length in lengths if run.count]
                 continue
             steady = interior(lengths)
             width = min(WINDOW, len(steady))
             singles += steady
-            values += [mean(steady[i : i + width]) for i in range(len(steady) - width + 1)] if steady else []
+            values += [fmean(steady[i : i + width]) for i in range(len(steady) - width + 1)] if steady else []
             short += lengths
     chosen = values or short
     if not chosen:
