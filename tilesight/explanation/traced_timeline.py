@@ -11,7 +11,7 @@ from statistics import median
 from ..records.timeline import Span, SpanKind, Timeline, TimelinePart, TimelineRow, View
 from ..reports.numbers import number
 from ..tracing.compare_loops import PRODUCER, LoopComparison, compare_loops, kernel_name
-from ..tracing.iterations import Basis, Role, loop_times, roles_of, warp_of
+from ..tracing.iterations import Basis, LoopTime, TracedRole, loop_times, roles_of, warp_of
 from ..tracing.run_stamped import Trace
 from ..tracing.values import BlockTime, BlockTrace, KernelTrace, LoopRun
 
@@ -42,7 +42,7 @@ def with_trace(timeline: Timeline, trace: Trace) -> Timeline:
         name = kernel_name(position, len(trace.kernels))
         own = [one for one in compared if one.kernel == position]
         typical = typical_block(kernel)
-        names = {one.traced.loop: one.name for one in own}
+        names = _loop_names(kernel, own)
         for index, part in enumerate(parts):
             if part.title.startswith(f"{name}: "):
                 rows = _rows(part, kernel, own, typical, names)
@@ -57,6 +57,21 @@ def with_trace(timeline: Timeline, trace: Trace) -> Timeline:
         traced=True,
         details=tuple(details),
     )
+
+
+def _loop_names(kernel: KernelTrace, compared: Sequence[LoopComparison]) -> dict[int, str]:
+    """Names of loops as the prediction has them, and of the loops of a producer that feed them."""
+    names = {one.traced.loop: one.name for one in compared}
+    for timed in loop_times(kernel):
+        fed = next((one for one in compared if _feeds(timed, one)), None)
+        if fed is not None:
+            names.setdefault(timed.loop, f"loads for {fed.name}")
+    return names
+
+
+def _feeds(timed: LoopTime, compared: LoopComparison) -> bool:
+    """Whether it is the loop of a producer with as many iterations."""
+    return timed.role.startswith(PRODUCER) and abs(timed.iterations - compared.traced.iterations) < 0.5
 
 
 def typical_block(kernel: KernelTrace) -> BlockTrace | None:
@@ -222,8 +237,7 @@ def _run_name(run: LoopRun, names: Mapping[int, str]) -> str:
 def _iteration_rows(kernel: KernelTrace, compared: LoopComparison) -> Iterator[TimelineRow]:
     """The loop in each role that runs it, and the loop of a producer with as many iterations."""
     for timed in loop_times(kernel):
-        feeds = timed.role.startswith(PRODUCER) and abs(timed.iterations - compared.traced.iterations) < 0.5
-        if timed.loop == compared.traced.loop or feeds:
+        if timed.loop == compared.traced.loop or _feeds(timed, compared):
             span = _measured(f"{timed.basis}, median", 0.0, timed.steady_us)
             yield TimelineRow(f"{TRACED}{timed.role}", (span,))
 
@@ -246,7 +260,7 @@ def _details(
     yield TimelinePart(View.BLOCK, title, typical.time.us, tuple(lanes))
 
 
-def _stamps(block: BlockTrace, role: Role, names: Mapping[int, str]) -> Iterator[TimelineRow]:
+def _stamps(block: BlockTrace, role: TracedRole, names: Mapping[int, str]) -> Iterator[TimelineRow]:
     warp = warp_of(block, role)
     for loop in role.loops if warp is not None else ():
         assert warp is not None

@@ -14,7 +14,7 @@ from ..problem.candidate import Candidate
 from ..records.trial import BuildResult
 from .grids import Grid, fixed_grids
 from .stamp_source import with_stamps
-from .values import StampedKernel, TraceError
+from .values import StampedKernel, StampError
 
 if TYPE_CHECKING:
     from ..lowering.lower import Lowered
@@ -76,7 +76,7 @@ def build_both(
         return StampedBuild(plain, plain, ())
     try:
         built = build_lowered(once, target, flags, cache_dir, rewrite=stamped)
-    except TraceError as error:
+    except StampError as error:
         return StampedBuild(plain, BuildResult(None, Failure(FailureKind.BUILD_ERROR, str(error))), ())
     if built.failure is not None:
         message = f"with time stamps in it, {built.failure.message}"

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from . import layout
-from .values import BlockTime, BlockTrace, KernelTrace, LoopRun, StampedKernel, TraceError, WarpTrace
+from .values import BlockTime, BlockTrace, KernelTrace, LoopRun, StampedKernel, StampError, WarpTrace
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,7 +30,7 @@ def read_trace(words: Words, kernel: StampedKernel) -> KernelTrace:
         kernel: The kernel.
 
     Raises:
-        TraceError: A block has written nothing.
+        StampError: A block has written nothing.
     """
     import numpy as np
 
@@ -40,7 +40,7 @@ def read_trace(words: Words, kernel: StampedKernel) -> KernelTrace:
     ended = table[:, 1:, 3] > 0
     silent = np.flatnonzero((begin_ns == 0) | ~ended.any(axis=1))
     if len(silent):
-        raise TraceError(
+        raise StampError(
             f"{kernel.function}: {len(silent)} of {count} blocks wrote no times, block {silent[0]} first"
         )
     cycles = np.where(ended, (table[:, 1:, 2] - table[:, :1, 2]) % _WRAP, 0)
@@ -73,9 +73,11 @@ def read_trace(words: Words, kernel: StampedKernel) -> KernelTrace:
     return KernelTrace(kernel, blocks, tuple(traced), clock_mhz, _resolution(begin_ns, end_ns[ended]), is_cut)
 
 
-def stamps_of(words: Iterable[int], kernel: StampedKernel, begin: int) -> Iterator[tuple[int, int, int]]:
+def stamps_of(
+    words: Iterable[int], kernel: StampedKernel, begin: int
+) -> Iterator[tuple[int, int, int | None]]:
     """The stamps of one warp: code, cycles since the block began, and after a loop whose iterations overlap
-    their number, else 0.
+    their number, else None.
 
     Args:
         words: What the warp has written.
@@ -88,10 +90,10 @@ def stamps_of(words: Iterable[int], kernel: StampedKernel, begin: int) -> Iterat
         code, cycles = word % layout.CODES, word // layout.CODES
         since += (cycles - last) % _STAMP_WRAP
         last = cycles
-        yield code, since, next(written, 0) if code in counted else 0
+        yield code, since, next(written, 0) if code in counted else None
 
 
-def loop_runs(stamps: Iterable[tuple[int, float, int]]) -> list[LoopRun]:
+def loop_runs(stamps: Iterable[tuple[int, float, int | None]]) -> list[LoopRun]:
     """The executions of loops from the stamps of one warp, in the order in which they begin.
 
     A stamp is a code, a time, and the number of iterations if they have no stamps of their own.
@@ -108,7 +110,7 @@ def loop_runs(stamps: Iterable[tuple[int, float, int]]) -> list[LoopRun]:
             starts[loop].append(time_us)
         elif loop in starts:
             begun = tuple(starts.pop(loop))
-            runs[places.pop(loop)] = LoopRun(loop, begun, time_us, count or len(begun))
+            runs[places.pop(loop)] = LoopRun(loop, begun, time_us, len(begun) if count is None else count)
     for loop, place in places.items():
         runs[place] = LoopRun(loop, tuple(starts[loop]), None, len(starts[loop]))
     return runs
@@ -133,7 +135,7 @@ def _clock_mhz(begin_ns: Times, end_ns: Times, begin_cycles: Times, cycles: Time
             passed += span
             counted += int((begin_cycles[last] + cycles[last] - begin_cycles[first]) % _WRAP)
     if not counted or not passed:
-        raise TraceError(
+        raise StampError(
             "the clock of the chip did not advance while the kernel ran: it is too short to be traced"
         )
     return counted / passed * 1e3

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from statistics import mean, median
+from statistics import fmean, median
 
 from .values import BlockTrace, KernelTrace, LoopRun, StampedLoop, WarpTrace
 
@@ -18,7 +18,7 @@ FIRST_LEFT_OUT = 4  # iterations at most, in which a pipeline fills
 
 
 @dataclass(frozen=True, slots=True)
-class Role:
+class TracedRole:
     """Warps of a block that run the same loops, represented by the first of them.
 
     Attributes:
@@ -64,7 +64,7 @@ class LoopTime:
     outer: int | None
 
 
-def roles_of(trace: KernelTrace) -> tuple[Role, ...]:
+def roles_of(trace: KernelTrace) -> tuple[TracedRole, ...]:
     """The roles of a kernel, from what its warps did in the sampled blocks, in the order of the warps."""
     done: dict[int, set[int]] = defaultdict(set)
     for block in trace.sampled:
@@ -76,14 +76,14 @@ def roles_of(trace: KernelTrace) -> tuple[Role, ...]:
             groups.setdefault((warp // GROUP, tuple(sorted(own))), warp)
     sets = list(dict.fromkeys(loops for _, loops in groups))
     if len(sets) == 1:
-        return (Role("all threads", next(iter(groups.values())), sets[0]),)
+        return (TracedRole("all threads", next(iter(groups.values())), sets[0]),)
     shared = set[int]().union(*sets).intersection(*sets)  # loops before the roles part
     names = [_name(set(loops) - shared, trace.kernel.loops) for _, loops in groups]
-    found: list[Role] = []
+    found: list[TracedRole] = []
     for name, ((_, loops), warp) in zip(names, groups.items(), strict=True):
         before = sum(other.name.startswith(name) for other in found)
         number = f" {1 + before}" if names.count(name) > 1 else ""
-        found.append(Role(name + number, warp, loops))
+        found.append(TracedRole(name + number, warp, loops))
     return tuple(found)
 
 
@@ -94,7 +94,7 @@ def _name(loops: set[int], known: Sequence[StampedLoop]) -> str:
     return "producer" if all(loop.loads and not loop.computes for loop in own) else "consumer"
 
 
-def warp_of(block: BlockTrace, role: Role) -> WarpTrace | None:
+def warp_of(block: BlockTrace, role: TracedRole) -> WarpTrace | None:
     return next((warp for warp in block.warps if warp.warp == role.warp), None)
 
 
@@ -109,7 +109,7 @@ def loop_times(trace: KernelTrace) -> tuple[LoopTime, ...]:
     return tuple(found)
 
 
-def _loop_time(role: Role, loop: StampedLoop, warps: Sequence[WarpTrace]) -> LoopTime | None:
+def _loop_time(role: TracedRole, loop: StampedLoop, warps: Sequence[WarpTrace]) -> LoopTime | None:
     values, singles, short = [], [], []
     count = 0
     for warp in warps:
@@ -119,12 +119,12 @@ def _loop_time(role: Role, loop: StampedLoop, warps: Sequence[WarpTrace]) -> Loo
             count += run.count
             lengths = list(_own_lengths(run, warp.runs))
             if loop.overlaps:
-                short += [length / run.count for length in lengths]
+                short += [length / run.count for length in lengths if run.count]
                 continue
             steady = interior(lengths)
             width = min(WINDOW, len(steady))
             singles += steady
-            values += [mean(steady[i : i + width]) for i in range(len(steady) - width + 1)] if steady else []
+            values += [fmean(steady[i : i + width]) for i in range(len(steady) - width + 1)] if steady else []
             short += lengths
     chosen = values or short
     if not chosen:

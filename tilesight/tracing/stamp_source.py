@@ -26,7 +26,7 @@ from dataclasses import replace
 from ..builder.launch_plan import Argument, KernelLaunch, LaunchPlan
 from . import layout
 from .source_places import KernelPlaces, find_places
-from .values import StampedKernel, TraceError
+from .values import StampedKernel, StampError
 
 PARAMETER, PLACE = "tilesight_trace", "tilesight_place"
 _HEAD = f"""
@@ -98,11 +98,11 @@ def with_stamps(
         for each launch, after the others: 32-bit words that the launch writes to (`layout.words`).
 
     Raises:
-        TraceError: A function is launched several times, or is not in the source.
+        StampError: A function is launched several times, or is not in the source.
     """
     names = [launch.function for launch in plan.launches]
     if len(set(names)) < len(names):
-        raise TraceError("a kernel that is launched several times in one call cannot be traced")
+        raise StampError("a kernel that is launched several times in one call cannot be traced")
     text = source.encode()
     kernels: list[StampedKernel] = []
     edits: dict[int, str] = {}

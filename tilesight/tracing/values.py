@@ -9,7 +9,7 @@ from ..builder.loaded_kernel import LaunchError
 WARP = 32  # threads
 
 
-class TraceError(LaunchError):
+class StampError(LaunchError):
     """A kernel cannot be traced, or its stamps make no sense."""
 
 

@@ -18,7 +18,7 @@ from tests.unit.api import kernels_of_a_user as user
 from tests.unit.cli.documented import check_fields
 from tests.unit.costmodel import data_kernels
 from tilesight.api.foreign_kernel import find_kernel, profiles_of
-from tilesight.api.kernel_files import _FileKernel, _profiles
+from tilesight.api.kernel_files import FileKernel, _profiles
 from tilesight.api.run_time_facts import RunTimeFacts
 from tilesight.cli.main import main
 from tilesight.errors import InputError
@@ -152,7 +152,7 @@ def test_explain_takes_either_a_name_or_a_kernel() -> None:
     ],
 )
 def test_what_is_wrong_in_a_file_is_said(name: str, arguments: dict[str, Any], message: str) -> None:
-    found = _profiles(_FileKernel(Path(FILE), name, load_target("h100"), arguments, RunTimeFacts()))
+    found = _profiles(FileKernel(Path(FILE), name, load_target("h100"), arguments, RunTimeFacts()))
     assert isinstance(found, str)
     assert message in found
 
@@ -203,7 +203,7 @@ def test_a_file_that_crashes_or_raises_costs_one_line(
 
 def test_a_file_that_ends_python(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILESIGHT_TEST_FILE_ENDS", "1")
-    found = _profiles(_FileKernel(Path(FILE), "whole", load_target("h100"), {}, None))
+    found = _profiles(FileKernel(Path(FILE), "whole", load_target("h100"), {}, None))
     assert "ends Python by itself (exit code 4); put its program under: if __name__ ==" in str(found)
 
 

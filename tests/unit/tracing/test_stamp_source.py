@@ -22,7 +22,7 @@ from tilesight.tracing import layout
 from tilesight.tracing.grids import fixed_grids, grids_at
 from tilesight.tracing.source_places import find_places
 from tilesight.tracing.stamp_source import with_stamps
-from tilesight.tracing.values import StampedKernel, TraceError
+from tilesight.tracing.values import StampedKernel, StampError
 
 H200 = load_target("h200")
 SPECIALISED = (
@@ -212,10 +212,10 @@ def test_numbers_of_the_caller_follow_all_tensors() -> None:
 
 def test_a_kernel_that_is_not_there_or_launched_twice_is_refused() -> None:
     plan = two_launches()
-    with pytest.raises(TraceError, match="no kernel 'third'"):
+    with pytest.raises(StampError, match="no kernel 'third'"):
         find_places(TEXT.encode(), "third")
     again = LaunchPlan(1, (), (plan.launches[1], plan.launches[1]))
-    with pytest.raises(TraceError, match="several times"):
+    with pytest.raises(StampError, match="several times"):
         with_stamps(TEXT, again, [(5, 1, 1), (5, 1, 1)])
 
 
@@ -232,6 +232,6 @@ def test_grids_of_dynamic_kernels_are_those_of_their_sizes() -> None:
 
     lowered = replace(lower(main, H200), sizes=(n,))
     plan = read_plan(lowered)
-    with pytest.raises(TraceError, match="dynamic dimensions"):
+    with pytest.raises(StampError, match="dynamic dimensions"):
         fixed_grids(lowered, plan)
     assert grids_at({"n": 5000, "a": 1.0})(lowered, plan) == [(5, 1, 1)]
