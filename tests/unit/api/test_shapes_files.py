@@ -100,7 +100,7 @@ def test_wrong_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
             "--shapes takes its shapes from the file: leave out --misses",
         ),
         (("tune", "axpy", "--shapes", str(path), "--shape", "X0"), "leave out --shape"),
-        (("tune", "axpy", "--limit", "3"), "--limit needs --misses or --shapes"),
+        (("tune", "axpy", "--limit", "3"), "--limit needs --misses, --shapes or --workloads"),
         (("db", "misses", "--out", "shapes.json"), "must end in .txt"),
     ):
         code, _, err = run(capsys, *given)

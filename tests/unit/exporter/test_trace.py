@@ -1,4 +1,4 @@
-"""An export as a data set of FlashInfer-Bench: its files, its solution in an engine's hands, what is refused."""
+"""An export as a data set of FlashInfer-Bench: its files, its solution as an engine calls it, refusals."""
 
 from __future__ import annotations
 

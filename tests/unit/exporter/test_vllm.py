@@ -70,7 +70,6 @@ def test_the_operator_computes_and_is_traced(engine: Any) -> None:
     assert operator(a.T.contiguous().T, b).numpy() == expected(a, b), "compilers may choose other layouts"
     found = operator(a.to("meta"), b.to("meta"))
     assert (found.shape, found.dtype, found.device.type) == ((20, 48), torch.float32, "meta")
-    torch.library.opcheck(operator.default, (a, b), test_utils=("test_schema", "test_faketensor"))
 
 
 @pytest.mark.usefixtures("engine")
