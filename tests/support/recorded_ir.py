@@ -27,7 +27,8 @@ from zipfile import ZIP_LZMA, ZipFile, ZipInfo
 from tilesight.lowering import thread_sync
 from tilesight.lowering.dynamic import runtime_sizes
 
-FILE = Path(__file__).resolve().parents[1] / "golden" / "ir.zip"
+ROOT = Path(__file__).resolve().parents[2]
+FILE = ROOT / "tests" / "golden" / "ir.zip"
 # variables of the environment, so that processes of tests have them, too
 SWITCH = "PYTEST_RECORDED_IR"
 FOLDER = "PYTEST_RECORD_IR"
@@ -133,9 +134,10 @@ def _text(module: Any) -> str:
 
 
 def _record(key: str, text: str) -> None:
-    if folder := os.environ.get(FOLDER):
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        (Path(folder) / key).write_bytes(lzma.compress(text.encode()))
+    if given := os.environ.get(FOLDER):
+        folder = ROOT / given
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / key).write_bytes(lzma.compress(text.encode()))
 
 
 def main(folder: str) -> None:
