@@ -13,21 +13,20 @@ from tests.support import recorded_ir
 from tilesight.builder.build import device_source
 from tilesight.costmodel.extract import read_profiles
 from tilesight.kernels import operator, template_for
-from tilesight.lowering.dynamic import lower_candidate
+from tilesight.lowering.dynamic import at, lower_candidate
 from tilesight.lowering.lower import Lowered, lower
 from tilesight.problem.candidate import Candidate
-from tilesight.problem.space import Config
 from tilesight.target.spec import load_target
 
 H100 = load_target("h100")
 
 
-def candidate(name: str, shape: str, **changes: Any) -> Candidate:
+def candidate(name: str, shape: str) -> Candidate:
     template = template_for(name, H100, "bfloat16")
     workload = operator(name).workload(shape)
     config = template.default_config(workload, H100)
     assert config is not None
-    return Candidate(workload, H100, template, Config({**config, **changes}))
+    return Candidate(workload, H100, template, config)
 
 
 MATMUL = candidate("matmul", "m=256,n=256,k=256")
@@ -78,8 +77,8 @@ def test_it_is_what_the_passes_make(
         assert read.fingerprint == made.fingerprint
         assert read.host.script() == made.host.script()
         assert read.device.script() == made.device.script()
-        assert read_profiles(read, H100) == read_profiles(made, H100)
-        assert device_source(read, H100) == device_source(made, H100)
+        assert read_profiles(read, one.target) == read_profiles(made, one.target)
+        assert device_source(read, one.target) == device_source(made, one.target)
     assert len(passes) == 2, "nothing was lowered again"
     assert str(Path(__file__).parents[2]) not in recorded_ir.read(next(iter(recorded_ir.recorded())))
 
@@ -128,8 +127,20 @@ def test_sizes_that_are_variables_are_always_lowered(
     record(tmp_path, monkeypatch, opened, NORM)
     assert len(recorded_ir.recorded()) == 1
     passes.clear()
-    lower_candidate(opened, only_read=True)
+    found = lower_candidate(opened, only_read=True)
     assert len(passes) == 1
+    assert at(found, {"m": 64}).device.script() != found.device.script(), "its variables are found"
+
+
+def test_sizes_of_what_becomes_text_may_be_variables(
+    passes: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = replace(MATMUL, dynamic=("m",))
+    with recorded_ir.only_text():
+        (made,) = record(tmp_path, monkeypatch, opened)
+        read = lower_candidate(opened, only_read=True)
+    assert len(passes) == 1
+    assert device_source(read, H100) == device_source(made, H100)
 
 
 def test_it_can_be_switched_off(passes: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.recorded_ir import only_text
 from tilesight.lowering.lower import lower
 from tilesight.machine.toolchain import find_cxx
 from tilesight.target.spec import load_target
@@ -60,7 +61,8 @@ def built_c(function: Any, folder: Path) -> Callable[[Mapping[str, Any]], None]:
     from tvm.target import Target as TvmTarget
 
     cpu = load_target("cpu")
-    lowered = lower(function, cpu)
+    with only_text():
+        lowered = lower(function, cpu)
     tvm_target: Any = TvmTarget(cpu.tvm_target())
     with tvm_target:
         source = device_codegen_without_compile(
