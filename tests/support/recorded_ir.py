@@ -35,7 +35,7 @@ FILE = ROOT / "tests" / "golden" / "ir.zip"
 # variables of the environment, so that processes of tests have them, too
 SWITCH = "PYTEST_RECORDED_IR"
 FOLDER = "PYTEST_RECORD_IR"
-LONG_S = 0.4  # passes that take less are run: to read their result takes a tenth of that
+LONG_S = 0.2  # passes that take less are run: to read their result takes some hundredths of a second
 
 _only_text: ContextVar[bool] = ContextVar("only text", default=False)
 
