@@ -159,11 +159,13 @@ def _record(key: str, text: str) -> None:
 
 def main(folder: str) -> None:
     """Make the record of the files in a folder."""
-    with ZipFile(FILE, "w", ZIP_LZMA) as archive:
+    made = FILE.with_suffix(".new")
+    with ZipFile(made, "w", ZIP_LZMA) as archive:
         for path in sorted(Path(folder).iterdir()):
             entry = ZipInfo(path.name)  # without the time
             entry.compress_type = ZIP_LZMA
             archive.writestr(entry, lzma.decompress(path.read_bytes()))
+    made.replace(FILE)
 
 
 if __name__ == "__main__":
