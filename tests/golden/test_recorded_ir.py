@@ -143,6 +143,17 @@ def test_sizes_of_what_becomes_text_may_be_variables(
     assert device_source(read, H100) == device_source(made, H100)
 
 
+def test_what_is_compiled_is_always_lowered(
+    passes: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The launcher looks for the tensors of the traced function in what the passes make of it."""
+    monkeypatch.setenv(recorded_ir.FOLDER, str(tmp_path / "results"))
+    built = MATMUL.template.build(MATMUL.workload, MATMUL.config)
+    lower(built, H100)
+    assert len(passes) == 1
+    assert not (tmp_path / "results").exists()
+
+
 def test_it_can_be_switched_off(passes: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record(tmp_path, monkeypatch, NORM)
     passes.clear()

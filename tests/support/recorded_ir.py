@@ -2,8 +2,8 @@
 
 The passes are TileLang's own. A function is looked up by its text, its structure, its target and the options
 of the passes, and by the version of TileLang, so a function that has changed at all is lowered as usual.
-So are functions that take sizes or other numbers: their callers look for these very variables in the result,
-unless they say that it becomes text (`only_text`).
+So are functions that are compiled (the launcher looks for their own variables in the result) and those that
+take sizes or other numbers, for the same reason; unless the caller says that it becomes text (`only_text`).
 Tests of lowering itself take no recorded IR: `ALWAYS_LOWERED` of `tests/conftest.py`.
 
 A run of all tests with `PYTEST_RECORD_IR=FOLDER` writes into a folder what it has taken from the record, and
@@ -92,6 +92,8 @@ def _key(module: Any, target: Any) -> str | None:
     context = PassContext.current()
     instruments = [str(one.name) for one in context.instruments]
     if any(name != "Shortcut" for name in instruments):
+        return None
+    if not instruments and not _only_text.get():
         return None
     parts = (
         module.script(show_meta=True),
