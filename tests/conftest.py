@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.support import recorded_ir
 from tests.support.preloaded import preload_fork_servers
 from tilesight.machine.devices import find_devices, target_for
 from tilesight.machine.toolchain import missing_compiler
@@ -56,6 +57,9 @@ LONG = (
     "tests/unit/test_docs.py::test_the_tutorial_runs",
     "tests/unit/dispatch/test_read_only.py",
 )
+
+# tests of what TileLang's passes do, and of what is made of it
+ALWAYS_LOWERED = ("tests/golden/", "tests/gpu/", "tests/unit/lowering/")
 
 
 preload_fork_servers()
@@ -103,6 +107,13 @@ def pytest_collection_finish() -> None:
         parse_once()
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    os.environ[recorded_ir.SWITCH] = "0" if item.nodeid.startswith(ALWAYS_LOWERED) else "1"
+    if "tilelang" in sys.modules:
+        recorded_ir.use_recorded_ir()
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

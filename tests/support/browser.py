@@ -85,6 +85,25 @@ class Visit:
         return found
 
 
+def serious_findings(page: Any, theme: str) -> list[Any]:
+    """What axe finds serious in the theme `dark` by its rules of colours, since a theme changes nothing else,
+    and in `light` by all rules.
+    """
+    try:
+        from axe_playwright_python.sync_playwright import Axe
+    except ImportError:
+        missing("axe-playwright-python is not installed")
+    rules = {"runOnly": {"type": "tag", "values": ["cat.color"]}} if theme == "dark" else {}
+    page.emulate_media(color_scheme=theme)
+    found = Axe().run(page, options={"resultTypes": ["violations"], **rules}).response
+    assert "color-contrast" in {rule["id"] for rule in (*found["passes"], *found["violations"])}
+    return [
+        (each["id"], [node["html"][:120] for node in each["nodes"]][:3])
+        for each in found["violations"]
+        if each["impact"] in ("serious", "critical")
+    ]
+
+
 @contextmanager
 def visiting(browser: Any, file: Path, width: int = 1440, theme: str = "light") -> Iterator[Visit]:
     """Open a file, offline, and check at the end that nothing went wrong."""

@@ -17,6 +17,7 @@ from multiprocessing.reduction import recv_handle
 from pathlib import Path
 from types import ModuleType
 
+from tests.support import recorded_ir
 from tilesight.workers.process_tree import end_with_parent
 
 _ABOVE = 100  # least number of the descriptors that files have between
@@ -44,6 +45,7 @@ def run_source(descriptor: int, parent_pid: int) -> Callable[[], object]:
     paths = sys.path[1:]
     importlib.import_module("tests.support.preloaded")  # first: it keeps the variables that imports may set
     _import_slow_modules()
+    recorded_ir.use_recorded_ir()
     if len(os.listdir("/proc/self/task")) > 1:
         os._exit(
             1

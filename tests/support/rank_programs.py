@@ -76,7 +76,7 @@ def _compiler(flags: tuple[str, ...]) -> tuple[list[str], tempfile.TemporaryDire
     compiler = find_cxx()
     if compiler is None:
         pytest.skip("no compiler")
-    command = [str(compiler), "-std=c++20", "-O1", "-g", "-fno-strict-aliasing", "-w", "-pthread", *flags]
+    command = [str(compiler), "-std=c++20", "-O0", "-g", "-fno-strict-aliasing", "-w", "-pthread", *flags]
     folder = tempfile.TemporaryDirectory()
     header = Path(folder.name) / "headers.h"
     header.write_text("".join(f"#include <{name}>\n" for name in HEADERS))

@@ -114,7 +114,7 @@ def rows(operators: Sequence[str] = OPERATORS, shapes: int = 4) -> list[Measured
 
 FAST: dict[str, Any] = {
     "rounds": 40,
-    "members": 3,
+    "members": 2,
     "learning_rate": 0.15,
     "min_child_weight": 1.0,
     "l2": 1.0,

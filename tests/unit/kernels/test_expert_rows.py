@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.rank_programs import SHIM, run_threads
+from tests.support.recorded_ir import only_text
 from tilesight.builder.build import device_source
 from tilesight.kernels import template_for
 from tilesight.kernels._expert_rows import ExpertRows
@@ -176,7 +177,8 @@ def program(way: str, dims: dict[str, int], world: int) -> str:
     default = template.default_config(workload, node)
     assert default is not None
     config = Config({**default, "algorithm": way})
-    lowered = lower_candidate(Candidate(workload, node, template, config), only_read=True)
+    with only_text():
+        lowered = lower_candidate(Candidate(workload, node, template, config), only_read=True)
     source = device_source(lowered, node)
     kernels = list(lowered.device.functions.items())
     texts, calls = [], []

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.rank_programs import FENCE, pointers, run_program
+from tests.support.recorded_ir import only_text
 from tilesight.executor.tasks import Profiled, lower_and_profile
 from tilesight.kernels import template_for
 from tilesight.kernels._rank_chunks import Chunks, chunk_functions
@@ -175,7 +176,8 @@ def candidate(senders: int = 8, mechanism: str = "store") -> Candidate:
 @cache
 def product(mechanism: str) -> str:
     """The kernel that sends and multiplies."""
-    lowered = lower_candidate(candidate(mechanism=mechanism), only_read=True)
+    with only_text():
+        lowered = lower_candidate(candidate(mechanism=mechanism), only_read=True)
     [text] = (
         function.script() for function in lowered.device.functions.values() if MEET not in function.script()
     )

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.browser import chromium, missing
+from tests.support.browser import chromium, serious_findings
 from tests.unit.pages.test_browser import NEXT_FRAMES, OVERFLOWING, THEMES, VIEWS
 from tests.unit.server.conftest import Served
 
@@ -70,20 +70,9 @@ def test_nothing_overflows_and_the_theme_is_that_of_the_system(browser: Any, ful
 
 @pytest.mark.parametrize("path", ["", "records?session={predicted}", "plans", "tables"])
 def test_axe_finds_nothing_serious(browser: Any, full: Served, path: str) -> None:
-    try:
-        from axe_playwright_python.sync_playwright import Axe
-    except ImportError:
-        missing("axe-playwright-python is not installed")
     with looking(browser, full, path) as page:
         for theme in THEMES if path.startswith("records") else THEMES[:1]:  # they share their styles
-            page.emulate_media(color_scheme=theme)
-            found = Axe().run(page, options={"resultTypes": ["violations"]}).response["violations"]
-            serious = [
-                (each["id"], [node["html"][:120] for node in each["nodes"]][:3])
-                for each in found
-                if each["impact"] in ("serious", "critical")
-            ]
-            assert serious == [], theme
+            assert serious_findings(page, theme) == [], theme
 
 
 def test_keys_alone_lead_from_the_first_page_to_a_report_and_back(browser: Any, full: Served) -> None:

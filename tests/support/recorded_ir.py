@@ -1,0 +1,174 @@
+"""What TileLang's passes make of functions, as recorded in `tests/golden/ir.zip`: most of a lowering's time.
+
+The passes are TileLang's own. A function is looked up by its text, its structure, its target and the options
+of the passes, and by the version of TileLang, so a function that has changed at all is lowered as usual.
+So are functions that are compiled (the launcher looks for their own variables in the result) and those that
+take sizes or other numbers, for the same reason; unless the caller says that it becomes text (`only_text`).
+Tests of lowering itself take no recorded IR: `ALWAYS_LOWERED` of `tests/conftest.py`.
+
+A run of all tests with `PYTEST_RECORD_IR=FOLDER` writes into a folder what it has taken from the record, and
+results that took long; `python -m tests.support.recorded_ir FOLDER` makes the record of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import lzma
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+from zipfile import ZIP_LZMA, ZipFile, ZipInfo
+
+from tilesight.lowering import thread_sync
+from tilesight.lowering.dynamic import runtime_sizes
+
+ROOT = Path(__file__).resolve().parents[2]
+FILE = ROOT / "tests" / "golden" / "ir.zip"
+# variables of the environment, so that processes of tests have them, too
+SWITCH = "PYTEST_RECORDED_IR"
+FOLDER = "PYTEST_RECORD_IR"
+LONG_S = 0.2  # passes that take less are run: to read their result takes some hundredths of a second
+
+_only_text: ContextVar[bool] = ContextVar("only text", default=False)
+
+
+@contextmanager
+def only_text() -> Iterator[None]:
+    """In this block functions may take numbers: the result becomes text, in which these have their names."""
+    token = _only_text.set(True)
+    try:
+        yield
+    finally:
+        _only_text.reset(token)
+
+
+def use_recorded_ir() -> None:
+    """From now on the passes are not run for functions in the record, while the switch is on."""
+    from tilelang.backend.module import BackendModule
+
+    if not hasattr(BackendModule.lower, "run_passes"):
+        BackendModule.lower = with_record(BackendModule.lower)  # type: ignore[method-assign]
+
+
+def with_record(run_passes: Callable[[Any, Any, Any], Any]) -> Callable[[Any, Any, Any], Any]:
+    """Like `run_passes`, which is not called for what is in the record."""
+
+    def lower(backend: Any, module: Any, target: Any) -> Any:
+        key = _key(module, target) if os.environ.get(SWITCH) == "1" else None
+        if key is None:
+            return run_passes(backend, module, target)
+        if key in recorded():
+            text = read(key)
+            _record(key, text)
+            return _module(text)
+        begin = time.process_time()
+        lowered = run_passes(backend, module, target)
+        if os.environ.get(FOLDER) and time.process_time() - begin > LONG_S:
+            _record(key, _text(lowered))
+        return lowered
+
+    lower.run_passes = run_passes  # type: ignore[attr-defined]
+    return lower
+
+
+def _key(module: Any, target: Any) -> str | None:
+    """A hash of all that the result of the passes depends on; None for modules that are always lowered."""
+    from tvm import ir, tirx
+    from tvm.ir.transform import PassContext
+
+    functions = [function for _, function in module.functions_items()]
+    if not all(isinstance(one, tirx.PrimFunc) for one in functions):
+        return None
+    if not _only_text.get() and any(map(runtime_sizes, functions)):
+        return None
+    context = PassContext.current()
+    instruments = [str(one.name) for one in context.instruments]
+    if any(name != "Shortcut" for name in instruments):
+        return None
+    if not instruments and not _only_text.get():
+        return None
+    parts = (
+        module.script(show_meta=True),
+        str(ir.structural_hash(module, map_free_vars=True)),
+        str(target),
+        json.dumps({name: str(value) for name, value in context.config.items()}, sort_keys=True),
+        shortcut() if instruments else "",
+        version("tilelang"),
+    )
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
+
+
+@cache
+def shortcut() -> str:
+    """A hash of the code that stands for a pass in kernels that are only read."""
+    return hashlib.sha256(Path(thread_sync.__file__).read_bytes()).hexdigest()
+
+
+@cache
+def recorded() -> frozenset[str]:
+    """The keys of the record."""
+    if not FILE.exists():
+        return frozenset()
+    with ZipFile(FILE) as archive:
+        return frozenset(archive.namelist())
+
+
+def read(key: str) -> str:
+    """A recorded module, as JSON."""
+    with ZipFile(FILE) as archive:  # no open file is shared with processes that are forked
+        return archive.read(key).decode()
+
+
+def _module(text: str) -> Any:
+    from tvm import ir
+
+    return ir.load_json(text)
+
+
+def _text(module: Any) -> str:
+    """`module` as JSON, without the places in source files."""
+    from tvm import ir
+
+    graph = json.loads(ir.save_json(module))
+    nodes = graph["nodes"]
+    nothing = next(index for index, node in enumerate(nodes) if node["type"] == "None")
+    for node in nodes:
+        if node["type"] == "ir.SourceName":
+            node["data"] = ""
+        elif node["type"] == "ir.Span":
+            node["data"] = {
+                name: value if name == "source_name" else 0 for name, value in node["data"].items()
+            }
+        elif isinstance(data := node.get("data"), dict) and "span" in data:
+            data["span"] = nothing
+    return json.dumps(graph, separators=(",", ":"))
+
+
+def _record(key: str, text: str) -> None:
+    if given := os.environ.get(FOLDER):
+        folder = ROOT / given
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / key).write_bytes(lzma.compress(text.encode()))
+
+
+def main(folder: str) -> None:
+    """Make the record of the files in a folder."""
+    made = FILE.with_suffix(".new")
+    with ZipFile(made, "w", ZIP_LZMA) as archive:
+        for path in sorted(Path(folder).iterdir()):
+            entry = ZipInfo(path.name)  # without the time
+            entry.compress_type = ZIP_LZMA
+            archive.writestr(entry, lzma.decompress(path.read_bytes()))
+    made.replace(FILE)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
