@@ -146,6 +146,8 @@ def _print(found: Timeline) -> None:
     output.print_text(found.title, bold=True)
     for name, value in found.facts:
         output.print_text(f"{name}: {value}")
+    for finding in found.findings:
+        output.print_text(finding)
     for part in found.parts:
         unit, us = ("s", 1e6) if part.view is View.SESSION else ("us", 1.0)
         output.print_text()
@@ -194,5 +196,6 @@ def _fields(found: Timeline) -> dict[str, Any]:
             }
             for part in found.parts
         ],
+        "findings": list(found.findings),
         "notes": list(found.notes),
     }

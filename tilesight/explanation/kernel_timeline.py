@@ -10,6 +10,7 @@ from ..records.timeline import Timeline
 from ..records.trial import Prediction
 from ..reports.numbers import number, percent
 from ..target.spec import Target
+from .view import view
 
 if TYPE_CHECKING:
     from ..costmodel.model import CostModel
@@ -65,7 +66,11 @@ def kernel_timeline(
             "time."
         )
     return Timeline(
-        title, parts, tuple(_facts(prediction, drawn_us, factor, analytical.version)), tuple(notes)
+        title,
+        parts,
+        tuple(_facts(prediction, drawn_us, factor, analytical.version)),
+        tuple(notes),
+        findings=view(kernels, prediction, target).findings,
     )
 
 

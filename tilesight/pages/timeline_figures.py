@@ -47,7 +47,8 @@ def kernel_timeline_parts(
     parts: list[PageFigure | Texts] = []
     tables = {}
     for view, (title, text) in _VIEWS.items():
-        if shown := timeline.of(view):
+        # the longest loop is shown first
+        if shown := sorted(timeline.of(view), key=lambda part: -part.us * part.trips):
             key = f"timeline-{view.value.replace(' ', '-')}"
             starts = Source.PLAIN if timeline.traced else Source.PREDICTED
             tables[key] = _table(shown, "spans", 1.0, "us", starts)

@@ -11,7 +11,10 @@ def timeline_page(timeline: Timeline) -> Page:
     """The page of the timeline of a kernel or a session."""
     of_session = bool(timeline.of(View.SESSION))
     figures, tables = (session_timeline_parts if of_session else kernel_timeline_parts)(timeline)
-    parts: list[PageFigure | Facts | Texts] = [Facts("Result", timeline.facts), *figures]
+    parts: list[PageFigure | Facts | Texts] = [Facts("Result", timeline.facts)]
+    if timeline.findings:
+        parts.append(Texts("What costs it time, predicted", timeline.findings))
+    parts += figures
     return Page(timeline.title, _subtitle(timeline), parts, tables)
 
 

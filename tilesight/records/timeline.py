@@ -87,6 +87,7 @@ class Timeline:
         title: of which kernel or session.
         parts: the first one is the whole.
         facts: names and values.
+        findings: sentences on what costs a kernel time, as `explain` has them; the limit comes first.
         notes: what is simplified or not known.
         traced: whether rows of a traced launch lie under those of the prediction.
         details: further parts, too large for a text or a page: a Chrome trace has them.
@@ -98,6 +99,7 @@ class Timeline:
     notes: tuple[str, ...] = ()
     traced: bool = False
     details: tuple[TimelinePart, ...] = ()
+    findings: tuple[str, ...] = ()
 
     def of(self, view: View) -> tuple[TimelinePart, ...]:
         return tuple(part for part in self.parts if part.view is view)
