@@ -8,6 +8,7 @@ import hashlib
 import os
 import re
 import secrets
+import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -78,6 +79,19 @@ def may_write(folder: Path) -> bool:
     """
     nearest = next(path for path in (folder.absolute(), *folder.absolute().parents) if os.path.exists(path))
     return os.access(nearest, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids)
+
+
+def others_who_write(path: Path) -> str:
+    """What makes a file or folder one that another user may have written, for a message; "" if nothing does.
+
+    A link counts with what it leads to. Raises `OSError` if it does not exist.
+    """
+    for found in (path.lstat(), path.stat()):
+        if found.st_uid not in (0, os.getuid()):
+            return f"belongs to another user (id {found.st_uid})"
+        if found.st_mode & stat.S_IWOTH and not stat.S_ISLNK(found.st_mode):
+            return "can be written by all users"
+    return ""
 
 
 def file_hash(path: Path) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import os
-import stat
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from typing import Any
 from platformdirs import user_cache_path, user_data_path
 
 from .errors import InputError, nearest_names
+from .files import others_who_write
 
 FILE, PROJECT_FILE = "tilesight.toml", "pyproject.toml"
 EFFORTS = ("glance", "predict", "quick", "full", "exhaustive")
@@ -312,16 +312,12 @@ def _check_keys(path: Path, table: Mapping[str, Any]) -> None:
 
 def _check_writers(path: Path, setting: Setting) -> None:
     """Raise `InputError` if another user could have written a setting that leads to code."""
-    found = path.stat()
-    reason = ""
-    if found.st_uid not in (0, os.getuid()):
-        reason = f"belongs to another user (id {found.st_uid})"
-    elif found.st_mode & stat.S_IWOTH:
-        reason = "can be written by all users"
+    reason = others_who_write(path)
     if reason:
         raise InputError(
             f"settings file '{path}' {reason}, and its '{setting.key}' says which code runs here; set "
-            f"{setting.variable} if you want it, or make the file your own"
+            f"{setting.variable} if you want it, or make the file yours alone: "
+            f"chown $(id -u) '{path}' && chmod o-w '{path}'"
         )
 
 

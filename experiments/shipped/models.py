@@ -104,7 +104,7 @@ class Use:
     degree: int
 
     def __str__(self) -> str:
-        return f"{self.model} {self.product} at {self.degree}"
+        return f"{self.model} {self.product}, tensor-parallel {self.degree}"
 
 
 @dataclass(frozen=True)

@@ -156,7 +156,9 @@ def _record(key: str, text: str) -> None:
     if given := os.environ.get(FOLDER):
         folder = ROOT / given
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / key).write_bytes(lzma.compress(text.encode()))
+        partial = folder / f"{key}.{os.getpid()}.partial"  # other processes may write the same one
+        partial.write_bytes(lzma.compress(text.encode()))
+        partial.replace(folder / key)
 
 
 def main(folder: str) -> None:

@@ -99,7 +99,7 @@ def test_a_wrong_variable_is_refused_with_its_rule(
 
 
 @pytest.mark.parametrize("key", ["kernels", "cache_dir"])
-@pytest.mark.parametrize("who", ["another user", "all users"])
+@pytest.mark.parametrize("who", ["another user", "all users", "another user's link"])
 def test_a_file_that_others_can_write_names_no_code(
     project: Path, monkeypatch: pytest.MonkeyPatch, key: str, who: str
 ) -> None:
@@ -107,6 +107,14 @@ def test_a_file_that_others_can_write_names_no_code(
     file.write_text(f'target = "h100"\n{key} = "./theirs.py"\n')
     if who == "all users":
         file.chmod(0o666)
+    elif who == "another user's link":
+        mine = file.rename(project / "mine.toml")
+        file.symlink_to(mine)
+        who = "another user"
+        if os.getuid() == 0:
+            os.chown(file, 12345, -1, follow_symlinks=False)
+        else:
+            monkeypatch.setattr(os, "getuid", lambda: file.lstat().st_uid + 1)
     else:
         if os.getuid() == 0:
             os.chown(file, 12345, -1)

@@ -16,7 +16,6 @@ import hashlib
 import json
 import os
 import shutil
-import stat
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import ToolchainError
-from ..files import file_hash, flush
+from ..files import file_hash, flush, others_who_write
 from ..machine.owner import is_alive, this_process
 
 CODE_OBJECT = ".hsaco"  # the suffix of AMD's tools
@@ -79,14 +78,9 @@ def check_owner(folder: Path) -> None:
     """
     for path in (folder, folder / "kernels", folder / "dispatch"):
         try:
-            found = path.stat()
+            reason = others_who_write(path)
         except OSError:
             continue
-        reason = ""
-        if found.st_uid not in (0, os.getuid()):
-            reason = f"belongs to another user (id {found.st_uid})"
-        elif found.st_mode & stat.S_IWOTH:
-            reason = "can be written by all users"
         if reason:
             raise ToolchainError(
                 f"kernel cache: '{path}' {reason}, so its libraries are not loaded; set TILESIGHT_CACHE_DIR "

@@ -52,21 +52,31 @@ def install(context: click.Context) -> None:
             f"the shell '{shell or 'of no name'}' (SHELL) is none of {', '.join(SHELLS)}; `tilesight "
             "completion SHELL` prints the script of each"
         )
-    if shell == "fish":
-        file = Path.home() / ".config" / "fish" / "completions" / f"{suggestions.PROGRAM}.fish"
-        text = script_of(shell, context.find_root().command)
-        is_new = not file.exists() or file.read_text(encoding="utf-8") != text
-    else:
-        file, line = Path.home() / f".{shell}rc", _line(shell)
-        before = file.read_text(encoding="utf-8") if file.exists() else ""
-        is_new = line not in before.splitlines()
-        separator = "" if not before or before.endswith("\n") else "\n"
-        text = f"{before}{separator}{line}\n"
+    try:
+        file, text, is_new = _set_up(shell, context.find_root().command)
+    except OSError as error:
+        raise InputError(f"'{error.filename}' cannot be read: {error.strerror or error}") from error
     if is_new:
         _write(file.resolve(), text)
     done = "completion is set up in" if is_new else "completion was set up already in"
     output.print_text(f"{done} {file}; it works in each new {shell}")
     context.exit()
+
+
+def _set_up(shell: str, command: click.Command) -> tuple[Path, str, bool]:
+    """The file of a shell that sets up completion, its text with that, and whether that is new."""
+    if shell == "fish":
+        file = Path.home() / ".config" / "fish" / "completions" / f"{suggestions.PROGRAM}.fish"
+        text = script_of(shell, command)
+        return file, text, not file.exists() or _read(file) != text
+    file, line = Path.home() / f".{shell}rc", _line(shell)
+    before = _read(file) if file.exists() else ""
+    separator = "" if not before or before.endswith("\n") else "\n"
+    return file, f"{before}{separator}{line}\n", line not in before.splitlines()
+
+
+def _read(file: Path) -> str:
+    return file.read_text(encoding="utf-8", errors="surrogateescape")  # a user's file may have other bytes
 
 
 def _line(shell: str) -> str:
@@ -82,6 +92,6 @@ def _write(file: Path, text: str) -> None:
     except OSError as error:
         raise InputError(f"{complaint}: {error.strerror or error}") from error
     with replacing(file, complaint) as partial:
-        partial.write_text(text, encoding="utf-8")
+        partial.write_text(text, encoding="utf-8", errors="surrogateescape")
         if mode is not None:
             os.chmod(partial, mode)

@@ -21,7 +21,7 @@ _POLICIES = {
 _UNKNOWN = {
     OnUnknown.REFUSE: "other shapes are refused",
     OnUnknown.DEFAULT: "other shapes get the default config",
-    OnUnknown.NEAREST: "other shapes get the config of the nearest size of the table or the nearest record",
+    OnUnknown.NEAREST: "other shapes get the config of the nearest size that a record, the table or a plan has",
 }
 
 
@@ -50,7 +50,7 @@ def explanation(shapes: ShapeTable) -> str:
     if selector.shipped is not None and selector.shipped.plans:
         lines.append(f"  plans that ship with TileSight: {len(selector.shipped.plans)}")
     if selector.on_unknown is not None:
-        lines.append(f"  frozen: only these records and tables choose; {_UNKNOWN[selector.on_unknown]}")
+        lines.append(f"  frozen: nothing else chooses; {_UNKNOWN[selector.on_unknown]}")
     lines.append(f"  digest of what was loaded: {selector.loaded.digest()}")
     if shapes.improver.is_automatic:
         lines.append(

@@ -119,10 +119,7 @@ class LocalExecutor:
                 timeout_s=LIMITS[MeasureJob],
                 preload=tasks.preload_device,
                 initializer=tasks.start_device,
-                environment={
-                    **({} if self._alternates else tasks.GPU_ENVIRONMENT),
-                    **({} if world == 1 else GROUP_ENVIRONMENT),
-                },
+                environment={} if world == 1 else GROUP_ENVIRONMENT,
                 environments=[restricted_to(*group) for group in groups] or None,
                 gate=[partial(alone_on, *(device.uuid for device in group)) for group in groups]
                 or [partial(alone_on, PROCESSOR_LOCK)],

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from .jobs import CompareJob
 
 COMPILER_ENVIRONMENT = thread_limits(1)  # of processes that lower and build
-# Of processes that measure on GPUs. Importing numpy starts no threads then, so the process can be forked.
-GPU_ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1"}
 NICENESS = 10  # of workers that lower and build: a process that measures must not wait for a core
 
 
@@ -64,7 +62,8 @@ def preload_compiler() -> None:
 def _driver_untouched() -> Iterator[None]:
     """Let the driver's files answer when torch is asked whether there are GPUs, as TileLang does on import.
 
-    Torch's own answer initialises the driver, and such a process cannot be forked.
+    Torch's own answer opens the driver, even the one of NVML (PYTORCH_NVML_BASED_CUDA_CHECK) with driver 580,
+    and such a process cannot be forked. What is asked later gets torch's own answer.
     """
     import torch
 

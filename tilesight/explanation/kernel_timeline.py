@@ -24,7 +24,7 @@ _NOTES = (
     "the latency of its loads and its core's share of L2.",
     "What all cores share holds blocks up while they run. The model states by how much in sum, so that is "
     "drawn after them.",
-    "A block is one of mean length. What ends it (its start and end are one number) is drawn at its start.",
+    "A block is one of mean length. Its start and its end are one number of the model, drawn at its start.",
 )
 _SEVERAL_CONSUMERS = (
     "Consumers with programs of their own run beside each other. The model states the time of their loops "

@@ -20,11 +20,7 @@ from .fork_server import ForkRequest, KillRequest, ServerReady, ServerSetup, Wor
 from .process_tree import end_marked, still_running
 
 _MARK = "TILESIGHT_FORK_SERVER"
-_FORK_SAFE = {
-    "OPENBLAS_NUM_THREADS": "1",  # OpenBLAS starts its threads when NumPy is imported
-    # importing TileLang asks PyTorch for a GPU; without this setting that question initialises the driver
-    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
-}
+_FORK_SAFE = {"OPENBLAS_NUM_THREADS": "1"}  # OpenBLAS starts its threads when NumPy is imported
 _CLOSE_TIMEOUT_S = 10.0
 _SWEEP_TIMEOUT_S = 5.0
 _TAIL_BYTES = 4000  # of a process's output that error messages show

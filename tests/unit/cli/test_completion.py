@@ -128,13 +128,14 @@ def test_install_adds_one_line_to_the_shells_file(
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("SHELL", f"/usr/bin/{shell}")
     file = tmp_path / f".{shell}rc"
-    file.write_text("alias x=y")
+    file.write_bytes(b"alias x=y\xff")
     file.chmod(0o600)
     for expected in ("is set up in", "was set up already in"):
         code, out, _ = Shell(capsys)("--install-completion")
         assert (code, expected in " ".join(out.split())) == (0, True)
-        first, line = file.read_text().splitlines()
-        assert (first, line.endswith(f'eval "$(tilesight completion {shell})"')) == ("alias x=y", True)
+        first, line = file.read_bytes().splitlines()
+        ends = line.endswith(f'eval "$(tilesight completion {shell})"'.encode())
+        assert (first, ends) == (b"alias x=y\xff", True)
         assert file.stat().st_mode & 0o777 == 0o600
 
 
@@ -154,3 +155,13 @@ def test_install_refuses_other_shells(
     monkeypatch.setenv("SHELL", "/bin/tcsh")
     code, _, error = Shell(capsys)("--install-completion")
     assert (code, "'tcsh' (SHELL) is none of bash, zsh, fish" in error) == (2, True)
+
+
+def test_install_refuses_what_is_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("SHELL", "/bin/bash")
+    (tmp_path / ".bashrc").mkdir()
+    code, _, error = Shell(capsys)("--install-completion")
+    assert (code, ".bashrc' cannot be read: Is a directory" in " ".join(error.split())) == (2, True)

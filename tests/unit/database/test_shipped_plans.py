@@ -59,7 +59,7 @@ def table(n: int = 4096) -> DispatchTable:
 
 def test_plans_are_listed_and_read(tmp_path: Path) -> None:
     texts = {n: table(n).text() for n in (4096, 6144)}
-    found = [(plan_of(text, "2026-11-27", ["Llama 3.1 8B L8Q at 1"]), text) for text in texts.values()]
+    found = [(plan_of(text, "2026-11-27", ["Llama 3.1 8B L8Q, tensor-parallel 1"]), text) for text in texts.values()]
     write_plans(tmp_path / PLANS, found)
     write_plans(tmp_path / "other.zip", reversed(found))
     assert (tmp_path / PLANS).read_bytes() == (tmp_path / "other.zip").read_bytes()
@@ -67,7 +67,7 @@ def test_plans_are_listed_and_read(tmp_path: Path) -> None:
     [plan, _] = archive.plans
     assert (plan.name, plan.first, plan.last) == ("matmul-h200-bfloat16-n4096-k4096.json", 1, 16384)
     assert (plan.device, plan.made, plan.kernels) == ("NVIDIA H200", "2026-11-27", 2)
-    assert plan.used_by == ("Llama 3.1 8B L8Q at 1",)
+    assert plan.used_by == ("Llama 3.1 8B L8Q, tensor-parallel 1",)
     assert [archive.text(plan) for plan in archive.plans] == [*texts.values()]
 
 
@@ -107,7 +107,7 @@ def test_the_products_of_models_have_the_sizes_of_one_gpu(build: ModuleType) -> 
     # published sizes: 64 heads and 8 of keys and values of 128; rows divide k
     assert found[1280, 8192] == ["Llama 3.1 70B L70Q at 8"]
     assert found[8192, 3584] == ["Llama 3.1 70B L70D at 8"]
-    assert {"Llama 3.1 8B L8Q at 1", "Qwen3 8B Q8Q at 1", "Mixtral 8x7B MXQ at 1"} <= set(found[6144, 4096])
+    assert {"Llama 3.1 8B L8Q, tensor-parallel 1", "Qwen3 8B Q8Q at 1", "Mixtral 8x7B MXQ at 1"} <= set(found[6144, 4096])
     assert len(found[2112, 7168]) == 4, "DeepSeek-V3's latent ranks are not divided"
     assert "DeepSeek-V3 DSKVB at 1" in found[32768, 512]
     assert len({use.model for one in build.shapes()[:8] for use in one.uses}) == 9

@@ -88,7 +88,7 @@ def test_nothing_is_replaced(tmp_path: Path) -> None:
     made = frozen(tmp_path)
     with pytest.raises(InputError, match="a frozen dispatcher replaces no kernel by itself"):
         made.d.improve(m=64)
-    assert "frozen: only these records and tables choose; other shapes are refused" in made.d.explain()
+    assert "frozen: nothing else chooses; other shapes are refused" in made.d.explain()
     assert f"digest of what was loaded: {made.d.digest()}" in made.d.explain()
 
 

@@ -140,11 +140,16 @@ def test_db_plans_lists_them_and_writes_one(ship: Path) -> None:
         assert (found.exit_code == 0) == (code == 0), found.output
         return found.output if code == 0 else str(found.exception)
 
-    assert "n=6144 k=4096 bfloat16" in run("matmul", "--target", "h200")
-    assert "no plan that matches" in run("gemv")
+    assert "n=6144 k=4096 layout=nn bfloat16" in run("matmul", "--target", "h200")
+    assert "n=4096" in run("--shape", "layout=nn")
+    assert "no plan of this kernel" in run("gemv")
+    assert "no plan of this kernel" in run("--shape", "layout=nt")
+    assert "unknown" in run("matmuul", code=2)
+    assert "h201" in run("--target", "h201", code=2)
     assert [plan["fixed"]["n"] for plan in json.loads(run("--json"))["plans"]] == [4096, 6144]
     out = ship / "one.json"
     assert "2 plans match" in run("--out", str(out), code=1)
+    assert "nothing to write" in run("gemv", "--out", str(out), code=1)
     assert not out.exists()
     run("matmul", "--shape", "n=4096,k=4096", "--out", str(out))
     assert tilesight.read_table(out) == table(4096, 4096)

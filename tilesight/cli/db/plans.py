@@ -12,6 +12,8 @@ from ...errors import InputError
 from ...files import check_out, replacing
 from .. import options, output
 
+NONE = "no plan of this kernel, target and shape ships with this TileSight; `tilesight plan` makes one"
+
 if TYPE_CHECKING:
     from ...database.shipped_plans import PlanArchive, ShippedPlan
 
@@ -28,14 +30,22 @@ def plans(kernel: str | None, target: str | None, shape: str | None, out: str | 
     --out writes one of them as a dispatch table, for `tilesight export` and for programs.
     """
     from ...problem.assignments import parse_assignments
+    from ...target.spec import load_target
+    from ...tuner.resolve import find_operator
 
     if out is not None:
         check_out(Path(out), ".json", "dispatch tables")
+    if kernel is not None:
+        find_operator(kernel)
+    if target is not None:
+        load_target(target)
     wanted = parse_assignments(shape, "--shape") if shape else {}
     archive = _archive()
     found = [plan for plan in archive.plans if _is_wanted(plan, kernel, target, wanted)] if archive else []
     if out is not None:
-        if len(found) != 1 or archive is None:
+        if not found:
+            raise InputError(f"{NONE}, so there is nothing to write to '{out}'")
+        if len(found) > 1 or archive is None:
             raise InputError(
                 f"{len(found)} plans match, and --out writes one: name its kernel, --target and --shape"
             )
@@ -45,7 +55,7 @@ def plans(kernel: str | None, target: str | None, shape: str | None, out: str | 
         output.print_json("db_plans", plans=[asdict(plan) for plan in found], out=out)
         return
     if not found:
-        output.print_text("no plan that matches ships with this TileSight; `tilesight plan` makes one")
+        output.print_text(NONE)
         return
     columns = ["kernel", "target", "shape", "range", "kernels", "measured", "used by"]
     output.print_table(columns, [_row(plan) for plan in found], right=["kernels"], folded=["used by"])
@@ -63,17 +73,24 @@ def _archive() -> PlanArchive | None:
 
 
 def _is_wanted(plan: ShippedPlan, kernel: str | None, target: str | None, wanted: dict[str, str]) -> bool:
-    parts = {name: str(value) for name, value in [*plan.fixed.items(), *plan.attrs.items()]}
-    return (
-        kernel in (None, plan.operator)
-        and target in (None, plan.target)
-        and all(parts.get(name) == value for name, value in wanted.items())
-    )
+    parts = _parts(plan)
+    if kernel not in (None, plan.operator) or target not in (None, plan.target):
+        return False
+    return all(parts.get(name) == value for name, value in wanted.items())
+
+
+def _parts(plan: ShippedPlan) -> dict[str, str]:
+    """Its fixed dimensions and attributes, with the layout of its operands also where that is the default."""
+    from ...tuner.resolve import find_operator
+
+    operator = find_operator(plan.operator)
+    shown = {name: operator.attribute(plan.attrs, name) for name in ("layout",) if name in operator.attrs}
+    return {name: str(value) for name, value in {**plan.fixed, **shown, **plan.attrs}.items()}
 
 
 def _row(plan: ShippedPlan) -> list[Any]:
-    shape = [f"{name}={value}" for name, value in [*plan.fixed.items(), *plan.attrs.items()]]
+    shape = [f"{name}={value}" for name, value in _parts(plan).items()]
     span = f"{plan.vary}={plan.first}..{plan.last}"
-    used_by = ", ".join(plan.used_by) or "-"
+    used_by = "; ".join(plan.used_by) or "-"
     shown = [plan.operator, plan.target, " ".join([*shape, plan.dtype]), span]
     return [*shown, plan.kernels, f"{plan.made} {plan.device}", used_by]

@@ -115,8 +115,8 @@ def _print(found: ContextReport, notes: tuple[str, ...]) -> None:
     )
     if found.plan is not None:
         output.print_text(
-            f"dispatch: {found.plan.origin}, has {context.workload.label}; it is used where no record "
-            "and no table of yours does"
+            f"dispatch: {found.plan.origin}, has {context.workload.label}; a dispatcher uses it if neither "
+            "a record nor a table of yours has this shape"
         )
     if found.is_due_for_recheck:
         output.print_text(

@@ -54,8 +54,8 @@ class Selector:
         table: a dispatch table, if there is one.
         explore: lowers missing profiles of a shape and returns the model's choice; None: nothing is lowered.
         given: the caller's config for all shapes, in place of every other source.
-        on_unknown: of a frozen dispatcher, which chooses from records and the table alone, and for shapes
-            that have neither as this says; None: the dispatcher is not frozen.
+        on_unknown: of a frozen dispatcher, which chooses from records, the table and plans that ship alone,
+            and for shapes that none of them has as this says; None: the dispatcher is not frozen.
         shipped: plans that ship with TileSight; None: none are used.
     """
 
@@ -233,7 +233,7 @@ class Selector:
     # ---- shapes that a frozen dispatcher does not know
 
     def _as_told(self, policy: OnUnknown, workload: Workload, space: SearchSpace) -> Iterator[Choice]:
-        told = f"the shape has neither a record nor an entry of a table, and on_unknown='{policy}'"
+        told = f"no record, table or shipped plan has the shape, and on_unknown='{policy}'"
         if policy is OnUnknown.DEFAULT:
             for choice in self._default(workload, space):
                 reason = f"the default config of {self.problem.template.name}: {told}"

@@ -115,7 +115,6 @@ class Measurer:
                 timeout_s=1.0,
                 preload=tasks.preload_device,
                 initializer=tasks.start_device,
-                environment=tasks.GPU_ENVIRONMENT if target.is_gpu else {},
                 environments=[restricted_to(self._device)],
                 # processes outside Ray may use the GPU too
                 gate=partial(alone_on, self._device.uuid) if target.is_gpu else None,
