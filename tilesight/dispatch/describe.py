@@ -21,7 +21,7 @@ _POLICIES = {
 _UNKNOWN = {
     OnUnknown.REFUSE: "other shapes are refused",
     OnUnknown.DEFAULT: "other shapes get the default config",
-    OnUnknown.NEAREST: "other shapes get the config of the nearest size that a record, the table or a plan has",
+    OnUnknown.NEAREST: "other shapes get the config of the nearest size that a record, table or plan has",
 }
 
 

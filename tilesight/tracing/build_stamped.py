@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from ..builder.build import build_lowered
 from ..builder.launch_plan import LaunchPlan
-from ..errors import Failure, FailureKind
+from ..errors import Failure, FailureKind, LaunchError
 from ..problem.candidate import Candidate
 from ..records.trial import BuildResult
 from .grids import Grid, fixed_grids
 from .stamp_source import with_stamps
-from .values import StampedKernel, StampError
+from .values import StampedKernel
 
 if TYPE_CHECKING:
     from ..lowering.lower import Lowered
@@ -76,7 +76,7 @@ def build_both(
         return StampedBuild(plain, plain, ())
     try:
         built = build_lowered(once, target, flags, cache_dir, rewrite=stamped)
-    except StampError as error:
+    except LaunchError as error:
         return StampedBuild(plain, BuildResult(None, Failure(FailureKind.BUILD_ERROR, str(error))), ())
     if built.failure is not None:
         message = f"with time stamps in it, {built.failure.message}"

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from ..errors import LaunchError
 from . import layout
-from .values import BlockTime, BlockTrace, KernelTrace, LoopRun, StampedKernel, StampError, WarpTrace
+from .values import BlockTime, BlockTrace, KernelTrace, LoopRun, StampedKernel, WarpTrace
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,7 +31,7 @@ def read_trace(words: Words, kernel: StampedKernel) -> KernelTrace:
         kernel: The kernel.
 
     Raises:
-        StampError: A block has written nothing.
+        LaunchError: A block has written nothing.
     """
     import numpy as np
 
@@ -40,7 +41,7 @@ def read_trace(words: Words, kernel: StampedKernel) -> KernelTrace:
     ended = table[:, 1:, 3] > 0
     silent = np.flatnonzero((begin_ns == 0) | ~ended.any(axis=1))
     if len(silent):
-        raise StampError(
+        raise LaunchError(
             f"{kernel.function}: {len(silent)} of {count} blocks wrote no times, block {silent[0]} first"
         )
     cycles = np.where(ended, (table[:, 1:, 2] - table[:, :1, 2]) % _WRAP, 0)
@@ -135,7 +136,7 @@ def _clock_mhz(begin_ns: Times, end_ns: Times, begin_cycles: Times, cycles: Time
             passed += span
             counted += int((begin_cycles[last] + cycles[last] - begin_cycles[first]) % _WRAP)
     if not counted or not passed:
-        raise StampError(
+        raise LaunchError(
             "the clock of the chip did not advance while the kernel ran: it is too short to be traced"
         )
     return counted / passed * 1e3

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..builder.launch_plan import LaunchPlan, read_plan
-from .values import StampError
+from ..errors import LaunchError
 
 if TYPE_CHECKING:
     from ..lowering.lower import Lowered
@@ -16,12 +16,12 @@ Grid = tuple[int, int, int]
 
 
 def fixed_grids(_: Lowered, plan: LaunchPlan) -> list[Grid]:
-    """The grids of a function without dynamic dimensions. Raises `StampError` if it has some."""
+    """The grids of a function without dynamic dimensions. Raises `LaunchError` if it has some."""
     found = []
     for launch in plan.launches:
         x, y, z = launch.grid
         if not (isinstance(x, int) and isinstance(y, int) and isinstance(z, int)):
-            raise StampError(f"the number of blocks of {launch.function} depends on dynamic dimensions")
+            raise LaunchError(f"the number of blocks of {launch.function} depends on dynamic dimensions")
         found.append((x, y, z))
     return found
 

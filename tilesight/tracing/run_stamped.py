@@ -70,7 +70,7 @@ class StampedRun(KernelRun):
         return self._memory
 
     def traces(self) -> tuple[KernelTrace, ...]:
-        """The stamps of the last launch, which has ended. Raises `StampError`."""
+        """The stamps of the last launch, which has ended. Raises `LaunchError`."""
         return read_memory(self.kernels, self._memory)
 
     def close(self) -> None:
@@ -86,7 +86,7 @@ def new_memory(kernels: Sequence[StampedKernel], device: str) -> list[torch.Tens
 
 
 def read_memory(kernels: Sequence[StampedKernel], memory: Sequence[torch.Tensor]) -> tuple[KernelTrace, ...]:
-    """The times that launches have written. Raises `StampError`."""
+    """The times that launches have written. Raises `LaunchError`."""
     import numpy as np
 
     return tuple(

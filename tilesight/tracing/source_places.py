@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..errors import LaunchError
 from .layout import MOST_LOOPS
-from .values import StampedLoop, StampError
+from .values import StampedLoop
 
 if TYPE_CHECKING:
     from tree_sitter import Node
@@ -62,7 +63,7 @@ class KernelPlaces:
 
 
 def find_places(source: bytes, function: str) -> KernelPlaces:
-    """The places of stamps of one kernel. Raises `StampError` if the source does not define it.
+    """The places of stamps of one kernel. Raises `LaunchError` if the source does not define it.
 
     Loops that the source asks to unroll have no iterations at run time and get no stamps. Of loops within
     stamped ones only those get them that wait for others or copy, as the inner loop of a persistent kernel:
@@ -83,7 +84,7 @@ def find_places(source: bytes, function: str) -> KernelPlaces:
         if node.type == "function_definition":
             body = node.child_by_field_name("body")
     if body is None:
-        raise StampError(f"the source defines no kernel '{function}'")
+        raise LaunchError(f"the source defines no kernel '{function}'")
     returns = [node for node in _within(body) if node.type == "return_statement"]
     return KernelPlaces(
         source.rfind(b"\n", 0, starts[0]) + 1,

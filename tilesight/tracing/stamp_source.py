@@ -24,9 +24,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ..builder.launch_plan import Argument, KernelLaunch, LaunchPlan
+from ..errors import LaunchError
 from . import layout
 from .source_places import KernelPlaces, find_places
-from .values import StampedKernel, StampError
+from .values import StampedKernel
 
 PARAMETER, PLACE = "tilesight_trace", "tilesight_place"
 _HEAD = f"""
@@ -98,11 +99,11 @@ def with_stamps(
         for each launch, after the others: 32-bit words that the launch writes to (`layout.words`).
 
     Raises:
-        StampError: A function is launched several times, or is not in the source.
+        LaunchError: A function is launched several times, or is not in the source.
     """
     names = [launch.function for launch in plan.launches]
     if len(set(names)) < len(names):
-        raise StampError("a kernel that is launched several times in one call cannot be traced")
+        raise LaunchError("a kernel that is launched several times in one call cannot be traced")
     text = source.encode()
     kernels: list[StampedKernel] = []
     edits: dict[int, str] = {}

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..builder.loaded_kernel import LaunchError
-
 WARP = 32  # threads
-
-
-class StampError(LaunchError):
-    """A kernel cannot be traced, or its stamps make no sense."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ import pytest
 from tilesight.builder.build import device_source
 from tilesight.builder.cuda import build_cuda, cuda_flags
 from tilesight.builder.launch_plan import Argument, KernelLaunch, LaunchPlan, read_plan
+from tilesight.errors import LaunchError
 from tilesight.kernels import operator, template_for
 from tilesight.lowering.dynamic import lower_candidate
 from tilesight.lowering.lower import lower
@@ -22,7 +23,7 @@ from tilesight.tracing import layout
 from tilesight.tracing.grids import fixed_grids, grids_at
 from tilesight.tracing.source_places import find_places
 from tilesight.tracing.stamp_source import with_stamps
-from tilesight.tracing.values import StampedKernel, StampError
+from tilesight.tracing.values import StampedKernel
 
 H200 = load_target("h200")
 SPECIALISED = (
@@ -212,10 +213,10 @@ def test_numbers_of_the_caller_follow_all_tensors() -> None:
 
 def test_a_kernel_that_is_not_there_or_launched_twice_is_refused() -> None:
     plan = two_launches()
-    with pytest.raises(StampError, match="no kernel 'third'"):
+    with pytest.raises(LaunchError, match="no kernel 'third'"):
         find_places(TEXT.encode(), "third")
     again = LaunchPlan(1, (), (plan.launches[1], plan.launches[1]))
-    with pytest.raises(StampError, match="several times"):
+    with pytest.raises(LaunchError, match="several times"):
         with_stamps(TEXT, again, [(5, 1, 1), (5, 1, 1)])
 
 
@@ -232,6 +233,6 @@ def test_grids_of_dynamic_kernels_are_those_of_their_sizes() -> None:
 
     lowered = replace(lower(main, H200), sizes=(n,))
     plan = read_plan(lowered)
-    with pytest.raises(StampError, match="dynamic dimensions"):
+    with pytest.raises(LaunchError, match="dynamic dimensions"):
         fixed_grids(lowered, plan)
     assert grids_at({"n": 5000, "a": 1.0})(lowered, plan) == [(5, 1, 1)]
