@@ -24,7 +24,10 @@ PLANS = "plans.zip"  # in this package, if the release has it
 REINSTALL = "install TileSight anew: pip install --force-reinstall tilesight"
 _LIST = "plans.json"  # member with the list
 _FIXED_TIME = (2020, 1, 1, 0, 0, 0)  # so that equal plans make an equal file
-_DAMAGES = (OSError, KeyError, TypeError, ValueError, EOFError, lzma.LZMAError, zipfile.BadZipFile)
+_DAMAGES = (
+    *(OSError, KeyError, TypeError, ValueError, EOFError, RecursionError),
+    *(lzma.LZMAError, zipfile.BadZipFile),
+)
 
 
 @dataclass(frozen=True)

@@ -53,8 +53,14 @@ def test_workloads_that_kernels_take_are_tuned(data_set: Path, tuned: list[Workl
 def test_kernel_and_limit_choose(data_set: Path, tuned: list[Workload]) -> None:
     tune_workloads(data_set, "h200", "matmul", limit=1, effort="predict")
     assert [workload.dims["m"] for workload in tuned] == [5]
-    with pytest.raises(InputError, match=r"no workload of .* can be tuned"):
+    message = (
+        r"^--workloads .*set has no workload of rms_norm that can be tuned; left out: rope_x: .*; "
+        r"leave KERNEL out, or name a data set with definitions of gemm \(matmul\), rmsnorm"
+    )
+    with pytest.raises(InputError, match=message):
         tune_workloads(data_set, "h200", "rms_norm", effort="predict")
+    with pytest.raises(InputError, match=r"^--workloads is empty; name the folder"):
+        tune_workloads("", "h200", effort="predict")
     with pytest.raises(InputError, match="limit=0 must be at least 1"):
         tune_workloads(data_set, "h200", limit=0, effort="predict")
 
@@ -79,6 +85,17 @@ def test_the_command_prints_what_is_left_out(
     assert code == 0
     assert [one["name"] for one in json.loads(out)["left_out"]] == ["rope_x", "gemm_wide (2 shapes)"]
     assert len(tuned) == 4
+
+
+def test_json_has_what_is_left_out_where_nothing_is_tuned(
+    data_set: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = command(capsys, "rms_norm", "--workloads", str(data_set), "--json")
+    assert code == 2
+    fields = json.loads(out)
+    assert fields["sessions"] == []
+    assert [one["name"] for one in fields["left_out"]] == ["rope_x"]
+    assert "has no workload of rms_norm that can be tuned" in err
 
 
 def test_wrong_options(data_set: Path, capsys: pytest.CaptureFixture[str]) -> None:
