@@ -74,8 +74,7 @@ def tune_workloads(
             for `tune`.
 
     Returns:
-        One result for each shape. Its `left_out` has the definitions that no operator computes, the workloads
-        that no kernel takes on the target and the files that cannot be read, with the reasons.
+        One result for each shape. `left_out` has what gives no shape, or none for the target, and why.
 
     Raises:
         InputError: the folder has no definitions, or no workload that can be tuned.

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from tests.unit.tracesets.test_reading import GEMM, line, write
 from tilesight import tune_workloads
 from tilesight.cli.main import main
-from tilesight.errors import InputError
+from tilesight.errors import InputError, NoCandidateError
 from tilesight.problem.operator import Operator
 from tilesight.problem.workload import Workload
 
@@ -96,6 +98,21 @@ def test_json_has_what_is_left_out_where_nothing_is_tuned(
     assert fields["sessions"] == []
     assert [one["name"] for one in fields["left_out"]] == ["rope_x"]
     assert "has no workload of rms_norm that can be tuned" in err
+
+
+def test_json_has_what_is_left_out_where_a_shape_fails(
+    data_set: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def tune(*given: Any) -> None:
+        given[-1].answered(SimpleNamespace(from_database=True))
+        raise NoCandidateError("nothing works for the second shape")
+
+    monkeypatch.setattr("tilesight.api.trace_workloads.tune_work", tune)
+    monkeypatch.setattr("tilesight.cli.printed_results.session_fields", lambda *_: {"one": 1})
+    code, out, err = command(capsys, "--workloads", str(data_set), "--json")
+    assert code == 3
+    assert len(json.loads(out)["left_out"]) == 2
+    assert "nothing works for the second shape" in err
 
 
 def test_wrong_options(data_set: Path, capsys: pytest.CaptureFixture[str]) -> None:
