@@ -12,6 +12,7 @@ from ..problem.operator import Operator
 from ..problem.workload import Workload
 from ..records.session import Effort, SessionResult
 from ..target.spec import Target
+from ..tracesets.matches import MATCHES
 from ..tracesets.reading import LeftOut, read_trace_shapes
 from ..tuner.observers import Observer
 from ..tuner.options import TuneOptions
@@ -21,9 +22,13 @@ from .shapes_files import tune_work, workload_of
 
 @dataclass(frozen=True, slots=True)
 class TracedWork:
-    """What is tuned of a data set, the most frequent first, and what is left out."""
+    """What is tuned of a data set, the most frequent first, and what is left out.
+
+    `only`: the operator that was chosen; None: all.
+    """
 
     folder: Path
+    only: str | None
     work: tuple[tuple[Operator, Workload], ...]
     placement: Placement
     left_out: tuple[LeftOut, ...]
@@ -69,8 +74,7 @@ def tune_workloads(
             for `tune`.
 
     Returns:
-        One result for each shape, and what is left out: definitions that no operator computes, workloads that
-        no kernel takes on the target, files that cannot be read.
+        One result for each shape. `left_out` has what gives no shape, or none for the target, and why.
 
     Raises:
         InputError: the folder has no definitions, or no workload that can be tuned.
@@ -103,6 +107,8 @@ def find_work(
     """Read the workloads of a data set that can be tuned. Raises `InputError` if the folder is none."""
     if limit is not None and limit < 1:
         raise InputError(f"limit={limit} must be at least 1; leave it out for all")
+    if not str(folder):
+        raise InputError("--workloads is empty; name the folder of a data set of FlashInfer-Bench")
     only = None if kernel is None else find_operator(kernel).name
     found = read_trace_shapes(Path(folder))
     placement = locate(target, measures=options.measures)
@@ -121,12 +127,19 @@ def find_work(
         LeftOut(f"{name} ({shapes[0] if len(shapes) == 1 else f'{len(shapes)} shapes'})", reason)
         for (name, reason), shapes in refused.items()
     )
-    return TracedWork(Path(folder), tuple(work[:limit]), placement, (*found.left_out, *left_out))
+    return TracedWork(Path(folder), only, tuple(work[:limit]), placement, (*found.left_out, *left_out))
 
 
 def tune_found(found: TracedWork, options: TuneOptions, observer: Observer | None) -> list[SessionResult]:
     """Tune what was read. Raises `InputError` if that is nothing."""
     if not found.work:
-        reasons = f"; {found.left_out[0].text}" if len(found.left_out) == 1 else ""
-        raise InputError(f"no workload of '{found.folder}' can be tuned{reasons}")
+        of_kernel = f" of {found.only}" if found.only else ""
+        more = f" (and {len(found.left_out) - 1} more)" if len(found.left_out) > 1 else ""
+        reason = f"; {found.left_out[0].text}{more}" if found.left_out else ""
+        way_out = "leave KERNEL out, or name" if found.only else "name"
+        known = ", ".join(f"{match.op_type} ({match.operator})" for match in MATCHES)
+        raise InputError(
+            f"--workloads {found.folder} has no workload{of_kernel} that can be tuned{reason}; {way_out} a "
+            f"data set with definitions of {known}"
+        )
     return tune_work(found.work, found.placement, options, observer)

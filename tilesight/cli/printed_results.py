@@ -57,7 +57,7 @@ def show(
             run(Observers([progress, results]))
     except NoCandidateError:
         if as_json and results.fields:
-            output.print_json(kind, sessions=results.fields)
+            output.print_json(kind, sessions=results.fields, **more())
         raise
     if results.is_new and verbosity is not output.Verbosity.QUIET and not as_json:
         output.print_hint(

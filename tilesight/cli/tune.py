@@ -179,11 +179,15 @@ def _tune_workloads(
     session: TuneOptions,
 ) -> None:
     from ..api.trace_workloads import find_work, tune_found
+    from ..tracesets.reading import left_out_lines
 
     found = find_work(folder, target, kernel, limit, session)
+    left_out = {"left_out": [{"name": one.name, "reason": one.reason} for one in found.left_out]}
     if not as_json:
-        for one in found.left_out:
-            output.print_line(one.text)
+        for line in left_out_lines(found.left_out):
+            output.print_line(line)
+    elif not found.work:  # an error follows
+        output.print_json("tune", sessions=[], **left_out)
     printed_results.show(
         "tune",
         lambda observer: tune_found(found, session, observer),
@@ -191,7 +195,7 @@ def _tune_workloads(
         variants,
         verbosity,
         as_json,
-        lambda: {"left_out": [{"name": one.name, "reason": one.reason} for one in found.left_out]},
+        lambda: left_out,
         session.budget_s,
     )
 

@@ -9,6 +9,15 @@ from ..errors import InputError
 from .interface import RESERVED
 
 MOST_LETTERS = 63
+# packages that programs with an export may import: a module of that name would take their place
+_PACKAGES = frozenset(
+    {
+        *("cuda", "cupy", "cutlass", "deep_gemm", "flash_attn", "flashinfer", "flashinfer_bench", "jax"),
+        *("numpy", "pandas", "pip", "pydantic", "ray", "safetensors", "scipy", "setuptools", "sglang"),
+        *("sgl_kernel", "tilelang", "tilesight", "torch", "torchaudio", "torchvision", "transformers"),
+        *("triton", "tvm", "tvm_ffi", "vllm", "xformers", "yaml"),
+    }
+)
 _FORM = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
 
@@ -23,7 +32,7 @@ def check_name(name: str) -> None:
         reason = "is a word of C, C++, Rust or Python"
     elif name == "driver":
         reason = "begins functions of the library itself"
-    elif name in sys.stdlib_module_names or name in ("numpy", "tilesight"):
+    elif name in sys.stdlib_module_names or name in _PACKAGES:
         reason = "is a module of Python"
     if reason:
         raise InputError(f"name '{name}' {reason}; give another one: --name NAME")

@@ -58,6 +58,8 @@ def python_module(kernels: KernelSet, interface: CallInterface, files: Mapping[s
             "READ_SIZES": _lines(
                 f"{one.size} = {_read(one.field, one.axis, one.part, one.more)}" for one in interface.sources
             ),
+            # with one shape every other one is outside of the plan
+            "SHAPE_ERROR": "ValueError" if sizes else "OutsideOfPlan",
             "CHECK_SHAPES": _lines(f'_check_shape("{t.field}", {t.field}, {_shape(t)})' for t in inputs),
             "FOUND_SIZES": ", ".join(f"{one}={{{one}}}" for one in sizes) or "the shape",
             "CHECK_LAYOUTS": _lines(f'_check_layout("{t.field}", {t.field})' for t in inputs),

@@ -7,6 +7,7 @@ them beside itself when it is imported.
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import uuid
 import zlib
@@ -24,9 +25,9 @@ from .manifest import MANIFEST
 from .texts import fill
 
 AUTHOR = "tilesight"
-ENTRY = "main.py"
+ENTRY = "_main.py"  # names of exports begin with a letter
 PACKED = ".packed"  # suffix of a compressed library in base64
-_SOURCES = ("*.py", "*.so", "LICENSE.txt", MANIFEST)
+_SOURCES = ("*.py", "*.so", "LICENSE.txt")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,8 @@ def find_definition(kernels: KernelSet) -> TraceExport:
 def write_trace(kernels: KernelSet, trace: TraceExport, made: Path, folder: Path) -> None:
     """Write the data set into a folder. `made`: the same kernels with a Python module."""
     definition, name = trace.definition, kernels.name
-    solution = f"{AUTHOR}_{definition.name}_{kernels.problem.target.name}"
+    # definitions of several dtypes have one name
+    solution = f"{AUTHOR}_{definition.name}_{kernels.problem.dtype}_{kernels.problem.target.name}"
     entry = fill(
         "trace.txt",
         {
@@ -65,8 +67,13 @@ def write_trace(kernels: KernelSet, trace: TraceExport, made: Path, folder: Path
         },
     )
     sources = [{"path": ENTRY, "content": entry}]
-    for file in sorted(path for pattern in _SOURCES for path in made.rglob(pattern)):
-        sources.append(_source(file, file.relative_to(made).as_posix()))
+    files = sorted(path for pattern in _SOURCES for path in made.rglob(pattern))
+    sources += [_source(file, file.relative_to(made).as_posix()) for file in files]
+    manifest = json.loads((made / MANIFEST).read_text(encoding="utf-8"))
+    inside = {one["path"]: hashlib.sha256(one["content"].encode()).hexdigest() for one in sources}
+    # the entry writes the libraries
+    inside |= {file.relative_to(made).as_posix(): file_hash(file) for file in files if file.suffix == ".so"}
+    sources.append({"path": MANIFEST, "content": _json({**manifest, "files": dict(sorted(inside.items()))})})
     is_gpu = kernels.problem.target.is_gpu
     fields = {
         "name": solution,
@@ -90,9 +97,10 @@ def write_trace(kernels: KernelSet, trace: TraceExport, made: Path, folder: Path
         path = folder / "workloads" / place / f"{definition.name}.jsonl"
         path.parent.mkdir(parents=True)
         path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    manifest = json.loads((made / MANIFEST).read_text(encoding="utf-8"))
+    # the libraries are in the solution, whose own manifest has their places
+    bare = [{key: value for key, value in one.items() if key != "file"} for one in manifest["kernels"]]
     written = {path.relative_to(folder).as_posix(): file_hash(path) for path in folder.rglob("*.json*")}
-    _write(folder / MANIFEST, {**manifest, "files": dict(sorted(written.items()))})
+    _write(folder / MANIFEST, {**manifest, "kernels": bare, "files": dict(sorted(written.items()))})
 
 
 def _source(file: Path, path: str) -> dict[str, str]:
@@ -136,4 +144,8 @@ def _workload(trace: TraceExport, sizes: Mapping[str, int]) -> dict[str, Any]:
 
 def _write(path: Path, fields: Mapping[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(fields, indent=1) + "\n", encoding="utf-8")
+    path.write_text(_json(fields), encoding="utf-8")
+
+
+def _json(fields: Mapping[str, Any]) -> str:
+    return json.dumps(fields, indent=1) + "\n"

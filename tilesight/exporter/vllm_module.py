@@ -51,6 +51,7 @@ def vllm_module(kernels: KernelSet, interface: CallInterface) -> str:
             "DISPATCH_PARAMETERS": "".join(["self", *_keywords(interface.sizes)]),
             "DISPATCH": dispatch_expression(kernels),
             "KERNEL_COUNT": str(len(kernels.kernels)),
+            "LAST_KERNEL": str(len(kernels.kernels) - 1),
             "WARMUP_SIZES": _warmup_sizes(kernels),
             "CURRENT_DEVICE": "torch.cuda.current_device()" if is_gpu else "0",
             "SIZE_PARAMETERS": ", ".join(f"{one}: int" for one in interface.sizes),

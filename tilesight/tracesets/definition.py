@@ -6,6 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..problem.workload import MAX_DIMENSION
+
+MOST_LETTERS = 200  # of a name
+
 
 class DefinitionError(ValueError):
     """A definition or a workload is wrong, or no operator of TileSight computes it. The text says why."""
@@ -69,8 +73,28 @@ class TraceDefinition:
             raise DefinitionError(f"axis {axis} must be a constant")
         return size
 
-    def has(self, inputs: Mapping[str, tuple[str, ...]], outputs: Mapping[str, tuple[str, ...]]) -> bool:
-        """Whether it has exactly these tensors, with these axes; numbers are ignored."""
+    def sizes(self, stated: Mapping[str, int]) -> dict[str, int]:
+        """The sizes of axes in a workload that states some.
+
+        Raises `DefinitionError` if it states an axis that is not here, or another size than a constant has.
+        """
+        for name, size in stated.items():
+            if name not in self.axes:
+                raise DefinitionError(f"its workload states axis {name}, which it does not have")
+            constant = self.axes[name]
+            if constant not in (None, size):
+                raise DefinitionError(f"its workload states {name}={size}, and it has {name}={constant}")
+        return {**{name: size for name, size in self.axes.items() if size is not None}, **stated}
+
+    def has(
+        self,
+        inputs: Mapping[str, tuple[str, ...]],
+        outputs: Mapping[str, tuple[str, ...]],
+        numbers: tuple[str, ...] = (),
+    ) -> bool:
+        """Whether it has exactly these tensors, with these axes, and no inputs that are other `numbers`."""
+        if any(t.axes is None and name not in numbers for name, t in self.inputs.items()):
+            return False
 
         def axes(given: Mapping[str, TraceTensor]) -> dict[str, tuple[str, ...]]:
             return {name: t.axes for name, t in given.items() if t.axes is not None}
@@ -82,24 +106,31 @@ def read_definition(fields: Any) -> TraceDefinition:
     """The definition of JSON fields. Raises `DefinitionError` if they are none."""
     try:
         return TraceDefinition(
-            str(fields["name"]),
+            _name(fields["name"]),
             str(fields["op_type"]),
-            {name: _size(axis) for name, axis in fields["axes"].items()},
+            {name: _size(name, axis) for name, axis in fields["axes"].items()},
             {name: _tensor(tensor) for name, tensor in fields["inputs"].items()},
             {name: _tensor(tensor) for name, tensor in fields["outputs"].items()},
             str(fields.get("reference", "")),
             str(fields.get("description") or ""),
         )
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise DefinitionError(f"it is no definition: {type(error).__name__}: {error}") from None
 
 
-def _size(axis: Any) -> int | None:
+def _name(name: Any) -> str:
+    if not isinstance(name, str) or not name.isprintable() or not 1 <= len(name) <= MOST_LETTERS:
+        raise ValueError(f"its name must be 1 to {MOST_LETTERS} printable characters")
+    return name
+
+
+def _size(name: str, axis: Any) -> int | None:
     if axis["type"] == "var":
         return None
-    if axis["type"] != "const" or isinstance(axis["value"], bool) or not isinstance(axis["value"], int):
-        raise ValueError(f"axis {axis} is neither var nor a const with a whole number")
-    return axis["value"]
+    value = axis["value"] if axis["type"] == "const" else None
+    if type(value) is not int or not 1 <= value <= MAX_DIMENSION:
+        raise ValueError(f"axis {name} is neither var nor a const in 1 .. {MAX_DIMENSION}")
+    return value
 
 
 def _tensor(tensor: Any) -> TraceTensor:

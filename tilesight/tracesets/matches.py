@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from .. import kernels
 from ..kernels.rms_norm import EPS
 from ..problem.config import Value
 from ..problem.operator import Operator
@@ -55,11 +56,13 @@ class TraceMatch(ABC):
         op_type: of the definitions.
         operator: the name of TileSight's operator.
         has_random_inputs: whether inputs may be random, so that a workload is its sizes.
+        tensors: the operator's name of each tensor of a definition; the first one has the workload's dtype.
     """
 
     op_type: ClassVar[str]
     operator: ClassVar[str]
     has_random_inputs: ClassVar[bool] = True
+    tensors: ClassVar[Mapping[str, str]]
 
     @abstractmethod
     def definition(self, problem: KernelProblem) -> TraceDefinition:
@@ -77,7 +80,30 @@ class TraceMatch(ABC):
     def shape(
         self, definition: TraceDefinition, axes: Mapping[str, int], scalars: Mapping[str, float]
     ) -> dict[str, Value]:
-        """Dimensions and attributes of a workload. Raises `DefinitionError` if the operator does not fit."""
+        """Dimensions and attributes of a workload. Raises `DefinitionError` if the operator does not fit.
+
+        Args:
+            definition: of the workload.
+            axes: the sizes that the workload states.
+            scalars: its numbers.
+        """
+
+    def dtype(self, definition: TraceDefinition) -> str:
+        """The dtype of the workloads of a definition that has the tensors."""
+        return definition.inputs[next(iter(self.tensors))].dtype
+
+    def check_dtypes(self, definition: TraceDefinition, shape: Mapping[str, Value]) -> None:
+        """Raise `DefinitionError` unless the operator's tensors have the dtypes of the definition's."""
+        operator, dtype = kernels.operator(self.operator), self.dtype(definition)
+        others = operator.tensor_dtypes(dtype, operator.kept_attributes(shape))
+        for name, tensor in (*definition.inputs.items(), *definition.outputs.items()):
+            if tensor.axes is None:
+                continue
+            wanted = others.get(self.tensors[name], dtype)
+            if tensor.dtype != wanted:
+                raise DefinitionError(
+                    f"its {name} is {tensor.dtype}, and that of {self.operator} {dtype} is {wanted}"
+                )
 
 
 def _constants(problem: KernelProblem, *names: str) -> list[int]:
@@ -106,6 +132,7 @@ class GemmMatch(TraceMatch):
 
     op_type = "gemm"
     operator = "matmul"
+    tensors: ClassVar[Mapping[str, str]] = {"A": "A", "B": "B", "C": "C"}
 
     def definition(self, problem: KernelProblem) -> TraceDefinition:
         _require(problem, {"layout": "nt", "accumulate": "float32", "scales": "none", "fuse": "none"})
@@ -134,8 +161,7 @@ class GemmMatch(TraceMatch):
     ) -> dict[str, Value]:
         if not definition.has({"A": ("M", "K"), "B": ("N", "K")}, {"C": ("M", "N")}):
             raise DefinitionError("it is not the plain product C[M, N] = A[M, K] B[N, K]^T")
-        _same_dtypes(definition)
-        size = {**definition.axes, **axes}
+        size = definition.sizes(axes)
         return {"m": _size(size, "M"), "n": _size(size, "N"), "k": _size(size, "K"), "layout": "nt"}
 
 
@@ -144,6 +170,12 @@ class NormMatch(TraceMatch):
 
     op_type = "rmsnorm"
     operator = "rms_norm"
+    tensors: ClassVar[Mapping[str, str]] = {
+        "hidden_states": "x",
+        "residual": "r",
+        "weight": "w",
+        "output": "y",
+    }
 
     def definition(self, problem: KernelProblem) -> TraceDefinition:
         [n] = _constants(problem, "n")
@@ -188,11 +220,10 @@ class NormMatch(TraceMatch):
     ) -> dict[str, Value]:
         rows, weight = ("batch_size", "hidden_size"), ("hidden_size",)
         plain: dict[str, tuple[str, ...]] = {"hidden_states": rows, "weight": weight}
-        is_fused = definition.has({**plain, "residual": rows}, {"output": rows})
-        if not is_fused and not definition.has(plain, {"output": rows}):
+        is_fused = definition.has({**plain, "residual": rows}, {"output": rows}, ("eps",))
+        if not is_fused and not definition.has(plain, {"output": rows}, ("eps",)):
             raise DefinitionError("it is not the norm of rows [batch_size, hidden_size]")
-        _same_dtypes(definition)
-        size = {**definition.axes, **axes}
+        size = definition.sizes(axes)
         return {"m": _size(size, "batch_size"), "n": _size(size, "hidden_size"), "residual": is_fused}
 
 
@@ -205,6 +236,10 @@ class RaggedMatch(TraceMatch):
     op_type = "gqa_ragged"
     operator = "flash_attention_varlen"
     has_random_inputs = False  # offsets must ascend
+    tensors: ClassVar[Mapping[str, str]] = {
+        **{"q": "Q", "k": "K", "v": "V", "qo_indptr": "cu_seqlens_q", "kv_indptr": "cu_seqlens_k"},
+        **{"output": "O", "lse": "LSE"},
+    }
 
     def definition(self, problem: KernelProblem) -> TraceDefinition:
         wanted = {"causal": True, "window": 0, "softcap": 0, "sinks": False, "lse": True}
@@ -253,21 +288,27 @@ class RaggedMatch(TraceMatch):
         queries, keys = ("total_q", "num_qo_heads", "head_dim"), ("total_kv", "num_kv_heads", "head_dim")
         ends: tuple[str, ...] = ("len_indptr",)
         inputs = {"q": queries, "k": keys, "v": keys, "qo_indptr": ends, "kv_indptr": ends}
-        if not definition.has(inputs, {"output": queries, "lse": queries[:2]}):
+        if not definition.has(inputs, {"output": queries, "lse": queries[:2]}, ("sm_scale",)):
             raise DefinitionError("it is not the attention of packed queries, keys and values")
         if "causal" not in definition.name.split("_"):
             raise DefinitionError("its name does not say that it is causal")
         heads, kv_heads, head_dim = map(definition.constant, ("num_qo_heads", "num_kv_heads", "head_dim"))
         if heads % kv_heads:
             raise DefinitionError(f"num_qo_heads={heads} is no multiple of num_kv_heads={kv_heads}")
+        size = definition.sizes(axes)
+        ends_count = _size(size, "len_indptr")
+        if ends_count < 2:
+            raise DefinitionError(f"len_indptr={ends_count} must be at least 2, the ends of one item")
         usual = head_dim**-0.5
         scale = scalars.get("sm_scale", usual)
+        if not 0 < scale < math.inf:
+            raise DefinitionError(f"sm_scale={scale} must be a number above 0")
         return {
-            "batch": _size(axes, "len_indptr") - 1,
+            "batch": ends_count - 1,
             "heads": heads,
-            "tokens": _size(axes, "total_q"),
+            "tokens": _size(size, "total_q"),
             "head_dim": head_dim,
-            "tokens_kv": _size(axes, "total_kv"),
+            "tokens_kv": _size(size, "total_kv"),
             "causal": True,
             "group": heads // kv_heads,
             "lse": True,
@@ -298,18 +339,7 @@ def match_of_definition(definition: TraceDefinition) -> TraceMatch:
     return found
 
 
-def dtype_of(definition: TraceDefinition) -> str:
-    """The dtype of the first input."""
-    return next(iter(definition.inputs.values())).dtype
-
-
-def _same_dtypes(definition: TraceDefinition) -> None:
-    found = {t.dtype for t in (*definition.inputs.values(), *definition.outputs.values())}
-    if len(found) > 1:
-        raise DefinitionError(f"its tensors have different dtypes: {', '.join(sorted(found))}")
-
-
-def _size(sizes: Mapping[str, int | None], axis: str) -> int:
+def _size(sizes: Mapping[str, int], axis: str) -> int:
     size = sizes.get(axis)
     if size is None:
         raise DefinitionError(f"axis {axis} has no size")

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from tests.unit.tracesets.test_reading import GEMM, line, write
 from tilesight import tune_workloads
 from tilesight.cli.main import main
-from tilesight.errors import InputError
+from tilesight.errors import InputError, NoCandidateError
 from tilesight.problem.operator import Operator
 from tilesight.problem.workload import Workload
 
@@ -53,8 +55,14 @@ def test_workloads_that_kernels_take_are_tuned(data_set: Path, tuned: list[Workl
 def test_kernel_and_limit_choose(data_set: Path, tuned: list[Workload]) -> None:
     tune_workloads(data_set, "h200", "matmul", limit=1, effort="predict")
     assert [workload.dims["m"] for workload in tuned] == [5]
-    with pytest.raises(InputError, match=r"no workload of .* can be tuned"):
+    message = (
+        r"^--workloads .*set has no workload of rms_norm that can be tuned; left out: rope_x: .*; "
+        r"leave KERNEL out, or name a data set with definitions of gemm \(matmul\), rmsnorm"
+    )
+    with pytest.raises(InputError, match=message):
         tune_workloads(data_set, "h200", "rms_norm", effort="predict")
+    with pytest.raises(InputError, match=r"^--workloads is empty; name the folder"):
+        tune_workloads("", "h200", effort="predict")
     with pytest.raises(InputError, match="limit=0 must be at least 1"):
         tune_workloads(data_set, "h200", limit=0, effort="predict")
 
@@ -79,6 +87,32 @@ def test_the_command_prints_what_is_left_out(
     assert code == 0
     assert [one["name"] for one in json.loads(out)["left_out"]] == ["rope_x", "gemm_wide (2 shapes)"]
     assert len(tuned) == 4
+
+
+def test_json_has_what_is_left_out_where_nothing_is_tuned(
+    data_set: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = command(capsys, "rms_norm", "--workloads", str(data_set), "--json")
+    assert code == 2
+    fields = json.loads(out)
+    assert fields["sessions"] == []
+    assert [one["name"] for one in fields["left_out"]] == ["rope_x"]
+    assert "has no workload of rms_norm that can be tuned" in err
+
+
+def test_json_has_what_is_left_out_where_a_shape_fails(
+    data_set: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def tune(*given: Any) -> None:
+        given[-1].answered(SimpleNamespace(from_database=True))
+        raise NoCandidateError("nothing works for the second shape")
+
+    monkeypatch.setattr("tilesight.api.trace_workloads.tune_work", tune)
+    monkeypatch.setattr("tilesight.cli.printed_results.session_fields", lambda *_: {"one": 1})
+    code, out, err = command(capsys, "--workloads", str(data_set), "--json")
+    assert code == 3
+    assert len(json.loads(out)["left_out"]) == 2
+    assert "nothing works for the second shape" in err
 
 
 def test_wrong_options(data_set: Path, capsys: pytest.CaptureFixture[str]) -> None:

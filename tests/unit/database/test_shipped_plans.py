@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
+import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -87,6 +88,13 @@ def test_a_damaged_file_is_named(tmp_path: Path, damage: Callable[[bytes], bytes
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(DatabaseCorruptError, match=r"plans.zip' has no plans .*--force-reinstall"):
         PlanArchive(path)
+
+
+def test_a_list_that_is_nested_too_deeply(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / PLANS, "w") as archive:
+        archive.writestr("plans.json", "[" * 100_000 + "]" * 100_000)
+    with pytest.raises(DatabaseCorruptError, match=r"plans.zip' has no plans .*--force-reinstall"):
+        PlanArchive(tmp_path / PLANS)
 
 
 def test_another_table_than_the_one_that_was_packed(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def test_a_kernel_of_one_shape(tmp_path: Path) -> None:
     out = torch.empty(20, 48)
     assert single.bind(a, b, out=out)() is out
     torch.testing.assert_close(out, a @ b, atol=1e-4, rtol=1e-4)
-    with pytest.raises(ValueError, match=r"A has shape \(21, 32\) and must have \(20, 32\)"):
+    with pytest.raises(single.OutsideOfPlan, match=r"A has shape \(21, 32\) and must have \(20, 32\)"):
         single.call(*operands(21))
 
 

@@ -67,6 +67,10 @@ def changed(table: Path, **changes: Any) -> DispatchTable:
         ({"name": "7up"}, "name '7up' must be letters"),
         ({"name": "struct"}, "name 'struct' is a word of C, C\\+\\+, Rust or Python"),
         ({"name": "json"}, "name 'json' is a module of Python"),
+        *(
+            ({"name": name}, f"name '{name}' is a (module of Python|word of)")
+            for name in ("vllm", "triton", "flashinfer", "flashinfer_bench", "torch", "numpy", "tvm_ffi")
+        ),
         ({"name": "a" * 64}, "must have at most 63 letters"),
         ({"shape": "M0"}, "a table states its shapes and configs: leave out --shape"),
         ({"sizes": [16]}, "--sizes: the kernels of this table take m at run time; leave it out"),

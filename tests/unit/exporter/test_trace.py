@@ -20,7 +20,7 @@ from tilesight.executor.local import LocalExecutor
 from tilesight.files import file_hash
 
 NAME = "gemm_n48_k32"
-SOLUTION = f"solutions/tilesight/gemm/{NAME}/tilesight_{NAME}_cpu.json"
+SOLUTION = f"solutions/tilesight/gemm/{NAME}/tilesight_{NAME}_float32_cpu.json"
 
 
 @pytest.fixture(scope="module")
@@ -67,15 +67,36 @@ def test_the_folder_is_a_data_set(data_set: Path) -> None:
     assert solution["spec"] == {
         "language": "python",
         "target_hardware": ["cpu"],
-        "entry_point": "main.py::run",
+        "entry_point": "_main.py::run",
         "dependencies": [],
         "destination_passing_style": True,
     }
     paths = [source["path"] for source in solution["sources"]]
-    assert {"main.py", "product.py", "libproduct.so.packed", "kernels/product_0.so.packed"} <= set(paths)
+    assert {"_main.py", "product.py", "libproduct.so.packed", "kernels/product_0.so.packed"} <= set(paths)
     assert {"LICENSE.txt", "manifest.json"} <= set(paths)
     assert len(set(paths)) == len(paths)
     assert all(source["content"] for source in solution["sources"])
+
+
+def test_manifests_list_the_files_that_are_there(data_set: Path, tmp_path: Path) -> None:
+    assert all("file" not in kernel for kernel in read(data_set, "manifest.json")["kernels"])
+    unpack_solution(data_set / SOLUTION, tmp_path)
+    [package] = tmp_path.iterdir()
+    files = {path.relative_to(package).as_posix() for path in package.rglob("*") if path.is_file()}
+    files = {path for path in files if path != "manifest.json" and "__pycache__" not in path}
+    inside = read(package, "manifest.json")
+    assert inside["files"] == {path: file_hash(package / path) for path in files}
+    assert {kernel["file"] for kernel in inside["kernels"]} <= files
+
+
+def test_an_export_called_main_keeps_its_entry(data_set: Path, tmp_path: Path) -> None:
+    del data_set
+    table = matmul_table("cpu", "float32", {"n": 48, "k": 32}, [{}], [(1, 16, 0), (17, 40, 0)], layout="nt")
+    export(table, tmp_path / "made", format="flashinfer-trace", name="main")
+    paths = [source["path"] for source in read(tmp_path / "made", SOLUTION)["sources"]]
+    assert len(set(paths)) == len(paths)
+    module = unpack_solution(tmp_path / "made" / SOLUTION, tmp_path / "main_packages")
+    assert callable(module.run)
 
 
 def test_workloads_are_the_last_sizes_of_the_segments(data_set: Path) -> None:
@@ -113,7 +134,7 @@ def test_processes_that_unpack_at_once_all_work(data_set: Path, tmp_path: Path) 
     lines = (
         "import sys, types",
         "sys.modules['torch'] = types.ModuleType('torch')",
-        "try: import package.main",
+        "try: import package._main",
         "except AttributeError: pass",
     )
     running = [subprocess.Popen([sys.executable, "-c", "\n".join(lines)], cwd=tmp_path) for _ in range(4)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import importlib.util
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -120,6 +121,30 @@ def test_warming_up_loads_each_kernel_and_launches_it_once(
     assert [module.select(m) for m, _ in launched] == [0, 1]
     with pytest.raises(ValueError, match="engine_product: there is no kernel 2; the last one is 1"):
         engine.KERNEL.compile(engine.KERNEL.CompileKey(kernel=2))
+
+
+def test_a_speedup_must_be_above_0(engine: Any) -> None:
+    for wrong in (0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(
+            ValueError, match=rf"^engine_product: min_speedup={wrong} must be a number above 0$"
+        ):
+            engine.register_inductor(min_speedup=wrong)
+
+
+@pytest.mark.usefixtures("engine")
+def test_a_second_export_of_one_name_is_refused(made: Path) -> None:
+    spec = importlib.util.spec_from_file_location("again", made / "engine_product_vllm.py")
+    assert spec is not None
+    assert spec.loader is not None
+    with pytest.raises(RuntimeError) as refused:
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    assert str(refused.value) == (
+        "engine_product: this process has operators torch.ops.tilesight.engine_product already; export one "
+        "of them with --name"
+    )
+    a, b = operands(20)
+    assert torch.ops.tilesight.engine_product(a, b).numpy() == expected(a, b), "the first one stays"
+    assert "the last one is 1" in (made / "engine_product_vllm.py").read_text(encoding="utf-8")
 
 
 WARM = """

@@ -108,6 +108,8 @@ def test_a_definition_is_read_as_the_shape_that_it_was_made_of(case: Any) -> Non
     assert definition == made
     match = match_of_definition(definition)
     found = match.shape(definition, match.axes(workload.dims), {})
+    match.check_dtypes(definition, found)
+    assert match.dtype(definition) == case[2]
     text = ",".join(f"{name}={str(value).lower()}" for name, value in found.items())
     assert problem.operator.workload(text, case[2]).key == workload.key
 
@@ -147,13 +149,13 @@ def test_other_definitions_are_no_operators() -> None:
     _, problem = workload_of(CASES[1])
     gemm = match_of_operator("matmul").definition(problem)
     scaled = replace(gemm, inputs={**gemm.inputs, "A_scale": TraceTensor(("M",), "float32")})
-    mixed = replace(gemm, outputs={"C": TraceTensor(("M", "N"), "float32")})
+    alpha = replace(gemm, inputs={**gemm.inputs, "alpha": TraceTensor(None, "float32")})
     _, attention = workload_of(CASES[-1])
     ragged = match_of_operator("flash_attention_varlen").definition(attention)
-    size = {"M": 3, "len_indptr": 2, "total_q": 3, "total_kv": 3}
+    of_gemm, of_ragged = {"M": 3}, {"len_indptr": 2, "total_q": 3, "total_kv": 3}
     for definition, message in (
         (scaled, "not the plain product"),
-        (mixed, "different dtypes: bfloat16, float32"),
+        (alpha, "not the plain product"),
         (replace(gemm, axes={**gemm.axes, "N": None}), "axis N has no size"),
         (replace(gemm, op_type="mla_paged"), "op_type mla_paged: it has the two parts of queries"),
         (replace(gemm, op_type="relu"), "op_type relu: no operator is known for it"),
@@ -161,7 +163,86 @@ def test_other_definitions_are_no_operators() -> None:
         (replace(ragged, axes={**ragged.axes, "num_kv_heads": 3}), "no multiple of num_kv_heads=3"),
     ):
         with pytest.raises(DefinitionError, match=message):
-            match_of_definition(definition).shape(definition, size, {})
+            match_of_definition(definition).shape(
+                definition, of_ragged if definition.name.startswith("gqa") else of_gemm, {}
+            )
+
+
+@pytest.mark.parametrize(
+    ("axes", "message"),
+    [
+        ({"M": 3, "N": 17}, "its workload states N=17, and it has N=16"),
+        ({"M": 3, "L": 2}, "its workload states axis L, which it does not have"),
+        ({}, "axis M has no size"),
+    ],
+)
+def test_a_workload_keeps_the_axes_of_its_definition(axes: dict[str, int], message: str) -> None:
+    match = match_of_operator("matmul")
+    definition = match.definition(workload_of(CASES[1])[1])
+    assert match.shape(definition, {"M": 3, "N": 16}, {}) == match.shape(definition, {"M": 3}, {})
+    with pytest.raises(DefinitionError, match=f"^{message}$"):
+        match.shape(definition, axes, {})
+
+
+@pytest.mark.parametrize(
+    ("given", "result", "message"),
+    [
+        ("float8_e4m3fn", "bfloat16", ""),
+        ("int8", "int32", ""),
+        (
+            "float8_e4m3fn",
+            "float8_e4m3fn",
+            "its C is float8_e4m3fn, and that of matmul float8_e4m3fn is bfloat16",
+        ),
+        ("int8", "int8", "its C is int8, and that of matmul int8 is int32"),
+        ("bfloat16", "float32", "its C is float32, and that of matmul bfloat16 is bfloat16"),
+    ],
+)
+def test_dtypes_of_results_are_those_of_the_operator(given: str, result: str, message: str) -> None:
+    match = match_of_operator("matmul")
+    gemm = match.definition(workload_of(CASES[1])[1])
+    definition = replace(
+        gemm,
+        inputs={name: replace(tensor, dtype=given) for name, tensor in gemm.inputs.items()},
+        outputs={"C": TraceTensor(("M", "N"), result)},
+    )
+    shape = match.shape(definition, {"M": 3}, {})
+    if not message:
+        match.check_dtypes(definition, shape)
+        return
+    with pytest.raises(DefinitionError, match=f"^{message}$"):
+        match.check_dtypes(definition, shape)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "dtype"),
+    [("k", "float16"), ("v", "float32"), ("qo_indptr", "int64"), ("output", "float32"), ("lse", "bfloat16")],
+)
+def test_dtypes_of_attention(tensor: str, dtype: str) -> None:
+    match = match_of_operator("flash_attention_varlen")
+    ragged = match.definition(workload_of(CASES[-1])[1])
+    shape = match.shape(ragged, {"len_indptr": 2, "total_q": 3, "total_kv": 3}, {})
+    places = {"inputs": ragged.inputs, "outputs": ragged.outputs}
+    [(place, tensors)] = [(place, found) for place, found in places.items() if tensor in found]
+    changed = {**tensors, tensor: replace(tensors[tensor], dtype=dtype)}
+    with pytest.raises(
+        DefinitionError, match=f"^its {tensor} is {dtype}, and that of flash_attention_varlen"
+    ):
+        match.check_dtypes(replace(ragged, **{place: changed}), shape)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("ends", "scale", "message"),
+    [
+        (1, 0.5, "len_indptr=1 must be at least 2"),
+        *((2, wrong, "sm_scale=.* must be a number above 0") for wrong in (0.0, -1.0, math.inf, math.nan)),
+    ],
+)
+def test_numbers_of_attention(ends: int, scale: float, message: str) -> None:
+    match = match_of_operator("flash_attention_varlen")
+    ragged = match.definition(workload_of(CASES[-1])[1])
+    with pytest.raises(DefinitionError, match=f"^{message}"):
+        match.shape(ragged, {"len_indptr": ends, "total_q": 3, "total_kv": 3}, {"sm_scale": scale})
 
 
 def test_an_unusual_scale_is_an_attribute_of_the_shape() -> None:
