@@ -50,6 +50,8 @@ def unpack_solution(solution: Path, folder: Path) -> Any:
     entry, function = fields["spec"]["entry_point"].split("::")
     sys.path.insert(0, str(folder))
     try:
+        for name in [name for name in sys.modules if name.partition(".")[0] == fields["name"]]:
+            del sys.modules[name]  # of another solution for the same definition
         module = importlib.import_module(f"{fields['name']}.{entry.removesuffix('.py')}")
     finally:
         sys.path.remove(str(folder))
