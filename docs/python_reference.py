@@ -6,20 +6,29 @@ import enum
 import inspect
 import re
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Any
 
 import tilesight
+from tilesight import research
 
 WIDTH = 90  # of a signature's lines
 MADE = ("Autotuned", "Dispatcher", "GroupDispatcher")  # by functions, so their own signatures are of no use
 _SECTION = re.compile(r"^(Args|Attributes|Raises|Returns):$")
 _ENTRY = re.compile(r"^([\w*][\w*, ]*): (.*)$", re.DOTALL)
-_DEFAULTS = ((r"<(\w+\.\w+): [^>]*>", r"\1"), (r"<factory>|<function .* at 0x\w+>|<object \w+>", "..."))
+_DEFAULTS = (
+    (r"<(\w+\.\w+): [^>]*>", r"\1"),
+    (r"<factory>|<function .* at 0x\w+>|<object \w+>", "..."),
+    (r"Constants\(.*?\)", "Constants(...)"),  # of a model: too many, and fitted anew from time to time
+)
 
 
 def python(kind: str) -> str:
-    """The entries of all public names of a kind."""
-    return "\n".join("".join(_entry(name)) for name in sorted(_names(kind), key=str.lower))
+    """The entries of all public functions, values or errors, or of what `tilesight.research` has."""
+    if kind == "research":
+        named = [name for name in research.__all__ if not isinstance(getattr(research, name), str)]
+        return "\n".join("".join(_entry(name, research)) for name in sorted(named, key=str.lower))
+    return "\n".join("".join(_entry(name, tilesight)) for name in sorted(_names(kind), key=str.lower))
 
 
 def _names(kind: str) -> list[str]:
@@ -33,12 +42,13 @@ def _kind(name: str) -> str:
     return "errors" if issubclass(value, Exception) else "values"
 
 
-def _entry(name: str) -> Iterator[str]:
-    value = getattr(tilesight, name)
+def _entry(name: str, home: ModuleType) -> Iterator[str]:
+    value = getattr(home, name)
     is_enum = inspect.isclass(value) and issubclass(value, enum.Enum)
+    is_error = inspect.isclass(value) and issubclass(value, Exception)
     yield f"### {name}\n"
-    is_called = _kind(name) != "errors" and not is_enum and name not in MADE
-    if is_called and (written := _signature(value, f"tilesight.{name}")):
+    is_called = not is_error and not is_enum and name not in MADE
+    if is_called and (written := _signature(value, f"{home.__name__}.{name}")):
         yield f"```py\n{written}\n```\n\n"
     yield f"{docstring(value)}\n"
     if is_enum:

@@ -25,9 +25,8 @@ import numpy as np
 import pandas as pd
 from IPython.display import display
 
-from tilesight.costmodel.analytical.analytical_model import AnalyticalModel
-from tilesight.records.dataset import read_dataset
-from tilesight.target.spec import load_target
+from tilesight import load_target
+from tilesight.research import AnalyticalModel, read_dataset
 
 HERE = Path(__file__).parent if "__file__" in globals() else Path.cwd()
 sys.path.insert(0, str(HERE.parent / "counters"))

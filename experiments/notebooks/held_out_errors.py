@@ -25,12 +25,21 @@ import numpy as np
 import pandas as pd
 from IPython.display import display
 
-from tilesight.costmodel.analytical.analytical_model import AnalyticalModel
-from tilesight.costmodel.training.evaluation import RANDOM, evaluate
-from tilesight.costmodel.training.fold import ALONE, ANALYTICAL, BOTH, CONFIGS
-from tilesight.costmodel.training.measured import codes, measured_rows
-from tilesight.costmodel.training.train import describe, train_correction
-from tilesight.records.dataset import Dataset, read_dataset
+from tilesight.research import (
+    ALONE,
+    ANALYTICAL,
+    BOTH,
+    CONFIGS,
+    RANDOM,
+    AnalyticalModel,
+    Dataset,
+    codes,
+    describe,
+    evaluate,
+    measured_rows,
+    read_dataset,
+    train_correction,
+)
 
 HERE = Path(__file__).parent if "__file__" in globals() else Path.cwd()
 EVERY, FOLDS, MEMBERS = 3, 4, 2

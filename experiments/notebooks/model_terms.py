@@ -27,10 +27,8 @@ import pandas as pd
 from IPython.display import display
 from matplotlib.ticker import LogLocator, NullLocator
 
-from tilesight.costmodel.analytical.analytical_model import AnalyticalModel
-from tilesight.costmodel.analytical.headroom import limits
-from tilesight.records.dataset import profiles_of, read_dataset
-from tilesight.target.spec import load_target
+from tilesight import load_target
+from tilesight.research import AnalyticalModel, Figure, limits, profiles_of, read_dataset
 
 HERE = Path(__file__).parent if "__file__" in globals() else Path.cwd()
 CHIPS = ("h200", "h100")
@@ -175,8 +173,6 @@ display(pd.DataFrame(errors).round(3))
 
 # %%
 from dataclasses import replace  # noqa: E402
-
-from tilesight.target.spec import Figure  # noqa: E402
 
 FIGURES = {
     "matrix rate": ("core.unit.matrix.", "flops_per_cycle"),

@@ -27,12 +27,8 @@ import pandas as pd
 from IPython.display import display
 
 import tilesight
-from tilesight.costmodel.extract import read_profiles
-from tilesight.kernels import operator, template_for
-from tilesight.lowering.lower import lower
-from tilesight.problem.space import Config
-from tilesight.records.dataset import read_dataset
-from tilesight.target.spec import load_target
+from tilesight import Config, load_target
+from tilesight.research import lower, operator, read_dataset, read_profiles, template_for
 
 warnings.filterwarnings("ignore", message="IProgress not found")  # TileLang's progress bars look for widgets
 HERE = Path(__file__).parent if "__file__" in globals() else Path.cwd()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,14 @@ def jupytext() -> Any:
 def test_all_are_tested() -> None:
     assert {path.stem for path in FOLDER.glob("*.py")} == set(NOTEBOOKS)
     assert not list(FOLDER.glob("*.ipynb")), "notebooks are kept as text"
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_public_names_alone_are_used(name: str) -> None:
+    text = (FOLDER / f"{name}.py").read_text(encoding="utf-8")
+    homes = re.findall(r"^\s*(?:from|import) (tilesight[\w.]*)", text, re.MULTILINE)
+    assert set(homes) <= {"tilesight", "tilesight.research"}
+    assert homes
 
 
 @pytest.mark.ci
