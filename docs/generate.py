@@ -50,7 +50,7 @@ PACKAGES = (
     *("search", "builder", "runner", "workers", "executor", "tuner", "database", "calibration", "datasets"),
     "tracing",
     *("explanation", "dispatch", "decorator", "planner", "rechecking", "tracesets"),
-    *("exporter", "reports", "pages", "api"),
+    *("exporter", "reports", "pages", "api", "research"),
     "benchmarks",
     *("server", "cli"),
 )

@@ -81,11 +81,11 @@ def _is_wanted(plan: ShippedPlan, kernel: str | None, target: str | None, wanted
 
 def _parts(plan: ShippedPlan) -> dict[str, str]:
     """Its fixed dimensions and attributes, with the layout of its operands also where that is the default."""
-    from ...tuner.resolve import find_operator
+    from ...kernels import operator, operators
 
-    operator = find_operator(plan.operator)
-    shown = {name: operator.attribute(plan.attrs, name) for name in ("layout",) if name in operator.attrs}
-    return {name: str(value) for name, value in {**plan.fixed, **shown, **plan.attrs}.items()}
+    defaults = operator(plan.operator).attrs if plan.operator in operators() else {}
+    layout = {name: value for name, value in defaults.items() if name == "layout"}
+    return {name: str(value) for name, value in {**plan.fixed, **layout, **plan.attrs}.items()}
 
 
 def _row(plan: ShippedPlan) -> list[Any]:

@@ -5,17 +5,17 @@ They are functions and values of the line, gathered here so that notebooks need 
 
 from __future__ import annotations
 
-from .costmodel.analytical.analytical_model import AnalyticalModel
-from .costmodel.analytical.headroom import limits
-from .costmodel.extract import read_profiles
-from .costmodel.training.evaluation import RANDOM, evaluate
-from .costmodel.training.fold import ALONE, ANALYTICAL, BOTH, CONFIGS
-from .costmodel.training.measured import codes, measured_rows
-from .costmodel.training.train import describe, train_correction
-from .kernels import operator, template_for
-from .lowering.lower import Lowered, lower
-from .records.dataset import Dataset, profiles_of, read_dataset
-from .target.spec import Figure
+from ..costmodel.analytical.analytical_model import AnalyticalModel
+from ..costmodel.analytical.headroom import limits
+from ..costmodel.extract import read_profiles
+from ..costmodel.training.evaluation import RANDOM, evaluate
+from ..costmodel.training.fold import ALONE, ANALYTICAL, BOTH, CONFIGS
+from ..costmodel.training.measured import codes, measured_rows
+from ..costmodel.training.train import describe, train_correction
+from ..kernels import operator, template_for
+from ..lowering.lower import Lowered, lower
+from ..records.dataset import Dataset, profiles_of, read_dataset
+from ..target.spec import Figure
 
 __all__ = [
     "ALONE",
