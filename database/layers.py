@@ -29,7 +29,8 @@ from .lookups.recall import VERDICTS, strength
 from .readable import open_readable
 from .schema import tables as schema
 from .shipped import PROFILES, SESSIONS, ProfileArchive, Shipped, has_session, shipped_file
-from .shipped_plans import PLANS, REINSTALL, PlanArchive
+from .shipped_files import REINSTALL
+from .shipped_plans import PLANS, PlanArchive
 from .store import BUSY_SECONDS, Store, open_store
 from .tables import rows
 from .tables.calibration_rows import CalibrationRecord

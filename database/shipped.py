@@ -24,12 +24,12 @@ from ..profile.parametric import DECODE_ERRORS, ParametricProfile, ProfileKey, p
 from ..records.recorded_session import RecordedSession, SessionSummary
 from ..records.session import Context, Effort, SessionState
 from .schema import tables as schema
-from .shipped_plans import REINSTALL, PlanArchive
+from .shipped_files import REINSTALL, archive_member
+from .shipped_plans import PlanArchive
 from .store import Store
 
 SESSIONS, PROFILES = "shipped.db", "profiles.zip"  # files in this package, if the release has them
 _KEYS = "keys.json"  # member of the archive: what each other member is of
-_FIXED_TIME = (2020, 1, 1, 0, 0, 0)  # so that equal profiles make an equal file
 
 
 class ProfileArchive:
@@ -65,7 +65,7 @@ def write_archive(path: Path, found: Mapping[ProfileKey, Iterable[ParametricProf
     with zipfile.ZipFile(path, "w", zipfile.ZIP_LZMA) as archive:
         for key in sorted(found, key=lambda key: (key.template, key.arch, key.shape_class)):
             texts = sorted(profile.text() for profile in found[key])
-            archive.writestr(_member(key.digest), "\n".join(texts))
+            archive.writestr(archive_member(key.digest), "\n".join(texts))
             keys[key.digest] = {
                 "template": key.template,
                 "template_version": key.template_version,
@@ -74,13 +74,7 @@ def write_archive(path: Path, found: Mapping[ProfileKey, Iterable[ParametricProf
                 "reader": key.reader,
                 "profiles": len(texts),
             }
-        archive.writestr(_member(_KEYS), json.dumps(keys, indent=1))
-
-
-def _member(name: str) -> zipfile.ZipInfo:
-    member = zipfile.ZipInfo(name, _FIXED_TIME)
-    member.compress_type = zipfile.ZIP_LZMA
-    return member
+        archive.writestr(archive_member(_KEYS), json.dumps(keys, indent=1))
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,10 @@ from ..errors import DatabaseCorruptError
 from ..problem.space import Value
 from ..problem.workload import Workload
 from ..records.session import Context
+from .shipped_files import REINSTALL, archive_member
 
 PLANS = "plans.zip"  # in this package, if the release has it
-REINSTALL = "install TileSight anew: pip install --force-reinstall tilesight"
 _LIST = "plans.json"  # member with the list
-_FIXED_TIME = (2020, 1, 1, 0, 0, 0)  # so that equal plans make an equal file
 _DAMAGES = (
     *(OSError, KeyError, TypeError, ValueError, EOFError, RecursionError),
     *(lzma.LZMAError, zipfile.BadZipFile),
@@ -143,9 +142,9 @@ def write_plans(path: Path, found: Iterable[tuple[ShippedPlan, str]]) -> None:
     """Write plans and the texts of their tables, in place of a file that is there."""
     ordered = sorted(found, key=lambda pair: pair[0].name)
     with zipfile.ZipFile(path, "w", zipfile.ZIP_LZMA) as archive:
-        archive.writestr(_member(_LIST), json.dumps([asdict(plan) for plan, _ in ordered], indent=1))
+        archive.writestr(archive_member(_LIST), json.dumps([asdict(plan) for plan, _ in ordered], indent=1))
         for plan, text in ordered:
-            archive.writestr(_member(plan.name), text)
+            archive.writestr(archive_member(plan.name), text)
 
 
 def _listed(fields: dict[str, Any]) -> ShippedPlan:
@@ -154,9 +153,3 @@ def _listed(fields: dict[str, Any]) -> ShippedPlan:
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _member(name: str) -> zipfile.ZipInfo:
-    member = zipfile.ZipInfo(name, _FIXED_TIME)
-    member.compress_type = zipfile.ZIP_LZMA
-    return member

@@ -24,6 +24,7 @@ from tilesight.api.timeline_files import write_timeline
 from tilesight.api.timelines import profiles_timeline, traced_device
 from tilesight.errors import Failure, FailureKind
 from tilesight.executor.tasks import (
+    COMPILER_ENVIRONMENT,
     Profiled,
     lower_and_profile,
     preload_compiler,
@@ -40,7 +41,7 @@ from tilesight.tracing.compare_loops import compare_loops, kernel_name
 from tilesight.tracing.run_stamped import Trace, run_stamped
 from tilesight.tracing.trace_kernel import BUILD_LIMIT_S, device_pool
 from tilesight.tuner.resolve import find_operator, find_template, find_workloads
-from tilesight.workers import Done, WorkerPool, failure_of, thread_limits
+from tilesight.workers import Done, WorkerPool, failure_of
 
 BUILD_FAULTS = (FailureKind.BUILD_ERROR, FailureKind.BUILD_CRASH, FailureKind.BUILD_TIMEOUT)
 RUN_FAULTS = (FailureKind.RUN_ERROR, FailureKind.RUN_CRASH, FailureKind.RUN_TIMEOUT)
@@ -168,7 +169,7 @@ def _rows(cases: list[Case], target: Target, out: Path, *, build_only: bool) -> 
         timeout_s=BUILD_LIMIT_S,
         preload=preload_compiler,
         initializer=start_compiler,
-        environment=thread_limits(1),
+        environment=COMPILER_ENVIRONMENT,
     )
     with builders, ExitStack() as held:
         runner = None if device is None else held.enter_context(device_pool(device))

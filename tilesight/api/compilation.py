@@ -10,7 +10,7 @@ from ..costmodel import default_model
 from ..errors import Failure, NoCandidateError, ToolchainError
 from ..executor.jobs import BuildJob
 from ..executor.local import BUILD_FAULTS, LIMITS
-from ..executor.tasks import COMPILER_ENVIRONMENT, Profiled, lower_and_profile, preload_compiler
+from ..executor.tasks import Profiled, compiler_pool, lower_and_profile
 from ..machine.placement import locate
 from ..machine.toolchain import missing_compiler
 from ..problem.candidate import Candidate
@@ -20,7 +20,7 @@ from ..records.trial import BuildResult, Prediction
 from ..settings import load_settings
 from ..target.spec import Target
 from ..tuner.resolve import Shape, find_operator, find_template, find_workloads
-from ..workers import Done, WorkerPool, failure_of
+from ..workers import Done, failure_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +85,7 @@ def compile_candidate(candidate: Candidate, cache_dir: Path) -> Compilation:
     missing = missing_compiler(candidate.target, runnable=False)
     if missing:
         raise ToolchainError(missing)
-    with WorkerPool(
-        1, timeout_s=LIMITS[BuildJob], preload=preload_compiler, environment=COMPILER_ENVIRONMENT
-    ) as pool:
+    with compiler_pool(LIMITS[BuildJob]) as pool:
         (outcome,) = (found for _, found in pool.run(_work, [(candidate, cache_dir)]))
     if not isinstance(outcome, Done):
         raise _refused(candidate, failure_of(outcome, *BUILD_FAULTS))

@@ -13,12 +13,12 @@ from typing import Any
 from ..errors import FailureKind, InputError, UnknownNameError
 from ..executor.jobs import LowerJob
 from ..executor.local import LIMITS
-from ..executor.tasks import COMPILER_ENVIRONMENT, preload_compiler
+from ..executor.tasks import compiler_pool
 from ..explanation import Explanation
 from ..profile.values import KernelProfile
 from ..records.trial import Prediction
 from ..target.spec import Target
-from ..workers import Done, WorkerPool, failure_of
+from ..workers import Done, failure_of
 from .explaining import explain_profiles
 from .foreign_kernel import ForeignKernel, find_kernel, profiles_of
 from .run_time_facts import RunTimeFacts
@@ -103,9 +103,7 @@ def profiles_in_file(
     from ..machine.placement import locate
 
     item = kernel_in_file(place, locate(target, measures=False).target, facts, arguments)
-    with WorkerPool(
-        1, timeout_s=LIMITS[LowerJob], preload=preload_compiler, environment=COMPILER_ENVIRONMENT
-    ) as pool:
+    with compiler_pool(LIMITS[LowerJob]) as pool:
         (outcome,) = (found for _, found in pool.run(_profiles, [item]))
     if not isinstance(outcome, Done):
         raise InputError(f"{place}: {failure_of(outcome, *_FAULTS).message}")

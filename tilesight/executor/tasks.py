@@ -17,7 +17,7 @@ from ..errors import Failure, FailureKind
 from ..problem.candidate import Candidate
 from ..profile.values import KernelProfile, LibraryCollective
 from ..records.trial import BuildResult, Measurement
-from ..workers import thread_limits
+from ..workers import WorkerPool, thread_limits
 
 if TYPE_CHECKING:
     from ..records.protocol import MeasurementProtocol
@@ -77,6 +77,11 @@ def _driver_untouched() -> Iterator[None]:
         yield
     finally:
         torch.cuda.is_available = asked
+
+
+def compiler_pool(timeout_s: float) -> WorkerPool:
+    """One process that lowers and builds, for a single item of `timeout_s` at most."""
+    return WorkerPool(1, timeout_s=timeout_s, preload=preload_compiler, environment=COMPILER_ENVIRONMENT)
 
 
 def start_compiler() -> None:

@@ -23,7 +23,7 @@ _NOTES = (
     "Device memory, L2 as a whole and the network are known for the whole kernel only; an iteration knows "
     "the latency of its loads and its core's share of L2.",
     "What all cores share holds blocks up while they run. The model states by how much in sum, so that is "
-    "drawn after them.",
+    "drawn after them; a block and an iteration have their share of it at their end.",
     "A block is one of mean length. Its start and its end are one number of the model, drawn at its start.",
 )
 _SEVERAL_CONSUMERS = (

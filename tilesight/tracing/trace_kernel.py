@@ -10,7 +10,7 @@ from typing import Any
 from ..errors import FailureKind, InputError, NoCandidateError
 from ..executor.jobs import BuildJob, CompareJob
 from ..executor.local import BUILD_FAULTS, LIMITS
-from ..executor.tasks import COMPILER_ENVIRONMENT, preload_compiler, preload_device, start_device
+from ..executor.tasks import compiler_pool, preload_device, start_device
 from ..machine.device_lock import alone_on
 from ..machine.devices import Device, restricted_to
 from ..problem.candidate import Candidate
@@ -56,9 +56,7 @@ def trace_candidate(candidate: Candidate, device: Device, cache_dir: Path) -> Tr
 
 def built(function: Callable[[Any], StampedBuild], item: Any, name: str) -> StampedBuild:
     """What `function` builds of `item`, in a process of its own. Raises `NoCandidateError`."""
-    with WorkerPool(
-        1, timeout_s=BUILD_LIMIT_S, preload=preload_compiler, environment=COMPILER_ENVIRONMENT
-    ) as pool:
+    with compiler_pool(BUILD_LIMIT_S) as pool:
         (outcome,) = (found for _, found in pool.run(function, [item]))
     failure = outcome.value.failure if isinstance(outcome, Done) else failure_of(outcome, *BUILD_FAULTS)
     if failure is not None:

@@ -65,7 +65,7 @@ class Pool:
 @pytest.fixture
 def compiler(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any, Any], None]:
     """What lowering and the compiler answer."""
-    monkeypatch.setattr(compilation, "WorkerPool", Pool)
+    monkeypatch.setattr(compilation, "compiler_pool", Pool)
     monkeypatch.setattr(compilation, "missing_compiler", lambda *_, **__: None)
     template = AxpyTemplate()
     monkeypatch.setattr(

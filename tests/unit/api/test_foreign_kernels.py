@@ -22,10 +22,9 @@ from tilesight.api.kernel_files import FileKernel, _profiles
 from tilesight.api.run_time_facts import RunTimeFacts
 from tilesight.cli.main import main
 from tilesight.errors import InputError
-from tilesight.executor.tasks import COMPILER_ENVIRONMENT, preload_compiler
+from tilesight.executor.tasks import compiler_pool
 from tilesight.reports.numbers import number
 from tilesight.target.spec import load_target
-from tilesight.workers import WorkerPool
 
 FILE = str(Path(user.__file__))
 N = 1 << 24
@@ -35,10 +34,10 @@ N = 1 << 24
 def one_pool() -> Iterator[None]:
     """Each command reads a file in processes of its own; here, for all of them, in one pool's."""
     with (
-        WorkerPool(1, timeout_s=60, preload=preload_compiler, environment=COMPILER_ENVIRONMENT) as pool,
+        compiler_pool(60) as pool,
         pytest.MonkeyPatch.context() as patch,
     ):
-        patch.setattr("tilesight.api.kernel_files.WorkerPool", lambda *_, **__: nullcontext(pool))
+        patch.setattr("tilesight.api.kernel_files.compiler_pool", lambda *_, **__: nullcontext(pool))
         yield
 
 

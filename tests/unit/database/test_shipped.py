@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -23,20 +21,8 @@ from tilesight.profile.parametric import ParametricProfile, ProfileKey, ProfileS
 from tilesight.records.session import Decision, Effort, SessionState
 from tilesight.settings import load_settings
 
-PROGRAM = Path(__file__).resolve().parents[3] / "experiments" / "shipped" / "build.py"
 QUICK = (Effort.QUICK, Effort.FULL)
 OTHER = {"tilelang": "0.1.15", "nvcc": "12.9", "driver": "570"}  # software of a user
-
-
-@pytest.fixture
-def build(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("build_shipped", PROGRAM)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, spec.name, module)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture

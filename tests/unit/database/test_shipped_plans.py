@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,21 +15,6 @@ from tilesight.database.shipped_plans import PLANS, PlanArchive, plan_of, write_
 from tilesight.dispatch.table.dispatch_table import DispatchTable, Evidence, Segment
 from tilesight.errors import DatabaseCorruptError
 from tilesight.problem.space import Config
-
-PROGRAM = Path(__file__).resolve().parents[3] / "experiments" / "shipped" / "build.py"
-
-
-@pytest.fixture
-def build(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The program that makes the files."""
-    monkeypatch.syspath_prepend(PROGRAM.parent)
-    spec = importlib.util.spec_from_file_location("build_shipped_plans", PROGRAM)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, spec.name, module)
-    spec.loader.exec_module(module)
-    return module
 
 
 def table(n: int = 4096) -> DispatchTable:

@@ -173,23 +173,13 @@ class Selector:
                 yield Choice(workload, winner.config, ChoiceSource.RECORD, reason, us, True, winner.dynamic)
 
     def _tabled(self, workload: Workload, space: SearchSpace) -> Iterator[Choice]:
-        table = self.table
-        if table is None or not table.covers(workload):
-            return
-        entry = table.choose(workload.dims[table.vary])
-        if is_legal(entry.config, table.dynamic, space):
-            reason = f"the table has it for {table.vary}={entry.segment.first}..{entry.segment.last}"
-            yield Choice(workload, entry.config, ChoiceSource.TABLE, reason, None, False, table.dynamic)
+        if self.table is not None and self.table.covers(workload):
+            yield from _entry(self.table, "the table", ChoiceSource.TABLE, workload, space)
 
     def _shipped(self, workload: Workload, space: SearchSpace) -> Iterator[Choice]:
         found = self.shipped.find(workload) if self.shipped is not None else None
-        if found is None:
-            return
-        table, origin = found.table, found.origin
-        entry = table.choose(workload.dims[table.vary])
-        if is_legal(entry.config, table.dynamic, space):
-            reason = f"{origin} has it for {table.vary}={entry.segment.first}..{entry.segment.last}"
-            yield Choice(workload, entry.config, ChoiceSource.SHIPPED, reason, None, False, table.dynamic)
+        if found is not None:
+            yield from _entry(found.table, found.origin, ChoiceSource.SHIPPED, workload, space)
 
     def _neighbours(self, workload: Workload, space: SearchSpace) -> Iterator[Choice]:
         """By expected time; then those without a prediction, nearest first."""
@@ -248,12 +238,10 @@ class Selector:
         """Configs of the nearest size of the table and of a shipped plan, and of the nearest recorded shapes,
         in this order."""
         shipped = self.shipped.find(workload, nearest=True) if self.shipped is not None else None
-        for table, origin in (
-            (self.table, "the table"),
-            (shipped.table, shipped.origin) if shipped is not None else (None, ""),
-        ):
-            if table is None:
-                continue
+        tables = [] if self.table is None else [(self.table, "the table")]
+        if shipped is not None:
+            tables.append((shipped.table, shipped.origin))
+        for table, origin in tables:
             size = min(max(workload.dims[table.vary], table.first), table.last)
             if table.covers(replace(workload, dims={**workload.dims, table.vary: size})):
                 what = f"{origin} has it for {table.vary}={size}, the nearest size"
@@ -306,3 +294,13 @@ class Selector:
 def _is_unpredicted(choice: Choice | None) -> bool:
     is_tabled = choice is not None and choice.source in (ChoiceSource.TABLE, ChoiceSource.SHIPPED)
     return choice is None or not (is_tabled or choice.expected_us)
+
+
+def _entry(
+    table: DispatchTable, origin: str, source: ChoiceSource, workload: Workload, space: SearchSpace
+) -> Iterator[Choice]:
+    """The choice of a table that covers a workload, if it is legal there."""
+    entry = table.choose(workload.dims[table.vary])
+    if is_legal(entry.config, table.dynamic, space):
+        reason = f"{origin} has it for {table.vary}={entry.segment.first}..{entry.segment.last}"
+        yield Choice(workload, entry.config, source, reason, None, False, table.dynamic)

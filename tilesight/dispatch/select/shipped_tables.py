@@ -53,9 +53,7 @@ class ShippedTables:
 
     @property
     def digest(self) -> str:
-        """Of all tables that fit; `none` without any."""
-        if not self.plans:
-            return "none"
+        """Of all tables that fit."""
         found = " ".join(sorted(plan.digest for plan in self.plans))
         return hashlib.sha256(found.encode()).hexdigest()[:12]
 
