@@ -108,6 +108,7 @@ def test_warming_up_loads_each_kernel_and_launches_it_once(
     engine: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = sys.modules["engine_product"]
+    module.init(0)  # calls below need it, and no other test may have done so
     loaded: list[int] = []
     monkeypatch.setattr(module, "init", loaded.append)
     assert [key.kernel for key in engine.KERNEL.get_warmup_keys()] == [0, 1]
