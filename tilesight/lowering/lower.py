@@ -13,6 +13,7 @@ from ..errors import InputError
 from ..target.spec import Target
 from .gpu_features import gpu_reason
 from .thread_sync import shortened_thread_sync
+from .unused_slices import without_unused_slices
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Lowered:
 def lower(
     prim_func: Any, target: Target, pass_configs: Mapping[str, Any] | None = None, *, only_read: bool = False
 ) -> Lowered:
-    """Run TileLang's passes on a function.
+    """Run TileLang's passes on a function, without what they only drop.
 
     Raises whatever TileLang raises, but `InputError` for a kernel for GPUs that is lowered for a processor.
     TileLang can abort the process, so untrusted functions are lowered in worker processes.
@@ -61,6 +62,7 @@ def lower(
         options = {**dict(attributes.get("tilelang_pass_configs") or {}), **(pass_configs or {})}
         if options:
             stack.enter_context(PassContext(opt_level=3, config=options))
+        stack.enter_context(without_unused_slices())
         if only_read:
             stack.enter_context(shortened_thread_sync())
         try:
