@@ -1,7 +1,8 @@
 """Makes the files that ship with TileSight: sessions of published workloads, and their profiles.
 
     python experiments/shipped/build.py tune --out parts --targets h200,a100,mi300x
-    python experiments/shipped/build.py plan --out plans
+    python experiments/shipped/build.py lower --out lowered
+    python experiments/shipped/build.py plan --have lowered --out plans
     python experiments/shipped/build.py pack parts/*.db plans/profiles.db --plans plans
     python experiments/shipped/build.py check
 
@@ -10,7 +11,8 @@ GPU of a target, candidates are lowered and predicted only, and their profiles a
 process has a database in the folder `--out`. `--layers` has those of earlier calls: their sessions answer,
 and sessions that the time limit interrupted are continued. `plan` makes plans over m for the products of
 public models, with several processes for each GPU; `--have` has the folders of earlier calls, which it goes
-on from.
+on from. `lower` lowers and predicts the candidates of these plans without a GPU: with its folder
+after `--have`, plans find most of their profiles there, so the machine with the GPU builds and measures.
 
 `pack` writes `database/shipped.db`, with the measured candidates of complete sessions,
 `database/profiles.zip` and `database/plans.zip`. The sessions and plans that ship already stay, unless there
@@ -23,6 +25,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import multiprocessing
 import os
 import sqlite3
@@ -146,24 +149,38 @@ def plan_all(given: argparse.Namespace) -> None:
     """Make the plans that no folder of earlier calls has a table of."""
     places = find_places(given.processes)
     folders = [*given.have, given.out]
-    only = given.only.split(",") if given.only else ()
-    jobs = [PlanJob(given.target, one.n, one.k, "bfloat16", given.layout) for one in shapes(only)]
+    jobs = plan_jobs(given)
     left = [job for job in jobs if not any((folder / job.name).exists() for folder in folders)]
     print(f"{len(left)} of {len(jobs)} plans, by {len(places)} processes", flush=True)
-    limits = replace(LIMITS, explore=given.explore, listed=given.listed, measure=given.measure)
-    run = PlanRun(
+    run_all(make_plans, left, places, plan_run(given, len(places)))
+    done = sum(any((folder / job.name).exists() for folder in folders) for job in jobs)
+    print(f"{done} of {len(jobs)} tables are there", flush=True)
+
+
+def lower_all(given: argparse.Namespace) -> None:
+    """Lower and predict the candidates of all plans. Those of an earlier call are known and take seconds."""
+    places: list[Mapping[str, str]] = [{}] * given.processes
+    jobs = plan_jobs(given)
+    print(f"candidates of {len(jobs)} plans, by {len(places)} processes", flush=True)
+    run_all(make_plans, jobs, places, replace(plan_run(given, len(places)), measures=False))
+
+
+def plan_jobs(given: argparse.Namespace) -> list[PlanJob]:
+    only = given.only.split(",") if given.only else ()
+    return [PlanJob(given.target, one.n, one.k, "bfloat16", given.layout) for one in shapes(only)]
+
+
+def plan_run(given: argparse.Namespace, processes: int) -> PlanRun:
+    return PlanRun(
         out=given.out,
         layers=tuple(str(path) for folder in given.have for path in sorted(folder.glob("*.db"))),
-        workers=given.workers or max(1, available_cores() // len(places)),
+        workers=given.workers or max(1, available_cores() // processes),
         sizes=given.shapes,
         kernels=given.kernels,
-        limits=limits,
+        limits=replace(LIMITS, explore=given.explore, listed=given.listed, measure=given.measure),
         plan_s=given.plan_s,
         end=time.time() + given.limit_s,
     )
-    run_all(make_plans, left, places, run)
-    done = sum(any((folder / job.name).exists() for folder in folders) for job in jobs)
-    print(f"{done} of {len(jobs)} tables are there", flush=True)
 
 
 def pack(sources: Sequence[Path], folder: Path, tables: Sequence[Path] = ()) -> None:
@@ -311,20 +328,27 @@ def main() -> None:
     tuning.add_argument("--layers", nargs="*", default=[], help="databases of earlier calls, to go on with")
     tuning.add_argument("--limit-s", type=float, default=1e6, help="seconds of the call, at most")
     planning = steps.add_parser("plan", help="make the plans over m of models' products")
-    planning.add_argument("--out", type=Path, required=True, help="folder of the tables and databases")
-    planning.add_argument("--have", type=Path, nargs="*", default=[], help="folders of earlier calls")
-    planning.add_argument("--target", default="h200")
-    planning.add_argument("--only", default="", help="models, by commas [default: all]")
-    planning.add_argument("--layout", default="nn", help="of the operands, as the operator's attribute")
-    planning.add_argument("--shapes", type=int, default=16, help="sampled sizes of a plan")
-    planning.add_argument("--kernels", type=int, default=8, help="of a plan, at most")
-    planning.add_argument("--explore", type=int, default=LIMITS.explore, help="configs that are lowered")
-    planning.add_argument("--listed", type=int, default=LIMITS.listed, help="configs that are built first")
+    lowering = steps.add_parser(
+        "lower", help="lower and predict the candidates of these plans, without a GPU"
+    )
+    for step in (planning, lowering):
+        step.add_argument("--out", type=Path, required=True, help="folder of the tables and databases")
+        step.add_argument("--have", type=Path, nargs="*", default=[], help="folders of earlier calls")
+        step.add_argument("--target", default="h200")
+        step.add_argument("--only", default="", help="models, by commas [default: all]")
+        step.add_argument("--layout", default="nn", help="of the operands, as the operator's attribute")
+        step.add_argument("--shapes", type=int, default=16, help="sampled sizes of a plan")
+        step.add_argument("--kernels", type=int, default=8, help="of a plan, at most")
+        step.add_argument("--explore", type=int, default=LIMITS.explore, help="configs that are lowered")
+        step.add_argument("--listed", type=int, default=LIMITS.listed, help="configs that are built first")
+        step.add_argument("--workers", type=int, help="of each [default: the cores, divided]")
+        step.add_argument("--limit-s", type=float, default=1e6, help="seconds of the call, at most")
     planning.add_argument("--measure", type=int, default=LIMITS.measure, help="configs at a size")
     planning.add_argument("--processes", type=int, default=12, help="at least; there is one a GPU")
-    planning.add_argument("--workers", type=int, help="of each [default: the cores, divided]")
     planning.add_argument("--plan-s", "--session-s", type=float, default=180.0, help="of a plan, at most")
-    planning.add_argument("--limit-s", type=float, default=1e6, help="seconds of the call, at most")
+    # plans that take turns find the profiles of those before; two keep the cores busy between rounds
+    lowering.add_argument("--processes", type=int, default=2, help="plans beside each other")
+    lowering.set_defaults(measure=0, plan_s=math.inf)
     packing = steps.add_parser("pack", help="write the files of the package")
     packing.add_argument("databases", type=Path, nargs="*", help="of sessions and of profiles")
     packing.add_argument("--plans", type=Path, nargs="*", default=[], help="folders of `plan`")
@@ -336,6 +360,8 @@ def main() -> None:
         tune_all(given)
     elif given.step == "plan":
         plan_all(given)
+    elif given.step == "lower":
+        lower_all(given)
     elif given.step == "check":
         check(given.folder)
     else:

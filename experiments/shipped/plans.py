@@ -13,14 +13,16 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from queue import Empty
 from typing import TYPE_CHECKING, Any
 
 from tilesight.errors import TileSightError
 from tilesight.planner.plan_options import PlanLimits
+from tilesight.tuner.observers import Observer, Observers
 from tilesight.workers import thread_limits
 
 if TYPE_CHECKING:
@@ -30,12 +32,12 @@ if TYPE_CHECKING:
     from tilesight.executor.caching_executor import CachingExecutor
     from tilesight.machine.placement import Placement
     from tilesight.planner.result import PlanResult
-    from tilesight.tuner.observers import Observer
 
 VARY = "m=1..16384"
 PROFILES, MADE = "profiles.db", "made.jsonl"  # in the folder of the tables: shared, and when each was made
 LEAST_S = 20.0  # for one more plan
 THREADS = 2  # of the process that plans; its workers have one each
+LOWERING_TURNS = 5  # plans one after the other, at most, that lower what the one before left
 GRACE_S = 20.0  # after the limit, for kernels that are being timed
 # half of what effort quick does: with 16 sizes, some 60 builds and 150 measurements
 LIMITS = PlanLimits(explore=192, promising=24, listed=26, measure=8, compare=4)
@@ -70,6 +72,7 @@ class PlanRun:
         limits: how far a plan goes.
         plan_s: seconds of a plan, at most.
         end: of the call, by `time.time`.
+        measures: whether plans are made, on GPUs. Else their candidates are lowered and predicted only.
     """
 
     out: Path
@@ -80,6 +83,17 @@ class PlanRun:
     limits: PlanLimits
     plan_s: float
     end: float
+    measures: bool = True
+
+
+class Lowered(Observer):
+    """Counts the candidates that a plan without measurements lowers."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def advanced(self, count: int = 1) -> None:
+        self.count += count
 
 
 def run_all(
@@ -138,37 +152,70 @@ def make_plans(queue: Queue[PlanJob], environment: Mapping[str, str], run: PlanR
 
         measured = opened.enter_context(open_layers(str(run.out / f"plans{slot}.db"), run.layers))
         profiles = opened.enter_context(open_layers(str(run.out / PROFILES), run.layers))
+
+        def with_new_cache(executor: LocalExecutor) -> CachingExecutor:
+            # it has what other processes have stored meanwhile
+            return CachingExecutor(executor, ProfileCache(profiles))
+
         executor = None
         while (left := run.end - time.time()) > LEAST_S:
             try:
                 job = queue.get(timeout=1.0)
             except Empty:
                 return
-            placement = locate(job.target, measures=True)
+            placement = locate(job.target, measures=run.measures)
             if executor is None:
                 cache = load_settings().cache_dir
                 executor = opened.enter_context(LocalExecutor(run.workers, cache, placement.gpus))
                 executor.start(measures=bool(placement.devices))
             begin = time.monotonic()
             try:
-                # a new cache for each plan: it has what other processes have stored meanwhile
-                caching = CachingExecutor(executor, ProfileCache(profiles))
-                said = make_plan(job, placement, caching, measured, run, left, Lines(say))
+                make = make_plan if run.measures else lower_candidates
+                caching = partial(with_new_cache, executor)
+                said = make(job, placement, caching, measured, run, left, Lines(say))
             except TileSightError as error:
                 said = f"{type(error).__name__}: {error}"
             print(f"{time.monotonic() - begin:.1f} s  {job.name}: {said}", flush=True)
 
 
-def make_plan(
+def lower_candidates(
     job: PlanJob,
     placement: Placement,
-    caching: CachingExecutor,
+    caching: Callable[[], CachingExecutor],
     measured: Store,
     run: PlanRun,
     left: float,
     observer: Observer,
 ) -> str:
-    """Make a plan in `left` seconds at most, and write its table. Returns what is to be said of it."""
+    """Lower the candidates of a plan: plan again until nothing is left to be lowered.
+
+    A search learns of a config at all sizes at once if its profiles are known, and one by one if it is
+    lowered. So with the profiles of the first plan the search of the second one takes some other configs.
+    """
+    said, counts = "", [0]
+    while len(counts) <= LOWERING_TURNS:
+        lowered = Lowered()
+        watching = Observers((observer, lowered))
+        said = make_plan(job, placement, caching, measured, run, left, watching)
+        counts.append(lowered.count)
+        if counts[-1] in (0, counts[-2]):  # what fails leaves no profile, and is lowered each time
+            break
+    return f"lowered {', '.join(map(str, counts[1:]))}; {said}"
+
+
+def make_plan(
+    job: PlanJob,
+    placement: Placement,
+    caching: Callable[[], CachingExecutor],
+    measured: Store,
+    run: PlanRun,
+    left: float,
+    observer: Observer,
+) -> str:
+    """Make a plan in `left` seconds at most, and write its table. Returns what is to be said of it.
+
+    Without measurements it writes none: profiles of its candidates are in the database of profiles.
+    """
     from tilesight.costmodel import default_model
     from tilesight.dispatch.table.table_file import write_table
     from tilesight.kernels import template_for
@@ -186,10 +233,13 @@ def make_plan(
     base = base_workload(template, placement.target, vary, shape, job.dtype)
     protocol = MeasurementProtocol.named("default", placement.target)
     problem = PlanProblem(template, placement, base, vary, (vary.dim,), protocol, model.version)
-    options = PlanOptions(run.kernels, run.sizes, Effort.QUICK, min(run.plan_s, left))
+    # a plan of lowerings alone has no share of time for them
+    budget_s = min(run.plan_s, left) if run.measures else None
+    limits = run.limits if run.measures else replace(run.limits, measure=0)
+    options = PlanOptions(run.kernels, run.sizes, Effort.QUICK, budget_s)
     recorder = PlanRecorder(problem, measured, options.effort, options.seed, options.session_options(vary))
     observer.started(problem.label)
-    found = Planner(problem, options, model, caching, recorder, observer, run.limits).run()
+    found = Planner(problem, options, model, caching(), recorder, observer, limits).run()
     said = summary(found)
     if found.is_cut and left < run.plan_s:
         return f"no table, the limit came first ({said})"
