@@ -366,6 +366,8 @@ class MatmulGpu(KernelTemplate):
         "n": ("rows of B and C are n elements apart, and the copies need rows that start at whole 16 bytes"),
         "k": ("rows of A are k elements apart, and the copies need rows that start at whole 16 bytes"),
     }
+    # the ranges of iterations follow from the size in long expressions, which take half a minute
+    static_parameters = ("stream_k",)
 
     def space(self, workload: Workload, target: Target) -> SearchSpace:
         return search_space.space(workload, target)

@@ -21,7 +21,7 @@ from tilesight.code_hash import definition_hash, digest
 from tilesight.kernels import default_dtype, operator, operators, template_for, templates
 from tilesight.lowering.dynamic import lower_candidate, lowering_version
 from tilesight.problem.candidate import Candidate
-from tilesight.problem.template import KernelTemplate
+from tilesight.problem.template import NOT_CODE, KernelTemplate
 from tilesight.target.spec import Target, load_target, node_names, target_names
 
 FILE = Path(__file__).parent / "lowered.json"
@@ -82,7 +82,7 @@ def cases() -> dict[str, Callable[[], Candidate]]:
 def hash_of(candidate: Candidate) -> str:
     """A hash of everything that the lowering of a candidate depends on."""
     # not the version of the template: code that was declared to be the same has one version
-    code = definition_hash(type(candidate.template), ignored=("named", "default_names", "vendor"))
+    code = definition_hash(type(candidate.template), ignored=NOT_CODE)
     parts = [candidate.key, candidate.target.fingerprint, code, lowering_version(), version("tilelang")]
     return digest(json.dumps(parts))
 

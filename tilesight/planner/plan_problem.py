@@ -80,6 +80,10 @@ class PlanProblem:
         space = self.space(size)
         return space.works(config) if self.dynamic else config in space
 
+    def explores(self, config: Config) -> bool:
+        """Whether a search takes a config. Some take too long to lower if the size is dynamic."""
+        return not self.dynamic or not any(config.get(name) for name in self.template.static_parameters)
+
     def default(self, size: int) -> Config | None:
         """The default config of a size, None if the template has none."""
         if size not in self._defaults:

@@ -238,7 +238,9 @@ class _AnchorSearch:
     def __init__(self, problem: PlanProblem, size: int, seed: int) -> None:
         self.size, self._seed = size, seed
         self._space = problem.space(size)
-        self._groups = RasterizationGroups(problem.template, self._space.configs())
+        configs = (config for config in self._space.configs() if problem.explores(config))
+        self._groups = RasterizationGroups(problem.template, configs)
+        self._explores = problem.explores
         self._firsts = set(self._groups.firsts)
         self._learned: set[Config] = set()
         self._search = Searcher(self._space, seed=seed, configs=self._groups.firsts)
@@ -256,8 +258,9 @@ class _AnchorSearch:
 
     def stratified(self, count: int, first: Sequence[Config]) -> list[Config]:
         """`first`, and about `count` configs of an even sample."""
-        known = [self._groups.first(config) for config in first if config in self._space]
-        sample = stratified(self._space, 3 * count, self._seed)
+        own = [config for config in first if config in self._space and self._explores(config)]
+        known = [self._groups.first(config) for config in own]
+        sample = filter(self._explores, stratified(self._space, 3 * count, self._seed))
         return self._search.take(
             list(dict.fromkeys([*known, *map(self._groups.first, sample)]))[: count + len(known)]
         )

@@ -99,6 +99,10 @@ def number_slot(dtype: str, value: float) -> int:
     return int.from_bytes(struct.pack(f"<{NUMBER_FORMATS[dtype]}", given).ljust(8, b"\0"), "little")
 
 
+# what the code of kernels does not depend on: published shapes, vendors' implementations, what plans explore
+NOT_CODE = ("named", "default_names", "vendor", "static_parameters")
+
+
 class KernelTemplate(ABC):
     """One way to compute an operator on some kinds of target.
 
@@ -111,6 +115,8 @@ class KernelTemplate(ABC):
             profiles hold for all sizes of these dimensions. Empty if no dimension is like that.
         dynamic_dims: dimensions that a kernel can take at run time.
         static_reasons: why a kernel cannot take the other dimensions at run time, by dimension.
+        static_parameters: parameters whose values other than the default make kernels that take too long to
+            lower if a dimension is dynamic. Plans do not explore these; whoever names such a config gets it.
         numbers: arguments of its kernels that are numbers, in order; they follow the tensors and sizes.
         deterministic: False if the kernel adds in changing order by design (atomics), so that the last bits
             of its outputs may differ from run to run.
@@ -123,6 +129,7 @@ class KernelTemplate(ABC):
     scales: ClassVar[Mapping[str, Scale]] = {}
     dynamic_dims: ClassVar[tuple[str, ...]] = ()
     static_reasons: ClassVar[Mapping[str, str]] = {}
+    static_parameters: ClassVar[tuple[str, ...]] = ()
     numbers: tuple[RunTimeNumber, ...] = ()
     deterministic: bool = True
 
@@ -231,8 +238,6 @@ class KernelTemplate(ABC):
     def version(self) -> str:
         """Hash (12 hex digits) of the template's code and of all that it uses in its own package.
 
-        Includes the operator, except for its published shapes and its vendors' implementations. See
-        `code_hash.definition_hash`.
+        Includes the operator, except for `NOT_CODE`. See `code_hash.definition_hash`.
         """
-        ignored = ("named", "default_names", "vendor")
-        return recorded_version(definition_hash(type(self), ignored=ignored))
+        return recorded_version(definition_hash(type(self), ignored=NOT_CODE))

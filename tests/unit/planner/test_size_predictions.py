@@ -11,11 +11,12 @@ import pytest
 
 from tests.unit.planner.rows_line import RowsExecutor, RowsModel, RowsTemplate, predicted_us
 from tilesight.executor.tasks import Profiled
-from tilesight.machine.placement import locate
+from tilesight.kernels import template_for
+from tilesight.machine.placement import Placement, locate
 from tilesight.planner.cover import greedily
 from tilesight.planner.plan_problem import PlanProblem, base_workload
 from tilesight.planner.shortlist import shortlist
-from tilesight.planner.size_predictions import SizePredictions
+from tilesight.planner.size_predictions import SizePredictions, _AnchorSearch
 from tilesight.planner.sizes import SizeRange
 from tilesight.problem.space import Config
 from tilesight.records.protocol import MeasurementProtocol
@@ -123,3 +124,18 @@ def test_greedy_choice_adds_the_most_useful_row() -> None:
     assert greedily(cost, 3, [0]) == [0, 2, 3]
     assert greedily(cost, 4, served=np.array([1.0, 1.0, 1.0])) == [3]
     assert greedily(cost, 4, served=np.zeros(3)) == []
+
+
+def test_configs_that_take_long_to_lower_are_explored_for_fixed_sizes_alone() -> None:
+    target = load_target("h200")
+    template, vary = template_for("matmul", target, "bfloat16"), SizeRange("m", 2048, 2048)
+    base = base_workload(template, target, vary, "n=4096,k=4096", "bfloat16")
+    protocol = MeasurementProtocol.named("default", target)
+    assert template.static_parameters == ("stream_k",)
+    for dynamic in ((), ("m",)):
+        problem = PlanProblem(template, Placement(target), base, vary, dynamic, protocol, RowsModel.version)
+        assert any(config.get("stream_k") for config in problem.space(2048).configs())
+        search = _AnchorSearch(problem, 2048, 0)
+        asked = [*search.stratified(60, []), *search.promising(60)]
+        assert len(asked) > 60
+        assert any(config.get("stream_k") for config in asked) == (not dynamic)
