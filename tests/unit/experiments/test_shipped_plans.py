@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 import zlib
 from collections.abc import Sequence
@@ -33,8 +34,7 @@ LIMITS = PlanLimits(explore=12, promising=2, listed=4, measure=8, compare=4)
 def plans(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(str(FOLDER))
     monkeypatch.delitem(sys.modules, "plans", raising=False)
-    import plans
-
+    plans = importlib.import_module("plans")
     monkeypatch.setattr("tilesight.costmodel.default_model", lambda: Model())
     return plans
 
