@@ -275,7 +275,7 @@ def _gathered(
     table: Mapping[str, Any],
     report: Callable[[InputError], None],
 ) -> Settings:
-    """The settings of `env` and of the file `path`; `report` is called for each wrong one, which is left out."""
+    """The settings of `env` and the file `path`. `report` is called for each wrong one, which is left out."""
     found: dict[str, Any] = {}
     sources: dict[str, str] = {}
     for setting in SETTINGS:

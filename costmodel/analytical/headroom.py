@@ -221,6 +221,39 @@ def _deep(phase: Phase) -> Phase:
     return replace(phase, work=replace(phase.work, accesses=accesses), pipeline_depth=MANY_SLOTS)
 
 
+def is_synchronous(phase: Phase) -> bool:
+    """Whether a loop with matrix instructions copies to shared memory by plain loads and stores alone.
+
+    What it stores there is at most what it loads: nothing is unpacked on the way.
+    """
+    loaded = sum(a.bytes for a in phase.work.accesses if _is_plain_load(a))
+    stored = sum(a.bytes for a in phase.work.accesses if _is_plain_store(a))
+    copies = any(a.asynchronous and a.space is Space.GLOBAL and not a.write for a in phase.work.accesses)
+    return bool(phase.is_loop and phase.work.matrix and 0 < stored <= loaded and not copies)
+
+
+def _overlapped(phase: Phase) -> Phase:
+    """A synchronous loop with copies in groups instead, issued early enough."""
+    if not is_synchronous(phase):
+        return phase
+
+    def copied(access: Access) -> Access:
+        if not _is_plain_load(access) and not _is_plain_store(access):
+            return access
+        return replace(access, mechanism="cp_async", asynchronous=True, slots=MANY_SLOTS)
+
+    work = replace(phase.work, barrier_waits=phase.work.barrier_waits + 1)
+    return replace(phase, work=work, pipeline_depth=MANY_SLOTS).with_accesses(copied)
+
+
+def _is_plain_load(access: Access) -> bool:
+    return access.space is Space.GLOBAL and access.mechanism == "ld" and not access.write
+
+
+def _is_plain_store(access: Access) -> bool:
+    return access.space is Space.SHARED and access.mechanism == "st"
+
+
 def _in_vectors(case: HeadroomCase) -> HeadroomCase:
     native = round(case.target["core.unit.vector.fp32_lanes"] * 4)
     return _accesses(lambda a: replace(a, vector_bytes=max(a.vector_bytes, native)))(case)
@@ -251,6 +284,7 @@ GPU_LIMITS: dict[str, Change] = {
 }
 GPU_WASTES: dict[str, Change] = {
     "shallow pipeline": _phases(_deep),
+    "synchronous copies": _phases(_overlapped),
     "bank conflicts": _at_full_width(Space.SHARED),
     "partial sectors": _at_full_width(Space.GLOBAL),
 }
@@ -264,4 +298,4 @@ CPU_LIMITS: dict[str, Change] = {
 }
 CPU_WASTES: dict[str, Change] = {"scalar loops": _in_vectors}
 
-__all__ = ["Headroom", "Limits", "least_transactions", "limits"]
+__all__ = ["Headroom", "Limits", "is_synchronous", "least_transactions", "limits"]

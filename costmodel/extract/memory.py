@@ -29,7 +29,7 @@ class Memory:
     tensors: dict[str, Tensor] = field(default_factory=dict)
     in_local_memory: frozenset[int] = frozenset()  # local buffers whose elements get no registers
     local_bytes: dict[int, float] = field(default_factory=dict)  # bytes per thread, by local buffer
-    names: dict[str, str] = field(default_factory=dict)  # of the parameters, by label
+    names: dict[str, str] = field(default_factory=dict)  # of parameters and buffers, by label
     # by buffer: the launch and loop variables that its contents derive from, as far as the program was read
     contents: dict[int, frozenset[int]] = field(default_factory=dict)
     tables: dict[int, Table] = field(default_factory=dict)  # tensors with known contents
@@ -218,7 +218,13 @@ class Memory:
         return replace(found, tensor=self._labels.get(identity(node), found.tensor))
 
     def _label(self, variable: Any, prefix: str) -> str:
-        return self._labels.setdefault(identity(variable), f"{prefix}{len(self._labels)}")
+        label = self._labels.setdefault(identity(variable), f"{prefix}{len(self._labels)}")
+        self.names.setdefault(label, str(variable.name))
+        return label
+
+    def name_of(self, key: int) -> str:
+        """The name of the buffer with this identity; "" if it was not met."""
+        return self.names.get(self._labels.get(key, ""), "")
 
 
 def chosen_by_data(name: str, *, write: bool) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -97,6 +98,19 @@ class KernelReader:
     @property
     def roles(self) -> tuple[Role, ...]:
         return roles_of(list(self._roles.values()), self._live, self.memory.register_bytes())
+
+    @property
+    def held_registers(self) -> tuple[dict[str, float], ...]:
+        """Of each of `roles`: registers a thread of its local buffers, by name, where most of them are live."""
+        sizes = self.memory.register_bytes()
+        found = []
+        for role in self._roles.values():
+            held: Counter[str] = Counter()
+            for buffer, count in self._live.held_at_peak(role.number, sizes).items():
+                held[self.memory.name_of(buffer)] += count
+            if not role.is_empty:
+                found.append(dict(held.most_common()))
+        return tuple(found)
 
     # --- the interface for value expressions and calls (`CountingContext`) ----------------------------------
 

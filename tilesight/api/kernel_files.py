@@ -15,12 +15,13 @@ from ..executor.jobs import LowerJob
 from ..executor.local import LIMITS
 from ..executor.tasks import compiler_pool
 from ..explanation import Explanation
+from ..profile.names import KernelNames
 from ..profile.values import KernelProfile
 from ..records.trial import Prediction
 from ..target.spec import Target
 from ..workers import Done, failure_of
 from .explaining import explain_profiles
-from .foreign_kernel import ForeignKernel, find_kernel, profiles_of
+from .foreign_kernel import ForeignKernel, find_kernel, named_profiles_of
 from .run_time_facts import RunTimeFacts
 
 _FAULTS = (FailureKind.LOWER_ERROR, FailureKind.LOWER_CRASH, FailureKind.LOWER_TIMEOUT)
@@ -39,11 +40,12 @@ class FileKernel:
 
 @dataclass(frozen=True, slots=True)
 class FileProfiles:
-    """The profiles of a kernel in a file, and its name with its arguments."""
+    """The profiles of a kernel in a file with the names in each, and its own name with its arguments."""
 
     name: str
     kernels: tuple[KernelProfile, ...]
     target: Target
+    names: tuple[KernelNames, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,7 @@ def explain_file(
 ) -> Explanation:
     """What limits a kernel in a file; see `profiles_in_file`."""
     found = profiles_in_file(place, target, facts, arguments)
-    return explain_profiles(found.name, found.kernels, found.target)
+    return explain_profiles(found.name, found.kernels, found.target, found.names)
 
 
 def profiles_in_file(
@@ -134,7 +136,8 @@ def _profiles(item: FileKernel) -> FileProfiles | str:
     """The work of the worker; a text is an error that the user can correct."""
     try:
         kernel = load_kernel(item)
-        return FileProfiles(kernel.name, profiles_of(kernel, item.target, item.facts), item.target)
+        kernels, names = zip(*named_profiles_of(kernel, item.target, item.facts), strict=True)
+        return FileProfiles(kernel.name, kernels, item.target, names)
     except InputError as error:
         return str(error)
 

@@ -12,7 +12,7 @@ from enum import StrEnum
 
 import click
 
-from ..reports.numbers import number, percent, value
+from ..reports.numbers import number, percent, spread, value
 from ..reports.report import Report
 from ..tuner.observers import Bars, EventLines, Lines, Observer
 
@@ -21,6 +21,7 @@ __all__ = [
     "json_line",
     "number",
     "percent",
+    "spread",
     "print_json",
     "print_line",
     "print_report",

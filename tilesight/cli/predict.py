@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from . import options, output
-from .output import number, percent
+from .output import number, percent, spread
 
 if TYPE_CHECKING:
     from ..api.kernel_files import FilePrediction
@@ -55,8 +55,8 @@ def _print(found: FilePrediction) -> None:
     prediction = found.prediction
     output.print_text(f"{found.name} on {found.target.title}", bold=True)
     output.print_text(
-        f"predicted {number(prediction.latency_us)} us, give or take {percent(prediction.uncertainty)} "
-        f"(one sigma), limiting: {prediction.limiting}"
+        f"predicted {number(prediction.latency_us)} us, {spread(prediction.uncertainty)}, "
+        f"limiting: {prediction.limiting}"
     )
     busy = sorted(prediction.utilization.items(), key=lambda item: -item[1])
     output.print_table(["resource", "busy"], [[name, percent(share)] for name, share in busy], right=["busy"])

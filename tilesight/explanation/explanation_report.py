@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..records.trial import ORDER_TERM
-from ..reports.numbers import number, percent, value
+from ..reports.numbers import number, percent, spread, value
 from ..reports.report import Report
 from .view_values import BUSY, CandidateView
 
@@ -25,10 +25,7 @@ def explanation_report(found: Explanation) -> Report:
         report.line(f"config: {this.config}" + ("" if best else "  (the best known config)"))
     measured = f"measured {number(this.measured_us)} us, " if this.measured_us else ""
     prediction = this.prediction
-    report.text(
-        f"{measured}predicted {number(prediction.latency_us)} us, give or take "
-        f"{percent(prediction.uncertainty)} (one sigma)"
-    )
+    report.text(f"{measured}predicted {number(prediction.latency_us)} us, {spread(prediction.uncertainty)}")
     report.text(", ".join(f"{name.replace('_', ' ')} {amount:g}" for name, amount in this.launch.items()))
     report.text()
     second = f"; next: {this.second_cost}" if this.second_cost else ""
