@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -101,15 +100,16 @@ class KernelReader:
 
     @property
     def held_registers(self) -> tuple[dict[str, float], ...]:
-        """Of each of `roles`: registers a thread of its local buffers, by name, where most of them are live."""
+        """Of each of `roles`: registers a thread of its local buffers, by name, where most are live."""
         sizes = self.memory.register_bytes()
         found = []
         for role in self._roles.values():
-            held: Counter[str] = Counter()
+            held: dict[str, float] = {}
             for buffer, count in self._live.held_at_peak(role.number, sizes).items():
-                held[self.memory.name_of(buffer)] += count
+                name = self.memory.name_of(buffer)
+                held[name] = held.get(name, 0.0) + count
             if not role.is_empty:
-                found.append(dict(held.most_common()))
+                found.append(dict(sorted(held.items(), key=lambda item: -item[1])))
         return tuple(found)
 
     # --- the interface for value expressions and calls (`CountingContext`) ----------------------------------

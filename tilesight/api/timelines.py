@@ -100,6 +100,7 @@ def file_timeline(
     facts: RunTimeFacts | None = None,
     arguments: Mapping[str, Any] | None = None,
     *,
+    config: str | None = None,
     trace: bool = False,
 ) -> Timeline:
     """The predicted timeline of a kernel in a file; see `profiles_in_file`; `trace`: as above."""
@@ -107,7 +108,7 @@ def file_timeline(
     from .kernel_files import kernel_in_file, profiles_in_file
 
     device = traced_device(locate(target, measures=False).target) if trace else None
-    profiles = profiles_in_file(place, target, facts, arguments)
+    profiles = profiles_in_file(place, target, facts, arguments, config)
     found = profiles_timeline(profiles.name, profiles.kernels, profiles.target, profiles.names)
     if device is None:
         return found
@@ -115,7 +116,8 @@ def file_timeline(
     from ..settings import load_settings
     from .file_traces import trace_file_kernel
 
-    item = kernel_in_file(place, profiles.target, facts, arguments)
+    number = None if profiles.number is None else str(profiles.number)
+    item = kernel_in_file(place, profiles.target, facts, arguments, number)
     return with_trace(found, trace_file_kernel(item, device, load_settings().cache_dir))
 
 

@@ -21,13 +21,13 @@ __all__ = [
     "json_line",
     "number",
     "percent",
-    "spread",
     "print_json",
     "print_line",
     "print_report",
     "print_table",
     "print_text",
     "progress",
+    "spread",
     "value",
 ]
 

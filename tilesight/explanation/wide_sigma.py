@@ -21,8 +21,8 @@ def why_wide(prediction: Prediction, kernels: Sequence[KernelProfile], target: T
     causes = list(_causes(prediction, kernels, target))
     if not causes:
         return (
-            "Sigma is wide, and the model knows no single cause: its errors on kernels with such work were as "
-            "large."
+            "Sigma is wide, and the model knows no single cause: its errors on kernels with such work were "
+            "as large."
         )
     return f"Sigma is wide because {'; '.join(causes)}."
 

@@ -28,8 +28,8 @@ class KernelNames:
 
     Attributes:
         buffers: of tensors and buffers, by their label in the kernel's profile.
-        registers: of each role of the profile, in its order: registers a thread of its local buffers, by name,
-            where most of them are live together; the largest first.
+        registers: of each role of the profile, in its order: registers a thread of its local buffers, by
+            name, where most of them are live together; the largest first.
         loops: inner ones first.
     """
 
@@ -38,7 +38,7 @@ class KernelNames:
     loops: tuple[NamedLoop, ...] = ()
 
     def loop(self, trips: float) -> str:
-        """The variable of the only loop with that many iterations, or of the only one; "" if several may be."""
+        """The variable of the only loop with that many iterations, or of the only one; "" if unclear."""
         alike = {loop.variable for loop in self.loops if loop.trips == trips}
         alike = alike or {loop.variable for loop in self.loops}
         return alike.pop() if len(alike) == 1 else ""
