@@ -15,7 +15,7 @@ from ..decorator.user_function import PASS_CONFIGS, plain_keys
 from ..errors import FailureKind, InputError, UnknownNameError, headline
 from ..executor.jobs import LowerJob
 from ..executor.local import LIMITS
-from ..executor.tasks import COMPILER_ENVIRONMENT, preload_compiler
+from ..executor.tasks import compiler_pool
 from ..explanation import Explanation
 from ..explanation.own_configs import OwnConfig, OwnConfigs
 from ..problem.config import Config
@@ -61,7 +61,7 @@ class FileProfiles:
     name: str
     kernels: tuple[KernelProfile, ...]
     target: Target
-    names: tuple[KernelNames, ...]
+    names: tuple[KernelNames, ...] = ()
     config: Config | None = None
     number: int | None = None
     own_configs: tuple[OwnConfig, ...] = ()
@@ -193,12 +193,7 @@ def _target(target: str | Target | None) -> Target:
 
 def _pool(workers: int | None) -> WorkerPool:
     """Processes that lower; only as many start as there are kernels to lower."""
-    return WorkerPool(
-        workers or load_settings().workers,
-        timeout_s=LIMITS[LowerJob],
-        preload=preload_compiler,
-        environment=COMPILER_ENVIRONMENT,
-    )
+    return compiler_pool(LIMITS[LowerJob], workers or load_settings().workers)
 
 
 def _one(pool: WorkerPool, item: FileKernel, place: str) -> FileProfiles | _Listed:

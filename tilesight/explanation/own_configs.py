@@ -68,7 +68,8 @@ def add_table(report: Report, configs: Sequence[OwnConfig], most: int | None) ->
     columns = ["number", "predicted us", "one sigma", "limiting", "config"]
     report.table(columns, rows, right=columns[:3], folded=["config"])
     if most is not None and len(works) > most:
-        report.text(f"{len(works) - most} slower ones are not shown")
+        more = len(works) - most
+        report.text(f"{more} slower one{'s are' if more > 1 else ' is'} not shown")
     reasons: dict[str, list[str]] = {}
     for each in configs:
         if each.failure:
