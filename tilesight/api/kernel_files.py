@@ -137,7 +137,7 @@ def rank_file(
                 f"{place} has no configs of its own to rank: its function stands under no @autotune, or "
                 "--arg gives all that its configs choose"
             )
-        return _compared(pool, item, found)[0]
+        return _compared(pool, item, found, place)[0]
 
 
 def profiles_in_file(
@@ -167,10 +167,8 @@ def profiles_in_file(
         found = _one(pool, item, place)
         if isinstance(found, FileProfiles):
             return found
-        compared, profiles = _compared(pool, item, found)
-    if compared.best is None:
-        raise InputError(f"{place}: none of its own configs works; the first: {compared.configs[0].failure}")
-    return replace(profiles[compared.best.number], own_configs=compared.configs)
+        compared, profiles = _compared(pool, item, found, place)
+    return replace(profiles[compared.configs[0].number], own_configs=compared.configs)
 
 
 def kernel_in_file(
@@ -206,9 +204,12 @@ def _one(pool: WorkerPool, item: FileKernel, place: str) -> FileProfiles | _List
 
 
 def _compared(
-    pool: WorkerPool, item: FileKernel, listed: _Listed
+    pool: WorkerPool, item: FileKernel, listed: _Listed, place: str
 ) -> tuple[OwnConfigs, dict[int, FileProfiles]]:
-    """The own configs of a kernel by predicted time, and the profiles of those that work, by number."""
+    """The own configs of a kernel by predicted time, and the profiles of those that work, by number.
+
+    Raises `InputError` if none works.
+    """
     from ..costmodel import default_model
 
     model, target = default_model(), item.target
@@ -228,6 +229,9 @@ def _compared(
             except Exception as error:  # the profile may be anything
                 rows.append(OwnConfig(number, config, None, headline(str(error))))
     rows.sort(key=lambda row: (math.inf if row.prediction is None else row.prediction.ranking_us, row.number))
+    if rows[0].prediction is None:
+        count = f"its {len(rows)} own configs" if len(rows) > 1 else "its own config"
+        raise InputError(f"{place}: {count} cannot be predicted; the first: {rows[0].failure}")
     return OwnConfigs(listed.name, target, tuple(rows)), profiles
 
 

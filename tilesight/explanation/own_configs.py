@@ -38,11 +38,6 @@ class OwnConfigs(Reported):
     target: Target
     configs: tuple[OwnConfig, ...]
 
-    @property
-    def best(self) -> OwnConfig | None:
-        """The config that ranks first; None if all failed."""
-        return self.configs[0] if self.configs and self.configs[0].prediction is not None else None
-
     def report(self, most: int | None = None) -> Report:
         """The table of the first `most` configs; None: of all."""
         report = Report()

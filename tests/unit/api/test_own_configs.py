@@ -121,6 +121,11 @@ def test_what_is_wrong_is_said(name: str, config: str, message: str) -> None:
         (["rank", "matmul", "--arg=a=1"], "--arg is for a kernel in --file"),
         (["rank", "matmul", "--file=x.py:k", "--dtype=float16"], "rank --file takes no KERNEL, --dtype"),
         (["rank", f"--file={FILE}:copy", "--arg=n=4096"], "has no configs of its own to rank"),
+        (
+            ["rank", f"--file={FILE}:listed", "--arg=n=7"],
+            "3 own configs cannot be predicted; the first: ",
+        ),
+        (["explain", f"--file={FILE}:listed"], "needs a value of n: "),
     ],
 )
 def test_wrong_options_of_rank(

@@ -117,3 +117,34 @@ def crowded(rows: int = 4096, depth: int = 1024) -> Any:
             T.copy(decayed, Y[by * 128, 0])
 
     return main
+
+
+def two_products(size: int = 4096, depth: int = 128) -> Any:
+    """Its loop also stores what the first product gave to shared memory, for the second one."""
+
+    @T.prim_func
+    def main(
+        Q: T.Tensor((size, depth), "float16"),
+        K: T.Tensor((size, depth), "float16"),
+        V: T.Tensor((size, depth), "float16"),
+        O: T.Tensor((size, depth), "float16"),  # noqa: E741
+    ):
+        with T.Kernel(size // 64, threads=128) as b:
+            Q_tile = T.alloc_shared((64, depth), "float16")
+            K_tile = T.alloc_shared((64, depth), "float16")
+            V_tile = T.alloc_shared((64, depth), "float16")
+            weights = T.alloc_shared((64, 64), "float16")
+            scores = T.alloc_fragment((64, 64), "float32")
+            rows = T.alloc_fragment((64, depth), "float32")
+            T.copy(Q[b * 64, 0], Q_tile)
+            T.clear(rows)
+            for block in T.serial(size // 64):
+                T.copy(K[block * 64, 0], K_tile)
+                T.clear(scores)
+                T.gemm(Q_tile, K_tile, scores, transpose_B=True)
+                T.copy(scores, weights)
+                T.copy(V[block * 64, 0], V_tile)
+                T.gemm(weights, V_tile, rows)
+            T.copy(rows, O[b * 64, 0])
+
+    return main

@@ -133,6 +133,12 @@ def test_a_loop_that_copies_synchronously_is_named(target: str) -> None:
     assert f"{waste.without_us:.4g} us would remain (-{waste.gain:.0%})" in sentence
 
 
+def test_other_stores_to_shared_memory_do_not_matter() -> None:
+    found = tilesight.explain(named_kernels.two_products(), "h100")
+    sentence = finding(found, "The loop over block (64 iterations) copies K and V to shared memory")
+    assert "If they were, " in sentence
+
+
 @pytest.mark.parametrize("target", ["h100", "a100"])
 def test_a_pipelined_loop_is_not(target: str) -> None:
     found = tilesight.explain(named_kernels.product(3), target)
