@@ -146,6 +146,33 @@ def test_threads_see_all_of_a_reload_or_nothing(tmp_path: Path) -> None:
     assert not wrong
 
 
+def test_no_thread_looks_into_the_middle_of_a_reload(tmp_path: Path) -> None:
+    """Whenever the reload reads a part of what was loaded, another thread looks at the dispatcher."""
+    made = frozen(tmp_path)
+    before, after = [made.winner(64, 16)], [made.winner(64, 32)]
+    made.store.known = before
+    made.d.reload()
+    seen = {(made.d.digest(), made.d.choose(m=64).config)}
+    reloading = threading.get_ident()
+
+    class Watched(LoadedSources):
+        def __getattribute__(self, name: str) -> Any:
+            if name in ("winners", "table", "notes", "shipped") and threading.get_ident() == reloading:
+                look()
+            return super().__getattribute__(name)
+
+    def look() -> None:
+        watcher = threading.Thread(target=lambda: seen.add((made.d.digest(), made.d.choose(m=64).config)))
+        watcher.start()
+        watcher.join()
+
+    made.d._load_sources = lambda: Watched(WinnerIndex(made.problem, after))
+    made.d.reload()
+    look()
+    digests = [LoadedSources(WinnerIndex(made.problem, known)).digest() for known in (before, after)]
+    assert seen == {(digests[0], config(16)), (digests[1], config(32))}
+
+
 def test_a_choice_made_of_earlier_records_is_not_kept(tmp_path: Path) -> None:
     """A thread that chooses while another one reloads leaves nothing behind."""
     made = frozen(tmp_path)
