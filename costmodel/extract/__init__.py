@@ -93,7 +93,7 @@ def _readings(
 
 def _names(function: Any, reader: KernelReader) -> KernelNames:
     memory = reader.memory
-    return KernelNames(dict(memory.names), reader.held_registers, named_loops(function, memory))
+    return KernelNames(memory.all_names, reader.held_registers, named_loops(function, memory))
 
 
 def variable_names(lowered: Lowered) -> list[str]:

@@ -29,7 +29,7 @@ class Memory:
     tensors: dict[str, Tensor] = field(default_factory=dict)
     in_local_memory: frozenset[int] = frozenset()  # local buffers whose elements get no registers
     local_bytes: dict[int, float] = field(default_factory=dict)  # bytes per thread, by local buffer
-    names: dict[str, str] = field(default_factory=dict)  # of parameters and buffers, by label
+    names: dict[str, str] = field(default_factory=dict)  # of the parameters, by label
     # by buffer: the launch and loop variables that its contents derive from, as far as the program was read
     contents: dict[int, frozenset[int]] = field(default_factory=dict)
     tables: dict[int, Table] = field(default_factory=dict)  # tensors with known contents
@@ -39,6 +39,7 @@ class Memory:
         default_factory=dict
     )  # (memory scope, label), by data variable
     _labels: dict[int, str] = field(default_factory=dict)
+    _buffer_names: dict[str, str] = field(default_factory=dict)  # of what is no parameter, by label
     _constant: set[str] = field(default_factory=set)  # tensors that the kernel only reads
 
     def declare_parameters(self, function: Any) -> None:
@@ -219,12 +220,18 @@ class Memory:
 
     def _label(self, variable: Any, prefix: str) -> str:
         label = self._labels.setdefault(identity(variable), f"{prefix}{len(self._labels)}")
-        self.names.setdefault(label, str(variable.name))
+        if label not in self.names:
+            self._buffer_names[label] = str(variable.name)
         return label
 
+    @property
+    def all_names(self) -> dict[str, str]:
+        """The names of parameters and buffers, by label."""
+        return {**self._buffer_names, **self.names}
+
     def name_of(self, key: int) -> str:
-        """The name of the buffer with this identity; "" if it was not met."""
-        return self.names.get(self._labels.get(key, ""), "")
+        """The name of the tensor or buffer with this identity; "" if it was not met."""
+        return self.all_names.get(self._labels.get(key, ""), "")
 
 
 def chosen_by_data(name: str, *, write: bool) -> str:
