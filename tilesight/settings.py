@@ -11,7 +11,8 @@ from __future__ import annotations
 import math
 import os
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -227,25 +228,71 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
     Raises:
         InputError: a variable, or a key or value of the settings file, is wrong.
     """
+    if environ is None and _in_use:
+        return _in_use[-1]
     env = os.environ if environ is None else environ
     has_file = environ is None and not completion_request()
     path, table = settings_file(_folder()) if has_file else (None, {})
+    return _gathered(env, path, table, _refuse)
+
+
+def usable_settings() -> tuple[Settings, tuple[InputError, ...]]:
+    """The settings of this process without those that are wrong, and what is wrong with these.
+
+    A wrong variable, key or value counts as not set; a file that cannot be read, or has a key that is no
+    setting, counts as absent.
+    """
+    faults: list[InputError] = []
+    path: Path | None = None
+    table: Mapping[str, Any] = {}
+    try:
+        path, table = settings_file(_folder())
+    except InputError as error:
+        faults.append(error)
+    return _gathered(os.environ, path, table, faults.append), tuple(faults)
+
+
+@contextmanager
+def in_use(settings: Settings) -> Iterator[None]:
+    """Let `load_settings` return `settings` in this block, whatever environment and file say."""
+    _in_use.append(settings)
+    try:
+        yield
+    finally:
+        _in_use.pop()
+
+
+_in_use: list[Settings] = []
+
+
+def _refuse(error: InputError) -> None:
+    raise error
+
+
+def _gathered(
+    env: Mapping[str, str],
+    path: Path | None,
+    table: Mapping[str, Any],
+    report: Callable[[InputError], None],
+) -> Settings:
+    """The settings of `env` and the file `path`. `report` is called for each wrong one, which is left out."""
     found: dict[str, Any] = {}
     sources: dict[str, str] = {}
     for setting in SETTINGS:
+        found[setting.name], sources[setting.key] = setting.default(), DEFAULT
         given = env.get(setting.variable)
-        if given:
-            found[setting.name] = _from_text(setting, given)
-            sources[setting.key] = setting.variable
-        elif setting.key in table:
-            assert path is not None
-            if setting.key in RUNS_CODE:
-                _check_writers(path, setting)
-            found[setting.name] = _from_file(setting, table[setting.key], path)
-            sources[setting.key] = str(path)
-        else:
-            found[setting.name] = setting.default()
-            sources[setting.key] = DEFAULT
+        try:
+            if given:
+                found[setting.name] = _from_text(setting, given)
+                sources[setting.key] = setting.variable
+            elif setting.key in table:
+                assert path is not None
+                if setting.key in RUNS_CODE:
+                    _check_writers(path, setting)
+                found[setting.name] = _from_file(setting, table[setting.key], path)
+                sources[setting.key] = str(path)
+        except InputError as error:
+            report(error)
     cuda_home = env.get("CUDA_HOME") or env.get("CUDA_PATH")
     rocm_home = env.get("ROCM_PATH") or env.get("ROCM_HOME")
     return Settings(

@@ -24,6 +24,7 @@ from .kernel_terms import KernelTerms
 from .network import library_collective, meeting
 from .occupancy import misfit
 from .timeline import kernel_parts, one_after_another
+from .traffic import Traffic
 
 # Share of the launch cost that a further kernel of a function adds: its launch waits in the queue while the
 # kernel before it runs. Measured on an H200, experiments/launches.
@@ -94,6 +95,19 @@ class AnalyticalModel:
         terms = KernelTerms(profile, under_load(profile, target), self.constants, built)
         served = with_held_sectors(profile, target, terms.resident)
         return terms if served is profile else replace(terms, profile=served)
+
+    def traffic(self, kernels: Sequence[KernelProfile], target: Target) -> list[Traffic | None]:
+        """The traffic of each kernel; None of one that does not run on the cores of a GPU.
+
+        Raises:
+            ValueError: a kernel does not fit the target.
+        """
+        return [
+            None
+            if kernel.kind == "cpu" or kernel.collective is not None or kernel.meetings
+            else self._terms(kernel, target).traffic
+            for kernel in kernels
+        ]
 
     def timeline(self, kernels: Sequence[KernelProfile], target: Target) -> list[TimelinePart]:
         """What the latency of a prediction consists of, as rows of spans of time.

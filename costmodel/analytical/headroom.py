@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import pairwise
 
 from ...profile.values import Access, KernelProfile, Phase, Space, Work
 from ...target.spec import Figure, Target
@@ -17,6 +18,7 @@ from .occupancy import live_share, occupancy
 
 FREE = 1e6  # factor of a rate that removes its limit
 MANY_SLOTS = 64  # buffers enough to hide any latency
+LEAST_LOADED = 0.5  # share of the stored bytes that a copy to shared memory loads; the rest is zeros
 LIMIT, WASTE = "limit", "waste"
 WAVEFRONT_BYTES, SECTOR_BYTES = 128, 32
 
@@ -221,6 +223,48 @@ def _deep(phase: Phase) -> Phase:
     return replace(phase, work=replace(phase.work, accesses=accesses), pipeline_depth=MANY_SLOTS)
 
 
+def is_synchronous(phase: Phase) -> bool:
+    """Whether a loop with matrix instructions copies to shared memory by plain loads and stores alone."""
+    copies = any(a.asynchronous and a.space is Space.GLOBAL and not a.write for a in phase.work.accesses)
+    return bool(phase.is_loop and phase.work.matrix and not copies and _staged(phase))
+
+
+def _staged(phase: Phase) -> frozenset[int]:
+    """Positions of the loads and stores that copy to shared memory.
+
+    One statement loads what it stores, so the store follows its load. At the edge of a tensor less is loaded.
+    """
+    found: set[int] = set()
+    accesses = phase.work.accesses
+    for position, (load, store) in enumerate(pairwise(accesses)):
+        if _is_plain_load(load) and _is_plain_store(store) and LEAST_LOADED <= load.bytes / store.bytes <= 1:
+            found |= {position, position + 1}
+    return frozenset(found)
+
+
+def _overlapped(phase: Phase) -> Phase:
+    """A synchronous loop with copies in groups instead, issued early enough."""
+    if not is_synchronous(phase):
+        return phase
+    staged = _staged(phase)
+    accesses = tuple(
+        replace(access, mechanism="cp_async", asynchronous=True, slots=MANY_SLOTS)
+        if position in staged
+        else access
+        for position, access in enumerate(phase.work.accesses)
+    )
+    work = replace(phase.work, accesses=accesses, barrier_waits=phase.work.barrier_waits + 1)
+    return replace(phase, work=work, pipeline_depth=MANY_SLOTS)
+
+
+def _is_plain_load(access: Access) -> bool:
+    return access.space is Space.GLOBAL and access.mechanism == "ld" and not access.write
+
+
+def _is_plain_store(access: Access) -> bool:
+    return access.space is Space.SHARED and access.mechanism == "st" and access.bytes > 0
+
+
 def _in_vectors(case: HeadroomCase) -> HeadroomCase:
     native = round(case.target["core.unit.vector.fp32_lanes"] * 4)
     return _accesses(lambda a: replace(a, vector_bytes=max(a.vector_bytes, native)))(case)
@@ -251,6 +295,7 @@ GPU_LIMITS: dict[str, Change] = {
 }
 GPU_WASTES: dict[str, Change] = {
     "shallow pipeline": _phases(_deep),
+    "synchronous copies": _phases(_overlapped),
     "bank conflicts": _at_full_width(Space.SHARED),
     "partial sectors": _at_full_width(Space.GLOBAL),
 }
@@ -264,4 +309,4 @@ CPU_LIMITS: dict[str, Change] = {
 }
 CPU_WASTES: dict[str, Change] = {"scalar loops": _in_vectors}
 
-__all__ = ["Headroom", "Limits", "least_transactions", "limits"]
+__all__ = ["Headroom", "Limits", "is_synchronous", "least_transactions", "limits"]

@@ -34,6 +34,25 @@ ATOMIC_UNITS = 96.0
 
 
 @dataclass(frozen=True, slots=True)
+class TensorTraffic:
+    """The bytes of one tensor that a launch reads, or those that it writes.
+
+    Attributes:
+        tensor: its label in the profile.
+        write: they are written.
+        l2: between cores and L2.
+        dram: between L2 and device memory.
+        distinct: of the part that is accessed at all, each byte once.
+    """
+
+    tensor: str
+    write: bool
+    l2: float
+    dram: float
+    distinct: float
+
+
+@dataclass(frozen=True, slots=True)
 class Traffic:
     """Bytes that one launch moves. `dram_read` is at least the accessed part of each tensor."""
 
@@ -48,6 +67,7 @@ class Traffic:
     # time of these bytes at device memory, compared with bytes of long runs
     read_stretch: float = 1.0
     write_stretch: float = 1.0
+    tensors: tuple[TensorTraffic, ...] = ()  # their sums are the bytes above
 
     @property
     def dram(self) -> float:
@@ -191,6 +211,29 @@ class _Flow:
         total = sum(each * s.stretch for each, s in zip(moved, self.streams, strict=True))
         return total / sum(moved) if sum(moved) else 1.0
 
+    def by_tensor(
+        self, moved: Sequence[float], l2: float, dram: float, *, write: bool
+    ) -> Iterator[TensorTraffic]:
+        """The traffic of each tensor.
+
+        Args:
+            moved: bytes of each stream at device memory, in proportion.
+            l2, dram: bytes of all tensors.
+            write: they are written.
+        """
+        requested = [s.requested for s in self.streams]
+        touched = [each * union for each, union in zip(self.distinct, self.unions, strict=True)]
+        l2_share, dram_share = l2 / (sum(requested) or 1.0), dram / (sum(moved) or 1.0)
+        for tensor in dict.fromkeys(s.tensor for s in self.streams):
+            own = [i for i, s in enumerate(self.streams) if s.tensor == tensor]
+            yield TensorTraffic(
+                tensor,
+                write,
+                l2_share * sum(requested[i] for i in own),
+                dram_share * sum(moved[i] for i in own),
+                sum(touched[i] for i in own),
+            )
+
     def waiting(self, moved: Sequence[float]) -> dict[str, float]:
         """By tensor, the share of its reads that wait for device memory, which moves `moved` a stream."""
         late: dict[str, float] = {}
@@ -225,14 +268,16 @@ def traffic(
     written = sum(s.requested for s in writes) * profile.blocks
     streamed = known_bytes((*reads, *writes), profile.grid)
     dram_write, write_stretch = 0.0, 1.0
+    tensors: tuple[TensorTraffic, ...] = ()
     if writes:
         # L2 merges parts of a sector, and writes back a tile once if it is written again before its eviction
         flow = _Flow(writes, profile, together, clusters, room, capacity, streamed)
         stored = flow.moved(0.0)
         dram_write = min(written, max(flow.touched, sum(stored)))
         write_stretch = flow.stretch(stored)
+        tensors = tuple(flow.by_tensor(stored, written, dram_write, write=True))
     if not reads:
-        return Traffic(0.0, written, 0.0, dram_write, write_stretch=write_stretch)
+        return Traffic(0.0, written, 0.0, dram_write, write_stretch=write_stretch, tensors=tensors)
     flow = _Flow(reads, profile, together, clusters, room, capacity, streamed)
     requested = sum(s.requested for s in reads) * profile.blocks
     l2_read = max(1.0, requested - _first_level(flow, target, blocks_together))
@@ -249,15 +294,17 @@ def traffic(
             else max(touched, missed * (1 - constants.kept_share * llc / touched))
         )
     scale = missed / max(1.0, sum(moved))
+    dram_read = min(dram_read, missed)
     return Traffic(
         l2_read,
         written,
-        min(dram_read, missed),
+        dram_read,
         dram_write,
         missed + dram_write if llc else 0.0,
         flow.waiting([each * scale for each in moved]),
         flow.stretch(moved),
         write_stretch,
+        (*flow.by_tensor(moved, l2_read, dram_read, write=False), *tensors),
     )
 
 
@@ -384,4 +431,4 @@ def _resampled(values: Any, count: int) -> NDArray[Any]:
     return chosen
 
 
-__all__ = ["Traffic", "atomic_us", "traffic"]
+__all__ = ["TensorTraffic", "Traffic", "atomic_us", "traffic"]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
 from ...lowering.lower import Lowered
 from ...problem.run_time_data import NOTHING_KNOWN, RunTimeData
+from ...profile.names import KernelNames
 from ...profile.values import KernelProfile
 from ...target.spec import Target
 from .cpu_nest import read_nest
@@ -18,10 +19,11 @@ from .launch_geometry import LaunchGeometry, with_ranks
 from .loops import visit
 from .mathematics import is_fast
 from .memory import chosen_by_data, parameter_sizes
+from .named_loops import named_loops
 from .peers import with_peers
 from .walk import KernelReader
 
-__all__ = ["read_profiles", "variable_names"]
+__all__ = ["read_named_profiles", "read_profiles", "variable_names"]
 
 
 def read_profiles(
@@ -51,17 +53,47 @@ def read_profiles(
     Raises:
         ValueError: the IR holds no kernel, or the launch geometry of a kernel is not static.
     """
+    return tuple(profile for profile, _ in _readings(lowered, target, data, flags, peers))
+
+
+def read_named_profiles(
+    lowered: Lowered,
+    target: Target,
+    data: RunTimeData = NOTHING_KNOWN,
+    *,
+    flags: Sequence[str] = (),
+    peers: Collection[str] = (),
+) -> tuple[tuple[KernelProfile, KernelNames], ...]:
+    """The same profiles, each with the names in its kernel. Of processors the names are not read."""
+    return tuple(
+        (profile, KernelNames() if reader is None else _names(function, reader))
+        for function, (profile, reader) in zip(
+            lowered.device.functions.values(), _readings(lowered, target, data, flags, peers), strict=True
+        )
+    )
+
+
+def _readings(
+    lowered: Lowered, target: Target, data: RunTimeData, flags: Sequence[str], peers: Collection[str]
+) -> list[tuple[KernelProfile, KernelReader | None]]:
+    """The profile of each kernel, and its reader, if the target is a GPU."""
+    functions = lowered.device.functions.values()
     if not target.is_gpu:
-        return tuple(read_nest(function, target) for function in lowered.device.functions.values())
+        return [(read_nest(function, target), None) for function in functions]
     descriptors = read_descriptors(lowered.host)
     sizes = parameter_sizes(lowered.traced)
-    profiles = tuple(
-        with_peers(*_read(function, descriptors, sizes, target, data, flags), function, peers)
-        for function in lowered.device.functions.values()
-    )
-    if not profiles:
+    found: list[tuple[KernelProfile, KernelReader | None]] = []
+    for function in functions:
+        profile, reader = _read(function, descriptors, sizes, target, data, flags)
+        found.append((with_peers(profile, reader.memory.names, function, peers), reader))
+    if not found:
         raise ValueError("the lowered module holds no device function: nothing to profile")
-    return profiles
+    return found
+
+
+def _names(function: Any, reader: KernelReader) -> KernelNames:
+    memory = reader.memory
+    return KernelNames(memory.all_names, reader.held_registers, named_loops(function, memory))
 
 
 def variable_names(lowered: Lowered) -> list[str]:
@@ -86,8 +118,7 @@ def _read(
     target: Target,
     data: RunTimeData,
     flags: Sequence[str],
-) -> tuple[KernelProfile, Mapping[str, str]]:
-    """The profile, and the names of the kernel's parameters by label."""
+) -> tuple[KernelProfile, KernelReader]:
     attributes = function.attrs or {}
     cluster = tuple(int(extent) for extent in attributes.get("cluster_dims") or ())
     if math.prod(cluster) > 1:
@@ -111,7 +142,7 @@ def _read(
         unknown_calls=tuple(sorted(reader.unknown_calls)),
         notes=tuple(dict.fromkeys((*reader.notes, *_chosen_by_data(reader)))),
     )
-    return profile, reader.memory.names
+    return profile, reader
 
 
 def _chosen_by_data(reader: KernelReader) -> list[str]:

@@ -39,6 +39,7 @@ class Memory:
         default_factory=dict
     )  # (memory scope, label), by data variable
     _labels: dict[int, str] = field(default_factory=dict)
+    _buffer_names: dict[str, str] = field(default_factory=dict)  # of what is no parameter, by label
     _constant: set[str] = field(default_factory=set)  # tensors that the kernel only reads
 
     def declare_parameters(self, function: Any) -> None:
@@ -218,7 +219,19 @@ class Memory:
         return replace(found, tensor=self._labels.get(identity(node), found.tensor))
 
     def _label(self, variable: Any, prefix: str) -> str:
-        return self._labels.setdefault(identity(variable), f"{prefix}{len(self._labels)}")
+        label = self._labels.setdefault(identity(variable), f"{prefix}{len(self._labels)}")
+        if label not in self.names:
+            self._buffer_names[label] = str(variable.name)
+        return label
+
+    @property
+    def all_names(self) -> dict[str, str]:
+        """The names of parameters and buffers, by label."""
+        return {**self._buffer_names, **self.names}
+
+    def name_of(self, key: int) -> str:
+        """The name of the tensor or buffer with this identity; "" if it was not met."""
+        return self.all_names.get(self._labels.get(key, ""), "")
 
 
 def chosen_by_data(name: str, *, write: bool) -> str:

@@ -205,7 +205,23 @@ class LiveRanges:
         """The same for the buffers in which matrix instructions accumulate."""
         return self._peak([key for key in self._accumulations if key[0] == role], buffer_bytes)
 
+    def held_at_peak(self, role: int, buffer_bytes: Mapping[int, float]) -> dict[int, float]:
+        """The registers of `peak_registers` by buffer."""
+        keys = [key for key in self._spans if key[0] == role]
+        position = int(self._live(keys, buffer_bytes).argmax())
+        found: dict[int, float] = {}
+        for key in keys:
+            span, size = self._spans[key], buffer_bytes.get(key[1], 0.0) / 4
+            here = (span.first <= position) & (span.last >= position) & (span.last > 0)
+            if size and key not in self._temporary and here.any():
+                found[key[1]] = size * float(here.sum()) / len(here)
+        return found
+
     def _peak(self, keys: Iterable[Key], buffer_bytes: Mapping[int, float]) -> float:
+        return float(self._live(keys, buffer_bytes).max(initial=0.0))
+
+    def _live(self, keys: Iterable[Key], buffer_bytes: Mapping[int, float]) -> NDArray[np.float64]:
+        """Registers per thread that are live at each position."""
         change = np.zeros(self._position + 3)
         for key in keys:
             span, size = self._spans[key], buffer_bytes.get(key[1], 0.0) / 4
@@ -214,7 +230,7 @@ class LiveRanges:
                 each = size / len(used)
                 np.add.at(change, span.first[used], each)
                 np.add.at(change, span.last[used] + 1, -each)
-        return float(change.cumsum().max(initial=0.0))
+        return change.cumsum()
 
 
 def _span(uses: list[tuple[int, Elements]]) -> _Span:

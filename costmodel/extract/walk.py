@@ -98,6 +98,20 @@ class KernelReader:
     def roles(self) -> tuple[Role, ...]:
         return roles_of(list(self._roles.values()), self._live, self.memory.register_bytes())
 
+    @property
+    def held_registers(self) -> tuple[dict[str, float], ...]:
+        """Of each of `roles`: registers a thread of its local buffers, by name, where most are live."""
+        sizes = self.memory.register_bytes()
+        found = []
+        for role in self._roles.values():
+            held: dict[str, float] = {}
+            for buffer, count in self._live.held_at_peak(role.number, sizes).items():
+                name = self.memory.name_of(buffer)
+                held[name] = held.get(name, 0.0) + count
+            if not role.is_empty:
+                found.append(dict(sorted(held.items(), key=lambda item: -item[1])))
+        return tuple(found)
+
     # --- the interface for value expressions and calls (`CountingContext`) ----------------------------------
 
     def count_value(self, node: Any, scope: Scope) -> None:

@@ -21,6 +21,7 @@ from .model_file import LearnedModel
 
 CORRECTION = "learned correction"
 LITTLE_TRUST = 0.5
+UNLIKE = "unlike the kernels that the learned model has seen"  # begins the note on little trust
 # least sigma on chips of an instruction set without training rows
 UNSEEN_ARCH_UNCERTAINTY = math.hypot(BASE_UNCERTAINTY, UNMEASURED_UNCERTAINTY)
 MOST_SIGMA = 1.5  # limit of the uncertainty: a factor of 4.5 in both directions
@@ -130,9 +131,7 @@ class HybridModel:
         uncertainty = math.expm1(min(sigma, MOST_SIGMA))
         note: tuple[str, ...] = ()
         if trust < LITTLE_TRUST:
-            note = (
-                f"unlike the kernels that the learned model has seen: {trust:.0%} of its correction is left",
-            )
+            note = (f"{UNLIKE}: {trust:.0%} of its correction is left",)
         latency_us = analytical.latency_us * factor
         return replace(
             analytical,

@@ -181,3 +181,45 @@ def test_doctor_shows_each_setting_and_its_source(
     given = json.loads(shell("doctor", "--json", "--db", str(tmp_path / "x.db"))[1])["settings"]
     assert {row["setting"]: row["source"] for row in given}["database"] == "--db"
     assert "TILESIGHT_EFFORT" in shell("doctor")[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("target = \n", "is not valid TOML"),
+        ('targt = "h200"\n', "'targt' is no setting; did you mean target?"),
+        ("workers = 0\n", "workers=0 must be a whole number"),
+    ],
+)
+def test_doctor_goes_on_where_the_settings_file_is_refused(
+    project: Path, capsys: pytest.CaptureFixture[str], text: str, told: str
+) -> None:
+    (project / "tilesight.toml").write_text(text)
+    code, out, _ = Shell(capsys)("doctor", "--json")
+    checks = {row["name"]: row for row in json.loads(out)["checks"]}
+    assert code == 5, "every other command refuses to start"
+    assert not checks["settings"]["ok"]
+    assert told in checks["settings"]["hint"]
+    assert checks["database"]["ok"]
+    assert len(checks) > 4, "the other checks are made"
+    assert {row["source"] for row in json.loads(out)["settings"]}.isdisjoint(
+        {str(project / "tilesight.toml")}
+    )
+    code, out, _ = Shell(capsys)("doctor")
+    assert code == 5
+    assert told in " ".join(out.split())
+
+
+def test_doctor_names_every_wrong_setting_at_once(
+    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "tilesight.toml").write_text('effort = "most"\ntarget = "h200"\n')
+    monkeypatch.setenv("TILESIGHT_WORKERS", "many")
+    found = json.loads(Shell(capsys)("doctor", "--json")[1])
+    hint = next(row["hint"] for row in found["checks"] if row["name"] == "settings")
+    assert "effort='most' must be" in hint
+    assert "TILESIGHT_WORKERS='many' must be" in hint
+    shown = {row["setting"]: row["value"] for row in found["settings"]}
+    assert (shown["target"], shown["effort"]) == ("h200", "quick"), "what is right of the file counts"
+    with pytest.raises(InputError):  # only doctor goes on
+        load_settings()

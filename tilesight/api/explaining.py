@@ -10,13 +10,14 @@ from ..errors import InputError
 from ..problem.candidate import Candidate
 from ..problem.space import Config, Value
 from ..problem.template import KernelTemplate
+from ..profile.names import KernelNames
 from ..profile.values import KernelProfile
 from ..records.session import Effort
 from ..target.spec import Target
 from ..tuner.observers import Observer
 from ..tuner.options import TuneOptions
 from ..tuner.resolve import Shape, find_operator, find_template, find_workloads
-from .foreign_kernel import find_kernel, profiles_of
+from .foreign_kernel import find_kernel, named_profiles_of
 from .prediction import as_input_errors
 from .run_time_facts import Calls, Dims, Inputs, RunTimeFacts
 
@@ -95,17 +96,22 @@ def explain(
     with as_input_errors("traced", chosen):
         found = find_kernel(kernel, chosen, arguments)
     with as_input_errors("lowered", chosen):
-        profiles = profiles_of(found, chosen, facts)
-    return explain_profiles(found.name, profiles, chosen)
+        profiles, names = zip(*named_profiles_of(found, chosen, facts), strict=True)
+    return explain_profiles(found.name, profiles, chosen, names)
 
 
-def explain_profiles(name: str, kernels: Sequence[KernelProfile], target: Target) -> Explanation:
-    """The explanation of a kernel of which only its profiles are known. Raises `InputError`."""
+def explain_profiles(
+    name: str, kernels: Sequence[KernelProfile], target: Target, names: Sequence[KernelNames] = ()
+) -> Explanation:
+    """The explanation of a kernel of which its profiles are known, and the names in it at most.
+
+    Raises `InputError`.
+    """
     from ..costmodel import default_model
     from ..explanation import Explanation, view
 
     with as_input_errors("predicted", target):
-        this = view(kernels, default_model().predict(kernels, target), target)
+        this = view(kernels, default_model().predict(kernels, target), target, names=names)
     return Explanation(None, target, this, None, (), kernel=name)
 
 

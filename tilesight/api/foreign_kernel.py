@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError, UnknownNameError
+from ..profile.names import KernelNames
 from ..profile.values import KernelProfile
 from ..target.spec import Target
 from .run_time_facts import CallFacts, RunTimeFacts, facts_of_call
@@ -65,7 +66,14 @@ def find_kernel(
 def profiles_of(
     kernel: ForeignKernel, target: Target, facts: RunTimeFacts | None = None
 ) -> tuple[KernelProfile, ...]:
-    """Lower the kernel and read its profiles.
+    """Lower the kernel and read its profiles; see `named_profiles_of`."""
+    return tuple(profile for profile, _ in named_profiles_of(kernel, target, facts))
+
+
+def named_profiles_of(
+    kernel: ForeignKernel, target: Target, facts: RunTimeFacts | None = None
+) -> tuple[tuple[KernelProfile, KernelNames], ...]:
+    """Lower the kernel, and read its profiles and the names in it.
 
     Args:
         kernel: The kernel.
@@ -76,7 +84,7 @@ def profiles_of(
         InputError: `facts` lacks a size, or does not fit the kernel.
         Exception: Whatever TileLang or the profile reader raises.
     """
-    from ..costmodel.extract import read_profiles
+    from ..costmodel.extract import read_named_profiles
     from ..lowering.dynamic import at, runtime_sizes
     from ..lowering.lower import lower
 
@@ -90,7 +98,8 @@ def profiles_of(
         for parameter in prim_func.params
         if parameter not in prim_func.buffer_map and "float" in str(parameter.dtype)
     }
-    return read_profiles(at(lowered, call.sizes, fractions), target, call.data, flags=flags_of_kernel(kernel))
+    given = at(lowered, call.sizes, fractions)
+    return read_named_profiles(given, target, call.data, flags=flags_of_kernel(kernel))
 
 
 def call_of(kernel: ForeignKernel, lowered: Lowered, facts: RunTimeFacts | None) -> CallFacts:

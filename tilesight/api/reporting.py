@@ -175,6 +175,6 @@ def _file_kernel(
     from .timelines import profiles_timeline
 
     found = profiles_in_file(place, target, RunTimeFacts(dims), arguments)
-    explained = explain_profiles(found.name, found.kernels, found.target)
-    timeline = profiles_timeline(found.name, found.kernels, found.target) if found.target.is_gpu else None
-    return explanation_page(explained, timeline)
+    given = found.name, found.kernels, found.target, found.names
+    timeline = profiles_timeline(*given) if found.target.is_gpu else None
+    return explanation_page(explain_profiles(*given), timeline)

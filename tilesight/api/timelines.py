@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError, NoCandidateError, ToolchainError
@@ -19,6 +19,7 @@ from .run_time_facts import RunTimeFacts
 
 if TYPE_CHECKING:
     from ..machine.devices import Device
+    from ..profile.names import KernelNames
     from ..profile.values import KernelProfile
 
 
@@ -99,6 +100,7 @@ def file_timeline(
     facts: RunTimeFacts | None = None,
     arguments: Mapping[str, Any] | None = None,
     *,
+    config: str | None = None,
     trace: bool = False,
 ) -> Timeline:
     """The predicted timeline of a kernel in a file; see `profiles_in_file`; `trace`: as above."""
@@ -106,26 +108,35 @@ def file_timeline(
     from .kernel_files import kernel_in_file, profiles_in_file
 
     device = traced_device(locate(target, measures=False).target) if trace else None
-    profiles = profiles_in_file(place, target, facts, arguments)
-    found = profiles_timeline(profiles.name, profiles.kernels, profiles.target)
+    profiles = profiles_in_file(place, target, facts, arguments, config)
+    found = profiles_timeline(profiles.name, profiles.kernels, profiles.target, profiles.names)
     if device is None:
         return found
     from ..explanation.traced_timeline import with_trace
     from ..settings import load_settings
     from .file_traces import trace_file_kernel
 
-    item = kernel_in_file(place, profiles.target, facts, arguments)
+    number = None if profiles.number is None else str(profiles.number)
+    item = kernel_in_file(place, profiles.target, facts, arguments, number)
     return with_trace(found, trace_file_kernel(item, device, load_settings().cache_dir))
 
 
-def profiles_timeline(name: str, kernels: tuple[KernelProfile, ...], target: Target) -> Timeline:
-    """The predicted timeline of a kernel of which only its profiles are known. Raises `InputError`."""
+def profiles_timeline(
+    name: str,
+    kernels: tuple[KernelProfile, ...],
+    target: Target,
+    names: Sequence[KernelNames] = (),
+) -> Timeline:
+    """The predicted timeline of a kernel of which its profiles are known, and the names in it at most.
+
+    Raises `InputError`.
+    """
     from ..costmodel import default_model
     from ..explanation.kernel_timeline import kernel_timeline as drawn
 
     _check_gpu(target)
     with as_input_errors("predicted", target):
-        return drawn(f"{name} on {target.title}", kernels, target, default_model())
+        return drawn(f"{name} on {target.title}", kernels, target, default_model(), names)
 
 
 def session_timeline(session_id: int, *, database: str | None = None) -> Timeline:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from . import options, output, suggestions
-from .output import number, percent
+from .output import number, spread
 
 if TYPE_CHECKING:
     from ..api.compilation import Compilation, Resources
@@ -94,10 +94,7 @@ def _print(found: Compilation, source: bool) -> None:
         )
     output.print_text()
     before, after = found.predicted, found.corrected
-    output.print_text(
-        f"predicted from the IR: {number(before.latency_us)} us, give or take {percent(before.uncertainty)} "
-        "(one sigma)"
-    )
+    output.print_text(f"predicted from the IR: {number(before.latency_us)} us, {spread(before.uncertainty)}")
     if built.resources:
         output.print_text(
             f"predicted with the compiler's figures: {number(after.latency_us)} us, "

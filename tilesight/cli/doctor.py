@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
 
-from ..errors import TileSightError
+from ..errors import InputError, TileSightError
 from ..extras import EXTRAS
-from ..settings import SETTINGS, Settings, load_settings
+from ..settings import SETTINGS, Settings, in_use, usable_settings
 from . import options, output
 
 if TYPE_CHECKING:
@@ -27,9 +28,14 @@ def doctor(database: str | None, as_json: bool) -> None:
     """
     from ..machine.toolchain import report
 
-    settings = load_settings()
-    url = database or settings.database_url
-    checks = [*report(), _database_check(url), *_target_check(settings)]
+    settings, faults = usable_settings()
+    with in_use(settings):
+        checks = [
+            *report(),
+            *_settings_check(faults),
+            _database_check(database or settings.database_url),
+            *_target_check(settings),
+        ]
     known = _settings(settings, database)
     extras = [
         {"name": e.name, "package": e.package, "found": e.version or None, "needed_for": e.needed_for}
@@ -78,6 +84,18 @@ def _settings(settings: Settings, database: str | None) -> list[dict[str, str]]:
         shown = "none" if value in (None, "") else str(value)
         rows.append({"setting": setting.key, "variable": setting.variable, "value": shown, "source": source})
     return rows
+
+
+def _settings_check(faults: Sequence[InputError]) -> list[Check]:
+    """What is wrong with the settings, if anything is. Every other command refuses to start then."""
+    from ..machine.toolchain import Check
+
+    if not faults:
+        return []
+    count = len(faults)
+    found = "a setting is refused" if count == 1 else f"{count} settings are refused"
+    hint = "; ".join(map(str, faults))
+    return [Check("settings", False, f"{found}; the other checks do without", "everything", hint, "wrong")]
 
 
 def _target_check(settings: Settings) -> list[Check]:

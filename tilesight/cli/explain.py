@@ -77,14 +77,17 @@ def explain(
     come from datasets (files or folders) instead of the database.
 
     With --file in place of KERNEL the command shows what limits any TileLang kernel in a Python file. Nothing
-    but its IR is known of it: there is no better config to compare it with.
+    but its IR is known of it: there is no better config to compare it with. Of a function under
+    @tilelang.autotune or @tilesight.autotune it is the config of its own that is predicted fastest, or the
+    one that --config names: by its number in `tilesight rank --file`, or as k=v,...
     """
     if file is not None:
         given = {
-            "KERNEL": kernel, "--shape": shape, "--dtype": dtype, "--config": config,
-            "--measured": measured or None, "--db": database, "--workers": workers,
+            "KERNEL": kernel, "--shape": shape, "--dtype": dtype, "--measured": measured or None,
+            "--db": database, "--workers": workers,
         }  # fmt: skip
-        found = _explain_file(file, target, RunTimeFacts(dims, inputs, density, calls), arguments, given)
+        facts = RunTimeFacts(dims, inputs, density, calls)
+        found = _explain_file(file, target, facts, arguments, config, given)
     elif stated := [
         name
         for name, v in {"--dims": dims, "--input": inputs, "--density": density, "--calls": calls}.items()
@@ -106,6 +109,7 @@ def _explain_file(
     target: str | None,
     facts: RunTimeFacts,
     arguments: Mapping[str, Any],
+    config: str | None,
     others: Mapping[str, Any],
 ) -> Explanation:
     from ..api.kernel_files import explain_file
@@ -115,7 +119,7 @@ def _explain_file(
             f"explain --file takes no {', '.join(unused)}: nothing but the file's IR is known; sizes that it "
             "takes at run time go into --dims"
         )
-    return explain_file(file, target, facts, arguments)
+    return explain_file(file, target, facts, arguments, config)
 
 
 def _explain_kernel(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ..costmodel.analytical.headroom import Headroom
     from ..explanation import CandidateView, Explanation
+    from ..explanation.own_configs import OwnConfig
 
 
 def fields(found: Explanation) -> dict[str, Any]:
@@ -18,6 +20,7 @@ def fields(found: Explanation) -> dict[str, Any]:
         "this": _view_fields(found.this),
         "best": None if found.best is None else _view_fields(found.best),
         "notes": found.notes,
+        "own_configs": own_fields(found.own_configs),
         "lesson": found.largest_step,
         "verdict": found.verdict,
         "steps": [
@@ -35,6 +38,24 @@ def fields(found: Explanation) -> dict[str, Any]:
             {"kind": d.kind, "name": d.name, "this": d.this, "best": d.best} for d in found.differences
         ],
     }
+
+
+def own_fields(configs: Sequence[OwnConfig]) -> list[dict[str, Any]]:
+    """The fields of each config of a kernel's own `@autotune`."""
+    found = []
+    for each in configs:
+        predicted = each.prediction
+        found.append(
+            {
+                "number": each.number,
+                "config": each.config,
+                "predicted_us": None if predicted is None else predicted.latency_us,
+                "predicted_uncertainty": None if predicted is None else predicted.uncertainty,
+                "limiting": None if predicted is None else predicted.limiting,
+                "failure": each.failure or None,
+            }
+        )
+    return found
 
 
 def _view_fields(view: CandidateView) -> dict[str, Any]:
@@ -59,6 +80,20 @@ def _view_fields(view: CandidateView) -> dict[str, Any]:
         "notes": prediction.notes,
         "model": prediction.model,
         "launch": view.launch,
+        "buffers": [
+            {
+                "kernel": b.kernel,
+                "name": b.name or None,
+                "space": b.space,
+                "write": b.is_write,
+                "transactions": b.transactions,
+                "least_transactions": b.least_transactions,
+                "l2_bytes": b.l2_bytes,
+                "dram_bytes": b.dram_bytes,
+                "distinct_bytes": b.distinct_bytes,
+            }
+            for b in view.buffers
+        ],
         "roles": [
             {
                 "kernel": a.kernel,
@@ -67,6 +102,7 @@ def _view_fields(view: CandidateView) -> dict[str, Any]:
                 "per_block": a.quantities,
                 "matrix_instructions": a.matrix_instructions,
                 "unknown_calls": a.unknown_calls,
+                "registers": a.registers,
             }
             for a in view.requested
         ],

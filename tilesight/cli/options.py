@@ -122,6 +122,11 @@ def file(*, required: bool) -> Callable[[F], F]:
     )
 
 
+own_config = click.option(
+    "--config",
+    metavar="C",
+    help="A config of the own @autotune of the function in --file: its number, or k=v,...",
+)
 arguments = click.option(
     "--arg",
     "arguments",

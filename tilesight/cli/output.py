@@ -12,7 +12,7 @@ from enum import StrEnum
 
 import click
 
-from ..reports.numbers import number, percent, value
+from ..reports.numbers import number, percent, spread, value
 from ..reports.report import Report
 from ..tuner.observers import Bars, EventLines, Lines, Observer
 
@@ -27,6 +27,7 @@ __all__ = [
     "print_table",
     "print_text",
     "progress",
+    "spread",
     "value",
 ]
 

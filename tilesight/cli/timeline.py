@@ -87,9 +87,10 @@ def timeline(
         found = _session(session_id, database)
     elif file is not None:
         _refuse(
-            "--file", {k: v for k, v in stated.items() if k not in ("--target", "--dims", "--arg", "--trace")}
+            "--file",
+            {k: v for k, v in stated.items() if k in ("--shape", "--dtype", "--workers")},
         )
-        found = _file(file, target, dims, arguments, trace)
+        found = _file(file, target, dims, arguments, config, trace)
     else:
         _refuse(str(kernel), {k: v for k, v in stated.items() if k in ("--dims", "--arg")})
         found = _kernel(str(kernel), target, shape, dtype, config, database, workers, trace)
@@ -114,12 +115,17 @@ def _session(session_id: int, database: str | None) -> Timeline:
 
 
 def _file(
-    place: str, target: str | None, dims: str | None, arguments: Mapping[str, Any], trace: bool
+    place: str,
+    target: str | None,
+    dims: str | None,
+    arguments: Mapping[str, Any],
+    config: str | None,
+    trace: bool,
 ) -> Timeline:
     from ..api.run_time_facts import RunTimeFacts
     from ..api.timelines import file_timeline
 
-    return file_timeline(place, target, RunTimeFacts(dims), arguments, trace=trace)
+    return file_timeline(place, target, RunTimeFacts(dims), arguments, config=config, trace=trace)
 
 
 def _kernel(

@@ -113,6 +113,10 @@ class Autotuned:
         """The configs to choose from."""
         return self._choices_of(self._call(args, kwargs)).space
 
+    def choices_for(self, arguments: Mapping[str, Any]) -> Choices:
+        """The configs to choose from in a call with these arguments, which need not be all."""
+        return self._choices_for((), dict(arguments))
+
     @without_own_frames
     def choice(self, *args: Any, **kwargs: Any) -> Tuned:
         """The config that is known to be best for a call, and where it comes from (`Tuned.source`).

@@ -117,7 +117,7 @@ class UserFunction:
 
     @property
     def pass_configs(self) -> dict[str, Any]:
-        return _plain_keys(self.wrapped.pass_configs if self.is_jit else self.options.pass_configs)
+        return plain_keys(self.wrapped.pass_configs if self.is_jit else self.options.pass_configs)
 
     @property
     def compile_flags(self) -> tuple[str, ...]:
@@ -156,7 +156,7 @@ class UserFunction:
 
     def options_of(self, config: Mapping[str, Any]) -> dict[str, Any]:
         """Options of TileLang's passes for one config: the function's, and over them its own."""
-        return {**self.pass_configs, **_plain_keys(config.get(PASS_CONFIGS))}
+        return {**self.pass_configs, **plain_keys(config.get(PASS_CONFIGS))}
 
     def compile(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], config: Mapping[str, Any]) -> Any:
         """TileLang's own kernel of one config (`tilelang.JITKernel`). Raises what TileLang raises."""
@@ -223,7 +223,7 @@ def _resolved(target: Any) -> Any:
         return target
 
 
-def _plain_keys(options: Mapping[Any, Any] | None) -> dict[str, Any]:
+def plain_keys(options: Mapping[Any, Any] | None) -> dict[str, Any]:
     """Options of TileLang's passes by their names in the passes."""
     return {str(getattr(name, "value", name)): value for name, value in (options or {}).items()}
 

@@ -28,36 +28,35 @@ _UNKNOWN = {
 def headline(shapes: ShapeTable) -> str:
     """One line: the problem, and the numbers of shapes."""
     called = _count(len(shapes.shapes()), "shape")
-    return f"{shapes.problem.label}, {_count(len(shapes.selector.winners), 'recorded shape')}, {called} met"
+    return f"{shapes.problem.label}, {_count(len(shapes.loaded.winners), 'recorded shape')}, {called} met"
 
 
 def explanation(shapes: ShapeTable) -> str:
     """Several lines: the policy, the records, the notes, and the latest shapes with their choices."""
-    problem, selector = shapes.problem, shapes.selector
+    problem, selector, loaded = shapes.problem, shapes.selector, shapes.loaded
     lines = [f"dispatcher of {problem.label}, by {problem.template.name}"]
     kernels = "each shape has a kernel of its own"
     if problem.dynamic:
         kernels = f"kernels take {', '.join(problem.dynamic)} at run time"
     lines.append(f"  {kernels}; {_POLICIES[shapes.on_miss]}")
-    table = selector.table
+    table = loaded.table
     lines.append(
-        f"  records: {_count(len(selector.winners), 'shape')}"
-        + (", and a table" if table is not None else "")
+        f"  records: {_count(len(loaded.winners), 'shape')}" + (", and a table" if table is not None else "")
     )
     if table is not None:
         count = _count(len(table.kernels), "kernel")
         lines.append(f"  table: {table.vary}={table.first}..{table.last} by {count}")
-    if selector.shipped is not None and selector.shipped.plans:
-        lines.append(f"  plans that ship with TileSight: {len(selector.shipped.plans)}")
+    if loaded.shipped is not None and loaded.shipped.plans:
+        lines.append(f"  plans that ship with TileSight: {len(loaded.shipped.plans)}")
     if selector.on_unknown is not None:
         lines.append(f"  frozen: nothing else chooses; {_UNKNOWN[selector.on_unknown]}")
-    lines.append(f"  digest of what was loaded: {selector.loaded.digest()}")
+    lines.append(f"  digest of what was loaded: {loaded.digest()}")
     if shapes.improver.is_automatic:
         lines.append(
             "  shapes without a record are explored in the background; another kernel is used only once "
             "it is measured to be faster"
         )
-    lines += [f"  note: {note}" for note in (*shapes.notes, *shapes.table_notes)]
+    lines += [f"  note: {note}" for note in (*shapes.notes, *loaded.notes)]
     if shapes.misses is not None and shapes.misses.failure:
         lines.append(f"  misses could not be written: {shapes.misses.failure}")
     called = shapes.shapes()

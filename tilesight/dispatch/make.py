@@ -270,23 +270,14 @@ def _make_parts(
             )
             return builds.submit(partial(find_choice, selector, setup, workload)).result()
 
-        selector = Selector(
-            problem,
-            winners,
-            predictor,
-            sources.table,
-            explore_shape if explore else None,
-            given,
-            unknown,
-            sources.shipped,
-        )
+        explored = explore_shape if explore else None
+        selector = Selector(problem, sources, predictor, explored, given, unknown)
         builder = KernelBuilder(problem, settings.cache_dir, context.code_software, builds)
         improver = Improver(selector, builder, setup, comparisons, background and bool(placement.devices))
         log = None
         if misses and is_writable and given is None:
             log = MissLog(store, placement.target.name, context.device, chosen.name)
         shapes = ShapeTable(selector, builder, improver, log, policy, notes)
-        shapes.table_notes = sources.notes
         depends_on = _conditions(problem, context, sources, given, policy, unknown)
         made = DispatcherParts(shapes, load, store.close, depends_on)
         opened.pop_all()

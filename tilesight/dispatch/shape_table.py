@@ -26,7 +26,6 @@ from .select.loaded_sources import LoadedSources
 from .select.selector import Selector
 from .shape import ActiveKernel, Shape
 
-SHAPE_LIMIT = 8192  # shapes in memory
 SIGNATURE_LIMIT = 8192  # bound calls in memory
 DYNAMIC_LIMIT = 256  # kernels with dynamic dimensions that may be a fallback for other shapes
 
@@ -58,32 +57,33 @@ class ShapeTable:
         self.problem = selector.problem
         self.selector, self.builder, self.improver, self.misses = selector, builder, improver, misses
         self.on_miss, self.notes = on_miss, tuple(notes)
-        self.table_notes: tuple[str, ...] = ()
         self.ready: BoundedDict[tuple[Any, ...], BoundCall] = BoundedDict(SIGNATURE_LIMIT)
         self.is_closed = False
-        self._choices: BoundedDict[ShapeKey, Choice] = BoundedDict(SHAPE_LIMIT)
-        self._shapes: BoundedDict[ShapeKey, Shape] = BoundedDict(SHAPE_LIMIT)
         # active kernels with dynamic dimensions, by kernel name
         self._dynamic: BoundedDict[str, Choice] = BoundedDict(DYNAMIC_LIMIT)
         self._lock = ForkLock()
         reset_in_forks(self)
 
+    @property
+    def loaded(self) -> LoadedSources:
+        """What is loaded now, with the choices and shapes that were made of it. A method reads it once."""
+        return self.selector.loaded
+
     def shapes(self) -> dict[ShapeKey, Shape]:
         """A copy of the table."""
         with self._lock:
-            return dict(self._shapes)
+            return dict(self.loaded.shapes)
 
     def choose(self, key: ShapeKey) -> Choice:
         """The choice for a shape; it is made once. Builds nothing.
 
         Raises `NoCandidateError` if no config is legal, `WorkloadError` if the operator refuses the shape.
         """
-        found = self._choices.get(key)
-        return found if found is not None else self._choose(key)
+        return self._choose(key, self.loaded)
 
     def active(self, key: ShapeKey) -> ActiveKernel | None:
         """The kernel in use for a shape, if there is one."""
-        shape = self._shapes.get(key)
+        shape = self.loaded.shapes.get(key)
         return shape.kernel if shape is not None else None
 
     def activate(self, key: ShapeKey) -> tuple[Shape, ActiveKernel]:
@@ -93,10 +93,11 @@ class ShapeTable:
         builds, `ToolchainError` if nothing can be built on this machine.
         """
         self.problem.workload(key)  # refused before it enters the table
-        shape = self._shape(key)
+        loaded = self.loaded
+        shape = self._shape(key, loaded)
         with shape.lock:
             if shape.kernel is None:
-                self._start(key, shape, self._find_or_build(key))
+                self._start(key, shape, self._find_or_build(key, loaded))
             assert shape.kernel is not None
             return shape, shape.kernel
 
@@ -106,38 +107,38 @@ class ShapeTable:
 
         Raises `NoCandidateError` if it does not build, `ToolchainError` if nothing can be built here.
         """
-        key = self.problem.key_of(choice.workload.dims)
-        shape = self._shape(key)
+        key, loaded = self.problem.key_of(choice.workload.dims), self.loaded
+        shape = self._shape(key, loaded)
         with shape.lock:
             if shape.kernel is None or shape.kernel.choice != choice:
                 [built] = self.builder.build([choice])
                 if built.failure is not None:
                     fault = f"{built.failure.kind}: {built.failure.message}"
                     raise NoCandidateError(f"{choice.config} does not build for {self._label(key)}: {fault}")
-                self._choices[key] = choice
+                loaded.choices[key] = choice
                 self._start(key, shape, self._kernel(choice, built))
             assert shape.kernel is not None
             return shape.kernel
 
     def prepare(self, keys: Sequence[ShapeKey]) -> None:
         """Build the kernels of the shapes that are new, together, and make them active."""
+        loaded = self.loaded
         new = [key for key in keys if self.active(key) is None]
-        choices = [self.choose(key) for key in new]
+        choices = [self._choose(key, loaded) for key in new]
         for key, choice, built in zip(new, choices, self.builder.build(choices), strict=True):
             if built.failure is not None:
                 self.activate(key)  # with another choice
                 continue
-            shape = self._shape(key)
+            shape = self._shape(key, loaded)
             with shape.lock:
                 if shape.kernel is None:
                     self._start(key, shape, self._kernel(choice, built))
 
     def rebuild(self, key: ShapeKey) -> ActiveKernel | None:
         """Build the active kernel of a shape anew, if its library cannot be loaded; None if that fails."""
-        shape = self._shape(key)
+        shape, kernel = self.activate(key)  # a new one if others were loaded since
         with shape.lock:
-            kernel = shape.kernel
-            assert kernel is not None
+            kernel = shape.kernel or kernel
             self.builder.discard(kernel.choice, kernel.built)
             say(f"{self._label(key)}: the built library cannot be loaded; this call builds it anew first")
             [built] = self.builder.build([kernel.choice])
@@ -151,10 +152,10 @@ class ShapeTable:
 
         Lowers and builds nothing. `is_usable` may exclude libraries.
         """
-        workload = self.problem.workload(key)
-        decided = self._choices.get(key)
+        workload, loaded = self.problem.workload(key), self.loaded
+        decided = loaded.choices.get(key)
         first = [decided] if decided is not None else []
-        for choice in (*first, *self.selector.choices(workload)):
+        for choice in (*first, *self.selector.choices(workload, loaded)):
             built = self.builder.find(choice)
             if built is not None and is_usable(built):
                 return ActiveKernel(choice, built)
@@ -175,22 +176,17 @@ class ShapeTable:
         return self.improver.improve(kernel.choice, budget_s, challengers, partial(self._switch, key, shape))
 
     def reload(self, sources: LoadedSources) -> None:
-        """Choose anew for every shape, from these winners and this table. Built kernels stay built."""
-        self.selector.winners, self.selector.table = sources.winners, sources.table
-        self.selector.shipped = sources.shipped
-        self.table_notes = sources.notes
-        self.clear()
+        """Choose anew for every shape, from these winners and this table. Built kernels stay built.
 
-    def clear(self) -> None:
-        """Forget all shapes and choices."""
-        self._choices.clear()
-        with self._lock:
-            self._shapes.clear()
+        Shapes and choices go with what they were made of, in one step. Calls that other threads are in end
+        with the kernels that they have.
+        """
+        self.selector.load(sources)
         self.ready.clear()
 
     def reset_after_fork(self) -> None:
         """The parent builds what fallbacks wait for: the child begins with these shapes anew."""
-        for shape in self._shapes.values():
+        for shape in self.loaded.shapes.values():
             if shape.kernel is not None and shape.kernel.pending is not None:
                 shape.kernel, shape.is_scheduled = None, False
         self.ready.clear()
@@ -206,22 +202,23 @@ class ShapeTable:
 
     # ---- choosing and building
 
-    def _choose(self, key: ShapeKey) -> Choice:
-        choice = self.selector.choose(self.problem.workload(key))
-        self._choices[key] = choice
-        return choice
+    def _choose(self, key: ShapeKey, loaded: LoadedSources) -> Choice:
+        found = loaded.choices.get(key)
+        if found is None:
+            found = loaded.choices[key] = self.selector.choose(self.problem.workload(key), loaded)
+        return found
 
-    def _candidates(self, key: ShapeKey) -> Iterator[Choice]:
+    def _candidates(self, key: ShapeKey, loaded: LoadedSources) -> Iterator[Choice]:
         """The choices for a shape in the order in which they are tried."""
-        first = self.choose(key)
+        first = self._choose(key, loaded)
         yield first
-        for other in self.selector.choices(first.workload):
+        for other in self.selector.choices(first.workload, loaded):
             if (other.config, other.dynamic) != (first.config, first.dynamic):
                 yield other
 
-    def _find_or_build(self, key: ShapeKey) -> ActiveKernel:
+    def _find_or_build(self, key: ShapeKey, loaded: LoadedSources) -> ActiveKernel:
         faults: list[str] = []
-        for choice in self._candidates(key):
+        for choice in self._candidates(key, loaded):
             built = self.builder.find(choice)
             if built is None:
                 fallback = self.fallback(key) if self.on_miss is OnMiss.SERVE else None
@@ -235,7 +232,7 @@ class ShapeTable:
             if built.failure is None:
                 if faults:
                     choice = replace(choice, reason="; ".join([choice.reason, *faults]))
-                    self._choices[key] = choice
+                    loaded.choices[key] = choice
                 return self._kernel(choice, built)
             failure = built.failure
             faults.append(
@@ -273,14 +270,13 @@ class ShapeTable:
 
     # ---- the shapes
 
-    def _shape(self, key: ShapeKey) -> Shape:
+    def _shape(self, key: ShapeKey, loaded: LoadedSources) -> Shape:
         with self._lock:
             if self.is_closed:
                 raise InputError("this dispatcher is closed; make a new one")
-            shape = self._shapes.get(key)
+            shape = loaded.shapes.get(key)
             if shape is None:
-                shape = Shape()
-                self._shapes[key] = shape
+                shape = loaded.shapes[key] = Shape()
             return shape
 
     def _start(self, key: ShapeKey, shape: Shape, kernel: ActiveKernel) -> None:
@@ -295,7 +291,9 @@ class ShapeTable:
     def _switch(self, key: ShapeKey, shape: Shape, choice: Choice, built: BuildResult) -> None:
         """Make another kernel the active one of a shape, or the same one with its measured time."""
         with shape.lock:
-            self._choices[key] = choice
+            loaded = self.loaded
+            if loaded.shapes.get(key) is shape:  # else others were loaded since, and choose by themselves
+                loaded.choices[key] = choice
             shape.kernel = self._kernel(choice, built)
             if choice.source is ChoiceSource.RECORD:
                 shape.calls = CallCounter()

@@ -79,9 +79,9 @@ def _driver_untouched() -> Iterator[None]:
         torch.cuda.is_available = asked
 
 
-def compiler_pool(timeout_s: float) -> WorkerPool:
-    """One process that lowers and builds, for a single item of `timeout_s` at most."""
-    return WorkerPool(1, timeout_s=timeout_s, preload=preload_compiler, environment=COMPILER_ENVIRONMENT)
+def compiler_pool(timeout_s: float, count: int = 1) -> WorkerPool:
+    """Up to `count` processes that lower and build, for items of `timeout_s` at most."""
+    return WorkerPool(count, timeout_s=timeout_s, preload=preload_compiler, environment=COMPILER_ENVIRONMENT)
 
 
 def start_compiler() -> None:

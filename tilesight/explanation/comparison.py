@@ -15,6 +15,7 @@ from ..records.trial import ORDER_TERM
 from ..reports.report import Report, Reported
 from ..target.spec import Target
 from .config_path import Step
+from .own_configs import OwnConfig
 from .view_values import CandidateView
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class Explanation(Reported):
         verdict: a sentence on how far the model can tell the two apart.
         notes: facts that a reader must know of the comparison.
         kernel: name of a kernel without a workload.
+        own_configs: of such a kernel's own `@autotune`, if this one was chosen among them by prediction.
     """
 
     workload: Workload | None
@@ -58,6 +60,7 @@ class Explanation(Reported):
     verdict: str = ""
     notes: tuple[str, ...] = ()
     kernel: str = ""
+    own_configs: tuple[OwnConfig, ...] = ()
 
     @property
     def title(self) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..records.trial import ORDER_TERM
-from ..reports.numbers import number, percent, value
+from ..reports.numbers import number, percent, spread, value
 from ..reports.report import Report
+from .own_configs import MOST_SHOWN, add_table
 from .view_values import BUSY, CandidateView
 
 if TYPE_CHECKING:
@@ -22,13 +23,10 @@ def explanation_report(found: Explanation) -> Report:
     report, this, best = Report(), found.this, found.best
     report.text(f"{found.title} on {found.target.title}", bold=True)
     if this.config is not None:
-        report.line(f"config: {this.config}" + ("" if best else "  (the best known config)"))
+        report.line(f"config: {this.config}{_place(found)}")
     measured = f"measured {number(this.measured_us)} us, " if this.measured_us else ""
     prediction = this.prediction
-    report.text(
-        f"{measured}predicted {number(prediction.latency_us)} us, give or take "
-        f"{percent(prediction.uncertainty)} (one sigma)"
-    )
+    report.text(f"{measured}predicted {number(prediction.latency_us)} us, {spread(prediction.uncertainty)}")
     report.text(", ".join(f"{name.replace('_', ' ')} {amount:g}" for name, amount in this.launch.items()))
     report.text()
     second = f"; next: {this.second_cost}" if this.second_cost else ""
@@ -55,7 +53,19 @@ def explanation_report(found: Explanation) -> Report:
     report.text()
     report.text("Work per block, read from the IR", bold=True)
     _add_work(report, this)
+    if found.own_configs:
+        report.text()
+        report.text("The configs of its own @autotune by predicted time", bold=True)
+        add_table(report, found.own_configs, MOST_SHOWN)
     return report
+
+
+def _place(found: Explanation) -> str:
+    """What the config is among others."""
+    if found.workload is not None:
+        return "" if found.best else "  (the best known config)"
+    count = len(found.own_configs)
+    return f"  (predicted fastest of the {count} configs of its own @autotune)" if count else ""
 
 
 def _add_uses(report: Report, this: CandidateView) -> None:

@@ -8,14 +8,26 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from ..costmodel.analytical.headroom import Headroom, least_transactions
+from ..costmodel.analytical.headroom import Headroom
 from ..costmodel.analytical.occupancy import ALLOCATION_UNIT, occupancy
 from ..costmodel.analytical.spills import stack_bytes
 from ..costmodel.learned.hybrid import CORRECTION
+from ..profile.names import KernelNames
 from ..profile.values import Access, KernelProfile, Phase, Space
 from ..target.spec import Target
 from ..tuner.rerank import FIGURES
+from .buffers import (
+    dram_by_tensor,
+    excess,
+    excess_by_buffer,
+    l2_by_tensor,
+    loops_with_copies,
+    megabytes,
+    registers_by_buffer,
+    synchronous_loops,
+)
 from .view_values import CandidateView, CounterComparison
+from .wide_sigma import why_wide
 
 WORTH = 0.02  # least share of the time for a sentence
 IDLE = 0.05  # least idle share of block slots, or share of bytes outside of tensors, for a sentence
@@ -51,16 +63,25 @@ def compiled_figures(compiled: Mapping[str, float]) -> dict[str, int]:
     return {name: round(value) for name, value in compiled.items() if name in FIGURES}
 
 
-def findings(view: CandidateView, kernels: Sequence[KernelProfile], target: Target) -> tuple[str, ...]:
-    """Sentences on what costs the candidate time; the limit comes first."""
+def findings(
+    view: CandidateView,
+    kernels: Sequence[KernelProfile],
+    target: Target,
+    names: Sequence[KernelNames] = (),
+) -> tuple[str, ...]:
+    """Sentences on what costs the candidate time; the limit comes first.
+
+    `names` are those in each kernel, if they are known.
+    """
     largest = max(kernels, key=lambda kernel: kernel.blocks)
-    found = [*_limits(view), *_spills(view, kernels, target), *_wastes(view, kernels)]
+    found = [*_limits(view), *_spills(view, kernels, target), *_wastes(view, kernels, names)]
     if target.is_gpu:
-        found += [*_local_arrays(kernels), *_grid(view, largest, target), *_outside(kernels)]
+        found += [*_traffic(view), *_local_arrays(kernels, names), *_grid(view, kernels, largest, target)]
+        found += _outside(kernels)
     return (*found, *_counters(view.counters), *_compiled(view, kernels, target))
 
 
-def caveats(view: CandidateView, target: Target) -> tuple[str, ...]:
+def caveats(view: CandidateView, kernels: Sequence[KernelProfile], target: Target) -> tuple[str, ...]:
     """Sentences on why the prediction may be wrong: its spread, the reasons of it, and the measured time."""
     prediction = view.prediction
     low, high = (
@@ -72,6 +93,8 @@ def caveats(view: CandidateView, target: Target) -> tuple[str, ...]:
         if prediction.uncertainty
         else []
     )
+    if reason := why_wide(prediction, kernels, target):
+        found.append(reason)
     if view.measured_us:
         ratio = prediction.latency_us / view.measured_us
         way = "higher" if ratio > 1 else "lower"
@@ -141,25 +164,36 @@ def _limits(view: CandidateView) -> Iterator[str]:
         )
 
 
-def _wastes(view: CandidateView, kernels: Sequence[KernelProfile]) -> Iterator[str]:
+def _wastes(
+    view: CandidateView, kernels: Sequence[KernelProfile], names: Sequence[KernelNames]
+) -> Iterator[str]:
     for waste in view.limits.wastes:
+        if waste.name == "synchronous copies":  # whatever it gains: nothing else tells that it is so
+            for loop in synchronous_loops(kernels, names):
+                yield (
+                    f"{loop} to shared memory and computes products in turn: its copies are not overlapped "
+                    f"with its products. If they were, {_left(waste)}."
+                )
         if waste.gain < WORTH:
             continue
         if waste.name == "shallow pipeline":
             depth = view.launch["pipeline_depth"]
             deep = f"{depth:g} iteration{'s' if depth > 1 else ''} in flight"
+            if loops := loops_with_copies(kernels, names):
+                deep += f" in the loop{'s' if len(loops) > 1 else ''} over {', '.join(loops)}"
+            if depth == 1:
+                deep += ", whose copies are not overlapped with what uses them"
             yield f"Pipeline: {deep}. If copies were issued early enough, {_left(waste)}."
         elif waste.name == "bank conflicts":
-            factor = _excess(kernels, Space.SHARED)
             yield (
-                f"Bank conflicts: shared-memory accesses take {factor:.1f} times the necessary wavefronts. "
-                f"Without conflicts, {_left(waste)}."
+                f"Bank conflicts: shared-memory accesses take {excess(view.buffers, Space.SHARED):.1f} times "
+                f"the necessary wavefronts{_of_buffers(view, Space.SHARED)}. Without conflicts, "
+                f"{_left(waste)}."
             )
         elif waste.name == "partial sectors":
-            factor = _excess(kernels, Space.GLOBAL)
             yield (
-                f"Global accesses touch {factor:.1f} times the necessary sectors. If all sectors were used "
-                f"fully, {_left(waste)}."
+                f"Global accesses touch {excess(view.buffers, Space.GLOBAL):.1f} times the necessary "
+                f"sectors{_of_buffers(view, Space.GLOBAL)}. If all sectors were used fully, {_left(waste)}."
             )
         elif waste.name == "scalar loops":
             yield (
@@ -167,6 +201,23 @@ def _wastes(view: CandidateView, kernels: Sequence[KernelProfile]) -> Iterator[s
                 "the compiler runs one element at a time, since they have at most 16 iterations or are not "
                 f"contiguous in memory. In vectors, {_left(waste)}."
             )
+
+
+def _of_buffers(view: CandidateView, space: Space) -> str:
+    named = excess_by_buffer(view.buffers, space)
+    return f": {named}" if named else ""
+
+
+def _traffic(view: CandidateView) -> Iterator[str]:
+    """The tensors behind the bytes of device memory and of L2, if these cost time."""
+    terms, latency_us = view.prediction.terms_us, view.prediction.latency_us
+    of_dram, of_l2 = dram_by_tensor(view.buffers), l2_by_tensor(view.buffers)
+    if of_dram and terms.get("dram", 0.0) > WORTH * latency_us:
+        moved = sum(b.dram_bytes for b in view.buffers)
+        yield f"Device memory moves {megabytes(moved)}: {of_dram}."
+    if of_l2 and terms.get("l2", 0.0) > WORTH * latency_us:
+        moved = sum(b.l2_bytes for b in view.buffers)
+        yield f"Between the cores and L2 move {megabytes(moved)}: {of_l2}."
 
 
 def _spills(view: CandidateView, kernels: Sequence[KernelProfile], target: Target) -> Iterator[str]:
@@ -181,26 +232,40 @@ def _spills(view: CandidateView, kernels: Sequence[KernelProfile], target: Targe
     compiled = view.compiled.get("spill_bytes")
     if target.is_gpu and compiled is not None and len(kernels) == 1:
         if compiled:
-            yield f"Spills: the compiler spills {compiled:.0f} bytes a thread{cost}{worth}."
+            holders = _holders(view, 0, max(kernels[0].roles, key=lambda role: role.local_registers).name)
+            yield f"Spills: the compiler spills {compiled:.0f} bytes a thread{holders}{cost}{worth}."
         return
-    for kernel in kernels if target.is_gpu else ():
+    for number, kernel in enumerate(kernels if target.is_gpu else ()):
         for role, short in occupancy(kernel, target).spilled.items():
             who = "threads" if role == "all" else f"{role} threads"
-            yield f"Spills: about {short:.0f} registers of the {who} do not fit{cost}{worth}."
+            holders = _holders(view, number, role)
+            yield f"Spills: about {short:.0f} registers of the {who} do not fit{holders}{cost}{worth}."
 
 
-def _local_arrays(kernels: Sequence[KernelProfile]) -> Iterator[str]:
-    for kernel in kernels:
+def _holders(view: CandidateView, kernel: int, role: str) -> str:
+    """The local buffers that take the registers of a role's threads."""
+    own = (work.registers for work in view.requested if (work.kernel, work.role) == (kernel, role))
+    named = registers_by_buffer(next(own, {}))
+    return f" (registers a thread: {named})" if named else ""
+
+
+def _local_arrays(kernels: Sequence[KernelProfile], names: Sequence[KernelNames]) -> Iterator[str]:
+    for number, kernel in enumerate(kernels):
         size = max((stack_bytes(role) for role in kernel.roles), default=0.0)
+        known = names[number].buffers if names else {}
+        labels = {access.tensor for _, access in _accesses([kernel]) if access.space is Space.LOCAL}
+        named = ", ".join(sorted(known[label] for label in labels if label in known))
         if size:
             yield (
-                f"Local memory: arrays of {size:,.0f} bytes a thread are indexed in a loop that the compiler "
-                "does not unroll, so their elements are not in registers. Use shared memory, or a loop that "
-                "is short enough to unroll."
+                f"Local memory: arrays of {size:,.0f} bytes a thread{f' ({named})' if named else ''} are "
+                "indexed in a loop that the compiler does not unroll, so their elements are not in "
+                "registers. Use shared memory, or a loop that is short enough to unroll."
             )
 
 
-def _grid(view: CandidateView, kernel: KernelProfile, target: Target) -> Iterator[str]:
+def _grid(
+    view: CandidateView, kernels: Sequence[KernelProfile], kernel: KernelProfile, target: Target
+) -> Iterator[str]:
     cores, word = target.int("core.count"), target.core_word
     if kernel.blocks < cores:
         yield (
@@ -214,7 +279,10 @@ def _grid(view: CandidateView, kernel: KernelProfile, target: Target) -> Iterato
     blocks = f"{resident} block{'s' if resident > 1 else ''}"
     if fit <= resident:
         allow = "allows" if by == "shared memory" else "allow"
-        yield f"Each {word} holds {blocks} at a time: {by} {allow} no more."
+        number = next(i for i, profile in enumerate(kernels) if profile is kernel)
+        holder = max(kernel.roles, key=lambda role: role.local_registers).name
+        held = _holders(view, number, holder) if "registers" in by else ""
+        yield f"Each {word} holds {blocks} at a time: {by} {allow} no more{held}."
     else:
         yield f"Each {word} holds {blocks} at a time: the grid has no more ({fit} would fit)."
     trips = [phase.trips for role in kernel.roles for phase in role.phases if phase.trips.axes]
@@ -280,15 +348,6 @@ def _compiled(view: CandidateView, kernels: Sequence[KernelProfile], target: Tar
         )
     if registers is not None and abs(registers - held.registers) > REGISTERS_OFF:
         yield f"The compiler takes {registers:.0f} registers a thread, the model {held.registers}."
-
-
-def _excess(kernels: Sequence[KernelProfile], space: Space) -> float:
-    taken = least = 0.0
-    for phase, access in _accesses(kernels):
-        if access.space is space and access.mechanism != "tma":
-            taken += access.transactions * phase.trips.mean
-            least += least_transactions(access) * phase.trips.mean
-    return taken / least if least else 1.0
 
 
 def _scalar_share(kernels: Sequence[KernelProfile]) -> float:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ..profile.names import KernelNames
 from ..profile.values import KernelProfile
 from ..records.timeline import Timeline
 from ..records.trial import Prediction
-from ..reports.numbers import number, percent
+from ..reports.numbers import number, spread
 from ..target.spec import Target
 from .view import view
 
@@ -37,9 +38,13 @@ _LENGTHS = (
 
 
 def kernel_timeline(
-    title: str, kernels: Sequence[KernelProfile], target: Target, model: CostModel
+    title: str,
+    kernels: Sequence[KernelProfile],
+    target: Target,
+    model: CostModel,
+    names: Sequence[KernelNames] = (),
 ) -> Timeline:
-    """The timeline of a function of one or more kernels.
+    """The timeline of a function of one or more kernels; `names` are those in each, if they are known.
 
     Raises:
         ValueError: a kernel does not fit the target, or is one of a processor.
@@ -70,16 +75,14 @@ def kernel_timeline(
         parts,
         tuple(_facts(prediction, drawn_us, factor, analytical.version)),
         tuple(notes),
-        findings=view(kernels, prediction, target).findings,
+        findings=view(kernels, prediction, target, names=names).findings,
     )
 
 
 def _facts(
     prediction: Prediction, drawn_us: float, factor: float | None, version: str
 ) -> list[tuple[str, str]]:
-    interval = (
-        f"{number(prediction.latency_us)} us, give or take {percent(prediction.uncertainty)} (one sigma)"
-    )
+    interval = f"{number(prediction.latency_us)} us, {spread(prediction.uncertainty)}"
     return [
         ("predicted time", interval),
         ("analytical time, which the rows add up to", f"{number(drawn_us)} us"),

@@ -9,9 +9,11 @@ from dataclasses import replace
 from ..costmodel.analytical.headroom import limits
 from ..costmodel.analytical.occupancy import occupancy
 from ..problem.space import Config
+from ..profile.names import KernelNames
 from ..profile.values import KernelProfile, Role, Space
 from ..records.trial import Prediction
 from ..target.spec import Target
+from .buffers import buffer_work
 from .findings import caveats, compiled_figures, findings
 from .view_values import CandidateView, CounterComparison, RequestedWork
 
@@ -25,6 +27,7 @@ def view(
     counters: Mapping[str, float] | None = None,
     compiled: Mapping[str, float] | None = None,
     is_training_row: bool = False,
+    names: Sequence[KernelNames] = (),
 ) -> CandidateView:
     """The view of a candidate.
 
@@ -37,9 +40,12 @@ def view(
         counters: hardware counters of a dataset's row.
         compiled: the compiler's figures of that row.
         is_training_row: the learned part of `prediction` was trained on that row.
+        names: those in each kernel; empty if they are not known.
     """
     requested = tuple(
-        _requested(number, role) for number, kernel in enumerate(kernels) for role in kernel.roles
+        _requested(number, role, names[number].registers[position] if names else {})
+        for number, kernel in enumerate(kernels)
+        for position, role in enumerate(kernel.roles)
     )
     limited = limits(kernels, target, prediction.latency_us, compiled_figures(compiled or {}))
     facts = launch_facts(kernels, target)
@@ -54,8 +60,11 @@ def view(
         counted,
         compiled or {},
         is_training_row=is_training_row,
+        buffers=buffer_work(kernels, target, names),
     )
-    return replace(made, findings=findings(made, kernels, target), caveats=caveats(made, target))
+    return replace(
+        made, findings=findings(made, kernels, target, names), caveats=caveats(made, kernels, target)
+    )
 
 
 def launch_facts(kernels: Sequence[KernelProfile], target: Target) -> dict[str, float]:
@@ -109,7 +118,7 @@ def compare_counters(
     return found
 
 
-def _requested(number: int, role: Role) -> RequestedWork:
+def _requested(number: int, role: Role, registers: Mapping[str, float]) -> RequestedWork:
     total: dict[str, float] = defaultdict(float)
     instructions: dict[str, float] = defaultdict(float)
     unknown: dict[str, float] = defaultdict(float)
@@ -145,4 +154,5 @@ def _requested(number: int, role: Role) -> RequestedWork:
         {n: float(v) for n, v in total.items() if v},
         dict(instructions),
         dict(unknown),
+        registers,
     )

@@ -23,6 +23,8 @@ class RequestedWork:
         quantities: amounts per block by name, with the unit in the name; zeros are left out.
         matrix_instructions: number per block, by instruction.
         unknown_calls: number per block of the calls that the profile reader does not know.
+        registers: per thread, of its local buffers by name where most of them are live, the largest first;
+            empty if the names are not known.
     """
 
     kernel: int
@@ -31,6 +33,35 @@ class RequestedWork:
     quantities: Mapping[str, float]
     matrix_instructions: Mapping[str, float]
     unknown_calls: Mapping[str, float]
+    registers: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class BufferWork:
+    """What one kernel reads of a tensor or shared buffer, or what it writes to it, in a whole launch.
+
+    Attributes:
+        kernel: number of the kernel in its function.
+        name: in the program; "" if it is not known.
+        space: global | shared | local.
+        is_write: it is written.
+        transactions: 32-byte sectors in global memory, wavefronts in shared memory, by loads and stores of
+            threads.
+        least_transactions: those that its bytes need at most.
+        l2_bytes: between the cores and L2; 0 for a shared buffer.
+        dram_bytes: between L2 and device memory.
+        distinct_bytes: of the part that is accessed, each byte once.
+    """
+
+    kernel: int
+    name: str
+    space: str
+    is_write: bool
+    transactions: float = 0.0
+    least_transactions: float = 0.0
+    l2_bytes: float = 0.0
+    dram_bytes: float = 0.0
+    distinct_bytes: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +95,7 @@ class CandidateView:
         counters: hardware counters with their predicted values.
         compiled: the compiler's figures: registers, spill_bytes, smem_bytes.
         is_training_row: the learned model was trained on the measured row.
+        buffers: what it reads and writes, by tensor and shared buffer.
         findings: sentences on what costs time, the largest first.
         caveats: sentences on why the prediction may be wrong.
     """
@@ -77,6 +109,7 @@ class CandidateView:
     counters: tuple[CounterComparison, ...] = ()
     compiled: Mapping[str, float] = field(default_factory=dict)
     is_training_row: bool = False
+    buffers: tuple[BufferWork, ...] = ()
     findings: tuple[str, ...] = ()
     caveats: tuple[str, ...] = ()
 

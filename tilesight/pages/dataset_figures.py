@@ -10,7 +10,7 @@ from typing import Any
 
 from ..explanation.view import compare_counters
 from ..records.dataset import Dataset
-from ..reports.numbers import percent
+from ..reports.numbers import sigma as sigma_text
 from ..target.spec import Target, load_target
 from .predicted_rows import PredictedRow
 from .values import (
@@ -140,7 +140,7 @@ def row_figure(rows: Sequence[PredictedRow]) -> PageFigure:
     ends = (min(times) / 1.1, max(times) * 1.1)
     band = tuple((us, us / (1 + sigma), us * (1 + sigma)) for us in ends)
     layers = (
-        Band(f"one sigma, {percent(sigma)} (median)", Source.LIMIT, band),
+        Band(f"one sigma, {sigma_text(sigma)} (median)", Source.LIMIT, band),
         Line("equal", Source.LIMIT, tuple((us, us) for us in ends), is_dashed=True),
         Points("predicted time of a measured candidate", Source.PREDICTED, "measured_us", "predicted_us"),
     )

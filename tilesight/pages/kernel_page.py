@@ -9,7 +9,7 @@ from ..errors import InputError
 from ..explanation import CandidateView, Explanation
 from ..records.timeline import Timeline
 from ..records.trial import Status
-from ..reports.numbers import number, percent
+from ..reports.numbers import number, sigma
 from .timeline_figures import kernel_timeline_parts
 from .values import Axis, Bar, BarChart, Facts, Page, PageColumn, PageFigure, PageTable, Source, Texts
 
@@ -117,7 +117,7 @@ def explanation_page(found: Explanation, timeline: Timeline | None = None) -> Pa
     facts = [
         *measured,
         ("predicted time", f"{number(prediction.latency_us)} us"),
-        ("one sigma", percent(prediction.uncertainty)),
+        ("one sigma", sigma(prediction.uncertainty)),
         ("limiting, predicted", prediction.limiting),
         ("largest cost, predicted", view.largest_cost),
         ("next cost, predicted", view.second_cost or "none"),

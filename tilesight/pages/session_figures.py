@@ -10,6 +10,7 @@ from ..records.intervals import median_interval
 from ..records.session import SessionResult
 from ..records.trial import Status
 from ..reports.numbers import number, percent
+from ..reports.numbers import sigma as sigma_text
 from .levels import MemoryLevel
 from .values import (
     Axis,
@@ -153,7 +154,7 @@ def error_figure(result: SessionResult, table: PageTable) -> PageFigure:
     ends = (min(times) / 1.1, max(times) * 1.1)
     layers = (
         Band(
-            f"one sigma, {percent(sigma)} (median)",
+            f"one sigma, {sigma_text(sigma)} (median)",
             Source.LIMIT,
             tuple((us, us / (1 + sigma), us * (1 + sigma)) for us in ends),
         ),

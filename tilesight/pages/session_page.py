@@ -11,7 +11,7 @@ from ..records.recorded_session import RecordedSession
 from ..records.session import SessionState
 from ..records.session_timeline import session_timeline
 from ..records.trial import Status, TrialRecord
-from ..reports.numbers import number, percent
+from ..reports.numbers import number, percent, spread
 from ..reports.numbers import value as value_text
 from .candidates import candidate_table
 from .levels import levels
@@ -79,8 +79,8 @@ def _summary(found: RecordedSession) -> Facts:
         known = "measured" if best.timed_us is not None else "predicted"
         rows.append((f"best time, {known}", f"{number(us)} us"))
         if best.prediction is not None:
-            interval = f"{number(best.predicted_us)} us, give or take {percent(best.prediction.uncertainty)}"
-            rows.append(("its predicted time (one sigma)", interval))
+            interval = f"{number(best.predicted_us)} us, {spread(best.prediction.uncertainty)}"
+            rows.append(("its predicted time", interval))
             rows.append(("what limits it, predicted", best.prediction.limiting))
         rows.append(("best config", str(best.config)))
         if result.flops and us:

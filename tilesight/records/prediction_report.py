@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ..reports.numbers import number, percent
+from ..reports.numbers import number, percent, spread
 from ..reports.report import Report
 
 if TYPE_CHECKING:
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 def prediction_report(found: Prediction) -> Report:
     """The time with its uncertainty, the resource that sets the pace, busy shares, terms and notes."""
     report = Report()
-    interval = f"give or take {percent(found.uncertainty)} (one sigma)"
-    report.text(f"predicted time: {number(found.latency_us)} us, {interval}", bold=True)
+    time = f"{number(found.latency_us)} us, {spread(found.uncertainty)}"
+    report.text(f"predicted time: {time}", bold=True)
     report.text(f"limiting: {found.limiting}")
     for heading, unit, amounts in (
         ("resource", "busy", {name: percent(share) for name, share in _largest_first(found.utilization)}),

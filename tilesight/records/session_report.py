@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..problem.space import Config
-from ..reports.numbers import number, percent
+from ..reports.numbers import number, percent, spread
 from ..reports.report import Report
 from .roofline import Roofline
 from .trial import Status, TrialRecord
@@ -61,7 +61,7 @@ def session_report(result: SessionResult, top: int, variants: bool = False) -> R
         and result.best is not None
         and (prediction := result.best.prediction) is not None
     ):
-        interval = f"give or take {percent(prediction.uncertainty)} (one sigma)"
+        interval = spread(prediction.uncertainty)
         report.text(f"predicted time of the best config: {number(prediction.latency_us)} us, {interval}")
         notes += [f"the prediction of the best config is less certain: {note}" for note in prediction.notes]
     for note in notes:

@@ -10,7 +10,7 @@ from statistics import median
 
 from ..errors import WRONG, Failure
 from ..problem.space import Config
-from ..reports.numbers import number, percent
+from ..reports.numbers import WIDE, number, percent, sigma
 from ..reports.report import Report, Reported
 from ..settings import load_settings
 from .intervals import is_noise, spread
@@ -77,7 +77,9 @@ class Prediction(Reported):
             )
 
     def __repr__(self) -> str:
-        time = f"{number(self.latency_us)} us ± {percent(self.uncertainty)}"
+        is_wide = self.uncertainty > WIDE
+        interval = f", within {sigma(self.uncertainty)}" if is_wide else f" ± {percent(self.uncertainty)}"
+        time = f"{number(self.latency_us)} us{interval}"
         return f"Prediction({time}, limiting: {self.limiting})"
 
     def report(self) -> Report:

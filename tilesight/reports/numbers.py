@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+WIDE = 0.5  # one sigma from which on it is said as a factor
+
 
 def number(value: float | None, digits: int = 4) -> str:
     """Format with `digits` significant digits; powers of ten only from a million on. "-" if it is unknown."""
@@ -17,6 +19,24 @@ def number(value: float | None, digits: int = 4) -> str:
 
 def percent(share: float | None) -> str:
     return "-" if share is None or math.isnan(share) else f"{100 * share:.1f} %"
+
+
+def sigma(uncertainty: float) -> str:
+    """One sigma of a predicted time as a share of it, or as a factor where a share would mislead.
+
+    The time lies within a factor of `1 + uncertainty` in either direction. Beyond `WIDE` a share would reach
+    below zero or nearly so, and is far from the factor downwards.
+    """
+    if math.isnan(uncertainty) or uncertainty <= WIDE:
+        return percent(uncertainty)
+    return f"a factor of {1 + uncertainty:.1f}"
+
+
+def spread(uncertainty: float) -> str:
+    """The same behind a time: `give or take 12.0 % (one sigma)`."""
+    if math.isnan(uncertainty) or uncertainty <= WIDE:
+        return f"give or take {percent(uncertainty)} (one sigma)"
+    return f"within {sigma(uncertainty)} in about two of three cases"
 
 
 def duration(seconds: float) -> str:

@@ -9,6 +9,8 @@ from typing import Any
 import tilelang
 import tilelang.language as T
 
+import tilesight
+
 NUMBER = 3
 if os.environ.get("TILESIGHT_TEST_FILE_ENDS"):
     sys.exit(4)
@@ -28,6 +30,33 @@ jitted = tilelang.jit(out_idx=[-1], pass_configs={"tl.disable_tma_lower": True})
 whole = copy(1 << 24)
 
 
+def stepped(n: int, block: int) -> Any:
+    if n % block:
+        raise ValueError(f"no tile of {block}")
+    return copy(n, block)
+
+
+CONFIGS = [{"block": 2048}, {"block": 512}, {"block": 1000}]
+
+
+@tilelang.autotune(configs=CONFIGS)
+@tilelang.jit(out_idx=[-1])
+def listed(n: int, block: int = 0) -> Any:
+    return stepped(n, block)
+
+
+@tilesight.autotune(configs=CONFIGS)
+@tilelang.jit(out_idx=[-1])
+def listed_here(n: int, block: int = 0) -> Any:
+    return stepped(n, block)
+
+
+@tilelang.autotune(configs=lambda n: [{"block": n // 4}, {"block": n // 2}])
+@tilelang.jit(out_idx=[-1])
+def made(n: int, block: int = 0) -> Any:
+    return stepped(n, block)
+
+
 def exponentials(n: int) -> Any:
     @T.prim_func
     def main(A: T.Tensor((n,), "float32"), B: T.Tensor((n,), "float32")):
@@ -36,6 +65,14 @@ def exponentials(n: int) -> Any:
                 B[b * 1024 + i] = T.exp(A[b * 1024 + i])
 
     return main
+
+
+@tilelang.autotune(
+    configs=[{"pass_configs": {}}, {"pass_configs": {tilelang.PassConfigKey.TL_ENABLE_FAST_MATH: True}}]
+)
+@tilelang.jit(out_idx=[-1])
+def with_passes(n: int) -> Any:
+    return exponentials(n)
 
 
 def rows(width: int) -> Any:

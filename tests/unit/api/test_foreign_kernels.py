@@ -209,7 +209,7 @@ def test_a_file_that_ends_python(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["explain", "--file=x.py:k", "matmul", "--config=a=1"], "explain --file takes no KERNEL, --config"),
+        (["explain", "--file=x.py:k", "matmul", "--dtype=half"], "explain --file takes no KERNEL, --dtype"),
         (["explain"], "explain needs a kernel: a name of `tilesight kernels`, or"),
         (["explain", "matmul", "--arg=a=1"], "--arg is for the function in --file"),
         (["predict", "--file=x.py"], "'x.py' names no kernel of a file; write it as kernel.py:name"),

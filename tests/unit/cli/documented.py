@@ -28,6 +28,7 @@ OPEN = {
     *(
         "matrix_instructions",
         "unknown_calls",
+        "registers",
         "default_config",
         "shapes",
         "nearest",

@@ -75,9 +75,10 @@ def test_a_kernel_in_a_file(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -
         return FileProfiles("scale", (samples.profile(),), load_target("h200"))
 
     monkeypatch.setattr("tilesight.api.kernel_files.profiles_in_file", profiles_in_file)
-    assert run("--file", "kernel.py:scale", "--target", "h200", "--dims", "n=8", "--json") == 0
-    [(place, target, facts, _)] = asked
-    assert (place, target) == ("kernel.py:scale", "h200")
+    arguments = ("--target", "h200", "--dims", "n=8", "--config", "2", "--json")
+    assert run("--file", "kernel.py:scale", *arguments) == 0
+    [(place, target, facts, _, config)] = asked
+    assert (place, target, config) == ("kernel.py:scale", "h200", "2")
     assert "n=8" in str(facts)
     answer = json.loads(capsys.readouterr().out)
     check_fields("timeline", [answer])

@@ -285,7 +285,8 @@ def make_harness(
 
     predictor = CachedPredictor(problem, store, model)
     explored = explore_shape if explore else None
-    selector = Selector(problem, WinnerIndex(problem), predictor, table, explored, on_unknown=on_unknown)
+    sources = LoadedSources(WinnerIndex(problem), table)
+    selector = Selector(problem, sources, predictor, explored, on_unknown=on_unknown)
     builder = KernelBuilder(problem, folder, {"tilelang": "0"}, builds)
     improver = Improver(selector, builder, setup, comparisons, background)
     misses = MissLog(store, target, "a processor", "scaling")

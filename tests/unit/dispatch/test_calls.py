@@ -205,7 +205,7 @@ def test_a_built_kernel_is_used_while_the_chosen_one_is_built(tmp_path: Path) ->
 
 def test_the_number_of_bound_calls_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tilesight.dispatch.shape_table.SIGNATURE_LIMIT", 8)
-    monkeypatch.setattr("tilesight.dispatch.shape_table.SHAPE_LIMIT", 8)
+    monkeypatch.setattr("tilesight.dispatch.select.loaded_sources.SHAPE_LIMIT", 8)
     made = make_harness(tmp_path, dynamic=("m",))
     for m in range(1, 60):
         x = torch.randn(m, 4)

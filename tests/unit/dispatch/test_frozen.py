@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,8 @@ from tilesight.dispatch.dispatcher import Dispatcher
 from tilesight.dispatch.make import dispatcher
 from tilesight.dispatch.on_unknown import OnUnknown
 from tilesight.dispatch.select.choice import ChoiceSource
+from tilesight.dispatch.select.loaded_sources import LoadedSources
+from tilesight.dispatch.select.winner_index import WinnerIndex
 from tilesight.dispatch.table.table_file import DispatchTable, Segment, write_table
 from tilesight.errors import InputError, NoCandidateError, UnknownNameError
 from tilesight.records.winners import Winner
@@ -102,6 +106,88 @@ def test_reload_reads_records_and_table_again(tmp_path: Path) -> None:
     assert made.d.choose(m=64).config == config(32)
     assert made.d.choose(m=100).source is ChoiceSource.RECORD
     assert made.d.digest() != before
+
+
+def test_threads_see_all_of_a_reload_or_nothing(tmp_path: Path) -> None:
+    """Between two equal digests every choice is one of the records with that digest."""
+    made = frozen(tmp_path)
+    readings, expected = [], {}
+    for turn in range(300):  # each with a digest of its own
+        block = (16, 32)[turn % 2]
+        known = [made.winner(64, block), made.winner(100, block), made.winner(200 + turn, 16)]
+        readings.append(known)
+        expected[LoadedSources(WinnerIndex(made.problem, known)).digest()] = config(block)
+    made.store.known = readings[0]
+    made.d.reload()
+    wrong: list[str] = []
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.is_set():
+            before = made.d.digest()
+            chosen = [made.d.choose(m=64).config, made.d.choose(m=100).config]
+            if made.d.digest() == before and chosen != [expected[before]] * 2:
+                wrong.append(f"{before}: {chosen}")
+
+    watchers = [threading.Thread(target=watch) for _ in range(3)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for watcher in watchers:
+            watcher.start()
+        for known in readings:
+            made.store.known = known
+            made.d.reload()
+    finally:
+        ended.set()
+        for watcher in watchers:
+            watcher.join()
+        sys.setswitchinterval(interval)
+    assert not wrong
+
+
+def test_no_thread_looks_into_the_middle_of_a_reload(tmp_path: Path) -> None:
+    """Whenever the reload reads a part of what was loaded, another thread looks at the dispatcher."""
+    made = frozen(tmp_path)
+    before, after = [made.winner(64, 16)], [made.winner(64, 32)]
+    made.store.known = before
+    made.d.reload()
+    seen = {(made.d.digest(), made.d.choose(m=64).config)}
+    reloading = threading.get_ident()
+
+    class Watched(LoadedSources):
+        def __getattribute__(self, name: str) -> Any:
+            if name in ("winners", "table", "notes", "shipped") and threading.get_ident() == reloading:
+                look()
+            return super().__getattribute__(name)
+
+    def look() -> None:
+        watcher = threading.Thread(target=lambda: seen.add((made.d.digest(), made.d.choose(m=64).config)))
+        watcher.start()
+        watcher.join()
+
+    made.d._load_sources = lambda: Watched(WinnerIndex(made.problem, after))
+    made.d.reload()
+    look()
+    digests = [LoadedSources(WinnerIndex(made.problem, known)).digest() for known in (before, after)]
+    assert seen == {(digests[0], config(16)), (digests[1], config(32))}
+
+
+def test_a_choice_made_of_earlier_records_is_not_kept(tmp_path: Path) -> None:
+    """A thread that chooses while another one reloads leaves nothing behind."""
+    made = frozen(tmp_path)
+    selector, choose = made.shapes.selector, made.shapes.selector.choose
+
+    def reloads_meanwhile(*given: Any) -> Any:
+        found = choose(*given)
+        selector.choose = choose  # type: ignore[method-assign]
+        made.store.known = [made.winner(64, 32)]
+        made.d.reload()
+        return found
+
+    selector.choose = reloads_meanwhile  # type: ignore[method-assign]
+    assert made.d.choose(m=64).config == config(16)
+    assert made.d.choose(m=64).config == config(32)
 
 
 def test_the_digest_depends_on_what_decides_the_choice(tmp_path: Path) -> None:

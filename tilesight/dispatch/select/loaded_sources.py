@@ -4,33 +4,54 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from ...bounded_dict import BoundedDict
+from ...records.winners import Winner
 from .winner_index import WinnerIndex
 
 if TYPE_CHECKING:
+    from ..problem import ShapeKey
+    from ..shape import Shape
     from ..table.table_file import DispatchTable
+    from .choice import Choice
     from .shipped_tables import ShippedTables
 
 MOST_NAMED = 1024  # records that are named one by one; further ones are in the digest alone
+SHAPE_LIMIT = 8192  # shapes in memory
 
 
 @dataclass(frozen=True)
 class LoadedSources:
-    """Recorded winners and a table, read at one moment.
+    """Recorded winners and a table, read at one moment, and what a dispatcher has made of them since.
+
+    A dispatcher replaces the whole value when it reads them again, so no thread sees choices of one reading
+    beside the records or the digest of another.
 
     Attributes:
         winners: of the problem.
         table: None if there is none.
         notes: how the table differs from the conditions here.
         shipped: the plans that ship with TileSight; None: none are used.
+        choices: made from them so far, by shape.
+        shapes: that were called since, with their kernels.
     """
 
     winners: WinnerIndex
     table: DispatchTable | None = None
     notes: tuple[str, ...] = ()
     shipped: ShippedTables | None = None
+    choices: BoundedDict[ShapeKey, Choice] = field(
+        default_factory=lambda: BoundedDict(SHAPE_LIMIT), compare=False, repr=False
+    )
+    shapes: BoundedDict[ShapeKey, Shape] = field(
+        default_factory=lambda: BoundedDict(SHAPE_LIMIT), compare=False, repr=False
+    )
+
+    def with_winner(self, winner: Winner) -> LoadedSources:
+        """The same with a further winner. Choices that were made stay."""
+        return replace(self, winners=self.winners.with_winner(winner))
 
     def facts(self) -> dict[str, str]:
         """The loaded choices by name, equal where the same was loaded; beyond `MOST_NAMED` as a digest."""

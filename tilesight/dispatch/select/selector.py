@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ...errors import DatabaseError, InputError, NoCandidateError
+from ...machine.fork_locks import ForkLock
 from ...problem.space import Config, SearchSpace
 from ...problem.workload import Workload
 from ...records.winners import Winner
@@ -19,11 +20,9 @@ from .cached_predictor import CachedPredictor
 from .choice import Choice, ChoiceSource
 from .legality import is_legal, nearest_legal
 from .loaded_sources import LoadedSources
-from .winner_index import WinnerIndex
 
 if TYPE_CHECKING:
     from ..table.table_file import DispatchTable
-    from .shipped_tables import ShippedTables
 
 NEIGHBOURS = 4  # recorded shapes that are considered
 
@@ -49,9 +48,8 @@ class Selector:
 
     Args:
         problem: the operator, the target and the fixed dimensions.
-        winners: recorded winners. May be replaced at any time.
+        loaded: recorded winners, the table and the plans that ship. `load` replaces them at any time.
         predictor: predicts times from cached profiles.
-        table: a dispatch table, if there is one.
         explore: lowers missing profiles of a shape and returns the model's choice; None: nothing is lowered.
         given: the caller's config for all shapes, in place of every other source.
         on_unknown: of a frozen dispatcher, which chooses from records, the table and plans that ship alone,
@@ -62,16 +60,14 @@ class Selector:
     def __init__(
         self,
         problem: DispatchProblem,
-        winners: WinnerIndex,
+        loaded: LoadedSources,
         predictor: CachedPredictor,
-        table: DispatchTable | None = None,
         explore: Explore | None = None,
         given: Config | None = None,
         on_unknown: OnUnknown | None = None,
-        shipped: ShippedTables | None = None,
     ) -> None:
-        self.shipped = shipped
-        self.problem, self.winners, self.predictor, self.table = problem, winners, predictor, table
+        self.problem, self.predictor = problem, predictor
+        self._loaded, self._loading = loaded, ForkLock()
         self._explore, self.given, self.on_unknown = explore, given, on_unknown
         self._predicted_own: dict[
             tuple[Config, str], float | None
@@ -84,23 +80,33 @@ class Selector:
 
     @property
     def loaded(self) -> LoadedSources:
-        """The records and the table that it chooses from now."""
-        return LoadedSources(self.winners, self.table, (), self.shipped)
+        """The records and the table that it chooses from now, with all that was made of them."""
+        return self._loaded
 
-    def choose(self, workload: Workload) -> Choice:
+    def load(self, loaded: LoadedSources) -> None:
+        """Choose from `loaded` from now on. Other threads see all of it or nothing."""
+        with self._loading:
+            self._loaded = loaded
+
+    def choose(self, workload: Workload, loaded: LoadedSources | None = None) -> Choice:
         """The best choice.
+
+        Args:
+            workload: the workload.
+            loaded: to choose from; None for what is loaded now.
 
         Raises:
             NoCandidateError: no config is legal.
             InputError: the dispatcher is frozen and does not know the shape.
             ConfigError: the caller's own config is not legal.
         """
-        found = next(self.choices(workload), None)
+        loaded = loaded or self._loaded
+        found = next(self.choices(workload, loaded), None)
         if self._explore is not None and _is_unpredicted(found):
             with suppress(NoCandidateError, DatabaseError):
                 found = self._explore(self, workload) or found
         if found is None and self.is_frozen:
-            raise InputError(self._unknown(workload))
+            raise InputError(self._unknown(workload, loaded))
         if found is None:
             raise NoCandidateError(
                 f"no config of {self.problem.template.name} is legal for {workload.label} on "
@@ -108,43 +114,42 @@ class Selector:
             )
         return found
 
-    def choices(self, workload: Workload) -> Iterator[Choice]:
+    def choices(self, workload: Workload, loaded: LoadedSources | None = None) -> Iterator[Choice]:
         """All legal choices, best first, each computed when it is drawn. One at most if it is frozen."""
+        loaded = loaded or self._loaded
         space = self.problem.space(workload)
         if self.given is not None:
             yield self._given(self.given, workload, space)
             return
         if self.on_unknown is not None:
-            known = itertools.chain(
-                self._recorded(workload, space), self._tabled(workload, space), self._shipped(workload, space)
-            )
-            yield from itertools.islice(
-                itertools.chain(known, self._as_told(self.on_unknown, workload, space)), 1
-            )
+            known = (source(loaded, workload, space) for source in (_recorded, _tabled, _shipped))
+            told = self._as_told(self.on_unknown, loaded, workload, space)
+            yield from itertools.islice(itertools.chain(itertools.chain.from_iterable(known), told), 1)
             return
         seen: set[tuple[Config, tuple[str, ...]]] = set()
         for source in (
-            self._recorded,
-            self._tabled,
-            self._shipped,
+            _recorded,
+            _tabled,
+            _shipped,
             self._neighbours,
             self._predicted,
             self._default,
         ):
-            for choice in source(workload, space):
+            for choice in source(loaded, workload, space):
                 if (choice.config, choice.dynamic) not in seen:
                     seen.add((choice.config, choice.dynamic))
                     yield choice
 
     def learn(self, winner: Winner) -> None:
         """Take a new winner into account from now on."""
-        self.winners = self.winners.with_winner(winner)
+        with self._loading:  # what another thread loads meanwhile stays
+            self._loaded = self._loaded.with_winner(winner)
 
     def unpredicted(self, workload: Workload) -> list[tuple[Config, Workload]]:
         """Configs and shapes without the profiles that predict the neighbours' winners at `workload`."""
         space = self.problem.space(workload)
         found: dict[tuple[Config, str], tuple[Config, Workload]] = {}
-        for winner in self.winners.nearest(workload, NEIGHBOURS):
+        for winner in self._loaded.winners.nearest(workload, NEIGHBOURS):
             legal = nearest_legal(winner.config, self.problem, space)
             if legal is None:
                 continue
@@ -164,27 +169,10 @@ class Selector:
             workload, space.config(config), ChoiceSource.GIVEN, "the caller gave it", None, False, dynamic
         )
 
-    def _recorded(self, workload: Workload, space: SearchSpace) -> Iterator[Choice]:
-        for winner in self.winners.exact(workload):
-            if is_legal(winner.config, winner.dynamic, space):
-                layer = f" in {winner.layer}" if winner.layer else ""
-                us = winner.latency_us
-                reason = f"tuned: measured at {us:.4g} us{layer}"
-                yield Choice(workload, winner.config, ChoiceSource.RECORD, reason, us, True, winner.dynamic)
-
-    def _tabled(self, workload: Workload, space: SearchSpace) -> Iterator[Choice]:
-        if self.table is not None and self.table.covers(workload):
-            yield from _entry(self.table, "the table", ChoiceSource.TABLE, workload, space)
-
-    def _shipped(self, workload: Workload, space: SearchSpace) -> Iterator[Choice]:
-        found = self.shipped.find(workload) if self.shipped is not None else None
-        if found is not None:
-            yield from _entry(found.table, found.origin, ChoiceSource.SHIPPED, workload, space)
-
-    def _neighbours(self, workload: Workload, space: SearchSpace) -> Iterator[Choice]:
+    def _neighbours(self, loaded: LoadedSources, workload: Workload, space: SearchSpace) -> Iterator[Choice]:
         """By expected time; then those without a prediction, nearest first."""
         found: list[_Neighbour] = []
-        for winner in self.winners.nearest(workload, NEIGHBOURS):
+        for winner in loaded.winners.nearest(workload, NEIGHBOURS):
             legal = nearest_legal(winner.config, self.problem, space)
             if legal is not None and all(other.config != legal[0] for other in found):
                 expected_us = self._expected(winner, legal[0], workload)
@@ -197,7 +185,7 @@ class Selector:
                 workload, one.config, ChoiceSource.NEIGHBOUR, reason, one.expected_us, False, dynamic
             )
 
-    def _predicted(self, workload: Workload, space: SearchSpace) -> Iterator[Choice]:
+    def _predicted(self, loaded: LoadedSources, workload: Workload, space: SearchSpace) -> Iterator[Choice]:
         dynamic = self.problem.dynamic
 
         def is_usable(config: Config) -> bool:
@@ -207,7 +195,7 @@ class Selector:
             reason = f"the model's choice among cached profiles: it expects {us:.4g} us"
             yield Choice(workload, config, ChoiceSource.MODEL, reason, us, False, dynamic)
 
-    def _default(self, workload: Workload, space: SearchSpace) -> Iterator[Choice]:
+    def _default(self, loaded: LoadedSources, workload: Workload, space: SearchSpace) -> Iterator[Choice]:
         name, which = self.problem.template.name, "the default config"
         config = self.problem.template.default_config(workload, self.problem.target)
         if config is None:  # not every template names one
@@ -215,30 +203,34 @@ class Selector:
             which = "in place of a default config the first legal one"
         if config is not None:
             nothing = f"of {self.problem.operator.name} is recorded"
-            if len(self.winners):
+            if len(loaded.winners):
                 nothing = "is recorded near it and legal here"
             reason = f"{which} of {name}: nothing {nothing}, and no profile is cached"
             yield Choice(workload, config, ChoiceSource.DEFAULT, reason, None, False, self.problem.dynamic)
 
     # ---- shapes that a frozen dispatcher does not know
 
-    def _as_told(self, policy: OnUnknown, workload: Workload, space: SearchSpace) -> Iterator[Choice]:
+    def _as_told(
+        self, policy: OnUnknown, loaded: LoadedSources, workload: Workload, space: SearchSpace
+    ) -> Iterator[Choice]:
         told = f"no record, table or shipped plan has the shape, and on_unknown='{policy}'"
         if policy is OnUnknown.DEFAULT:
-            for choice in self._default(workload, space):
+            for choice in self._default(loaded, workload, space):
                 reason = f"the default config of {self.problem.template.name}: {told}"
                 yield replace(choice, reason=reason)
         if policy is OnUnknown.NEAREST:
-            for config, dynamic, what in self._nearest_known(workload):
+            for config, dynamic, what in self._nearest_known(loaded, workload):
                 if is_legal(config, dynamic, space):
                     reason = f"{what}: {told}"
                     yield Choice(workload, config, ChoiceSource.NEIGHBOUR, reason, None, False, dynamic)
 
-    def _nearest_known(self, workload: Workload) -> Iterator[tuple[Config, tuple[str, ...], str]]:
+    def _nearest_known(
+        self, loaded: LoadedSources, workload: Workload
+    ) -> Iterator[tuple[Config, tuple[str, ...], str]]:
         """Configs of the nearest size of the table and of a shipped plan, and of the nearest recorded shapes,
         in this order."""
-        shipped = self.shipped.find(workload, nearest=True) if self.shipped is not None else None
-        tables = [] if self.table is None else [(self.table, "the table")]
+        shipped = loaded.shipped.find(workload, nearest=True) if loaded.shipped is not None else None
+        tables = [] if loaded.table is None else [(loaded.table, "the table")]
         if shipped is not None:
             tables.append((shipped.table, shipped.origin))
         for table, origin in tables:
@@ -246,23 +238,23 @@ class Selector:
             if table.covers(replace(workload, dims={**workload.dims, table.vary: size})):
                 what = f"{origin} has it for {table.vary}={size}, the nearest size"
                 yield table.choose(size).config, table.dynamic, what
-        for winner in self.winners.nearest(workload, NEIGHBOURS):
+        for winner in loaded.winners.nearest(workload, NEIGHBOURS):
             sizes = ", ".join(f"{name}={winner.workload.dims[name]}" for name in self.problem.free)
             yield winner.config, self.problem.dynamic, f"the winner of {sizes}, a nearest recorded shape"
 
-    def _unknown(self, workload: Workload) -> str:
+    def _unknown(self, workload: Workload, loaded: LoadedSources) -> str:
         """Why a frozen dispatcher refuses a shape, and the ways out."""
-        problem, table = self.problem, self.table
+        problem, table = self.problem, loaded.table
         sizes = ", ".join(f"{name}={workload.dims[name]}" for name in problem.free) or "this workload"
-        has = f"{len(self.winners)} recorded shape{'' if len(self.winners) == 1 else 's'}"
+        has = f"{len(loaded.winners)} recorded shape{'' if len(loaded.winners) == 1 else 's'}"
         if table is not None:
             has += f" and a table for {table.vary}={table.first}..{table.last}"
-        if self.shipped is not None and self.shipped.plans:
-            has += f" and {len(self.shipped.plans)} of the plans that ship with TileSight"
+        if loaded.shipped is not None and loaded.shipped.plans:
+            has += f" and {len(loaded.shipped.plans)} of the plans that ship with TileSight"
         nearest = ", and none of the nearest is legal here" if self.on_unknown is OnUnknown.NEAREST else ""
         return (
             f"{problem.operator.name}: {sizes} is not among what this frozen dispatcher has loaded, {has} "
-            f"(digest {self.loaded.digest()}){nearest}; tune it (`tilesight tune {problem.operator.name} "
+            f"(digest {loaded.digest()}){nearest}; tune it (`tilesight tune {problem.operator.name} "
             f"--target {problem.target.name} --shape ...`) or plan a table, then call reload(); or make the "
             "dispatcher with on_unknown='default' or 'nearest'"
         )
@@ -294,6 +286,26 @@ class Selector:
 def _is_unpredicted(choice: Choice | None) -> bool:
     is_tabled = choice is not None and choice.source in (ChoiceSource.TABLE, ChoiceSource.SHIPPED)
     return choice is None or not (is_tabled or choice.expected_us)
+
+
+def _recorded(loaded: LoadedSources, workload: Workload, space: SearchSpace) -> Iterator[Choice]:
+    for winner in loaded.winners.exact(workload):
+        if is_legal(winner.config, winner.dynamic, space):
+            layer = f" in {winner.layer}" if winner.layer else ""
+            us = winner.latency_us
+            reason = f"tuned: measured at {us:.4g} us{layer}"
+            yield Choice(workload, winner.config, ChoiceSource.RECORD, reason, us, True, winner.dynamic)
+
+
+def _tabled(loaded: LoadedSources, workload: Workload, space: SearchSpace) -> Iterator[Choice]:
+    if loaded.table is not None and loaded.table.covers(workload):
+        yield from _entry(loaded.table, "the table", ChoiceSource.TABLE, workload, space)
+
+
+def _shipped(loaded: LoadedSources, workload: Workload, space: SearchSpace) -> Iterator[Choice]:
+    found = loaded.shipped.find(workload) if loaded.shipped is not None else None
+    if found is not None:
+        yield from _entry(found.table, found.origin, ChoiceSource.SHIPPED, workload, space)
 
 
 def _entry(

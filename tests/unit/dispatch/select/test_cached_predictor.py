@@ -15,6 +15,7 @@ from tilesight.database import Store, open_store
 from tilesight.dispatch.problem import DispatchProblem, make_problem
 from tilesight.dispatch.select.cached_predictor import CachedPredictor
 from tilesight.dispatch.select.choice import ChoiceSource
+from tilesight.dispatch.select.loaded_sources import LoadedSources
 from tilesight.dispatch.select.selector import Selector
 from tilesight.dispatch.select.winner_index import WinnerIndex
 from tilesight.executor.caching_executor import CachingExecutor
@@ -126,7 +127,7 @@ def test_the_model_puts_neighbours_in_order(cached: Store) -> None:
     made = problem()
     predictor = CachedPredictor(made, cached, BlocksModel())
     records = WinnerIndex(made, [Winner(LEARNED[0], WIDE, 64.0), Winner(LEARNED[1], NARROW, 76.8)])
-    chosen = next(Selector(made, records, predictor).choices(made.workload((5000,))))
+    chosen = next(Selector(made, LoadedSources(records), predictor).choices(made.workload((5000,))))
     # WIDE takes twice the predicted time (40 rows: 80 us), NARROW exactly that (79 rows: 47.4 us).
     assert (chosen.config, chosen.source) == (NARROW, ChoiceSource.NEIGHBOUR)
     assert chosen.expected_us == pytest.approx(47.4)
@@ -137,7 +138,7 @@ def test_without_records_the_model_chooses_among_cached_profiles(cached: Store) 
     predictor = CachedPredictor(made, cached, model)
     predictor.load_ranking(LEARNED[:1])
     asked = model.asked
-    chosen = next(Selector(made, WinnerIndex(made), predictor).choices(made.workload((1000,))))
+    chosen = next(Selector(made, LoadedSources(WinnerIndex(made)), predictor).choices(made.workload((1000,))))
     assert (chosen.source, chosen.config) == (ChoiceSource.MODEL, WIDE)
     assert chosen.expected_us == pytest.approx(8.0)
     assert model.asked - asked <= 6  # the class is not ranked again

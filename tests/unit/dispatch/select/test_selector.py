@@ -89,7 +89,7 @@ def test_an_illegal_config_is_never_taken(tmp_path: Path) -> None:
     broken = make_harness(tmp_path, winners=lambda s: [s.winner(20, 64)])
     assert broken.d.choose(m=20).config != config(64)
     foreign = make_harness(tmp_path, winners=lambda s: [s.winner(20, 8)])
-    foreign.shapes.selector.winners.exact(foreign.problem.workload((20,)))[0].config._values = {"other": 1}  # type: ignore[assignment]
+    foreign.shapes.loaded.winners.exact(foreign.problem.workload((20,)))[0].config._values = {"other": 1}  # type: ignore[assignment]
     assert foreign.d.choose(m=20).source is ChoiceSource.DEFAULT
 
 
@@ -154,11 +154,11 @@ def test_explore_falls_back_to_other_sources_if_lowering_fails(tmp_path: Path) -
 
 
 def test_the_number_of_remembered_choices_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tilesight.dispatch.shape_table.SHAPE_LIMIT", 10)
+    monkeypatch.setattr("tilesight.dispatch.select.loaded_sources.SHAPE_LIMIT", 10)
     made = make_harness(tmp_path)
     for m in range(1, 100):
         made.d.choose(m=m)
-    assert len(made.shapes._choices) <= 10
+    assert len(made.shapes.loaded.choices) <= 10
     assert made.d.choose(m=1).workload.dims["m"] == 1
 
 
