@@ -36,6 +36,11 @@ class FileKernel:
     arguments: Mapping[str, Any]
     facts: RunTimeFacts
 
+    @property
+    def place(self) -> str:
+        """File and name, for messages."""
+        return f"{self.file.name}:{self.name}"
+
 
 @dataclass(frozen=True, slots=True)
 class FileProfiles:

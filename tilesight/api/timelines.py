@@ -105,17 +105,19 @@ def file_timeline(
     from ..machine.placement import locate
     from .kernel_files import kernel_in_file, profiles_in_file
 
-    device = traced_device(locate(target, measures=False).target) if trace else None
-    profiles = profiles_in_file(place, target, facts, arguments)
-    found = profiles_timeline(profiles.name, profiles.kernels, profiles.target)
-    if device is None:
-        return found
+    if not trace:
+        profiles = profiles_in_file(place, target, facts, arguments)
+        return profiles_timeline(profiles.name, profiles.kernels, profiles.target)
     from ..explanation.traced_timeline import with_trace
     from ..settings import load_settings
-    from .file_traces import trace_file_kernel
+    from .file_traces import build_file_kernel, trace_file_build
 
-    item = kernel_in_file(place, profiles.target, facts, arguments)
-    return with_trace(found, trace_file_kernel(item, device, load_settings().cache_dir))
+    chosen = locate(target, measures=False).target
+    device = traced_device(chosen)
+    item = kernel_in_file(place, chosen, facts, arguments)
+    build = build_file_kernel(item, load_settings().cache_dir)
+    found = profiles_timeline(build.profiles.name, build.profiles.kernels, item.target)
+    return with_trace(found, trace_file_build(build, item, device))
 
 
 def profiles_timeline(name: str, kernels: tuple[KernelProfile, ...], target: Target) -> Timeline:

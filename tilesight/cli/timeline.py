@@ -197,5 +197,5 @@ def _fields(found: Timeline) -> dict[str, Any]:
             for part in found.parts
         ],
         "findings": list(found.findings),
-        "notes": list(found.notes),
+        "notes": [note.text for note in found.notes],
     }
