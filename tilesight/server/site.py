@@ -37,9 +37,7 @@ class Site:
         self._of_one: Mapping[str, Callable[[str, Mapping[str, str]], str]] = {
             "session": lambda name, _query: self._report("../", "Sessions", self._session(name)),
             "kernel": lambda name, _query: self._report("../", "Kernels", self._kernel(name)),
-            "dispatch": lambda name, _query: self._report(
-                "../", "Dispatch tables", self._dispatch_table(name)
-            ),
+            "dispatch": lambda name, _query: self._report("../", "Dispatch tables", self._table(name)),
             "table": lambda name, query: browse.table(source, name, query),
         }
 
@@ -93,7 +91,7 @@ class Site:
         )
         return records_page(name, found)
 
-    def _dispatch_table(self, name: str) -> Page:
+    def _table(self, name: str) -> Page:
         from ..api.reporting import vendor_sizes
         from ..pages.table_page import table_page
 

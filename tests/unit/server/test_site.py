@@ -228,7 +228,7 @@ def test_tables_need_no_database(serve: Serve, tmp_path: Path) -> None:
     assert "<dt>records</dt><dd>20</dd>" in served.ask()[1]
     assert served.ask("records")[0] == 200
     file.unlink()
-    assert "cannot be read" in fault(served, "plan/table.json", 404)
+    assert "cannot be read" in fault(served, "dispatch/table.json", 404)
 
 
 def test_tables_of_one_name_have_their_paths(tmp_path: Path) -> None:
@@ -261,15 +261,16 @@ def test_a_database_that_vanishes_is_said_in_one_line(serve: Serve, tmp_path: Pa
     record(recorded_session(8, 4), url)
     served = serve(url)
     with open_store(url) as store:
-        store.database.write(lambda connection: connection.exec_driver_sql("DROP VIEW best"))
-    status, page, _ = served.ask("table/best")
+        store.database.write(lambda connection: connection.exec_driver_sql("DROP VIEW leaderboard"))
+    status, page, _ = served.ask("table/leaderboard")
     assert status in (500, 503)
-    assert "best" in page
+    assert "leaderboard" in page
 
 
 def test_a_view_that_takes_too_long_is_ended(full: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows.within, "__defaults__", (0.0,))
-    assert "view 'best' takes longer than 0 s in this database" in fault(full, "table/best", 404)
+    words = "view 'leaderboard' takes longer than 0 s in this database"
+    assert words in fault(full, "table/leaderboard", 404)
 
 
 def test_the_command_prints_an_address_and_ends_with_ctrl_c(tmp_path: Path) -> None:
