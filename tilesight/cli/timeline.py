@@ -165,7 +165,7 @@ def _print(found: Timeline) -> None:
         columns = ["row", "span", f"start, {unit}", unit, "kind"]
         output.print_table(columns, rows, right=columns[2:4], folded=["row", "span"])
     for note in found.notes:
-        output.print_text(f"note: {note}")
+        output.print_text(f"note: {note.text}")
 
 
 def _total(lane: TimelineRow) -> str:
