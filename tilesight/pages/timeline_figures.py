@@ -12,8 +12,8 @@ _SECOND_US = 1e6
 _VIEWS = {
     View.KERNEL: (
         "Timeline of the whole kernel",
-        "The first row adds up to the time that the analytical model predicts. What all cores share (device "
-        "memory, L2, the network) is busy for the lengths below it.",
+        "The first row adds up to the time that the analytical model predicts. Below it is how long "
+        "device memory, L2, the network and the units of the cores are busy, as `explain` states it.",
     ),
     View.BLOCK: (
         "Timeline of one block",

@@ -98,7 +98,7 @@ def _sessions(found: Sequence[SessionSummary], query: Mapping[str, str]) -> str:
     return markup.listing(
         Listing(
             "Sessions",
-            ("session", "began (UTC)", "state", "effort", "target", "winner, us", "candidates", "workload"),
+            ("session", "workload", "target", "winner, us", "candidates", "state", "effort", "began (UTC)"),
             [_session_row(summary) for summary in found[:ROWS]],
             "No session is recorded here: `tilesight tune KERNEL` records one.",
             below,
@@ -113,9 +113,7 @@ def _session_row(found: SessionSummary) -> list[ListCell]:
     provenance = Provenance.MEASURED if found.is_measured else Provenance.PREDICTED
     return [
         ListCell(str(found.id), address("", "session", str(found.id))),
-        ListCell(f"{found.started_at:%Y-%m-%d %H:%M}"),
-        ListCell(found.state.value),
-        ListCell(found.effort.value),
+        ListCell(context.workload.label, address("./", workload=context.workload.key)),
         ListCell(context.target),
         ListCell(time, is_number=True, source=provenance),
         ListCell(
@@ -123,7 +121,9 @@ def _session_row(found: SessionSummary) -> list[ListCell]:
             address("", "records", session=found.id),
             is_number=True,
         ),
-        ListCell(context.workload.label, address("./", workload=context.workload.key)),
+        ListCell(found.state.value),
+        ListCell(found.effort.value),
+        ListCell(f"{found.started_at:%Y-%m-%d %H:%M}"),
     ]
 
 
@@ -162,7 +162,7 @@ def tables(source: ServedData) -> str:
             ListCell(f"{count:,}", is_number=True),
             ListCell(DESCRIPTIONS[name].text),
         ]
-        for name, count in sizes.items()
+        for name, count in sorted(sizes.items())
     ]
     parts = [
         markup.facts({"size": f"{size_bytes / 1e6:,.1f} MB", "schema": HEAD}),

@@ -154,7 +154,7 @@ def _cell(found: ListCell) -> str:
     look = [name for name, is_so in (("number", found.is_number), ("long", len(shown) > 60)) if is_so]
     if found.source is not Source.PLAIN:
         look.append(found.source.value)
-    content = breaking(shown)
+    content = text(shown) if found.is_number else breaking(shown)
     if found.aim:
         content = f'<a href="{text(found.aim)}">{content}</a>'
     return f'<td class="{" ".join(look)}">{content}</td>' if look else f"<td>{content}</td>"
