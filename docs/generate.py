@@ -12,7 +12,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import click
@@ -22,6 +22,7 @@ from python_reference import python
 from tilesight import errors
 from tilesight.cli.commands import cli
 from tilesight.database.schema import tables
+from tilesight.database.schema.descriptions import DESCRIPTIONS, column_text, unit
 from tilesight.database.schema.views import VIEWS
 from tilesight.kernels import operator, operators, templates
 from tilesight.problem.operator import Operator
@@ -157,11 +158,8 @@ def schema(name: str) -> str:
             for view, query in VIEWS.items():
                 connection.exec_driver_sql(f"CREATE VIEW {view} AS {query}")
             found = sqlalchemy.inspect(connection)
-            rows = [
-                (f"`{view}`", ", ".join(f"`{column['name']}`" for column in found.get_columns(view)))
-                for view in VIEWS
-            ]
-        return _table(("view", "columns"), rows)
+            columns = {view: [column["name"] for column in found.get_columns(view)] for view in VIEWS}
+        return "\n".join(_section(view, [_described(view, name) for name in columns[view]]) for view in VIEWS)
     return "\n".join(_columns(table) for table in tables.metadata.tables.values())
 
 
@@ -171,8 +169,18 @@ def _columns(table: sqlalchemy.Table) -> str:
         aims = [f"`{key.target_fullname}`" for key in column.foreign_keys]
         notes = [*(["key"] if column.primary_key else []), *(f"refers to {aim}" for aim in aims)]
         kind = column.type.as_generic().__visit_name__.replace("_", " ").lower()
-        rows.append((f"`{column.name}`", kind, "yes" if column.nullable else "", "; ".join(notes)))
-    return f"### {table.name}\n{_table(('column', 'type', 'may be empty', 'key'), rows)}"
+        may = "yes" if column.nullable else ""
+        rows.append((*_described(table.name, column.name), kind, may, "; ".join(notes)))
+    return _section(table.name, rows, "type", "may be empty", "key")
+
+
+def _described(table: str, column: str) -> tuple[str, str, str]:
+    return f"`{column}`", column_text(table, column), unit(column)
+
+
+def _section(table: str, rows: Sequence[tuple[str, ...]], *further: str) -> str:
+    text = DESCRIPTIONS[table].text
+    return f"### {table}\n{text}\n\n{_table(('column', 'meaning', 'unit', *further), rows)}"
 
 
 def figures(_: str) -> str:

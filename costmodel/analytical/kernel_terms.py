@@ -53,7 +53,8 @@ class LaunchTimes:
         fill: until the first blocks run.
         core: makespan of all blocks, if nothing that all cores share held them up.
         tail: part of `core`: a last wave of blocks after full ones; 0 without one.
-        shared: by name, the least time of what all cores share.
+        shared: by name, the least time of what all cores share. Of L2 that is the requested bytes at the rate
+            of all cores together; the term `l2` of a prediction counts whole sectors at the rate of a core.
         body: all blocks but those of the last wave, with what all cores share.
         last_wave: the same for the last wave.
         sending: additional time of what is sent to other devices beside that.

@@ -96,12 +96,13 @@ def _launch(name: str, prediction: Prediction, terms: KernelTerms) -> TimelinePa
         ("last bytes arrive at other devices", times.arrival, SpanKind.WAIT),
     ]
     start = launch + times.fill
+    # a resource that is a term of the prediction has its time: `explain` and reports show the same number.
+    # `times.shared` counts L2 in another way, see `LaunchTimes`
+    busy_us = {unit: prediction.terms_us.get(unit, us) for unit, us in times.shared.items()}
     shown = "waves of blocks" if terms.is_uniform else "blocks of the busiest place on a core"
     lanes = [TimelineRow(f"launch and {shown}", in_turn(steps), adds_up=True)]
     lanes += [
-        TimelineRow(SHARED_UNITS[unit], (Span("busy", start, us),))
-        for unit, us in times.shared.items()
-        if us > 0
+        TimelineRow(SHARED_UNITS[unit], (Span("busy", start, us),)) for unit, us in busy_us.items() if us > 0
     ]
     if sent_us := terms.network.sent_us:
         lanes.append(TimelineRow(NETWORK, (Span("bytes for other devices", start, sent_us),)))

@@ -14,7 +14,7 @@ from ...errors import InputError
 from ...files import check_out, check_replaces, replacing
 from ..engine import faults, sqlite
 from ..schema import tables as schema
-from ..schema.descriptions import COLUMNS, DESCRIPTIONS, QUERIES, unit
+from ..schema.descriptions import DESCRIPTIONS, QUERIES, column_text, unit
 from ..schema.views import JSON_COLUMNS, VIEWS
 
 TITLE = "TileSight performance database"
@@ -58,10 +58,11 @@ def write_metadata(url: URL, out: Path) -> str:
 
 def _table(name: str, columns: Sequence[str]) -> dict[str, Any]:
     found = DESCRIPTIONS[name]
-    described: dict[str, Any] = {"title": found.title, "description": found.text}
-    texts = {**COLUMNS, **found.columns} if name in VIEWS else {}
-    if texts:
-        described["columns"] = {column: texts[column] for column in columns if column in texts}
+    described: dict[str, Any] = {
+        "title": found.title,
+        "description": found.text,
+        "columns": {column: column_text(name, column) for column in columns},
+    }
     units = {column: unit(column) for column in columns if column not in JSON_COLUMNS and unit(column)}
     if units:
         described["units"] = units

@@ -1,6 +1,6 @@
 """Export of a whole database to JSON lines, and import of these files into any database.
 
-The first line is `{"format": "tilesight records", "version": 1, "schema": "0006"}`. Each row is one line,
+The first line is `{"format": "tilesight records", "version": 1, "schema": "0007"}`. Each row is one line,
 `{"table": "software", "row": {...}}`, referenced rows first. The last line is `{"rows": N}`, so that a
 truncated file is detected. Times are ISO 8601 in UTC, compressed bodies base64.
 """

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, RowMapping, select, text
+from sqlalchemy import Connection, RowMapping, and_, or_, select, text
 
 from ...errors import InputError, nearest_names
 from ...problem.space import Config
@@ -15,7 +15,8 @@ from ...records.trial import Status
 from ..schema import tables as schema
 from ..tables.trial_rows import sound
 
-_CHUNK = 500  # ids in one statement
+_CHUNK = 200  # rows that one statement looks for
+_VERIFIED = Status.VERIFIED.value
 _TEXTS = (
     "operator",
     "workload",
@@ -69,7 +70,9 @@ def best(connection: Connection, kernel: str | None = None, target: str | None =
     records.
     """
     rows = [row._mapping for row in connection.execute(text("SELECT * FROM best"))]
-    in_turns = _timed_in_turns(connection, {row["session_id"] for row in rows})
+    in_turns = _timed_in_turns(
+        connection, {(row["session_id"], row["latency_us"]) for row in rows if row["status"] == _VERIFIED}
+    )
     found = []
     for row in rows:
         with sound(row["config"]):
@@ -83,7 +86,7 @@ def best(connection: Connection, kernel: str | None = None, target: str | None =
                         "config": Config(json.loads(row["config"])),
                         "dynamic": tuple(row["dynamic"].split(",")) if row["dynamic"] else (),
                         "status": Status(row["status"]),
-                        "in_turns": row["status"] == Status.VERIFIED.value
+                        "in_turns": row["status"] == _VERIFIED
                         and (row["session_id"], row["config"]) in in_turns,
                         "recorded_at": datetime.fromisoformat(moment) if isinstance(moment, str) else moment,
                     }
@@ -102,22 +105,27 @@ def _check_types(row: RowMapping) -> None:
             raise TypeError(f"{name} must be a number")
 
 
-def _timed_in_turns(connection: Connection, session_ids: set[int]) -> set[tuple[int, str]]:
-    """Session and config of the trials whose time is of a comparison of finalists."""
+def _timed_in_turns(connection: Connection, times: set[tuple[int, float]]) -> set[tuple[int, str]]:
+    """Session and config of those trials with these sessions and times whose time is of a comparison of
+    finalists. They are found by the index of times: a session may have thousands of other trials.
+    """
     trials, measurements = schema.trials.c, schema.measurements.c
     statement = (
         select(trials.session_id, schema.candidates.c.config, measurements.observed)
         .join_from(schema.trials, schema.candidates)
         .join(schema.measurements, measurements.id == trials.measurement_id)
-        .where(trials.status == Status.VERIFIED.value)
+        .where(trials.status == _VERIFIED)
     )
-    ids = sorted(session_ids)
-    parts = [ids[start : start + _CHUNK] for start in range(0, len(ids), _CHUNK)]
+    listed = list(times)
+    parts = [listed[start : start + _CHUNK] for start in range(0, len(listed), _CHUNK)]
     found = set()
     with sound("of a measurement"):
         for part in parts:
             for session_id, config, observed in connection.execute(
-                statement.where(trials.session_id.in_(part))
+                statement.where(
+                    # SQLite would pass over the whole index for a list of pairs
+                    or_(*(and_(trials.session_id == s, trials.measured_us == us) for s, us in part))
+                )
             ):
                 if observed.get("in_turns"):
                     found.add((session_id, config))

@@ -14,12 +14,15 @@ from sqlalchemy import BigInteger, Connection, Integer, bindparam, exc, func, se
 from ...errors import InputError, UnknownNameError
 from ..engine import faults
 from ..schema import tables as schema
-from ..schema.views import VIEWS
+from ..schema.views import VIEWS, best_of
 
 T = TypeVar("T")
 SECONDS = 10.0  # that one page may take; views that look at all rows may take longer in a large database
 # the view whose rows are those of trials: it can be read by their key
 _OF_TRIALS = "records"
+# the view that can be read by workloads
+_OF_WORKLOADS = "best"
+_BEST_OF_SOME = best_of("s.workload_id IN :ids")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,8 @@ def row_page(
 ) -> RowPage:
     """Up to `limit` rows of a table or view, the last ones by their key first.
 
+    Of `best` the rows of up to `limit` workloads, those that were tuned last first.
+
     Args:
         connection: In a transaction that reads.
         name: Of the table or view.
@@ -85,6 +90,8 @@ def row_page(
         raise UnknownNameError("view or table", name, [*VIEWS, *schema.metadata.tables])
     key = _key(name)
     place = _read_place(name, after, key)
+    if name == _OF_WORKLOADS:
+        return within(connection, f"view '{name}'", lambda: _best_page(connection, place, limit))
     begin = int(place[0]) if place and not key else 0
     statement, values = _statement(name, key, place, session_id)
     values |= {"limit": limit + 1} if key else {"limit": limit + 1, "begin": begin}
@@ -101,6 +108,21 @@ def row_page(
         next_place = [last[names.index(column)] for column in key] if key else [begin + limit]
         following = json.dumps(next_place, separators=(",", ":"))
     return RowPage(name, names, tuple(rows[:limit]), following)
+
+
+def _best_page(connection: Connection, place: Sequence[Any] | None, limit: int) -> RowPage:
+    """The best configs of the workloads whose latest sessions come next."""
+    sessions = schema.sessions.c
+    last = func.max(sessions.id).label("last")
+    chosen = select(sessions.workload_id, last).group_by(sessions.workload_id)
+    if place:
+        chosen = chosen.having(last < place[0])
+    found = connection.execute(chosen.order_by(last.desc()).limit(limit + 1)).all()
+    statement = text(f"SELECT * FROM ({_BEST_OF_SOME}) AS best ORDER BY session_id DESC")
+    ids = bindparam("ids", [row.workload_id for row in found[:limit]], expanding=True, type_=BigInteger())
+    rows = connection.execute(statement.bindparams(ids))
+    following = json.dumps([found[limit - 1].last]) if len(found) > limit else ""
+    return RowPage(_OF_WORKLOADS, tuple(rows.keys()), tuple(tuple(row) for row in rows), following)
 
 
 def _statement(

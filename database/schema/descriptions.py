@@ -28,7 +28,12 @@ class CannedQuery:
     sql: str
 
 
-# columns of the views, by name: they mean the same in each
+_FACT = "key of the row: hash of its content"
+_CREATED = "when the row was written, UTC"
+_SOFTWARE = "key of the software"
+_FAILURE = "key of the reason, if it failed"
+
+# columns of the views, and of tables by the same names, that mean the same in each
 COLUMNS: Mapping[str, str] = MappingProxyType(
     {
         "session_id": "the tuning session; ids grow with time",
@@ -124,27 +129,185 @@ DESCRIPTIONS: Mapping[str, Description] = MappingProxyType(
             columns={"relative_error": "predicted over measured time, less one"},
         ),
         "misses": Description("Misses", "Workloads that dispatchers were called with and had no record of."),
-        "software": Description("Software", "Sets of versions on which results depend."),
-        "environments": Description("Environments", "Devices and software that results are of."),
-        "templates": Description("Templates", "Kernel templates by the hash of their code."),
-        "targets": Description("Targets", "Descriptions of hardware by the hash of their figures."),
-        "workloads": Description("Workloads", "Problems: operator, dimensions, dtype and attributes."),
-        "workload_dims": Description("Dimensions of workloads", "One row for each dimension of a workload."),
-        "candidates": Description("Candidates", "Configs of templates for workloads."),
-        "predictions": Description("Predictions", "What models predicted of candidates."),
-        "builds": Description("Builds", "Built kernels and failed builds."),
-        "measurements": Description("Measurements", "The samples of each run."),
-        "failure_reasons": Description("Reasons of failures", "Kinds, messages and ends of outputs."),
-        "sessions": Description("Sessions", "Tuning runs and their contexts.", sort_desc="id"),
-        "trials": Description("Trials", "Candidates in sessions, with references to their facts."),
-        "parametric_profiles": Description(
-            "Cached profiles", "Profiles of configs for all workloads of a shape class."
+        "software": Description(
+            "Software",
+            "Sets of versions on which results depend.",
+            columns={
+                "id": _FACT,
+                "versions": "name and version of each package and compiler (JSON)",
+                "code_key": "hash of the versions on which generated code depends",
+                "time_key": "hash of the versions on which its time depends",
+            },
         ),
-        "baselines": Description("Baselines", "Times of vendor libraries in sessions."),
-        "calibrations": Description("Calibrations", "What `tilesight calibrate` measured."),
-        "dispatch_misses": Description("Counted misses", "Calls of dispatchers without a record."),
+        "environments": Description(
+            "Environments",
+            "Devices and software that results are of.",
+            columns={
+                "id": _FACT,
+                "software_id": _SOFTWARE,
+                "observed": "what a measurement found beside: uuid, driver, compiler and more (JSON)",
+                "uuid": "of the device; empty if unknown",
+                "driver": "version of the driver; empty if unknown",
+                "toolkit": "version of CUDA's or ROCm's compiler; empty if unknown",
+                "tilelang": "version of TileLang; empty if unknown",
+                "torch": "version of PyTorch; empty if unknown",
+            },
+        ),
+        "templates": Description(
+            "Templates",
+            "Kernel templates by the hash of their code.",
+            columns={"id": _FACT, "name": "of the template", "version": "hash of its code"},
+        ),
+        "targets": Description(
+            "Targets",
+            "Descriptions of hardware by the hash of their figures.",
+            columns={"id": _FACT, "name": "of the target", "fingerprint": "hash of its figures"},
+        ),
+        "workloads": Description(
+            "Workloads",
+            "Problems: operator, dimensions, dtype and attributes.",
+            columns={
+                "id": _FACT,
+                "key": "canonical key of operator, dimensions, attributes and dtype",
+                "name": "published name of its shape; a label only",
+            },
+        ),
+        "workload_dims": Description(
+            "Dimensions of workloads",
+            "One row for each dimension of a workload.",
+            columns={"dim": "name of the dimension", "size": "in elements"},
+        ),
+        "candidates": Description(
+            "Candidates",
+            "Configs of templates for workloads.",
+            columns={"id": _FACT, "template_id": "key of the template"},
+        ),
+        "predictions": Description(
+            "Predictions",
+            "What models predicted of candidates.",
+            columns={
+                "id": _FACT,
+                "software_id": _SOFTWARE,
+                "stated_model": "name of the model that the prediction itself states",
+                "latency_us": "the predicted time",
+                "notes": "charges that are conservative, and why (JSON)",
+                "created_at": _CREATED,
+            },
+        ),
+        "builds": Description(
+            "Builds",
+            "Built kernels and failed builds.",
+            columns={
+                "id": _FACT,
+                "software_id": _SOFTWARE,
+                "entry": "name of the function in the library",
+                "seconds": "time of the build",
+                "failure_id": _FAILURE,
+                "created_at": _CREATED,
+            },
+        ),
+        "measurements": Description(
+            "Measurements",
+            "The samples of each run.",
+            columns={
+                "id": _FACT,
+                "latency_us": "median of the samples",
+                "protocol_key": "conditions of the measurement; times of different ones do not compare",
+                "failure_id": _FAILURE,
+                "created_at": _CREATED,
+            },
+        ),
+        "failure_reasons": Description(
+            "Reasons of failures", "Kinds, messages and ends of outputs.", columns={"id": _FACT}
+        ),
+        "sessions": Description(
+            "Sessions",
+            "Tuning runs and their contexts.",
+            sort_desc="id",
+            columns={
+                "id": "of the session; ids grow with time",
+                "context_key": "hash of everything that the validity of its results depends on",
+                "template_id": "key of the template",
+                "protocol": "conditions of its measurements; times of different ones do not compare",
+                "seed": "of its random choices",
+                "options": "what it was asked for (JSON)",
+                "options_key": "hash of these options",
+                "state": "running, complete or interrupted",
+                "owner": "host, process and its start, by which others see whether it still runs",
+                "started_at": "when it began, UTC",
+                "finished_at": "when it ended, UTC",
+                "seconds": "its duration",
+                "flops": "floating-point operations of the workload",
+                "min_bytes": "bytes that must cross device memory at least",
+                "census": "numbers of legal and illegal configs (JSON)",
+                "counts": "number of its trials by status, at its end (JSON)",
+                "messages": "what it reported to the user (JSON)",
+                "decision": "the winner, configs as fast as it, and the reason (JSON)",
+                "winner_id": "key of the winning candidate",
+                "shape_family": "hash of the context without sizes, by which dispatchers find sessions",
+            },
+        ),
+        "trials": Description(
+            "Trials",
+            "Candidates in sessions, with references to their facts.",
+            columns={"failure_id": _FAILURE},
+        ),
+        "parametric_profiles": Description(
+            "Cached profiles",
+            "Profiles of configs for all workloads of a shape class.",
+            columns={
+                "id": _FACT,
+                "profile_key": "hash of template, architecture, shape class and reader",
+                "shape_class": "workloads for which a config lowers to the same IR except for numbers",
+                "reader": "version of the code that reads profiles",
+                "body": "the profile: JSON, compressed by zlib",
+                "created_at": _CREATED,
+            },
+        ),
+        "baselines": Description(
+            "Baselines",
+            "Times of vendor libraries in sessions.",
+            columns={
+                "position": "number of the implementation in its session",
+                "name": "of the implementation",
+                "latency_us": "median of the samples",
+            },
+        ),
+        "calibrations": Description(
+            "Calibrations",
+            "What `tilesight calibrate` measured.",
+            columns={
+                "id": _FACT,
+                "name": "of the target that it made",
+                "base": "name of the target that it began with",
+                "device": "the driver's name of the measured device",
+                "uuid": "of the device; empty if unknown",
+                "fingerprint": "hash of the figures of the target that it made",
+                "figures": "path and value of each measured figure, in the units of target files (JSON)",
+                "readings": "path, value as measured, spread, samples and method (JSON)",
+                "notes": "what was left out, and why (JSON)",
+                "software_id": _SOFTWARE,
+                "created_at": _CREATED,
+            },
+        ),
+        "dispatch_misses": Description(
+            "Counted misses",
+            "Calls of dispatchers without a record.",
+            columns={
+                "id": "key of the row: hash of workload, target, device and template",
+                "count": "number of such calls",
+                "batch": "random number of the calls that were added last, so that none are added twice",
+                "config": "of the kernel that was called instead (canonical JSON)",
+            },
+        ),
     }
 )
+
+
+def column_text(table: str, column: str) -> str:
+    """What a column of a table or view means."""
+    return DESCRIPTIONS[table].columns.get(column) or COLUMNS[column]
+
 
 QUERIES: Mapping[str, CannedQuery] = MappingProxyType(
     {

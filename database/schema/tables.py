@@ -35,6 +35,7 @@ REVISIONS = (
     "0004",
     "0005",
     "0006",
+    "0007",
 )  # oldest first
 HEAD = REVISIONS[-1]
 VERSION_TABLE = "tilesight_version"

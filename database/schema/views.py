@@ -47,79 +47,137 @@ LEFT JOIN environments o ON o.id = m.environment_id
 LEFT JOIN failure_reasons f ON f.id = t.failure_id
 """
 
-# A candidate that was ever wrong on a device is left out: a race shows only sometimes.
-# Window functions run over narrow rows; only the rows that they select are joined to the wide view.
-_LEADERBOARD = """
-WITH runs AS (
-    SELECT t.session_id, t.candidate_id, t.status,
-           ROW_NUMBER() OVER (
-               PARTITION BY t.candidate_id, g.name, s.environment_id, s.protocol, t.status
-               ORDER BY t.session_id DESC
-           ) AS recency,
-           SUM(CASE WHEN t.status = 'failed' THEN 1 ELSE 0 END)
-               OVER (PARTITION BY t.candidate_id, s.environment_id) AS wrong
-    FROM trials t
-    JOIN sessions s ON s.id = t.session_id
-    JOIN targets g ON g.id = s.target_id
-    LEFT JOIN failure_reasons f ON f.id = t.failure_id
-    WHERE t.status = 'verified' OR f.kind IN ('wrong_result', 'nondeterministic')
+# Conditions on a verified trial `t` of a session `s` on a target `g`. Each is looked up by the key of the
+# candidate, which few trials have, so a view with them reads no more trials than it is asked for.
+_SUPERSEDED = """EXISTS (
+        SELECT 1 FROM trials x
+        JOIN sessions xs ON xs.id = x.session_id
+        JOIN targets xg ON xg.id = xs.target_id
+        WHERE x.candidate_id = t.candidate_id AND x.session_id > s.id AND x.status = 'verified'
+        AND xs.environment_id = s.environment_id AND xs.protocol = s.protocol AND xg.name = g.name
+    )"""
+
+
+def _wrong(candidate: str, environment: str) -> str:
+    """A candidate that was ever wrong on a device is left out: a race shows only sometimes."""
+    return f"""EXISTS (
+        SELECT 1 FROM trials x
+        JOIN sessions xs ON xs.id = x.session_id
+        JOIN failure_reasons f ON f.id = x.failure_id
+        WHERE x.candidate_id = {candidate} AND xs.environment_id = {environment}
+        AND x.status = 'failed' AND f.kind IN ('wrong_result', 'nondeterministic')
+    )"""
+
+
+# The window function runs over narrow rows; only the rows that a query takes are joined to the wide view.
+# Columns of the workload are in the window so that a condition on them selects sessions first. CROSS JOIN
+# makes SQLite read the tables in this order.
+_LEADERBOARD = f"""
+WITH placed AS (
+    SELECT t.session_id, t.candidate_id, w.operator, w.key AS workload, w.name AS shape, w.dtype,
+           g.name AS target,
+           RANK() OVER (
+               PARTITION BY s.workload_id, g.name, s.environment_id, s.protocol, w.operator, w.key, w.name,
+                            w.dtype
+               ORDER BY t.measured_us
+           ) AS place
+    FROM workloads w
+    CROSS JOIN sessions s
+    CROSS JOIN targets g
+    CROSS JOIN trials t
+    WHERE s.workload_id = w.id AND g.id = s.target_id AND t.session_id = s.id AND t.status = 'verified'
+    AND NOT {_SUPERSEDED}
+    AND NOT {_wrong("t.candidate_id", "s.environment_id")}
 )
-SELECT r.operator, r.workload, r.shape, r.dtype, r.target, r.device, r.protocol_key,
-       RANK() OVER (
-           PARTITION BY r.workload_id, r.target, r.environment_id, r.protocol_key ORDER BY r.measured_us
-       ) AS place,
+SELECT placed.operator, placed.workload, placed.shape, placed.dtype, placed.target, r.device, r.protocol_key,
+       placed.place,
        r.template, r.template_version, r.config, r.dynamic, r.measured_us, r.tflops, r.gb_per_s,
        r.predicted_us,
        r.limiting, r.relative_error, r.sample_count, r.software, r.model, r.session_id, r.recorded_at,
        r.candidate_id, r.measurement_id, r.workload_id, r.environment_id
-FROM runs
-JOIN records r ON r.session_id = runs.session_id AND r.candidate_id = runs.candidate_id
-WHERE runs.status = 'verified' AND runs.recency = 1 AND runs.wrong = 0
+FROM placed
+CROSS JOIN records r
+WHERE r.session_id = placed.session_id AND r.candidate_id = placed.candidate_id
 """
 
-# A decision holds for the measurements that it was made on, while its winner is in the leaderboard.
+# A decision holds for the measurements that it was made on (`y`), while its winner has a right time.
+_BEATEN = f"""EXISTS (
+        SELECT 1 FROM trials y
+        JOIN sessions ys ON ys.id = y.session_id
+        WHERE y.candidate_id = t.candidate_id AND y.measurement_id = t.measurement_id
+        AND y.status = 'verified' AND ys.winner_id <> y.candidate_id
+        AND EXISTS (
+            SELECT 1 FROM trials b
+            JOIN sessions bs ON bs.id = b.session_id
+            WHERE b.candidate_id = ys.winner_id AND bs.environment_id = ys.environment_id
+            AND b.status = 'verified'
+        )
+        AND NOT {_wrong("ys.winner_id", "ys.environment_id")}
+    )"""
+
+# The fastest trial of each session is the first in the order of the index `ix_trials_measured` that meets the
+# conditions, so few trials of a session are read, and the window function runs over sessions.
 # Times by the first version's protocol (its key is empty) are used only if there are no others.
-_BEST = """
-WITH board AS (
-    SELECT * FROM leaderboard
-), beaten AS (
-    SELECT DISTINCT t.candidate_id, t.measurement_id
+
+
+def best_of(sessions: str = "TRUE") -> str:
+    """The statement of the view `best`, from those sessions `s` that meet a condition on their workloads."""
+    return f"""
+WITH fastest AS (
+    SELECT s.id AS session_id, s.workload_id, g.name AS target, s.environment_id, s.protocol AS protocol_key,
+           (
+               SELECT t.candidate_id FROM trials t
+               WHERE t.session_id = s.id AND t.measured_us IS NOT NULL AND t.status = 'verified'
+               AND NOT {_SUPERSEDED}
+               AND NOT {_wrong("t.candidate_id", "s.environment_id")}
+               AND NOT {_BEATEN}
+               ORDER BY t.measured_us, t.candidate_id LIMIT 1
+           ) AS candidate_id
     FROM sessions s
-    JOIN board w ON w.candidate_id = s.winner_id AND w.environment_id = s.environment_id
-    JOIN trials t ON t.session_id = s.id
-    WHERE t.status = 'verified' AND t.candidate_id <> s.winner_id
+    JOIN targets g ON g.id = s.target_id
+    WHERE {sessions}
 ), verified AS (
     SELECT * FROM (
-        SELECT board.*, ROW_NUMBER() OVER (
-                   PARTITION BY board.workload_id, board.target, board.protocol_key
-                   ORDER BY measured_us, session_id DESC, board.candidate_id
+        SELECT f.*,
+               ROW_NUMBER() OVER (
+                   PARTITION BY f.workload_id, f.target, f.protocol_key
+                   ORDER BY t.measured_us, f.session_id DESC, f.candidate_id
                ) AS turn,
-               MAX(board.protocol_key) OVER (PARTITION BY board.workload_id, board.target) AS last_key
-        FROM board
-        WHERE (board.candidate_id, board.measurement_id)
-              NOT IN (SELECT candidate_id, measurement_id FROM beaten)
+               MAX(f.protocol_key) OVER (PARTITION BY f.workload_id, f.target) AS last_key
+        FROM fastest f
+        JOIN trials t ON t.session_id = f.session_id AND t.candidate_id = f.candidate_id
     ) AS measured WHERE turn = 1 AND (protocol_key <> '' OR last_key = '')
+), latest AS (
+    SELECT s.workload_id, g.name AS target, MAX(s.id) AS session_id
+    FROM sessions s
+    JOIN targets g ON g.id = s.target_id
+    LEFT JOIN verified v ON v.workload_id = s.workload_id AND v.target = g.name
+    WHERE {sessions} AND v.workload_id IS NULL AND EXISTS (
+        SELECT 1 FROM trials t
+        WHERE t.session_id = s.id AND t.prediction_id IS NOT NULL
+        AND t.status IN ('predicted', 'built', 'measured', 'noisy')
+    )
+    GROUP BY s.workload_id, g.name
 ), predicted AS (
     SELECT session_id, candidate_id FROM (
         SELECT t.session_id, t.candidate_id,
-               ROW_NUMBER() OVER (
-                   PARTITION BY s.workload_id, g.name ORDER BY t.session_id DESC, p.ranking_us, t.candidate_id
-               ) AS turn
-        FROM trials t
+               ROW_NUMBER() OVER (PARTITION BY t.session_id ORDER BY p.ranking_us, t.candidate_id) AS turn
+        FROM latest l
+        JOIN trials t ON t.session_id = l.session_id
         JOIN predictions p ON p.id = t.prediction_id
-        JOIN sessions s ON s.id = t.session_id
-        JOIN targets g ON g.id = s.target_id
         WHERE t.status IN ('predicted', 'built', 'measured', 'noisy')
     ) AS ranked WHERE turn = 1
 )
-SELECT operator, workload, shape, dtype, target, device, protocol_key, 'verified' AS status,
-       measured_us AS latency_us, tflops, gb_per_s,
+SELECT r.operator, r.workload, r.shape, r.dtype, r.target, r.device, r.protocol_key, 'verified' AS status,
+       r.measured_us AS latency_us, r.tflops, r.gb_per_s,
        (SELECT MIN(n.latency_us) FROM baselines n JOIN sessions s ON s.id = n.session_id
         WHERE s.workload_id = verified.workload_id AND s.environment_id = verified.environment_id
         AND s.protocol = verified.protocol_key) AS vendor_us,
-       predicted_us, limiting, relative_error, template, template_version, config, dynamic, software, model,
-       session_id, recorded_at
+       r.predicted_us, r.limiting, r.relative_error, r.template, r.template_version, r.config, r.dynamic,
+       r.software, r.model, r.session_id, r.recorded_at
 FROM verified
+CROSS JOIN records r
+WHERE r.session_id = verified.session_id AND r.candidate_id = verified.candidate_id
 UNION ALL
 SELECT r.operator, r.workload, r.shape, r.dtype, r.target, r.device, r.protocol_key, 'predicted',
        r.predicted_us,
@@ -130,12 +188,13 @@ SELECT r.operator, r.workload, r.shape, r.dtype, r.target, r.device, r.protocol_
        r.predicted_us, r.limiting, NULL, r.template, r.template_version, r.config, r.dynamic, r.software,
        r.model,
        r.session_id, r.recorded_at
-FROM predicted p
-JOIN records r ON r.session_id = p.session_id AND r.candidate_id = p.candidate_id
-JOIN sessions s ON s.id = p.session_id
-LEFT JOIN verified v ON v.workload_id = r.workload_id AND v.target = r.target
-WHERE v.workload_id IS NULL
-"""
+FROM predicted
+CROSS JOIN records r
+CROSS JOIN sessions s
+WHERE r.session_id = predicted.session_id AND r.candidate_id = predicted.candidate_id
+AND s.id = predicted.session_id
+""".strip()
+
 
 _FAILURES = """
 SELECT operator, workload, shape, dtype, target, device, template, config, dynamic,
@@ -173,7 +232,7 @@ VIEWS: Mapping[str, str] = MappingProxyType(
     {
         "records": _RECORDS.strip(),
         "leaderboard": _LEADERBOARD.strip(),
-        "best": _BEST.strip(),
+        "best": best_of(),
         "failures": _FAILURES.strip(),
         "prediction_error": _PREDICTION_ERROR.strip(),
         "misses": _MISSES.strip(),

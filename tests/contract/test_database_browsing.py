@@ -12,6 +12,7 @@ from tilesight.database.lookups import browse
 from tilesight.database.schema import tables as schema
 from tilesight.database.schema.views import VIEWS
 from tilesight.errors import InputError
+from tilesight.problem.workload import Workload
 from tilesight.records.session import Baseline, Effort, SessionState
 
 FOUND = recorded_session(30, 8)
@@ -60,6 +61,24 @@ def test_records_of_one_session_are_read_by_the_key(store: Store) -> None:
     key = [page.columns.index(name) for name in ("session_id", "candidate_id")]
     places = [tuple(row[place] for place in key) for row in page.rows]
     assert places == sorted(places, reverse=True)
+
+
+def test_best_is_read_by_workloads_the_latest_tuned_first(store: Store) -> None:
+    workloads = [Workload("matmul", {"m": size, "n": 64, "k": 64}, "float16") for size in (64, 128, 256)]
+    made = [
+        add_session(store, samples.context(workload=workload), samples.verified(1, 5.0), samples.predicted(2))
+        for workload in (*workloads, workloads[0])
+    ]
+    found = pages(store, "best", 2)
+    places = [found[0].columns.index(name) for name in ("session_id", "workload", "status")]
+    rows = [[tuple(row[place] for place in places) for row in page.rows] for page in found]
+    assert rows == [
+        [(made[3], workloads[0].key, "verified"), (made[2], workloads[2].key, "verified")],
+        [(made[1], workloads[1].key, "verified")],
+    ]
+    assert found[1].after == ""
+    with pytest.raises(InputError, match="is no place in 'best'"):
+        store.database.read(lambda connection: browse.row_page(connection, "best", '["x"]'))
 
 
 def test_contents_and_sessions_before_one(store: Store) -> None:

@@ -104,5 +104,5 @@ def test_a_kernel_of_a_file_is_traced(gpu_target: Target, tmp_path: Path) -> Non
     found = file_timeline(f"{file}:scale", gpu_target, trace=True)
     print(*found.facts, sep="\n")
     assert found.traced
-    assert any("inputs were drawn" in note for note in found.notes)
-    assert not any("differ" in note for note in found.notes)
+    assert any("inputs were drawn" in note.text for note in found.notes)
+    assert not any("differ" in note.text for note in found.notes)

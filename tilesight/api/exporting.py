@@ -152,8 +152,8 @@ def _names(sources: Sequence[str | Path | DispatchTable], name: str | None) -> l
         check_name(chosen)
         if chosen in names:
             raise InputError(
-                f"two plans have the name '{chosen}', and their functions would be the same: rename a file, "
-                "or export them one by one with --name"
+                f"two dispatch tables have the name '{chosen}', and their functions would be the same: "
+                "rename a file, or export them one by one with --name"
             )
         names.append(chosen)
     return names

@@ -9,18 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..decorator.interface import Interface, TensorArgument
-from ..errors import Failure, FailureKind, InputError
+from ..errors import InputError
 from ..machine.devices import Device
 from ..problem.template import number_slot
 from ..records.protocol import MeasurementProtocol
-from ..records.trial import BuildResult
 from ..target.spec import Target
 from ..tracing.build_stamped import StampedBuild, build_both
 from ..tracing.grids import grids_at
 from ..tracing.run_stamped import Trace, new_memory, read_memory, trace_of
 from ..tracing.trace_kernel import built, run_on
-from .foreign_kernel import call_of, flags_of_kernel
-from .kernel_files import FileKernel, load_kernel
+from .foreign_kernel import call_of, flags_of_kernel, fractions_of, read_lowered
+from .kernel_files import FileKernel, FileProfiles, ListedConfigs, choose_kernel
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,49 +38,57 @@ class FileBuild(StampedBuild):
     """A built kernel of a file, and how it is called.
 
     Attributes:
+        profiles: What the model reads in it.
         interface: Its arguments.
         slots: The sizes and numbers of the call, as its library takes them.
         contents: Known contents of integer tensors, by name.
     """
 
+    profiles: FileProfiles
     interface: Interface
     slots: tuple[int, ...]
     contents: Mapping[str, np.ndarray[Any, Any]]
 
 
-def trace_file_kernel(item: FileKernel, device: Device, cache_dir: Path) -> Trace:
-    """What the stamps of a kernel in a file show.
+def build_file_kernel(item: FileKernel, cache_dir: Path) -> FileBuild | None:
+    """Read a kernel in a file and build it, with and without stamps. It is lowered once, in one process.
+
+    Returns None if it has configs of its own, and none of them is chosen.
 
     Raises:
-        InputError: the kernel cannot be called with what is known of its calls.
-        NoCandidateError: it cannot be built, or it fails on the device.
+        InputError: as `profiles_in_file`, or the kernel cannot be called with what is known of its calls.
+        NoCandidateError: it cannot be built.
         ToolchainError: worker processes cannot start.
     """
-    build = built(partial(_build, cache_dir=cache_dir), item, item.name)
+    found = built(partial(_build, cache_dir=cache_dir), item, item.place)
+    assert found is None or isinstance(found, FileBuild)  # a failure raises
+    return found
+
+
+def trace_file_build(build: FileBuild, item: FileKernel, device: Device) -> Trace:
+    """What the stamps of a kernel in a file show. Raises `NoCandidateError` if it fails on the device."""
     protocol = MeasurementProtocol.named("default", item.target)
-    return run_on(device, _run, (build, item.target, protocol), item.name)
+    return run_on(device, _run, (build, item.target, protocol), item.place)
 
 
-def _build(item: FileKernel, cache_dir: Path) -> StampedBuild:
-    """The work of the process that builds."""
+def _build(item: FileKernel, cache_dir: Path) -> FileBuild | str | None:
+    """The work of the process that builds; a text is an error that the user can correct."""
     from ..decorator.interface import read_interface
     from ..lowering.dynamic import tensor_sizes
     from ..lowering.lower import Lowered, lower
 
     try:
-        kernel = load_kernel(item)
+        found = choose_kernel(item)
+        if isinstance(found, ListedConfigs):
+            return None
+        kernel = found.kernel
         lowered = lower(kernel.prim_func, item.target, kernel.pass_configs)
         call = call_of(kernel, lowered, item.facts)
-        fractions = {
-            str(parameter.name): 1.0
-            for parameter in kernel.prim_func.params
-            if parameter not in kernel.prim_func.buffer_map and "float" in str(parameter.dtype)
-        }
-        values: dict[str, int | float] = {**call.sizes, **fractions}
+        profiles = found.profiles(read_lowered(kernel, lowered, item.target, call), item.target)
+        values: dict[str, int | float] = {**call.sizes, **fractions_of(kernel)}
         interface = read_interface(kernel.prim_func, None, kernel.name, values)
     except InputError as error:
-        failed = BuildResult(None, Failure(FailureKind.BUILD_ERROR, str(error)))
-        return StampedBuild(failed, failed, ())
+        return str(error)
     shapes = tensor_sizes(kernel.prim_func)
     sizes = [size for size in _sizes(kernel.prim_func) if str(size.name) in shapes]
     lowered = replace(lowered, sizes=tuple(sizes))
@@ -89,12 +96,12 @@ def _build(item: FileKernel, cache_dir: Path) -> StampedBuild:
     def once() -> Lowered:
         return lowered
 
-    found = build_both(once, item.target, flags_of_kernel(kernel), cache_dir, grids_at(values))
+    built_twice = build_both(once, item.target, flags_of_kernel(kernel), cache_dir, grids_at(values))
     slots = [int(values[str(size.name)]) for size in sizes]
     slots += [number_slot(number.dtype, number.value) for number in interface.numbers]
-    return FileBuild(
-        found.plain, found.stamped, found.kernels, interface, tuple(slots), dict(call.data.contents)
-    )
+    contents = dict(call.data.contents)
+    both = (built_twice.plain, built_twice.stamped, built_twice.kernels)
+    return FileBuild(*both, profiles, interface, tuple(slots), contents)
 
 
 def _sizes(prim_func: Any) -> list[Any]:

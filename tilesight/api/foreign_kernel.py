@@ -84,22 +84,32 @@ def named_profiles_of(
         InputError: `facts` lacks a size, or does not fit the kernel.
         Exception: Whatever TileLang or the profile reader raises.
     """
-    from ..costmodel.extract import read_named_profiles
-    from ..lowering.dynamic import at, runtime_sizes
     from ..lowering.lower import lower
 
+    lowered = lower(kernel.prim_func, target, kernel.pass_configs, only_read=True)
+    return read_lowered(kernel, lowered, target, call_of(kernel, lowered, facts))
+
+
+def read_lowered(
+    kernel: ForeignKernel, lowered: Lowered, target: Target, call: CallFacts
+) -> tuple[tuple[KernelProfile, KernelNames], ...]:
+    """The profiles of a kernel that is lowered already and the names in it, for what is known of its calls."""
+    from ..costmodel.extract import read_named_profiles
+    from ..lowering.dynamic import at, runtime_sizes
+
+    sizes = tuple(s for s in runtime_sizes(kernel.prim_func) if str(s.name) in call.sizes)
+    at_sizes = at(replace(lowered, sizes=sizes), call.sizes, fractions_of(kernel))
+    return read_named_profiles(at_sizes, target, call.data, flags=flags_of_kernel(kernel))
+
+
+def fractions_of(kernel: ForeignKernel) -> dict[str, float]:
+    """A value for each argument that is a number with a fraction: the work does not depend on it."""
     prim_func = kernel.prim_func
-    lowered = lower(prim_func, target, kernel.pass_configs, only_read=True)
-    call = call_of(kernel, lowered, facts)
-    lowered = replace(lowered, sizes=tuple(s for s in runtime_sizes(prim_func) if str(s.name) in call.sizes))
-    # the work does not depend on numbers with a fraction
-    fractions = {
+    return {
         str(parameter.name): 1.0
         for parameter in prim_func.params
         if parameter not in prim_func.buffer_map and "float" in str(parameter.dtype)
     }
-    given = at(lowered, call.sizes, fractions)
-    return read_named_profiles(given, target, call.data, flags=flags_of_kernel(kernel))
 
 
 def call_of(kernel: ForeignKernel, lowered: Lowered, facts: RunTimeFacts | None) -> CallFacts:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import module_from_spec, spec_from_file_location
 from inspect import isfunction
@@ -46,6 +46,11 @@ class FileKernel:
     arguments: Mapping[str, Any]
     facts: RunTimeFacts
     config: str | None = None
+
+    @property
+    def place(self) -> str:
+        """File and name, for messages."""
+        return f"{self.file.name}:{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +199,7 @@ def _pool(workers: int | None) -> WorkerPool:
     return compiler_pool(LIMITS[LowerJob], workers or load_settings().workers)
 
 
-def _one(pool: WorkerPool, item: FileKernel, place: str) -> FileProfiles | _Listed:
+def _one(pool: WorkerPool, item: FileKernel, place: str) -> FileProfiles | ListedConfigs:
     (outcome,) = (found for _, found in pool.run(_profiles, [item]))
     if not isinstance(outcome, Done):
         raise InputError(f"{place}: {failure_of(outcome, *_FAULTS).message}")
@@ -204,7 +209,7 @@ def _one(pool: WorkerPool, item: FileKernel, place: str) -> FileProfiles | _List
 
 
 def _compared(
-    pool: WorkerPool, item: FileKernel, listed: _Listed, place: str
+    pool: WorkerPool, item: FileKernel, listed: ListedConfigs, place: str
 ) -> tuple[OwnConfigs, dict[int, FileProfiles]]:
     """The own configs of a kernel by predicted time, and the profiles of those that work, by number.
 
@@ -246,45 +251,40 @@ def _read_place(place: str) -> tuple[Path, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Listed:
+class ListedConfigs:
     """A kernel whose own configs none was chosen from."""
 
     name: str
     configs: tuple[Config, ...]
 
 
-def _profiles(item: FileKernel) -> FileProfiles | _Listed | str:
+def _profiles(item: FileKernel) -> FileProfiles | ListedConfigs | str:
     """The work of the worker; a text is an error that the user can correct."""
     try:
-        found = _chosen(item)
-        if isinstance(found, _Listed):
+        found = choose_kernel(item)
+        if isinstance(found, ListedConfigs):
             return found
-        kernels, names = zip(*named_profiles_of(found.kernel, item.target, item.facts), strict=True)
-        return FileProfiles(found.kernel.name, kernels, item.target, names, found.config, found.number)
+        return found.profiles(named_profiles_of(found.kernel, item.target, item.facts), item.target)
     except InputError as error:
         return str(error)
 
 
-def load_kernel(item: FileKernel) -> ForeignKernel:
-    """Run the file and find the kernel. Raises `InputError`, and what the file or the function raises."""
-    found = _chosen(item)
-    if isinstance(found, _Listed):
-        raise InputError(
-            f"{found.name} has {len(found.configs)} configs of its own: choose one with --config"
-        )
-    return found.kernel
-
-
 @dataclass(frozen=True, slots=True)
-class _Chosen:
+class ChosenKernel:
     """A kernel, and which of its own configs it is."""
 
     kernel: ForeignKernel
     config: Config | None = None
     number: int | None = None
 
+    def profiles(self, named: Sequence[tuple[KernelProfile, KernelNames]], target: Target) -> FileProfiles:
+        """What was read in it."""
+        kernels, names = zip(*named, strict=True)
+        return FileProfiles(self.kernel.name, kernels, target, names, self.config, self.number)
 
-def _chosen(item: FileKernel) -> _Chosen | _Listed:
+
+def choose_kernel(item: FileKernel) -> ChosenKernel | ListedConfigs:
+    """Run the file and find the kernel. Raises `InputError`, and what the file or the function raises."""
     members = _run(item.file)
     if item.name not in members:
         raise UnknownNameError(f"name in {item.file.name}", item.name, _offered(members))
@@ -296,17 +296,17 @@ def _chosen(item: FileKernel) -> _Chosen | _Listed:
                 f"{item.name} has no configs of its own that --config could choose from: its arguments are "
                 "given with --arg"
             )
-        return _Chosen(find_kernel(given, item.target, item.arguments, item.name))
+        return ChosenKernel(find_kernel(given, item.target, item.arguments, item.name))
     configs = agreeing(choices, item.arguments, item.name)
     if item.config is None:
-        return _Listed(item.name, tuple(configs))
+        return ListedConfigs(item.name, tuple(configs))
     config = chosen(choices, configs, item.config, item.name)
     values = {**item.arguments, **choices.values(config)}
     passes = values.pop(PASS_CONFIGS, None)
     kernel = find_kernel(given, item.target, values, item.name)
     if passes:
         kernel = replace(kernel, pass_configs={**(kernel.pass_configs or {}), **plain_keys(passes)})
-    return _Chosen(kernel, config, configs.index(config) + 1)
+    return ChosenKernel(kernel, config, configs.index(config) + 1)
 
 
 def _offered(members: Mapping[str, Any]) -> list[str]:

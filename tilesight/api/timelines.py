@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InputError, NoCandidateError, ToolchainError
@@ -107,18 +108,25 @@ def file_timeline(
     from ..machine.placement import locate
     from .kernel_files import kernel_in_file, profiles_in_file
 
-    device = traced_device(locate(target, measures=False).target) if trace else None
-    profiles = profiles_in_file(place, target, facts, arguments, config)
-    found = profiles_timeline(profiles.name, profiles.kernels, profiles.target, profiles.names)
-    if device is None:
-        return found
+    if not trace:
+        profiles = profiles_in_file(place, target, facts, arguments, config)
+        return profiles_timeline(profiles.name, profiles.kernels, profiles.target, profiles.names)
     from ..explanation.traced_timeline import with_trace
     from ..settings import load_settings
-    from .file_traces import trace_file_kernel
+    from .file_traces import build_file_kernel, trace_file_build
 
-    number = None if profiles.number is None else str(profiles.number)
-    item = kernel_in_file(place, profiles.target, facts, arguments, number)
-    return with_trace(found, trace_file_kernel(item, device, load_settings().cache_dir))
+    chosen = locate(target, measures=False).target
+    device = traced_device(chosen)
+    item = kernel_in_file(place, chosen, facts, arguments, config)
+    build = build_file_kernel(item, load_settings().cache_dir)
+    if build is None:  # its own configs are compared first
+        number = profiles_in_file(place, chosen, facts, arguments).number
+        item = replace(item, config=str(number))
+        build = build_file_kernel(item, load_settings().cache_dir)
+    assert build is not None  # a config is chosen
+    profiles = build.profiles
+    found = profiles_timeline(profiles.name, profiles.kernels, item.target, profiles.names)
+    return with_trace(found, trace_file_build(build, item, device))
 
 
 def profiles_timeline(

@@ -25,7 +25,7 @@ def _read_sizes(_context: click.Context, _parameter: click.Parameter, text: str 
 
 @click.command()
 @options.with_options(
-    click.argument("sources", metavar="PLAN.json|KERNEL...", nargs=-1, required=True),
+    click.argument("sources", metavar="TABLE.json|KERNEL...", nargs=-1, required=True),
     click.option("--out", metavar="DIR", required=True, help="The folder to write, a new or empty one."),
     click.option(
         "--format",
@@ -36,7 +36,7 @@ def _read_sizes(_context: click.Context, _parameter: click.Parameter, text: str 
         "vLLM; FlashInfer's trace apply.",
     ),
     click.option(
-        "--name", metavar="NAME", help="Prefix of the functions. [default: that of the plan's file]"
+        "--name", metavar="NAME", help="Prefix of the functions. [default: that of the table's file]"
     ),
     click.option(
         "--arch", metavar="ARCH", help="The architecture that the kernels must be for, e.g. sm_90a."
@@ -56,7 +56,7 @@ def _read_sizes(_context: click.Context, _parameter: click.Parameter, text: str 
         "--sizes",
         metavar="N,N",
         callback=_read_sizes,
-        help="Of a plan whose kernels serve one size each: the sizes to export. [default: all, if few]",
+        help="Of a table whose kernels serve one size each: the sizes to export. [default: all, if few]",
     ),
     click.option(
         "--any-card",
@@ -89,7 +89,7 @@ def export(
 ) -> None:
     """Write built kernels and their interface into a folder that needs no TileSight.
 
-    PLAN.json is a dispatch table of `tilesight plan`: the folder has its kernels, and chooses among them by
+    TABLE.json is a dispatch table of `tilesight plan`: the folder has its kernels, and chooses among them by
     size. KERNEL is exported for one shape: its recorded winner, or --config. Kernels that are not in the
     kernel cache are built. The folder needs no Python, TileLang, TVM or CUDA toolkit: on a GPU it needs the
     driver.

@@ -35,7 +35,7 @@ def serve(paths: tuple[Path, ...], port: int, database: str | None, as_json: boo
 
     \b
     tilesight serve
-    tilesight serve plans/ --db team.db --port 8000
+    tilesight serve tables/ --db team.db --port 8000
     """
     from ..server.listener import Listener
     from ..server.site import Site

@@ -171,7 +171,7 @@ def _print(found: Timeline) -> None:
         columns = ["row", "span", f"start, {unit}", unit, "kind"]
         output.print_table(columns, rows, right=columns[2:4], folded=["row", "span"])
     for note in found.notes:
-        output.print_text(f"note: {note}")
+        output.print_text(f"note: {note.text}")
 
 
 def _total(lane: TimelineRow) -> str:
@@ -203,5 +203,5 @@ def _fields(found: Timeline) -> dict[str, Any]:
             for part in found.parts
         ],
         "findings": list(found.findings),
-        "notes": list(found.notes),
+        "notes": [note.text for note in found.notes],
     }

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..profile.names import KernelNames
 from ..profile.values import KernelProfile
-from ..records.timeline import Timeline
+from ..records.timeline import Note, NoteKind, Timeline
 from ..records.trial import Prediction
 from ..reports.numbers import number, spread
 from ..target.spec import Target
@@ -16,13 +16,15 @@ from .view import view
 if TYPE_CHECKING:
     from ..costmodel.model import CostModel
 
-_NOTES = (
-    "All spans are numbers of the analytical model; nothing is simulated, and nothing here was measured.",
+_SOURCE = (
+    "All spans are numbers of the analytical model; nothing is simulated, and nothing here was measured."
+)
+_SIMPLIFIED = (
     "The order of what a group of warps does within an iteration is that of a typical program. Its waits for "
     "units are means of a queueing network (mean value analysis), not events.",
     "How long a unit is busy is known, when is not: its span begins with the code that it belongs to.",
-    "Device memory, L2 as a whole and the network are known for the whole kernel only; an iteration knows "
-    "the latency of its loads and its core's share of L2.",
+    "Device memory and the network are known for the whole kernel only; an iteration knows the latency of "
+    "its loads and its core's share of L2. The row L2 of the whole kernel is the mean of the cores' shares.",
     "What all cores share holds blocks up while they run. The model states by how much in sum, so that is "
     "drawn after them; a block and an iteration have their share of it at their end.",
     "A block is one of mean length. Its start and its end are one number of the model, drawn at its start.",
@@ -57,15 +59,15 @@ def kernel_timeline(
     analytical = fast if isinstance(fast, AnalyticalModel) else AnalyticalModel()
     parts = tuple(analytical.timeline(kernels, target))
     drawn_us, prediction = parts[0].us, model.predict(kernels, target)
-    notes = list(_NOTES)
+    simplified = list(_SIMPLIFIED)
     if any(sum(role.name == "consumer" for role in kernel.roles) > 1 for kernel in kernels):
-        notes.append(_SEVERAL_CONSUMERS)
+        simplified.append(_SEVERAL_CONSUMERS)
     if any(phase.trips.axes for kernel in kernels for role in kernel.roles for phase in role.phases):
-        notes.append(_LENGTHS)
-    notes += [f"The model says: {note}" for note in prediction.notes]
+        simplified.append(_LENGTHS)
     factor = prediction.latency_us / drawn_us if CORRECTION in prediction.terms_us else None
+    stated = [f"The model says: {note}" for note in prediction.notes]
     if factor is not None:
-        notes.append(
+        stated.append(
             f"The learned model predicts {number(factor, 4)} times the analytical time. It does not state "
             "which part takes longer or shorter, so nothing is stretched: the rows add up to the analytical "
             "time."
@@ -74,7 +76,11 @@ def kernel_timeline(
         title,
         parts,
         tuple(_facts(prediction, drawn_us, factor, analytical.version)),
-        tuple(notes),
+        (
+            Note(NoteKind.SOURCE, _SOURCE),
+            *(Note(NoteKind.SIMPLIFIED, text) for text in simplified),
+            *(Note(NoteKind.MODEL, text) for text in stated),
+        ),
         findings=view(kernels, prediction, target, names=names).findings,
     )
 

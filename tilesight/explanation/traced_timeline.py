@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import accumulate
 from statistics import median
 
-from ..records.timeline import Span, SpanKind, Timeline, TimelinePart, TimelineRow, View
+from ..records.timeline import Note, NoteKind, Span, SpanKind, Timeline, TimelinePart, TimelineRow, View
 from ..reports.numbers import number
 from ..tracing.compare_loops import PRODUCER, LoopComparison, compare_loops, kernel_name
 from ..tracing.iterations import Basis, LoopTime, TracedRole, loop_times, roles_of, warp_of
@@ -19,10 +19,12 @@ TRACED = "traced: "  # begins the name of a traced row
 CORES = 6  # whose blocks are shown one by one
 MOST_SPANS = 60  # in one row
 MOST_WAVES = 24
-_NOTES = (
+_SOURCE = (
     "Rows named 'traced' were measured: the kernel was built once more with time stamps in its code, and the "
     "first thread of each warp wrote them while it ran. All other rows are numbers of the analytical model; "
-    "nothing is simulated.",
+    "nothing is simulated."
+)
+_TRACED = (
     "Stamps do not show the launch: traced rows of the whole kernel begin where the predicted first blocks "
     "begin. Loops that are unrolled in the source have no iterations to stamp.",
     "A traced steady iteration is the median over the sampled blocks, without the iterations in which the "
@@ -53,7 +55,12 @@ def with_trace(timeline: Timeline, trace: Trace) -> Timeline:
         timeline,
         parts=tuple(parts),
         facts=(*timeline.facts, *facts, *_facts(trace)),
-        notes=(*_NOTES, *(f"{TRACED}{note}" for note in _cautions(trace)), *timeline.notes[1:]),
+        notes=(
+            Note(NoteKind.SOURCE, _SOURCE),
+            *(Note(NoteKind.TRACE, text) for text in _TRACED),
+            *(Note(NoteKind.TRACE, f"{TRACED}{text}") for text in _cautions(trace)),
+            *(note for note in timeline.notes if note.kind is not NoteKind.SOURCE),
+        ),
         traced=True,
         details=tuple(details),
     )

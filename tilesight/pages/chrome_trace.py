@@ -36,7 +36,7 @@ def chrome_trace(timeline: Timeline) -> str:
                 for span in lane.spans
             ]
     other = {"generator": f"{GENERATOR} {__version__}", "title": timeline.title, **dict(timeline.facts)}
-    other |= {f"note {number}": note for number, note in enumerate(timeline.notes, 1)}
+    other |= {f"note {number}": note.text for number, note in enumerate(timeline.notes, 1)}
     return json.dumps({"traceEvents": events, "displayTimeUnit": "ns", "otherData": other}, allow_nan=False)
 
 

@@ -58,7 +58,7 @@ def html(page: Page, links: str = "") -> str:
 <body>
 <a class="skip" href="#main">Skip to the content</a>
 <header>
-{links}<h1>{text(page.title)}</h1>
+{links}<h1>{breaking(page.title)}</h1>
 <p>{text(page.subtitle)}</p>
 <div class="bar" id="page-controls"></div>
 <details class="contents"><summary>Contents</summary>

@@ -12,8 +12,8 @@ _SECOND_US = 1e6
 _VIEWS = {
     View.KERNEL: (
         "Timeline of the whole kernel",
-        "The first row adds up to the time that the analytical model predicts. What all cores share (device "
-        "memory, L2, the network) is busy for the lengths below it.",
+        "The first row adds up to the time that the analytical model predicts. Below it is how long "
+        "device memory, L2, the network and the units of the cores are busy, as `explain` states it.",
     ),
     View.BLOCK: (
         "Timeline of one block",
@@ -54,7 +54,7 @@ def kernel_timeline_parts(
             tables[key] = _table(shown, "spans", 1.0, "us", starts)
             said = f"{text} {_TRACED}" if timeline.traced else text
             parts.append(_figure(key, title, said, shown, tables[key], Axis("time", "us")))
-    parts.append(Texts(SIMPLIFIED, timeline.notes))
+    parts.append(Texts(SIMPLIFIED, tuple(note.text for note in timeline.notes)))
     return parts, tables
 
 
@@ -64,7 +64,7 @@ def session_timeline_parts(timeline: Timeline) -> tuple[list[PageFigure | Texts]
     if not any(lane.spans for part in shown for lane in part.lanes):
         return [], {}
     table = _table(shown, "spans", _SECOND_US, "s", Source.PLAIN)
-    text = " ".join(("What was done for each candidate, by stage.", *timeline.notes))
+    text = " ".join(("What was done for each candidate, by stage.", *(note.text for note in timeline.notes)))
     figure = _figure(
         "timeline", "Timeline of the session", text, shown, table, Axis("time since the session began", "s")
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 
 from .recorded_session import RecordedSession, TrialTimes
-from .timeline import Span, SpanKind, Timeline, TimelinePart, TimelineRow, View
+from .timeline import Note, NoteKind, Span, SpanKind, Timeline, TimelinePart, TimelineRow, View
 from .trial import DEVICE_S, Measurement, TrialRecord
 
 _SECOND_US = 1e6
@@ -47,7 +47,7 @@ def session_timeline(found: RecordedSession) -> Timeline:
     )
     context = found.summary.context
     title = f"Timeline of session {found.summary.id}: {context.workload.label} on {context.target}"
-    return Timeline(title, (part,), facts, tuple(notes))
+    return Timeline(title, (part,), facts, tuple(Note(NoteKind.SIMPLIFIED, text) for text in notes))
 
 
 def _order(stage: str) -> tuple[int, str]:

@@ -28,6 +28,23 @@ class View(StrEnum):
     SESSION = "session"
 
 
+class NoteKind(StrEnum):
+    """What a note of a timeline is about."""
+
+    SOURCE = "source"  # where its numbers come from
+    SIMPLIFIED = "simplified"  # what is left out, or drawn as something simpler
+    MODEL = "model"  # what the model says of its own prediction
+    TRACE = "trace"  # a traced launch
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A sentence that a reader of a timeline must know."""
+
+    kind: NoteKind
+    text: str
+
+
 @dataclass(frozen=True, slots=True)
 class Span:
     """A span of time, in microseconds from the start of its part."""
@@ -88,7 +105,7 @@ class Timeline:
         parts: the first one is the whole.
         facts: names and values.
         findings: sentences on what costs a kernel time, as `explain` has them; the limit comes first.
-        notes: what is simplified or not known.
+        notes: where the numbers come from, and what is simplified or not known.
         traced: whether rows of a traced launch lie under those of the prediction.
         details: further parts, too large for a text or a page: a Chrome trace has them.
     """
@@ -96,7 +113,7 @@ class Timeline:
     title: str
     parts: tuple[TimelinePart, ...]
     facts: tuple[tuple[str, str], ...] = ()
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     traced: bool = False
     details: tuple[TimelinePart, ...] = ()
     findings: tuple[str, ...] = ()

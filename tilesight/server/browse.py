@@ -34,7 +34,7 @@ def links(root: str) -> list[Link]:
         Link("Sessions", root or "./"),
         Link("Records", root + "records"),
         Link("Kernels", root + "kernels"),
-        Link("Dispatch tables", root + "plans"),
+        Link("Dispatch tables", root + "dispatch"),
         Link("Database", root + "tables"),
         Link("Cost model", root + "model"),
     ]
@@ -98,7 +98,7 @@ def _sessions(found: Sequence[SessionSummary], query: Mapping[str, str]) -> str:
     return markup.listing(
         Listing(
             "Sessions",
-            ("session", "began (UTC)", "state", "effort", "target", "winner, us", "candidates", "workload"),
+            ("session", "workload", "target", "winner, us", "candidates", "state", "effort", "began (UTC)"),
             [_session_row(summary) for summary in found[:ROWS]],
             "No session is recorded here: `tilesight tune KERNEL` records one.",
             below,
@@ -113,9 +113,7 @@ def _session_row(found: SessionSummary) -> list[ListCell]:
     provenance = Provenance.MEASURED if found.is_measured else Provenance.PREDICTED
     return [
         ListCell(str(found.id), address("", "session", str(found.id))),
-        ListCell(f"{found.started_at:%Y-%m-%d %H:%M}"),
-        ListCell(found.state.value),
-        ListCell(found.effort.value),
+        ListCell(context.workload.label, address("./", workload=context.workload.key)),
         ListCell(context.target),
         ListCell(time, is_number=True, source=provenance),
         ListCell(
@@ -123,7 +121,9 @@ def _session_row(found: SessionSummary) -> list[ListCell]:
             address("", "records", session=found.id),
             is_number=True,
         ),
-        ListCell(context.workload.label, address("./", workload=context.workload.key)),
+        ListCell(found.state.value),
+        ListCell(found.effort.value),
+        ListCell(f"{found.started_at:%Y-%m-%d %H:%M}"),
     ]
 
 
@@ -147,20 +147,27 @@ def records(source: ServedData, query: Mapping[str, str]) -> str:
 def tables(source: ServedData) -> str:
     """The views and tables of the database, with the number of rows of each table."""
     from ..database.lookups.browse import table_sizes
+    from ..database.schema.descriptions import DESCRIPTIONS
     from ..database.schema.tables import HEAD
     from ..database.schema.views import VIEWS
 
     sizes = source.read(table_sizes)
     size_bytes = source.read(source.opened.database.backend.size_bytes)
-    views = [Link(name, address("", "table", name)) for name in VIEWS]
+    views = [
+        [ListCell(name, address("", "table", name)), ListCell(DESCRIPTIONS[name].text)] for name in VIEWS
+    ]
     rows = [
-        [ListCell(name, address("", "table", name)), ListCell(f"{count:,}", is_number=True)]
-        for name, count in sizes.items()
+        [
+            ListCell(name, address("", "table", name)),
+            ListCell(f"{count:,}", is_number=True),
+            ListCell(DESCRIPTIONS[name].text),
+        ]
+        for name, count in sorted(sizes.items())
     ]
     parts = [
         markup.facts({"size": f"{size_bytes / 1e6:,.1f} MB", "schema": HEAD}),
-        markup.link_list("Views", views),
-        markup.listing(Listing("Tables", ("table", "rows"), rows, "")),
+        markup.listing(Listing("Views", ("view", "what it has"), views, "")),
+        markup.listing(Listing("Tables", ("table", "rows", "what it has"), rows, "")),
     ]
     return page("", "Database", "Tables of the database", source.location, parts)
 
@@ -168,12 +175,14 @@ def tables(source: ServedData) -> str:
 def table(source: ServedData, name: str, query: Mapping[str, str]) -> str:
     """The rows of a table or view."""
     from ..database.lookups.browse import row_page
+    from ..database.schema.descriptions import DESCRIPTIONS
 
     after = query.get("after", "")
     found = source.read(lambda connection: row_page(connection, name, after, ROWS))
     below = _further(found, name, "Further rows")
     rows = _rows(found, found.columns, root="../")
-    part = markup.listing(Listing("Rows", found.columns, rows, f"{name} has no rows.", below))
+    text = DESCRIPTIONS[name].text
+    part = markup.listing(Listing("Rows", found.columns, rows, f"{name} has no rows.", below, text))
     return page("../", "Database", name, source.location, [part])
 
 
@@ -220,13 +229,13 @@ def _text(value: Any) -> str:
     return json.dumps(value) if isinstance(value, dict | list) else str(value)
 
 
-def plans(source: ServedData) -> str:
+def dispatch_tables(source: ServedData) -> str:
     """The dispatch tables."""
     found = source.tables()
     rows = [
         [ListCell(name), ListCell(str(path))]
         if isinstance(path, InputError)
-        else [ListCell(name, address("", "plan", name)), ListCell(str(path))]
+        else [ListCell(name, address("", "dispatch", name)), ListCell(str(path))]
         for name, path in found.items()
     ]
     empty = "No dispatch table was given: `tilesight serve TABLE.json` or `serve FOLDER` shows some."

@@ -112,11 +112,6 @@ def paragraph(content: str, *, is_warning: bool = False) -> str:
     return f"<p{look}>{text(content)}</p>\n"
 
 
-def link_list(title: str, links: Iterable[Link]) -> str:
-    items = "".join(f'<li><a href="{text(link.aim)}">{text(link.text)}</a></li>' for link in links)
-    return f"<section><h2>{text(title)}</h2><ul class='links'>{items}</ul></section>\n"
-
-
 def listing(found: Listing) -> str:
     """A section with a table that scrolls by itself where it is wider than the screen."""
     note = f"<p class='note'>{text(found.note)}</p>" if found.note else ""
@@ -159,7 +154,7 @@ def _cell(found: ListCell) -> str:
     look = [name for name, is_so in (("number", found.is_number), ("long", len(shown) > 60)) if is_so]
     if found.source is not Source.PLAIN:
         look.append(found.source.value)
-    content = breaking(shown)
+    content = text(shown) if found.is_number else breaking(shown)
     if found.aim:
         content = f'<a href="{text(found.aim)}">{content}</a>'
     return f'<td class="{" ".join(look)}">{content}</td>' if look else f"<td>{content}</td>"

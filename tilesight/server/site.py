@@ -30,14 +30,14 @@ class Site:
             "": lambda query: browse.home(source, query),
             "records": lambda query: browse.records(source, query),
             "kernels": lambda _query: browse.kernels(source),
-            "plans": lambda _query: browse.plans(source),
+            "dispatch": lambda _query: browse.dispatch_tables(source),
             "tables": lambda _query: browse.tables(source),
             "model": lambda _query: self._report("", "Cost model", self._model()),
         }
         self._of_one: Mapping[str, Callable[[str, Mapping[str, str]], str]] = {
             "session": lambda name, _query: self._report("../", "Sessions", self._session(name)),
             "kernel": lambda name, _query: self._report("../", "Kernels", self._kernel(name)),
-            "plan": lambda name, _query: self._report("../", "Dispatch tables", self._plan(name)),
+            "dispatch": lambda name, _query: self._report("../", "Dispatch tables", self._table(name)),
             "table": lambda name, query: browse.table(source, name, query),
         }
 
@@ -91,7 +91,7 @@ class Site:
         )
         return records_page(name, found)
 
-    def _plan(self, name: str) -> Page:
+    def _table(self, name: str) -> Page:
         from ..api.reporting import vendor_sizes
         from ..pages.table_page import table_page
 

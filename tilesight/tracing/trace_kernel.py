@@ -54,16 +54,24 @@ def trace_candidate(candidate: Candidate, device: Device, cache_dir: Path) -> Tr
     return run_on(device, run_stamped, (build, candidate, protocol), str(candidate.config))
 
 
-def built(function: Callable[[Any], StampedBuild], item: Any, name: str) -> StampedBuild:
-    """What `function` builds of `item`, in a process of its own. Raises `NoCandidateError`."""
+def built(function: Callable[[Any], StampedBuild | str | None], item: Any, name: str) -> StampedBuild | None:
+    """What `function` builds of `item`, in a process of its own; None if it says that there is nothing to build.
+
+    Raises `NoCandidateError`, or `InputError` for a text, which is an error that the user can correct.
+    """
     with compiler_pool(BUILD_LIMIT_S) as pool:
         (outcome,) = (found for _, found in pool.run(function, [item]))
-    failure = outcome.value.failure if isinstance(outcome, Done) else failure_of(outcome, *BUILD_FAULTS)
+    found = outcome.value if isinstance(outcome, Done) else failure_of(outcome, *BUILD_FAULTS)
+    if isinstance(found, str):
+        raise InputError(f"{name}: {found}")
+    if found is None:
+        return None
+    failure = found.failure if isinstance(found, StampedBuild) else found
     if failure is not None:
         detail = f"\n{failure.detail}" if failure.detail else ""
         raise NoCandidateError(f"{name} cannot be traced: {failure.message}{detail}")
-    assert isinstance(outcome, Done)
-    return outcome.value
+    assert isinstance(found, StampedBuild)
+    return found
 
 
 def device_pool(device: Device) -> WorkerPool:

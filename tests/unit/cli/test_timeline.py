@@ -90,6 +90,10 @@ def test_a_kernel_in_a_file(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -
     ]
     assert len(sums) == 3
     assert all(total == pytest.approx(us) for us, total in sums)
+    assert run("--file", "kernel.py:scale", "--target", "h200", "--dims", "n=8") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line.startswith("note: ")]
+    assert "note: All spans are numbers of the analytical model" in " ".join(lines)
 
 
 def test_a_shipped_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from importlib import resources
 from pathlib import Path
 from types import ModuleType
 
@@ -15,6 +18,7 @@ from tests.unit.database import samples
 from tests.unit.database.stocked import FAMILY, LARGE, add_session
 from tilesight.database import layers, open_layers, open_store, query
 from tilesight.database.schema import tables as schema
+from tilesight.database.schema.views import VIEWS
 from tilesight.database.shipped import PROFILES, SESSIONS, ProfileArchive, shipped_file, write_archive
 from tilesight.errors import DatabaseCorruptError, FailureKind
 from tilesight.profile.parametric import ParametricProfile, ProfileKey, ProfileSample
@@ -241,3 +245,14 @@ def test_the_files_of_the_package_can_be_read() -> None:
         key = ProfileKey(*(str(fields[part]) for part in parts))
         assert key.digest == digest
         assert len(archive.cached_profiles(key)) == fields["profiles"]
+
+
+def test_the_database_that_ships_has_this_schema() -> None:
+    """Otherwise each user's first command makes a migrated copy of it."""
+    file = resources.files("tilesight.database") / SESSIONS
+    with closing(sqlite3.connect(f"file:{file}?mode=ro", uri=True)) as connection:
+        assert connection.execute(f"SELECT version_num FROM {schema.VERSION_TABLE}").fetchall() == [
+            (schema.HEAD,)
+        ]
+        made = dict(connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'view'"))
+    assert made == {name: f"CREATE VIEW {name} AS {sql}" for name, sql in VIEWS.items()}

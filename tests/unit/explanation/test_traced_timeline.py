@@ -21,7 +21,16 @@ from tilesight.explanation.traced_timeline import places_of, typical_block, with
 from tilesight.pages.chrome_trace import chrome_trace
 from tilesight.pages.render import html
 from tilesight.pages.timeline_page import timeline_page
-from tilesight.records.timeline import Span, SpanKind, Timeline, TimelinePart, TimelineRow, View
+from tilesight.records.timeline import (
+    Note,
+    NoteKind,
+    Span,
+    SpanKind,
+    Timeline,
+    TimelinePart,
+    TimelineRow,
+    View,
+)
 from tilesight.tracing.compare_loops import compare_loops
 from tilesight.tracing.decode import read_trace
 from tilesight.tracing.run_stamped import Trace
@@ -45,9 +54,9 @@ def predicted(name: str = "kernel", trips: float = TRIPS) -> list[TimelinePart]:
 
 
 def timeline(*parts: TimelinePart) -> Timeline:
-    return Timeline(
-        "matmul", tuple(parts or predicted()), (("model", "m"),), ("nothing was measured", "kept")
-    )
+    # the note on where numbers come from need not be the first one
+    notes = Note(NoteKind.SIMPLIFIED, "kept"), Note(NoteKind.SOURCE, "nothing was measured")
+    return Timeline("matmul", tuple(parts or predicted()), (("model", "m"),), notes)
 
 
 def trace(*kernels: KernelTrace) -> Trace:
@@ -101,7 +110,9 @@ def test_rows_lie_under_the_predicted_ones() -> None:
 
 
 def test_notes_say_what_was_measured_and_what_stamps_change() -> None:
-    notes = with_trace(timeline(), trace()).notes
+    found = with_trace(timeline(), trace()).notes
+    notes = [note.text for note in found]
+    assert [note.kind for note in found].count(NoteKind.SOURCE) == 1
     assert "nothing was measured" not in notes
     assert "kept" in notes
     text = " ".join(notes)

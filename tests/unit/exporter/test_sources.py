@@ -156,7 +156,7 @@ def test_two_plans_with_one_name_are_refused(table: Path, tmp_path: Path) -> Non
     other = tmp_path / "other"
     other.mkdir()
     write_table(changed(table), other / "product.json")
-    with pytest.raises(InputError, match=r"^two plans have the name 'product'"):
+    with pytest.raises(InputError, match=r"^two dispatch tables have the name 'product'"):
         export([table, other / "product.json"], tmp_path / "made")
     assert not (tmp_path / "made").exists()
 

@@ -94,7 +94,7 @@ def test_a_session_shows_its_stages() -> None:
     assert sum(span.us for span in measured) == pytest.approx(1e6 * sum(stated))
     moments = sum(span.kind is SpanKind.MOMENT for span in measured)
     assert moments == len(timed) - len(stated) > 0
-    assert any(f"{moments} of {len(timed)} do not state" in note for note in found.notes)
+    assert any(f"{moments} of {len(timed)} do not state" in note.text for note in found.notes)
 
 
 def test_recalled_results_are_left_out_of_a_session() -> None:
@@ -105,7 +105,7 @@ def test_recalled_results_are_left_out_of_a_session() -> None:
     }
     found = session_timeline(replace(session, trial_times=times))
     assert not any(lane.name.startswith("building") for lane in found.parts[0].lanes)
-    assert any("older than the session" in note for note in found.notes)
+    assert any("older than the session" in note.text for note in found.notes)
 
 
 def test_a_session_without_times_has_no_timeline() -> None:

@@ -14,7 +14,16 @@ from tests.support.browser import chromium, serious_findings
 from tests.unit.pages.test_browser import NEXT_FRAMES, OVERFLOWING, THEMES, VIEWS
 from tests.unit.server.conftest import Served
 
-PAGES = ("", "records", "kernels", "plans", "tables", "table/trials", "plan/matmul.json", "session/{hostile}")
+PAGES = (
+    "",
+    "records",
+    "kernels",
+    "dispatch",
+    "tables",
+    "table/trials",
+    "dispatch/matmul.json",
+    "session/{hostile}",
+)
 BACKGROUND = "() => getComputedStyle(document.documentElement).backgroundColor"
 
 
@@ -68,7 +77,7 @@ def test_nothing_overflows_and_the_theme_is_that_of_the_system(browser: Any, ful
         assert len({colour for _, colour in seen}) == 2
 
 
-@pytest.mark.parametrize("path", ["", "records?session={predicted}", "plans", "tables"])
+@pytest.mark.parametrize("path", ["", "records?session={predicted}", "dispatch", "tables"])
 def test_axe_finds_nothing_serious(browser: Any, full: Served, path: str) -> None:
     with looking(browser, full, path) as page:
         for theme in THEMES if path.startswith("records") else THEMES[:1]:  # they share their styles
@@ -108,7 +117,7 @@ def test_what_is_chosen_is_shown_and_stays_after_a_reload(browser: Any, full: Se
 
 
 def test_hostile_texts_open_nothing(browser: Any, full: Served) -> None:
-    for path in ("records", "plans", "session/{hostile}", "table/records"):
+    for path in ("records", "dispatch", "session/{hostile}", "table/records"):
         with looking(browser, full, path) as page:
             assert page.locator("img").count() == 0
             text = page.inner_text("main")

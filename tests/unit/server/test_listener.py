@@ -89,7 +89,7 @@ def test_an_address_that_cannot_be_read_is_refused(full: Served, path: str) -> N
 
 
 def test_several_ask_at_once(full: Served) -> None:
-    paths = ["", "records", f"session/{full.sessions[0]}", "tables", "plans", "kernel/matmul"] * 4
+    paths = ["", "records", f"session/{full.sessions[0]}", "tables", "dispatch", "kernel/matmul"] * 4
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(full.ask, paths))
     assert {status for status, _, _ in answers} == {200}
@@ -105,7 +105,14 @@ def test_nothing_is_written(full: Served) -> None:
         return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
     before = state()
-    for path in ("", "records", f"session/{full.sessions[0]}", "tables", "table/best", "plan/matmul.json"):
+    for path in (
+        "",
+        "records",
+        f"session/{full.sessions[0]}",
+        "tables",
+        "table/best",
+        "dispatch/matmul.json",
+    ):
         assert full.ask(path)[0] == 200
     assert state() == before
 

@@ -29,7 +29,7 @@ from tilesight.records.session import Effort
 from tilesight.server import browse
 from tilesight.server.source import ServedData, opened_source
 
-LISTS = ("", "records", "kernels", "plans", "tables", "table/records", "table/trials", "table/best")
+LISTS = ("", "records", "kernels", "dispatch", "tables", "table/records", "table/trials", "table/best")
 
 
 class Elements(HTMLParser):
@@ -82,7 +82,15 @@ def test_every_link_leads_to_a_page(full: Served) -> None:
             assert aim.startswith("/x/"), f"{link} of {path} leaves the server's pages"
             if (aim := aim.removeprefix("/x/")) not in seen:
                 waiting.add(aim)
-    assert {"records", "tables", "plans", "kernels", "model", "plan/matmul.json", "kernel/matmul"} <= seen
+    assert {
+        "records",
+        "tables",
+        "dispatch",
+        "kernels",
+        "model",
+        "dispatch/matmul.json",
+        "kernel/matmul",
+    } <= seen
     assert {f"session/{number}" for number in full.sessions} <= seen
 
 
@@ -93,17 +101,17 @@ def test_hostile_texts_are_shown_as_text(full: Served, path: str) -> None:
     assert not {"img", "script", "iframe", "object"} & set(found.tags)
     if path in ("records", "table/records"):
         assert "<script>alert(" in found.text
-    if path == "plans":
+    if path == "dispatch":
         assert HOSTILE_NAME in found.text
 
 
 def test_reports_have_the_links_of_the_site(full: Served) -> None:
-    for path in (f"session/{full.sessions[1]}", "plan/matmul.json", "kernel/matmul"):
+    for path in (f"session/{full.sessions[1]}", "dispatch/matmul.json", "kernel/matmul"):
         _, page, _ = full.ask(path)
         assert '<nav class="site" aria-label="Pages">' in page
         assert 'href="../records"' in page
         assert page.count("<script>") == 2  # those of every report
-    assert "Squares are the fastest other implementation" in full.ask("plan/matmul.json")[1]
+    assert "Squares are the fastest other implementation" in full.ask("dispatch/matmul.json")[1]
 
 
 def test_sessions_can_be_chosen(full: Served) -> None:
@@ -174,8 +182,8 @@ def test_records_of_one_session(full: Served) -> None:
         ("table/trials?after=[1,true]", "is no place in 'trials'"),
         ("table/best?after=[-1]", "is no place in 'best'"),
         ("records?after=" + "[" * 900, "is no place in 'records'"),
-        ("plan/..%2Fperformance.db", "there is no dispatch table '../performance.db' here"),
-        ("plan/%3Cimg%20src=x%20onerror=alert(1)%3E.json", "dispatch table"),
+        ("dispatch/..%2Fperformance.db", "there is no dispatch table '../performance.db' here"),
+        ("dispatch/%3Cimg%20src=x%20onerror=alert(1)%3E.json", "dispatch table"),
     ],
 )
 def test_what_is_not_there_is_said_in_one_line(full: Served, path: str, line: str) -> None:
@@ -189,7 +197,7 @@ def test_an_empty_database_says_so(serve: Serve, tmp_path: Path) -> None:
     assert "No session is recorded here: `tilesight tune KERNEL` records one." in served.ask()[1]
     assert "No candidate is recorded here" in served.ask("records")[1]
     assert "No kernel has records here" in served.ask("kernels")[1]
-    assert "No dispatch table was given" in served.ask("plans")[1]
+    assert "No dispatch table was given" in served.ask("dispatch")[1]
     assert "misses has no rows." in served.ask("table/misses")[1]
     assert served.ask("tables")[0] == 200
 
@@ -213,14 +221,14 @@ def test_tables_need_no_database(serve: Serve, tmp_path: Path) -> None:
     write_table(samples.table(), file)
     served = serve(f"sqlite:///{tmp_path}/none.db", file)
     assert "There is no database at" in served.ask()[1]
-    assert served.ask("plan/table.json")[0] == 200
+    assert served.ask("dispatch/table.json")[0] == 200
     assert fault(served, "records", 503).startswith("there is no database at")
     assert not (tmp_path / "none.db").exists()
     record(recorded_session(20, 0), f"sqlite:///{tmp_path}/none.db")
     assert "<dt>records</dt><dd>20</dd>" in served.ask()[1]
     assert served.ask("records")[0] == 200
     file.unlink()
-    assert "cannot be read" in fault(served, "plan/table.json", 404)
+    assert "cannot be read" in fault(served, "dispatch/table.json", 404)
 
 
 def test_tables_of_one_name_have_their_paths(tmp_path: Path) -> None:
@@ -253,15 +261,16 @@ def test_a_database_that_vanishes_is_said_in_one_line(serve: Serve, tmp_path: Pa
     record(recorded_session(8, 4), url)
     served = serve(url)
     with open_store(url) as store:
-        store.database.write(lambda connection: connection.exec_driver_sql("DROP VIEW best"))
-    status, page, _ = served.ask("table/best")
+        store.database.write(lambda connection: connection.exec_driver_sql("DROP VIEW leaderboard"))
+    status, page, _ = served.ask("table/leaderboard")
     assert status in (500, 503)
-    assert "best" in page
+    assert "leaderboard" in page
 
 
 def test_a_view_that_takes_too_long_is_ended(full: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows.within, "__defaults__", (0.0,))
-    assert "view 'best' takes longer than 0 s in this database" in fault(full, "table/best", 404)
+    words = "view 'leaderboard' takes longer than 0 s in this database"
+    assert words in fault(full, "table/leaderboard", 404)
 
 
 def test_the_command_prints_an_address_and_ends_with_ctrl_c(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -13,14 +13,16 @@ import pytest
 from tests.golden import golden
 from tests.unit.costmodel.analytical.test_pipeline import FED, specialised
 from tilesight.costmodel.analytical.analytical_model import AnalyticalModel
+from tilesight.costmodel.analytical.demand import RESOURCES
 from tilesight.costmodel.analytical.schedule import last_place, list_makespan
+from tilesight.costmodel.analytical.timeline import UNITS
 from tilesight.costmodel.learned.hybrid import CORRECTION
 from tilesight.executor.tasks import Profiled, lower_and_profile
 from tilesight.explanation.kernel_timeline import kernel_timeline
 from tilesight.kernels import operator, template_for
 from tilesight.problem.candidate import Candidate
 from tilesight.profile.codec import read_profile
-from tilesight.profile.values import KernelProfile, LibraryCollective, Role
+from tilesight.profile.values import Access, KernelProfile, LibraryCollective, Role, Space
 from tilesight.records.timeline import TimelinePart, View
 from tilesight.records.trial import Prediction
 from tilesight.target.spec import Target, load_target
@@ -127,6 +129,58 @@ def test_rows_are_the_terms_of_the_prediction() -> None:
     )
 
 
+def scattered(kernel: KernelProfile) -> KernelProfile:
+    """The kernel with global accesses that touch eleven times as many sectors."""
+
+    def spread(access: Access) -> Access:
+        if access.space is not Space.GLOBAL:
+            return access
+        return replace(access, transactions=11 * access.transactions, sector_bytes=0.0)
+
+    return kernel.with_phases(lambda phase: phase.with_accesses(spread))
+
+
+def whole_kernel_rows(prediction: Prediction) -> dict[str, float]:
+    """The rows of resources that a prediction with these terms has."""
+    named = {"dram": "device memory", "l2": "L2", "atomics": "atomics at one address"}
+    named |= {unit: f"{UNITS[unit]}, mean of the cores" for unit in RESOURCES if unit != "l2"}
+    return {row: prediction.terms_us[term] for term, row in named.items() if prediction.terms_us[term] > 0}
+
+
+@pytest.mark.parametrize("change", [None, scattered], ids=["as it is", "scattered"])
+@pytest.mark.parametrize("case", GPU_CASES)
+def test_a_resource_has_one_time_in_the_timeline_and_in_the_prediction(
+    case: str, change: Callable[[KernelProfile], KernelProfile] | None
+) -> None:
+    kernels, target = stored(case)
+    for kernel in map(change, kernels) if change else kernels:
+        launch, block, *_ = MODEL.timeline([kernel], target)
+        prediction = MODEL.predict([kernel], target)
+        rows = {lane.name: lane.us for lane in launch.lanes if not lane.adds_up}
+        no_terms = ("dispatch of blocks", "last-level cache")
+        assert {name: us for name, us in rows.items() if name not in no_terms} == pytest.approx(
+            whole_kernel_rows(prediction)
+        )
+        check_block_rows(kernel, target, block, prediction)
+
+
+def test_scattered_accesses_show_in_the_row_of_l2() -> None:
+    [kernel], target = stored("gemv-V5-h200")
+    plain, spread = (MODEL.timeline([each], target)[0] for each in (kernel, scattered(kernel)))
+    assert total(spread, "L2") > 5 * total(plain, "L2")
+
+
+def check_block_rows(
+    kernel: KernelProfile, target: Target, block: TimelinePart, prediction: Prediction
+) -> None:
+    """Units of a core are busy for a block, times all blocks, as long as the prediction states."""
+    terms = MODEL._terms(kernel, target)
+    times = terms.profile.blocks / terms.resident / terms.cores
+    for unit in RESOURCES:
+        if prediction.terms_us[unit] > 0:
+            assert times * total(block, UNITS[unit]) == pytest.approx(prediction.terms_us[unit]), unit
+
+
 def test_kernels_one_after_another() -> None:
     kernels, target = stored("rms_norm-R0-h200")
     first, *_ = check_sums([*kernels, *kernels], target)
@@ -183,8 +237,8 @@ def test_a_learned_correction_is_stated_and_not_drawn() -> None:
     facts = dict(corrected.facts)
     assert facts["factor of the learned correction, not drawn"] == "1.200"
     assert dict(plain.facts)["factor of the learned correction, not drawn"] == "none"
-    assert any("1.200 times the analytical time" in note for note in corrected.notes)
-    assert not any("learned" in note for note in plain.notes)
+    assert any("1.200 times the analytical time" in note.text for note in corrected.notes)
+    assert not any("learned" in note.text for note in plain.notes)
 
 
 def test_kernels_of_processors_have_none() -> None:
