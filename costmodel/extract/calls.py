@@ -117,6 +117,8 @@ def _storage_sync(context: CountingContext, call: Any, scope: Scope) -> None:
     context.phase.counts["block_syncs"] += events
     if len(call.args) > 1:
         context.phase.named_syncs += events
+    else:
+        context.phase.loop.block_syncs += events
 
 
 def _named_arrival(context: CountingContext, call: Any, scope: Scope) -> None:
@@ -124,6 +126,13 @@ def _named_arrival(context: CountingContext, call: Any, scope: Scope) -> None:
     context.phase.named_arrivals += scope.times * scope.warps
     for argument in call.args:
         context.count_value(argument, scope)
+
+
+def _wait_at_mbarrier(context: CountingContext, call: Any, scope: Scope) -> None:
+    from tvm.ir import structural_hash
+
+    context.phase.counts["barrier_waits"] += scope.times * scope.warps
+    context.phase.loop.awaited.add(structural_hash(call.args[0]))
 
 
 def _commit_matrix(context: CountingContext, _call: Any, _scope: Scope) -> None:
@@ -222,7 +231,7 @@ HANDLERS: Mapping[str, Handler] = {
     },
     "tirx.tvm_storage_sync": _storage_sync,
     "tl.named_barrier_arrive": _named_arrival,
-    "tl.mbarrier_wait_parity": _event("barrier_waits"),
+    "tl.mbarrier_wait_parity": _wait_at_mbarrier,
     "tirx.ptx_wait_barrier": _event("barrier_waits"),
     "tl.tma_store_wait": _event("barrier_waits"),
     "tirx.ptx_wait_group": _wait_group,

@@ -12,6 +12,19 @@ ONCE = Trips((1.0,))
 
 
 @dataclass
+class LoopBarriers:
+    """The barriers of one iteration of a loop, over all roles that have phases in it.
+
+    Attributes:
+        block_syncs: at which all threads of the block meet.
+        awaited: hashes of the expressions of the mbarriers at which threads wait.
+    """
+
+    block_syncs: float = 0.0
+    awaited: set[int] = field(default_factory=set)
+
+
+@dataclass
 class PhaseCounts:
     """Counts of one iteration of a phase, over all threads of the block that execute it."""
 
@@ -21,6 +34,8 @@ class PhaseCounts:
         False  # the role's code around its own loops, inside a loop that belongs to the whole block
     )
     unrolled_by: int = 1  # number of iterations whose plain loads the compiler issues together
+    loop: LoopBarriers = field(default_factory=LoopBarriers)  # of the loop around this phase
+    filled: set[int] = field(default_factory=set)  # hashes of the mbarriers at which bulk loads complete
     matrix: list[MatrixWork] = field(default_factory=list)
     accesses: list[Access] = field(default_factory=list)
     counts: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
@@ -47,13 +62,14 @@ class PhaseCounts:
         if turns:
             self.counts["block_syncs"] -= turns
             self.counts["barrier_waits"] += turns
+        accesses = self._accesses_in_flight()
         depths = [w + 1 for w in self.wait_groups]
-        depths += [a.slots for a in self.accesses if a.asynchronous and a.mechanism == "tma" and not a.write]
+        depths += [a.slots for a in accesses if _is_bulk_load(a)]
         return Phase(
             trips=self.trips,
             work=Work(
                 matrix=_merged_matrix(self.matrix),
-                accesses=tuple(self.accesses),
+                accesses=accesses,
                 unknown=dict(self.unknown),
                 # a group that several waits leave in flight counts once
                 matrix_in_flight=min(1.0, self.in_flight / (self._operations or 1.0)),
@@ -62,6 +78,17 @@ class PhaseCounts:
             pipeline_depth=max(depths, default=self.unrolled_by),
             is_loop=self.is_loop and not (self.between and not self._keeps_pace),
         )
+
+    def _accesses_in_flight(self) -> tuple[Access, ...]:
+        """The accesses, whose bulk loads take a single buffer if no two of their iterations are in flight.
+
+        All threads of a block meet in each iteration of the loop, and one role waits for the copies that
+        another one issues in the same iteration. Then the next copies are issued after these were used,
+        however many buffers there are.
+        """
+        if not (self.between and self.loop.block_syncs and self.filled & self.loop.awaited):
+            return tuple(self.accesses)
+        return tuple(replace(a, slots=1) if _is_bulk_load(a) else a for a in self.accesses)
 
     @property
     def _operations(self) -> float:
@@ -86,6 +113,10 @@ class PhaseCounts:
     @property
     def is_empty(self) -> bool:
         return not (self.matrix or self.accesses or self.counts or self.unknown)
+
+
+def _is_bulk_load(access: Access) -> bool:
+    return access.asynchronous and access.mechanism == "tma" and not access.write
 
 
 def _merged_matrix(work: list[MatrixWork]) -> tuple[MatrixWork, ...]:

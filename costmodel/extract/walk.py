@@ -182,7 +182,12 @@ class KernelReader:
         yield
         # the code after the inner phase is another phase, with the trips of the code before it
         self._start_phase(
-            PhaseCounts(outer.trips, is_loop=outer.is_loop, between=not self._role.is_whole_block)
+            PhaseCounts(
+                outer.trips,
+                is_loop=outer.is_loop,
+                between=not self._role.is_whole_block,
+                loop=outer.loop,
+            )
         )
 
     @contextmanager
@@ -190,10 +195,10 @@ class KernelReader:
         """The role of a range of threads. It is continued if the program entered the same range before."""
         outer, now = self._role, self.phase
         self._role = self._roles.setdefault((first_thread, threads), RoleCounts(len(self._roles), threads))
-        self._start_phase(PhaseCounts(now.trips, is_loop=now.is_loop, between=True))
+        self._start_phase(PhaseCounts(now.trips, is_loop=now.is_loop, between=True, loop=now.loop))
         yield
         self._role = outer
-        self._start_phase(PhaseCounts(now.trips, is_loop=now.is_loop))
+        self._start_phase(PhaseCounts(now.trips, is_loop=now.is_loop, loop=now.loop))
 
     # --- statements -----------------------------------------------------------------------------------------
 
