@@ -32,7 +32,6 @@ FREE = frozenset(
         "tirx.handle_add_byte_offset",
         "tirx.address_of",
         "tirx.ptx_init_barrier_thread_count",
-        "tirx.ptx_commit_group",
         "tirx.tvm_warp_activemask",
         "tirx.tvm_stack_alloca",
         "tirx.assume",
@@ -118,7 +117,7 @@ def _storage_sync(context: CountingContext, call: Any, scope: Scope) -> None:
     if len(call.args) > 1:
         context.phase.named_syncs += events
     else:
-        context.phase.loop.block_syncs += events
+        context.phase.order.block_syncs += events
 
 
 def _named_arrival(context: CountingContext, call: Any, scope: Scope) -> None:
@@ -132,7 +131,7 @@ def _wait_at_mbarrier(context: CountingContext, call: Any, scope: Scope) -> None
     from tvm.ir import structural_hash
 
     context.phase.counts["barrier_waits"] += scope.times * scope.warps
-    context.phase.loop.awaited.add(structural_hash(call.args[0]))
+    context.phase.order.awaited.add(structural_hash(call.args[0]))
 
 
 def _commit_matrix(context: CountingContext, _call: Any, _scope: Scope) -> None:
@@ -147,8 +146,13 @@ def _wait_matrix(context: CountingContext, call: Any, scope: Scope) -> None:
 
 def _wait_group(context: CountingContext, call: Any, scope: Scope) -> None:
     context.phase.counts["barrier_waits"] += scope.times * scope.warps
-    left = constant(call.args[0]) if call.args else 0
-    context.phase.wait_groups.append(left or 0)
+    left = (constant(call.args[0]) if call.args else 0) or 0
+    context.phase.wait_groups.append(left)
+    context.phase.order.wait_for_copies(left)
+
+
+def _commit_copies(context: CountingContext, _call: Any, _scope: Scope) -> None:
+    context.phase.order.commit_copies()
 
 
 def _extern(context: CountingContext, call: Any, scope: Scope) -> None:
@@ -235,6 +239,7 @@ HANDLERS: Mapping[str, Handler] = {
     "tirx.ptx_wait_barrier": _event("barrier_waits"),
     "tl.tma_store_wait": _event("barrier_waits"),
     "tirx.ptx_wait_group": _wait_group,
+    "tirx.ptx_commit_group": _commit_copies,
     "tl.warpgroup_commit_batch": _commit_matrix,
     "tl.warpgroup_wait": _wait_matrix,
     "tl.wait_wgmma": _wait_matrix,
