@@ -142,7 +142,11 @@ class CorePipeline:
         if feeding is not None:
             need = need + self._demand(feeding)
         flow = self._flow(role, phase, own)
-        supply = self._supply_bound(feeding or phase, phase, flow, resident)
+        others = self._rest_of_iteration(role, phase)
+        if others is not None and feeding is not None:
+            supply = self._supply_between(feeding, phase, flow, others, resident)
+        else:
+            supply = self._supply_bound(feeding or phase, phase, flow, resident)
         if feeding is not None:
             supply = max(supply, self._producer_latency(feeding))
         return PhaseParts(
@@ -381,17 +385,63 @@ class CorePipeline:
         if not phase.is_loop:
             return 0.0
         rings = self.copies(phase, consumer)
-        grouped, ahead = self.grouped_arrival(phase), phase.pipeline_depth - 1
+        grouped = self.grouped_arrival(phase)
+        ahead = phase.pipeline_depth - 1.0 if phase.copies_ahead is None else phase.copies_ahead
         period = idle = 0.0
         for _ in range(SUPPLY_ROUNDS if rings or grouped else 0):
             iteration = flow.beside(resident, self.constants.contention, idle)
             held = self._held_cycles(flow, consumer, iteration)
             bounds = [(arrival + held) / slots for arrival, slots in rings]
             if grouped:
-                bounds.append(grouped / ahead if ahead > 0 else grouped + iteration)
+                # less than an iteration ahead, copies arrive while a part of it is computed
+                exposed = iteration + grouped - ahead * iteration
+                bounds.append(grouped / ahead if ahead >= 1 else exposed)
             period = max(bounds)
             idle = max(0.0, period - iteration)
         return period
+
+    def _rest_of_iteration(self, role: Role, phase: Phase) -> list[Phase] | None:
+        """The phases after the inner loop of an outer loop, if `phase` is code of that loop around it.
+
+        A block that computes several tiles runs through its main loop once a tile. Code before and after it
+        has phases with the trips of the outer loop.
+        """
+        if role.name != "consumer" or not phase.is_loop:
+            return None
+        around = [i for i, p in enumerate(role.phases) if p.is_loop and p.trips == phase.trips]
+        inside = [p for p in role.phases[around[0] : around[-1]] if p.is_loop]
+        if not any(p.trips.mean > phase.trips.mean for p in inside):
+            return None
+        last = max(i for i in range(around[-1]) if role.phases[i].trips.mean > phase.trips.mean)
+        return [role.phases[i] for i in around if i > last]
+
+    def _supply_between(
+        self, loading: Phase, phase: Phase, flow: Flow, rest: Sequence[Phase], resident: float
+    ) -> float:
+        """As `_supply_bound`, for code of an outer loop around its inner loop.
+
+        The producer copies ahead, beyond the end of a tile. A ring of buffers that the inner loop uses, too,
+        has this code's data in time, as soon as it has those of the loop. A single buffer before the inner
+        loop is free once the loop has used it: its copy arrives during the code after the loop.
+
+        Args:
+            loading: the phase of the producer beside `phase`.
+            phase: the phase.
+            flow: of `phase`.
+            rest: the phases after the inner loop.
+            resident: blocks of the core.
+        """
+        together = flow.together(resident, self.constants.contention)
+        if any(p is phase for p in rest):
+            return together
+        after = sum(
+            self._flow(role, p, self._demand(p, role.threads)).together(resident, self.constants.contention)
+            for role in self.profile.roles
+            for p in role.phases
+            if any(p is one for one in rest)
+        )
+        single = [arrival for arrival, slots in self.copies(loading, phase) if slots == 1]
+        return together + max(0.0, max(single, default=0.0) - after)
 
     def _fill(self, phase: Phase, consumer: Phase) -> float:
         """Cycles until the first iteration of a loop, or a straight phase with copies, has its data."""

@@ -139,6 +139,7 @@ def _read(
         roles=reader.roles,
         tensors=tuple(reader.memory.tensors.values()),
         rasterization=replace(reader.rasterization, depth=cluster[2] if len(cluster) > 2 else 1),
+        min_blocks_per_core=reader.min_blocks_per_core,
         unknown_calls=tuple(sorted(reader.unknown_calls)),
         notes=tuple(dict.fromkeys((*reader.notes, *_chosen_by_data(reader)))),
     )

@@ -32,7 +32,6 @@ FREE = frozenset(
         "tirx.handle_add_byte_offset",
         "tirx.address_of",
         "tirx.ptx_init_barrier_thread_count",
-        "tirx.ptx_commit_group",
         "tirx.tvm_warp_activemask",
         "tirx.tvm_stack_alloca",
         "tirx.assume",
@@ -117,6 +116,8 @@ def _storage_sync(context: CountingContext, call: Any, scope: Scope) -> None:
     context.phase.counts["block_syncs"] += events
     if len(call.args) > 1:
         context.phase.named_syncs += events
+    else:
+        context.phase.order.block_syncs += events
 
 
 def _named_arrival(context: CountingContext, call: Any, scope: Scope) -> None:
@@ -124,6 +125,13 @@ def _named_arrival(context: CountingContext, call: Any, scope: Scope) -> None:
     context.phase.named_arrivals += scope.times * scope.warps
     for argument in call.args:
         context.count_value(argument, scope)
+
+
+def _wait_at_mbarrier(context: CountingContext, call: Any, scope: Scope) -> None:
+    from tvm.ir import structural_hash
+
+    context.phase.counts["barrier_waits"] += scope.times * scope.warps
+    context.phase.order.awaited.add(structural_hash(call.args[0]))
 
 
 def _commit_matrix(context: CountingContext, _call: Any, _scope: Scope) -> None:
@@ -138,8 +146,13 @@ def _wait_matrix(context: CountingContext, call: Any, scope: Scope) -> None:
 
 def _wait_group(context: CountingContext, call: Any, scope: Scope) -> None:
     context.phase.counts["barrier_waits"] += scope.times * scope.warps
-    left = constant(call.args[0]) if call.args else 0
-    context.phase.wait_groups.append(left or 0)
+    left = (constant(call.args[0]) if call.args else 0) or 0
+    context.phase.wait_groups.append(left)
+    context.phase.order.wait_for_copies(left)
+
+
+def _commit_copies(context: CountingContext, _call: Any, _scope: Scope) -> None:
+    context.phase.order.commit_copies()
 
 
 def _extern(context: CountingContext, call: Any, scope: Scope) -> None:
@@ -222,10 +235,11 @@ HANDLERS: Mapping[str, Handler] = {
     },
     "tirx.tvm_storage_sync": _storage_sync,
     "tl.named_barrier_arrive": _named_arrival,
-    "tl.mbarrier_wait_parity": _event("barrier_waits"),
+    "tl.mbarrier_wait_parity": _wait_at_mbarrier,
     "tirx.ptx_wait_barrier": _event("barrier_waits"),
     "tl.tma_store_wait": _event("barrier_waits"),
     "tirx.ptx_wait_group": _wait_group,
+    "tirx.ptx_commit_group": _commit_copies,
     "tl.warpgroup_commit_batch": _commit_matrix,
     "tl.warpgroup_wait": _wait_matrix,
     "tl.wait_wgmma": _wait_matrix,

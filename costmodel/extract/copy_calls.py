@@ -68,7 +68,7 @@ def _bulk(
         for coordinate in (*coordinates, *offsets):
             context.count_address(coordinate, scope)
         index = shared.index if shared else 0
-        _fill(context, pointers, coordinates, scope, write=write)
+        _fill(context, pointers, coordinates, scope, call.args[1], write=write)
         context.phase.accesses.extend(
             bulk_access(
                 scope, descriptor, coordinates, index, write=write, offsets=offsets, receivers=receivers
@@ -83,7 +83,7 @@ def _bulk(
     # a bulk copy without a descriptor moves one contiguous range of bytes
     site = distant[1]
     context.count_address(site.index, scope)
-    _fill(context, pointers, [site.index], scope, write=write)
+    _fill(context, pointers, [site.index], scope, call.args[2], write=write)
     line = Descriptor(site.tensor, round(site.element_bytes), (0,), (extent,))
     context.phase.accesses.extend(bulk_access(scope, line, [site.index], shared.index, write=write))
 
@@ -93,11 +93,15 @@ def _fill(
     pointers: list[tuple[Any, AccessSite]],
     sources: list[Any],
     scope: Scope,
+    barrier: Any,  # of a load
     *,
     write: bool,
 ) -> None:
-    """Record what the shared buffer of a bulk load receives."""
+    """Record what the shared buffer of a bulk load receives, and the mbarrier at which it completes."""
+    from tvm.ir import structural_hash
+
     if not write:
+        context.phase.filled.add(structural_hash(barrier))
         derived = frozenset().union(*(scope.depends_on(source) for source in sources))
         for argument in (a for a, site in pointers if site.space is Space.SHARED):
             context.memory.fill(argument, derived, scope)

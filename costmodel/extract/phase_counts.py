@@ -12,6 +12,53 @@ ONCE = Trips((1.0,))
 
 
 @dataclass
+class LoopOrder:
+    """What one iteration of a loop does at its barriers, in order, over all roles that have phases in it.
+
+    Positions in the iteration are the matrix operations before them.
+
+    Attributes:
+        block_syncs: at which all threads of the block meet.
+        awaited: hashes of the expressions of the mbarriers at which threads wait.
+        phases: of the loop, in the order in which they begin.
+        commits: positions at which threads close groups of asynchronous copies.
+        waits: (position, groups closed before it in the iteration, groups that it leaves in flight).
+    """
+
+    block_syncs: float = 0.0
+    awaited: set[int] = field(default_factory=set)
+    phases: list[PhaseCounts] = field(default_factory=list)
+    commits: list[float] = field(default_factory=list)
+    waits: list[tuple[float, int, int]] = field(default_factory=list)
+
+    @property
+    def _position(self) -> float:
+        return sum(phase.operations for phase in self.phases)
+
+    def commit_copies(self) -> None:
+        """Close a group of asynchronous copies."""
+        self.commits.append(self._position)
+
+    def wait_for_copies(self, left: int) -> None:
+        """Wait for all groups of copies but the last `left`."""
+        self.waits.append((self._position, len(self.commits), left))
+
+    def copies_ahead(self) -> float | None:
+        """Iterations from the end of the group of copies that is waited for soonest to that wait.
+
+        None if the loop closes no group, waits for none, or has no matrix work.
+        """
+        whole, count = self._position, len(self.commits)
+        if not (whole and count and self.waits):
+            return None
+        found = []
+        for position, before, left in self.waits:
+            earlier, group = divmod(before - 1 - left, count)
+            found.append((position - self.commits[group]) / whole - earlier)
+        return min(found)
+
+
+@dataclass
 class PhaseCounts:
     """Counts of one iteration of a phase, over all threads of the block that execute it."""
 
@@ -21,6 +68,8 @@ class PhaseCounts:
         False  # the role's code around its own loops, inside a loop that belongs to the whole block
     )
     unrolled_by: int = 1  # number of iterations whose plain loads the compiler issues together
+    order: LoopOrder = field(default_factory=LoopOrder)  # of the loop around this phase
+    filled: set[int] = field(default_factory=set)  # hashes of the mbarriers at which bulk loads complete
     matrix: list[MatrixWork] = field(default_factory=list)
     accesses: list[Access] = field(default_factory=list)
     counts: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
@@ -47,30 +96,52 @@ class PhaseCounts:
         if turns:
             self.counts["block_syncs"] -= turns
             self.counts["barrier_waits"] += turns
+        accesses = self._accesses_in_flight()
         depths = [w + 1 for w in self.wait_groups]
-        depths += [a.slots for a in self.accesses if a.asynchronous and a.mechanism == "tma" and not a.write]
+        depths += [a.slots for a in accesses if _is_bulk_load(a)]
+        pipeline_depth = max(depths, default=self.unrolled_by)
         return Phase(
             trips=self.trips,
             work=Work(
                 matrix=_merged_matrix(self.matrix),
-                accesses=tuple(self.accesses),
+                accesses=accesses,
                 unknown=dict(self.unknown),
                 # a group that several waits leave in flight counts once
-                matrix_in_flight=min(1.0, self.in_flight / (self._operations or 1.0)),
+                matrix_in_flight=min(1.0, self.in_flight / (self.operations or 1.0)),
                 **self.counts,
             ),
-            pipeline_depth=max(depths, default=self.unrolled_by),
+            pipeline_depth=pipeline_depth,
             is_loop=self.is_loop and not (self.between and not self._keeps_pace),
+            copies_ahead=self._copies_ahead(pipeline_depth),
         )
 
+    def _copies_ahead(self, pipeline_depth: int) -> float | None:
+        """As `Phase.copies_ahead`."""
+        if not self.is_loop or not any(a.mechanism == "cp_async" for a in self.accesses):
+            return None
+        ahead = self.order.copies_ahead()
+        return None if ahead == pipeline_depth - 1 else ahead
+
+    def _accesses_in_flight(self) -> tuple[Access, ...]:
+        """The accesses, whose bulk loads take a single buffer if no two of their iterations are in flight.
+
+        All threads of a block meet in each iteration of the loop, and one role waits for the copies that
+        another one issues in the same iteration. Then the next copies are issued after these were used,
+        however many buffers there are.
+        """
+        if not (self.between and self.order.block_syncs and self.filled & self.order.awaited):
+            return tuple(self.accesses)
+        return tuple(replace(a, slots=1) if _is_bulk_load(a) else a for a in self.accesses)
+
     @property
-    def _operations(self) -> float:
+    def operations(self) -> float:
+        """Of all matrix instructions so far."""
         return sum(item.flops * item.count for item in self.matrix)
 
     def commit_matrix(self) -> None:
         """Close the group of the matrix instructions that were counted since the last group."""
-        self.committed.append(self._operations - self._grouped)
-        self._grouped = self._operations
+        self.committed.append(self.operations - self._grouped)
+        self._grouped = self.operations
 
     def leave_in_flight(self, groups: int) -> None:
         """Wait for all groups of matrix instructions but the last `groups`."""
@@ -86,6 +157,10 @@ class PhaseCounts:
     @property
     def is_empty(self) -> bool:
         return not (self.matrix or self.accesses or self.counts or self.unknown)
+
+
+def _is_bulk_load(access: Access) -> bool:
+    return access.asynchronous and access.mechanism == "tma" and not access.write
 
 
 def _merged_matrix(work: list[MatrixWork]) -> tuple[MatrixWork, ...]:

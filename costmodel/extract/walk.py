@@ -47,7 +47,8 @@ UNKNOWN_VECTOR_OPS, UNKNOWN_SPECIAL_OPS = 64.0, 8.0
 class KernelReader:
     """Reads one device function. Implements `CountingContext`.
 
-    After `read`, the results are in `roles`, `memory.tensors`, `rasterization`, `notes` and `unknown_calls`.
+    After `read`, the results are in `roles`, `memory.tensors`, `rasterization`, `min_blocks_per_core`, `notes`
+    and `unknown_calls`.
     """
 
     launch: LaunchGeometry
@@ -56,6 +57,7 @@ class KernelReader:
     least_float_bits: int = 0  # of the formats that the target converts by instructions; 0: any
     fast_math: bool = False  # the device compiler approximates the functions of float32
     rasterization: Rasterization = field(default_factory=Rasterization)
+    min_blocks_per_core: int = 1
     notes: list[str] = field(default_factory=list)
     unknown_calls: set[str] = field(default_factory=set)
     imported: list[str] = field(default_factory=list)
@@ -182,6 +184,7 @@ class KernelReader:
 
     def _start_phase(self, phase: PhaseCounts) -> None:
         self.phase = phase
+        phase.order.phases.append(phase)
         self._role.phases.append(phase)
 
     @contextmanager
@@ -196,7 +199,12 @@ class KernelReader:
         yield
         # the code after the inner phase is another phase, with the trips of the code before it
         self._start_phase(
-            PhaseCounts(outer.trips, is_loop=outer.is_loop, between=not self._role.is_whole_block)
+            PhaseCounts(
+                outer.trips,
+                is_loop=outer.is_loop,
+                between=not self._role.is_whole_block,
+                order=outer.order,
+            )
         )
 
     @contextmanager
@@ -204,10 +212,10 @@ class KernelReader:
         """The role of a range of threads. It is continued if the program entered the same range before."""
         outer, now = self._role, self.phase
         self._role = self._roles.setdefault((first_thread, threads), RoleCounts(len(self._roles), threads))
-        self._start_phase(PhaseCounts(now.trips, is_loop=now.is_loop, between=True))
+        self._start_phase(PhaseCounts(now.trips, is_loop=now.is_loop, between=True, order=now.order))
         yield
         self._role = outer
-        self._start_phase(PhaseCounts(now.trips, is_loop=now.is_loop))
+        self._start_phase(PhaseCounts(now.trips, is_loop=now.is_loop, order=now.order))
 
     # --- statements -----------------------------------------------------------------------------------------
 
@@ -284,6 +292,8 @@ class KernelReader:
             parts = [str(getattr(a, "value", a)) for a in node.value.args]
             order = "column" if "Col" in parts[0] else "row"
             self.rasterization = Rasterization(order, int(parts[1]) if len(parts) > 1 else 1)
+        if node.attr_key == "tl.min_blocks_per_sm":
+            self.min_blocks_per_core = int(node.value)
         if node.attr_key == "pragma_import_c":
             self.imported.append(str(node.value.value))
         return scope

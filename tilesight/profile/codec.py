@@ -22,7 +22,6 @@ from .values import KernelProfile
 
 Plain = Any  # JSON types: dict, list, str, int, float, bool, None
 _Decoder = Callable[[Plain, str], Any]  # (value, its path for errors) -> decoded value
-_REMOVED_FIELDS = {"KernelProfile": ("min_blocks_per_core",)}  # that older texts may have; ignored
 
 
 def profiles_text(kernels: Sequence[KernelProfile]) -> str:
@@ -120,14 +119,13 @@ def _decoder(kind: Any) -> _Decoder:
 def _object_decoder(kind: Any) -> _Decoder:
     hints = get_type_hints(kind)
     decoders = {field.name: _decoder(hints[field.name]) for field in fields(kind)}
-    removed = _REMOVED_FIELDS.get(kind.__name__, ())
     needed = [field.name for field in fields(kind) if _default(field) is MISSING]
 
     def read(value: Plain, path: str) -> Any:
         if not isinstance(value, dict):
             raise InputError(f"profile: {path} must be an object ({kind.__name__}), not {_named(value)}")
         for name in value:
-            if name not in decoders and name not in removed:
+            if name not in decoders:
                 raise InputError(
                     f"profile: {path}.{name} is no field of {kind.__name__}; another version of TileSight "
                     "wrote it: use that version, or have the profiles read anew"
@@ -135,7 +133,7 @@ def _object_decoder(kind: Any) -> _Decoder:
         for name in needed:
             if name not in value:
                 raise InputError(f"profile: {path}.{name} is missing; have the profiles read anew")
-        return kind(**{n: decoders[n](member, f"{path}.{n}") for n, member in value.items() if n in decoders})
+        return kind(**{n: decoders[n](member, f"{path}.{n}") for n, member in value.items()})
 
     return read
 

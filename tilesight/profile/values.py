@@ -146,6 +146,9 @@ class Phase:
     work: Work
     pipeline_depth: int = 1  # iterations whose loads may be in flight together, including the current one
     is_loop: bool = False
+    # Iterations from issuing a group of copies (cp.async) to waiting for it, a part of one where several
+    # products wait for groups of their own; None: `pipeline_depth` - 1.
+    copies_ahead: float | None = None
 
     def with_accesses(self, change: Callable[[Access], Access]) -> Phase:
         """The phase with each access changed."""
@@ -204,6 +207,7 @@ class KernelProfile:
     roles: tuple[Role, ...]
     tensors: tuple[Tensor, ...]
     rasterization: Rasterization = field(default_factory=Rasterization)
+    min_blocks_per_core: int = 1  # for which the compiler leaves registers, as the kernel asks
     unknown_calls: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()  # assumptions made while reading the IR
     meetings: int = 0  # barriers of all ranks
