@@ -21,6 +21,7 @@ WORDS_AT_ONCE = 128.0  # registers of a thread that straight code fills with loa
 # of them for addresses and counters beside live buffers, and words that are always left. Read off the machine
 # code of matmuls whose accumulators leave 63 registers: 33 loads before the first store.
 ADDRESS_REGISTERS, LEAST_WORDS = 30.0, 32.0
+SMALL_OPERAND = 1 / 8  # of the largest load: rows of scales and sums beside tiles
 SUPPLY_ROUNDS = 4  # after which the time that blocks wait for copies changes by less than a hundredth
 SPECIAL_CYCLES = 20.0  # latency of a special function, from issue to result
 # Of a lane exchange, from issue to result. Source: Luo et al., "Benchmarking and Dissecting the Nvidia Hopper
@@ -359,7 +360,7 @@ class CorePipeline:
         left = limit - role.local_registers - ADDRESS_REGISTERS
         return max(LEAST_WORDS, left)
 
-    def _held_cycles(self, flow: Flow, phase: Phase, together: float) -> float:
+    def _held_cycles(self, flow: Flow, phase: Phase, together: float, operands: int) -> float:
         """Cycles for which an iteration of `together` cycles occupies the buffers that were loaded for it.
 
         Each of several products occupies its own buffers for its part of the iteration. A single group of
@@ -370,6 +371,8 @@ class CorePipeline:
         if work.matrix_in_flight:  # it reads its buffers until the iteration ends; other work came before
             return together - (1.0 - work.matrix_in_flight) * flow.service[0] * flow.groups
         products = max(1.0, min(work.barrier_waits, work.matrix_waits))
+        if work.matrix_waits > operands > 1:  # some of them are operands of a product at the end, too
+            return together
         if products == 1.0 or flow.groups > 1 or not flow.chain:
             return together / products
         reading = flow.service[0] + self.constants.matrix_drain_cycles * work.matrix_waits
@@ -390,7 +393,7 @@ class CorePipeline:
         period = idle = 0.0
         for _ in range(SUPPLY_ROUNDS if rings or grouped else 0):
             iteration = flow.beside(resident, self.constants.contention, idle)
-            held = self._held_cycles(flow, consumer, iteration)
+            held = self._held_cycles(flow, consumer, iteration, _operands(phase))
             bounds = [(arrival + held) / slots for arrival, slots in rings]
             if grouped:
                 # less than an iteration ahead, copies arrive while a part of it is computed
@@ -476,6 +479,12 @@ class CorePipeline:
     @property
     def _l2_share(self) -> float:
         return l2_bytes_per_cycle(self.target, self.constants, self.cores_busy)
+
+
+def _operands(loading: Phase) -> int:
+    """The number of bulk loads of an iteration that are not small beside the largest one."""
+    loads = [a.bytes for a in _bulk_loads(loading)]
+    return sum(size >= max(loads) * SMALL_OPERAND for size in loads)
 
 
 def _of_one_warp(access: Access, warps: float) -> float:
